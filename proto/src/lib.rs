@@ -1,0 +1,25 @@
+//! The contracts between Braid's services, generated from `proto/braid/**/*.proto`.
+
+macro_rules! package {
+    ($noun:ident, $file:literal) => {
+        pub mod $noun {
+            pub mod v1 {
+                #![allow(clippy::all, clippy::unwrap_used)]
+                tonic::include_proto!($file);
+            }
+        }
+    };
+}
+
+pub mod braid {
+    package!(vitals, "braid.vitals.v1");
+    package!(alerts, "braid.alerts.v1");
+    package!(paths, "braid.paths.v1");
+    package!(query, "braid.query.v1");
+    package!(policy, "braid.policy.v1");
+}
+
+pub use braid::{
+    alerts::v1 as alerts, paths::v1 as paths, policy::v1 as policy, query::v1 as query,
+    vitals::v1 as vitals,
+};
