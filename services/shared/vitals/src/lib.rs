@@ -1,1 +1,16 @@
-//! vitals
+//! What Braid knows about vital signs: which metrics there are, which readings can be true, how sick
+//! they make a person look (NEWS2), and when somebody must be told (rules).
+//!
+//! Pure: no clock, no socket, no random number. The gateway runs this code at the edge and alerting
+//! runs it in the core, so the two reach the same conclusion from the same samples. Every time is an
+//! event time in microseconds since the Unix epoch, handed in by the caller.
+
+mod catalogue;
+mod validate;
+
+pub use catalogue::{ENTRIES, Entry, Reading, by_name, entry, name};
+pub use contracts::vitals::{Metric, Priority, Sample};
+pub use validate::{
+    ClockBounds, IDENTIFIER_BYTES_MAX, Invalid, WAVEFORM_VALUES_MAX, fill_defaults, validate,
+    validate_identifier, validate_reading, validate_time,
+};
