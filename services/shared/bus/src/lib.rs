@@ -1,1 +1,261 @@
-//! bus
+//! The bus between Braid's services: ordered partitions, durable publishing, consumer groups.
+//!
+//! Two engines implement [`Bus`]: [`embedded`] (SQLite in a data directory, also from several processes at once) and
+//! Kafka. What both promise, and `conformance` checks:
+//!
+//! - Records of one key go to one partition and keep the order in which they were published by one caller.
+//! - `publish` returns `Ok` once the records survive a power cut (embedded: fsync; Kafka: all in-sync replicas).
+//! - A partition belongs to at most one live member of a group. Membership is a lease, so a paused member may go on for a moment
+//!   after its partition has moved: writes that must not happen twice carry an epoch (see `store::Claims`).
+//! - Delivery is at least once. A member that stores its own offsets says through [`StartAt`] where to begin, which together with
+//!   idempotent rows makes the effect exactly once.
+
+use std::{fmt, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use thiserror::Error;
+
+/// Largest value of one record. A bigger one is refused with [`PublishError::TooLarge`]; Kafka's default `max.message.bytes`
+/// is the same.
+pub const RECORD_BYTES_MAX: usize = 1 << 20;
+/// Records in one `publish` call; more are refused with [`PublishError::TooMany`].
+pub const PUBLISH_RECORDS_MAX: usize = 10_000;
+
+/// A stream of records. Each service owns its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Topic {
+    /// `contracts::vitals::VitalsRecord`, keyed by patient; written by ingest.
+    Vitals,
+    /// `contracts::alerts::Alert`, keyed by patient; written by alerting.
+    Alerts,
+    /// `contracts::paths::PathsRecord`, keyed by gateway; written by path-telemetry.
+    Paths,
+    /// Records that a consumer could not understand, as they were, with headers that say why ([`dead_letter`]).
+    DeadLetters,
+}
+
+impl Topic {
+    pub const ALL: [Topic; 4] = [
+        Topic::Vitals,
+        Topic::Alerts,
+        Topic::Paths,
+        Topic::DeadLetters,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Topic::Vitals => "vitals",
+            Topic::Alerts => "alerts",
+            Topic::Paths => "paths",
+            Topic::DeadLetters => "dead-letters",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Topic> {
+        Topic::ALL.into_iter().find(|topic| topic.name() == name)
+    }
+
+    /// Partitions of a topic that is created without further configuration: the most members of a group that can share it.
+    pub const fn default_partitions(self) -> u32 {
+        match self {
+            Topic::Vitals => 8,
+            Topic::Alerts | Topic::Paths => 4,
+            Topic::DeadLetters => 1,
+        }
+    }
+}
+
+impl fmt::Display for Topic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a publisher hands over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Decides the partition: records of one key stay in order.
+    pub key: String,
+    pub value: Bytes,
+    pub headers: Vec<(String, Bytes)>,
+}
+
+impl Record {
+    pub fn new(key: impl Into<String>, value: impl Into<Bytes>) -> Record {
+        Record {
+            key: key.into(),
+            value: value.into(),
+            headers: Vec::new(),
+        }
+    }
+
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<Bytes>) -> Record {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+}
+
+/// A record as a consumer gets it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    pub topic: Topic,
+    pub partition: u32,
+    /// Rises with every record of the partition; not always by 1.
+    pub offset: u64,
+    pub key: String,
+    pub value: Bytes,
+    pub headers: Vec<(String, Bytes)>,
+    /// Microseconds since the Unix epoch, by the bus's clock.
+    pub published_us: i64,
+}
+
+impl Delivery {
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, v)| v.as_ref())
+    }
+}
+
+/// What happens to a member of a group, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The member got these partitions; [`StartAt`] has been asked for each of them.
+    Assigned(Vec<u32>),
+    /// The member lost these partitions; what it holds of them and has not stored belongs to somebody else.
+    Revoked(Vec<u32>),
+    /// At least one record. Of each partition in offset order, without records that were delivered since the last `Assigned`.
+    Batch(Vec<Delivery>),
+}
+
+/// Where a member begins to read a partition that it was just assigned.
+#[async_trait]
+pub trait StartAt: Send + Sync {
+    /// Offset of the first record to deliver. `None`: after what the group committed, or at the oldest record.
+    async fn next_offset(&self, topic: Topic, partition: u32) -> Result<Option<u64>, StartAtError>;
+}
+
+/// Begin after what the group committed on the bus; at the oldest record when it never did.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Committed;
+
+#[async_trait]
+impl StartAt for Committed {
+    async fn next_offset(&self, _: Topic, _: u32) -> Result<Option<u64>, StartAtError> {
+        Ok(None)
+    }
+}
+
+#[async_trait]
+pub trait Bus: Send + Sync {
+    /// Returns once the records are durable, all of them or (on error) perhaps none. After [`PublishError::Unavailable`] the
+    /// caller cannot know whether they are there and sends them again: consumers are idempotent. Waits when too much is in flight.
+    async fn publish(&self, topic: Topic, records: Vec<Record>) -> Result<(), PublishError>;
+
+    /// Joins a consumer group. Members share the topic's partitions.
+    async fn subscribe(
+        &self,
+        topic: Topic,
+        group: &str,
+        start: Arc<dyn StartAt>,
+    ) -> Result<Box<dyn Consumer>, SubscribeError>;
+
+    /// Follows all partitions from their present end, without a group and without commits: for live views.
+    /// The end is fixed when this returns: what is published later is delivered.
+    async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError>;
+
+    async fn partitions(&self, topic: Topic) -> Result<u32, NotReady>;
+
+    /// Proves that the bus takes a write, not only that it is connected.
+    async fn ready(&self) -> Result<(), NotReady>;
+}
+
+/// One member of a group, or a tail. Dropping it leaves the group.
+#[async_trait]
+pub trait Consumer: Send {
+    /// Waits for the next event; a batch has 1 to `max_records` records. Safe to cancel: an event that was not returned comes again.
+    async fn next(&mut self, max_records: usize) -> Result<Event, ConsumeError>;
+
+    /// Records, for each `(partition, next_offset)`, that everything before the offset is done. A tail ignores it.
+    async fn commit(&mut self, offsets: &[(u32, u64)]) -> Result<(), CommitError>;
+
+    /// Records between this member's position and the end, over its partitions.
+    async fn lag(&mut self) -> Result<u64, ConsumeError>;
+}
+
+#[derive(Debug, Clone, Error)]
+pub enum PublishError {
+    /// Ours or the engine's fault; publishing again is safe.
+    #[error("the bus does not answer: {0}")]
+    Unavailable(String),
+    /// The caller's fault; again would fail again.
+    #[error("a record of {bytes} bytes is more than the {RECORD_BYTES_MAX} that the bus takes")]
+    TooLarge { bytes: usize },
+    #[error("{records} records in one call are more than {PUBLISH_RECORDS_MAX}")]
+    TooMany { records: usize },
+}
+
+impl PublishError {
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, PublishError::Unavailable(_))
+    }
+}
+
+#[derive(Debug, Clone, Error)]
+pub enum SubscribeError {
+    #[error("the bus does not answer: {0}")]
+    Unavailable(String),
+    #[error("group `{0}`: a name has 1 to 100 letters, digits, `-`, `_` or `.`, for example `ingest-store`")]
+    GroupName(String),
+}
+
+#[derive(Debug, Clone, Error)]
+pub enum ConsumeError {
+    /// Calling `next` again is safe and goes on where it was.
+    #[error("the bus does not answer: {0}")]
+    Unavailable(String),
+    #[error(transparent)]
+    StartAt(#[from] StartAtError),
+}
+
+#[derive(Debug, Clone, Error)]
+pub enum CommitError {
+    #[error("the bus does not answer: {0}")]
+    Unavailable(String),
+    /// These partitions belong to another member; the others were committed. A `Revoked` event follows or has been delivered.
+    #[error("partitions {0:?} belong to another member of the group")]
+    NotOwner(Vec<u32>),
+}
+
+#[derive(Debug, Clone, Error)]
+#[error("cannot tell where to start: {0}")]
+pub struct StartAtError(pub String);
+
+#[derive(Debug, Clone, Error)]
+#[error("the bus is not ready: {0}")]
+pub struct NotReady(pub String);
+
+/// Names of the headers of a dead letter.
+pub mod dead_letter {
+    use super::{Delivery, Record};
+
+    pub const REASON: &str = "reason";
+    pub const CONSUMER: &str = "consumer";
+    pub const TOPIC: &str = "topic";
+    pub const PARTITION: &str = "partition";
+    pub const OFFSET: &str = "offset";
+
+    /// The record for [`super::Topic::DeadLetters`] that keeps `delivery` as it was.
+    pub fn record(delivery: &Delivery, consumer: &str, reason: &str) -> Record {
+        let mut record = Record::new(delivery.key.clone(), delivery.value.clone());
+        record.headers = delivery.headers.clone();
+        record
+            .header(REASON, reason.to_owned())
+            .header(CONSUMER, consumer.to_owned())
+            .header(TOPIC, delivery.topic.name())
+            .header(PARTITION, delivery.partition.to_string())
+            .header(OFFSET, delivery.offset.to_string())
+    }
+}
