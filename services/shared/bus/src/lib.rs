@@ -207,7 +207,9 @@ impl PublishError {
 pub enum SubscribeError {
     #[error("the bus does not answer: {0}")]
     Unavailable(String),
-    #[error("group `{0}`: a name has 1 to 100 letters, digits, `-`, `_` or `.`, for example `ingest-store`")]
+    #[error(
+        "group `{0}`: a name has 1 to 100 letters, digits, `-`, `_` or `.`, for example `ingest-store`"
+    )]
     GroupName(String),
 }
 

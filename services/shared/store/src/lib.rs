@@ -1,1 +1,69 @@
-//! store
+//! The store: what Braid keeps of vitals, alerts, paths, the register of devices and patients, people and their audit log.
+//!
+//! Two engines implement [`Store`]: [`sqlite`] (embedded, several processes on one data directory) and TimescaleDB. What both
+//! promise, and `conformance` checks:
+//!
+//! - A write is one transaction: rows, state and the consumer's [`Progress`], all or nothing, durable when it returns.
+//! - Rows are unique by identity (vitals: device, stream, sequence); a second one is left out and counted, never an error.
+//! - A [`Progress`] carries the epoch of its [`Claim`]. When a newer claim of the partition exists the whole write fails with
+//!   [`WriteError::Fenced`], so a member that lost its partition without noticing cannot write.
+//!
+//! The trait is split by what a service is for: [`VitalsStore`], [`AlertsStore`], [`PathsStore`], [`Register`], [`Accounts`],
+//! [`ProgressStore`], [`Maintenance`]. Questions that come from people carry a [`Scope`], so that no query can forget the tenant.
+
+mod accounts;
+mod alerts;
+mod claims;
+mod error;
+mod maintenance;
+mod paths;
+mod progress;
+mod register;
+mod vitals;
+
+pub use accounts::{Account, Accounts, AuditEntry, AuditQuery, Role};
+pub use alerts::{AlertsBatch, AlertsQuery, AlertsStore, OutboxEntry, RuleState};
+pub use claims::Claims;
+pub use error::{ClaimError, NotReady, QueryError, WriteError};
+pub use maintenance::{Expire, Maintenance};
+pub use paths::{PathsQuery, PathsStore};
+pub use progress::{Claim, Progress, ProgressStore};
+pub use register::{DeviceEntry, GatewayEntry, PatientEntry, Register, SpO2Scale};
+pub use vitals::{LatestVital, SeriesPoints, SeriesQuery, VitalsBatch, VitalsStore, Written};
+
+/// Everything a service may ask of the store.
+pub trait Store:
+    VitalsStore + AlertsStore + PathsStore + Register + Accounts + ProgressStore + Maintenance
+{
+}
+
+impl<T> Store for T where
+    T: VitalsStore + AlertsStore + PathsStore + Register + Accounts + ProgressStore + Maintenance
+{
+}
+
+/// Whose data a question may see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// A service asks for itself, on nobody's behalf.
+    Service,
+    /// A person or device of this tenant asks.
+    Tenant(String),
+}
+
+impl Scope {
+    pub fn tenant(name: impl Into<String>) -> Scope {
+        Scope::Tenant(name.into())
+    }
+
+    /// `None`: all tenants.
+    pub fn as_tenant(&self) -> Option<&str> {
+        match self {
+            Scope::Service => None,
+            Scope::Tenant(name) => Some(name),
+        }
+    }
+}
+
+/// Tenant of the embedded shape and of everything that names none.
+pub const DEFAULT_TENANT: &str = "default";

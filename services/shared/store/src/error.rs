@@ -1,0 +1,44 @@
+use bus::Topic;
+use thiserror::Error;
+
+#[derive(Debug, Clone, Error)]
+pub enum WriteError {
+    /// Another member claimed these partitions. Nothing was written; without what came from them the rest may be written.
+    #[error("another member owns {0:?}")]
+    Fenced(Vec<(Topic, u32)>),
+    /// A transition of these alerts exists already with other content. Nothing was written; read them and decide anew.
+    #[error("alerts {0:?} were changed by somebody else")]
+    Conflict(Vec<String>),
+    /// The engine's fault; writing again is safe, because rows have an identity.
+    #[error("the store does not answer: {0}")]
+    Unavailable(String),
+    /// The caller's fault; again would fail again.
+    #[error("refused: {0}")]
+    Invalid(String),
+}
+
+impl WriteError {
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, WriteError::Unavailable(_))
+    }
+}
+
+#[derive(Debug, Clone, Error)]
+pub enum QueryError {
+    /// The engine's fault; asking again is safe.
+    #[error("the store does not answer: {0}")]
+    Unavailable(String),
+    /// A row that this version cannot read.
+    #[error("the store holds what this version cannot read: {0}")]
+    Unreadable(String),
+}
+
+#[derive(Debug, Clone, Error)]
+pub enum ClaimError {
+    #[error("the store does not answer: {0}")]
+    Unavailable(String),
+}
+
+#[derive(Debug, Clone, Error)]
+#[error("the store is not ready: {0}")]
+pub struct NotReady(pub String);

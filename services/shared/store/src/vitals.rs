@@ -1,0 +1,100 @@
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use contracts::vitals::{Gap, Metric, Sample};
+
+use crate::{
+    Progress, Scope,
+    error::{QueryError, WriteError},
+};
+
+/// Rows from one or more records of the topic `vitals`, complete: patient, gateway and ingest time are filled.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct VitalsBatch {
+    pub samples: Vec<Sample>,
+    pub gaps: Vec<Gap>,
+}
+
+/// What a write did. `new + duplicate` is what it was given.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Written {
+    pub new: u64,
+    pub duplicate: u64,
+}
+
+/// The newest value of one metric of one patient, by device time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LatestVital {
+    pub patient: String,
+    pub metric: Metric,
+    pub value: f64,
+    pub device_time_us: i64,
+    pub ingest_time_us: i64,
+    pub device: String,
+    pub gateway: String,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct SeriesQuery {
+    pub patient: String,
+    /// Empty: all that have single values or waveforms in the stretch.
+    pub metrics: Vec<Metric>,
+    /// Device time, from inclusive, to exclusive.
+    pub from_us: i64,
+    pub to_us: i64,
+    /// At most this many points a metric (at least 2). More are thinned so that the least and greatest value of each slice stay.
+    pub points: usize,
+}
+
+/// Points of one metric in order of time. A waveform's readings come each with its own time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SeriesPoints {
+    pub metric: Metric,
+    pub times_us: Vec<i64>,
+    pub values: Vec<f64>,
+}
+
+#[async_trait]
+pub trait VitalsStore: Send + Sync {
+    /// `batch` is shared because a caller keeps it for another try. Samples are unique by (device, stream, sequence).
+    async fn write_vitals(
+        &self,
+        batch: Arc<VitalsBatch>,
+        progress: Vec<Progress>,
+    ) -> Result<Written, WriteError>;
+
+    /// The newest value of each metric, of one patient or (`None`) of all in scope. Waveforms have none.
+    async fn latest_vitals(
+        &self,
+        scope: &Scope,
+        patient: Option<&str>,
+    ) -> Result<Vec<LatestVital>, QueryError>;
+
+    async fn series(
+        &self,
+        scope: &Scope,
+        query: &SeriesQuery,
+    ) -> Result<Vec<SeriesPoints>, QueryError>;
+
+    /// Stored samples of one patient as they came, in order of device time, at most `limit`: for export, replay and tests.
+    async fn samples(
+        &self,
+        scope: &Scope,
+        patient: &str,
+        from_us: i64,
+        to_us: i64,
+        limit: usize,
+    ) -> Result<Vec<Sample>, QueryError>;
+
+    /// Gaps that overlap the stretch.
+    async fn gaps(
+        &self,
+        scope: &Scope,
+        patient: &str,
+        from_us: i64,
+        to_us: i64,
+    ) -> Result<Vec<Gap>, QueryError>;
+
+    /// Samples and gap lengths stored of one stream: `(samples, highest sequence)`. A check that nothing is lost compares the two.
+    async fn stream_count(&self, device: &str, stream: &str) -> Result<(u64, u64), QueryError>;
+}
