@@ -1,1 +1,3 @@
-//! testkit
+//! Virtual network pieces and fakes for tests: nothing in here runs in production.
+
+pub mod link;
