@@ -1,0 +1,68 @@
+# Braid. `make help` lists what there is.
+
+SHELL := /bin/bash
+STEP  := infra/dev/step.sh
+WEB   := services/dashboard/web
+ARGS  ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help run build test lint fmt proto deny unit web web-check page bench lab clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+run: ## the whole platform on this machine, with simulated patients; prints the address (ARGS="--patients 5")
+	@infra/dev/need.sh cc
+	cargo build -p braid
+	@exec target/debug/braid up $(ARGS)
+
+build: ## everything
+	@infra/dev/need.sh cc
+	cargo build --workspace --all-targets
+
+test: ## everything that CI checks; installs what it needs
+	@rm -f target/steps.txt
+	@infra/dev/need.sh cc node chromium buf cargo-deny
+	@$(STEP) format   cargo fmt --all --check
+	@$(STEP) contracts $(MAKE) --no-print-directory proto
+	@$(STEP) lint     $(MAKE) --no-print-directory lint
+	@$(STEP) licences $(MAKE) --no-print-directory deny
+	@$(STEP) unit     $(MAKE) --no-print-directory unit
+	@$(STEP) web      $(MAKE) --no-print-directory web-check
+	@$(STEP) page     $(MAKE) --no-print-directory page
+	@echo; cat target/steps.txt
+
+fmt: ## formats the code
+	cargo fmt --all
+
+lint: ## clippy, warnings refused
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+
+proto: ## lints the contracts by buf's rules
+	cd proto && PATH="$${BRAID_CACHE:-$$HOME/.cache/braid}/buf/node_modules/.bin:$$PATH" buf lint
+
+deny: ## licences, banned and unknown sources of dependencies
+	PATH="$${BRAID_CACHE:-$$HOME/.cache/braid}/cargo-tools/bin:$$PATH" cargo deny --log-level error check licenses bans sources
+
+unit: ## every Rust test
+	cargo test --workspace --quiet
+
+web: ## builds the web page into the folder that the binary embeds
+	cd $(WEB) && npm ci --no-fund --no-audit --silent && npm run --silent build
+
+web-check: web ## the committed page is the one its sources build
+	git diff --exit-code --stat -- $(WEB)/dist
+
+page: ## the browser test: values move, a path is cut, an alert is acknowledged
+	cargo build -p braid
+	cd $(WEB) && BRAID_BIN=$(CURDIR)/target/debug/braid npm test --silent
+
+bench: ## figures on this machine beside their targets; also target/bench.json
+	cargo run --release -p braid -- bench $(ARGS)
+
+lab: ## figures in virtual time beside the papers' and our targets
+	cargo run --release -p braid -- lab targets $(ARGS)
+
+clean: ## removes what was built
+	cargo clean
+	rm -rf $(WEB)/node_modules

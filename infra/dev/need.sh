@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# need.sh TOOL... - installs the tools that tests need and that are not here yet; says what it does.
+#
+#   need.sh cc node chromium cargo-deny buf
+#
+# Debian packages come by apt-get (root, or sudo). Everything else goes below $BRAID_CACHE (default ~/.cache/braid),
+# outside the checkout, so that a second run and a fresh clone find it.
+set -euo pipefail
+
+cache=${BRAID_CACHE:-$HOME/.cache/braid}
+mkdir -p "$cache"
+say() { printf 'need: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+apt_updated=
+apt_install() {
+  local sudo=
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || die "$* is missing and only root can install it: apt-get install $*"
+    sudo=sudo
+  fi
+  command -v apt-get >/dev/null || die "$* is missing and this is not Debian: install it and try again"
+  say "apt-get install $*"
+  [ -n "$apt_updated" ] || { $sudo apt-get update -qq; apt_updated=1; }
+  $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$@" >/dev/null
+}
+
+node_major() { "$1" --version 2>/dev/null | sed 's/^v\([0-9]*\).*/\1/'; }
+
+# Vite asks for node 20. An older Debian has node 18; the registry's package `node` brings a current one.
+need_node() {
+  if command -v node >/dev/null && [ "$(node_major node)" -ge 20 ] && command -v npm >/dev/null; then return; fi
+  [ -x "$cache/node/bin/node" ] && return
+  command -v npm >/dev/null || apt_install nodejs npm
+  [ "$(node_major node)" -ge 20 ] && return
+  say "node 22 into $cache/node"
+  npm install --silent --no-fund --no-audit --prefix "$cache/node-package" node@22
+  mkdir -p "$cache/node/bin"
+  ln -sf "$cache/node-package/node_modules/node/bin/node" "$cache/node/bin/node"
+}
+
+need_cargo_deny() {
+  [ -x "$cache/cargo-tools/bin/cargo-deny" ] && return
+  say "cargo-deny into $cache/cargo-tools (some minutes, once)"
+  CARGO_TARGET_DIR=$cache/cargo-tools/target cargo install --quiet --locked --root "$cache/cargo-tools" cargo-deny@0.20.2
+  rm -rf "$cache/cargo-tools/target"
+}
+
+need_buf() {
+  [ -x "$cache/buf/node_modules/.bin/buf" ] && return
+  need_node
+  say "buf into $cache/buf"
+  npm install --silent --no-fund --no-audit --allow-scripts=@bufbuild/buf --prefix "$cache/buf" @bufbuild/buf@1 >/dev/null 2>&1 ||
+    npm install --silent --no-fund --no-audit --prefix "$cache/buf" @bufbuild/buf@1
+}
+
+for tool; do
+  case $tool in
+    cc)         command -v cc >/dev/null || apt_install gcc libc6-dev ;;
+    node)       need_node ;;
+    chromium)   command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core ;;
+    cargo-deny) need_cargo_deny ;;
+    buf)        need_buf ;;
+    *)          die "no recipe for '$tool'" ;;
+  esac
+done

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# step.sh NAME COMMAND... - runs one step of `make test`, and says how long it took and whether it passed.
+# Times are collected in target/steps.txt; `make test` prints them at its end.
+set -uo pipefail
+
+name=$1; shift
+cache=${BRAID_CACHE:-$HOME/.cache/braid}
+export PATH=$cache/node/bin:$cache/cargo-tools/bin:$cache/buf/node_modules/.bin:$PATH
+mkdir -p target
+printf '\n== %s: %s\n' "$name" "$*"
+start=$(date +%s)
+"$@"; status=$?
+line=$(printf '%-22s %5d s   %s' "$name" $(($(date +%s) - start)) "$([ $status = 0 ] && echo ok || echo "FAILED ($status)")")
+printf '== %s\n' "$line"
+printf '%s\n' "$line" >> target/steps.txt
+exit $status

@@ -1,0 +1,273 @@
+//! The rules of the house, checked on the tree itself. Each failure names the file and the rule.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+const SERVICES: [&str; 6] = [
+    "gateway",
+    "proxy",
+    "ingest",
+    "alerting",
+    "path-telemetry",
+    "dashboard",
+];
+
+/// Where the data path begins and ends: nothing of ours stands on the other side.
+const ENDS: [&str; 6] = ["sensors", "upstream", "bus", "store", "people", "browser"];
+
+/// Files longer than this are asked whether they answer one question; the answer stands in `LONG`.
+const LINES_MAX: usize = 500;
+
+/// Long files and why each is one file.
+const LONG: [(&str, &str); 0] = [];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .expect("services/braid lies two folders below the root")
+        .to_path_buf()
+}
+
+/// Every file that git tracks or would track, as paths from the root.
+fn files() -> Vec<String> {
+    let out = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("git is there: the tree came by it");
+    let files: Vec<String> = String::from_utf8(out.stdout)
+        .expect("paths are UTF-8")
+        .lines()
+        .filter(|f| root().join(f).is_file())
+        .map(str::to_owned)
+        .collect();
+    assert!(files.len() > 50, "git lists {} files only", files.len());
+    files
+}
+
+fn rust_files() -> Vec<String> {
+    files().into_iter().filter(|f| f.ends_with(".rs")).collect()
+}
+
+fn read(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
+}
+
+/// The edges of a service: `to_proxy.rs` or the folder `to_proxy/` give `proxy`.
+fn edges(service: &str, prefix: &str) -> BTreeSet<String> {
+    fs::read_dir(root().join("services").join(service).join("src"))
+        .unwrap_or_else(|e| panic!("services/{service}/src: {e}"))
+        .filter_map(|entry| {
+            let name = entry.ok()?.file_name().into_string().ok()?;
+            let stem = name.strip_suffix(".rs").unwrap_or(&name);
+            Some(stem.strip_prefix(prefix)?.replace('_', "-"))
+        })
+        .collect()
+}
+
+fn refuse(rule: &str, found: Vec<String>) {
+    assert!(found.is_empty(), "{rule}:\n  {}", found.join("\n  "));
+}
+
+#[test]
+fn every_way_out_meets_a_way_in() {
+    let mut found = Vec::new();
+    let mut seen = 0;
+    for service in SERVICES {
+        for to in edges(service, "to_") {
+            seen += 1;
+            if !ENDS.contains(&to.as_str())
+                && !(SERVICES.contains(&to.as_str()) && edges(&to, "from_").contains(service))
+            {
+                found.push(format!(
+                    "services/{service}/src/to_{to} meets no services/{to}/src/from_{service}"
+                ));
+            }
+        }
+        for from in edges(service, "from_") {
+            seen += 1;
+            // What a gateway sends to any service travels through the proxy.
+            let met = SERVICES.contains(&from.as_str())
+                && (edges(&from, "to_").contains(service) || edges(&from, "to_").contains("proxy"));
+            if !ENDS.contains(&from.as_str()) && !met {
+                found.push(format!(
+                    "services/{service}/src/from_{from} is met by no way out of {from}"
+                ));
+            }
+        }
+    }
+    assert!(seen >= 15, "only {seen} edges found: has the tree moved?");
+    refuse("an edge of the data path has one end only", found);
+}
+
+#[test]
+fn every_service_explains_itself_on_one_screen() {
+    let found = SERVICES
+        .iter()
+        .filter_map(|service| {
+            let file = format!("services/{service}/README.md");
+            match fs::read_to_string(root().join(&file)) {
+                Err(e) => Some(format!("{file}: {e}")),
+                Ok(text) if text.lines().count() > 60 => {
+                    Some(format!("{file}: {} lines", text.lines().count()))
+                }
+                Ok(_) => None,
+            }
+        })
+        .collect();
+    refuse(
+        "each service has a README of at most one screen (60 lines)",
+        found,
+    );
+}
+
+#[test]
+fn every_service_has_its_chart_and_compose_entry_once_those_exist() {
+    let mut found = Vec::new();
+    for service in SERVICES {
+        let chart = root().join("charts/braid/templates");
+        if chart.is_dir() && !chart.join(service).is_dir() {
+            found.push(format!("charts/braid/templates/{service}/ is missing"));
+        }
+        if root().join("docker-compose.yml").is_file() {
+            let entry = format!("\n  {service}:\n");
+            let named = files()
+                .iter()
+                .filter(|f| f.starts_with("compose/") || *f == "docker-compose.yml")
+                .any(|f| read(f).contains(&entry));
+            if !named {
+                found.push(format!("no compose file has a service {service}"));
+            }
+        }
+    }
+    refuse("one noun everywhere", found);
+}
+
+#[test]
+fn files_answer_one_question() {
+    let mut found = Vec::new();
+    for file in rust_files() {
+        let lines = read(&file).lines().count();
+        let reason = LONG.iter().find(|(long, _)| *long == file);
+        match (lines > LINES_MAX, reason) {
+            (true, None) => found.push(format!("{file}: {lines} lines and no reason in LONG")),
+            (false, Some(_)) => found.push(format!("{file}: {lines} lines, strike it from LONG")),
+            _ => {}
+        }
+    }
+    for (file, _) in LONG {
+        if !root().join(file).is_file() {
+            found.push(format!("{file}: stands in LONG and is gone"));
+        }
+    }
+    refuse(
+        "a file of more than 500 lines has a reason in this test",
+        found,
+    );
+}
+
+#[test]
+fn no_module_hides_in_mod_rs_and_none_is_called_common() {
+    let found = files()
+        .into_iter()
+        .filter(|f| {
+            let path = Path::new(f);
+            f.ends_with("/mod.rs")
+                || path
+                    .iter()
+                    .any(|p| p == "common" || p == "utils" || p == "helpers")
+                || matches!(
+                    path.file_stem().and_then(|s| s.to_str()),
+                    Some("common" | "utils" | "util" | "helpers" | "misc")
+                ) && f.ends_with(".rs")
+        })
+        .collect();
+    refuse("a module is named by what it does", found);
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    // Put together here so that this file does not find itself.
+    let words = [
+        ["TO", "DO"].concat(),
+        ["FIX", "ME"].concat(),
+        ["XX", "X"].concat(),
+    ];
+    let mut found = Vec::new();
+    for file in files() {
+        let code = [".rs", ".ts", ".sh", ".proto", ".mjs", ".css", ".toml"]
+            .iter()
+            .any(|e| file.ends_with(e));
+        if !code || file.contains("/dist/") || file.contains("/gen/") {
+            continue;
+        }
+        for (n, line) in read(&file).lines().enumerate() {
+            if words
+                .iter()
+                .any(|w| line.split(|c: char| !c.is_alphanumeric()).any(|x| x == w))
+            {
+                found.push(format!("{file}:{}: {}", n + 1, line.trim()));
+            }
+        }
+    }
+    refuse("work is done, or it is an issue", found);
+}
+
+#[test]
+fn nothing_names_the_machine_it_was_made_on() {
+    let words = [["/wo", "rk/"].concat(), ["/ro", "ot/"].concat()];
+    let mut found = Vec::new();
+    for file in files() {
+        let Ok(text) = fs::read_to_string(root().join(&file)) else {
+            continue; // Not text: pictures, fonts.
+        };
+        for (n, line) in text.lines().enumerate() {
+            if words.iter().any(|w| line.contains(w.as_str())) {
+                found.push(format!("{file}:{}", n + 1));
+            }
+        }
+    }
+    refuse("paths of one machine mean nothing on another", found);
+}
+
+#[test]
+fn protocol_and_rule_logic_reads_no_clock_and_opens_no_socket() {
+    const SANS_IO: [&str; 4] = ["multipath", "path-probe", "vitals", "testkit/src/link"];
+    const WORLD: [&str; 5] = [
+        "Instant::now()",
+        "SystemTime::now()",
+        "std::net::UdpSocket",
+        "tokio::",
+        "std::fs",
+    ];
+    let mut found = Vec::new();
+    let mut seen = 0;
+    for file in rust_files() {
+        let inside = SANS_IO
+            .iter()
+            .any(|c| file.starts_with(&format!("services/shared/{c}")));
+        if !inside || file.contains("/tests/") {
+            continue;
+        }
+        seen += 1;
+        let text = read(&file);
+        // Tests at the end of a file may start a clock to count from.
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for (n, line) in code.lines().enumerate() {
+            let comment = line.trim_start().starts_with("//");
+            if !comment && WORLD.iter().any(|w| line.contains(w)) {
+                found.push(format!("{file}:{}: {}", n + 1, line.trim()));
+            }
+        }
+    }
+    assert!(seen >= 8, "only {seen} files found: has the tree moved?");
+    refuse(
+        "time and events come in, commands go out: nobody below the IO shell reads a clock",
+        found,
+    );
+}
