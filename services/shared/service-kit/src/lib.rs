@@ -1,1 +1,21 @@
-//! service-kit
+//! What every service needs around its own work: configuration that is refused before a port is bound, one identity
+//! per process with TLS 1.3, readiness and progress, metrics, logs, traces, and an orderly end.
+//!
+//! A service's `run(config, .., context)` gets one [`Context`]. It registers readiness checks, announces its
+//! listeners, spawns on `context.tasks()` and returns after `context.shutdown()` was requested and its work drained.
+
+pub mod admin;
+pub mod backoff;
+pub mod config;
+mod context;
+pub mod grpc;
+mod health;
+mod secret;
+pub mod telemetry;
+pub mod tls;
+
+pub use backoff::Backoff;
+pub use config::{ConfigError, ServiceConfig};
+pub use context::{Context, DRAIN_LIMIT, Shutdown};
+pub use health::{CheckHandle, Health, ProgressHandle};
+pub use secret::Secret;

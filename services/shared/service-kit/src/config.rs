@@ -1,0 +1,247 @@
+//! Layered configuration: defaults, then a TOML file, then environment, then flags.
+//!
+//! The command line is the schema: every field of a service's `Config` is a flag `--some-field`, the key `some_field` of the
+//! file's table `[noun]`, and the variable `BRAID_<NOUN>_SOME_FIELD`. [`layer`] turns a file's values into the flags'
+//! defaults and adds the variables, so that clap itself keeps the order of precedence. An unknown table or key is refused with
+//! the nearest known one, before any port is bound.
+
+mod file;
+mod print;
+
+use std::fmt;
+
+use clap::builder::OsStr;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
+
+pub use file::ConfigFile;
+pub use print::render;
+
+/// sysexits.h, EX_USAGE: the command was used incorrectly. Also what linkerd2-proxy ends with on bad configuration.
+pub const EXIT_CONFIG: u8 = 64;
+
+/// A service's typed configuration.
+pub trait ServiceConfig: clap::Args + serde::Serialize + Clone + Send {
+    /// The service's one name: subcommand, table of the file, metric prefix.
+    const NOUN: &'static str;
+
+    /// What types cannot say: ranges, combinations, files that must be there.
+    fn validate(&self) -> Result<(), ConfigError>;
+}
+
+/// What is wrong, why, and how it would be right.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct ConfigError {
+    pub field: String,
+    pub reason: String,
+    pub example: String,
+}
+
+impl ConfigError {
+    pub fn new(
+        field: impl Into<String>,
+        reason: impl Into<String>,
+        example: impl Into<String>,
+    ) -> ConfigError {
+        ConfigError {
+            field: field.into(),
+            reason: reason.into(),
+            example: example.into(),
+        }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}\n  example: {}", self.field, self.reason, self.example)
+    }
+}
+
+/// Where an effective value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Default,
+    File,
+    Environment(String),
+    Flag,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::File => f.write_str("file"),
+            Origin::Environment(variable) => write!(f, "environment, {variable}"),
+            Origin::Flag => f.write_str("flag"),
+        }
+    }
+}
+
+/// The variable of a field: `("path-telemetry", "keepalive_ms")` gives `BRAID_PATH_TELEMETRY_KEEPALIVE_MS`.
+pub fn variable(noun: &str, field: &str) -> String {
+    format!("BRAID_{noun}_{field}").to_uppercase().replace('-', "_")
+}
+
+/// Gives the flags of `command` their environment variables and, from the table `[noun]` of `file`, their defaults.
+pub fn layer(
+    mut command: Command,
+    noun: &str,
+    file: Option<&ConfigFile>,
+) -> Result<Command, ConfigError> {
+    let ids: Vec<String> = command
+        .get_arguments()
+        .filter(|arg| arg.get_long().is_some() && !is_about_the_command_line(arg.get_id().as_str()))
+        .map(|arg| arg.get_id().to_string())
+        .collect();
+    let values = match file {
+        Some(file) => file.values(noun, &ids)?,
+        None => Vec::new(),
+    };
+    for id in &ids {
+        command = command.mut_arg(id, |arg| match arg.get_env() {
+            Some(_) => arg,
+            None => arg.env(OsStr::from(variable(noun, id))),
+        });
+    }
+    for (id, values) in values {
+        command = command.mut_arg(id, |arg| arg.required(false).default_values(values));
+    }
+    Ok(command)
+}
+
+/// Flags that are not fields.
+fn is_about_the_command_line(id: &str) -> bool {
+    matches!(id, "help" | "version" | "config")
+}
+
+/// Where the value of `field` came from, after parsing a command that went through [`layer`].
+pub fn origin(matches: &ArgMatches, noun: &str, file: Option<&ConfigFile>, command: &Command, field: &str) -> Origin {
+    match matches.value_source(field) {
+        Some(ValueSource::CommandLine) => Origin::Flag,
+        Some(ValueSource::EnvVariable) => {
+            let named = command
+                .get_arguments()
+                .find(|arg| arg.get_id() == field)
+                .and_then(|arg| arg.get_env())
+                .map(|name| name.to_string_lossy().into_owned());
+            Origin::Environment(named.unwrap_or_else(|| variable(noun, field)))
+        }
+        _ if file.is_some_and(|file| file.sets(noun, field)) => Origin::File,
+        _ => Origin::Default,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::Secret;
+    use clap::{Args, FromArgMatches};
+    use std::io::Write;
+
+    #[derive(Clone, Debug, Args, serde::Serialize)]
+    struct Sample {
+        /// Listener.
+        #[arg(long, default_value = "127.0.0.1:8090")]
+        listen: std::net::SocketAddr,
+        /// Limit.
+        #[arg(long, default_value_t = 10)]
+        rate_limit: u32,
+        /// Needed.
+        #[arg(long)]
+        upstream: String,
+        /// Token.
+        #[arg(long, default_value = "none")]
+        token: Secret,
+        /// Several.
+        #[arg(long)]
+        allow: Vec<String>,
+        /// May be absent.
+        #[arg(long)]
+        note: Option<String>,
+        /// Switch.
+        #[arg(long)]
+        verbose: bool,
+    }
+
+    fn file(text: &str) -> ConfigFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        ConfigFile::read(file.path(), &["sample", "other"]).unwrap()
+    }
+
+    fn refused(text: &str) -> ConfigError {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        let read = ConfigFile::read(file.path(), &["sample", "other"]);
+        match read {
+            Err(error) => error,
+            Ok(file) => layer(command(), "sample", Some(&file)).unwrap_err(),
+        }
+    }
+
+    fn command() -> Command {
+        Sample::augment_args(Command::new("sample"))
+    }
+
+    #[test]
+    fn a_flag_beats_the_file_and_the_file_beats_the_default() {
+        let file = file(
+            "[sample]\nrate_limit = 20\nlisten = \"127.0.0.1:1\"\nupstream = \"a\"\nallow = [\"x\", \"y\"]\nverbose = true\n[other]\nz = 1\n",
+        );
+        let command = layer(command(), "sample", Some(&file)).unwrap();
+        let matches = command
+            .clone()
+            .try_get_matches_from(["sample", "--listen", "127.0.0.1:2", "--token", "hunter2"])
+            .unwrap();
+        let sample = Sample::from_arg_matches(&matches).unwrap();
+        assert_eq!(sample.listen.port(), 2);
+        assert_eq!(sample.rate_limit, 20);
+        assert_eq!(sample.upstream, "a");
+        assert_eq!(sample.allow, ["x", "y"]);
+        assert!(sample.verbose);
+
+        let text = render(&sample, &matches, "sample", Some(&file), &command).unwrap();
+        assert!(text.contains("listen = \"127.0.0.1:2\"  # flag"), "{text}");
+        assert!(text.contains("rate_limit = 20  # file"), "{text}");
+        assert!(text.contains("token = \"***\"  # flag"), "{text}");
+        assert!(text.contains("# note is not set"), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+        let parsed: toml::Table = text.parse().unwrap();
+        assert_eq!(parsed["sample"]["rate_limit"].as_integer(), Some(20));
+    }
+
+    #[test]
+    fn without_a_file_the_defaults_hold() {
+        let command = layer(command(), "sample", None).unwrap();
+        let matches = command
+            .clone()
+            .try_get_matches_from(["sample", "--upstream", "b"])
+            .unwrap();
+        assert_eq!(origin(&matches, "sample", None, &command, "listen"), Origin::Default);
+        assert_eq!(Sample::from_arg_matches(&matches).unwrap().rate_limit, 10);
+    }
+
+    #[test]
+    fn unknown_names_are_refused_with_the_nearest_known_one() {
+        let error = refused("[sample]\nrate_limits = 20\n");
+        assert_eq!(error.field, "[sample] rate_limits");
+        assert!(error.example.contains("rate_limit"), "{error}");
+
+        let error = refused("[sampel]\nrate_limit = 20\n");
+        assert!(error.example.contains("[sample]"), "{error}");
+
+        let error = refused("[sample]\nlisten = { port = 1 }\n");
+        assert!(error.reason.contains("table"), "{error}");
+
+        assert!(refused("listen = ").reason.contains("TOML"));
+        assert!(refused("listen = 3\n").reason.contains("table"));
+    }
+
+    #[test]
+    fn every_flag_gets_its_variable() {
+        let command = layer(command(), "path-telemetry", None).unwrap();
+        let arg = command.get_arguments().find(|arg| arg.get_id() == "rate_limit").unwrap();
+        assert_eq!(arg.get_env().unwrap(), "BRAID_PATH_TELEMETRY_RATE_LIMIT");
+    }
+}

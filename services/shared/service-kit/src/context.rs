@@ -1,0 +1,125 @@
+//! The surroundings of one running service.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::Health;
+
+/// How long a service may take to finish after shutdown was requested; what is left then is dropped. The journal and
+/// the bus make that safe: nothing acknowledged lives in memory only.
+pub const DRAIN_LIMIT: Duration = Duration::from_secs(4);
+
+/// Asks a service to finish; clones ask the same service.
+#[derive(Clone, Debug, Default)]
+pub struct Shutdown {
+    token: CancellationToken,
+}
+
+impl Shutdown {
+    pub fn new() -> Shutdown {
+        Shutdown::default()
+    }
+
+    /// Ends once shutdown was requested; cancel-safe.
+    pub async fn requested(&self) {
+        self.token.cancelled().await;
+    }
+
+    pub fn is_requested(&self) -> bool {
+        self.token.is_cancelled()
+    }
+
+    /// Idempotent.
+    pub fn request(&self) {
+        self.token.cancel();
+    }
+}
+
+/// One per running service; clones belong to the same service.
+#[derive(Clone)]
+pub struct Context {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    noun: &'static str,
+    shutdown: Shutdown,
+    ended: CancellationToken,
+    health: Health,
+    listeners: watch::Sender<HashMap<&'static str, SocketAddr>>,
+    tasks: TaskTracker,
+}
+
+impl Context {
+    pub fn new(noun: &'static str) -> Context {
+        Context {
+            inner: Arc::new(Inner {
+                noun,
+                shutdown: Shutdown::new(),
+                ended: CancellationToken::new(),
+                health: Health::new(),
+                listeners: watch::Sender::new(HashMap::new()),
+                tasks: TaskTracker::new(),
+            }),
+        }
+    }
+
+    pub fn noun(&self) -> &'static str {
+        self.inner.noun
+    }
+
+    pub fn shutdown(&self) -> &Shutdown {
+        &self.inner.shutdown
+    }
+
+    pub fn health(&self) -> &Health {
+        &self.inner.health
+    }
+
+    pub fn tasks(&self) -> &TaskTracker {
+        &self.inner.tasks
+    }
+
+    /// Announces a bound listener, such as `"grpc"` or `"http"`.
+    pub fn listening(&self, what: &'static str, address: SocketAddr) {
+        tracing::info!(service = self.inner.noun, what, %address, "listening");
+        self.inner.listeners.send_modify(|listeners| {
+            listeners.insert(what, address);
+        });
+    }
+
+    /// Waits until the listener is announced; `None` when the service ended without doing so.
+    pub async fn address(&self, what: &str) -> Option<SocketAddr> {
+        let mut listeners = self.inner.listeners.subscribe();
+        tokio::select! {
+            biased;
+            found = listeners.wait_for(|listeners| listeners.contains_key(what)) => {
+                found.ok().and_then(|listeners| listeners.get(what).copied())
+            }
+            () = self.inner.ended.cancelled() => None,
+        }
+    }
+
+    /// Waits for the spawned tasks to finish, at most [`DRAIN_LIMIT`]; false when some had not.
+    pub async fn drain_tasks(&self) -> bool {
+        self.inner.tasks.close();
+        tokio::time::timeout(DRAIN_LIMIT, self.inner.tasks.wait())
+            .await
+            .is_ok()
+    }
+
+    /// Called by whoever ran the service, after it returned.
+    pub fn end(&self) {
+        self.inner.ended.cancel();
+    }
+
+    pub async fn ended(&self) {
+        self.inner.ended.cancelled().await;
+    }
+}

@@ -1,0 +1,7 @@
+//! Serving and calling gRPC (and plain HTTP) over TLS 1.3 with identities.
+
+mod channel;
+mod serve;
+
+pub use channel::{ChannelError, channel, channel_over};
+pub use serve::{Peer, ServeError, bind, serve, serve_routes};

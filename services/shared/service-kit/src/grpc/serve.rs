@@ -1,0 +1,210 @@
+//! One listener: TCP, optionally TLS, HTTP/1.1 and HTTP/2, and a graceful end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+
+use crate::tls::PeerId;
+use crate::{Context, ConfigError, DRAIN_LIMIT};
+
+/// Connections of one listener; the next ones wait in the kernel's backlog until one ends.
+const CONNECTIONS_MAX: usize = 4096;
+/// A handshake that takes longer is dropped, so that idle sockets cannot hold the places of others.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// Concurrent requests of one HTTP/2 connection; a client queues the rest.
+const STREAMS_MAX: u32 = 256;
+/// A peer that answers no HTTP/2 ping for this long is gone.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_LIMIT: Duration = Duration::from_secs(10);
+/// Pause after `accept` failed, which means that file descriptors have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Who is at the other end; an extension of every request. `request.extensions().get::<Peer>()` in tonic and axum.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    pub address: SocketAddr,
+    /// From the verified client certificate; `None` on plain listeners and where no certificate was asked for.
+    pub id: Option<PeerId>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("{0}")]
+    Bind(#[from] ConfigError),
+    #[error("local address of the listener: {0}")]
+    LocalAddress(std::io::Error),
+}
+
+/// Binds, or says which address and which flag are to blame.
+pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, ConfigError> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let reason = match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                format!("port {} on {} is already in use", address.port(), address.ip())
+            }
+            std::io::ErrorKind::PermissionDenied => {
+                format!("port {} needs a privilege that this process lacks", address.port())
+            }
+            std::io::ErrorKind::AddrNotAvailable => {
+                format!("{} is not an address of this machine", address.ip())
+            }
+            _ => format!("{address}: {error}"),
+        };
+        let other = SocketAddr::new(address.ip(), address.port().wrapping_add(10_000).max(1024));
+        ConfigError::new(flag, reason, format!("--{flag} {other}"))
+    })
+}
+
+/// [`serve`] for tonic services: `serve_routes(listener, "grpc", Routes::new(service), tls, context)`.
+pub async fn serve_routes(
+    listener: TcpListener,
+    what: &'static str,
+    routes: tonic::service::Routes,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    context: &Context,
+) -> Result<(), ServeError> {
+    serve(listener, what, routes.prepare().into_axum_router(), tls, context).await
+}
+
+/// Serves until shutdown is requested; then sends GOAWAY, lets requests finish for at most [`DRAIN_LIMIT`] and returns.
+/// With `tls`, a client certificate that was verified becomes [`Peer::id`]. Handlers of endless streams should end them when
+/// shutdown is requested, or they are cut at the limit.
+pub async fn serve(
+    listener: TcpListener,
+    what: &'static str,
+    router: Router,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    context: &Context,
+) -> Result<(), ServeError> {
+    context.listening(what, listener.local_addr().map_err(ServeError::LocalAddress)?);
+    let acceptor = tls.map(TlsAcceptor::from);
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let connections = tokio_util::task::TaskTracker::new();
+    let shutdown = context.shutdown().clone();
+    let cut = tokio_util::sync::CancellationToken::new();
+
+    loop {
+        let accepted = tokio::select! {
+            () = shutdown.requested() => break,
+            accepted = accept(&listener, &places) => accepted,
+        };
+        let (stream, address, place) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(what, %error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let router = router.clone();
+        let acceptor = acceptor.clone();
+        let shutdown = shutdown.clone();
+        let cut = cut.clone();
+        connections.spawn(async move {
+            let _place = place;
+            tokio::select! {
+                () = cut.cancelled() => {}
+                () = connection(stream, address, router, acceptor, &shutdown) => {}
+            }
+        });
+    }
+
+    drop(listener);
+    connections.close();
+    if tokio::time::timeout(DRAIN_LIMIT, connections.wait()).await.is_err() {
+        tracing::warn!(what, left = connections.len(), "connections cut at the drain limit");
+        cut.cancel();
+        connections.wait().await;
+    }
+    Ok(())
+}
+
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> std::io::Result<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
+    let place = places
+        .clone()
+        .acquire_owned()
+        .await
+        .map_err(std::io::Error::other)?;
+    let (stream, address) = listener.accept().await?;
+    stream.set_nodelay(true)?;
+    Ok((stream, address, place))
+}
+
+async fn connection(
+    stream: TcpStream,
+    address: SocketAddr,
+    router: Router,
+    acceptor: Option<TlsAcceptor>,
+    shutdown: &crate::Shutdown,
+) {
+    let Some(acceptor) = acceptor else {
+        return requests(stream, Peer { address, id: None }, router, shutdown).await;
+    };
+    let stream = match tokio::time::timeout(HANDSHAKE_LIMIT, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            tracing::debug!(%address, %error, "TLS handshake failed");
+            metrics::counter!("braid_tls_handshakes_failed_total").increment(1);
+            return;
+        }
+        Err(_) => {
+            metrics::counter!("braid_tls_handshakes_failed_total").increment(1);
+            return;
+        }
+    };
+    let leaf = stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .and_then(|chain| chain.first());
+    let id = match leaf.map(PeerId::from_certificate).transpose() {
+        Ok(id) => id,
+        Err(error) => {
+            tracing::warn!(%address, %error, "connection refused: no identity in the certificate");
+            return;
+        }
+    };
+    requests(stream, Peer { address, id }, router, shutdown).await;
+}
+
+async fn requests<S>(stream: S, peer: Peer, router: Router, shutdown: &crate::Shutdown)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .adaptive_window(false)
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(4 << 20)
+        .keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_LIMIT);
+    builder.http1().timer(TokioTimer::new());
+    let service = TowerToHyperService::new(router.layer(axum::Extension(peer.clone())));
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        () = shutdown.requested() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(address = %peer.address, %error, "connection ended");
+    }
+}

@@ -1,0 +1,169 @@
+//! Readiness and progress.
+//!
+//! A service is ready when every check it registered says so; a check is failing from its registration until its first
+//! `ok`. A service makes progress while each of its loops beats within the time it promised: this is what `/healthz` tells,
+//! and the event loop itself is always one of them (see `admin`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// Names are `&'static str`, so both tables are bounded by the program text; a second registration of a name replaces
+/// the first.
+#[derive(Clone, Default)]
+pub struct Health {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// `Err` holds the reason for people.
+    checks: BTreeMap<&'static str, Result<(), String>>,
+    loops: BTreeMap<&'static str, Loop>,
+}
+
+struct Loop {
+    last_beat: Instant,
+    silence_max: Duration,
+}
+
+impl Health {
+    pub fn new() -> Health {
+        Health::default()
+    }
+
+    /// Registers a readiness check; it fails with "starting" until told otherwise.
+    pub fn check(&self, name: &'static str) -> CheckHandle {
+        self.state.lock().checks.insert(name, Err("starting".to_owned()));
+        CheckHandle {
+            name,
+            health: self.clone(),
+        }
+    }
+
+    /// Registers a loop that promises to beat at least every `silence_max`.
+    pub fn progress(&self, name: &'static str, silence_max: Duration) -> ProgressHandle {
+        self.state.lock().loops.insert(
+            name,
+            Loop {
+                last_beat: Instant::now(),
+                silence_max,
+            },
+        );
+        ProgressHandle {
+            name,
+            health: self.clone(),
+        }
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.state.lock().checks.values().all(Result::is_ok)
+    }
+
+    /// The failing checks with their reasons; empty when ready.
+    pub fn failing(&self) -> Vec<(&'static str, String)> {
+        let state = self.state.lock();
+        state
+            .checks
+            .iter()
+            .filter_map(|(name, check)| Some((*name, check.as_ref().err()?.clone())))
+            .collect()
+    }
+
+    /// The loops that have been silent for longer than they promised, as of `now`.
+    pub fn stalled(&self, now: Instant) -> Vec<(&'static str, Duration)> {
+        let state = self.state.lock();
+        state
+            .loops
+            .iter()
+            .filter_map(|(name, state)| {
+                let silence = now.saturating_duration_since(state.last_beat);
+                (silence > state.silence_max).then_some((*name, silence))
+            })
+            .collect()
+    }
+}
+
+/// Sets one readiness check. Cheap to call repeatedly; only changes are logged.
+#[derive(Clone)]
+pub struct CheckHandle {
+    name: &'static str,
+    health: Health,
+}
+
+impl CheckHandle {
+    pub fn ok(&self) {
+        self.set(Ok(()));
+    }
+
+    pub fn failing(&self, reason: impl Into<String>) {
+        self.set(Err(reason.into()));
+    }
+
+    fn set(&self, to: Result<(), String>) {
+        let previous = self.health.state.lock().checks.insert(self.name, to.clone());
+        if previous.as_ref() == Some(&to) {
+            return;
+        }
+        match to {
+            Ok(()) => tracing::info!(check = self.name, "ready"),
+            Err(reason) => tracing::warn!(check = self.name, reason, "not ready"),
+        }
+    }
+}
+
+/// Tells that one loop still turns; belongs to that loop.
+pub struct ProgressHandle {
+    name: &'static str,
+    health: Health,
+}
+
+impl ProgressHandle {
+    pub fn beat(&self) {
+        if let Some(state) = self.health.state.lock().loops.get_mut(self.name) {
+            state.last_beat = Instant::now();
+        }
+    }
+}
+
+impl Drop for ProgressHandle {
+    /// A loop that has ended on purpose is not a stalled one.
+    fn drop(&mut self) {
+        self.health.state.lock().loops.remove(self.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_only_when_every_check_is_ok() {
+        let health = Health::new();
+        assert!(health.is_ready(), "nothing to wait for");
+        let bus = health.check("bus");
+        let store = health.check("store");
+        assert_eq!(health.failing().len(), 2);
+        bus.ok();
+        assert!(!health.is_ready());
+        store.ok();
+        assert!(health.is_ready());
+        bus.failing("disk full");
+        assert_eq!(health.failing(), [("bus", "disk full".to_owned())]);
+    }
+
+    #[test]
+    fn a_silent_loop_is_stalled_until_it_beats_or_ends() {
+        let health = Health::new();
+        let handle = health.progress("loop", Duration::from_secs(5));
+        let later = Instant::now() + Duration::from_secs(6);
+        assert_eq!(health.stalled(Instant::now()), []);
+        assert_eq!(health.stalled(later).len(), 1);
+        handle.beat();
+        assert_eq!(health.stalled(Instant::now() + Duration::from_secs(4)), []);
+        drop(handle);
+        assert_eq!(health.stalled(later), []);
+    }
+}

@@ -1,0 +1,173 @@
+//! A certificate authority in a data directory, for the embedded shape and for tests.
+//!
+//! `ca.pem` and `ca.key` are made once; leaves are ECDSA P-256. A gateway's certificate is a client's only and names no
+//! host, so that it can never pass for a service.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rcgen::string::Ia5String;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
+};
+
+use super::{IdentityFiles, PeerId};
+
+const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+const LEAF_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
+/// Certificates are valid from a little before now: clocks differ.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(3600);
+
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("certificate authority in {}: {source}", dir.display())]
+    Certificate { dir: PathBuf, source: rcgen::Error },
+    #[error("{0:?} is not a host name or an address")]
+    HostName(String),
+}
+
+pub struct LocalAuthority {
+    dir: PathBuf,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl LocalAuthority {
+    /// Opens the authority of `dir`, or makes one on first use.
+    pub fn open_or_create(dir: &Path) -> Result<LocalAuthority, AuthorityError> {
+        fs::create_dir_all(dir).map_err(|source| AuthorityError::Io {
+            path: dir.to_owned(),
+            source,
+        })?;
+        let cert_path = dir.join("ca.pem");
+        let key_path = dir.join("ca.key");
+        let certificate_error = |source| AuthorityError::Certificate {
+            dir: dir.to_owned(),
+            source,
+        };
+        // The certificate is written last, so its presence means that both files are complete.
+        if !cert_path.exists() {
+            let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(certificate_error)?;
+            let mut params = CertificateParams::default();
+            params.distinguished_name.push(DnType::CommonName, "Braid local authority");
+            params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+            params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+            limit_validity(&mut params, CA_LIFETIME);
+            let certificate = params.self_signed(&key).map_err(certificate_error)?;
+            write_whole(&key_path, &key.serialize_pem(), 0o600)?;
+            write_whole(&cert_path, &certificate.pem(), 0o644)?;
+        }
+        let key = KeyPair::from_pem(&read(&key_path)?).map_err(certificate_error)?;
+        let issuer = Issuer::from_ca_cert_pem(&read(&cert_path)?, key).map_err(certificate_error)?;
+        Ok(LocalAuthority {
+            dir: dir.to_owned(),
+            issuer,
+        })
+    }
+
+    pub fn ca_file(&self) -> PathBuf {
+        self.dir.join("ca.pem")
+    }
+
+    /// Writes a fresh certificate and key for `id` as `<dir>/<name>.pem` and `.key`. `hosts` are the DNS names and addresses
+    /// of a service; `localhost`, `127.0.0.1` and the noun itself are always among them. A gateway has no hosts.
+    pub fn issue(&self, id: &PeerId, hosts: &[String]) -> Result<IdentityFiles, AuthorityError> {
+        self.issue_in(&self.dir, id, hosts)
+    }
+
+    /// The same into another folder, which gets its own copy of `ca.pem`.
+    pub fn issue_in(
+        &self,
+        dir: &Path,
+        id: &PeerId,
+        hosts: &[String],
+    ) -> Result<IdentityFiles, AuthorityError> {
+        let certificate_error = |source| AuthorityError::Certificate {
+            dir: self.dir.clone(),
+            source,
+        };
+        fs::create_dir_all(dir).map_err(|source| AuthorityError::Io {
+            path: dir.to_owned(),
+            source,
+        })?;
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(certificate_error)?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, id.name());
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let uri = Ia5String::try_from(id.to_string()).map_err(certificate_error)?;
+        params.subject_alt_names = vec![SanType::URI(uri)];
+        if let PeerId::Service { noun } = id {
+            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+            let always = [noun.clone(), "localhost".to_owned(), "127.0.0.1".to_owned()];
+            for host in always.iter().chain(hosts) {
+                let name = host_name(host)?;
+                if !params.subject_alt_names.contains(&name) {
+                    params.subject_alt_names.push(name);
+                }
+            }
+        }
+        params.use_authority_key_identifier_extension = true;
+        limit_validity(&mut params, LEAF_LIFETIME);
+        let certificate = params.signed_by(&key, &self.issuer).map_err(certificate_error)?;
+
+        let files = IdentityFiles::in_dir(dir, id.name());
+        if dir != self.dir {
+            write_whole(&files.ca, &read(&self.ca_file())?, 0o644)?;
+        }
+        write_whole(&files.key, &key.serialize_pem(), 0o600)?;
+        write_whole(&files.cert, &certificate.pem(), 0o644)?;
+        Ok(files)
+    }
+}
+
+fn host_name(host: &str) -> Result<SanType, AuthorityError> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(SanType::IpAddress(address));
+    }
+    let refused = || AuthorityError::HostName(host.to_owned());
+    if rustls_pki_types::DnsName::try_from(host).is_err() {
+        return Err(refused());
+    }
+    Ok(SanType::DnsName(Ia5String::try_from(host).map_err(|_| refused())?))
+}
+
+fn limit_validity(params: &mut CertificateParams, lifetime: Duration) {
+    let now = SystemTime::now();
+    params.not_before = (now - CLOCK_TOLERANCE).into();
+    params.not_after = (now + lifetime).into();
+}
+
+fn read(path: &Path) -> Result<String, AuthorityError> {
+    fs::read_to_string(path).map_err(|source| AuthorityError::Io {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Writes beside and renames, so that a reader sees the old file or the new one, never half of it.
+fn write_whole(path: &Path, content: &str, mode: u32) -> Result<(), AuthorityError> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let error = |source| AuthorityError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}", std::process::id()));
+    let beside = PathBuf::from(beside);
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(&beside)
+        .map_err(error)?;
+    file.write_all(content.as_bytes()).map_err(error)?;
+    file.sync_all().map_err(error)?;
+    fs::rename(&beside, path).map_err(error)
+}

@@ -1,0 +1,143 @@
+//! Where a process's certificate, key and authority are.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use std::sync::Arc;
+
+/// PEM files of one identity. `#[command(flatten)]` it into a service's configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, serde::Serialize, serde::Deserialize)]
+pub struct IdentityFiles {
+    /// Certificate chain of this process (PEM), leaf first.
+    #[arg(long = "cert", value_name = "FILE", default_value = "")]
+    pub cert: PathBuf,
+    /// Private key of the certificate (PEM, PKCS#8).
+    #[arg(long = "key", value_name = "FILE", default_value = "")]
+    pub key: PathBuf,
+    /// Certificates of the authorities this process believes (PEM).
+    #[arg(long = "ca", value_name = "FILE", default_value = "")]
+    pub ca: PathBuf,
+}
+
+impl IdentityFiles {
+    /// `<dir>/<name>.pem`, `<dir>/<name>.key`, `<dir>/ca.pem`: the layout of `LocalAuthority`.
+    pub fn in_dir(dir: &Path, name: &str) -> IdentityFiles {
+        IdentityFiles {
+            cert: dir.join(format!("{name}.pem")),
+            key: dir.join(format!("{name}.key")),
+            ca: dir.join("ca.pem"),
+        }
+    }
+
+    /// False while the flags are at their empty defaults.
+    pub fn is_set(&self) -> bool {
+        [&self.cert, &self.key, &self.ca]
+            .iter()
+            .all(|path| !path.as_os_str().is_empty())
+    }
+
+    /// Refuses an unset or unreadable identity, naming the flag.
+    pub fn validate(&self) -> Result<(), crate::ConfigError> {
+        for (field, path) in [("cert", &self.cert), ("key", &self.key), ("ca", &self.ca)] {
+            if path.as_os_str().is_empty() {
+                return Err(crate::ConfigError::new(
+                    field,
+                    "no file given; every hop needs a certificate",
+                    format!("--{field} ./data/identities/ca.pem (see `braid identity issue --help`)"),
+                ));
+            }
+            if let Err(error) = std::fs::metadata(path) {
+                return Err(crate::ConfigError::new(
+                    field,
+                    format!("{}: {error}", path.display()),
+                    format!("--{field} ./data/identities/ca.pem (see `braid identity issue --help`)"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Modification times; a difference means reload.
+    pub(crate) fn stamp(&self) -> Result<[SystemTime; 3], IdentityError> {
+        let stamp = |path: &Path| {
+            std::fs::metadata(path)
+                .and_then(|metadata| metadata.modified())
+                .map_err(|source| IdentityError::read(path, source))
+        };
+        Ok([stamp(&self.cert)?, stamp(&self.key)?, stamp(&self.ca)?])
+    }
+
+    pub(crate) fn load(&self, provider: &CryptoProvider) -> Result<Material, IdentityError> {
+        let chain = read_certificates(&self.cert)?;
+        let roots_der = read_certificates(&self.ca)?;
+        let key_pem =
+            std::fs::read(&self.key).map_err(|source| IdentityError::read(&self.key, source))?;
+        let key = PrivateKeyDer::from_pem_slice(&key_pem)
+            .map_err(|error| IdentityError::content(&self.key, error.to_string()))?;
+        let certified = CertifiedKey::from_der(chain, key, provider)
+            .map_err(|error| IdentityError::content(&self.key, error.to_string()))?;
+        let mut roots = RootCertStore::empty();
+        for root in roots_der {
+            roots
+                .add(root)
+                .map_err(|error| IdentityError::content(&self.ca, error.to_string()))?;
+        }
+        Ok(Material {
+            certified: Arc::new(certified),
+            roots: Arc::new(roots),
+        })
+    }
+}
+
+/// What the files held when they were last read.
+pub(crate) struct Material {
+    pub certified: Arc<CertifiedKey>,
+    pub roots: Arc<RootCertStore>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    #[error("{}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{}: {reason}", path.display())]
+    Content { path: PathBuf, reason: String },
+    #[error("{0}")]
+    Tls(#[from] rustls::Error),
+    #[error("{0}")]
+    Verifier(String),
+    #[error("{0}")]
+    PeerId(#[from] super::PeerIdError),
+}
+
+impl IdentityError {
+    pub(crate) fn read(path: &Path, source: io::Error) -> IdentityError {
+        IdentityError::Read {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    fn content(path: &Path, reason: String) -> IdentityError {
+        IdentityError::Content {
+            path: path.to_owned(),
+            reason,
+        }
+    }
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    let pem = std::fs::read(path).map_err(|source| IdentityError::read(path, source))?;
+    let certificates = CertificateDer::pem_slice_iter(&pem)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| IdentityError::content(path, error.to_string()))?;
+    if certificates.is_empty() {
+        return Err(IdentityError::content(path, "holds no certificate".to_owned()));
+    }
+    Ok(certificates)
+}

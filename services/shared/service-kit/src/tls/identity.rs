@@ -1,0 +1,197 @@
+//! A loaded identity that follows its files.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
+use rustls::client::ResolvesClientCert;
+use rustls::crypto::CryptoProvider;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, SignatureScheme};
+
+use super::files::Material;
+use super::verifier::{ClientVerifier, ServerVerifier};
+use super::{IdentityError, IdentityFiles, PeerId};
+
+/// Files are looked at (three `stat`s) at most this often, and only when a handshake needs them.
+pub const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Clones follow the same files.
+#[derive(Clone)]
+pub struct Identity {
+    source: Arc<Source>,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").field("files", &self.source.files).finish()
+    }
+}
+
+pub(super) struct Source {
+    pub(super) provider: Arc<CryptoProvider>,
+    files: IdentityFiles,
+    reload_interval: Duration,
+    state: Mutex<State>,
+}
+
+struct State {
+    looked: Instant,
+    stamp: [SystemTime; 3],
+    certified: Arc<CertifiedKey>,
+    roots: Arc<RootCertStore>,
+}
+
+impl Identity {
+    /// Reads the files; later changes of them are followed.
+    pub fn load(files: &IdentityFiles) -> Result<Identity, IdentityError> {
+        Identity::load_with_interval(files, RELOAD_INTERVAL)
+    }
+
+    /// [`Identity::load`] with another interval, for tests.
+    pub fn load_with_interval(
+        files: &IdentityFiles,
+        reload_interval: Duration,
+    ) -> Result<Identity, IdentityError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let stamp = files.stamp()?;
+        let Material { certified, roots } = files.load(&provider)?;
+        let identity = Identity {
+            source: Arc::new(Source {
+                provider,
+                files: files.clone(),
+                reload_interval,
+                state: Mutex::new(State {
+                    looked: Instant::now(),
+                    stamp,
+                    certified,
+                    roots,
+                }),
+            }),
+        };
+        identity.peer_id()?;
+        Ok(identity)
+    }
+
+    /// Whose identity this is.
+    pub fn peer_id(&self) -> Result<PeerId, IdentityError> {
+        let certified = self.source.certified();
+        let leaf = certified
+            .cert
+            .first()
+            .ok_or(super::PeerIdError::UriCount(0))?;
+        Ok(PeerId::from_certificate(leaf)?)
+    }
+
+    /// TLS 1.3 as a server. With `client_auth`, a client without a certificate of our authority is refused; without, none is
+    /// asked for.
+    pub fn server_config(&self, client_auth: bool, alpn: &[&[u8]]) -> Arc<rustls::ServerConfig> {
+        let builder = self.server_builder();
+        let builder = if client_auth {
+            builder.with_client_cert_verifier(Arc::new(ClientVerifier::new(self.source.clone())))
+        } else {
+            builder.with_no_client_auth()
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(Resolver(self.source.clone())));
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        // QUIC forbids any other value than these two; without early data nothing can be replayed.
+        config.max_early_data_size = 0;
+        Arc::new(config)
+    }
+
+    /// TLS 1.3 as a client that shows its certificate and checks the server's name and chain.
+    pub fn client_config(&self, alpn: &[&[u8]]) -> Arc<rustls::ClientConfig> {
+        let mut config = self
+            .client_builder()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(ServerVerifier::new(self.source.clone())))
+            .with_client_cert_resolver(Arc::new(Resolver(self.source.clone())));
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        Arc::new(config)
+    }
+
+    #[allow(clippy::expect_used)]
+    fn server_builder(&self) -> rustls::ConfigBuilder<rustls::ServerConfig, rustls::WantsVerifier> {
+        rustls::ServerConfig::builder_with_provider(self.source.provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("ring has cipher suites of TLS 1.3")
+    }
+
+    #[allow(clippy::expect_used)]
+    fn client_builder(&self) -> rustls::ConfigBuilder<rustls::ClientConfig, rustls::WantsVerifier> {
+        rustls::ClientConfig::builder_with_provider(self.source.provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("ring has cipher suites of TLS 1.3")
+    }
+}
+
+impl Source {
+    pub(super) fn certified(&self) -> Arc<CertifiedKey> {
+        self.refreshed().0
+    }
+
+    pub(super) fn roots(&self) -> Arc<RootCertStore> {
+        self.refreshed().1
+    }
+
+    /// A set of files that cannot be loaded (half of a renewal written, say) leaves the last good one in force.
+    fn refreshed(&self) -> (Arc<CertifiedKey>, Arc<RootCertStore>) {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        if now.saturating_duration_since(state.looked) >= self.reload_interval {
+            state.looked = now;
+            match self.reload(state.stamp) {
+                Ok(None) => {}
+                Ok(Some((stamp, material))) => {
+                    tracing::info!(cert = %self.files.cert.display(), "certificates reloaded");
+                    metrics::counter!("braid_identity_reloads_total", "outcome" => "ok").increment(1);
+                    state.stamp = stamp;
+                    state.certified = material.certified;
+                    state.roots = material.roots;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "certificates not reloaded, the previous ones stay in force");
+                    metrics::counter!("braid_identity_reloads_total", "outcome" => "failed").increment(1);
+                }
+            }
+        }
+        (state.certified.clone(), state.roots.clone())
+    }
+
+    fn reload(
+        &self,
+        known: [SystemTime; 3],
+    ) -> Result<Option<([SystemTime; 3], Material)>, IdentityError> {
+        let stamp = self.files.stamp()?;
+        if stamp == known {
+            return Ok(None);
+        }
+        Ok(Some((stamp, self.files.load(&self.provider)?)))
+    }
+}
+
+struct Resolver(Arc<Source>);
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Resolver")
+    }
+}
+
+impl ResolvesServerCert for Resolver {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.certified())
+    }
+}
+
+impl ResolvesClientCert for Resolver {
+    fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.certified())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
