@@ -1,1 +1,36 @@
-//! multipath
+//! Multipath transport without a socket and without a clock.
+//!
+//! One [`Gate`] belongs to one connection. The [`ControllerFactory`](noq_proto::congestion::ControllerFactory)
+//! made from it ([`Controllers`]) builds one congestion controller per path; they share the gate, which
+//! decides whose turn it is. One [`Steering`] per connection and end keeps the paths alive: it is fed events and
+//! time, and returns commands for the connection.
+//!
+//! ```text
+//!              events, now                        commands
+//!   connection ------------> Steering ---------------------------> connection (ping, status, close, open)
+//!        |                      | tick, rebase, bulk?
+//!        | acks, losses         v
+//!        +--> PathController -> Gate -> PathController::window(): how much of the path may be used
+//! ```
+//!
+//! How an IO shell uses it:
+//! 1. Per connection: `let gate = Gate::new(); transport.congestion_controller_factory(Controllers::new(gate.clone(), ControllerConfig::default()))`.
+//!    A server needs a transport configuration per connection, since the gate is per connection.
+//! 2. `Steering::new(SteeringConfig::new(side), gate)`; feed [`Event`]s (path events of the library convert by
+//!    [`Event::from_path_event`]); after each turn of the connection's loop call [`Steering::poll`] until it returns `None`,
+//!    and arrange to be called again at [`Steering::next_deadline`].
+//! 3. Before `poll` report what each open path has received ([`Event::Received`], cumulative datagrams from the path's statistics).
+//! 4. Apply the commands; answer [`Command::Open`] with [`Event::Opened`] or [`Event::OpenFailed`].
+
+mod controller;
+mod filter;
+mod gate;
+mod liveness;
+mod steering;
+
+pub use controller::{ControllerConfig, Controllers, PathController};
+pub use gate::{Gate, PathModel};
+pub use liveness::{Keepalive, PathState};
+pub use steering::{
+    Command, Event, InterfaceId, OpenFailure, PathSnapshot, Side, Steering, SteeringConfig,
+};

@@ -1,0 +1,498 @@
+//! Congestion control by a model of the path: its delivery rate and its round trip without queue.
+//!
+//! The sender keeps `CRUISE_WINDOW` bandwidth-delay products in flight and paces slightly faster than the measured rate,
+//! so that the bottleneck always has a short queue: its output is then the link's rate exactly, whatever is lost behind it,
+//! and a rise of the rate shows in the acknowledgements within one round trip. What bounds the queue is the window.
+//!
+//! - Rate: per acknowledgement, bytes delivered between the sending of a packet and its acknowledgement, over the longer of the
+//!   sending and the acknowledging interval; the largest of the last rounds. Samples limited by the application only raise it.
+//! - Loss: a smoothed share, used to pace faster, since what is lost behind the bottleneck has passed it.
+//! - Round trip: the smallest seen; confirmed at least every `RTT_PROBE_INTERVAL` by a round with the window at just under one
+//!   product, which empties the queue without idling the link. When the route of acknowledgements changes, the minimum is
+//!   shifted by what the whole distribution moved, and confirmed.
+//! - Start-up: doubles every round from the initial window, at no less than two initial windows a round trip, until the rate stops
+//!   growing or a queue shows.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use noq_proto::RttEstimator;
+use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
+
+use crate::filter::{MaxFilter, MinRtt};
+use crate::gate::{Gate, PathModel};
+
+/// Window in start-up and pacing there, in products; 2/ln 2 doubles the rate every round.
+const STARTUP_GAIN: f64 = 2.89;
+/// Rounds without a growth of a quarter that end the start-up.
+const STARTUP_FLAT_ROUNDS: u32 = 3;
+/// In flight while cruising, in bandwidth-delay products: a queue of 0.35 round trips.
+const CRUISE_WINDOW: f64 = 1.35;
+/// Pacing while cruising, over the measured rate.
+const CRUISE_PACING: f64 = 1.15;
+/// Window while the round trip is being confirmed.
+const RTT_PROBE_WINDOW: f64 = 0.9;
+const RTT_PROBE_INTERVAL: Duration = Duration::from_secs(5);
+/// Rounds a rate sample stays in the filter.
+const RATE_WINDOW_ROUNDS: u64 = 4;
+/// Packets the window never falls below: the peer acknowledges every second packet.
+const WINDOW_PACKETS_MIN: u64 = 4;
+/// Share of loss that pacing makes good; beyond it the loss is taken for congestion.
+const LOSS_COMPENSATED_MAX: f64 = 0.08;
+/// Packets remembered per path for rate samples; the oldest are forgotten, which only makes their samples missing.
+const SENT_RECORDS_MAX: usize = 32_768;
+
+/// Settings of the controllers of one connection.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ControllerConfig {
+    pub initial_window_packets: u64,
+    /// Never pace below two initial windows a round trip before the rate is known.
+    pub startup_floor: bool,
+}
+
+impl Default for ControllerConfig {
+    fn default() -> Self {
+        Self {
+            initial_window_packets: 16,
+            startup_floor: true,
+        }
+    }
+}
+
+/// Builds one [`PathController`] per path of one connection.
+#[derive(Debug)]
+pub struct Controllers {
+    gate: Arc<Gate>,
+    config: ControllerConfig,
+}
+
+impl Controllers {
+    pub fn new(gate: Arc<Gate>, config: ControllerConfig) -> Arc<Self> {
+        Arc::new(Self { gate, config })
+    }
+}
+
+impl ControllerFactory for Controllers {
+    fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
+        Box::new(PathController::new(
+            self.gate.clone(),
+            self.config.clone(),
+            now,
+            current_mtu,
+        ))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Startup,
+    Cruise,
+    /// The window is below one product until this much has been delivered, and at least one round long.
+    RttProbe {
+        until_delivered: u64,
+    },
+}
+
+#[derive(Debug, Clone, Copy)]
+struct SentRecord {
+    pn: u64,
+    sent: Instant,
+    delivered: u64,
+    delivered_at: Instant,
+    first_sent: Instant,
+    app_limited: bool,
+    settled: bool,
+}
+
+/// A place in the gate, given up with its last owner.
+#[derive(Debug)]
+struct Membership {
+    gate: Arc<Gate>,
+    slot: usize,
+}
+
+impl Clone for Membership {
+    fn clone(&self) -> Self {
+        self.gate.share(self.slot);
+        Self {
+            gate: self.gate.clone(),
+            slot: self.slot,
+        }
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.gate.leave(self.slot);
+    }
+}
+
+/// The congestion controller of one path.
+#[derive(Debug, Clone)]
+pub struct PathController {
+    member: Membership,
+    config: ControllerConfig,
+    mtu: u64,
+    phase: Phase,
+    records: VecDeque<SentRecord>,
+    in_flight: u64,
+    delivered: u64,
+    delivered_at: Instant,
+    first_sent: Instant,
+    lost: u64,
+    loss_share: f64,
+    /// Delivered bytes up to which samples count as limited by the application.
+    app_limited_until: u64,
+    /// The newest packet of the batch of acknowledgements under way.
+    batch: Option<SentRecord>,
+    round: u64,
+    round_ends_at: u64,
+    round_rtt_min: Option<Duration>,
+    last_round_rtt_min: Option<Duration>,
+    rate: MaxFilter,
+    rtt_min: MinRtt,
+    rtt_smoothed: Duration,
+    rebase_epoch: u64,
+    rebase_from: Option<Duration>,
+    startup_window: u64,
+    startup_rate: f64,
+    startup_flat_rounds: u32,
+}
+
+impl PathController {
+    fn new(gate: Arc<Gate>, config: ControllerConfig, now: Instant, mtu: u16) -> Self {
+        let slot = gate.enter();
+        let rebase_epoch = gate.rebase_epoch();
+        let mtu = u64::from(mtu);
+        Self {
+            member: Membership { gate, slot },
+            mtu,
+            phase: Phase::Startup,
+            records: VecDeque::new(),
+            in_flight: 0,
+            delivered: 0,
+            delivered_at: now,
+            first_sent: now,
+            lost: 0,
+            loss_share: 0.0,
+            app_limited_until: 0,
+            batch: None,
+            round: 0,
+            round_ends_at: 0,
+            round_rtt_min: None,
+            last_round_rtt_min: None,
+            rate: MaxFilter::new(RATE_WINDOW_ROUNDS),
+            rtt_min: MinRtt::new(now),
+            rtt_smoothed: Duration::ZERO,
+            rebase_epoch,
+            rebase_from: None,
+            startup_window: config.initial_window_packets * mtu,
+            startup_rate: 0.0,
+            startup_flat_rounds: 0,
+            config,
+        }
+    }
+
+    /// The controller's number in its connection's [`Gate`].
+    pub fn slot(&self) -> usize {
+        self.member.slot
+    }
+
+    fn window_min(&self) -> u64 {
+        WINDOW_PACKETS_MIN * self.mtu
+    }
+
+    fn product(&self) -> Option<f64> {
+        let rtt = self.rtt_min.get()?;
+        let rate = self.rate.get();
+        (rate > 0.0).then(|| rate * rtt.as_secs_f64())
+    }
+
+    /// Bytes that may be in flight, the gate aside.
+    fn model_window(&self) -> u64 {
+        let Some(product) = self.product() else {
+            return self.startup_window;
+        };
+        match self.phase {
+            Phase::Startup => self.startup_window,
+            Phase::Cruise => {
+                ((product * CRUISE_WINDOW) as u64 + 2 * self.mtu).max(self.window_min())
+            }
+            Phase::RttProbe { .. } => ((product * RTT_PROBE_WINDOW) as u64).max(self.window_min()),
+        }
+    }
+
+    fn pacing_rate(&self) -> Option<u64> {
+        let rate = self.rate.get();
+        let floor = if self.rtt_smoothed.is_zero() {
+            0.0
+        } else {
+            2.0 * (self.config.initial_window_packets * self.mtu) as f64
+                / self.rtt_smoothed.as_secs_f64()
+        };
+        if rate <= 0.0 {
+            return (floor > 0.0 && self.config.startup_floor).then_some(floor as u64);
+        }
+        let rate = match self.phase {
+            Phase::Startup if self.config.startup_floor => (rate * STARTUP_GAIN).max(floor),
+            Phase::Startup => rate * STARTUP_GAIN,
+            Phase::Cruise | Phase::RttProbe { .. } => {
+                rate * CRUISE_PACING / (1.0 - self.loss_share.min(LOSS_COMPENSATED_MAX))
+            }
+        };
+        Some((rate as u64).max(1))
+    }
+
+    fn take_record(&mut self, sent: Instant, pn: u64) -> Option<SentRecord> {
+        let from = self.records.partition_point(|record| record.sent < sent);
+        let record = self
+            .records
+            .range_mut(from..)
+            .take_while(|record| record.sent == sent)
+            .find(|record| record.pn == pn && !record.settled)?;
+        record.settled = true;
+        let found = *record;
+        while self.records.front().is_some_and(|record| record.settled) {
+            self.records.pop_front();
+        }
+        Some(found)
+    }
+
+    fn forget_old_records(&mut self, now: Instant) {
+        let horizon = self.rtt_smoothed * 4 + Duration::from_secs(1);
+        while self.records.len() > SENT_RECORDS_MAX
+            || self
+                .records
+                .front()
+                .is_some_and(|record| record.settled || now > record.sent + horizon)
+        {
+            self.records.pop_front();
+        }
+    }
+
+    fn on_round(&mut self, now: Instant, app_limited: bool) {
+        self.round += 1;
+        self.round_ends_at = self.delivered;
+        if let (Some(from), Some(to)) = (self.rebase_from, self.round_rtt_min) {
+            // The first whole round over the new route of acknowledgements.
+            self.rebase_from = None;
+            if let Some(min) = self.rtt_min.get() {
+                let shifted = (min + to)
+                    .saturating_sub(from)
+                    .max(Duration::from_micros(100));
+                self.rtt_min.replace(now, shifted.min(to));
+                self.start_rtt_probe();
+            }
+        }
+        if self.phase == Phase::Startup && !app_limited {
+            let rate = self.rate.get();
+            if rate >= self.startup_rate * 1.25 {
+                self.startup_rate = rate;
+                self.startup_flat_rounds = 0;
+            } else {
+                self.startup_flat_rounds += 1;
+                if self.startup_flat_rounds >= STARTUP_FLAT_ROUNDS {
+                    self.phase = Phase::Cruise;
+                }
+            }
+        }
+        self.last_round_rtt_min = self.round_rtt_min.take().or(self.last_round_rtt_min);
+    }
+
+    fn start_rtt_probe(&mut self) {
+        if self.phase == Phase::Cruise {
+            self.phase = Phase::RttProbe {
+                until_delivered: self.delivered + self.in_flight,
+            };
+        }
+    }
+
+    fn on_rtt_sample(&mut self, now: Instant, rtt: Duration) {
+        let epoch = self.member.gate.rebase_epoch();
+        if epoch != self.rebase_epoch {
+            self.rebase_epoch = epoch;
+            self.rebase_from = self.round_rtt_min.or(self.last_round_rtt_min);
+            self.round_rtt_min = None;
+            self.round_ends_at = self.delivered + self.in_flight;
+        }
+        self.round_rtt_min = Some(self.round_rtt_min.map_or(rtt, |min| min.min(rtt)));
+        self.rtt_min.update(now, rtt);
+        if self.phase == Phase::Startup
+            && let Some(min) = self.rtt_min.get()
+        {
+            let packet_time = Duration::from_secs_f64(
+                2.0 * self.mtu as f64 / self.rate.get().max(self.mtu as f64),
+            );
+            let queue = min / 4 + packet_time.max(Duration::from_millis(4));
+            if self
+                .round_rtt_min
+                .is_some_and(|round_min| round_min > min + queue)
+                && self.rate.get() > 0.0
+            {
+                self.phase = Phase::Cruise;
+            }
+        }
+    }
+
+    fn report(&self, now: Instant, app_limited: bool) {
+        self.member.gate.report(
+            now,
+            PathModel {
+                slot: self.member.slot,
+                rate_bytes_per_s: self.rate.get(),
+                rtt_min: self.rtt_min.get().unwrap_or_default(),
+                rtt_smoothed: self.rtt_smoothed,
+                in_flight_bytes: self.in_flight,
+                window_bytes: self.model_window(),
+                busy: !app_limited,
+                lost_share: self.loss_share,
+            },
+        );
+    }
+}
+
+impl Controller for PathController {
+    fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
+        if self.in_flight == 0 {
+            self.first_sent = now;
+            self.delivered_at = now;
+        }
+        let bytes = u64::from(bytes);
+        self.records.push_back(SentRecord {
+            pn,
+            sent: now,
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            first_sent: self.first_sent,
+            app_limited: self.delivered < self.app_limited_until,
+            settled: false,
+        });
+        self.forget_old_records(now);
+        self.in_flight += bytes;
+        self.member.gate.sent(self.member.slot, self.in_flight);
+    }
+
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        pn: u64,
+        _app_limited: bool,
+        rtt: &RttEstimator,
+    ) {
+        self.rtt_smoothed = rtt.get();
+        self.delivered += bytes;
+        self.delivered_at = now;
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+        self.loss_share -= self.loss_share * (bytes as f64 / (256 * self.mtu) as f64).min(0.5);
+        if self.phase == Phase::Startup {
+            self.startup_window += bytes;
+        }
+        let Some(record) = self.take_record(sent, pn) else {
+            return;
+        };
+        if self.batch.is_none_or(|newest| record.sent >= newest.sent) {
+            self.batch = Some(record);
+        }
+    }
+
+    fn on_end_acks(
+        &mut self,
+        now: Instant,
+        in_flight: u64,
+        app_limited: bool,
+        _largest: Option<u64>,
+    ) {
+        self.in_flight = in_flight;
+        if app_limited {
+            self.app_limited_until = self.delivered + in_flight;
+        }
+        if let Some(record) = self.batch.take() {
+            self.on_rtt_sample(now, now.saturating_duration_since(record.sent));
+            self.first_sent = record.sent;
+            let sending = record.sent.saturating_duration_since(record.first_sent);
+            let acking = now.saturating_duration_since(record.delivered_at);
+            let interval = sending.max(acking);
+            let floor = self.rtt_min.get().unwrap_or_default() / 2;
+            if !interval.is_zero() && interval >= floor {
+                let rate = (self.delivered - record.delivered) as f64 / interval.as_secs_f64();
+                if !record.app_limited || rate > self.rate.get() {
+                    self.rate.update(self.round, rate);
+                }
+            }
+            if record.delivered >= self.round_ends_at {
+                self.on_round(now, record.app_limited);
+            }
+        }
+        match self.phase {
+            Phase::RttProbe { until_delivered } if self.delivered >= until_delivered => {
+                // A whole round was sent into an empty queue: what it saw is the round trip.
+                if let Some(seen) = self.round_rtt_min.or(self.last_round_rtt_min) {
+                    self.rtt_min.replace(now, seen);
+                }
+                self.phase = Phase::Cruise;
+            }
+            Phase::Cruise if now > self.rtt_min.confirmed() + RTT_PROBE_INTERVAL => {
+                self.start_rtt_probe();
+            }
+            _ => {}
+        }
+        self.report(now, app_limited);
+    }
+
+    fn on_packet_lost(&mut self, lost_bytes: u16, _pn: u64, _now: Instant) {
+        let bytes = u64::from(lost_bytes);
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+        self.lost += bytes;
+        let weight = (bytes as f64 / (256 * self.mtu) as f64).min(0.5);
+        self.loss_share += (1.0 - self.loss_share) * weight;
+    }
+
+    fn on_congestion_event(
+        &mut self,
+        _now: Instant,
+        _sent: Instant,
+        _is_persistent_congestion: bool,
+        _is_ecn: bool,
+        _lost_bytes: u64,
+        _largest_lost_pn: u64,
+    ) {
+    }
+
+    fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.mtu = u64::from(new_mtu);
+    }
+
+    fn window(&self) -> u64 {
+        if self.member.gate.admits(self.member.slot) {
+            self.model_window()
+        } else {
+            0
+        }
+    }
+
+    fn metrics(&self) -> ControllerMetrics {
+        let mut metrics = ControllerMetrics::default();
+        // The pacer divides by it, so it is never the gate's zero.
+        metrics.congestion_window = self.model_window().max(1);
+        metrics.pacing_rate = self.pacing_rate();
+        let rate = self.rate.get();
+        metrics.bandwidth_estimate = (rate > 0.0).then_some((rate * 8.0) as u64);
+        metrics
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(self.clone())
+    }
+
+    fn initial_window(&self) -> u64 {
+        self.config.initial_window_packets * self.mtu
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}

@@ -1,0 +1,156 @@
+//! The gate: what the congestion controllers of one connection know of each other.
+//!
+//! The library asks the paths in order of their ids and takes the first with room. The gate turns that into a
+//! schedule: a controller whose path should not take the next packet answers with a window of zero.
+//!
+//! Invariants: at least one path is always admitted; a held path lets a packet through whenever a ping is due on it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// Paths one connection may have had at once; controllers beyond it run ungated.
+const SLOTS_MAX: usize = 64;
+
+/// What one path's controller last told.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PathModel {
+    /// Number of the controller in its connection, in the order of creation.
+    pub slot: usize,
+    /// Estimated delivery rate; zero until measured.
+    pub rate_bytes_per_s: f64,
+    pub rtt_min: Duration,
+    pub rtt_smoothed: Duration,
+    pub in_flight_bytes: u64,
+    pub window_bytes: u64,
+    /// The path was blocked by its window or pacing when it last had an acknowledgement: there was more to send.
+    pub busy: bool,
+    pub lost_share: f64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    owners: usize,
+    model: PathModel,
+    ping_due: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    slots: Vec<Slot>,
+    /// Counts changes of the route of acknowledgements; controllers start their RTT minimum anew.
+    rebase_epoch: u64,
+    acked_at: Option<Instant>,
+    busy_at: Option<Instant>,
+    now: Option<Instant>,
+}
+
+/// Shared by all controllers of one connection and its [`Steering`](crate::Steering).
+#[derive(Debug, Default)]
+pub struct Gate {
+    state: Mutex<State>,
+}
+
+impl Gate {
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// The route of acknowledgements may have changed: round-trip minima are measured anew.
+    pub fn rebase(&self) {
+        self.state.lock().rebase_epoch += 1;
+    }
+
+    /// Let time pass where no acknowledgement does it.
+    pub fn tick(&self, now: Instant) {
+        self.state.lock().now = Some(now);
+    }
+
+    /// The models of the living controllers.
+    pub fn models(&self) -> Vec<PathModel> {
+        let state = self.state.lock();
+        state
+            .slots
+            .iter()
+            .filter(|slot| slot.owners > 0)
+            .map(|slot| slot.model)
+            .collect()
+    }
+
+    /// When a path was last seen with more to send than it could, if ever.
+    pub fn busy_at(&self) -> Option<Instant> {
+        self.state.lock().busy_at
+    }
+
+    pub(crate) fn rebase_epoch(&self) -> u64 {
+        self.state.lock().rebase_epoch
+    }
+
+    /// A new controller takes a slot.
+    pub(crate) fn enter(&self) -> usize {
+        let mut state = self.state.lock();
+        let model = |slot| PathModel {
+            slot,
+            rate_bytes_per_s: 0.0,
+            rtt_min: Duration::ZERO,
+            rtt_smoothed: Duration::ZERO,
+            in_flight_bytes: 0,
+            window_bytes: 0,
+            busy: false,
+            lost_share: 0.0,
+        };
+        if let Some(free) = state.slots.iter().position(|slot| slot.owners == 0) {
+            state.slots[free] = Slot {
+                owners: 1,
+                model: model(free),
+                ping_due: false,
+            };
+            return free;
+        }
+        let slot = state.slots.len();
+        if slot < SLOTS_MAX {
+            state.slots.push(Slot {
+                owners: 1,
+                model: model(slot),
+                ping_due: false,
+            });
+        }
+        slot
+    }
+
+    pub(crate) fn share(&self, slot: usize) {
+        if let Some(slot) = self.state.lock().slots.get_mut(slot) {
+            slot.owners += 1;
+        }
+    }
+
+    pub(crate) fn leave(&self, slot: usize) {
+        if let Some(slot) = self.state.lock().slots.get_mut(slot) {
+            slot.owners = slot.owners.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn report(&self, now: Instant, model: PathModel) {
+        let mut state = self.state.lock();
+        state.acked_at = Some(now);
+        if model.busy {
+            state.busy_at = Some(now);
+        }
+        if let Some(slot) = state.slots.get_mut(model.slot) {
+            slot.model = model;
+        }
+    }
+
+    pub(crate) fn sent(&self, slot: usize, in_flight_bytes: u64) {
+        if let Some(slot) = self.state.lock().slots.get_mut(slot) {
+            slot.model.in_flight_bytes = in_flight_bytes;
+            slot.ping_due = false;
+        }
+    }
+
+    /// Whether the path may take the next packet.
+    pub(crate) fn admits(&self, _slot: usize) -> bool {
+        true
+    }
+}

@@ -1,0 +1,557 @@
+//! The state machine that keeps the paths of one connection alive, the same at both ends.
+//!
+//! - Every open path is pinged each keepalive interval, from both ends, so that silence means something.
+//! - A path that is suspect is set to Backup while another lives: data and, above all, acknowledgements leave it at once
+//!   (all of them ride on the lowest available path id). After all silent intervals it is closed, never the last one.
+//! - The client opens a path over every interface that is up, and opens it again with a bounded back-off when it was
+//!   closed or did not validate. The server only closes and sets statuses.
+//! - While this end has little to send, only the fastest path is Available: thin streams and acknowledgements take it.
+//!   With a backlog every living path is.
+//!
+//! Bounds: `INTERFACES_MAX` interfaces and `PATHS_MAX` open paths; events about more are ignored.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use noq_proto::{PathEvent, PathId, PathStatus};
+
+use crate::gate::Gate;
+use crate::liveness::{Keepalive, Liveness, PathState};
+
+/// Interfaces steered at once; further ones are ignored.
+const INTERFACES_MAX: usize = 16;
+/// Paths tracked at once; paths beyond are left to the library's own timers.
+const PATHS_MAX: usize = 32;
+/// The peer issues connection ids for a path right after the handshake: ask again soon.
+const RETRY_CIDS: Duration = Duration::from_millis(50);
+/// First pause before a path is opened again, and the longest.
+const REOPEN_BACKOFF_MIN: Duration = Duration::from_millis(200);
+const REOPEN_BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// Failures in a row before the back-off starts to grow: an interface that comes back soon is found soon.
+const REOPEN_FAILURES_FREE: u32 = 20;
+/// A path not validated in this time is given up and tried anew.
+const VALIDATION_MAX: Duration = Duration::from_millis(1_500);
+/// How long after the last backlog a sender counts as thin.
+const THIN_AFTER: Duration = Duration::from_millis(300);
+/// The fastest path is changed at most this often, and only for a gain of an eighth and a millisecond.
+const FASTEST_DWELL: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Client,
+    Server,
+}
+
+/// A network interface of the client, numbered by the IO shell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InterfaceId(pub u16);
+
+/// Settings of one connection's steering.
+#[derive(Debug, Clone)]
+pub struct SteeringConfig {
+    pub side: Side,
+    pub keepalive: Keepalive,
+    /// Close silent paths. Without it only the library's timers do.
+    pub liveness: bool,
+    /// Keep only the fastest path Available while there is little to send.
+    pub steer_acknowledgements: bool,
+}
+
+impl SteeringConfig {
+    pub fn new(side: Side) -> Self {
+        Self {
+            side,
+            keepalive: Keepalive::default(),
+            liveness: true,
+            steer_acknowledgements: true,
+        }
+    }
+}
+
+/// Why a path could not be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenFailure {
+    /// `PathError::RemoteCidsExhausted` or `MaxPathIdReached`: the peer has not yet granted an id.
+    NoIdYet,
+    /// Anything else.
+    Refused,
+}
+
+/// What the steering is told.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Event {
+    /// The handshake is done; path zero runs over this interface (none at a server).
+    Connected { interface: Option<InterfaceId> },
+    /// The interface exists, has an address and a carrier.
+    LinkUp { interface: InterfaceId },
+    /// Its address is gone or its carrier lost.
+    LinkDown { interface: InterfaceId },
+    /// Answer to [`Command::Open`].
+    Opened {
+        interface: InterfaceId,
+        path: PathId,
+    },
+    /// Answer to [`Command::Open`].
+    OpenFailed {
+        interface: InterfaceId,
+        failure: OpenFailure,
+    },
+    /// The library validated the path.
+    Established { path: PathId },
+    /// The library, this end or the peer gave the path up.
+    Abandoned { path: PathId },
+    /// The peer changed its status of the path.
+    RemoteStatus { path: PathId, status: PathStatus },
+    /// Datagrams received on the path so far (`PathStats::udp_rx.datagrams`), and its round trip (`PathStats::rtt`).
+    Received {
+        path: PathId,
+        datagrams: u64,
+        rtt: Duration,
+    },
+    /// Bytes that the streams of this end hold and the connection has not sent, as far as the shell knows.
+    Backlog { bytes: u64 },
+    /// A new policy for the probing of all paths.
+    Keepalive(Keepalive),
+}
+
+impl Event {
+    /// The event for what the library says of a path; none for what does not matter here.
+    pub fn from_path_event(event: &PathEvent) -> Option<Self> {
+        match event {
+            PathEvent::Established { id, .. } => Some(Self::Established { path: *id }),
+            PathEvent::Abandoned { id, .. } => Some(Self::Abandoned { path: *id }),
+            PathEvent::RemoteStatus { id, status, .. } => Some(Self::RemoteStatus {
+                path: *id,
+                status: *status,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// What the connection is to do. A command for a path that is gone by then may be ignored.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Command {
+    /// `Connection::ping_path`
+    Ping { path: PathId },
+    /// `Connection::set_path_status`
+    SetStatus { path: PathId, status: PathStatus },
+    /// `Connection::close_path`
+    Close { path: PathId },
+    /// `Connection::open_path` from this interface's address; answer with `Opened` or `OpenFailed`.
+    Open {
+        interface: InterfaceId,
+        status: PathStatus,
+    },
+}
+
+/// A path as reported to people and to telemetry.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PathSnapshot {
+    pub path: PathId,
+    pub interface: Option<InterfaceId>,
+    pub state: PathState,
+    pub rtt: Duration,
+    /// Time since the path was last heard of.
+    pub silence: Duration,
+}
+
+#[derive(Debug)]
+struct Path {
+    interface: Option<InterfaceId>,
+    established: bool,
+    opened_at: Instant,
+    status: PathStatus,
+    liveness: Liveness,
+    rtt: Duration,
+}
+
+#[derive(Debug)]
+struct Interface {
+    up: bool,
+    path: Option<PathId>,
+    /// An `Open` is out and not answered.
+    opening: bool,
+    open_at: Instant,
+    failures: u32,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Steering {
+    config: SteeringConfig,
+    gate: Arc<Gate>,
+    connected: bool,
+    paths: BTreeMap<PathId, Path>,
+    interfaces: BTreeMap<InterfaceId, Interface>,
+    fastest: Option<PathId>,
+    fastest_since: Option<Instant>,
+    backlog_at: Option<Instant>,
+}
+
+impl Steering {
+    pub fn new(config: SteeringConfig, gate: Arc<Gate>) -> Self {
+        Self {
+            config,
+            gate,
+            connected: false,
+            paths: BTreeMap::new(),
+            interfaces: BTreeMap::new(),
+            fastest: None,
+            fastest_since: None,
+            backlog_at: None,
+        }
+    }
+
+    pub fn on_event(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::Connected { interface } => {
+                self.connected = true;
+                self.add_path(now, PathId::ZERO, interface, true);
+            }
+            Event::LinkUp { interface } => self.link_up(now, interface),
+            Event::LinkDown { interface } => {
+                if let Some(entry) = self.interfaces.get_mut(&interface) {
+                    entry.up = false;
+                }
+            }
+            Event::Opened { interface, path } => {
+                if let Some(entry) = self.interfaces.get_mut(&interface) {
+                    entry.opening = false;
+                }
+                self.add_path(now, path, Some(interface), false);
+            }
+            Event::OpenFailed { interface, failure } => {
+                if let Some(entry) = self.interfaces.get_mut(&interface) {
+                    entry.opening = false;
+                    entry.open_at = now
+                        + match failure {
+                            OpenFailure::NoIdYet => RETRY_CIDS,
+                            OpenFailure::Refused => {
+                                entry.failures += 1;
+                                reopen_after(entry.failures)
+                            }
+                        };
+                }
+            }
+            Event::Established { path } => self.established(now, path),
+            Event::Abandoned { path } => self.abandoned(now, path),
+            Event::RemoteStatus { .. } => self.gate.rebase(),
+            Event::Received {
+                path,
+                datagrams,
+                rtt,
+            } => {
+                if let Some(entry) = self.paths.get_mut(&path) {
+                    entry.rtt = rtt;
+                    entry.liveness.received(now, datagrams);
+                }
+            }
+            Event::Backlog { bytes } => {
+                if bytes > 0 {
+                    self.backlog_at = Some(now);
+                }
+            }
+            Event::Keepalive(keepalive) => {
+                self.config.keepalive = keepalive;
+                for path in self.paths.values_mut() {
+                    path.liveness.set_keepalive(keepalive);
+                }
+            }
+        }
+    }
+
+    /// The next thing to do, until there is none.
+    pub fn poll(&mut self, now: Instant) -> Option<Command> {
+        self.gate.tick(now);
+        if !self.connected {
+            return None;
+        }
+        self.poll_close(now)
+            .or_else(|| self.poll_status(now))
+            .or_else(|| self.poll_ping(now))
+            .or_else(|| self.poll_open(now))
+    }
+
+    /// When `poll` has something to do without a further event.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if !self.connected {
+            return None;
+        }
+        let paths = self.paths.values().flat_map(|path| {
+            let pings = path.established.then(|| path.liveness.ping_at());
+            let judged = if path.established {
+                [path.liveness.suspect_at(), path.liveness.dead_at()]
+            } else {
+                [path.opened_at + VALIDATION_MAX; 2]
+            };
+            // A path that is already overdue waits for another one to live, which is an event.
+            let judged = judged
+                .into_iter()
+                .filter(|at| *at > path.liveness.ping_at() - self.config.keepalive.interval);
+            pings.into_iter().chain(judged)
+        });
+        let opens = self
+            .interfaces
+            .values()
+            .filter(|interface| interface.up && interface.path.is_none() && !interface.opening)
+            .map(|interface| interface.open_at);
+        paths.chain(opens).min()
+    }
+
+    /// The open paths and their states.
+    pub fn snapshot(&self, now: Instant) -> Vec<PathSnapshot> {
+        self.paths
+            .iter()
+            .map(|(id, path)| PathSnapshot {
+                path: *id,
+                interface: path.interface,
+                state: self.state_of(now, path),
+                rtt: path.rtt,
+                silence: now.saturating_duration_since(path.liveness.heard_at()),
+            })
+            .collect()
+    }
+
+    fn state_of(&self, now: Instant, path: &Path) -> PathState {
+        if !path.established {
+            PathState::Validating
+        } else if self.config.liveness && path.liveness.is_suspect(now) {
+            PathState::Suspect
+        } else if path.status == PathStatus::Backup {
+            PathState::Backup
+        } else {
+            PathState::Available
+        }
+    }
+
+    fn link_up(&mut self, now: Instant, interface: InterfaceId) {
+        if self.config.side == Side::Server {
+            return;
+        }
+        let full = self.interfaces.len() >= INTERFACES_MAX;
+        match self.interfaces.get_mut(&interface) {
+            Some(entry) => {
+                entry.up = true;
+                entry.failures = 0;
+                entry.open_at = now;
+            }
+            None if full => {}
+            None => {
+                let path = self
+                    .paths
+                    .iter()
+                    .find(|(_, path)| path.interface == Some(interface))
+                    .map(|(id, _)| *id);
+                self.interfaces.insert(
+                    interface,
+                    Interface {
+                        up: true,
+                        path,
+                        opening: false,
+                        open_at: now,
+                        failures: 0,
+                    },
+                );
+            }
+        }
+    }
+
+    fn add_path(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        interface: Option<InterfaceId>,
+        established: bool,
+    ) {
+        if self.paths.len() >= PATHS_MAX {
+            return;
+        }
+        if let Some(entry) = interface.and_then(|interface| self.interfaces.get_mut(&interface)) {
+            entry.path = Some(id);
+        }
+        self.paths.entry(id).or_insert(Path {
+            interface,
+            established,
+            opened_at: now,
+            status: PathStatus::Available,
+            liveness: Liveness::new(self.config.keepalive, now),
+            rtt: Duration::ZERO,
+        });
+    }
+
+    fn established(&mut self, now: Instant, id: PathId) {
+        // A server learns of a path when the client has opened it.
+        self.add_path(now, id, None, true);
+        let Some(path) = self.paths.get_mut(&id) else {
+            return;
+        };
+        path.established = true;
+        path.liveness = Liveness::new(self.config.keepalive, now);
+        if let Some(interface) = path
+            .interface
+            .and_then(|interface| self.interfaces.get_mut(&interface))
+        {
+            interface.failures = 0;
+        }
+    }
+
+    fn abandoned(&mut self, now: Instant, id: PathId) {
+        if let Some(path) = self.paths.remove(&id) {
+            self.gate.rebase();
+            self.release(now, id, &path);
+        }
+        if self.fastest == Some(id) {
+            self.fastest = None;
+        }
+    }
+
+    /// The interface of a path that is gone may be used for another.
+    fn release(&mut self, now: Instant, id: PathId, path: &Path) {
+        let Some(entry) = path
+            .interface
+            .and_then(|interface| self.interfaces.get_mut(&interface))
+        else {
+            return;
+        };
+        if entry.path == Some(id) {
+            entry.path = None;
+            entry.failures = entry.failures.saturating_add(1);
+            entry.open_at = now + reopen_after(entry.failures);
+        }
+    }
+
+    fn interface_is_down(&self, path: &Path) -> bool {
+        path.interface
+            .and_then(|interface| self.interfaces.get(&interface))
+            .is_some_and(|interface| !interface.up)
+    }
+
+    fn lives(&self, now: Instant, path: &Path) -> bool {
+        path.established
+            && !self.interface_is_down(path)
+            && !(self.config.liveness && path.liveness.is_suspect(now))
+    }
+
+    fn another_lives(&self, now: Instant, id: PathId) -> bool {
+        self.paths
+            .iter()
+            .any(|(other, path)| *other != id && self.lives(now, path))
+    }
+
+    fn poll_close(&mut self, now: Instant) -> Option<Command> {
+        if !self.config.liveness {
+            return None;
+        }
+        let id = self.paths.iter().find_map(|(id, path)| {
+            let over = if path.established {
+                path.liveness.is_dead(now) || self.interface_is_down(path)
+            } else {
+                now >= path.opened_at + VALIDATION_MAX || self.interface_is_down(path)
+            };
+            (over && self.another_lives(now, *id)).then_some(*id)
+        })?;
+        let path = self.paths.remove(&id)?;
+        self.release(now, id, &path);
+        self.gate.rebase();
+        if self.fastest == Some(id) {
+            self.fastest = None;
+        }
+        Some(Command::Close { path: id })
+    }
+
+    fn is_bulk(&self, now: Instant) -> bool {
+        [self.gate.busy_at(), self.backlog_at]
+            .into_iter()
+            .flatten()
+            .any(|at| now < at + THIN_AFTER)
+    }
+
+    fn poll_status(&mut self, now: Instant) -> Option<Command> {
+        self.choose_fastest(now);
+        let thin = self.config.steer_acknowledgements && !self.is_bulk(now);
+        let (id, status) = self.paths.iter().find_map(|(id, path)| {
+            if !path.established {
+                return None;
+            }
+            let aside = if self.lives(now, path) {
+                thin && self.fastest.is_some_and(|fastest| fastest != *id)
+            } else {
+                self.another_lives(now, *id)
+            };
+            let wanted = if aside {
+                PathStatus::Backup
+            } else {
+                PathStatus::Available
+            };
+            (wanted != path.status).then_some((*id, wanted))
+        })?;
+        self.paths.get_mut(&id)?.status = status;
+        Some(Command::SetStatus { path: id, status })
+    }
+
+    fn choose_fastest(&mut self, now: Instant) {
+        let best = self
+            .paths
+            .iter()
+            .filter(|(_, path)| self.lives(now, path) && !path.rtt.is_zero())
+            .min_by_key(|(id, path)| (path.rtt, **id))
+            .map(|(id, path)| (*id, path.rtt));
+        let Some((best, best_rtt)) = best else {
+            return;
+        };
+        let current = self
+            .fastest
+            .and_then(|id| self.paths.get(&id))
+            .filter(|path| self.lives(now, path));
+        let change = match current {
+            None => true,
+            Some(current) => {
+                self.fastest != Some(best)
+                    && best_rtt + (best_rtt / 8).max(Duration::from_millis(1)) < current.rtt
+                    && self
+                        .fastest_since
+                        .is_none_or(|since| now >= since + FASTEST_DWELL)
+            }
+        };
+        if change {
+            self.fastest = Some(best);
+            self.fastest_since = Some(now);
+        }
+    }
+
+    fn poll_ping(&mut self, now: Instant) -> Option<Command> {
+        if !self.config.liveness {
+            return None;
+        }
+        self.paths
+            .iter_mut()
+            .find_map(|(id, path)| {
+                (path.established && path.liveness.take_ping(now)).then_some(*id)
+            })
+            .map(|path| Command::Ping { path })
+    }
+
+    fn poll_open(&mut self, now: Instant) -> Option<Command> {
+        if self.config.side == Side::Server || self.paths.len() >= PATHS_MAX {
+            return None;
+        }
+        let (id, entry) = self.interfaces.iter_mut().find(|(_, interface)| {
+            interface.up
+                && interface.path.is_none()
+                && !interface.opening
+                && now >= interface.open_at
+        })?;
+        entry.opening = true;
+        Some(Command::Open {
+            interface: *id,
+            status: PathStatus::Available,
+        })
+    }
+}
+
+fn reopen_after(failures: u32) -> Duration {
+    let grown = failures.saturating_sub(REOPEN_FAILURES_FREE).min(8);
+    (REOPEN_BACKOFF_MIN * 2u32.pow(grown)).min(REOPEN_BACKOFF_MAX)
+}
