@@ -6,10 +6,17 @@
 //! event time in microseconds since the Unix epoch, handed in by the caller.
 
 mod catalogue;
+mod engine;
+mod machine;
+pub mod news2;
+pub mod rules;
 mod validate;
 
 pub use catalogue::{ENTRIES, Entry, Reading, by_name, entry, name};
 pub use contracts::vitals::{Metric, Priority, Sample};
+pub use engine::{Engine, Profile, RestoreError, STREAMS_MAX, edge_alert};
+pub use machine::{Origin, episode_id};
+pub use rules::{Condition, Rule, RuleSet};
 pub use validate::{
     ClockBounds, IDENTIFIER_BYTES_MAX, Invalid, WAVEFORM_VALUES_MAX, fill_defaults, validate,
     validate_identifier, validate_reading, validate_time,

@@ -1,0 +1,552 @@
+//! Runs a rule set over the samples of one patient, on event time.
+//!
+//! The engine reads no clock: a sample carries its time, and `on_time` lets time pass without one. The same
+//! samples in the same order give the same transitions, wherever the engine runs and however often it was stored and
+//! restored in between. A sample whose sequence number the stream has passed changes nothing, so duplicates and stragglers are
+//! harmless. Order within a stream is its sequence, not its time: a device clock that steps back does not deafen the rules.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use contracts::{
+    alerts::{Alert, AlertState},
+    vitals::{EdgeAlert, Metric, Sample, sample},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    catalogue::{Reading, entry},
+    machine::{Evidence, Frame, Machine, Origin, Phase, Verdict},
+    news2::{self, Observation, Score, Spo2Scale},
+    rules::{Condition, Rule, RuleSet},
+};
+
+/// Streams whose order is remembered for one patient; past it the one silent for longest is forgotten, and a
+/// straggler of that stream would be taken for new.
+pub const STREAMS_MAX: usize = 64;
+/// A state is due for storing when event time went on for so long, even if no rule changed its phase.
+const PERSIST_EVERY_US: i64 = 5_000_000;
+
+/// What a clinician chose for the patient.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Profile {
+    pub spo2_scale: Spo2Scale,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Engine {
+    patient: String,
+    rules: Arc<RuleSet>,
+    profile: Profile,
+    origin: Origin,
+    /// One per rule, in the set's order.
+    machines: Vec<Machine>,
+    /// Open episodes of rules that the set has no more; the next event ends them.
+    retired: Vec<(Rule, Machine)>,
+    latest: BTreeMap<i32, Latest>,
+    streams: BTreeMap<String, Stream>,
+    clock_us: i64,
+    persisted_us: i64,
+    dirty: bool,
+    skipped: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Latest {
+    value: f64,
+    time_us: i64,
+    device: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Stream {
+    sequence: u64,
+    time_us: i64,
+}
+
+/// The serialised state. Machines go by rule id, so that a new version of a set takes over those it still has.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    version: u32,
+    clock_us: i64,
+    machines: Vec<StoredMachine>,
+    latest: BTreeMap<i32, Latest>,
+    streams: BTreeMap<String, Stream>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredMachine {
+    rule: Rule,
+    machine: Machine,
+}
+
+const STORED_VERSION: u32 = 1;
+
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    #[error("the stored rule state cannot be read: {0}")]
+    Malformed(#[from] serde_json::Error),
+    #[error("the stored rule state has version {0}, this program reads {STORED_VERSION}")]
+    Version(u32),
+}
+
+impl Engine {
+    pub fn new(
+        patient: impl Into<String>,
+        rules: Arc<RuleSet>,
+        profile: Profile,
+        origin: Origin,
+    ) -> Engine {
+        Engine {
+            patient: patient.into(),
+            machines: vec![Machine::default(); rules.rules.len()],
+            retired: Vec::new(),
+            rules,
+            profile,
+            origin,
+            latest: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            clock_us: 0,
+            persisted_us: 0,
+            dirty: false,
+            skipped: 0,
+        }
+    }
+
+    /// An engine that goes on where `state` left off.
+    pub fn restore(
+        patient: impl Into<String>,
+        rules: Arc<RuleSet>,
+        profile: Profile,
+        origin: Origin,
+        state: &[u8],
+    ) -> Result<Engine, RestoreError> {
+        let stored: Stored = serde_json::from_slice(state)?;
+        if stored.version != STORED_VERSION {
+            return Err(RestoreError::Version(stored.version));
+        }
+        let mut engine = Engine::new(patient, rules, profile, origin);
+        for StoredMachine { rule, machine } in stored.machines {
+            match engine.index(&rule.id) {
+                Some(index) => engine.machines[index] = machine,
+                None => engine.retired.push((rule, machine)),
+            }
+        }
+        engine.latest = stored.latest;
+        engine.streams = stored.streams;
+        engine.clock_us = stored.clock_us;
+        engine.persisted_us = stored.clock_us;
+        Ok(engine)
+    }
+
+    /// The state to store together with the transitions that led to it.
+    pub fn state(&self) -> Vec<u8> {
+        let stored = Stored {
+            version: STORED_VERSION,
+            clock_us: self.clock_us,
+            machines: self
+                .rules
+                .rules
+                .iter()
+                .zip(&self.machines)
+                .filter(|(_, machine)| **machine != Machine::default())
+                .chain(self.retired.iter().map(|(rule, machine)| (rule, machine)))
+                .map(|(rule, machine)| StoredMachine {
+                    rule: rule.clone(),
+                    machine: machine.clone(),
+                })
+                .collect(),
+            latest: self.latest.clone(),
+            streams: self.streams.clone(),
+        };
+        // Maps with string or integer keys and finite numbers: serialisation has no way to fail.
+        serde_json::to_vec(&stored).unwrap_or_default()
+    }
+
+    /// Whether the state is worth storing; asking answers no until the next change.
+    pub fn take_dirty(&mut self) -> bool {
+        let due =
+            self.dirty || self.clock_us.abs_diff(self.persisted_us) >= PERSIST_EVERY_US as u64;
+        if due {
+            self.persisted_us = self.clock_us;
+            self.dirty = false;
+        }
+        due
+    }
+
+    pub fn patient(&self) -> &str {
+        &self.patient
+    }
+
+    /// Event time of the newest sample.
+    pub fn clock_us(&self) -> i64 {
+        self.clock_us
+    }
+
+    /// Duplicates and stragglers since the engine was made.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    pub fn has_open_alert(&self) -> bool {
+        self.machines
+            .iter()
+            .any(|machine| matches!(machine.phase, Phase::Active | Phase::Latched))
+    }
+
+    pub fn news2(&self, now_us: i64) -> Score {
+        score_of(&self.latest, &self.rules, self.profile, now_us)
+    }
+
+    pub fn on_sample(&mut self, sample: &Sample) -> Vec<Alert> {
+        let Some(sample::Reading::Value(value)) = sample.reading else {
+            return Vec::new();
+        };
+        let metric = sample.metric();
+        if !value.is_finite() || metric == Metric::Unspecified {
+            return Vec::new();
+        }
+        if !self.advance_stream(sample) {
+            self.skipped += 1;
+            return Vec::new();
+        }
+        let now_us = sample.device_time_us;
+        self.clock_us = now_us;
+        let newest = self
+            .latest
+            .get(&sample.metric)
+            .is_none_or(|known| known.device == sample.device || known.time_us <= now_us);
+        if newest {
+            self.latest.insert(
+                sample.metric,
+                Latest {
+                    value,
+                    time_us: now_us,
+                    device: sample.device.clone(),
+                },
+            );
+        }
+        let mut alerts = self.end_retired(now_us);
+        let rules = Arc::clone(&self.rules);
+        let mut score = None;
+        for (index, rule) in rules.rules.iter().enumerate() {
+            if !rule.condition.depends_on(metric) {
+                continue;
+            }
+            let verdict = match rule.condition {
+                Condition::Above { limit, .. } if value >= limit => Verdict::Holds,
+                Condition::Above { clear, .. } if value < clear => Verdict::Ended,
+                Condition::Below { limit, .. } if value <= limit => Verdict::Holds,
+                Condition::Below { clear, .. } if value > clear => Verdict::Ended,
+                Condition::Above { .. } | Condition::Below { .. } => Verdict::Unknown,
+                Condition::News2 { from, to } => {
+                    let score = score.get_or_insert_with(|| self.news2(now_us));
+                    news2_verdict(score, |aggregate| (from..=to).contains(&aggregate))
+                }
+                Condition::News2Red => {
+                    let score = score.get_or_insert_with(|| self.news2(now_us));
+                    let is_red = !score.red.is_empty();
+                    news2_verdict(score, |aggregate| is_red && aggregate < news2::MEDIUM_FROM)
+                }
+            };
+            let machine = &mut self.machines[index];
+            if machine.phase == Phase::Normal && verdict != Verdict::Holds {
+                machine.last_us = now_us;
+                continue;
+            }
+            let evidence = Evidence {
+                time_us: now_us,
+                value: score
+                    .as_ref()
+                    .filter(|_| rule.condition.metric() == Metric::Unspecified)
+                    .map_or(value, |score| f64::from(score.aggregate)),
+                device: sample.device.clone(),
+                gateway: sample.gateway.clone(),
+                summary: describe(rule, value, score.as_ref()),
+                traceparent: sample.traceparent.clone(),
+            };
+            let frame = Frame {
+                patient: &self.patient,
+                rule,
+                rule_version: rules.version,
+                hold_us: rules.stale_after_us(rule.condition.metric()),
+            };
+            let before = (machine.phase, machine.since_us, machine.ended_since_us);
+            let alert = machine.step(frame, verdict, self.origin, &evidence);
+            self.dirty |= before != (machine.phase, machine.since_us, machine.ended_since_us);
+            alerts.extend(alert);
+        }
+        self.note(alerts)
+    }
+
+    /// Lets event time pass for rules that wait: pending ones and those about to clear.
+    pub fn on_time(&mut self, now_us: i64) -> Vec<Alert> {
+        let mut alerts = self.end_retired(now_us);
+        let rules = Arc::clone(&self.rules);
+        for (index, rule) in rules.rules.iter().enumerate() {
+            let machine = &mut self.machines[index];
+            let waits = machine.phase == Phase::Pending || machine.ended_since_us.is_some();
+            if !waits || now_us <= machine.last_us {
+                continue;
+            }
+            let score = (rule.condition.metric() == Metric::Unspecified)
+                .then(|| score_of(&self.latest, &rules, self.profile, now_us));
+            let latest = self.latest.get(&(rule.condition.metric() as i32));
+            let value = score
+                .as_ref()
+                .map(|score| f64::from(score.aggregate))
+                .or(latest.map(|latest| latest.value))
+                .unwrap_or_default();
+            let evidence = Evidence {
+                time_us: now_us,
+                value,
+                device: latest
+                    .map(|latest| latest.device.clone())
+                    .unwrap_or_default(),
+                summary: describe(rule, value, score.as_ref()),
+                ..Evidence::default()
+            };
+            let frame = Frame {
+                patient: &self.patient,
+                rule,
+                rule_version: rules.version,
+                hold_us: rules.stale_after_us(rule.condition.metric()),
+            };
+            alerts.extend(machine.on_time(frame, now_us, &evidence));
+        }
+        self.note(alerts)
+    }
+
+    /// Merges what the rules at the edge saw into the same episodes. Rules that this set does not have are taken as they are
+    /// reported: the caller gets an alert that has the edge's rule and no life of its own here.
+    pub fn on_edge_alert(&mut self, edge: &EdgeAlert) -> Vec<Alert> {
+        let rules = Arc::clone(&self.rules);
+        let Some(index) = self.index(&edge.rule) else {
+            return vec![foreign(&self.patient, edge)];
+        };
+        let rule = &rules.rules[index];
+        let frame = Frame {
+            patient: &self.patient,
+            rule,
+            rule_version: rules.version,
+            hold_us: rules.stale_after_us(rule.condition.metric()),
+        };
+        let machine = &mut self.machines[index];
+        let alert = if edge.resolved {
+            machine.on_edge_resolved(frame, edge.time_us)
+        } else {
+            let evidence = Evidence {
+                time_us: edge.time_us,
+                value: edge.value,
+                device: edge.device.clone(),
+                gateway: edge.gateway.clone(),
+                summary: edge.summary.clone(),
+                traceparent: edge.traceparent.clone(),
+            };
+            machine.on_edge_raised(frame, Origin::Edge, &evidence)
+        };
+        self.note(alert.into_iter().collect())
+    }
+
+    /// Acknowledges the episode with this id, if it is open here.
+    pub fn acknowledge(&mut self, id: &str, by: &str, note: &str, now_us: i64) -> Vec<Alert> {
+        let rules = Arc::clone(&self.rules);
+        let found = self
+            .machines
+            .iter_mut()
+            .zip(&rules.rules)
+            .find(|(machine, _)| {
+                machine
+                    .episode
+                    .as_ref()
+                    .is_some_and(|episode| episode.id == id)
+            });
+        let alert = found.and_then(|(machine, rule)| {
+            let frame = Frame {
+                patient: &self.patient,
+                rule,
+                rule_version: rules.version,
+                hold_us: 0,
+            };
+            machine.acknowledge(frame, by, note, now_us)
+        });
+        self.note(alert.into_iter().collect())
+    }
+
+    fn note(&mut self, alerts: Vec<Alert>) -> Vec<Alert> {
+        self.dirty |= !alerts.is_empty();
+        alerts
+    }
+
+    fn index(&self, rule: &str) -> Option<usize> {
+        self.rules.rules.iter().position(|own| own.id == rule)
+    }
+
+    fn end_retired(&mut self, now_us: i64) -> Vec<Alert> {
+        let version = self.rules.version;
+        std::mem::take(&mut self.retired)
+            .into_iter()
+            .filter_map(|(rule, mut machine)| {
+                let frame = Frame {
+                    patient: &self.patient,
+                    rule: &rule,
+                    rule_version: version,
+                    hold_us: 0,
+                };
+                machine.retire(frame, now_us)
+            })
+            .collect()
+    }
+
+    /// Whether the sample is the stream's next one.
+    fn advance_stream(&mut self, sample: &Sample) -> bool {
+        let key = format!("{}/{}", sample.device, sample.stream);
+        if let Some(stream) = self.streams.get_mut(&key) {
+            let is_next = if sample.sequence == 0 || stream.sequence == 0 {
+                sample.device_time_us > stream.time_us
+            } else {
+                sample.sequence > stream.sequence
+            };
+            if is_next {
+                stream.sequence = sample.sequence;
+                stream.time_us = sample.device_time_us;
+            }
+            return is_next;
+        }
+        if self.streams.len() >= STREAMS_MAX {
+            let oldest = self
+                .streams
+                .iter()
+                .min_by_key(|(_, stream)| stream.time_us)
+                .map(|(key, _)| key.clone());
+            if let Some(oldest) = oldest {
+                self.streams.remove(&oldest);
+            }
+        }
+        self.streams.insert(
+            key,
+            Stream {
+                sequence: sample.sequence,
+                time_us: sample.device_time_us,
+            },
+        );
+        true
+    }
+}
+
+/// What the gateway sends of a transition at the edge. `None` for one that only the core can make.
+pub fn edge_alert(alert: &Alert, sequence: u64) -> Option<EdgeAlert> {
+    let resolved = match alert.state() {
+        AlertState::Active => false,
+        AlertState::Latched | AlertState::Resolved => true,
+        AlertState::Unspecified | AlertState::Pending | AlertState::Acknowledged => return None,
+    };
+    Some(EdgeAlert {
+        gateway: alert.gateway.clone(),
+        patient: alert.patient.clone(),
+        device: alert.device.clone(),
+        sequence,
+        rule: alert.rule.clone(),
+        rule_version: alert.rule_version,
+        metric: alert.metric,
+        value: alert.value,
+        time_us: alert.changed_us,
+        priority: alert.priority,
+        summary: alert.summary.clone(),
+        traceparent: alert.traceparent.clone(),
+        resolved,
+    })
+}
+
+fn score_of(
+    latest: &BTreeMap<i32, Latest>,
+    rules: &RuleSet,
+    profile: Profile,
+    now_us: i64,
+) -> Score {
+    let observations = latest.iter().filter_map(|(metric, latest)| {
+        Some(Observation {
+            metric: Metric::try_from(*metric).ok()?,
+            value: latest.value,
+            time_us: latest.time_us,
+        })
+    });
+    news2::score(
+        observations,
+        profile.spo2_scale,
+        |metric| rules.stale_after_us(metric),
+        now_us,
+    )
+}
+
+/// Stale readings that would still satisfy the condition leave it unknown; missing ones never do.
+fn news2_verdict(score: &Score, satisfied: impl Fn(u32) -> bool) -> Verdict {
+    if satisfied(score.aggregate) {
+        Verdict::Holds
+    } else if score.with_stale > score.aggregate && satisfied(score.with_stale) {
+        Verdict::Unknown
+    } else {
+        Verdict::Ended
+    }
+}
+
+fn describe(rule: &Rule, value: f64, score: Option<&Score>) -> String {
+    let metric = rule.condition.metric();
+    let (display, unit) = entry(metric).map_or(("", ""), |entry| (entry.display, entry.unit));
+    let lasting = match rule.for_ms / 1000 {
+        0 => String::new(),
+        seconds => format!(" for {seconds} s"),
+    };
+    let is_step = entry(metric).is_some_and(|entry| entry.reading == Reading::Step);
+    match (&rule.condition, score) {
+        (Condition::Above { .. }, _) if is_step => format!("{display}: {value}"),
+        (Condition::Above { limit, .. }, _) => {
+            format!("{display} {value} {unit}, at or above {limit}{lasting}")
+        }
+        (Condition::Below { limit, .. }, _) => {
+            format!("{display} {value} {unit}, at or below {limit}{lasting}")
+        }
+        (Condition::News2Red, Some(score)) => {
+            let red: Vec<&str> = score
+                .red
+                .iter()
+                .map(|metric| crate::name(*metric))
+                .collect();
+            format!("{}, 3 points for {}", score.describe(), red.join(", "))
+        }
+        (Condition::News2 { .. } | Condition::News2Red, score) => {
+            score.map(Score::describe).unwrap_or_default()
+        }
+    }
+}
+
+/// An edge alert of a rule that the core does not know: recorded, never lost. Both ends of its life share one id
+/// only by the time they carry.
+fn foreign(patient: &str, edge: &EdgeAlert) -> Alert {
+    Alert {
+        id: crate::machine::episode_id(patient, &edge.rule, edge.time_us),
+        patient: patient.to_owned(),
+        device: edge.device.clone(),
+        gateway: edge.gateway.clone(),
+        rule: edge.rule.clone(),
+        rule_version: edge.rule_version,
+        metric: edge.metric,
+        priority: edge.priority,
+        state: if edge.resolved {
+            AlertState::Resolved
+        } else {
+            AlertState::Active
+        }
+        .into(),
+        summary: edge.summary.clone(),
+        value: edge.value,
+        since_us: edge.time_us,
+        changed_us: edge.time_us,
+        recorded_us: 0,
+        acknowledged_by: String::new(),
+        note: String::new(),
+        revision: 1,
+        from_edge: true,
+        from_core: false,
+        traceparent: edge.traceparent.clone(),
+    }
+}

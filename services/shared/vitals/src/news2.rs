@@ -1,0 +1,458 @@
+//! The National Early Warning Score 2 (Royal College of Physicians, 2017).
+//!
+//! Seven parameters score 0 to 3 each (oxygen 0 or 2); their sum sorts a patient into a risk class, and
+//! a 3 in a single parameter ("red") lifts a low sum to low-medium.
+//!
+//! A parameter without a fresh reading is never counted as 0: the score is then partial, names what
+//! is missing (never seen) or stale (too old by event time), and is a lower bound, because no parameter
+//! scores below 0. An alert raised on a lower bound is therefore never wrong for lack of data.
+
+use contracts::{query, vitals::Metric};
+use serde::{Deserialize, Serialize};
+
+/// Which column of the chart scores oxygen saturation, chosen per patient by a clinician.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Spo2Scale {
+    /// Scale 1, for everybody without a prescription of scale 2.
+    #[default]
+    One,
+    /// Scale 2, target 88-92 %, for confirmed hypercapnic respiratory failure.
+    Two,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Risk {
+    Low,
+    LowMedium,
+    Medium,
+    High,
+}
+
+/// The parameters in the order of the chart.
+pub const PARAMETERS: [Metric; 7] = [
+    Metric::RespirationRate,
+    Metric::Spo2,
+    Metric::SupplementalOxygen,
+    Metric::SystolicPressure,
+    Metric::HeartRate,
+    Metric::Consciousness,
+    Metric::Temperature,
+];
+
+pub const MEDIUM_FROM: u32 = 5;
+pub const HIGH_FROM: u32 = 7;
+
+/// The newest reading of a metric.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Observation {
+    pub metric: Metric,
+    pub value: f64,
+    pub time_us: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Score {
+    /// Sum over the parameters with a fresh reading.
+    pub aggregate: u32,
+    /// What the aggregate would be if stale readings still held.
+    pub with_stale: u32,
+    pub missing: Vec<Metric>,
+    pub stale: Vec<Metric>,
+    /// Parameters that scored 3.
+    pub red: Vec<Metric>,
+    pub risk: Risk,
+}
+
+impl Score {
+    pub fn is_partial(&self) -> bool {
+        !self.missing.is_empty() || !self.stale.is_empty()
+    }
+
+    /// For people: "NEWS2 5 (without temperature, consciousness)".
+    pub fn describe(&self) -> String {
+        if !self.is_partial() {
+            return format!("NEWS2 {}", self.aggregate);
+        }
+        let without: Vec<&str> = self
+            .missing
+            .iter()
+            .chain(&self.stale)
+            .map(|metric| crate::name(*metric))
+            .collect();
+        format!(
+            "NEWS2 at least {} (without {})",
+            self.aggregate,
+            without.join(", ")
+        )
+    }
+}
+
+impl From<&Score> for query::News2 {
+    fn from(score: &Score) -> query::News2 {
+        query::News2 {
+            score: score.aggregate,
+            partial: score.is_partial(),
+            missing: score
+                .missing
+                .iter()
+                .chain(&score.stale)
+                .map(|metric| *metric as i32)
+                .collect(),
+            red_parameter: !score.red.is_empty(),
+            risk: match score.risk {
+                Risk::Low => query::Risk::Low,
+                Risk::LowMedium => query::Risk::LowMedium,
+                Risk::Medium => query::Risk::Medium,
+                Risk::High => query::Risk::High,
+            }
+            .into(),
+        }
+    }
+}
+
+/// Scores the newest readings at `now_us`. `stale_after_us` gives, per metric, the age from which a reading
+/// counts no more; a reading from as far in the future (a clock that stepped back) counts no more either.
+pub fn score(
+    observations: impl IntoIterator<Item = Observation>,
+    scale: Spo2Scale,
+    stale_after_us: impl Fn(Metric) -> i64,
+    now_us: i64,
+) -> Score {
+    let mut newest: [Option<Observation>; PARAMETERS.len()] = [None; PARAMETERS.len()];
+    for observation in observations {
+        let Some(index) = PARAMETERS
+            .iter()
+            .position(|metric| *metric == observation.metric)
+        else {
+            continue;
+        };
+        if newest[index].is_none_or(|known| known.time_us <= observation.time_us) {
+            newest[index] = Some(observation);
+        }
+    }
+    let is_fresh = |observation: &Observation| {
+        now_us.abs_diff(observation.time_us) <= stale_after_us(observation.metric).unsigned_abs()
+    };
+    let oxygen = |fresh_only: bool| {
+        newest[2].is_some_and(|oxygen| oxygen.value >= 1.0 && (!fresh_only || is_fresh(&oxygen)))
+    };
+    let mut score = Score {
+        aggregate: 0,
+        with_stale: 0,
+        missing: Vec::new(),
+        stale: Vec::new(),
+        red: Vec::new(),
+        risk: Risk::Low,
+    };
+    for (index, metric) in PARAMETERS.into_iter().enumerate() {
+        let Some(observation) = newest[index] else {
+            score.missing.push(metric);
+            continue;
+        };
+        score.with_stale += points(metric, observation.value, scale, oxygen(false));
+        if !is_fresh(&observation) {
+            score.stale.push(metric);
+            continue;
+        }
+        let points = points(metric, observation.value, scale, oxygen(true));
+        score.aggregate += points;
+        if points == 3 {
+            score.red.push(metric);
+        }
+    }
+    score.risk = match score.aggregate {
+        HIGH_FROM.. => Risk::High,
+        MEDIUM_FROM.. => Risk::Medium,
+        _ if !score.red.is_empty() => Risk::LowMedium,
+        _ => Risk::Low,
+    };
+    score
+}
+
+/// One row of the chart. Readings are first rounded to the chart's resolution: whole numbers, a tenth of a
+/// degree for temperature. Metrics that are no NEWS2 parameter score 0.
+fn points(metric: Metric, value: f64, scale: Spo2Scale, on_oxygen: bool) -> u32 {
+    let value = match metric {
+        Metric::Temperature => (value * 10.0).round(),
+        _ => value.round(),
+    } as i64;
+    match metric {
+        Metric::RespirationRate => match value {
+            ..=8 => 3,
+            9..=11 => 1,
+            12..=20 => 0,
+            21..=24 => 2,
+            25.. => 3,
+        },
+        Metric::Spo2 => match scale {
+            Spo2Scale::One => match value {
+                ..=91 => 3,
+                92..=93 => 2,
+                94..=95 => 1,
+                96.. => 0,
+            },
+            Spo2Scale::Two => match value {
+                ..=83 => 3,
+                84..=85 => 2,
+                86..=87 => 1,
+                88..=92 => 0,
+                _ if !on_oxygen => 0,
+                93..=94 => 1,
+                95..=96 => 2,
+                97.. => 3,
+            },
+        },
+        Metric::SupplementalOxygen => match value {
+            1.. => 2,
+            _ => 0,
+        },
+        Metric::SystolicPressure => match value {
+            ..=90 => 3,
+            91..=100 => 2,
+            101..=110 => 1,
+            111..=219 => 0,
+            220.. => 3,
+        },
+        Metric::HeartRate => match value {
+            ..=40 => 3,
+            41..=50 => 1,
+            51..=90 => 0,
+            91..=110 => 1,
+            111..=130 => 2,
+            131.. => 3,
+        },
+        Metric::Consciousness => match value {
+            1.. => 3,
+            _ => 0,
+        },
+        Metric::Temperature => match value {
+            ..=350 => 3,
+            351..=360 => 1,
+            361..=380 => 0,
+            381..=390 => 1,
+            391.. => 2,
+        },
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEALTHY: [(Metric, f64); 7] = [
+        (Metric::RespirationRate, 16.0),
+        (Metric::Spo2, 98.0),
+        (Metric::SupplementalOxygen, 0.0),
+        (Metric::SystolicPressure, 120.0),
+        (Metric::HeartRate, 70.0),
+        (Metric::Consciousness, 0.0),
+        (Metric::Temperature, 37.0),
+    ];
+
+    fn with(changes: &[(Metric, f64)], scale: Spo2Scale) -> Score {
+        let observations = HEALTHY.map(|(metric, value)| Observation {
+            metric,
+            value: changes
+                .iter()
+                .find(|(changed, _)| *changed == metric)
+                .map_or(value, |(_, value)| *value),
+            time_us: 1000,
+        });
+        score(observations, scale, |_| 10, 1000)
+    }
+
+    /// Every boundary of the RCP chart, from both sides.
+    #[test]
+    fn chart_boundaries() {
+        let chart: [(Metric, &[(f64, u32)]); 7] = [
+            (
+                Metric::RespirationRate,
+                &[
+                    (0.0, 3),
+                    (8.0, 3),
+                    (9.0, 1),
+                    (11.0, 1),
+                    (12.0, 0),
+                    (20.0, 0),
+                    (21.0, 2),
+                    (24.0, 2),
+                    (25.0, 3),
+                ],
+            ),
+            (
+                Metric::Spo2,
+                &[
+                    (91.0, 3),
+                    (92.0, 2),
+                    (93.0, 2),
+                    (94.0, 1),
+                    (95.0, 1),
+                    (96.0, 0),
+                    (95.4, 1),
+                    (95.6, 0),
+                ],
+            ),
+            (Metric::SupplementalOxygen, &[(0.0, 0), (1.0, 2)]),
+            (
+                Metric::SystolicPressure,
+                &[
+                    (90.0, 3),
+                    (91.0, 2),
+                    (100.0, 2),
+                    (101.0, 1),
+                    (110.0, 1),
+                    (111.0, 0),
+                    (219.0, 0),
+                    (220.0, 3),
+                ],
+            ),
+            (
+                Metric::HeartRate,
+                &[
+                    (40.0, 3),
+                    (41.0, 1),
+                    (50.0, 1),
+                    (51.0, 0),
+                    (90.0, 0),
+                    (91.0, 1),
+                    (110.0, 1),
+                    (111.0, 2),
+                    (130.0, 2),
+                    (131.0, 3),
+                ],
+            ),
+            (
+                Metric::Consciousness,
+                &[(0.0, 0), (1.0, 3), (2.0, 3), (3.0, 3), (4.0, 3)],
+            ),
+            (
+                Metric::Temperature,
+                &[
+                    (35.0, 3),
+                    (35.1, 1),
+                    (36.0, 1),
+                    (36.1, 0),
+                    (38.0, 0),
+                    (38.1, 1),
+                    (39.0, 1),
+                    (39.1, 2),
+                    (35.04, 3),
+                ],
+            ),
+        ];
+        for (metric, rows) in chart {
+            for (value, points) in rows {
+                let score = with(&[(metric, *value)], Spo2Scale::One);
+                assert_eq!(score.aggregate, *points, "{metric:?} {value}");
+                assert_eq!(score.red.is_empty(), *points != 3);
+            }
+        }
+    }
+
+    #[test]
+    fn scale_two_depends_on_oxygen() {
+        let rows = [
+            (83.0, 3, 3),
+            (84.0, 2, 2),
+            (85.0, 2, 2),
+            (86.0, 1, 1),
+            (87.0, 1, 1),
+            (88.0, 0, 0),
+            (92.0, 0, 0),
+            (93.0, 0, 1),
+            (94.0, 0, 1),
+            (95.0, 0, 2),
+            (96.0, 0, 2),
+            (97.0, 0, 3),
+        ];
+        for (spo2, air, oxygen) in rows {
+            let on_air = with(&[(Metric::Spo2, spo2)], Spo2Scale::Two);
+            let on_oxygen = with(
+                &[(Metric::Spo2, spo2), (Metric::SupplementalOxygen, 1.0)],
+                Spo2Scale::Two,
+            );
+            assert_eq!(on_air.aggregate, air, "{spo2} on air");
+            // Oxygen itself scores 2.
+            assert_eq!(on_oxygen.aggregate, oxygen + 2, "{spo2} on oxygen");
+        }
+    }
+
+    #[test]
+    fn risk_classes() {
+        let risk = |changes: &[(Metric, f64)]| with(changes, Spo2Scale::One).risk;
+        assert_eq!(risk(&[]), Risk::Low);
+        assert_eq!(
+            risk(&[(Metric::HeartRate, 120.0), (Metric::Spo2, 92.0)]),
+            Risk::Low
+        );
+        assert_eq!(risk(&[(Metric::HeartRate, 135.0)]), Risk::LowMedium);
+        assert_eq!(
+            risk(&[(Metric::HeartRate, 135.0), (Metric::Spo2, 92.0)]),
+            Risk::Medium
+        );
+        assert_eq!(
+            risk(&[
+                (Metric::HeartRate, 135.0),
+                (Metric::Spo2, 92.0),
+                (Metric::RespirationRate, 22.0)
+            ]),
+            Risk::High
+        );
+    }
+
+    #[test]
+    fn missing_and_stale_are_named_and_never_zero() {
+        let mut observations: Vec<Observation> = HEALTHY
+            .iter()
+            .filter(|(metric, _)| *metric != Metric::Temperature)
+            .map(|(metric, value)| Observation {
+                metric: *metric,
+                value: *value,
+                time_us: 1000,
+            })
+            .collect();
+        observations[4].value = 140.0;
+        observations[4].time_us = 900;
+        let partial = score(observations.clone(), Spo2Scale::One, |_| 50, 1000);
+        assert_eq!(partial.missing, [Metric::Temperature]);
+        assert_eq!(partial.stale, [Metric::HeartRate]);
+        assert_eq!((partial.aggregate, partial.with_stale), (0, 3));
+        assert_eq!(
+            partial.describe(),
+            "NEWS2 at least 0 (without temperature, heart-rate)"
+        );
+        let wire = query::News2::from(&partial);
+        assert!(wire.partial && wire.missing.len() == 2);
+
+        let fresh = score(observations, Spo2Scale::One, |_| 100, 1000);
+        assert_eq!((fresh.aggregate, fresh.stale.len()), (3, 0));
+        let nothing = score([], Spo2Scale::One, |_| 100, 1000);
+        assert_eq!(nothing.missing, PARAMETERS);
+        assert_eq!(nothing.risk, Risk::Low);
+    }
+
+    #[test]
+    fn the_newest_reading_counts() {
+        let reading = |value, time_us| Observation {
+            metric: Metric::HeartRate,
+            value,
+            time_us,
+        };
+        let forwards = score(
+            [reading(140.0, 5), reading(70.0, 9)],
+            Spo2Scale::One,
+            |_| 100,
+            10,
+        );
+        let backwards = score(
+            [reading(70.0, 9), reading(140.0, 5)],
+            Spo2Scale::One,
+            |_| 100,
+            10,
+        );
+        assert_eq!(forwards, backwards);
+        assert_eq!(forwards.aggregate, 0);
+    }
+}
