@@ -144,6 +144,22 @@ impl Trace {
         Self::new(times)
     }
 
+    /// The same trace entered `start_ms` (modulo its period) after its beginning.
+    pub fn starting_at(&self, start_ms: u64) -> Self {
+        let start = start_ms % self.period_ms;
+        let split = self.opportunities_ms.partition_point(|&time| time <= start);
+        let (before, after) = self.opportunities_ms.split_at(split);
+        let opportunities_ms = after
+            .iter()
+            .map(|time| time - start)
+            .chain(before.iter().map(|time| time + self.period_ms - start))
+            .collect();
+        Self {
+            opportunities_ms,
+            period_ms: self.period_ms,
+        }
+    }
+
     /// Length of one round.
     pub fn period(&self) -> Duration {
         Duration::from_millis(self.period_ms)

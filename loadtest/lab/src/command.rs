@@ -1,0 +1,245 @@
+//! `braid lab ...`: which experiments are run with which flags, and how the figures are printed.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::figures::{Figure, table};
+use crate::host::Mechanisms;
+use crate::identity::{Identity, IdentityError};
+use crate::pals::{self, Case, Reading, Setting};
+use crate::report::RunReport;
+use crate::runner::Runner;
+use crate::scenario::{Controller, Direction, Scenario, ScenarioError};
+
+/// The experiments in virtual time.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum LabCommand {
+    /// PALS: randomised transfers without loss, with loss, and with a path cut.
+    Pals(Options),
+    /// PALS: regional capacities.
+    Regional(Options),
+    /// One scenario from a TOML file.
+    Run(RunOptions),
+}
+
+/// Flags that all experiments take.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// Seed of everything random.
+    #[arg(long, env = "BRAID_LAB_SEED", default_value_t = 1)]
+    pub seed: u64,
+    /// Scenarios (or repetitions) per figure.
+    #[arg(long, env = "BRAID_LAB_SCENARIOS")]
+    pub scenarios: Option<u32>,
+    /// Only figures whose id starts with this.
+    #[arg(long, env = "BRAID_LAB_ONLY")]
+    pub only: Option<String>,
+    /// Print the figures as a JSON array.
+    #[arg(long, env = "BRAID_LAB_JSON", default_value_t = false)]
+    pub json: bool,
+    /// Write one line per run to this file.
+    #[arg(long, env = "BRAID_LAB_CSV")]
+    pub csv: Option<PathBuf>,
+    /// Congestion control.
+    #[arg(long, env = "BRAID_LAB_CONTROLLER", value_enum, default_value_t = Controller::Ours)]
+    pub controller: Controller,
+    /// Who sends; both when not given.
+    #[arg(long, env = "BRAID_LAB_DIRECTION", value_enum)]
+    pub direction: Option<Direction>,
+    /// Directory of Mahimahi traces of real drives; without it those runs are skipped.
+    #[arg(long, env = "BRAID_LAB_TRACES")]
+    pub traces: Option<PathBuf>,
+}
+
+/// Flags of `run`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct RunOptions {
+    /// The scenario file.
+    #[arg(long, env = "BRAID_LAB_FILE")]
+    pub file: PathBuf,
+}
+
+/// Why the lab could not finish; scenarios and output files are the caller's.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error("cannot write {}", file.display())]
+    Write {
+        file: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("cannot print")]
+    Print(#[from] std::io::Error),
+    #[error("cannot encode the figures")]
+    Encode(#[from] serde_json::Error),
+}
+
+impl LabCommand {
+    /// Runs the experiments and prints their figures; failure when a target is missed.
+    pub fn run(self) -> Result<ExitCode, LabError> {
+        let runner = Runner::new(Identity::new()?, true);
+        match self {
+            Self::Pals(options) => {
+                let (figures, reports) = run_pals(&runner, &options)?;
+                finish(&options, &figures, &reports)
+            }
+            Self::Regional(options) => {
+                let (figures, reports) = run_regional(&runner, &options)?;
+                finish(&options, &figures, &reports)
+            }
+            Self::Run(options) => {
+                let text = std::fs::read_to_string(&options.file).map_err(|source| {
+                    ScenarioError::Read {
+                        file: options.file.clone(),
+                        source,
+                    }
+                })?;
+                let reports = runner.run(
+                    "scenario",
+                    &[Scenario::from_toml(&text)?],
+                    Mechanisms::default(),
+                )?;
+                let mut out = std::io::stdout().lock();
+                writeln!(out, "{}", serde_json::to_string_pretty(&reports)?)?;
+                Ok(if reports.iter().all(|report| report.completed) {
+                    ExitCode::SUCCESS
+                } else {
+                    ExitCode::FAILURE
+                })
+            }
+        }
+    }
+}
+
+type Outcome = Result<(Vec<Figure>, Vec<RunReport>), LabError>;
+
+impl Options {
+    fn wants(&self, prefix: &str) -> bool {
+        self.only
+            .as_ref()
+            .is_none_or(|only| only.starts_with(prefix) || prefix.starts_with(only.as_str()))
+    }
+
+    fn directions(&self) -> Vec<(Direction, &'static str)> {
+        [(Direction::Upload, ""), (Direction::Download, ".download")]
+            .into_iter()
+            .filter(|(direction, _)| self.direction.is_none_or(|only| only == *direction))
+            .collect()
+    }
+}
+
+fn run_pals(runner: &Runner, options: &Options) -> Outcome {
+    let mut figures = Vec::new();
+    let mut reports = Vec::new();
+    for (direction, suffix) in options.directions() {
+        let prefix = format!("pals{suffix}");
+        for case in [Case::NoLoss, Case::Loss, Case::Handover, Case::Vitals] {
+            if !options.wants(&format!("{prefix}.{}", pals::section_of(case)))
+                || (case == Case::Vitals && direction == Direction::Download)
+            {
+                continue;
+            }
+            let setting = Setting {
+                seed: options.seed,
+                scenarios: options.scenarios.unwrap_or(100),
+                controller: options.controller,
+                direction,
+                reading: Reading::RoundTrip,
+            };
+            let runs = pals::run(runner, case, setting, Mechanisms::default())?;
+            figures.extend(pals::figures(case, &prefix, &runs));
+            reports.extend(runs);
+        }
+    }
+    Ok((figures, reports))
+}
+
+fn run_regional(runner: &Runner, options: &Options) -> Outcome {
+    let mut figures = Vec::new();
+    let mut reports = Vec::new();
+    for (direction, suffix) in options.directions() {
+        if options.wants(&format!("regional{suffix}")) {
+            let repetitions = options.scenarios.unwrap_or(50);
+            let prefix = format!("regional{suffix}");
+            let (more, runs) = pals::regional(
+                runner,
+                &prefix,
+                options.seed,
+                repetitions,
+                options.controller,
+                direction,
+            )?;
+            figures.extend(more);
+            reports.extend(runs);
+        }
+    }
+    Ok((figures, reports))
+}
+
+fn finish(
+    options: &Options,
+    figures: &[Figure],
+    reports: &[RunReport],
+) -> Result<ExitCode, LabError> {
+    let chosen = |figure: &&Figure| {
+        options
+            .only
+            .as_ref()
+            .is_none_or(|only| figure.id.starts_with(only.as_str()))
+    };
+    let figures: Vec<Figure> = figures.iter().filter(chosen).cloned().collect();
+    if let Some(file) = &options.csv {
+        write_csv(file, reports).map_err(|source| LabError::Write {
+            file: file.clone(),
+            source,
+        })?;
+    }
+    let mut out = std::io::stdout().lock();
+    if options.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&figures)?)?;
+    } else {
+        write!(out, "{}", table(&figures))?;
+    }
+    Ok(if figures.iter().all(|figure| figure.met) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn write_csv(file: &PathBuf, reports: &[RunReport]) -> std::io::Result<()> {
+    let mut out = std::io::BufWriter::new(std::fs::File::create(file)?);
+    writeln!(
+        out,
+        "name,seed,controller,completed,bytes,from_connect_s,from_stream_s,efficiency_connect,efficiency_stream,bulk_gap_ms,vitals_gap_ms,vitals_lost,paths_opened,paths_closed,packets,error"
+    )?;
+    let optional =
+        |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
+    for report in reports {
+        writeln!(
+            out,
+            "{},{},{},{},{},{:.6},{:.6},{:.3},{:.3},{},{},{},{},{},{},{}",
+            report.name,
+            report.seed,
+            report.controller,
+            report.completed,
+            report.delivered_bytes,
+            report.from_connect_s,
+            report.from_stream_s,
+            report.efficiency_connect,
+            report.efficiency_stream,
+            optional(report.bulk_gap_ms),
+            optional(report.vitals_gap_ms),
+            report.vitals_lost,
+            report.paths_opened,
+            report.paths_closed,
+            report.packets,
+            report.error.as_deref().unwrap_or("").replace(',', ";"),
+        )?;
+    }
+    out.flush()
+}

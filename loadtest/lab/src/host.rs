@@ -1,0 +1,505 @@
+//! One simulated machine: an endpoint of the library with at most one connection, the steering of its paths, and its application.
+//! The world hands it datagrams and the time, and takes the datagrams it wants to send.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use multipath::{
+    Command, ControllerConfig, Controllers, Gate, InterfaceId, OpenFailure, PathState, Steering,
+    SteeringConfig,
+};
+use noq_proto::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig};
+use noq_proto::{
+    ClientConfig, Connection, ConnectionError, ConnectionHandle, DatagramEvent, Endpoint,
+    EndpointConfig, Event, FourTuple, PathError, PathEvent, PathId, PathStatus, ServerConfig,
+    TransportConfig, VarInt,
+};
+
+use crate::identity::{Identity, SERVER_NAME};
+use crate::scenario::{Controller, INTERFACES_MAX, Scenario};
+use crate::traffic::{Application, TrafficError};
+
+/// Largest UDP payload: a link MTU of 1500 less the headers.
+const UDP_PAYLOAD_BYTES: u16 = 1472;
+/// Bound of the library's reassembly: more than this behind one gap loses data in 1.4.
+const STREAM_RECEIVE_WINDOW_BYTES: u32 = 2_500_000;
+const RECEIVE_WINDOW_BYTES: u32 = 20_000_000;
+const SEND_WINDOW_BYTES: u64 = 10_000_000;
+/// Datagrams of one transmit, sent back to back.
+const BATCH_DATAGRAMS: NonZeroUsize = NonZeroUsize::MIN;
+/// How soon a path is tried again when the library alone opens paths.
+const PLAIN_RETRY: Duration = Duration::from_millis(50);
+
+/// The server's only address.
+pub const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 255, 0, 1)), 443);
+
+/// The client's address on an interface.
+pub fn client_address(interface: usize) -> SocketAddr {
+    SocketAddr::new(
+        IpAddr::V4(Ipv4Addr::new(10, 0, interface as u8, 2)),
+        50_000 + interface as u16,
+    )
+}
+
+/// The interface that owns an address of the client.
+pub fn interface_of(ip: IpAddr) -> Option<usize> {
+    (0..INTERFACES_MAX).find(|&interface| client_address(interface).ip() == ip)
+}
+
+/// A datagram that a host wants to send.
+#[derive(Debug)]
+pub struct Outgoing {
+    pub interface: usize,
+    pub payload: BytesMut,
+}
+
+/// Why a run ended early.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum HostError {
+    #[error("the connection was lost: {0}")]
+    Lost(#[from] ConnectionError),
+    #[error(transparent)]
+    Traffic(#[from] TrafficError),
+    #[error("the handshake could not start")]
+    Connect,
+}
+
+/// Which mechanisms are in use; all but for the table of what each one is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mechanisms {
+    pub steer_acknowledgements: bool,
+    pub startup_floor: bool,
+    pub liveness: bool,
+}
+
+impl Default for Mechanisms {
+    fn default() -> Self {
+        Self {
+            steer_acknowledgements: true,
+            startup_floor: true,
+            liveness: true,
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Manager {
+    Ours(Box<Steering>),
+    /// Opens a path per interface after the handshake, and again when one was given up.
+    Plain {
+        missing: Vec<(usize, Duration)>,
+        of_path: Vec<(PathId, usize)>,
+    },
+}
+
+pub struct Host {
+    client: bool,
+    start: Instant,
+    endpoint: Endpoint,
+    conn: Option<(ConnectionHandle, Connection)>,
+    manager: Manager,
+    open_paths: Vec<PathId>,
+    received: bool,
+    lost: Option<ConnectionError>,
+    pub application: Application,
+    pub paths_opened: u32,
+    pub paths_closed: u32,
+    buffer: Vec<u8>,
+    trace: bool,
+}
+
+impl Host {
+    pub fn new(
+        client: bool,
+        scenario: &Scenario,
+        identity: &Identity,
+        mechanisms: Mechanisms,
+        start: Instant,
+        seed: u64,
+    ) -> Self {
+        let gate = Gate::new();
+        let transport = Arc::new(transport(scenario, &gate, mechanisms));
+        let mut config = EndpointConfig::default();
+        let mut rng_seed = [0; 32];
+        rng_seed[..8].copy_from_slice(&seed.to_be_bytes());
+        config.rng_seed(Some(rng_seed));
+        let server = (!client).then(|| {
+            let mut server = ServerConfig::with_crypto(identity.server.clone());
+            server.transport_config(transport.clone());
+            Arc::new(server)
+        });
+        let side = if client {
+            multipath::Side::Client
+        } else {
+            multipath::Side::Server
+        };
+        let manager = if scenario.controller == Controller::Ours {
+            let mut config = SteeringConfig::new(side);
+            config.steer_acknowledgements = mechanisms.steer_acknowledgements;
+            config.liveness = mechanisms.liveness;
+            Manager::Ours(Box::new(Steering::new(config, gate)))
+        } else {
+            Manager::Plain {
+                missing: Vec::new(),
+                of_path: Vec::new(),
+            }
+        };
+        let mut host = Self {
+            client,
+            start,
+            endpoint: Endpoint::new(Arc::new(config), server, true),
+            conn: None,
+            manager,
+            open_paths: vec![PathId::ZERO],
+            received: false,
+            lost: None,
+            application: Application::new(client, scenario),
+            paths_opened: 0,
+            paths_closed: 0,
+            buffer: Vec::with_capacity(65_536),
+            trace: std::env::var_os("BRAID_LAB_TRACE").is_some(),
+        };
+        if client {
+            let mut config = ClientConfig::new(identity.client.clone());
+            config.transport_config(transport);
+            host.conn = host
+                .endpoint
+                .connect(start, config, SERVER, SERVER_NAME)
+                .ok();
+        }
+        host
+    }
+
+    /// Tells the client's steering about an interface.
+    pub fn link_changed(&mut self, now: Duration, interface: usize, up: bool) {
+        let at = self.start + now;
+        let id = InterfaceId(interface as u16);
+        if let Manager::Ours(steering) = &mut self.manager {
+            let event = if up {
+                multipath::Event::LinkUp { interface: id }
+            } else {
+                multipath::Event::LinkDown { interface: id }
+            };
+            steering.on_event(at, event);
+        }
+    }
+
+    pub fn next_deadline(&mut self) -> Option<Duration> {
+        let timer = self.conn.as_mut().and_then(|(_, conn)| conn.poll_timeout());
+        let steering = match &self.manager {
+            Manager::Ours(steering) => steering.next_deadline(),
+            Manager::Plain { missing, .. } => missing.iter().map(|&(_, at)| self.start + at).min(),
+        };
+        let library = [timer, steering]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|at| at.saturating_duration_since(self.start));
+        [library, self.application.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// A datagram has arrived.
+    pub fn receive(
+        &mut self,
+        now: Duration,
+        interface: usize,
+        payload: BytesMut,
+        out: &mut Vec<Outgoing>,
+    ) {
+        let at = self.start + now;
+        let path = if self.client {
+            FourTuple::new(SERVER, Some(client_address(interface).ip()))
+        } else {
+            FourTuple::new(client_address(interface), Some(SERVER.ip()))
+        };
+        self.received = true;
+        self.buffer.clear();
+        match self
+            .endpoint
+            .handle(at, path, None, payload, &mut self.buffer)
+        {
+            Some(DatagramEvent::NewConnection(incoming)) => {
+                self.buffer.clear();
+                match self.endpoint.accept(incoming, at, &mut self.buffer, None) {
+                    Ok(conn) if self.conn.is_none() => self.conn = Some(conn),
+                    Ok(_) => {}
+                    Err(error) => self.lost = Some(error.cause),
+                }
+            }
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                if let Some((own, conn)) = &mut self.conn
+                    && *own == handle
+                {
+                    conn.handle_event(event);
+                }
+            }
+            Some(DatagramEvent::Response(transmit)) => {
+                let size = transmit.size;
+                out.push(Outgoing {
+                    interface,
+                    payload: BytesMut::from(&self.buffer[..size]),
+                });
+            }
+            None => {}
+        }
+    }
+
+    /// Lets everything happen that can happen at `now`.
+    pub fn turn(&mut self, now: Duration, out: &mut Vec<Outgoing>) -> Result<(), HostError> {
+        let at = self.start + now;
+        let Some((handle, mut conn)) = self.conn.take() else {
+            return if self.client {
+                Err(HostError::Connect)
+            } else {
+                Ok(())
+            };
+        };
+        if conn.poll_timeout().is_some_and(|due| due <= at) {
+            conn.handle_timeout(at);
+        }
+        while let Some(event) = conn.poll() {
+            self.on_connection_event(now, &mut conn, event);
+        }
+        let outcome = self.application.turn(&mut conn, now);
+        self.steer(now, &mut conn);
+        while let Some(event) = conn.poll_endpoint_events() {
+            if let Some(event) = self.endpoint.handle_event(handle, event) {
+                conn.handle_event(event);
+            }
+        }
+        loop {
+            self.buffer.clear();
+            let Some(transmit) = conn.poll_transmit(at, BATCH_DATAGRAMS, &mut self.buffer) else {
+                break;
+            };
+            let interface = if self.client {
+                transmit.src_ip.map_or(Some(0), interface_of)
+            } else {
+                interface_of(transmit.destination.ip())
+            };
+            let Some(interface) = interface else { continue };
+            let segment = transmit.segment_size.unwrap_or(transmit.size).max(1);
+            for payload in self.buffer[..transmit.size].chunks(segment) {
+                out.push(Outgoing {
+                    interface,
+                    payload: BytesMut::from(payload),
+                });
+            }
+        }
+        while let Some(event) = conn.poll_endpoint_events() {
+            if let Some(event) = self.endpoint.handle_event(handle, event) {
+                conn.handle_event(event);
+            }
+        }
+        self.conn = Some((handle, conn));
+        outcome?;
+        self.lost.take().map_or(Ok(()), |reason| Err(reason.into()))
+    }
+
+    fn on_connection_event(&mut self, now: Duration, conn: &mut Connection, event: Event) {
+        let at = self.start + now;
+        match event {
+            Event::Connected => {
+                match &mut self.manager {
+                    Manager::Ours(steering) => {
+                        let interface = self.client.then_some(InterfaceId(0));
+                        steering.on_event(at, multipath::Event::Connected { interface });
+                    }
+                    Manager::Plain { missing, of_path } if self.client => {
+                        of_path.push((PathId::ZERO, 0));
+                        for (_, at) in missing.iter_mut() {
+                            *at = now;
+                        }
+                    }
+                    Manager::Plain { .. } => {}
+                }
+                self.application.on_connected(conn, now);
+            }
+            Event::ConnectionLost { reason } => self.lost = Some(reason),
+            Event::Path(event) => {
+                if self.trace {
+                    eprintln!(
+                        "{:>10.3} {} {event:?}",
+                        now.as_secs_f64(),
+                        if self.client { "client" } else { "server" }
+                    );
+                }
+                match &event {
+                    PathEvent::Established { id, .. } => {
+                        if !self.open_paths.contains(id) {
+                            self.open_paths.push(*id);
+                        }
+                    }
+                    PathEvent::Abandoned { id, .. } => {
+                        self.paths_closed += 1;
+                        self.open_paths.retain(|path| path != id);
+                        if let Manager::Plain { missing, of_path } = &mut self.manager
+                            && let Some(&(_, interface)) =
+                                of_path.iter().find(|(path, _)| path == id)
+                        {
+                            missing.push((interface, now + PLAIN_RETRY));
+                        }
+                    }
+                    _ => {}
+                }
+                if let Manager::Ours(steering) = &mut self.manager
+                    && let Some(event) = multipath::Event::from_path_event(&event)
+                {
+                    steering.on_event(at, event);
+                }
+                if matches!(event, PathEvent::Abandoned { .. }) {
+                    self.application.on_path_trouble(conn);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Names the client's interfaces; all but the first are to be opened after the handshake.
+    pub fn add_interface(&mut self, now: Duration, interface: usize, up: bool) {
+        match &mut self.manager {
+            Manager::Ours(_) if up => self.link_changed(now, interface, true),
+            Manager::Ours(_) => {}
+            Manager::Plain { missing, .. } if interface > 0 => {
+                missing.push((interface, Duration::MAX / 4))
+            }
+            Manager::Plain { .. } => {}
+        }
+    }
+
+    fn steer(&mut self, now: Duration, conn: &mut Connection) {
+        let at = self.start + now;
+        let trace = self.trace;
+        match &mut self.manager {
+            Manager::Plain { missing, of_path } => {
+                let due: Vec<usize> = missing
+                    .iter()
+                    .filter(|entry| entry.1 <= now)
+                    .map(|entry| entry.0)
+                    .collect();
+                for interface in due {
+                    missing.retain(|entry| entry.0 != interface);
+                    match open(conn, interface, PathStatus::Available, at) {
+                        Ok(path) => {
+                            self.paths_opened += 1;
+                            of_path.push((path, interface));
+                        }
+                        Err(_) => missing.push((interface, now + PLAIN_RETRY)),
+                    }
+                }
+            }
+            Manager::Ours(steering) => {
+                if std::mem::take(&mut self.received) {
+                    for &path in &self.open_paths {
+                        if let Some(stats) = conn.path_stats(path) {
+                            let datagrams = stats.udp_rx.datagrams;
+                            steering.on_event(
+                                at,
+                                multipath::Event::Received {
+                                    path,
+                                    datagrams,
+                                    rtt: stats.rtt,
+                                },
+                            );
+                        }
+                    }
+                }
+                if self.application.wants_to_send() {
+                    steering.on_event(at, multipath::Event::Backlog { bytes: 1 });
+                }
+                let mut suspected = false;
+                while let Some(command) = steering.poll(at) {
+                    if trace && !matches!(command, Command::Ping { .. }) {
+                        eprintln!(
+                            "{:>10.3} {} {command:?}",
+                            now.as_secs_f64(),
+                            if self.client { "client" } else { "server" }
+                        );
+                    }
+                    match command {
+                        Command::Ping { path } => drop(conn.ping_path(path)),
+                        Command::SetStatus { path, status } => {
+                            let _ = conn.set_path_status(path, status);
+                            suspected |= status == PathStatus::Backup
+                                && steering.snapshot(at).iter().any(|entry| {
+                                    entry.path == path && entry.state == PathState::Suspect
+                                });
+                        }
+                        Command::Close { path } => {
+                            drop(conn.close_path(at, path, VarInt::from_u32(0)))
+                        }
+                        Command::Open { interface, status } => {
+                            let event = match open(conn, usize::from(interface.0), status, at) {
+                                Ok(path) => {
+                                    self.paths_opened += 1;
+                                    multipath::Event::Opened { interface, path }
+                                }
+                                Err(
+                                    PathError::RemoteCidsExhausted | PathError::MaxPathIdReached,
+                                ) => multipath::Event::OpenFailed {
+                                    interface,
+                                    failure: OpenFailure::NoIdYet,
+                                },
+                                Err(_) => multipath::Event::OpenFailed {
+                                    interface,
+                                    failure: OpenFailure::Refused,
+                                },
+                            };
+                            steering.on_event(at, event);
+                        }
+                    }
+                }
+                if suspected {
+                    self.application.on_path_trouble(conn);
+                }
+            }
+        }
+    }
+}
+
+fn open(
+    conn: &mut Connection,
+    interface: usize,
+    status: PathStatus,
+    at: Instant,
+) -> Result<PathId, PathError> {
+    conn.open_path(
+        FourTuple::new(SERVER, Some(client_address(interface).ip())),
+        status,
+        at,
+    )
+}
+
+fn transport(scenario: &Scenario, gate: &Arc<Gate>, mechanisms: Mechanisms) -> TransportConfig {
+    let mut config = TransportConfig::default();
+    let factory: Arc<dyn ControllerFactory + Send + Sync> = match scenario.controller {
+        Controller::Ours => {
+            let controller = ControllerConfig {
+                startup_floor: mechanisms.startup_floor,
+                ..ControllerConfig::default()
+            };
+            Controllers::new(gate.clone(), controller)
+        }
+        Controller::Bbr => Arc::new(Bbr3Config::default()),
+        Controller::Cubic => Arc::new(CubicConfig::default()),
+        Controller::Newreno => Arc::new(NewRenoConfig::default()),
+    };
+    let mut mtu = noq_proto::MtuDiscoveryConfig::default();
+    mtu.upper_bound(UDP_PAYLOAD_BYTES);
+    config
+        .congestion_controller_factory(factory)
+        .mtu_discovery_config(Some(mtu))
+        .max_concurrent_multipath_paths(INTERFACES_MAX as u32 + 4)
+        .stream_receive_window(VarInt::from_u32(STREAM_RECEIVE_WINDOW_BYTES))
+        .receive_window(VarInt::from_u32(RECEIVE_WINDOW_BYTES))
+        .send_window(SEND_WINDOW_BYTES)
+        .default_path_max_idle_timeout(None)
+        .max_concurrent_uni_streams(VarInt::from_u32(100));
+    config
+}

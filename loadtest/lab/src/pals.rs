@@ -1,0 +1,315 @@
+//! PALS, randomised: two disjoint paths, 0.1-5 Mbit/s, 0-250 ms, 20 MB (EXPERIMENTS.md, section 1), and the regional table.
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::figures::Figure;
+use crate::host::Mechanisms;
+use crate::report::{RunReport, mean, percentile, sorted};
+use crate::runner::Runner;
+use crate::scenario::{Controller, Direction, Interface, Scenario, ScenarioError, Vitals};
+use crate::world::derive_seed;
+
+const BYTES: u64 = 20_000_000;
+const CUT_S: f64 = 15.0;
+/// A run may take this many times what its capacity allows, and a minute.
+const PATIENCE: f64 = 6.0;
+
+/// The randomised experiments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Case {
+    NoLoss,
+    Loss,
+    Handover,
+    /// The handover with vitals beside the bulk, until 25 s.
+    Vitals,
+}
+
+/// How the paper's end-to-end latency is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    RoundTrip,
+    OneWay,
+}
+
+/// What a set of runs has in common.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    pub seed: u64,
+    pub scenarios: u32,
+    pub controller: Controller,
+    pub direction: Direction,
+    pub reading: Reading,
+}
+
+/// The scenarios of one case; the same seed gives the same links in every case.
+pub fn scenarios(case: Case, setting: Setting) -> Vec<Scenario> {
+    (0..setting.scenarios)
+        .map(|index| scenario(case, setting, index))
+        .collect()
+}
+
+fn scenario(case: Case, setting: Setting, index: u32) -> Scenario {
+    let seed = derive_seed(setting.seed, 1000 + u64::from(index));
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut draw = || {
+        let rate = random.random_range(0.1..5.0);
+        let latency = random.random_range(0.0..250.0);
+        let loss = random.random_range(0.01..0.05);
+        (rate, latency, loss)
+    };
+    let links = [draw(), draw()];
+    let cut = index as usize % 2;
+    let mut interfaces = Vec::new();
+    for (position, (rate, latency, loss)) in links.into_iter().enumerate() {
+        let rtt_ms = if setting.reading == Reading::OneWay {
+            latency * 2.0
+        } else {
+            latency
+        };
+        let loss = if case == Case::NoLoss { 0.0 } else { loss };
+        let interface = Interface::symmetric(["wifi", "cellular"][position], rate, rtt_ms, loss);
+        let is_cut = matches!(case, Case::Handover | Case::Vitals) && position == cut;
+        interfaces.push(if is_cut {
+            interface.with_changes(&[(CUT_S, false)])
+        } else {
+            interface
+        });
+    }
+    let capacity = match case {
+        Case::Handover | Case::Vitals => links[1 - cut].0,
+        _ => links[0].0 + links[1].0,
+    };
+    let name = format!("pals.{}.{index}", name_of(case));
+    Scenario {
+        name,
+        seed,
+        direction: setting.direction,
+        bytes: BYTES,
+        streams: 1,
+        controller: setting.controller,
+        vitals: (case == Case::Vitals).then_some(Vitals {
+            interval_ms: 100,
+            bytes: 200,
+        }),
+        limit_s: if case == Case::Vitals {
+            CUT_S + 10.0
+        } else {
+            BYTES as f64 * 8e-6 / capacity * PATIENCE + 60.0
+        },
+        interfaces,
+    }
+}
+
+/// The part of the figures' ids between experiment and figure.
+pub fn section_of(case: Case) -> &'static str {
+    if case == Case::Vitals {
+        "handover.vitals"
+    } else {
+        name_of(case)
+    }
+}
+
+pub fn name_of(case: Case) -> &'static str {
+    match case {
+        Case::NoLoss => "noloss",
+        Case::Loss => "loss",
+        Case::Handover => "handover",
+        Case::Vitals => "vitals",
+    }
+}
+
+/// The targets that one case's reports answer.
+pub fn figures(case: Case, prefix: &str, reports: &[RunReport]) -> Vec<Figure> {
+    let of = |get: fn(&RunReport) -> f64| sorted(reports.iter().map(get));
+    let from_connect = of(|report| report.efficiency_connect);
+    let average = mean(&from_connect);
+    let stream = mean(&of(|report| report.efficiency_stream));
+    let worst = from_connect.first().copied().unwrap_or(0.0);
+    let completed = 100.0 * reports.iter().filter(|report| report.completed).count() as f64
+        / reports.len().max(1) as f64;
+    let gaps_of = |get: fn(&RunReport) -> Option<f64>| {
+        sorted(reports.iter().filter_map(get).map(|gap_ms| gap_ms / 1e3))
+    };
+    match case {
+        Case::NoLoss => vec![
+            Figure::at_least(
+                format!("{prefix}.noloss.efficiency"),
+                "%",
+                Some(88.64),
+                94.0,
+                average,
+            ),
+            Figure::at_least(format!("{prefix}.noloss.worst"), "%", None, 91.0, worst),
+            Figure::shown(
+                format!("{prefix}.noloss.efficiency_stream"),
+                "%",
+                None,
+                stream,
+            ),
+        ],
+        Case::Loss => vec![
+            Figure::at_least(
+                format!("{prefix}.loss.efficiency"),
+                "%",
+                Some(87.37),
+                91.0,
+                average,
+            ),
+            Figure::shown(format!("{prefix}.loss.worst"), "%", None, worst),
+            Figure::shown(
+                format!("{prefix}.loss.efficiency_stream"),
+                "%",
+                None,
+                stream,
+            ),
+        ],
+        Case::Handover => {
+            let gaps = gaps_of(|report| report.bulk_gap_ms);
+            vec![
+                Figure::at_least(
+                    format!("{prefix}.handover.efficiency"),
+                    "%",
+                    Some(66.66),
+                    90.5,
+                    average,
+                ),
+                Figure::at_least(
+                    format!("{prefix}.handover.completed"),
+                    "%",
+                    Some(98.6),
+                    100.0,
+                    completed,
+                ),
+                Figure::at_most(
+                    format!("{prefix}.handover.bulk_gap_p50"),
+                    "s",
+                    None,
+                    0.8,
+                    percentile(&gaps, 0.5).unwrap_or(f64::INFINITY),
+                ),
+                Figure::at_most(
+                    format!("{prefix}.handover.bulk_gap_p99"),
+                    "s",
+                    None,
+                    2.0,
+                    percentile(&gaps, 0.99).unwrap_or(f64::INFINITY),
+                ),
+                Figure::shown(format!("{prefix}.handover.worst"), "%", None, worst),
+                Figure::shown(
+                    format!("{prefix}.handover.efficiency_stream"),
+                    "%",
+                    None,
+                    stream,
+                ),
+            ]
+        }
+        Case::Vitals => {
+            let gaps = gaps_of(|report| report.vitals_gap_ms);
+            vec![
+                Figure::at_most(
+                    format!("{prefix}.handover.vitals_gap_p50"),
+                    "s",
+                    None,
+                    0.25,
+                    percentile(&gaps, 0.5).unwrap_or(f64::INFINITY),
+                ),
+                Figure::at_most(
+                    format!("{prefix}.handover.vitals_gap_p99"),
+                    "s",
+                    None,
+                    0.6,
+                    percentile(&gaps, 0.99).unwrap_or(f64::INFINITY),
+                ),
+            ]
+        }
+    }
+}
+
+/// Runs one case.
+pub fn run(
+    runner: &Runner,
+    case: Case,
+    setting: Setting,
+    mechanisms: Mechanisms,
+) -> Result<Vec<RunReport>, ScenarioError> {
+    runner.run(
+        &format!("pals {}", name_of(case)),
+        &scenarios(case, setting),
+        mechanisms,
+    )
+}
+
+/// Region, case, fixed and mobile Mbit/s, and what the paper's MPQUIC took in seconds.
+pub const REGIONS: [(&str, &str, f64, f64, f64); 8] = [
+    ("global", "best", 76.9, 33.71, 102.09),
+    ("global", "worst", 41.09, 10.89, 102.39),
+    ("europe", "best", 50.16, 26.36, 101.81),
+    ("europe", "worst", 9.96, 11.05, 102.02),
+    ("usa", "best", 96.25, 33.88, 101.74),
+    ("usa", "worst", 32.88, 9.75, 101.52),
+    ("south_america", "best", 23.64, 18.50, 102.01),
+    ("south_america", "worst", 10.57, 7.52, 102.74),
+];
+
+const REGIONAL_RTT_MS: f64 = 24.0;
+const REGIONAL_LOSS: f64 = 0.05;
+/// Share of the link's bytes that a perfect sender delivers as goodput: 1436 of 1500.
+const HEADER_SHARE: f64 = 0.958;
+
+/// The regional table: `repetitions` transfers per cell.
+pub fn regional(
+    runner: &Runner,
+    prefix: &str,
+    seed: u64,
+    repetitions: u32,
+    controller: Controller,
+    direction: Direction,
+) -> Result<(Vec<Figure>, Vec<RunReport>), ScenarioError> {
+    let mut figures = Vec::new();
+    let mut all = Vec::new();
+    for (region, case, fixed, mobile, paper_s) in REGIONS {
+        let id = format!("{prefix}.{region}.{case}");
+        let scenarios: Vec<Scenario> = (0..repetitions)
+            .map(|repetition| Scenario {
+                name: format!("{id}.{repetition}"),
+                seed: derive_seed(seed, 2000 + u64::from(repetition)),
+                direction,
+                bytes: BYTES,
+                streams: 1,
+                controller,
+                vitals: None,
+                limit_s: 200.0,
+                interfaces: vec![
+                    Interface::symmetric("fixed", fixed, REGIONAL_RTT_MS, REGIONAL_LOSS),
+                    Interface::symmetric("mobile", mobile, REGIONAL_RTT_MS, REGIONAL_LOSS),
+                ],
+            })
+            .collect();
+        let reports = runner.run(&id, &scenarios, Mechanisms::default())?;
+        // The loss-adjusted sum of the capacities, in goodput.
+        let ideal_s = BYTES as f64 * 8e-6 / ((fixed + mobile) * (1.0 - REGIONAL_LOSS));
+        let times: Vec<f64> = reports.iter().map(|report| report.from_connect_s).collect();
+        figures.push(Figure::at_most(
+            format!("{id}.ratio"),
+            "x",
+            Some(paper_s / ideal_s),
+            1.15,
+            mean(&times) / ideal_s,
+        ));
+        figures.push(Figure::shown(
+            format!("{id}.time"),
+            "s",
+            Some(paper_s),
+            mean(&times),
+        ));
+        figures.push(Figure::shown(
+            format!("{id}.ratio_of_goodput_limit"),
+            "x",
+            None,
+            mean(&times) / ideal_s * HEADER_SHARE,
+        ));
+        all.extend(reports);
+    }
+    Ok((figures, all))
+}

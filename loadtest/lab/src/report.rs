@@ -1,0 +1,129 @@
+//! What a run tells: times, efficiency, gaps, and where packets went.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Width of the bins of every series.
+pub const BIN: Duration = Duration::from_millis(100);
+
+/// In-order deliveries over time.
+#[derive(Debug, Clone, Default)]
+pub struct Timeline {
+    /// Bytes by bin.
+    pub bins: Vec<u64>,
+    last: Option<Duration>,
+    /// Longest silences between deliveries, as (from, to), of at least one bin's width.
+    pub gaps: Vec<(Duration, Duration)>,
+}
+
+impl Timeline {
+    pub fn delivered(&mut self, now: Duration, bytes: u64) {
+        let bin = (now.as_nanos() / BIN.as_nanos()) as usize;
+        if self.bins.len() <= bin {
+            self.bins.resize(bin + 1, 0);
+        }
+        self.bins[bin] += bytes;
+        if let Some(last) = self.last
+            && now - last >= BIN
+        {
+            self.gaps.push((last, now));
+        }
+        self.last = Some(now);
+    }
+
+    pub fn last(&self) -> Option<Duration> {
+        self.last
+    }
+
+    /// Longest silence that touches `from..to`, zero when every silence was shorter than a bin.
+    pub fn gap_within(&self, from: Duration, to: Duration) -> Duration {
+        let gaps = self.gaps.iter().filter(|gap| gap.1 > from && gap.0 < to);
+        gaps.map(|gap| gap.1 - gap.0)
+            .max()
+            .unwrap_or(Duration::ZERO)
+    }
+
+    /// Mean Mbit/s over `from..to`, by whole bins.
+    pub fn mbit_within(&self, from: Duration, to: Duration) -> f64 {
+        mbit_within(&self.bins, from, to)
+    }
+}
+
+pub fn mbit_within(bins: &[u64], from: Duration, to: Duration) -> f64 {
+    let first = (from.as_nanos() / BIN.as_nanos()) as usize;
+    let last = ((to.as_nanos() / BIN.as_nanos()) as usize).max(first + 1);
+    let bytes: u64 = bins.iter().take(last).skip(first).sum();
+    bytes as f64 * 8.0 / 1e6 / ((last - first) as f64 * BIN.as_secs_f64())
+}
+
+/// One direction of one link after a run.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct LinkReport {
+    pub name: String,
+    pub offered_bytes: u64,
+    pub delivered_bytes: u64,
+    pub lost_random: u64,
+    pub lost_queue: u64,
+    pub lost_down: u64,
+    pub queue_bytes_max: u64,
+    /// Delay that the queue added to accepted packets.
+    pub queueing_ms_p50: f64,
+    pub queueing_ms_p95: f64,
+    #[serde(skip)]
+    pub bins: Vec<u64>,
+}
+
+/// One run.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunReport {
+    pub name: String,
+    pub seed: u64,
+    pub controller: &'static str,
+    pub completed: bool,
+    pub error: Option<String>,
+    pub bytes: u64,
+    pub delivered_bytes: u64,
+    /// From the first packet of the handshake to the last byte.
+    pub from_connect_s: f64,
+    pub from_stream_s: f64,
+    /// Goodput by the capacity that was up, in percent.
+    pub efficiency_connect: f64,
+    pub efficiency_stream: f64,
+    /// The same, with the best single interface's capacity as the denominator.
+    pub efficiency_best_single: f64,
+    /// Longest silence in bulk delivery, and longest vitals delay, around the first change of a link's state.
+    pub bulk_gap_ms: Option<f64>,
+    pub vitals_gap_ms: Option<f64>,
+    pub vitals_ms_p50: Option<f64>,
+    pub vitals_ms_p99: Option<f64>,
+    pub vitals_lost: u64,
+    pub links: Vec<LinkReport>,
+    pub paths_opened: u32,
+    pub paths_closed: u32,
+    pub packets: u64,
+    #[serde(skip)]
+    pub timeline: Timeline,
+}
+
+/// Value at `share` of the sorted sample (nearest rank); none of an empty one.
+pub fn percentile(sorted: &[f64], share: f64) -> Option<f64> {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted
+        .get(rank.saturating_sub(1).min(sorted.len().saturating_sub(1)))
+        .copied()
+}
+
+pub fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+pub fn mean(values: &[f64]) -> f64 {
+    if values.is_empty() {
+        0.0
+    } else {
+        values.iter().sum::<f64>() / values.len() as f64
+    }
+}

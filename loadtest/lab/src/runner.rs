@@ -1,0 +1,49 @@
+//! Runs many scenarios over all cores, with a bar for people who watch.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rayon::prelude::*;
+
+use crate::host::Mechanisms;
+use crate::identity::Identity;
+use crate::report::RunReport;
+use crate::scenario::{Scenario, ScenarioError};
+use crate::world;
+
+/// Everything that the runs of one command share.
+pub struct Runner {
+    identity: Identity,
+    progress: bool,
+}
+
+impl Runner {
+    pub fn new(identity: Identity, progress: bool) -> Self {
+        Self { identity, progress }
+    }
+
+    /// The reports in the order of the scenarios, whatever core they ran on.
+    pub fn run(
+        &self,
+        what: &str,
+        scenarios: &[Scenario],
+        mechanisms: Mechanisms,
+    ) -> Result<Vec<RunReport>, ScenarioError> {
+        let bar = ProgressBar::new(scenarios.len() as u64);
+        if !self.progress {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        if let Ok(style) = ProgressStyle::with_template("{msg:28} {wide_bar} {pos}/{len} {eta}") {
+            bar.set_style(style);
+        }
+        bar.set_message(what.to_owned());
+        let reports = scenarios
+            .par_iter()
+            .map(|scenario| {
+                let report = world::run(scenario, &self.identity, mechanisms);
+                bar.inc(1);
+                report
+            })
+            .collect();
+        bar.finish_and_clear();
+        reports
+    }
+}

@@ -1,0 +1,451 @@
+//! What the endpoints say to each other: bulk streams of a known pattern, and small urgent messages with a journal.
+//!
+//! Bulk: the client opens `streams` bidirectional streams. For an upload it writes its share on each; for a download it writes one byte,
+//! and the server answers with the share. The reader checks every byte, in order.
+//!
+//! Vitals: messages of a fixed size, numbered, on one urgent stream at a time. The server answers each message with its number; what is
+//! not answered stays in the journal. When a path is said to be in trouble the client takes a fresh stream and writes the journal
+//! again, and the server keeps the first copy of each number: so a message waits for detection and one trip, not for the library's drain
+//! of the dead path.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use bytes::Bytes;
+use noq_proto::{Connection, Dir, ReadError, ReadableError, StreamId, WriteError};
+
+use crate::report::Timeline;
+use crate::scenario::{Direction, Scenario, Vitals};
+
+/// Length of the repeated pattern; prime, so that a chunk at a wrong offset differs.
+const PATTERN_BYTES: usize = 65_521;
+/// Most bytes taken from a stream in one read.
+const READ_BYTES_MAX: usize = 1 << 20;
+/// Priority of the vitals stream; bulk has 0.
+const URGENT: i32 = 10;
+/// Each vitals message starts with its number.
+const NUMBER_BYTES: usize = 8;
+/// Vitals streams opened in one run; later path troubles go on using the last stream.
+const VITALS_STREAMS_MAX: usize = 90;
+
+fn pattern() -> &'static Bytes {
+    static PATTERN: OnceLock<Bytes> = OnceLock::new();
+    PATTERN.get_or_init(|| {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let bytes: Vec<u8> = (0..PATTERN_BYTES)
+            .map(|_| {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                (state >> 56) as u8
+            })
+            .collect();
+        Bytes::from(bytes)
+    })
+}
+
+/// The peers' data did not arrive as it was sent: a bug of the transport.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TrafficError {
+    #[error("stream {0} delivered wrong bytes at offset {1}")]
+    WrongBytes(u64, u64),
+    #[error("stream {0} ended at {1} instead of {2}")]
+    WrongLength(u64, u64, u64),
+    #[error("stream {0} was reset")]
+    Reset(u64),
+}
+
+#[derive(Debug)]
+struct Sending {
+    id: StreamId,
+    sent: u64,
+    total: u64,
+    finished: bool,
+}
+
+impl Sending {
+    fn pump(&mut self, conn: &mut Connection) {
+        while self.sent < self.total {
+            let from = (self.sent % PATTERN_BYTES as u64) as usize;
+            let len = ((self.total - self.sent) as usize).min(PATTERN_BYTES - from);
+            let mut chunks = [pattern().slice(from..from + len)];
+            match conn.send_stream(self.id).write_chunks(&mut &mut chunks[..]) {
+                Ok(0) | Err(WriteError::Blocked) => return,
+                Ok(written) => self.sent += written as u64,
+                Err(WriteError::Stopped(_) | WriteError::ClosedStream) => {
+                    self.finished = true;
+                    return;
+                }
+            }
+        }
+        if !self.finished {
+            self.finished = true;
+            // Only fails on a stream that the peer has stopped, and nobody waits for that one.
+            let _ = conn.send_stream(self.id).finish();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Receiving {
+    id: StreamId,
+    got: u64,
+    total: u64,
+    finished: bool,
+}
+
+impl Receiving {
+    fn read(
+        &mut self,
+        conn: &mut Connection,
+        now: Duration,
+        timeline: &mut Timeline,
+    ) -> Result<(), TrafficError> {
+        let mut stream = conn.recv_stream(self.id);
+        let mut chunks = match stream.read(true) {
+            Ok(chunks) => chunks,
+            Err(ReadableError::ClosedStream | ReadableError::IllegalOrderedRead) => return Ok(()),
+        };
+        let outcome = loop {
+            match chunks.next(READ_BYTES_MAX) {
+                Ok(Some(chunk)) => {
+                    if chunk.offset != self.got || !matches_pattern(self.got, &chunk.bytes) {
+                        break Err(TrafficError::WrongBytes(self.id.into(), self.got));
+                    }
+                    self.got += chunk.bytes.len() as u64;
+                    timeline.delivered(now, chunk.bytes.len() as u64);
+                }
+                Ok(None) => {
+                    self.finished = true;
+                    break if self.got == self.total {
+                        Ok(())
+                    } else {
+                        Err(TrafficError::WrongLength(
+                            self.id.into(),
+                            self.got,
+                            self.total,
+                        ))
+                    };
+                }
+                Err(ReadError::Blocked) => break Ok(()),
+                Err(ReadError::Reset(_)) => break Err(TrafficError::Reset(self.id.into())),
+            }
+        };
+        // The world polls for transmits after every turn.
+        let _ = chunks.finalize();
+        outcome
+    }
+}
+
+fn matches_pattern(offset: u64, bytes: &[u8]) -> bool {
+    let mut from = (offset % PATTERN_BYTES as u64) as usize;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let len = rest.len().min(PATTERN_BYTES - from);
+        if rest[..len] != pattern()[from..from + len] {
+            return false;
+        }
+        rest = &rest[len..];
+        from = 0;
+    }
+    true
+}
+
+/// The client's or the server's application.
+#[derive(Debug)]
+pub struct Application {
+    client: bool,
+    direction: Direction,
+    shares: Vec<u64>,
+    sending: Vec<Sending>,
+    receiving: Vec<Receiving>,
+    requests: BTreeMap<StreamId, u64>,
+    opened_at: Option<Duration>,
+    vitals: Option<Vitals>,
+    vitals_client: VitalsClient,
+    vitals_server: VitalsServer,
+    pub timeline: Timeline,
+}
+
+impl Application {
+    pub fn new(client: bool, scenario: &Scenario) -> Self {
+        let streams = u64::from(scenario.streams);
+        let shares = (0..streams)
+            .map(|i| scenario.bytes / streams + u64::from(i < scenario.bytes % streams))
+            .collect();
+        Self {
+            client,
+            direction: scenario.direction,
+            shares,
+            sending: Vec::new(),
+            receiving: Vec::new(),
+            requests: BTreeMap::new(),
+            opened_at: None,
+            vitals: scenario.vitals,
+            vitals_client: VitalsClient::default(),
+            vitals_server: VitalsServer::default(),
+            timeline: Timeline::default(),
+        }
+    }
+
+    /// When the client opened its streams.
+    pub fn opened_at(&self) -> Option<Duration> {
+        self.opened_at
+    }
+
+    /// Bulk bytes that the application still holds or has handed over without their being sent to the end.
+    pub fn wants_to_send(&self) -> bool {
+        self.sending.iter().any(|stream| !stream.finished)
+    }
+
+    /// Whether this end has received all it waits for.
+    pub fn is_complete(&self) -> bool {
+        self.receiving.len() == self.shares.len()
+            && self.receiving.iter().all(|stream| stream.finished)
+    }
+
+    /// Delay of each message that arrived, with the time of its arrival (server).
+    pub fn vitals_delays(&self) -> &[(Duration, Duration)] {
+        &self.vitals_server.delays
+    }
+
+    /// Messages sent so far (client).
+    pub fn vitals_sent(&self) -> u64 {
+        self.vitals_client.next_number
+    }
+
+    pub fn on_connected(&mut self, conn: &mut Connection, now: Duration) {
+        if !self.client || self.opened_at.is_some() {
+            return;
+        }
+        self.opened_at = Some(now);
+        if let Some(vitals) = self.vitals {
+            self.vitals_client.start(conn, now, vitals);
+        }
+        for &total in &self.shares {
+            let Some(id) = conn.streams().open(Dir::Bi) else {
+                continue;
+            };
+            match self.direction {
+                Direction::Upload => self.sending.push(Sending {
+                    id,
+                    sent: 0,
+                    total,
+                    finished: false,
+                }),
+                Direction::Download => {
+                    let _ = conn.send_stream(id).write(&[1]);
+                    let _ = conn.send_stream(id).finish();
+                    self.receiving.push(Receiving {
+                        id,
+                        got: 0,
+                        total,
+                        finished: false,
+                    });
+                }
+            }
+        }
+    }
+
+    /// A path is silent or gone: vitals move to a fresh stream.
+    pub fn on_path_trouble(&mut self, conn: &mut Connection) {
+        if self.client && self.vitals.is_some() {
+            self.vitals_client.replay(conn);
+        }
+    }
+
+    pub fn next_deadline(&self) -> Option<Duration> {
+        if self.client && self.vitals.is_some() {
+            self.vitals_client.next_at
+        } else {
+            None
+        }
+    }
+
+    /// Reads and writes whatever can be read and written.
+    pub fn turn(&mut self, conn: &mut Connection, now: Duration) -> Result<(), TrafficError> {
+        if !self.client {
+            while let Some(id) = conn.streams().accept(Dir::Bi) {
+                let index = self.requests.len();
+                self.requests.insert(id, index as u64);
+                match (self.direction, self.shares.get(index)) {
+                    (Direction::Upload, Some(&total)) => self.receiving.push(Receiving {
+                        id,
+                        got: 0,
+                        total,
+                        finished: false,
+                    }),
+                    (Direction::Download, Some(&total)) => self.sending.push(Sending {
+                        id,
+                        sent: 0,
+                        total,
+                        finished: false,
+                    }),
+                    (_, None) => {}
+                }
+            }
+            while let Some(id) = conn.streams().accept(Dir::Uni) {
+                self.vitals_server.streams.push((id, Vec::new()));
+            }
+            if let Some(vitals) = self.vitals {
+                self.vitals_server.read(conn, now, vitals);
+            }
+        } else if let Some(vitals) = self.vitals {
+            self.vitals_client.turn(conn, now, vitals);
+        }
+        for stream in self.receiving.iter_mut().filter(|stream| !stream.finished) {
+            stream.read(conn, now, &mut self.timeline)?;
+        }
+        for stream in self.sending.iter_mut().filter(|stream| !stream.finished) {
+            stream.pump(conn);
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+struct VitalsClient {
+    stream: Option<StreamId>,
+    streams_opened: usize,
+    next_at: Option<Duration>,
+    next_number: u64,
+    /// Number and time of what the server has not answered.
+    journal: VecDeque<(u64, Vec<u8>)>,
+    /// Bytes that the stream did not take yet.
+    unwritten: Vec<u8>,
+    answers: Vec<(StreamId, Vec<u8>)>,
+}
+
+impl VitalsClient {
+    fn start(&mut self, conn: &mut Connection, now: Duration, vitals: Vitals) {
+        self.fresh_stream(conn);
+        self.next_at = Some(now + Duration::from_millis(vitals.interval_ms));
+    }
+
+    fn fresh_stream(&mut self, conn: &mut Connection) -> bool {
+        if self.streams_opened >= VITALS_STREAMS_MAX {
+            return false;
+        }
+        let Some(id) = conn.streams().open(Dir::Uni) else {
+            return false;
+        };
+        let _ = conn
+            .send_stream(id)
+            .set_priority(URGENT + self.streams_opened as i32);
+        self.streams_opened += 1;
+        self.stream = Some(id);
+        true
+    }
+
+    fn replay(&mut self, conn: &mut Connection) {
+        if self.journal.is_empty() || !self.fresh_stream(conn) {
+            return;
+        }
+        self.unwritten = self
+            .journal
+            .iter()
+            .flat_map(|(_, message)| message.iter().copied())
+            .collect();
+        self.flush(conn);
+    }
+
+    fn flush(&mut self, conn: &mut Connection) {
+        let Some(id) = self.stream else { return };
+        while !self.unwritten.is_empty() {
+            match conn.send_stream(id).write(&self.unwritten) {
+                Ok(0) | Err(_) => return,
+                Ok(written) => drop(self.unwritten.drain(..written)),
+            }
+        }
+    }
+
+    fn turn(&mut self, conn: &mut Connection, now: Duration, vitals: Vitals) {
+        while let Some(id) = conn.streams().accept(Dir::Uni) {
+            self.answers.push((id, Vec::new()));
+        }
+        for (id, rest) in &mut self.answers {
+            read_all(conn, *id, rest);
+            let whole = rest.len() / NUMBER_BYTES * NUMBER_BYTES;
+            let numbers: BTreeSet<u64> = rest[..whole]
+                .chunks_exact(NUMBER_BYTES)
+                .map(number_of)
+                .collect();
+            rest.drain(..whole);
+            if !numbers.is_empty() {
+                self.journal.retain(|(number, _)| !numbers.contains(number));
+            }
+        }
+        while let Some(at) = self.next_at.filter(|&at| at <= now) {
+            let mut message = Vec::with_capacity(vitals.bytes as usize);
+            message.extend_from_slice(&self.next_number.to_be_bytes());
+            message.extend_from_slice(&(at.as_nanos() as u64).to_be_bytes());
+            message.resize((vitals.bytes as usize).max(2 * NUMBER_BYTES), 0x56);
+            self.unwritten.extend_from_slice(&message);
+            self.journal.push_back((self.next_number, message));
+            self.next_number += 1;
+            self.next_at = Some(at + Duration::from_millis(vitals.interval_ms.max(1)));
+        }
+        self.flush(conn);
+    }
+}
+
+#[derive(Debug, Default)]
+struct VitalsServer {
+    streams: Vec<(StreamId, Vec<u8>)>,
+    answer: Option<StreamId>,
+    answers: Vec<u8>,
+    seen: BTreeSet<u64>,
+    delays: Vec<(Duration, Duration)>,
+}
+
+impl VitalsServer {
+    fn read(&mut self, conn: &mut Connection, now: Duration, vitals: Vitals) {
+        let size = (vitals.bytes as usize).max(2 * NUMBER_BYTES);
+        for (id, rest) in &mut self.streams {
+            read_all(conn, *id, rest);
+            let whole = rest.len() / size * size;
+            for message in rest[..whole].chunks_exact(size) {
+                let number = number_of(&message[..NUMBER_BYTES]);
+                let sent =
+                    Duration::from_nanos(number_of(&message[NUMBER_BYTES..2 * NUMBER_BYTES]));
+                if self.seen.insert(number) {
+                    self.delays.push((now, now.saturating_sub(sent)));
+                }
+                self.answers.extend_from_slice(&number.to_be_bytes());
+            }
+            rest.drain(..whole);
+        }
+        if self.answers.is_empty() {
+            return;
+        }
+        if self.answer.is_none() {
+            self.answer = conn.streams().open(Dir::Uni);
+            if let Some(id) = self.answer {
+                let _ = conn.send_stream(id).set_priority(URGENT);
+            }
+        }
+        if let Some(id) = self.answer
+            && let Ok(written) = conn.send_stream(id).write(&self.answers)
+        {
+            self.answers.drain(..written);
+        }
+    }
+}
+
+fn number_of(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .take(NUMBER_BYTES)
+        .fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+fn read_all(conn: &mut Connection, id: StreamId, into: &mut Vec<u8>) {
+    let mut stream = conn.recv_stream(id);
+    if let Ok(mut chunks) = stream.read(true) {
+        while let Ok(Some(chunk)) = chunks.next(READ_BYTES_MAX) {
+            into.extend_from_slice(&chunk.bytes);
+        }
+        let _ = chunks.finalize();
+    }
+}

@@ -1,0 +1,409 @@
+//! Virtual time: two hosts, a link per interface and direction, and the queue of datagrams under way.
+//!
+//! The loop jumps to the next arrival or timer, hands over everything due, and lets the hosts that were touched take a turn.
+//! Nothing in here reads a clock; the one instant taken at the start is only an origin, since the library counts in instants.
+//! Arrivals at one time are handed over in the order of their sending, so a run depends on nothing but scenario and seed.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use testkit::link::{Link, Rate, Verdict};
+
+use crate::host::{Host, HostError, Mechanisms, Outgoing};
+use crate::identity::Identity;
+use crate::report::{BIN, LinkReport, RunReport, percentile, sorted};
+use crate::scenario::{Direction, IP_UDP_HEADER_BYTES, Scenario, ScenarioError};
+
+/// Turns at one and the same time after which the run is given up as a live-lock.
+const TURNS_AT_ONCE_MAX: u32 = 100_000;
+/// How long after a change of a link gaps are looked for.
+const GAP_WINDOW: Duration = Duration::from_secs(10);
+/// One queueing sample per this many packets of a link.
+const QUEUE_SAMPLE_EVERY: u64 = 8;
+
+const CLIENT: usize = 0;
+const SERVER: usize = 1;
+
+struct Arrival {
+    at: Duration,
+    order: u64,
+    to: usize,
+    interface: usize,
+    payload: BytesMut,
+}
+
+impl PartialEq for Arrival {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Arrival {}
+
+impl PartialOrd for Arrival {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Arrival {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+/// One direction of one link and what was seen of it.
+struct Wire {
+    link: Link,
+    bins: Vec<u64>,
+    queueing_ms: Vec<f64>,
+    packets: u64,
+}
+
+struct World {
+    now: Duration,
+    order: u64,
+    under_way: BinaryHeap<Reverse<Arrival>>,
+    /// By interface; to the server, to the client.
+    wires: Vec<[Wire; 2]>,
+    hosts: [Host; 2],
+    /// Changes that the client is told: time, interface, up.
+    announcements: Vec<(Duration, usize, bool)>,
+    packets: u64,
+}
+
+/// Runs a scenario to its end.
+pub fn run(
+    scenario: &Scenario,
+    identity: &Identity,
+    mechanisms: Mechanisms,
+) -> Result<RunReport, ScenarioError> {
+    scenario.check()?;
+    let mut world = World::new(scenario, identity, mechanisms)?;
+    let outcome = world.run(scenario);
+    Ok(world.report(scenario, outcome))
+}
+
+/// Independent seeds from one (SplitMix64).
+pub fn derive_seed(seed: u64, index: u64) -> u64 {
+    let mut z = seed.wrapping_add((index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+impl World {
+    fn new(
+        scenario: &Scenario,
+        identity: &Identity,
+        mechanisms: Mechanisms,
+    ) -> Result<Self, ScenarioError> {
+        let start = Instant::now();
+        let mut wires = Vec::new();
+        let mut announcements = Vec::new();
+        for (index, interface) in scenario.interfaces.iter().enumerate() {
+            let wire =
+                |half: &crate::scenario::Half, direction: u64| -> Result<Wire, ScenarioError> {
+                    let link = Link::new(
+                        half.to_link()?,
+                        derive_seed(scenario.seed, 16 + index as u64 * 2 + direction),
+                    );
+                    Ok(Wire {
+                        link,
+                        bins: Vec::new(),
+                        queueing_ms: Vec::new(),
+                        packets: 0,
+                    })
+                };
+            wires.push([
+                wire(&interface.to_server, 0)?,
+                wire(&interface.to_client, 1)?,
+            ]);
+            if interface.announced {
+                let changes = interface.to_server.changes.iter();
+                announcements
+                    .extend(changes.map(|&(at_s, up)| (Duration::from_secs_f64(at_s), index, up)));
+            }
+        }
+        announcements.sort();
+        announcements.reverse();
+        let host = |client, index| {
+            Host::new(
+                client,
+                scenario,
+                identity,
+                mechanisms,
+                start,
+                derive_seed(scenario.seed, index),
+            )
+        };
+        let mut hosts = [host(true, 0), host(false, 1)];
+        for (index, wires) in wires.iter().enumerate() {
+            let up = wires[0].link.is_up(Duration::ZERO) || !scenario.interfaces[index].announced;
+            hosts[CLIENT].add_interface(Duration::ZERO, index, up);
+        }
+        Ok(Self {
+            now: Duration::ZERO,
+            order: 0,
+            under_way: BinaryHeap::new(),
+            wires,
+            hosts,
+            announcements,
+            packets: 0,
+        })
+    }
+
+    fn run(&mut self, scenario: &Scenario) -> Result<(), HostError> {
+        let limit = scenario.limit();
+        let receiver = match scenario.direction {
+            Direction::Upload => SERVER,
+            Direction::Download => CLIENT,
+        };
+        let mut out = Vec::new();
+        let mut touched = [true, false];
+        let mut turns_at_once = 0;
+        loop {
+            for host in [CLIENT, SERVER] {
+                if touched[host] {
+                    self.hosts[host].turn(self.now, &mut out)?;
+                    self.transmit(host, &mut out);
+                }
+            }
+            if self.hosts[receiver].application.is_complete() {
+                return Ok(());
+            }
+            let arrival = self.under_way.peek().map(|Reverse(arrival)| arrival.at);
+            let timers = [
+                self.hosts[CLIENT].next_deadline(),
+                self.hosts[SERVER].next_deadline(),
+            ];
+            let announced = self.announcements.last().map(|change| change.0);
+            let Some(next) = [arrival, timers[CLIENT], timers[SERVER], announced]
+                .into_iter()
+                .flatten()
+                .min()
+            else {
+                return Ok(());
+            };
+            if next > limit {
+                return Ok(());
+            }
+            if next > self.now {
+                self.now = next;
+                turns_at_once = 0;
+            } else {
+                turns_at_once += 1;
+                if turns_at_once > TURNS_AT_ONCE_MAX {
+                    return Ok(());
+                }
+            }
+            touched = timers.map(|timer| timer.is_some_and(|at| at <= self.now));
+            while self
+                .announcements
+                .last()
+                .is_some_and(|change| change.0 <= self.now)
+            {
+                if let Some((_, interface, up)) = self.announcements.pop() {
+                    self.hosts[CLIENT].link_changed(self.now, interface, up);
+                    touched[CLIENT] = true;
+                }
+            }
+            while self
+                .under_way
+                .peek()
+                .is_some_and(|Reverse(arrival)| arrival.at <= self.now)
+            {
+                let Some(Reverse(arrival)) = self.under_way.pop() else {
+                    break;
+                };
+                touched[arrival.to] = true;
+                self.hosts[arrival.to].receive(
+                    self.now,
+                    arrival.interface,
+                    arrival.payload,
+                    &mut out,
+                );
+                self.transmit(arrival.to, &mut out);
+            }
+        }
+    }
+
+    fn transmit(&mut self, from: usize, out: &mut Vec<Outgoing>) {
+        for Outgoing { interface, payload } in out.drain(..) {
+            let Some(wire) = self.wires.get_mut(interface).map(|wires| &mut wires[from]) else {
+                continue;
+            };
+            self.packets += 1;
+            let bytes = payload.len() as u64 + IP_UDP_HEADER_BYTES;
+            let Verdict::DeliverAt(at) = wire.link.offer(self.now, bytes) else {
+                continue;
+            };
+            let bin = (at.as_nanos() / BIN.as_nanos()) as usize;
+            if wire.bins.len() <= bin {
+                wire.bins.resize(bin + 1, 0);
+            }
+            wire.bins[bin] += bytes;
+            wire.packets += 1;
+            if wire.packets.is_multiple_of(QUEUE_SAMPLE_EVERY) {
+                let queueing = (at - self.now).saturating_sub(wire.link.config().delay);
+                wire.queueing_ms.push(queueing.as_secs_f64() * 1e3);
+            }
+            self.order += 1;
+            self.under_way.push(Reverse(Arrival {
+                at,
+                order: self.order,
+                to: 1 - from,
+                interface,
+                payload,
+            }));
+        }
+    }
+
+    /// Bytes that the direction's links could carry in `from..to`: of all together, and of the best one.
+    fn capacity(&self, scenario: &Scenario, from: Duration, to: Duration) -> (f64, f64) {
+        let side = match scenario.direction {
+            Direction::Upload => 0,
+            Direction::Download => 1,
+        };
+        let each = self.wires.iter().map(|wires| {
+            let config = wires[side].link.config();
+            capacity_while_up(&config.rate, &config.schedule, from, to)
+        });
+        each.fold((0.0, 0.0), |(sum, best): (f64, f64), bytes| {
+            (sum + bytes, best.max(bytes))
+        })
+    }
+
+    fn report(mut self, scenario: &Scenario, outcome: Result<(), HostError>) -> RunReport {
+        let (receiver, side) = match scenario.direction {
+            Direction::Upload => (SERVER, 0),
+            Direction::Download => (CLIENT, 1),
+        };
+        let completed = outcome.is_ok() && self.hosts[receiver].application.is_complete();
+        let timeline = std::mem::take(&mut self.hosts[receiver].application.timeline);
+        let end = if completed {
+            timeline.last().unwrap_or(self.now)
+        } else {
+            self.now
+        };
+        let opened = self.hosts[CLIENT].application.opened_at().unwrap_or(end);
+        let delivered: u64 = timeline.bins.iter().sum();
+        let (sum, best) = self.capacity(scenario, Duration::ZERO, end);
+        let (sum_stream, _) = self.capacity(scenario, opened, end);
+        let share = |capacity: f64| {
+            if capacity > 0.0 {
+                100.0 * delivered as f64 / capacity
+            } else {
+                0.0
+            }
+        };
+        let changes = scenario
+            .interfaces
+            .iter()
+            .flat_map(|interface| &interface.half(scenario.direction).changes);
+        let first_cut = changes
+            .filter(|change| !change.1 && change.0 < end.as_secs_f64())
+            .map(|change| change.0)
+            .reduce(f64::min);
+        let first_cut = first_cut.map(Duration::from_secs_f64);
+        let server = &self.hosts[SERVER].application;
+        let delays = server.vitals_delays();
+        let vitals_ms = sorted(delays.iter().map(|delay| delay.1.as_secs_f64() * 1e3));
+        let vitals_gap_ms = first_cut.filter(|_| scenario.vitals.is_some()).map(|cut| {
+            let around = delays
+                .iter()
+                .filter(|delay| delay.0 > cut && delay.0 - delay.1 < cut + GAP_WINDOW);
+            around
+                .map(|delay| delay.1.as_secs_f64() * 1e3)
+                .fold(0.0, f64::max)
+        });
+        RunReport {
+            name: scenario.name.clone(),
+            seed: scenario.seed,
+            controller: scenario.controller.name(),
+            completed,
+            error: outcome
+                .err()
+                .map(|error| error.to_string())
+                .or_else(|| (!completed).then(|| "not completed within the limit".to_owned())),
+            bytes: scenario.bytes,
+            delivered_bytes: delivered,
+            from_connect_s: end.as_secs_f64(),
+            from_stream_s: end.saturating_sub(opened).as_secs_f64(),
+            efficiency_connect: share(sum),
+            efficiency_stream: share(sum_stream),
+            efficiency_best_single: share(best),
+            bulk_gap_ms: first_cut
+                .map(|cut| timeline.gap_within(cut, cut + GAP_WINDOW).as_secs_f64() * 1e3),
+            vitals_gap_ms,
+            vitals_ms_p50: percentile(&vitals_ms, 0.5),
+            vitals_ms_p99: percentile(&vitals_ms, 0.99),
+            vitals_lost: self.hosts[CLIENT]
+                .application
+                .vitals_sent()
+                .saturating_sub(delays.len() as u64),
+            links: self
+                .wires
+                .iter_mut()
+                .zip(&scenario.interfaces)
+                .map(|(wires, interface)| wires[side].report(&interface.name))
+                .collect(),
+            paths_opened: self.hosts[CLIENT].paths_opened,
+            paths_closed: self.hosts[CLIENT].paths_closed,
+            packets: self.packets,
+            timeline,
+        }
+    }
+}
+
+impl Wire {
+    fn report(&mut self, name: &str) -> LinkReport {
+        let counters = self.link.counters();
+        let queueing = sorted(std::mem::take(&mut self.queueing_ms));
+        LinkReport {
+            name: name.to_owned(),
+            offered_bytes: counters.offered_bytes,
+            delivered_bytes: counters.delivered_bytes,
+            lost_random: counters.lost_random,
+            lost_queue: counters.lost_queue,
+            lost_down: counters.lost_down,
+            queue_bytes_max: counters.queue_bytes_max,
+            queueing_ms_p50: percentile(&queueing, 0.5).unwrap_or(0.0),
+            queueing_ms_p95: percentile(&queueing, 0.95).unwrap_or(0.0),
+            bins: std::mem::take(&mut self.bins),
+        }
+    }
+}
+
+/// Bytes that a rate carries in `from..to` while the schedule says up.
+pub fn capacity_while_up(
+    rate: &Rate,
+    schedule: &[(Duration, bool)],
+    from: Duration,
+    to: Duration,
+) -> f64 {
+    let mut bytes = 0.0;
+    let mut at = from;
+    let mut up = schedule
+        .iter()
+        .take_while(|change| change.0 <= from)
+        .last()
+        .is_none_or(|change| change.1);
+    for &(time, next) in schedule
+        .iter()
+        .filter(|change| change.0 > from && change.0 < to)
+    {
+        if up {
+            bytes += rate.capacity_bytes(at, time);
+        }
+        at = time;
+        up = next;
+    }
+    if up {
+        bytes + rate.capacity_bytes(at, to)
+    } else {
+        bytes
+    }
+}
