@@ -10,6 +10,12 @@
 //! - Delivery is at least once. A member that stores its own offsets says through [`StartAt`] where to begin, which together with
 //!   idempotent rows makes the effect exactly once.
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod embedded;
+
+pub use embedded::{EmbeddedBus, EmbeddedOptions};
+
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
@@ -162,7 +168,7 @@ pub trait Bus: Send + Sync {
         start: Arc<dyn StartAt>,
     ) -> Result<Box<dyn Consumer>, SubscribeError>;
 
-    /// Follows all partitions from their present end, without a group and without commits: for live views.
+    /// Follows all partitions from their present end, without a group and without commits: for live views. Its only event is `Batch`.
     /// The end is fixed when this returns: what is published later is delivered.
     async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError>;
 

@@ -1,0 +1,157 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+use super::{Harness, PATIENCE, next, number, numbered, publish};
+use crate::{Event, StartAt, StartAtError, Topic};
+
+/// A store as the real ones are: numbers and next offsets change together, if the epoch is the newest.
+#[derive(Default)]
+struct Ledger {
+    epochs: BTreeMap<u32, u64>,
+    next: BTreeMap<u32, u64>,
+    applied: BTreeMap<u32, usize>,
+}
+
+struct Claimer {
+    ledger: Arc<Mutex<Ledger>>,
+    mine: Mutex<BTreeMap<u32, u64>>,
+}
+
+#[async_trait]
+impl StartAt for Claimer {
+    async fn next_offset(&self, _: Topic, partition: u32) -> Result<Option<u64>, StartAtError> {
+        let mut ledger = self.ledger.lock();
+        let epoch = ledger.epochs.entry(partition).or_default();
+        *epoch += 1;
+        self.mine.lock().insert(partition, *epoch);
+        Ok(ledger.next.get(&partition).copied())
+    }
+}
+
+pub async fn start_is_asked_and_obeyed(harness: &dyn Harness) {
+    let bus = harness.start().await.bus;
+    publish(
+        &bus,
+        Topic::DeadLetters,
+        (0..10).map(|n| numbered("k", n)).collect(),
+    )
+    .await;
+    let mut plain = super::join(&bus, Topic::DeadLetters, "plain").await;
+    let offset = super::read(&mut plain, 10).await[7].offset;
+    let ledger = Arc::new(Mutex::new(Ledger::default()));
+    ledger.lock().next.insert(0, offset);
+    let claimer = Arc::new(Claimer {
+        ledger: ledger.clone(),
+        mine: Mutex::default(),
+    });
+    let mut consumer = bus
+        .subscribe(Topic::DeadLetters, "own-offsets", claimer)
+        .await
+        .unwrap_or_else(|e| panic!("subscribe: {e}"));
+    assert_eq!(next(&mut consumer).await, Event::Assigned(vec![0]));
+    assert_eq!(
+        ledger.lock().epochs[&0],
+        1,
+        "the start was asked on assignment"
+    );
+    let Event::Batch(batch) = next(&mut consumer).await else {
+        panic!("a batch follows")
+    };
+    assert_eq!(batch.iter().map(number).collect::<Vec<_>>(), [7, 8, 9]);
+}
+
+/// Members come, die and are slow at random while records are published; every record takes effect exactly once.
+pub async fn exactly_once_through_crashes(harness: &dyn Harness) {
+    const RECORDS: u32 = 600;
+    let mut random = StdRng::seed_from_u64(0xb4a1d);
+    let publisher = harness.start().await.bus;
+    let feed = tokio::spawn(async move {
+        for n in 0..RECORDS {
+            publish(
+                &publisher,
+                Topic::Vitals,
+                vec![numbered(&format!("k{}", n % 40), n)],
+            )
+            .await;
+        }
+        publisher
+    });
+    let ledger = Arc::new(Mutex::new(Ledger::default()));
+    let started = tokio::time::Instant::now();
+    let mut members = Vec::new();
+    let mut deaths = 0;
+    while ledger.lock().applied.len() < RECORDS as usize || deaths < 4 {
+        assert!(
+            started.elapsed() < PATIENCE * 2,
+            "{} of {RECORDS} took effect",
+            ledger.lock().applied.len()
+        );
+        if members.len() < 3 && (members.is_empty() || random.random_bool(0.5)) {
+            let process = harness.start().await;
+            let slow = Duration::from_millis(random.random_range(0..5));
+            let task = tokio::spawn(work(process.bus.clone(), ledger.clone(), slow));
+            members.push((process, task));
+        } else if random.random_bool(0.5) {
+            let (process, task) = members.remove(random.random_range(0..members.len()));
+            // The process dies first, so that its member leaves nothing in order.
+            (process.kill)();
+            task.abort();
+            deaths += 1;
+        }
+        tokio::time::sleep(Duration::from_millis(random.random_range(0..120))).await;
+    }
+    feed.await.unwrap_or_else(|e| panic!("publisher: {e}"));
+    for (_, task) in &members {
+        task.abort();
+    }
+    let ledger = ledger.lock();
+    let doubled: BTreeSet<u32> = ledger
+        .applied
+        .iter()
+        .filter(|(_, times)| **times != 1)
+        .map(|(n, _)| *n)
+        .collect();
+    assert!(
+        doubled.is_empty(),
+        "took effect more than once: {doubled:?}"
+    );
+}
+
+async fn work(bus: Arc<dyn crate::Bus>, ledger: Arc<Mutex<Ledger>>, slow: Duration) {
+    let claimer = Arc::new(Claimer {
+        ledger: ledger.clone(),
+        mine: Mutex::default(),
+    });
+    let Ok(mut consumer) = bus
+        .subscribe(Topic::Vitals, "ledger", claimer.clone())
+        .await
+    else {
+        return;
+    };
+    while let Ok(event) = consumer.next(20).await {
+        let Event::Batch(batch) = event else { continue };
+        tokio::time::sleep(slow).await;
+        let mut done = Vec::new();
+        {
+            let mut ledger = ledger.lock();
+            for delivery in &batch {
+                let mine = claimer.mine.lock().get(&delivery.partition).copied();
+                // Fenced: somebody else has claimed it since.
+                if mine != ledger.epochs.get(&delivery.partition).copied() {
+                    continue;
+                }
+                *ledger.applied.entry(number(delivery)).or_default() += 1;
+                ledger.next.insert(delivery.partition, delivery.offset + 1);
+                done.push((delivery.partition, delivery.offset + 1));
+            }
+        }
+        let _ = consumer.commit(&done).await;
+    }
+}

@@ -1,0 +1,330 @@
+//! The bus on SQLite in a data directory, for any number of processes on one machine.
+//!
+//! Each process that opens it runs three threads: the writer (group commit, retention), the groups thread (membership and
+//! commits) and a watcher, which asks SQLite every [`WATCH_EVERY`] whether another process wrote. Consumers read on connections of their own.
+
+mod consumer;
+mod groups;
+mod headers;
+mod heads;
+mod instance;
+mod membership;
+mod schema;
+mod seat;
+mod writer;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, oneshot};
+
+pub use schema::OpenError;
+
+use self::{
+    consumer::{EmbeddedConsumer, Membership},
+    groups::Groups,
+    heads::Heads,
+    instance::Instance,
+    seat::Seat,
+    writer::{Job, Writer, bytes_of},
+};
+use crate::{
+    Bus, Consumer, NotReady, PUBLISH_RECORDS_MAX, PublishError, RECORD_BYTES_MAX, Record, StartAt,
+    SubscribeError, Topic,
+};
+
+/// How soon a consumer learns of a record that another process published.
+const WATCH_EVERY: Duration = Duration::from_millis(15);
+/// Bytes that publishers may have in flight; `publish` waits beyond. Counted in units of 1 KiB, at least one a call, so calls are bounded too.
+const IN_FLIGHT_BYTES_MAX: usize = 64 << 20;
+const UNIT: usize = 1 << 10;
+
+#[derive(Debug, Clone)]
+pub struct EmbeddedOptions {
+    /// Bytes kept of each partition; older records go first.
+    pub retention_bytes: u64,
+    /// Age beyond which a record goes.
+    pub retention_age: Duration,
+}
+
+impl Default for EmbeddedOptions {
+    /// 256 MiB a partition (2 GiB of vitals) and a week.
+    fn default() -> EmbeddedOptions {
+        EmbeddedOptions {
+            retention_bytes: 256 << 20,
+            retention_age: Duration::from_secs(7 * 24 * 3600),
+        }
+    }
+}
+
+pub struct EmbeddedBus {
+    inner: Arc<Inner>,
+}
+
+/// Shared by the bus and its consumers; the threads end with the last of them.
+struct Inner {
+    dir: PathBuf,
+    heads: Arc<Heads>,
+    in_flight: Arc<Semaphore>,
+    next_id: AtomicU64,
+    stop: Arc<AtomicBool>,
+    threads: Mutex<Threads>,
+}
+
+struct Threads {
+    writer: Option<mpsc::Sender<writer::Command>>,
+    groups: Option<mpsc::Sender<groups::Command>>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl EmbeddedBus {
+    /// Blocks for some milliseconds, on first use for some tens.
+    pub fn open(dir: &Path, options: EmbeddedOptions) -> Result<EmbeddedBus, OpenError> {
+        let directory = |e: std::io::Error| OpenError::Directory {
+            path: dir.display().to_string(),
+            reason: e.to_string(),
+        };
+        fs::create_dir_all(dir).map_err(directory)?;
+        let records = schema::open_records(dir)?;
+        let group_tables = schema::open_groups(dir)?;
+        let instance = Instance::register(dir).map_err(directory)?;
+        let watch = schema::open_reader(dir)?;
+        let known = schema::heads(&records).map_err(|source| OpenError::Sqlite {
+            file: schema::RECORDS_FILE,
+            source,
+        })?;
+        let heads = Arc::new(Heads::new(&known));
+        let stop = Arc::new(AtomicBool::new(false));
+
+        let (writer, writer_commands) = mpsc::channel();
+        let (groups, group_commands) = mpsc::channel();
+        let record_writer = Writer::new(records, heads.clone(), options);
+        let keeper = Groups::new(group_tables, instance);
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new()
+                .name(name.into())
+                .spawn(work)
+                .map_err(directory)
+        };
+        let handles = vec![
+            spawn(
+                "bus-writer",
+                Box::new(move || record_writer.run(&writer_commands)),
+            )?,
+            spawn("bus-groups", Box::new(move || keeper.run(&group_commands)))?,
+            spawn("bus-watcher", {
+                let (heads, stop) = (heads.clone(), stop.clone());
+                Box::new(move || watch_others(&watch, &heads, &stop))
+            })?,
+        ];
+        Ok(EmbeddedBus {
+            inner: Arc::new(Inner {
+                dir: dir.to_owned(),
+                heads,
+                in_flight: Arc::new(Semaphore::new(IN_FLIGHT_BYTES_MAX / UNIT)),
+                next_id: AtomicU64::new(0),
+                stop,
+                threads: Mutex::new(Threads {
+                    writer: Some(writer),
+                    groups: Some(groups),
+                    handles,
+                }),
+            }),
+        })
+    }
+
+    /// Ends as if the process were killed: members stay in their groups' tables, queued records are not written. For tests of failures.
+    pub fn abandon(&self) {
+        self.inner.end(false);
+    }
+
+    /// Applies retention now instead of within half a minute.
+    pub async fn retain(&self) {
+        let (reply, done) = oneshot::channel();
+        if self.inner.write(writer::Command::Retain(reply)) {
+            let _ = done.await;
+        }
+    }
+}
+
+impl Inner {
+    /// False when the bus has ended.
+    fn write(&self, command: writer::Command) -> bool {
+        let threads = self.threads.lock();
+        threads
+            .writer
+            .as_ref()
+            .is_some_and(|sender| sender.send(command).is_ok())
+    }
+
+    fn groups(&self, command: groups::Command) {
+        // An ended bus drops the command, and whoever waits for its answer learns it that way.
+        if let Some(sender) = &self.threads.lock().groups {
+            let _ = sender.send(command);
+        }
+    }
+
+    fn end(&self, tidy: bool) {
+        let handles = {
+            let mut threads = self.threads.lock();
+            if let (Some(writer), false) = (&threads.writer, tidy) {
+                let _ = writer.send(writer::Command::Abandon);
+            }
+            if let Some(groups) = &threads.groups {
+                let _ = groups.send(groups::Command::Stop { tidy });
+            }
+            self.stop.store(true, Ordering::Release);
+            threads.writer = None;
+            threads.groups = None;
+            std::mem::take(&mut threads.handles)
+        };
+        for handle in handles {
+            let _ = handle.join();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.end(true);
+    }
+}
+
+fn watch_others(connection: &rusqlite::Connection, heads: &Heads, stop: &AtomicBool) {
+    let mut seen = 0_i64;
+    while !stop.load(Ordering::Acquire) {
+        let version = connection
+            .pragma_query_value(None, "data_version", |row| row.get(0))
+            .unwrap_or(seen);
+        if version != seen {
+            seen = version;
+            match schema::heads(connection) {
+                Ok(known) => heads.advance(&known),
+                Err(e) => {
+                    tracing::warn!(error = %e, "cannot see what other processes published");
+                    seen = 0;
+                }
+            }
+        }
+        std::thread::sleep(WATCH_EVERY);
+    }
+}
+
+#[async_trait]
+impl Bus for EmbeddedBus {
+    async fn publish(&self, topic: Topic, records: Vec<Record>) -> Result<(), PublishError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        if records.len() > PUBLISH_RECORDS_MAX {
+            return Err(PublishError::TooMany {
+                records: records.len(),
+            });
+        }
+        let mut bytes = 0;
+        for record in &records {
+            let size = bytes_of(record);
+            if size > RECORD_BYTES_MAX {
+                return Err(PublishError::TooLarge { bytes: size });
+            }
+            bytes += size;
+        }
+        let closed = || PublishError::Unavailable("it was closed".into());
+        // A call with more than all permits takes all of them and runs alone.
+        let units = (bytes / UNIT + 1).min(IN_FLIGHT_BYTES_MAX / UNIT);
+        let permit = self
+            .inner
+            .in_flight
+            .clone()
+            .acquire_many_owned(u32::try_from(units).unwrap_or(u32::MAX))
+            .await
+            .map_err(|_| closed())?;
+        let (reply, done) = oneshot::channel();
+        self.inner.write(writer::Command::Publish(Job {
+            topic,
+            records,
+            bytes,
+            reply,
+            permit,
+        }));
+        done.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    async fn subscribe(
+        &self,
+        topic: Topic,
+        group: &str,
+        start: Arc<dyn StartAt>,
+    ) -> Result<Box<dyn Consumer>, SubscribeError> {
+        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if group.is_empty() || group.len() > 100 || !group.chars().all(legal) {
+            return Err(SubscribeError::GroupName(group.to_owned()));
+        }
+        let reader = schema::open_reader(&self.inner.dir)
+            .map_err(|e| SubscribeError::Unavailable(e.to_string()))?;
+        let id = self.inner.next_id.fetch_add(1, Ordering::Relaxed);
+        let seat = Arc::new(Seat::new());
+        let membership = Membership {
+            id,
+            group: group.to_owned(),
+            seat: seat.clone(),
+            start,
+        };
+        self.inner.groups(groups::Command::Join {
+            id,
+            group: group.to_owned(),
+            topic,
+            partitions: self.inner.heads.partitions(topic),
+            seat,
+        });
+        Ok(Box::new(EmbeddedConsumer::new(
+            self.inner.clone(),
+            topic,
+            reader,
+            BTreeMap::new(),
+            Some(membership),
+        )))
+    }
+
+    async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
+        let unavailable = |e: String| SubscribeError::Unavailable(e);
+        let reader =
+            schema::open_reader(&self.inner.dir).map_err(|e| unavailable(e.to_string()))?;
+        let known = schema::heads(&reader).map_err(|e| unavailable(e.to_string()))?;
+        let positions = known
+            .into_iter()
+            .filter(|(t, _, _)| *t == topic)
+            .map(|(_, partition, next)| (partition, next))
+            .collect();
+        Ok(Box::new(EmbeddedConsumer::new(
+            self.inner.clone(),
+            topic,
+            reader,
+            positions,
+            None,
+        )))
+    }
+
+    async fn partitions(&self, topic: Topic) -> Result<u32, NotReady> {
+        Ok(self.inner.heads.partitions(topic))
+    }
+
+    async fn ready(&self) -> Result<(), NotReady> {
+        let (reply, done) = oneshot::channel();
+        self.inner.write(writer::Command::Probe(reply));
+        done.await
+            .unwrap_or_else(|_| Err(NotReady("it was closed".into())))
+    }
+}

@@ -1,0 +1,258 @@
+//! One member of a group, or a tail.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rusqlite::Connection;
+use tokio::sync::{oneshot, watch};
+
+use super::{Inner, groups::Command, headers, schema, seat::Seat};
+use crate::{CommitError, ConsumeError, Consumer, Delivery, Event, StartAt, Topic};
+
+/// Bytes of values in one batch; at least one record is delivered whatever its size.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+
+pub struct Membership {
+    pub id: u64,
+    pub group: String,
+    pub seat: Arc<Seat>,
+    pub start: Arc<dyn StartAt>,
+}
+
+pub struct EmbeddedConsumer {
+    inner: Arc<Inner>,
+    topic: Topic,
+    reader: Arc<Mutex<Connection>>,
+    /// Offset to read next, of each partition that is ours. Bounded by the topic's partitions.
+    positions: BTreeMap<u32, u64>,
+    /// The partition that is read first rises with every batch, so that a busy one cannot starve the others.
+    turn: u32,
+    grown: watch::Receiver<()>,
+    /// `None`: a tail.
+    membership: Option<Membership>,
+}
+
+impl EmbeddedConsumer {
+    pub fn new(
+        inner: Arc<Inner>,
+        topic: Topic,
+        reader: Connection,
+        positions: BTreeMap<u32, u64>,
+        membership: Option<Membership>,
+    ) -> EmbeddedConsumer {
+        EmbeddedConsumer {
+            grown: inner.heads.subscribe(topic),
+            inner,
+            topic,
+            reader: Arc::new(Mutex::new(reader)),
+            positions,
+            turn: 0,
+            membership,
+        }
+    }
+
+    fn revoked(&mut self) -> Option<Event> {
+        let membership = self.membership.as_ref()?;
+        let (partitions, released) = membership.seat.take_revoked();
+        if released {
+            self.inner.groups(Command::Released);
+        }
+        if partitions.is_empty() {
+            return None;
+        }
+        for partition in &partitions {
+            self.positions.remove(partition);
+        }
+        Some(Event::Revoked(partitions))
+    }
+
+    async fn assigned(&mut self) -> Result<Option<Event>, ConsumeError> {
+        let Some(membership) = self.membership.as_ref() else {
+            return Ok(None);
+        };
+        let gained = membership.seat.gained();
+        let mut starts = Vec::with_capacity(gained.len());
+        for partition in gained {
+            let start = match membership.start.next_offset(self.topic, partition).await? {
+                Some(offset) => offset,
+                None => self.committed(membership, partition).await?.unwrap_or(0),
+            };
+            starts.push((partition, start));
+        }
+        // No await from here on: a cancelled call has changed nothing, and the next one asks again.
+        let mut owned = Vec::with_capacity(starts.len());
+        for (partition, start) in starts {
+            if membership.seat.own(partition) {
+                self.positions.insert(partition, start);
+                owned.push(partition);
+            }
+        }
+        Ok((!owned.is_empty()).then_some(Event::Assigned(owned)))
+    }
+
+    async fn committed(
+        &self,
+        membership: &Membership,
+        partition: u32,
+    ) -> Result<Option<u64>, ConsumeError> {
+        let (reply, answer) = oneshot::channel();
+        self.inner.groups(Command::Committed {
+            group: membership.group.clone(),
+            topic: self.topic,
+            partition,
+            reply,
+        });
+        answer
+            .await
+            .unwrap_or_else(|_| Err("it was closed".into()))
+            .map_err(ConsumeError::Unavailable)
+    }
+
+    /// Reads what is there, without waiting. Positions move only once the records are in hand.
+    async fn batch(&mut self, max_records: usize) -> Result<Option<Event>, ConsumeError> {
+        let mut wanted: Vec<(u32, u64)> = self
+            .positions
+            .iter()
+            .filter(|(partition, position)| {
+                self.inner.heads.get(self.topic, **partition) > **position
+            })
+            .map(|(partition, position)| (*partition, *position))
+            .collect();
+        if wanted.is_empty() {
+            return Ok(None);
+        }
+        let first = usize::try_from(self.turn).unwrap_or(0) % wanted.len();
+        wanted.rotate_left(first);
+        let heads: Vec<u64> = wanted
+            .iter()
+            .map(|(partition, _)| self.inner.heads.get(self.topic, *partition))
+            .collect();
+        let reader = self.reader.clone();
+        let topic = self.topic;
+        let asked = wanted.clone();
+        let (deliveries, exhausted) =
+            tokio::task::spawn_blocking(move || read(&reader.lock(), topic, &asked, max_records))
+                .await
+                .map_err(|e| ConsumeError::Unavailable(e.to_string()))?
+                .map_err(|e| ConsumeError::Unavailable(e.to_string()))?;
+        self.turn = self.turn.wrapping_add(1);
+        // Of these partitions everything up to the head has been read, also where retention took the last records.
+        for ((partition, _), head) in wanted.iter().zip(&heads).take(exhausted) {
+            self.positions.insert(*partition, *head);
+        }
+        for delivery in &deliveries {
+            let position = self.positions.entry(delivery.partition).or_default();
+            *position = (*position).max(delivery.offset + 1);
+        }
+        Ok((!deliveries.is_empty()).then_some(Event::Batch(deliveries)))
+    }
+}
+
+#[async_trait]
+impl Consumer for EmbeddedConsumer {
+    async fn next(&mut self, max_records: usize) -> Result<Event, ConsumeError> {
+        let seat = self.membership.as_ref().map(|m| m.seat.clone());
+        let _waiting = seat.as_ref().map(|seat| seat.wait());
+        loop {
+            self.grown.mark_unchanged();
+            if let Some(event) = self.revoked() {
+                return Ok(event);
+            }
+            if let Some(event) = self.assigned().await? {
+                return Ok(event);
+            }
+            if let Some(event) = self.batch(max_records.max(1)).await? {
+                return Ok(event);
+            }
+            match &seat {
+                Some(seat) => tokio::select! {
+                    _ = self.grown.changed() => {}
+                    () = seat.changed.notified() => {}
+                },
+                None => {
+                    let _ = self.grown.changed().await;
+                }
+            }
+        }
+    }
+
+    async fn commit(&mut self, offsets: &[(u32, u64)]) -> Result<(), CommitError> {
+        let Some(membership) = &self.membership else {
+            return Ok(());
+        };
+        if offsets.is_empty() {
+            return Ok(());
+        }
+        let (reply, answer) = oneshot::channel();
+        self.inner.groups(Command::Commit {
+            id: membership.id,
+            offsets: offsets.to_vec(),
+            reply,
+        });
+        answer
+            .await
+            .unwrap_or_else(|_| Err(CommitError::Unavailable("it was closed".into())))
+    }
+
+    async fn lag(&mut self) -> Result<u64, ConsumeError> {
+        Ok(self
+            .positions
+            .iter()
+            .map(|(partition, position)| {
+                self.inner
+                    .heads
+                    .get(self.topic, *partition)
+                    .saturating_sub(*position)
+            })
+            .sum())
+    }
+}
+
+impl Drop for EmbeddedConsumer {
+    fn drop(&mut self) {
+        if let Some(membership) = &self.membership {
+            self.inner.groups(Command::Leave { id: membership.id });
+        }
+    }
+}
+
+/// Records of the wanted partitions in turn, until a bound is reached; and how many partitions were read to their end.
+fn read(
+    connection: &Connection,
+    topic: Topic,
+    wanted: &[(u32, u64)],
+    max_records: usize,
+) -> rusqlite::Result<(Vec<Delivery>, usize)> {
+    let mut deliveries = Vec::new();
+    let mut bytes = 0;
+    for (exhausted, (partition, position)) in wanted.iter().enumerate() {
+        let table = schema::table(topic, *partition);
+        let mut statement = connection.prepare_cached(&format!(
+            "SELECT offset, published_us, key, headers, value FROM {table} WHERE offset >= ?1 ORDER BY offset"
+        ))?;
+        let mut rows = statement.query([position])?;
+        while let Some(row) = rows.next()? {
+            let value = row.get_ref(4)?.as_blob()?;
+            bytes += value.len();
+            let headers = match row.get_ref(3)?.as_blob_or_null()? {
+                None => Vec::new(),
+                Some(blob) => headers::decode(blob).unwrap_or_default(),
+            };
+            deliveries.push(Delivery {
+                topic,
+                partition: *partition,
+                offset: row.get(0)?,
+                published_us: row.get(1)?,
+                key: row.get(2)?,
+                value: Bytes::copy_from_slice(value),
+                headers,
+            });
+            if deliveries.len() >= max_records || bytes >= BATCH_BYTES_MAX {
+                return Ok((deliveries, exhausted));
+            }
+        }
+    }
+    Ok((deliveries, wanted.len()))
+}

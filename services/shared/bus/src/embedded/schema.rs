@@ -1,0 +1,196 @@
+//! The two database files of the embedded bus and their versions.
+//!
+//! `bus.db` holds the records, one append-only table per partition with the offset as its rowid, and is synced on every commit.
+//! `bus-groups.db` holds who is a member, who holds which partition and what was committed. It is a file of its own so that
+//! heartbeats never wait for, nor delay, a publish; it is not synced on commit, because losing its last moments in a power cut
+//! only repeats deliveries.
+
+use std::{path::Path, time::Duration};
+
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+use thiserror::Error;
+
+use crate::Topic;
+
+pub const RECORDS_FILE: &str = "bus.db";
+pub const GROUPS_FILE: &str = "bus-groups.db";
+
+/// A writer of another process holds the lock for one commit; a longer wait means that it hangs, and is reported as an error.
+pub const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pages in the write-ahead log before the writer copies them into the database: 16 MiB.
+const CHECKPOINT_PAGES: u32 = 4096;
+
+const RECORDS_VERSION: i64 = 1;
+const GROUPS_VERSION: i64 = 1;
+
+#[derive(Debug, Error)]
+pub enum OpenError {
+    #[error("cannot use the data directory {path}: {reason}")]
+    Directory { path: String, reason: String },
+    #[error(
+        "{file} has schema version {found}; this program knows up to {known}: use a newer program"
+    )]
+    Newer {
+        file: &'static str,
+        found: i64,
+        known: i64,
+    },
+    #[error("{file}: {source}")]
+    Sqlite {
+        file: &'static str,
+        source: rusqlite::Error,
+    },
+}
+
+pub fn table(topic: Topic, partition: u32) -> String {
+    format!("records_{}_{partition}", topic.name().replace('-', "_"))
+}
+
+pub fn open_records(dir: &Path) -> Result<Connection, OpenError> {
+    open(dir, RECORDS_FILE, "FULL", RECORDS_VERSION, create_records)
+}
+
+pub fn open_groups(dir: &Path) -> Result<Connection, OpenError> {
+    open(dir, GROUPS_FILE, "NORMAL", GROUPS_VERSION, |connection| {
+        connection.execute_batch(
+            "CREATE TABLE members (grp TEXT NOT NULL, topic TEXT NOT NULL, member TEXT NOT NULL, instance TEXT NOT NULL,
+                 beat INTEGER NOT NULL, PRIMARY KEY (grp, topic, member)) WITHOUT ROWID;
+             CREATE TABLE leases (grp TEXT NOT NULL, topic TEXT NOT NULL, part INTEGER NOT NULL, member TEXT NOT NULL,
+                 PRIMARY KEY (grp, topic, part)) WITHOUT ROWID;
+             CREATE TABLE commits (grp TEXT NOT NULL, topic TEXT NOT NULL, part INTEGER NOT NULL, next_offset INTEGER NOT NULL,
+                 PRIMARY KEY (grp, topic, part)) WITHOUT ROWID;",
+        )
+    })
+}
+
+fn create_records(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(
+        "CREATE TABLE partitions (topic TEXT NOT NULL, part INTEGER NOT NULL, next_offset INTEGER NOT NULL,
+             end_bytes INTEGER NOT NULL, PRIMARY KEY (topic, part)) WITHOUT ROWID;
+         CREATE TABLE probe (id INTEGER PRIMARY KEY, count INTEGER NOT NULL);
+         INSERT INTO probe VALUES (1, 0);",
+    )?;
+    for topic in Topic::ALL {
+        for partition in 0..topic.default_partitions() {
+            let table = table(topic, partition);
+            // end_bytes: bytes of the partition since its beginning up to and with this record, so that retention by size
+            // needs no sum.
+            connection.execute_batch(&format!(
+                "CREATE TABLE {table} (offset INTEGER PRIMARY KEY, published_us INTEGER NOT NULL, end_bytes INTEGER NOT NULL,
+                     key TEXT NOT NULL, headers BLOB, value BLOB NOT NULL);"
+            ))?;
+            connection.execute(
+                "INSERT INTO partitions VALUES (?1, ?2, 0, 0)",
+                (topic.name(), partition),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn open(
+    dir: &Path,
+    file: &'static str,
+    synchronous: &str,
+    known: i64,
+    create: impl FnOnce(&Connection) -> rusqlite::Result<()>,
+) -> Result<Connection, OpenError> {
+    let sqlite = |source| OpenError::Sqlite { file, source };
+    let mut connection = Connection::open(dir.join(file)).map_err(sqlite)?;
+    configure(&connection, synchronous).map_err(sqlite)?;
+    let transaction = connection
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(sqlite)?;
+    let found: i64 = transaction
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(sqlite)?;
+    if found > known {
+        return Err(OpenError::Newer { file, found, known });
+    }
+    if found == 0 {
+        create(&transaction).map_err(sqlite)?;
+        transaction
+            .pragma_update(None, "user_version", known)
+            .map_err(sqlite)?;
+    }
+    transaction.commit().map_err(sqlite)?;
+    Ok(connection)
+}
+
+fn configure(connection: &Connection, synchronous: &str) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    // Two processes that open a new file at once both try to switch it to WAL, and SQLite does not apply the busy timeout to that.
+    let mut tries = 0;
+    loop {
+        let mode: rusqlite::Result<String> =
+            connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0));
+        match mode {
+            Ok(_) => break,
+            Err(e) if tries < 100 && is_busy(&e) => {
+                tries += 1;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    // The log file is cut back to this after a checkpoint.
+    connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
+    connection.set_prepared_statement_cache_capacity(128);
+    Ok(())
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked)
+    )
+}
+
+/// A connection that only reads records.
+pub fn open_reader(dir: &Path) -> Result<Connection, OpenError> {
+    let sqlite = |source| OpenError::Sqlite {
+        file: RECORDS_FILE,
+        source,
+    };
+    let connection = Connection::open(dir.join(RECORDS_FILE)).map_err(sqlite)?;
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
+    connection
+        .pragma_update(None, "query_only", true)
+        .map_err(sqlite)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
+/// `(topic, partition, next_offset)` of every partition.
+pub fn heads(connection: &Connection) -> rusqlite::Result<Vec<(Topic, u32, u64)>> {
+    let mut statement =
+        connection.prepare_cached("SELECT topic, part, next_offset FROM partitions")?;
+    let rows = statement.query_map([], |row| {
+        Ok((row.get::<_, String>(0)?, row.get(1)?, row.get(2)?))
+    })?;
+    let mut heads = Vec::new();
+    for row in rows {
+        let (name, partition, next) = row?;
+        // A topic of a newer program is none of ours.
+        if let Some(topic) = Topic::from_name(&name) {
+            heads.push((topic, partition, next));
+        }
+    }
+    Ok(heads)
+}
+
+pub fn committed(
+    connection: &Connection,
+    group: &str,
+    topic: Topic,
+    partition: u32,
+) -> rusqlite::Result<Option<u64>> {
+    connection
+        .prepare_cached(
+            "SELECT next_offset FROM commits WHERE grp = ?1 AND topic = ?2 AND part = ?3",
+        )?
+        .query_row((group, topic.name(), partition), |row| row.get(0))
+        .optional()
+}

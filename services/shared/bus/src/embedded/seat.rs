@@ -1,0 +1,174 @@
+//! What a consumer and the groups thread tell each other about the partitions of one member.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// A member that was asked for a partition and does not call `next` for this long loses it all the same.
+const GIVE_WITHIN: Duration = Duration::from_secs(5);
+/// A member that does not call `next` for this long loses all its partitions until it does.
+const POLL_WITHIN: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The lease is ours, the consumer does not know yet.
+    Gained,
+    /// The consumer reads it.
+    Owned,
+    /// Somebody else should have it; the consumer does not know yet.
+    AskedBack(Instant),
+    /// The consumer let go; the lease is to be deleted.
+    Released,
+}
+
+struct State {
+    /// Bounded by the partitions of the topic.
+    phases: BTreeMap<u32, Phase>,
+    /// Gone without the consumer's consent; it does not know yet.
+    lost: BTreeSet<u32>,
+    waiting: bool,
+    polled: Instant,
+}
+
+pub struct Seat {
+    state: Mutex<State>,
+    pub changed: Notify,
+}
+
+impl Seat {
+    pub fn new() -> Seat {
+        Seat {
+            state: Mutex::new(State {
+                phases: BTreeMap::new(),
+                lost: BTreeSet::new(),
+                waiting: false,
+                polled: Instant::now(),
+            }),
+            changed: Notify::new(),
+        }
+    }
+
+    // The consumer's side.
+
+    /// Marks that the consumer is in `next` until the guard is dropped.
+    pub fn wait(&self) -> Waiting<'_> {
+        self.state.lock().waiting = true;
+        Waiting(self)
+    }
+
+    /// Partitions to report as revoked; from here on they are not the consumer's. The flag tells that leases can be deleted.
+    pub fn take_revoked(&self) -> (Vec<u32>, bool) {
+        let mut state = self.state.lock();
+        let mut revoked = std::mem::take(&mut state.lost);
+        let mut released = false;
+        for (partition, phase) in &mut state.phases {
+            if let Phase::AskedBack(_) = phase {
+                *phase = Phase::Released;
+                released = true;
+                revoked.insert(*partition);
+            }
+        }
+        (revoked.into_iter().collect(), released)
+    }
+
+    pub fn gained(&self) -> Vec<u32> {
+        let state = self.state.lock();
+        state
+            .phases
+            .iter()
+            .filter(|(_, phase)| **phase == Phase::Gained)
+            .map(|(partition, _)| *partition)
+            .collect()
+    }
+
+    /// The consumer takes over; false when the partition has gone in between.
+    pub fn own(&self, partition: u32) -> bool {
+        match self.state.lock().phases.get_mut(&partition) {
+            Some(phase) if *phase == Phase::Gained => {
+                *phase = Phase::Owned;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    // The groups thread's side.
+
+    pub fn is_stuck(&self) -> bool {
+        let state = self.state.lock();
+        !state.waiting && state.polled.elapsed() > POLL_WITHIN
+    }
+
+    /// Leases to delete because the consumer let go or did not in time.
+    pub fn released(&self) -> Vec<u32> {
+        let state = self.state.lock();
+        state
+            .phases
+            .iter()
+            .filter(|(_, phase)| match phase {
+                Phase::Released => true,
+                Phase::AskedBack(since) => since.elapsed() > GIVE_WITHIN,
+                Phase::Gained | Phase::Owned => false,
+            })
+            .map(|(partition, _)| *partition)
+            .collect()
+    }
+
+    /// Of the partitions to give back, those that the consumer never saw: their leases can be deleted at once.
+    pub fn unseen(&self, give: &[u32]) -> Vec<u32> {
+        let state = self.state.lock();
+        give.iter()
+            .filter(|p| state.phases.get(p) == Some(&Phase::Gained))
+            .copied()
+            .collect()
+    }
+
+    /// After a committed turn: `held` are the leases of this member, `give` those of them that it should give back.
+    pub fn settle(&self, held: &BTreeSet<u32>, give: &[u32]) {
+        let mut state = self.state.lock();
+        let mut lost = BTreeSet::new();
+        state.phases.retain(|partition, phase| {
+            if held.contains(partition) {
+                return true;
+            }
+            if matches!(phase, Phase::Owned | Phase::AskedBack(_)) {
+                lost.insert(*partition);
+            }
+            false
+        });
+        let mut news = !lost.is_empty();
+        state.lost.append(&mut lost);
+        for partition in held {
+            let phase = state.phases.entry(*partition).or_insert_with(|| {
+                news = true;
+                Phase::Gained
+            });
+            match (*phase, give.contains(partition)) {
+                (Phase::Owned, true) => {
+                    *phase = Phase::AskedBack(Instant::now());
+                    news = true;
+                }
+                (Phase::AskedBack(_), false) => *phase = Phase::Owned,
+                _ => {}
+            }
+        }
+        drop(state);
+        if news {
+            self.changed.notify_one();
+        }
+    }
+}
+
+pub struct Waiting<'a>(&'a Seat);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.waiting = false;
+        state.polled = Instant::now();
+    }
+}

@@ -1,0 +1,287 @@
+//! The one thread of the process that writes records.
+//!
+//! Publishers hand over jobs; the thread takes all that wait, up to [`GROUP_BYTES_MAX`], writes them in one transaction, syncs
+//! once and answers all. So concurrent publishers share the cost of the sync, and none waits for more than the commit in
+//! progress and its own. Between commits it removes old records in small steps.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use rusqlite::Connection;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::{EmbeddedOptions, headers, heads::Heads, schema};
+use crate::{NotReady, PublishError, Record, Topic};
+
+/// Bytes in one transaction: what is beyond waits for the next. At least one job is taken whatever its size.
+const GROUP_BYTES_MAX: usize = 8 << 20;
+/// How often old records are looked for.
+const RETENTION_EVERY: Duration = Duration::from_secs(30);
+/// Records of one partition removed in one transaction, so that a publish waits for few milliseconds.
+const RETENTION_STEP: u32 = 500;
+
+pub enum Command {
+    Publish(Job),
+    Probe(oneshot::Sender<Result<(), NotReady>>),
+    /// Removes what is too old or too much, now; answers when nothing is left to remove.
+    Retain(oneshot::Sender<()>),
+    /// Ends the thread without finishing what is queued.
+    Abandon,
+}
+
+pub struct Job {
+    pub topic: Topic,
+    pub records: Vec<Record>,
+    pub bytes: usize,
+    pub reply: oneshot::Sender<Result<(), PublishError>>,
+    /// The job's part of the bytes that may be in flight; returned when it is dropped.
+    pub permit: OwnedSemaphorePermit,
+}
+
+pub struct Writer {
+    connection: Connection,
+    heads: Arc<Heads>,
+    options: EmbeddedOptions,
+    insert: BTreeMap<(Topic, u32), String>,
+}
+
+impl Writer {
+    pub fn new(connection: Connection, heads: Arc<Heads>, options: EmbeddedOptions) -> Writer {
+        let mut insert = BTreeMap::new();
+        for topic in Topic::ALL {
+            for partition in 0..heads.partitions(topic) {
+                let table = schema::table(topic, partition);
+                insert.insert(
+                    (topic, partition),
+                    format!("INSERT INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6)"),
+                );
+            }
+        }
+        Writer {
+            connection,
+            heads,
+            options,
+            insert,
+        }
+    }
+
+    /// Until every sender is gone and what they sent is written.
+    pub fn run(mut self, commands: &Receiver<Command>) {
+        let mut retain_at = Instant::now();
+        loop {
+            let wait = retain_at.saturating_duration_since(Instant::now());
+            let first = match commands.recv_timeout(wait) {
+                Ok(command) => Some(command),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let mut jobs = Vec::new();
+            let mut bytes = 0;
+            let mut next = first;
+            while let Some(command) = next {
+                match command {
+                    Command::Publish(job) => {
+                        bytes += job.bytes;
+                        jobs.push(job);
+                    }
+                    Command::Probe(reply) => {
+                        let _ = reply.send(self.probe().map_err(|e| NotReady(e.to_string())));
+                    }
+                    Command::Retain(reply) => {
+                        while self.retain() {}
+                        let _ = reply.send(());
+                    }
+                    Command::Abandon => return,
+                }
+                next = if bytes < GROUP_BYTES_MAX {
+                    commands.try_recv().ok()
+                } else {
+                    None
+                };
+            }
+            if !jobs.is_empty() {
+                self.publish(jobs);
+            }
+            if Instant::now() >= retain_at && !self.retain() {
+                retain_at = Instant::now() + RETENTION_EVERY;
+            }
+        }
+    }
+
+    fn publish(&mut self, jobs: Vec<Job>) {
+        let started = Instant::now();
+        let result = self.in_transaction(|this| this.insert(&jobs));
+        match result {
+            Ok(heads) => {
+                self.heads.advance(&heads);
+                metrics::histogram!("braid_bus_commit_seconds").record(started.elapsed());
+                for job in jobs {
+                    metrics::counter!("braid_bus_published_records_total", "topic" => job.topic.name())
+                        .increment(job.records.len() as u64);
+                    drop(job.permit);
+                    let _ = job.reply.send(Ok(()));
+                }
+            }
+            Err(e) => {
+                metrics::counter!("braid_bus_commit_errors_total").increment(1);
+                tracing::warn!(error = %e, "records were not written");
+                for job in jobs {
+                    let _ = job
+                        .reply
+                        .send(Err(PublishError::Unavailable(e.to_string())));
+                }
+            }
+        }
+    }
+
+    fn in_transaction<T>(
+        &mut self,
+        work: impl FnOnce(&Writer) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        self.connection.execute_batch("BEGIN IMMEDIATE")?;
+        let result = work(self).and_then(|value| {
+            self.connection.execute_batch("COMMIT")?;
+            Ok(value)
+        });
+        if result.is_err() && !self.connection.is_autocommit() {
+            let _ = self.connection.execute_batch("ROLLBACK");
+        }
+        result
+    }
+
+    /// Returns the new heads. Offsets come from the table, because other processes write to it too.
+    fn insert(&self, jobs: &[Job]) -> rusqlite::Result<Vec<(Topic, u32, u64)>> {
+        let now = now_us();
+        // (next offset, bytes so far) of the partitions touched.
+        let mut ends: BTreeMap<(Topic, u32), (u64, u64)> = BTreeMap::new();
+        for job in jobs {
+            let partitions = self.heads.partitions(job.topic);
+            for record in &job.records {
+                let partition = partition_of(&record.key, partitions);
+                let end = match ends.entry((job.topic, partition)) {
+                    std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+                    std::collections::btree_map::Entry::Vacant(entry) => {
+                        entry.insert(self.end(job.topic, partition)?)
+                    }
+                };
+                end.1 += bytes_of(record) as u64;
+                self.connection
+                    .prepare_cached(&self.insert[&(job.topic, partition)])?
+                    .execute((
+                        end.0,
+                        now,
+                        end.1,
+                        record.key.as_str(),
+                        headers::encode(&record.headers),
+                        record.value.as_ref(),
+                    ))?;
+                end.0 += 1;
+            }
+        }
+        let mut update = self.connection.prepare_cached(
+            "UPDATE partitions SET next_offset = ?3, end_bytes = ?4 WHERE topic = ?1 AND part = ?2",
+        )?;
+        let mut heads = Vec::with_capacity(ends.len());
+        for ((topic, partition), (next, bytes)) in ends {
+            update.execute((topic.name(), partition, next, bytes))?;
+            heads.push((topic, partition, next));
+        }
+        Ok(heads)
+    }
+
+    fn end(&self, topic: Topic, partition: u32) -> rusqlite::Result<(u64, u64)> {
+        self.connection
+            .prepare_cached(
+                "SELECT next_offset, end_bytes FROM partitions WHERE topic = ?1 AND part = ?2",
+            )?
+            .query_row((topic.name(), partition), |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })
+    }
+
+    fn probe(&mut self) -> rusqlite::Result<()> {
+        self.in_transaction(|this| {
+            this.connection
+                .execute("UPDATE probe SET count = count + 1", [])
+                .map(drop)
+        })
+    }
+
+    /// One step over all partitions; true when there is more to remove.
+    fn retain(&mut self) -> bool {
+        let mut more = false;
+        let partitions: Vec<(Topic, u32)> = self.insert.keys().copied().collect();
+        for (topic, partition) in partitions {
+            match self.retain_partition(topic, partition) {
+                Ok(0) => {}
+                Ok(removed) => {
+                    more |= removed >= u64::from(RETENTION_STEP);
+                    metrics::counter!("braid_bus_expired_records_total", "topic" => topic.name())
+                        .increment(removed);
+                }
+                Err(e) => {
+                    tracing::warn!(%topic, partition, error = %e, "old records were not removed")
+                }
+            }
+        }
+        more
+    }
+
+    fn retain_partition(&mut self, topic: Topic, partition: u32) -> rusqlite::Result<u64> {
+        let table = schema::table(topic, partition);
+        let oldest_us = now_us().saturating_sub(
+            i64::try_from(self.options.retention_age.as_micros()).unwrap_or(i64::MAX),
+        );
+        let (_, end_bytes) = self.end(topic, partition)?;
+        let least_bytes = end_bytes.saturating_sub(self.options.retention_bytes);
+        // Times and sizes rise with the offset, so what has to go is a prefix; the newest of it within one step decides.
+        let last: Option<u64> = self
+            .connection
+            .prepare_cached(&format!(
+                "SELECT max(offset) FROM (SELECT offset, published_us, end_bytes FROM {table} ORDER BY offset LIMIT {RETENTION_STEP})
+                 WHERE published_us < ?1 OR end_bytes <= ?2"
+            ))?
+            .query_row((oldest_us, least_bytes), |row| row.get(0))?;
+        let Some(last) = last else { return Ok(0) };
+        self.in_transaction(|this| {
+            this.connection
+                .prepare_cached(&format!("DELETE FROM {table} WHERE offset <= ?1"))?
+                .execute([last])
+                .map(|removed| removed as u64)
+        })
+    }
+}
+
+/// What a record counts against every bound of bytes.
+pub fn bytes_of(record: &Record) -> usize {
+    record.key.len()
+        + record.value.len()
+        + record
+            .headers
+            .iter()
+            .map(|(name, value)| name.len() + value.len() + 8)
+            .sum::<usize>()
+}
+
+/// FNV-1a, so that every process and version agrees.
+fn partition_of(key: &str, partitions: u32) -> u32 {
+    let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    // The high bits are the better mixed ones.
+    u32::try_from((hash >> 32) % u64::from(partitions.max(1))).unwrap_or(0)
+}
+
+fn now_us() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .ok()
+        .and_then(|d| i64::try_from(d.as_micros()).ok())
+        .unwrap_or(0)
+}

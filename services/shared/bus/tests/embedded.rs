@@ -1,0 +1,183 @@
+//! The embedded bus passes the suite, and what is its own: retention, death by `kill -9`, a newer schema.
+
+use std::{
+    collections::BTreeSet,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bus::{
+    Bus, EmbeddedBus, EmbeddedOptions, Event, Record, Topic,
+    conformance::{Harness, Process, join, next, number, numbered, publish, read},
+    embedded::OpenError,
+};
+use tempfile::TempDir;
+
+struct Embedded {
+    dir: TempDir,
+}
+
+impl Embedded {
+    fn new() -> Embedded {
+        Embedded {
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+}
+
+#[async_trait]
+impl Harness for Embedded {
+    async fn start(&self) -> Process {
+        let bus = Arc::new(EmbeddedBus::open(self.dir.path(), EmbeddedOptions::default()).unwrap());
+        Process {
+            bus: bus.clone(),
+            kill: Box::new(move || bus.abandon()),
+        }
+    }
+}
+
+bus::conformance_suite!(Embedded::new());
+
+#[tokio::test]
+async fn retention_by_size_keeps_the_newest() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EmbeddedOptions {
+        retention_bytes: 100_000,
+        ..EmbeddedOptions::default()
+    };
+    let embedded = Arc::new(EmbeddedBus::open(dir.path(), options).unwrap());
+    let bus: Arc<dyn Bus> = embedded.clone();
+    let payload = vec![1_u8; 1000];
+    for _ in 0..20 {
+        publish(
+            &bus,
+            Topic::DeadLetters,
+            vec![Record::new("k", payload.clone()); 100],
+        )
+        .await;
+    }
+    embedded.retain().await;
+    let mut consumer = join(&bus, Topic::DeadLetters, "late").await;
+    // 1001 bytes a record with its key.
+    let left = read(&mut consumer, 99).await;
+    assert_eq!(left.last().unwrap().offset, 1999, "the newest stays");
+    assert_eq!(left.first().unwrap().offset, 1901);
+    publish(&bus, Topic::DeadLetters, vec![numbered("k", 1)]).await;
+    let Event::Batch(batch) = next(&mut consumer).await else {
+        panic!()
+    };
+    assert_eq!(batch[0].offset, 2000, "an offset is never given twice");
+}
+
+#[tokio::test]
+async fn retention_by_age_empties_a_topic_and_readers_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EmbeddedOptions {
+        retention_age: Duration::ZERO,
+        ..EmbeddedOptions::default()
+    };
+    let embedded = Arc::new(EmbeddedBus::open(dir.path(), options).unwrap());
+    let bus: Arc<dyn Bus> = embedded.clone();
+    publish(
+        &bus,
+        Topic::Paths,
+        (0..50).map(|n| numbered("g", n)).collect(),
+    )
+    .await;
+    embedded.retain().await;
+    embedded.retain().await;
+    let mut consumer = join(&bus, Topic::Paths, "late").await;
+    let waiting = tokio::spawn(async move {
+        loop {
+            if let Event::Batch(batch) = next(&mut consumer).await {
+                return number(&batch[0]);
+            }
+        }
+    });
+    publish(&bus, Topic::Paths, vec![numbered("g", 50)]).await;
+    // The record may have expired before it was read: then the next one is seen.
+    let mut n = 50;
+    while !waiting.is_finished() {
+        n += 1;
+        publish(&bus, Topic::Paths, vec![numbered("g", n)]).await;
+    }
+    assert!((50..=n).contains(&waiting.await.unwrap()));
+}
+
+#[test]
+fn a_newer_schema_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(EmbeddedBus::open(dir.path(), EmbeddedOptions::default()).unwrap());
+    let connection = rusqlite::Connection::open(dir.path().join("bus.db")).unwrap();
+    connection.pragma_update(None, "user_version", 99).unwrap();
+    let refused = EmbeddedBus::open(dir.path(), EmbeddedOptions::default()).err();
+    assert!(matches!(refused, Some(OpenError::Newer { found: 99, .. })));
+}
+
+const CHILD: &str = "BUS_TEST_CHILD_DIR";
+
+/// Not a test by itself: the process that `kill_9_*` starts and kills. It publishes numbers and prints each when it is acknowledged.
+#[tokio::test]
+async fn child() {
+    let Some(dir) = std::env::var_os(CHILD) else {
+        return;
+    };
+    let bus: Arc<dyn Bus> =
+        Arc::new(EmbeddedBus::open(dir.as_ref(), EmbeddedOptions::default()).unwrap());
+    let mut consumer = join(&bus, Topic::Vitals, "group").await;
+    tokio::spawn(async move { while consumer.next(10).await.is_ok() {} });
+    for n in 0.. {
+        publish(
+            &bus,
+            Topic::Vitals,
+            vec![numbered(&format!("k{}", n % 7), n)],
+        )
+        .await;
+        println!("acknowledged {n}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_9_loses_nothing_acknowledged_and_frees_the_partitions_at_once() {
+    use std::io::{BufRead, BufReader};
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture"])
+        .env(CHILD, dir.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut acknowledged = BTreeSet::new();
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        if let Some((_, n)) = line.split_once("acknowledged ") {
+            acknowledged.insert(n.trim().parse::<u32>().unwrap());
+        }
+        if acknowledged.len() == 100 {
+            child.kill().unwrap();
+        }
+    }
+    child.wait().unwrap();
+    assert!(acknowledged.len() >= 100);
+
+    let bus: Arc<dyn Bus> =
+        Arc::new(EmbeddedBus::open(dir.path(), EmbeddedOptions::default()).unwrap());
+    let mut consumer = join(&bus, Topic::Vitals, "group").await;
+    let first = next(&mut consumer).await;
+    let Event::Assigned(partitions) = first else {
+        panic!("{first:?} instead of the dead process's partitions")
+    };
+    assert_eq!(
+        partitions.len(),
+        8,
+        "all of them, without waiting for its beat"
+    );
+    let mut got = BTreeSet::new();
+    while !got.is_superset(&acknowledged) {
+        if let Event::Batch(batch) = next(&mut consumer).await {
+            got.extend(batch.iter().map(number));
+        }
+    }
+}
