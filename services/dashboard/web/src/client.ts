@@ -1,0 +1,21 @@
+// The one client of the dashboard's QueryService; the browser adds the session cookie by itself.
+import { Code, ConnectError, createClient, type Client } from "@connectrpc/connect";
+import { createGrpcWebTransport } from "@connectrpc/connect-web";
+import { QueryService } from "./gen/braid/query/v1/query_pb";
+
+export type Query = Client<typeof QueryService>;
+
+export function connect(): Query {
+  return createClient(
+    QueryService,
+    createGrpcWebTransport({ baseUrl: window.location.origin, useBinaryFormat: true }),
+  );
+}
+
+export function isSignedOut(error: unknown): boolean {
+  return ConnectError.from(error).code === Code.Unauthenticated;
+}
+
+export function reason(error: unknown): string {
+  return ConnectError.from(error).rawMessage;
+}

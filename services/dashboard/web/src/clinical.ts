@@ -1,0 +1,133 @@
+// How metrics, scores and priorities are named and shown. Judging them is the server's work.
+import { Metric, Priority } from "./gen/braid/vitals/v1/vitals_pb";
+import { AlertState } from "./gen/braid/alerts/v1/alerts_pb";
+import { Risk, type News2 } from "./gen/braid/query/v1/query_pb";
+
+export interface MetricStyle {
+  readonly key: string;
+  readonly label: string;
+  readonly short: string;
+  readonly unit: string;
+  readonly decimals: number;
+  // Custom property of the colour.
+  readonly colour: string;
+  // The chart never zooms in further than this.
+  readonly spanMin: number;
+}
+
+const STYLES: Partial<Record<Metric, MetricStyle>> = {
+  [Metric.HEART_RATE]: { key: "heart-rate", label: "Heart rate", short: "HR", unit: "bpm", decimals: 0, colour: "--heart", spanMin: 30 },
+  [Metric.RESPIRATION_RATE]: { key: "respiration-rate", label: "Respiration", short: "RR", unit: "/min", decimals: 0, colour: "--respiration", spanMin: 10 },
+  [Metric.SPO2]: { key: "spo2", label: "SpO₂", short: "SpO₂", unit: "%", decimals: 0, colour: "--oxygen", spanMin: 8 },
+  [Metric.TEMPERATURE]: { key: "temperature", label: "Temperature", short: "Temp", unit: "°C", decimals: 1, colour: "--temperature", spanMin: 2 },
+  [Metric.SYSTOLIC_PRESSURE]: { key: "systolic-pressure", label: "Blood pressure", short: "BP", unit: "mmHg", decimals: 0, colour: "--pressure", spanMin: 60 },
+  [Metric.DIASTOLIC_PRESSURE]: { key: "diastolic-pressure", label: "Diastolic", short: "Dia", unit: "mmHg", decimals: 0, colour: "--pressure", spanMin: 60 },
+  [Metric.ACTIVITY]: { key: "activity", label: "Activity", short: "Act", unit: "g", decimals: 2, colour: "--activity", spanMin: 0.5 },
+  [Metric.ECG]: { key: "ecg", label: "ECG", short: "ECG", unit: "mV", decimals: 1, colour: "--heart", spanMin: 1.6 },
+  [Metric.CONSCIOUSNESS]: { key: "consciousness", label: "Consciousness", short: "ACVPU", unit: "", decimals: 0, colour: "--text", spanMin: 4 },
+  [Metric.SUPPLEMENTAL_OXYGEN]: { key: "supplemental-oxygen", label: "Supplemental oxygen", short: "O₂", unit: "", decimals: 0, colour: "--oxygen", spanMin: 1 },
+  [Metric.BATTERY]: { key: "battery", label: "Battery", short: "Bat", unit: "%", decimals: 0, colour: "--activity", spanMin: 20 },
+};
+
+export function styleOf(metric: Metric): MetricStyle {
+  return (
+    STYLES[metric] ?? { key: `metric-${metric}`, label: `Metric ${metric}`, short: `${metric}`, unit: "", decimals: 1, colour: "--text", spanMin: 1 }
+  );
+}
+
+const CONSCIOUSNESS = ["Alert", "New confusion", "Voice", "Pain", "Unresponsive"];
+
+export function show(metric: Metric, value: number | undefined): string {
+  if (value === undefined || !Number.isFinite(value)) return "–";
+  if (metric === Metric.CONSCIOUSNESS) return CONSCIOUSNESS[value] ?? "–";
+  if (metric === Metric.SUPPLEMENTAL_OXYGEN) return value > 0 ? "oxygen" : "room air";
+  return value.toFixed(styleOf(metric).decimals);
+}
+
+export interface PriorityStyle {
+  readonly key: "high" | "medium" | "low";
+  readonly label: string;
+  // IEC 60601-1-8 marks: nobody has to tell the priorities apart by colour alone.
+  readonly mark: string;
+}
+
+export function priorityOf(priority: Priority): PriorityStyle {
+  switch (priority) {
+    case Priority.HIGH:
+      return { key: "high", label: "High priority", mark: "!!!" };
+    case Priority.MEDIUM:
+      return { key: "medium", label: "Medium priority", mark: "!!" };
+    default:
+      return { key: "low", label: "Low priority", mark: "!" };
+  }
+}
+
+export function stateOf(state: AlertState): { readonly key: string; readonly label: string } {
+  switch (state) {
+    case AlertState.PENDING:
+      return { key: "pending", label: "Pending" };
+    case AlertState.ACTIVE:
+      return { key: "active", label: "Active" };
+    case AlertState.ACKNOWLEDGED:
+      return { key: "acknowledged", label: "Acknowledged" };
+    case AlertState.LATCHED:
+      return { key: "latched", label: "Ended, not acknowledged" };
+    default:
+      return { key: "resolved", label: "Resolved" };
+  }
+}
+
+// awaits tells whether somebody still has to look at an alert.
+export function awaits(state: AlertState): boolean {
+  return state === AlertState.ACTIVE || state === AlertState.LATCHED;
+}
+
+export interface ScoreStyle {
+  readonly text: string;
+  readonly risk: "low" | "low-medium" | "medium" | "high" | "unknown";
+  readonly partial: boolean;
+  // "partial: no temperature, consciousness", or what the risk is.
+  readonly explanation: string;
+}
+
+const RISKS: Record<Risk, readonly [ScoreStyle["risk"], string]> = {
+  [Risk.UNSPECIFIED]: ["unknown", "no score"],
+  [Risk.LOW]: ["low", "low risk"],
+  [Risk.LOW_MEDIUM]: ["low-medium", "low–medium risk"],
+  [Risk.MEDIUM]: ["medium", "medium risk"],
+  [Risk.HIGH]: ["high", "high risk"],
+};
+
+// Parameters of the score; with all of them missing there is no score to show.
+const NEWS2_PARAMETERS = 7;
+
+export function scoreOf(news2: News2 | undefined): ScoreStyle {
+  if (!news2 || news2.missing.length >= NEWS2_PARAMETERS) {
+    return { text: "–", risk: "unknown", partial: true, explanation: "No score: nothing measured recently" };
+  }
+  const [risk, name] = RISKS[news2.risk] ?? RISKS[Risk.UNSPECIFIED];
+  if (!news2.partial) return { text: String(news2.score), risk, partial: false, explanation: name };
+  const missing = news2.missing.map((metric) => styleOf(metric).label.toLowerCase()).join(", ");
+  return { text: String(news2.score), risk, partial: true, explanation: `partial: no ${missing || "complete set"}` };
+}
+
+export function seconds(timeUs: bigint): number {
+  return Number(timeUs) / 1e6;
+}
+
+export function age(secondsPassed: number): string {
+  const s = Math.max(0, secondsPassed);
+  if (s < 1.5) return "now";
+  if (s < 90) return `${Math.round(s)} s ago`;
+  if (s < 5400) return `${Math.round(s / 60)} min ago`;
+  return `${Math.round(s / 3600)} h ago`;
+}
+
+export function clock(timeS: number, withSeconds = true): string {
+  return new Date(timeS * 1000).toLocaleTimeString(undefined, {
+    hour: "2-digit",
+    minute: "2-digit",
+    ...(withSeconds ? { second: "2-digit" } : {}),
+    hour12: false,
+  });
+}

@@ -1,0 +1,151 @@
+// Boot: a session, or the sign-in form; then the ward with its one Watch stream.
+import "uplot/dist/uPlot.min.css";
+import "./style/base.css";
+import "./style/ward.css";
+import "./style/monitor.css";
+import "./style/side.css";
+import { connect, isSignedOut, reason } from "./client";
+import { Feed } from "./feed";
+import { Model } from "./model";
+import { current, exchange, mayAct, signOut, SignInError, type Session } from "./session";
+import { alertsView } from "./view/alerts";
+import { pathsView } from "./view/paths";
+import { patientView, TREND_METRICS, WINDOWS_S } from "./view/patient";
+import { shellView } from "./view/shell";
+import { signInView } from "./view/signin";
+import { applyTheme, theme } from "./view/theme";
+import { wardView } from "./view/ward";
+
+const TICK_MS = 500;
+// Links change by command line too.
+const LINKS_MS = 2_000;
+const SERIES_POINTS = 600;
+
+const page = document.getElementById("page") as HTMLElement;
+let teardown: () => void = () => {};
+
+function showSignIn(notice = ""): void {
+  teardown();
+  teardown = () => {};
+  signInView(page, notice, showWard);
+}
+
+function showWard(session: Session): void {
+  teardown();
+  const query = connect();
+  const model = new Model();
+  const act = mayAct(session);
+  let windowS: number = WINDOWS_S[0];
+
+  const guarded = async <T>(call: Promise<T>): Promise<T> => {
+    try {
+      return await call;
+    } catch (error) {
+      if (isSignedOut(error)) showSignIn("Your session has ended. Sign in again.");
+      throw new Error(reason(error));
+    }
+  };
+  const feed = new Feed(query, {
+    update(response) {
+      model.apply(response);
+      const worst = model.patients[0];
+      // Also when the address names somebody who is not on this ward.
+      if (worst && !model.patient()) select(worst.id);
+    },
+    opened() {
+      loadHistory(windowS);
+      query.listAlerts({ includeResolved: true, limit: 50 }).then(({ alerts }) => model.addAlerts(alerts), ignore);
+      const now = BigInt(Date.now()) * 1000n;
+      query.getPaths({ fromUs: now - 90_000_000n, toUs: now }).then(({ reports }) => model.addPaths(reports), ignore);
+      loadLinks();
+    },
+    connection(connection) {
+      model.connection = connection;
+      model.changed("connection");
+    },
+    signedOut: () => showSignIn("Your session has ended. Sign in again."),
+  });
+
+  const loadHistory = (nextS: number) => {
+    windowS = nextS;
+    const patient = model.selected;
+    if (patient === "") return;
+    const to = BigInt(Date.now()) * 1000n;
+    const fromUs = to - BigInt(windowS) * 1_000_000n;
+    query.getSeries({ patient, metrics: TREND_METRICS, fromUs, toUs: to, points: SERIES_POINTS }).then((history) => {
+      if (model.selected === patient) model.addHistory(history);
+    }, ignore);
+  };
+  const loadLinks = () => void query.listLinks({}).then(({ links }) => model.setLinks(links), ignore);
+  const select = (patient: string) => {
+    if (patient === model.selected) return;
+    history.replaceState(null, "", `#patient=${encodeURIComponent(patient)}`);
+    model.select(patient);
+    feed.watch(patient);
+  };
+
+  const ward = wardView(model, select);
+  const detail = patientView(model, loadHistory);
+  const alerts = alertsView(model, {
+    mayAct: act,
+    select,
+    async acknowledge(id, note) {
+      const { alert } = await guarded(query.acknowledgeAlert({ id, note }));
+      if (alert) model.addAlerts([alert]);
+    },
+  });
+  const paths = pathsView(model, {
+    mayAct: act,
+    async setLink(gateway, name, up) {
+      await guarded(query.setLink({ gateway, name, up }));
+      loadLinks();
+    },
+  });
+  const shell = shellView(model, session, { ward: ward.element, detail: detail.element, alerts: alerts.element, paths: paths.element }, () => {
+    void signOut().finally(() => showSignIn());
+  });
+  page.replaceChildren(shell.element);
+  feed.watch(wanted());
+  if (wanted() !== "") model.select(wanted());
+  const ticking = window.setInterval(() => {
+    ward.tick();
+    alerts.tick();
+    detail.draw();
+    paths.draw();
+    shell.tick();
+  }, TICK_MS);
+  const linking = window.setInterval(loadLinks, LINKS_MS);
+  teardown = () => {
+    window.clearInterval(ticking);
+    window.clearInterval(linking);
+    feed.stop();
+  };
+}
+
+// wanted is the patient that the address names.
+function wanted(): string {
+  return new URLSearchParams(window.location.hash.slice(1)).get("patient") ?? "";
+}
+
+// What is loaded beside the stream is asked for again when the stream reopens; the stream itself reports failures.
+function ignore(): void {}
+
+async function boot(): Promise<void> {
+  applyTheme(theme());
+  const address = new URL(window.location.href);
+  const code = address.searchParams.get("code");
+  if (code) {
+    // The code leaves the address bar before anything else can copy it.
+    address.searchParams.delete("code");
+    history.replaceState(null, "", address.pathname + address.hash);
+  }
+  try {
+    const session = (await current()) ?? (code ? await exchange(code) : null);
+    if (session) showWard(session);
+    else showSignIn();
+  } catch (error) {
+    showSignIn(error instanceof SignInError ? error.message : "The dashboard cannot be reached. Reload to try again.");
+  }
+}
+
+void boot();

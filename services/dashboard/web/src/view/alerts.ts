@@ -1,0 +1,101 @@
+// Alerts: those that await somebody first, each with an acknowledge button and room for a note.
+import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
+import { age, awaits, clock, priorityOf, seconds, stateOf } from "../clinical";
+import { AlertState, type Alert } from "../gen/braid/alerts/v1/alerts_pb";
+import type { Model } from "../model";
+
+// Resolved alerts shown below the open ones.
+const PAST_SHOWN = 8;
+const NOTE_LENGTH_MAX = 500;
+
+export interface AlertActions {
+  readonly mayAct: boolean;
+  acknowledge(id: string, note: string): Promise<void>;
+  select(patient: string): void;
+}
+
+export function alertsView(model: Model, actions: AlertActions): { element: HTMLElement; tick(): void } {
+  const open = h("ul", { class: "alerts" });
+  const past = h("ul", { class: "alerts past" });
+  const pastBlock = h("details", {}, h("summary", {}, "Resolved"), past);
+  const none = h("p", { class: "empty" }, "No open alerts.");
+  const count = h("span", { class: "dim" });
+  // Screen readers hear new alerts without the page taking the focus away.
+  const announce = h("p", { class: "visually-hidden", role: "status", "aria-live": "assertive" });
+  const element = h("section", { class: "panel alerts-panel", "aria-label": "Alerts" }, h("header", {}, h("h2", {}, "Alerts"), count), announce, open, none, pastBlock);
+  const openRows = new KeyedList<Alert>(open, (alert) => alert.id, (alert) => alertRow(model, alert, actions));
+  const pastRows = new KeyedList<Alert>(past, (alert) => alert.id, (alert) => alertRow(model, alert, actions));
+  const announced = new Set<string>();
+
+  const update = () => {
+    const alerts = model.openAlerts();
+    openRows.update(alerts);
+    const resolved = model.pastAlerts(PAST_SHOWN);
+    pastRows.update(resolved);
+    pastBlock.hidden = resolved.length === 0;
+    none.hidden = alerts.length > 0;
+    const waiting = alerts.filter((alert) => awaits(alert.state)).length;
+    setText(count, waiting > 0 ? `${waiting} to acknowledge` : "");
+    for (const alert of alerts) {
+      if (!awaits(alert.state) || announced.has(alert.id)) continue;
+      announced.add(alert.id);
+      setText(announce, `${priorityOf(alert.priority).label}: ${alert.summary}`);
+    }
+    for (const id of announced) if (!model.alerts.has(id)) announced.delete(id);
+  };
+  model.on("alerts", update);
+  model.on("ward", update);
+  update();
+  return { element, tick: update };
+}
+
+function alertRow(model: Model, first: Alert, actions: AlertActions): Row<Alert> {
+  let alert = first;
+  const mark = h("span", { class: "chip" });
+  const summary = h("p", { class: "summary" });
+  const who = h("button", { class: "link", type: "button", onclick: () => actions.select(alert.patient) });
+  const when = h("span", { class: "dim" });
+  const by = h("p", { class: "by dim" });
+  const note = h("input", { type: "text", maxlength: NOTE_LENGTH_MAX, placeholder: "Note (optional)", "aria-label": "Note" });
+  const failure = h("p", { class: "message", role: "alert" });
+  const confirm = h("button", { type: "submit", class: "primary" }, "Acknowledge");
+  const form = h(
+    "form",
+    {
+      class: "acknowledge",
+      onsubmit: (event) => {
+        event.preventDefault();
+        confirm.disabled = true;
+        setText(failure, "");
+        actions
+          .acknowledge(alert.id, note.value.trim())
+          .catch((error: unknown) => setText(failure, error instanceof Error ? error.message : "It was not acknowledged."))
+          .finally(() => (confirm.disabled = false));
+      },
+    },
+    note,
+    confirm,
+    failure,
+  );
+  const element = h("li", { class: "alert", "data-alert": first.id }, mark, h("div", { class: "grow" }, summary, h("p", { class: "meta" }, who, when), by, form));
+  return {
+    element,
+    update(next) {
+      alert = next;
+      const priority = priorityOf(alert.priority);
+      const state = stateOf(alert.state);
+      setAttribute(element, "data-priority", priority.key);
+      setAttribute(element, "data-state", state.key);
+      setText(mark, priority.mark);
+      setAttribute(mark, "data-priority", priority.key);
+      setAttribute(mark, "aria-label", priority.label);
+      setText(summary, alert.summary || alert.rule);
+      setText(who, model.patients.find((patient) => patient.id === alert.patient)?.name || alert.patient);
+      const sinceS = seconds(alert.sinceUs);
+      setText(when, ` · ${state.label.toLowerCase()} · since ${clock(sinceS)} (${age(Date.now() / 1000 - sinceS)})`);
+      setText(by, alert.acknowledgedBy ? `${alert.acknowledgedBy}${alert.note ? `: “${alert.note}”` : ""}` : "");
+      by.hidden = !alert.acknowledgedBy;
+      form.hidden = !actions.mayAct || !awaits(alert.state) || alert.state === AlertState.RESOLVED;
+    },
+  };
+}

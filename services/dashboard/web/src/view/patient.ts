@@ -1,0 +1,162 @@
+// The selected patient: score, ECG strip, and a row per vital with its trend and its present value.
+import { h, setAttribute, setText } from "../dom";
+import { age, clock, scoreOf, seconds, show, styleOf } from "../clinical";
+import { Metric } from "../gen/braid/vitals/v1/vitals_pb";
+import type { Model } from "../model";
+import { TrendChart } from "./chart";
+import { Sweep } from "./sweep";
+import { onTheme } from "./theme";
+
+export const WINDOWS_S = [300, 1800, 14_400] as const;
+const WINDOW_NAMES = ["5 min", "30 min", "4 h"] as const;
+const ROWS: readonly (readonly Metric[])[] = [
+  [Metric.HEART_RATE],
+  [Metric.RESPIRATION_RATE],
+  [Metric.SPO2],
+  [Metric.SYSTOLIC_PRESSURE, Metric.DIASTOLIC_PRESSURE],
+  [Metric.TEMPERATURE],
+  [Metric.ACTIVITY],
+];
+
+const FACTS = [Metric.CONSCIOUSNESS, Metric.SUPPLEMENTAL_OXYGEN, Metric.BATTERY] as const;
+export const TREND_METRICS: Metric[] = ROWS.flat();
+
+export interface PatientView {
+  readonly element: HTMLElement;
+  // draw is called twice a second: the window moves on even when nothing arrives.
+  draw(): void;
+}
+
+export function patientView(model: Model, loadHistory: (windowS: number) => void): PatientView {
+  let windowS: number = WINDOWS_S[0];
+  const title = h("h2", {});
+  const subtitle = h("span");
+  const score = h("span", { class: "score big" });
+  const scoreText = h("p", { class: "score-text" });
+  const state = h("span");
+  const windows = h(
+    "div",
+    { class: "segmented", role: "group", "aria-label": "Time shown" },
+    ...WINDOWS_S.map((s, i) =>
+      h(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": s === windowS ? "true" : "false",
+          onclick: (event) => {
+            windowS = s;
+            windows.querySelectorAll("button").forEach((b) => setAttribute(b, "aria-pressed", b === event.currentTarget ? "true" : "false"));
+            loadHistory(s);
+            draw();
+          },
+        },
+        WINDOW_NAMES[i] ?? "",
+      ),
+    ),
+  );
+
+  const strip = h("div", { class: "strip", role: "img", "aria-label": "Electrocardiogram, live" });
+  const ecgRow = h("div", { class: "ecg" }, h("span", { class: "strip-label" }, "ECG"), strip);
+  const rows = ROWS.map((metrics) => vitalRow(model, metrics));
+  const body = h("div", { class: "monitor" }, ecgRow, ...rows.map((row) => row.element));
+  const empty = h("p", { class: "empty" }, "Select a patient to see live vitals.");
+  const head = h(
+    "header",
+    { class: "patient-head" },
+    score,
+    h("div", { class: "grow" }, title, scoreText, h("p", { class: "about dim" }, subtitle, state)),
+    windows,
+  );
+  const element = h("section", { class: "panel detail", "aria-label": "Selected patient", id: "detail", tabindex: "-1" }, head, body, empty);
+
+  const sweep = new Sweep(strip, model.ecg);
+  let shown = "";
+
+  const values = () => {
+    const patient = model.patient();
+    const selected = model.selected !== "";
+    head.hidden = body.hidden = !selected;
+    empty.hidden = selected;
+    if (model.selected !== shown) {
+      shown = model.selected;
+      sweep.clear();
+    }
+    if (!selected) return;
+    setText(title, patient?.name || model.selected);
+    const seen = patient ? seconds(patient.lastSeenUs) : 0;
+    setText(subtitle, `${model.selected}${patient?.gateway ? ` · gateway ${patient.gateway}` : ""}${seen > 0 ? ` · last sample ${clock(seen)}` : ""}`);
+    const news2 = scoreOf(patient?.news2);
+    setText(score, news2.text);
+    setAttribute(score, "data-risk", news2.risk);
+    setAttribute(score, "data-partial", news2.partial);
+    setText(scoreText, `NEWS2 · ${news2.explanation}${patient?.news2?.redParameter ? " · one parameter scores 3" : ""}`);
+    const facts = FACTS.flatMap((metric) => {
+      const value = model.series.get(metric)?.last?.value ?? patient?.latest.find((vital) => vital.metric === metric)?.value;
+      if (value === undefined) return [];
+      return metric === Metric.BATTERY ? `battery ${show(metric, value)} %` : show(metric, value);
+    });
+    setText(state, facts.map((fact) => ` · ${fact}`).join(""));
+    rows.forEach((row) => row.values());
+  };
+  const draw = () => {
+    values();
+    if (model.selected === "") return;
+    const now = Date.now() / 1000;
+    rows.forEach((row) => row.draw(now - windowS, now));
+  };
+  model.on("samples", values);
+  model.on("ward", values);
+  onTheme(() => {
+    sweep.rebuild();
+    rows.forEach((row) => row.rebuild());
+    draw();
+  });
+  return { element, draw };
+}
+
+interface VitalRow {
+  readonly element: HTMLElement;
+  values(): void;
+  draw(fromS: number, toS: number): void;
+  rebuild(): void;
+}
+
+function vitalRow(model: Model, metrics: readonly Metric[]): VitalRow {
+  const first = metrics[0] ?? Metric.UNSPECIFIED;
+  const style = styleOf(first);
+  const value = h("span", { class: "value" }, "–");
+  const note = h("span", { class: "note" });
+  const host = h("div", { class: "trend", role: "img", "aria-label": `${style.label}, trend` });
+  const reading = h(
+    "div",
+    { class: "reading", "data-metric": style.key },
+    h("span", { class: "label" }, style.label, " ", h("small", {}, style.unit)),
+    value,
+    note,
+  );
+  const element = h("div", { class: `vital ${style.key}` }, host, reading);
+  const chart = new TrendChart(host, metrics.map((metric) => styleOf(metric).colour), style.spanMin, style.decimals);
+  return {
+    element,
+    values() {
+      const series = model.of(first);
+      const last = series.last;
+      // The ward's snapshot shows a value before the first live sample has come.
+      const known = model.patient()?.latest.find((vital) => vital.metric === first);
+      const timeS = Math.max(last?.timeS ?? 0, known ? seconds(known.timeUs) : 0);
+      const text = metrics
+        .map((metric) => show(metric, model.of(metric).last?.value ?? model.patient()?.latest.find((vital) => vital.metric === metric)?.value))
+        .join("/");
+      setText(value, text);
+      setAttribute(reading, "data-time", timeS > 0 ? timeS.toFixed(3) : null);
+      const passed = Date.now() / 1000 - timeS;
+      const stale = timeS > 0 && passed > Math.max(10, series.holeThresholdS() * 2);
+      setAttribute(element, "data-stale", stale);
+      setText(note, timeS === 0 ? "not measured" : stale ? age(passed) : "");
+    },
+    draw(fromS, toS) {
+      chart.update(metrics.map((metric) => model.of(metric)), metrics.flatMap((metric) => model.droppedHoles(metric)), fromS, toS);
+    },
+    rebuild: () => chart.rebuild(),
+  };
+}

@@ -1,0 +1,75 @@
+// The frame around the panels: brand, state of the connection, waiting alerts, theme and signing out.
+import { h, setAttribute, setText } from "../dom";
+import { awaits, priorityOf } from "../clinical";
+import type { Model } from "../model";
+import type { Session } from "../session";
+import { applyTheme, theme, type Theme } from "./theme";
+import { brandMark } from "./signin";
+
+// Samples older than this by arrival make "live" untrue for the selected patient.
+const SAMPLE_SILENT_MS = 8_000;
+const NEXT: Record<Theme, Theme> = { auto: "dark", dark: "light", light: "auto" };
+
+export function shellView(
+  model: Model,
+  session: Session,
+  panels: { ward: HTMLElement; detail: HTMLElement; alerts: HTMLElement; paths: HTMLElement },
+  signOut: () => void,
+): { element: HTMLElement; tick(): void } {
+  const dot = h("span", { class: "dot" });
+  const text = h("span", {});
+  const connection = h("div", { class: "connection", role: "status", id: "connection" }, dot, text);
+  const alarm = h("a", { class: "alarm", href: "#alerts" });
+  const themeButton = h("button", {
+    type: "button",
+    class: "quiet",
+    onclick: () => {
+      applyTheme(NEXT[theme()]);
+      showTheme();
+    },
+  });
+  const showTheme = () => setText(themeButton, { auto: "Theme: auto", dark: "Theme: dark", light: "Theme: light" }[theme()]);
+  showTheme();
+  panels.alerts.id = "alerts";
+  const element = h(
+    "div",
+    { class: "shell" },
+    h("a", { class: "skip", href: "#detail" }, "Skip to the selected patient"),
+    h(
+      "header",
+      { class: "top" },
+      h("h1", { class: "brand" }, brandMark(), "Braid"),
+      connection,
+      alarm,
+      h("span", { class: "grow" }),
+      themeButton,
+      h("span", { class: "person" }, session.name, h("small", {}, session.role)),
+      h("button", { type: "button", class: "quiet", onclick: signOut }, "Sign out"),
+    ),
+    h("main", { class: "columns" }, panels.ward, panels.detail, h("div", { class: "side" }, panels.alerts, panels.paths)),
+    h("footer", { class: "dim fine" }, "Braid is not a certified medical device."),
+  );
+
+  const tick = () => {
+    const c = model.connection;
+    const silentMs = performance.now() - model.sampleAtMs;
+    const silent = c.state === "live" && model.selected !== "" && model.sampleAtMs > 0 && silentMs > SAMPLE_SILENT_MS;
+    setAttribute(connection, "data-state", silent ? "silent" : c.state);
+    if (c.state === "live") setText(text, silent ? `No samples for ${Math.round(silentMs / 1000)} s` : "Live");
+    else if (c.state === "connecting") setText(text, "Connecting…");
+    else setText(text, `Connection lost: ${c.why}. Retrying in ${Math.max(1, Math.ceil((c.retryAtMs - Date.now()) / 1000))} s`);
+
+    const waiting = model.openAlerts().filter((alert) => awaits(alert.state));
+    alarm.hidden = waiting.length === 0;
+    const worst = waiting[0];
+    if (worst) {
+      const priority = priorityOf(worst.priority);
+      setAttribute(alarm, "data-priority", priority.key);
+      setText(alarm, `${priority.mark} ${waiting.length} ${waiting.length === 1 ? "alert" : "alerts"} to acknowledge`);
+      document.title = `(${waiting.length}) Braid`;
+    } else document.title = "Braid";
+  };
+  model.on("connection", tick);
+  model.on("alerts", tick);
+  return { element, tick };
+}

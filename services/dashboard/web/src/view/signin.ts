@@ -1,0 +1,60 @@
+// The sign-in form.
+import { h, setText } from "../dom";
+import { signIn, SignInError, type Session } from "../session";
+
+export function signInView(host: HTMLElement, notice: string, done: (session: Session) => void): void {
+  const name = h("input", { id: "name", name: "username", autocomplete: "username", required: true, value: "admin", spellcheck: "false" });
+  const password = h("input", { id: "password", name: "password", type: "password", autocomplete: "current-password", required: true });
+  const button = h("button", { type: "submit", class: "primary" }, "Sign in");
+  const message = h("p", { class: "message", role: "alert" }, notice);
+  const submit = async (event: Event) => {
+    event.preventDefault();
+    button.disabled = true;
+    setText(message, "");
+    try {
+      done(await signIn(name.value.trim(), password.value));
+    } catch (error) {
+      setText(message, error instanceof SignInError ? error.message : "Signing in failed.");
+      password.select();
+    } finally {
+      button.disabled = false;
+    }
+  };
+  host.replaceChildren(
+    h(
+      "main",
+      { class: "signin" },
+      h(
+        "form",
+        { class: "card", onsubmit: (event) => void submit(event) },
+        h("h1", { class: "brand" }, brandMark(), "Braid"),
+        h("p", { class: "dim" }, "Sign in to see the ward."),
+        h("label", { for: "name" }, "Name"),
+        name,
+        h("label", { for: "password" }, "Password"),
+        password,
+        message,
+        button,
+      ),
+      h("p", { class: "dim fine" }, "Braid is not a certified medical device."),
+    ),
+  );
+  (name.value === "" ? name : password).focus();
+}
+
+export function brandMark(): SVGElement {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", "0 0 32 32");
+  svg.setAttribute("class", "mark");
+  svg.setAttribute("aria-hidden", "true");
+  for (const [d, strand] of [
+    ["M3 10c6 0 8 12 14 12s6-12 12-12", "a"],
+    ["M3 22c6 0 8-12 14-12s6 12 12 12", "b"],
+  ] as const) {
+    const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+    path.setAttribute("d", d);
+    path.setAttribute("class", `strand-${strand}`);
+    svg.append(path);
+  }
+  return svg;
+}

@@ -1,0 +1,90 @@
+// The ward: a card per patient, worst first.
+import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
+import { age, priorityOf, scoreOf, seconds, show, styleOf } from "../clinical";
+import { Metric, Priority } from "../gen/braid/vitals/v1/vitals_pb";
+import type { Patient } from "../gen/braid/query/v1/query_pb";
+import type { Model } from "../model";
+
+// A patient without a sample for this long is shown as silent.
+const SILENT_S = 15;
+const BRIEF = [Metric.HEART_RATE, Metric.RESPIRATION_RATE, Metric.SPO2, Metric.TEMPERATURE, Metric.SYSTOLIC_PRESSURE] as const;
+
+export function wardView(model: Model, select: (patient: string) => void): { element: HTMLElement; tick(): void } {
+  const list = h("div", { class: "patients", role: "group", "aria-label": "Patients, worst first" });
+  const count = h("span", { class: "dim" });
+  const empty = h("p", { class: "empty" }, "Waiting for the first sample.");
+  const element = h("section", { class: "panel ward", "aria-label": "Ward" }, h("header", {}, h("h2", {}, "Ward"), count), list, empty);
+  const rows = new KeyedList<Patient>(list, (patient) => patient.id, (patient) => card(model, patient.id, select));
+
+  list.addEventListener("keydown", (event) => {
+    const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
+    if (step === 0) return;
+    const buttons = [...list.querySelectorAll("button")];
+    const at = buttons.indexOf(document.activeElement as HTMLButtonElement);
+    buttons[Math.max(0, Math.min(buttons.length - 1, at + step))]?.focus();
+    event.preventDefault();
+  });
+
+  const update = () => {
+    rows.update(model.patients);
+    empty.hidden = model.patients.length > 0;
+    setText(count, model.patients.length === 0 ? "" : `${model.patients.length}, worst first`);
+  };
+  model.on("ward", update);
+  update();
+  return { element, tick: update };
+}
+
+function card(model: Model, id: string, select: (patient: string) => void): Row<Patient> {
+  const score = h("span", { class: "score" });
+  const name = h("span", { class: "name" });
+  const why = h("span", { class: "why" });
+  const alerts = h("span", { class: "chip" });
+  const values = BRIEF.map((metric) => ({
+    metric,
+    value: h("b"),
+  }));
+  const brief = h(
+    "span",
+    { class: "brief" },
+    ...values.map(({ metric, value }) => h("span", { class: `v ${styleOf(metric).key}` }, h("i", {}, styleOf(metric).short), value)),
+  );
+  const element = h(
+    "button",
+    { class: "patient", type: "button", "data-patient": id, onclick: () => select(id) },
+    score,
+    h("span", { class: "who" }, name, why),
+    alerts,
+    brief,
+  );
+  return {
+    element,
+    update(patient) {
+      const shown = scoreOf(patient.news2);
+      setText(score, shown.text);
+      setAttribute(score, "data-risk", shown.risk);
+      setAttribute(score, "data-partial", shown.partial);
+      setAttribute(score, "aria-label", `NEWS2 ${shown.text}, ${shown.explanation}`);
+      setText(name, patient.name || patient.id);
+      const seen = seconds(patient.lastSeenUs);
+      const silentFor = seen > 0 ? Date.now() / 1000 - seen : Infinity;
+      const silent = silentFor > SILENT_S;
+      setAttribute(element, "data-silent", silent);
+      setText(why, silent ? `silent, last seen ${Number.isFinite(silentFor) ? age(silentFor) : "never"}` : shown.explanation);
+      setAttribute(element, "aria-current", patient.id === model.selected ? "true" : null);
+      const priority = priorityOf(patient.worstPriority);
+      alerts.hidden = patient.activeAlerts === 0 || patient.worstPriority === Priority.UNSPECIFIED;
+      setAttribute(alerts, "data-priority", priority.key);
+      setText(alerts, `${priority.mark} ${patient.activeAlerts}`);
+      setAttribute(alerts, "aria-label", `${patient.activeAlerts} alerts, worst: ${priority.label}`);
+      for (const { metric, value } of values) {
+        const latest = patient.latest.find((vital) => vital.metric === metric);
+        let text = show(metric, latest?.value);
+        if (metric === Metric.SYSTOLIC_PRESSURE) {
+          text += `/${show(Metric.DIASTOLIC_PRESSURE, patient.latest.find((vital) => vital.metric === Metric.DIASTOLIC_PRESSURE)?.value)}`;
+        }
+        setText(value, text);
+      }
+    },
+  };
+}

@@ -1,0 +1,15 @@
+import { defineConfig } from "vite";
+
+// Names of built files carry a hash of their content: the server lets browsers keep them for ever.
+export default defineConfig({
+  base: "/",
+  build: {
+    outDir: "dist",
+    emptyOutDir: true,
+    target: "es2022",
+    modulePreload: { polyfill: false },
+    assetsInlineLimit: 0,
+    sourcemap: false,
+    reportCompressedSize: false,
+  },
+});
