@@ -19,8 +19,8 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{self, RecvTimeoutError},
     },
     thread::JoinHandle,
     time::Duration,
@@ -79,13 +79,14 @@ struct Inner {
     heads: Arc<Heads>,
     in_flight: Arc<Semaphore>,
     next_id: AtomicU64,
-    stop: Arc<AtomicBool>,
     threads: Mutex<Threads>,
 }
 
 struct Threads {
     writer: Option<mpsc::Sender<writer::Command>>,
     groups: Option<mpsc::Sender<groups::Command>>,
+    /// Nothing is sent: dropping it ends the thread.
+    watcher: Option<mpsc::Sender<()>>,
     handles: Vec<JoinHandle<()>>,
 }
 
@@ -106,10 +107,10 @@ impl EmbeddedBus {
             source,
         })?;
         let heads = Arc::new(Heads::new(&known));
-        let stop = Arc::new(AtomicBool::new(false));
 
         let (writer, writer_commands) = mpsc::channel();
         let (groups, group_commands) = mpsc::channel();
+        let (watcher, stopped) = mpsc::channel();
         let record_writer = Writer::new(records, heads.clone(), options);
         let keeper = Groups::new(group_tables, instance);
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
@@ -125,8 +126,8 @@ impl EmbeddedBus {
             )?,
             spawn("bus-groups", Box::new(move || keeper.run(&group_commands)))?,
             spawn("bus-watcher", {
-                let (heads, stop) = (heads.clone(), stop.clone());
-                Box::new(move || watch_others(&watch, &heads, &stop))
+                let heads = heads.clone();
+                Box::new(move || watch_others(&watch, &heads, &stopped))
             })?,
         ];
         Ok(EmbeddedBus {
@@ -135,10 +136,10 @@ impl EmbeddedBus {
                 heads,
                 in_flight: Arc::new(Semaphore::new(IN_FLIGHT_BYTES_MAX / UNIT)),
                 next_id: AtomicU64::new(0),
-                stop,
                 threads: Mutex::new(Threads {
                     writer: Some(writer),
                     groups: Some(groups),
+                    watcher: Some(watcher),
                     handles,
                 }),
             }),
@@ -185,7 +186,7 @@ impl Inner {
             if let Some(groups) = &threads.groups {
                 let _ = groups.send(groups::Command::Stop { tidy });
             }
-            self.stop.store(true, Ordering::Release);
+            threads.watcher = None;
             threads.writer = None;
             threads.groups = None;
             std::mem::take(&mut threads.handles)
@@ -202,9 +203,9 @@ impl Drop for Inner {
     }
 }
 
-fn watch_others(connection: &rusqlite::Connection, heads: &Heads, stop: &AtomicBool) {
+fn watch_others(connection: &rusqlite::Connection, heads: &Heads, stopped: &mpsc::Receiver<()>) {
     let mut seen = 0_i64;
-    while !stop.load(Ordering::Acquire) {
+    while stopped.recv_timeout(WATCH_EVERY) == Err(RecvTimeoutError::Timeout) {
         let version = connection
             .pragma_query_value(None, "data_version", |row| row.get(0))
             .unwrap_or(seen);
@@ -218,7 +219,6 @@ fn watch_others(connection: &rusqlite::Connection, heads: &Heads, stop: &AtomicB
                 }
             }
         }
-        std::thread::sleep(WATCH_EVERY);
     }
 }
 

@@ -117,6 +117,10 @@ fn open(
     Ok(connection)
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "opening is documented as blocking, and SQLite offers nothing to wait on here"
+)]
 fn configure(connection: &Connection, synchronous: &str) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     // Two processes that open a new file at once both try to switch it to WAL, and SQLite does not apply the busy timeout to that.
