@@ -28,7 +28,8 @@ pub async fn start(
     contexts: Vec<Context>,
 ) -> Result<SocketAddr, ConfigError> {
     let listener = crate::grpc::bind(address, flag).await?;
-    let failed = |error: std::io::Error| ConfigError::new(flag, error.to_string(), "--admin 127.0.0.1:9101");
+    let failed =
+        |error: std::io::Error| ConfigError::new(flag, error.to_string(), "--admin 127.0.0.1:9101");
     let bound = listener.local_addr().map_err(failed)?;
     let listener = listener.into_std().map_err(failed)?;
 
@@ -52,7 +53,10 @@ async fn beat(handle: ProgressHandle) {
 }
 
 fn serve(listener: std::net::TcpListener, router: Router) {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return tracing::error!(%error, "no event loop for the admin listener"),
     };
@@ -85,7 +89,12 @@ pub fn router(process: Health, contexts: Vec<Context>) -> Router {
 async fn healthz(State(observed): State<Observed>) -> Response {
     let now = Instant::now();
     let stalled: Vec<_> = std::iter::once(("process", &observed.process))
-        .chain(observed.contexts.iter().map(|context| (context.noun(), context.health())))
+        .chain(
+            observed
+                .contexts
+                .iter()
+                .map(|context| (context.noun(), context.health())),
+        )
         .flat_map(|(noun, health)| {
             health.stalled(now).into_iter().map(move |(name, silence)| {
                 json!({ "service": noun, "loop": name, "silent_seconds": silence.as_secs() })
@@ -93,7 +102,11 @@ async fn healthz(State(observed): State<Observed>) -> Response {
         })
         .collect();
     let status = status_of(stalled.is_empty());
-    (status, Json(json!({ "alive": stalled.is_empty(), "stalled": stalled }))).into_response()
+    (
+        status,
+        Json(json!({ "alive": stalled.is_empty(), "stalled": stalled })),
+    )
+        .into_response()
 }
 
 async fn readyz(State(observed): State<Observed>) -> Response {
@@ -109,7 +122,11 @@ async fn readyz(State(observed): State<Observed>) -> Response {
         }
     }
     let status = status_of(failing.is_empty());
-    (status, Json(json!({ "ready": failing.is_empty(), "failing": failing }))).into_response()
+    (
+        status,
+        Json(json!({ "ready": failing.is_empty(), "failing": failing })),
+    )
+        .into_response()
 }
 
 async fn metrics() -> Response {

@@ -65,7 +65,11 @@ mod tests {
         let delays: Vec<_> = (0..40).map(|_| backoff.next_delay_with(1.0)).collect();
         assert_eq!(delays[0], Duration::from_millis(100));
         assert_eq!(delays[1], Duration::from_millis(200));
-        assert!(delays[4..].iter().all(|delay| *delay == Duration::from_secs(1)));
+        assert!(
+            delays[4..]
+                .iter()
+                .all(|delay| *delay == Duration::from_secs(1))
+        );
         backoff.reset();
         assert_eq!(backoff.next_delay_with(0.0), Duration::from_millis(50));
     }

@@ -53,7 +53,11 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}\n  example: {}", self.field, self.reason, self.example)
+        write!(
+            f,
+            "{}: {}\n  example: {}",
+            self.field, self.reason, self.example
+        )
     }
 }
 
@@ -79,7 +83,9 @@ impl fmt::Display for Origin {
 
 /// The variable of a field: `("path-telemetry", "keepalive_ms")` gives `BRAID_PATH_TELEMETRY_KEEPALIVE_MS`.
 pub fn variable(noun: &str, field: &str) -> String {
-    format!("BRAID_{noun}_{field}").to_uppercase().replace('-', "_")
+    format!("BRAID_{noun}_{field}")
+        .to_uppercase()
+        .replace('-', "_")
 }
 
 /// Gives the flags of `command` their environment variables and, from the table `[noun]` of `file`, their defaults.
@@ -115,7 +121,13 @@ fn is_about_the_command_line(id: &str) -> bool {
 }
 
 /// Where the value of `field` came from, after parsing a command that went through [`layer`].
-pub fn origin(matches: &ArgMatches, noun: &str, file: Option<&ConfigFile>, command: &Command, field: &str) -> Origin {
+pub fn origin(
+    matches: &ArgMatches,
+    noun: &str,
+    file: Option<&ConfigFile>,
+    command: &Command,
+    field: &str,
+) -> Origin {
     match matches.value_source(field) {
         Some(ValueSource::CommandLine) => Origin::Flag,
         Some(ValueSource::EnvVariable) => {
@@ -218,7 +230,10 @@ mod tests {
             .clone()
             .try_get_matches_from(["sample", "--upstream", "b"])
             .unwrap();
-        assert_eq!(origin(&matches, "sample", None, &command, "listen"), Origin::Default);
+        assert_eq!(
+            origin(&matches, "sample", None, &command, "listen"),
+            Origin::Default
+        );
         assert_eq!(Sample::from_arg_matches(&matches).unwrap().rate_limit, 10);
     }
 
@@ -241,7 +256,10 @@ mod tests {
     #[test]
     fn every_flag_gets_its_variable() {
         let command = layer(command(), "path-telemetry", None).unwrap();
-        let arg = command.get_arguments().find(|arg| arg.get_id() == "rate_limit").unwrap();
+        let arg = command
+            .get_arguments()
+            .find(|arg| arg.get_id() == "rate_limit")
+            .unwrap();
         assert_eq!(arg.get_env().unwrap(), "BRAID_PATH_TELEMETRY_RATE_LIMIT");
     }
 }

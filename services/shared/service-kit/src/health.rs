@@ -36,7 +36,10 @@ impl Health {
 
     /// Registers a readiness check; it fails with "starting" until told otherwise.
     pub fn check(&self, name: &'static str) -> CheckHandle {
-        self.state.lock().checks.insert(name, Err("starting".to_owned()));
+        self.state
+            .lock()
+            .checks
+            .insert(name, Err("starting".to_owned()));
         CheckHandle {
             name,
             health: self.clone(),
@@ -103,7 +106,12 @@ impl CheckHandle {
     }
 
     fn set(&self, to: Result<(), String>) {
-        let previous = self.health.state.lock().checks.insert(self.name, to.clone());
+        let previous = self
+            .health
+            .state
+            .lock()
+            .checks
+            .insert(self.name, to.clone());
         if previous.as_ref() == Some(&to) {
             return;
         }

@@ -28,7 +28,17 @@ const SECONDS_BUCKETS: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    clap::ValueEnum,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     #[default]
@@ -66,8 +76,15 @@ impl Default for TelemetryConfig {
 
 impl TelemetryConfig {
     pub fn validate(&self) -> Result<(), crate::ConfigError> {
-        if let Err(error) = self.log.parse::<tracing_subscriber::filter::targets::Targets>() {
-            return Err(crate::ConfigError::new("log", error.to_string(), "--log info,tunnel=debug"));
+        if let Err(error) = self
+            .log
+            .parse::<tracing_subscriber::filter::targets::Targets>()
+        {
+            return Err(crate::ConfigError::new(
+                "log",
+                error.to_string(),
+                "--log info,tunnel=debug",
+            ));
         }
         if !(0.0..=1.0).contains(&self.trace_share) {
             return Err(crate::ConfigError::new(
@@ -77,8 +94,9 @@ impl TelemetryConfig {
             ));
         }
         let url_ok = |url: &String| {
-            url.parse::<axum::http::Uri>()
-                .is_ok_and(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some())
+            url.parse::<axum::http::Uri>().is_ok_and(|uri| {
+                matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some()
+            })
         };
         match &self.otlp_endpoint {
             Some(url) if !url_ok(url) => Err(crate::ConfigError::new(
@@ -127,7 +145,10 @@ impl Drop for TelemetryGuard {
 }
 
 /// Sets up the process's log, metrics recorder and traces; `noun` becomes `service.name`. Within a tokio runtime.
-pub fn init(noun: &'static str, config: &TelemetryConfig) -> Result<TelemetryGuard, TelemetryError> {
+pub fn init(
+    noun: &'static str,
+    config: &TelemetryConfig,
+) -> Result<TelemetryGuard, TelemetryError> {
     metrics_handle();
     let filter = EnvFilter::builder().parse_lossy(&config.log);
     let log = tracing_subscriber::fmt::layer()
@@ -142,7 +163,9 @@ pub fn init(noun: &'static str, config: &TelemetryConfig) -> Result<TelemetryGua
         tracing_opentelemetry::layer()
             .with_tracer(provider.tracer("braid"))
             // The exporter's own calls must not make traces.
-            .with_filter(EnvFilter::new("info,h2=off,hyper=off,tonic=off,tower=off,noq=off,noq_proto=off"))
+            .with_filter(EnvFilter::new(
+                "info,h2=off,hyper=off,tonic=off,tower=off,noq=off,noq_proto=off",
+            ))
     });
     tracing_subscriber::registry()
         .with(log.with_filter(filter))
@@ -168,7 +191,9 @@ pub fn tracer_provider(
         .with_max_queue_size(SPANS_QUEUED_MAX)
         .with_scheduled_delay(std::time::Duration::from_secs(1))
         .build();
-    let processor = BatchSpanProcessor::builder(exporter).with_batch_config(batch).build();
+    let processor = BatchSpanProcessor::builder(exporter)
+        .with_batch_config(batch)
+        .build();
     let sampler = Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(config.trace_share)));
     let resource = Resource::builder().with_service_name(noun).build();
     Ok(Some(

@@ -18,11 +18,19 @@ impl ConfigFile {
     pub fn read(path: &Path, nouns: &[&str]) -> Result<ConfigFile, ConfigError> {
         let shown = path.display().to_string();
         let unreadable = |reason: String| {
-            ConfigError::new("config", format!("{shown}: {reason}"), "--config braid.toml")
+            ConfigError::new(
+                "config",
+                format!("{shown}: {reason}"),
+                "--config braid.toml",
+            )
         };
-        let size = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
+        let size = std::fs::metadata(path)
+            .map_err(|error| unreadable(error.to_string()))?
+            .len();
         if size > FILE_BYTES_MAX {
-            return Err(unreadable(format!("{size} bytes are more than the {FILE_BYTES_MAX} allowed")));
+            return Err(unreadable(format!(
+                "{size} bytes are more than the {FILE_BYTES_MAX} allowed"
+            )));
         }
         let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
         let tables: toml::Table = text
@@ -45,7 +53,10 @@ impl ConfigFile {
                 ));
             }
         }
-        Ok(ConfigFile { path: shown, tables })
+        Ok(ConfigFile {
+            path: shown,
+            tables,
+        })
     }
 
     pub fn path(&self) -> &str {

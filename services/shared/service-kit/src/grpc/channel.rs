@@ -62,7 +62,10 @@ where
         (false, _) => None,
         (true, None) => return Err(ChannelError::NoIdentity(url.to_owned())),
         (true, Some(identity)) => {
-            let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+            let bare = host
+                .trim_start_matches('[')
+                .trim_end_matches(']')
+                .to_owned();
             let name = ServerName::try_from(bare).map_err(|_| refused())?;
             Some((TlsConnector::from(identity.client_config(&[b"h2"])), name))
         }

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use crate::tls::PeerId;
-use crate::{Context, ConfigError, DRAIN_LIMIT};
+use crate::{ConfigError, Context, DRAIN_LIMIT};
 
 /// Connections of one listener; the next ones wait in the kernel's backlog until one ends.
 const CONNECTIONS_MAX: usize = 4096;
@@ -49,10 +49,17 @@ pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener
     TcpListener::bind(address).await.map_err(|error| {
         let reason = match error.kind() {
             std::io::ErrorKind::AddrInUse => {
-                format!("port {} on {} is already in use", address.port(), address.ip())
+                format!(
+                    "port {} on {} is already in use",
+                    address.port(),
+                    address.ip()
+                )
             }
             std::io::ErrorKind::PermissionDenied => {
-                format!("port {} needs a privilege that this process lacks", address.port())
+                format!(
+                    "port {} needs a privilege that this process lacks",
+                    address.port()
+                )
             }
             std::io::ErrorKind::AddrNotAvailable => {
                 format!("{} is not an address of this machine", address.ip())
@@ -72,7 +79,14 @@ pub async fn serve_routes(
     tls: Option<Arc<rustls::ServerConfig>>,
     context: &Context,
 ) -> Result<(), ServeError> {
-    serve(listener, what, routes.prepare().into_axum_router(), tls, context).await
+    serve(
+        listener,
+        what,
+        routes.prepare().into_axum_router(),
+        tls,
+        context,
+    )
+    .await
 }
 
 /// Serves until shutdown is requested; then sends GOAWAY, lets requests finish for at most [`DRAIN_LIMIT`] and returns.
@@ -85,7 +99,10 @@ pub async fn serve(
     tls: Option<Arc<rustls::ServerConfig>>,
     context: &Context,
 ) -> Result<(), ServeError> {
-    context.listening(what, listener.local_addr().map_err(ServeError::LocalAddress)?);
+    context.listening(
+        what,
+        listener.local_addr().map_err(ServeError::LocalAddress)?,
+    );
     let acceptor = tls.map(TlsAcceptor::from);
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let connections = tokio_util::task::TaskTracker::new();
@@ -120,8 +137,15 @@ pub async fn serve(
 
     drop(listener);
     connections.close();
-    if tokio::time::timeout(DRAIN_LIMIT, connections.wait()).await.is_err() {
-        tracing::warn!(what, left = connections.len(), "connections cut at the drain limit");
+    if tokio::time::timeout(DRAIN_LIMIT, connections.wait())
+        .await
+        .is_err()
+    {
+        tracing::warn!(
+            what,
+            left = connections.len(),
+            "connections cut at the drain limit"
+        );
         cut.cancel();
         connections.wait().await;
     }

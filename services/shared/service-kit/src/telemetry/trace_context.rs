@@ -3,9 +3,7 @@
 //! A sample carries its `traceparent` as a field, so a trace survives the journal, the bus and a day without network. The
 //! text is parsed here rather than by a global propagator, because a process may hold several services.
 
-use opentelemetry::trace::{
-    SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState,
-};
+use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
@@ -16,7 +14,9 @@ const TRACEPARENT: &str = "traceparent";
 pub fn traceparent(span: &Span) -> Option<String> {
     let context = span.context();
     let span_context = context.span().span_context().clone();
-    span_context.is_valid().then(|| format_traceparent(&span_context))
+    span_context
+        .is_valid()
+        .then(|| format_traceparent(&span_context))
 }
 
 /// Makes `span` a child of the remote span that `traceparent` names; anything malformed or empty is ignored, as the
@@ -53,13 +53,23 @@ fn format_traceparent(context: &SpanContext) -> String {
 /// Section 3.2.2: `version "-" trace-id "-" parent-id "-" trace-flags`, lower-case hexadecimal; later versions may append fields.
 fn parse_traceparent(text: &str) -> Option<SpanContext> {
     let mut fields = text.trim().split('-');
-    let (version, trace_id, span_id, flags) =
-        (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+    let (version, trace_id, span_id, flags) = (
+        fields.next()?,
+        fields.next()?,
+        fields.next()?,
+        fields.next()?,
+    );
     let lengths_fit = (version.len(), trace_id.len(), span_id.len(), flags.len()) == (2, 32, 16, 2);
-    let hexadecimal = [version, trace_id, span_id, flags]
-        .iter()
-        .all(|field| field.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')));
-    if !lengths_fit || !hexadecimal || version == "ff" || (version == "00" && fields.next().is_some()) {
+    let hexadecimal = [version, trace_id, span_id, flags].iter().all(|field| {
+        field
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    });
+    if !lengths_fit
+        || !hexadecimal
+        || version == "ff"
+        || (version == "00" && fields.next().is_some())
+    {
         return None;
     }
     let flags = u8::from_str_radix(flags, 16).ok()?;
@@ -82,7 +92,10 @@ mod tests {
 
     #[test]
     fn the_recommendations_example_round_trips() {
-        assert_eq!(format_traceparent(&parse_traceparent(EXAMPLE).unwrap()), EXAMPLE);
+        assert_eq!(
+            format_traceparent(&parse_traceparent(EXAMPLE).unwrap()),
+            EXAMPLE
+        );
     }
 
     #[test]

@@ -54,7 +54,9 @@ impl LocalAuthority {
         if !cert_path.exists() {
             let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(certificate_error)?;
             let mut params = CertificateParams::default();
-            params.distinguished_name.push(DnType::CommonName, "Braid local authority");
+            params
+                .distinguished_name
+                .push(DnType::CommonName, "Braid local authority");
             params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
             params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
             limit_validity(&mut params, CA_LIFETIME);
@@ -63,7 +65,8 @@ impl LocalAuthority {
             write_whole(&cert_path, &certificate.pem(), 0o644)?;
         }
         let key = KeyPair::from_pem(&read(&key_path)?).map_err(certificate_error)?;
-        let issuer = Issuer::from_ca_cert_pem(&read(&cert_path)?, key).map_err(certificate_error)?;
+        let issuer =
+            Issuer::from_ca_cert_pem(&read(&cert_path)?, key).map_err(certificate_error)?;
         Ok(LocalAuthority {
             dir: dir.to_owned(),
             issuer,
@@ -97,13 +100,17 @@ impl LocalAuthority {
         })?;
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(certificate_error)?;
         let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, id.name());
+        params
+            .distinguished_name
+            .push(DnType::CommonName, id.name());
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let uri = Ia5String::try_from(id.to_string()).map_err(certificate_error)?;
         params.subject_alt_names = vec![SanType::URI(uri)];
         if let PeerId::Service { noun } = id {
-            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+            params
+                .extended_key_usages
+                .push(ExtendedKeyUsagePurpose::ServerAuth);
             let always = [noun.clone(), "localhost".to_owned(), "127.0.0.1".to_owned()];
             for host in always.iter().chain(hosts) {
                 let name = host_name(host)?;
@@ -114,7 +121,9 @@ impl LocalAuthority {
         }
         params.use_authority_key_identifier_extension = true;
         limit_validity(&mut params, LEAF_LIFETIME);
-        let certificate = params.signed_by(&key, &self.issuer).map_err(certificate_error)?;
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .map_err(certificate_error)?;
 
         let files = IdentityFiles::in_dir(dir, id.name());
         if dir != self.dir {
@@ -134,7 +143,9 @@ fn host_name(host: &str) -> Result<SanType, AuthorityError> {
     if rustls_pki_types::DnsName::try_from(host).is_err() {
         return Err(refused());
     }
-    Ok(SanType::DnsName(Ia5String::try_from(host).map_err(|_| refused())?))
+    Ok(SanType::DnsName(
+        Ia5String::try_from(host).map_err(|_| refused())?,
+    ))
 }
 
 fn limit_validity(params: &mut CertificateParams, lifetime: Duration) {

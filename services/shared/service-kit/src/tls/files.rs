@@ -12,7 +12,9 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::sync::Arc;
 
 /// PEM files of one identity. `#[command(flatten)]` it into a service's configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, clap::Args, serde::Serialize, serde::Deserialize,
+)]
 pub struct IdentityFiles {
     /// Certificate chain of this process (PEM), leaf first.
     #[arg(long = "cert", value_name = "FILE", default_value = "")]
@@ -49,14 +51,18 @@ impl IdentityFiles {
                 return Err(crate::ConfigError::new(
                     field,
                     "no file given; every hop needs a certificate",
-                    format!("--{field} ./data/identities/ca.pem (see `braid identity issue --help`)"),
+                    format!(
+                        "--{field} ./data/identities/ca.pem (see `braid identity issue --help`)"
+                    ),
                 ));
             }
             if let Err(error) = std::fs::metadata(path) {
                 return Err(crate::ConfigError::new(
                     field,
                     format!("{}: {error}", path.display()),
-                    format!("--{field} ./data/identities/ca.pem (see `braid identity issue --help`)"),
+                    format!(
+                        "--{field} ./data/identities/ca.pem (see `braid identity issue --help`)"
+                    ),
                 ));
             }
         }
@@ -137,7 +143,10 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Identi
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| IdentityError::content(path, error.to_string()))?;
     if certificates.is_empty() {
-        return Err(IdentityError::content(path, "holds no certificate".to_owned()));
+        return Err(IdentityError::content(
+            path,
+            "holds no certificate".to_owned(),
+        ));
     }
     Ok(certificates)
 }

@@ -26,7 +26,9 @@ pub struct Identity {
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Identity").field("files", &self.source.files).finish()
+        f.debug_struct("Identity")
+            .field("files", &self.source.files)
+            .finish()
     }
 }
 
@@ -146,14 +148,16 @@ impl Source {
                 Ok(None) => {}
                 Ok(Some((stamp, material))) => {
                     tracing::info!(cert = %self.files.cert.display(), "certificates reloaded");
-                    metrics::counter!("braid_identity_reloads_total", "outcome" => "ok").increment(1);
+                    metrics::counter!("braid_identity_reloads_total", "outcome" => "ok")
+                        .increment(1);
                     state.stamp = stamp;
                     state.certified = material.certified;
                     state.roots = material.roots;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "certificates not reloaded, the previous ones stay in force");
-                    metrics::counter!("braid_identity_reloads_total", "outcome" => "failed").increment(1);
+                    metrics::counter!("braid_identity_reloads_total", "outcome" => "failed")
+                        .increment(1);
                 }
             }
         }

@@ -23,7 +23,9 @@ pub enum PeerIdError {
     Certificate(String),
     #[error("the certificate has {0} URI names; an identity is exactly one")]
     UriCount(usize),
-    #[error("identity {0:?} is neither spiffe://braid/tenant/<tenant>/gateway/<id> nor spiffe://braid/service/<noun>")]
+    #[error(
+        "identity {0:?} is neither spiffe://braid/tenant/<tenant>/gateway/<id> nor spiffe://braid/service/<noun>"
+    )]
     Form(String),
 }
 
@@ -72,7 +74,9 @@ impl PeerId {
 impl fmt::Display for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PeerId::Gateway { tenant, id } => write!(f, "{TRUST_DOMAIN}tenant/{tenant}/gateway/{id}"),
+            PeerId::Gateway { tenant, id } => {
+                write!(f, "{TRUST_DOMAIN}tenant/{tenant}/gateway/{id}")
+            }
             PeerId::Service { noun } => write!(f, "{TRUST_DOMAIN}service/{noun}"),
         }
     }
@@ -114,7 +118,10 @@ mod tests {
 
     #[test]
     fn both_forms_round_trip() {
-        for id in [PeerId::gateway("home", "gw-1"), PeerId::service("path-telemetry")] {
+        for id in [
+            PeerId::gateway("home", "gw-1"),
+            PeerId::service("path-telemetry"),
+        ] {
             assert_eq!(id.to_string().parse::<PeerId>().unwrap(), id);
         }
     }
@@ -133,7 +140,10 @@ mod tests {
         ] {
             assert!(uri.parse::<PeerId>().is_err(), "{uri}");
         }
-        let long = format!("spiffe://braid/service/{}", "x".repeat(SEGMENT_BYTES_MAX + 1));
+        let long = format!(
+            "spiffe://braid/service/{}",
+            "x".repeat(SEGMENT_BYTES_MAX + 1)
+        );
         assert!(long.parse::<PeerId>().is_err());
     }
 }

@@ -36,8 +36,7 @@ impl<V: ?Sized> Cache<V> {
         {
             return Ok(verifier.clone());
         }
-        let verifier =
-            build(roots.clone()).map_err(|error| Error::General(error.to_string()))?;
+        let verifier = build(roots.clone()).map_err(|error| Error::General(error.to_string()))?;
         *built = Some((roots, verifier.clone()));
         Ok(verifier)
     }

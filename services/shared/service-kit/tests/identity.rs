@@ -1,0 +1,160 @@
+//! Two services over TLS 1.3: who is believed, who is not, and that renewed files hold without a restart.
+#![allow(clippy::unwrap_used)]
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use axum::extract::Extension;
+use axum::{Router, routing::get};
+use service_kit::Context;
+use service_kit::grpc::{self, Peer};
+use service_kit::tls::authority::LocalAuthority;
+use service_kit::tls::{Identity, IdentityFiles, PeerId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Tells the caller who the server takes it for.
+async fn whoami(Extension(peer): Extension<Peer>) -> String {
+    peer.id
+        .map_or_else(|| "nobody".to_owned(), |id| id.to_string())
+}
+
+async fn server(
+    identity: &Identity,
+    client_auth: bool,
+) -> (SocketAddr, Context, tokio::task::JoinHandle<()>) {
+    let context = Context::new("ingest");
+    let listener = grpc::bind("127.0.0.1:0".parse().unwrap(), "listen")
+        .await
+        .unwrap();
+    let tls = identity.server_config(client_auth, &[b"http/1.1"]);
+    let task = tokio::spawn({
+        let context = context.clone();
+        async move {
+            let router = Router::new().route("/", get(whoami));
+            grpc::serve(listener, "http", router, Some(tls), &context)
+                .await
+                .unwrap();
+        }
+    });
+    let address = context.address("http").await.unwrap();
+    (address, context, task)
+}
+
+/// One request over TLS; the error is the handshake's or the connection's.
+async fn ask(address: SocketAddr, client: &Identity, name: &str) -> Result<String, String> {
+    let connector = tokio_rustls::TlsConnector::from(client.client_config(&[b"http/1.1"]));
+    let name = rustls_pki_types::ServerName::try_from(name.to_owned()).unwrap();
+    let exchange = async {
+        let stream = TcpStream::connect(address).await?;
+        let mut stream = connector.connect(name, stream).await?;
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nhost: ingest\r\nconnection: close\r\n\r\n")
+            .await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    let answer = tokio::time::timeout(Duration::from_secs(10), exchange)
+        .await
+        .unwrap()
+        .map_err(|error| error.to_string())?;
+    answer
+        .split("\r\n\r\n")
+        .nth(1)
+        .map(str::to_owned)
+        .ok_or_else(|| answer.clone())
+}
+
+fn load(files: &IdentityFiles) -> Identity {
+    Identity::load_with_interval(files, Duration::ZERO).unwrap()
+}
+
+fn gateway(dir: &Path) -> IdentityFiles {
+    LocalAuthority::open_or_create(dir)
+        .unwrap()
+        .issue(&PeerId::gateway("home", "gw-1"), &[])
+        .unwrap()
+}
+
+fn service(dir: &Path) -> IdentityFiles {
+    LocalAuthority::open_or_create(dir)
+        .unwrap()
+        .issue(&PeerId::service("ingest"), &["10.0.0.7".to_owned()])
+        .unwrap()
+}
+
+#[tokio::test]
+async fn the_server_learns_the_verified_identity() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server_files, client_files) = (service(dir.path()), gateway(dir.path()));
+    let (address, context, task) = server(&load(&server_files), true).await;
+    let client = load(&client_files);
+    assert_eq!(client.peer_id().unwrap(), PeerId::gateway("home", "gw-1"));
+    for name in ["ingest", "localhost", "127.0.0.1", "10.0.0.7"] {
+        let answer = ask(address, &client, name).await;
+        assert_eq!(answer.unwrap(), "spiffe://braid/tenant/home/gateway/gw-1");
+    }
+    assert!(
+        ask(address, &client, "elsewhere").await.is_err(),
+        "a name the server does not have"
+    );
+    context.shutdown().request();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stranger_is_refused_in_both_directions() {
+    let (ours, theirs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (server_files, _) = (service(ours.path()), ());
+    let (address, context, task) = server(&load(&server_files), true).await;
+
+    // Their client, believing our authority: our server must refuse its certificate.
+    let mut files = gateway(theirs.path());
+    files.ca = server_files.ca.clone();
+    assert!(ask(address, &load(&files), "ingest").await.is_err());
+    // Their client, believing only its own authority: it must refuse our server.
+    assert!(
+        ask(address, &load(&gateway(theirs.path())), "ingest")
+            .await
+            .is_err()
+    );
+    context.shutdown().request();
+    task.await.unwrap();
+
+    // A gateway's certificate must not pass for a service.
+    let gateway_files = gateway(ours.path());
+    let (address, context, task) = server(&load(&gateway_files), false).await;
+    assert!(
+        ask(address, &load(&server_files), "localhost")
+            .await
+            .is_err()
+    );
+    context.shutdown().request();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn renewed_files_hold_without_a_restart() {
+    let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server_files = service(old.path());
+    let identity = load(&server_files);
+    let (address, context, task) = server(&identity, true).await;
+    let newcomer = load(&gateway(new.path()));
+    assert!(ask(address, &newcomer, "ingest").await.is_err());
+
+    // The service moves to another authority: certificate, key and roots are replaced under its feet.
+    let renewed = service(new.path());
+    std::fs::copy(&renewed.ca, &server_files.ca).unwrap();
+    std::fs::copy(&renewed.key, &server_files.key).unwrap();
+    // Half a renewal: the key no longer fits the certificate, and the old pair stays in force.
+    let veteran = gateway(new.path());
+    assert!(ask(address, &load(&veteran), "ingest").await.is_err());
+    std::fs::copy(&renewed.cert, &server_files.cert).unwrap();
+
+    let answer = ask(address, &newcomer, "ingest").await;
+    assert_eq!(answer.unwrap(), "spiffe://braid/tenant/home/gateway/gw-1");
+    context.shutdown().request();
+    task.await.unwrap();
+}
