@@ -1,1 +1,38 @@
-//! tunnel
+//! Tunnels over multipath QUIC: the client keeps one session with a proxy up over several access networks and opens CONNECT
+//! streams of HTTP/3 in it; the server takes them.
+//!
+//! ```text
+//!   Tunnel (client.rs) -- keeper --> Session (session.rs) == paths ==> ServerSession (server.rs) <-- TunnelServer
+//!      | open_tcp                       |                                  |                          ConnectRequest
+//!      v                                v                                  v                                |
+//!   TunnelStream (stream.rs)         Steered (steer.rs): IO shell of `multipath` on both ends          TunnelStream
+//!                                       |
+//!   FanOut (interfaces.rs): one UDP socket per access network
+//! ```
+//!
+//! A path's death costs no connection: the steering closes it while another lives. The loss of all paths costs no tunnel
+//! for as long as the connection's idle time-out; after it the client makes a fresh session by itself.
+
+mod client;
+mod h3_over_noq;
+mod interfaces;
+mod names;
+mod paths;
+mod request;
+mod server;
+mod session;
+mod steer;
+mod stream;
+mod transport;
+
+pub use client::{OpenError, StartError, Tunnel, TunnelConfig, TunnelEvent};
+pub use http::{StatusCode, uri::Authority};
+pub use interfaces::Interface;
+pub use multipath::{Keepalive, PathState};
+pub use paths::PathSnapshot;
+pub use request::Urgency;
+pub use server::{
+    BindError, ConnectRequest, ServerConfig, ServerSession, SessionHandle, TunnelServer,
+};
+pub use stream::TunnelStream;
+pub use transport::ALPN;

@@ -1,0 +1,556 @@
+//! A UDP socket behind an emulated access link, for the demonstration and for tests on real sockets.
+//!
+//! The decorator sits on the client's socket and shapes both directions: what is sent waits on its way out, what arrives waits
+//! before it is handed over. So one wrapped socket stands for a whole access network, and the proxy needs none. Each
+//! direction is a [`Link`]; its verdict gives the time at which a datagram passes.
+//!
+//! Sending is always ready: what exceeds the link is queued or dropped by the model, never by blocking the caller, who has other
+//! links to serve. A batch (GSO) is taken apart, since a real link carries its packets one by one.
+//!
+//! Bound: `DATAGRAMS_MAX` datagrams under way per direction, beyond the model's own queue; more are dropped.
+
+use std::{
+    cmp::Reverse,
+    collections::BinaryHeap,
+    future::{Future, poll_fn},
+    io::{self, IoSliceMut},
+    net::SocketAddr,
+    num::NonZeroUsize,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use noq::{
+    AsyncUdpSocket, UdpSender,
+    udp::{EcnCodepoint, RecvMeta, Transmit},
+};
+use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    time::{Instant, Sleep},
+};
+
+use crate::link::{Link, LinkConfig, LinkCounters, Loss, Rate, Verdict, queue_of_one_bdp};
+
+/// Datagrams under way in one direction; beyond it they are dropped. At 1500 bytes this is 1 Gbit/s over 780 ms.
+const DATAGRAMS_MAX: usize = 65_536;
+
+/// What IPv4 and UDP add to a datagram; the model counts IP packets.
+const HEADER_BYTES: u64 = 28;
+
+/// Segments that one call may send.
+const SEGMENTS_MAX: NonZeroUsize = match NonZeroUsize::new(10) {
+    Some(segments) => segments,
+    None => NonZeroUsize::MIN,
+};
+
+/// Buffers for one receive call, each large enough for a coalesced batch.
+const RECEIVE_BUFFERS: usize = 8;
+const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
+
+/// Receive calls before what is due is handed over.
+const RECEIVES_MAX: usize = 16;
+
+/// Bits per second that count as unlimited; the queue's size stays computable.
+pub const RATE_UNLIMITED: f64 = 1e10;
+
+/// A link as it is at the moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinkSnapshot {
+    pub up: bool,
+    pub rate_bits_per_s: u64,
+    pub delay: Duration,
+    pub jitter: Duration,
+    /// Random loss, 0 to 1.
+    pub loss: f64,
+    pub uplink: LinkCounters,
+    pub downlink: LinkCounters,
+}
+
+/// Changes a link while it runs. Clones control the same link.
+#[derive(Debug, Clone)]
+pub struct LinkControl {
+    shared: Arc<Shared>,
+}
+
+impl LinkControl {
+    /// Going down loses what is under way in both directions.
+    pub fn set_up(&self, up: bool) {
+        let now = self.shared.now();
+        self.shared.both(|link| link.set_up(now, up));
+    }
+
+    /// Bits per second of each direction. The queue becomes one bandwidth-delay product.
+    pub fn set_rate(&self, bits_per_second: u64) {
+        self.shared.both(|link| {
+            link.set_rate(Rate::Constant(bits_per_second as f64));
+            resize_queue(link);
+        });
+    }
+
+    /// One-way delay, and jitter on top, of each direction. The queue becomes one bandwidth-delay product.
+    pub fn set_delay(&self, delay: Duration, jitter: Duration) {
+        self.shared.both(|link| {
+            link.set_delay(delay, jitter);
+            resize_queue(link);
+        });
+    }
+
+    /// Random loss of each direction, 0 to 1.
+    pub fn set_loss(&self, loss: f64) {
+        let loss = if loss > 0.0 {
+            Loss::Bernoulli(loss.min(1.0))
+        } else {
+            Loss::None
+        };
+        self.shared.both(|link| link.set_loss(loss));
+    }
+
+    pub fn snapshot(&self) -> LinkSnapshot {
+        let now = self.shared.now();
+        let uplink = self.shared.uplink.lock();
+        let downlink = self.shared.downlink.lock();
+        let config = uplink.link.config();
+        LinkSnapshot {
+            up: uplink.link.is_up(now),
+            rate_bits_per_s: config.rate.bits_per_second(now) as u64,
+            delay: config.delay,
+            jitter: config.jitter,
+            loss: config.loss.mean(),
+            uplink: uplink.link.counters(),
+            downlink: downlink.link.counters(),
+        }
+    }
+}
+
+fn resize_queue(link: &mut Link) {
+    let config = link.config();
+    let rate = config.rate.bits_per_second(Duration::ZERO);
+    let queue_bytes = queue_of_one_bdp(rate, config.delay * 2, config.mtu);
+    link.set_queue_bytes(queue_bytes);
+}
+
+/// Puts a socket behind a link with the same properties in both directions. Must be called inside a Tokio runtime.
+pub fn emulate(
+    socket: Box<dyn AsyncUdpSocket>,
+    config: &LinkConfig,
+    seed: u64,
+) -> (Box<dyn AsyncUdpSocket>, LinkControl) {
+    let shared = Arc::new(Shared {
+        start: Instant::now(),
+        uplink: Mutex::new(Direction::new(Link::new(config.clone(), seed))),
+        downlink: Mutex::new(Direction::new(Link::new(config.clone(), !seed))),
+        sent: Notify::new(),
+        ended: Notify::new(),
+    });
+    tokio::spawn(pump(shared.clone(), socket.create_sender()));
+    let emulated = EmulatedSocket {
+        socket,
+        shared: shared.clone(),
+        buffers: vec![0; RECEIVE_BUFFERS * RECEIVE_BUFFER_BYTES].into(),
+        metas: vec![RecvMeta::default(); RECEIVE_BUFFERS],
+        wake: Box::pin(tokio::time::sleep(Duration::ZERO)),
+    };
+    (Box::new(emulated), LinkControl { shared })
+}
+
+/// A datagram under way.
+#[derive(Debug)]
+struct Datagram {
+    contents: Vec<u8>,
+    /// Where it goes, or where it came from.
+    address: SocketAddr,
+    ecn: Option<EcnCodepoint>,
+    /// Source address on the way out, destination on the way in.
+    local_ip: Option<std::net::IpAddr>,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    due: Duration,
+    /// Keeps the order of datagrams that are due together.
+    number: u64,
+    offered: Duration,
+    datagram: Datagram,
+}
+
+impl PartialEq for UnderWay {
+    fn eq(&self, other: &Self) -> bool {
+        (self.due, self.number) == (other.due, other.number)
+    }
+}
+
+impl Eq for UnderWay {}
+
+impl PartialOrd for UnderWay {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for UnderWay {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.due, self.number).cmp(&(other.due, other.number))
+    }
+}
+
+#[derive(Debug)]
+struct Direction {
+    link: Link,
+    under_way: BinaryHeap<Reverse<UnderWay>>,
+    numbers: u64,
+}
+
+impl Direction {
+    fn new(link: Link) -> Self {
+        Self {
+            link,
+            under_way: BinaryHeap::new(),
+            numbers: 0,
+        }
+    }
+
+    fn offer(&mut self, now: Duration, datagram: Datagram) {
+        let bytes = datagram.contents.len() as u64 + HEADER_BYTES;
+        let Verdict::DeliverAt(due) = self.link.offer(now, bytes) else {
+            return;
+        };
+        if self.under_way.len() >= DATAGRAMS_MAX {
+            return;
+        }
+        self.numbers += 1;
+        self.under_way.push(Reverse(UnderWay {
+            due,
+            number: self.numbers,
+            offered: now,
+            datagram,
+        }));
+    }
+
+    /// The next datagram that has passed the link by `now`.
+    fn take_due(&mut self, now: Duration) -> Option<Datagram> {
+        loop {
+            if self.under_way.peek()?.0.due > now {
+                return None;
+            }
+            let Reverse(passed) = self.under_way.pop()?;
+            if !self.link.was_cut(passed.offered, passed.due) {
+                return Some(passed.datagram);
+            }
+        }
+    }
+
+    fn next_due(&self) -> Option<Duration> {
+        self.under_way.peek().map(|next| next.0.due)
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    start: Instant,
+    uplink: Mutex<Direction>,
+    downlink: Mutex<Direction>,
+    /// Something new is on its way out.
+    sent: Notify,
+    /// The socket is gone.
+    ended: Notify,
+}
+
+impl Shared {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn both(&self, mut change: impl FnMut(&mut Link)) {
+        change(&mut self.uplink.lock().link);
+        change(&mut self.downlink.lock().link);
+    }
+}
+
+/// Hands what has passed the uplink to the real socket.
+async fn pump(shared: Arc<Shared>, mut sender: Pin<Box<dyn UdpSender>>) {
+    loop {
+        let due = {
+            let mut uplink = shared.uplink.lock();
+            let datagram = uplink.take_due(shared.now());
+            datagram.ok_or_else(|| uplink.next_due())
+        };
+        match due {
+            Ok(datagram) => {
+                let transmit = Transmit {
+                    destination: datagram.address,
+                    ecn: datagram.ecn,
+                    contents: &datagram.contents,
+                    segment_size: None,
+                    src_ip: datagram.local_ip,
+                };
+                // A datagram that the kernel refuses is lost, as on any link.
+                let _ = poll_fn(|cx| sender.as_mut().poll_send(&transmit, cx)).await;
+            }
+            Err(next) => {
+                let wait = async {
+                    match next {
+                        Some(due) => tokio::time::sleep_until(shared.start + due).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = shared.ended.notified() => return,
+                    () = shared.sent.notified() => {}
+                    () = wait => {}
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct EmulatedSocket {
+    socket: Box<dyn AsyncUdpSocket>,
+    shared: Arc<Shared>,
+    buffers: Box<[u8]>,
+    metas: Vec<RecvMeta>,
+    wake: Pin<Box<Sleep>>,
+}
+
+impl Drop for EmulatedSocket {
+    fn drop(&mut self) {
+        self.shared.ended.notify_one();
+    }
+}
+
+impl EmulatedSocket {
+    /// Takes in what the real socket has; returns whether it may have more.
+    fn take_in(&mut self, cx: &mut Context<'_>) -> Result<bool, io::Error> {
+        let mut buffers: Vec<IoSliceMut<'_>> = self
+            .buffers
+            .chunks_mut(RECEIVE_BUFFER_BYTES)
+            .map(IoSliceMut::new)
+            .collect();
+        let received = match self.socket.poll_recv(cx, &mut buffers, &mut self.metas) {
+            Poll::Pending => return Ok(false),
+            Poll::Ready(received) => received?,
+        };
+        let now = self.shared.now();
+        let mut downlink = self.shared.downlink.lock();
+        for (meta, buffer) in self.metas.iter().zip(&buffers).take(received) {
+            let whole = &buffer[..meta.len.min(buffer.len())];
+            for contents in whole.chunks(meta.stride.max(1)) {
+                downlink.offer(
+                    now,
+                    Datagram {
+                        contents: contents.to_vec(),
+                        address: meta.addr,
+                        ecn: meta.ecn,
+                        local_ip: meta.dst_ip,
+                    },
+                );
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl AsyncUdpSocket for EmulatedSocket {
+    fn create_sender(&self) -> Pin<Box<dyn UdpSender>> {
+        Box::pin(EmulatedSender {
+            shared: self.shared.clone(),
+        })
+    }
+
+    fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        let mut more = true;
+        for _ in 0..RECEIVES_MAX {
+            more = self.take_in(cx)?;
+            if !more {
+                break;
+            }
+        }
+        if more {
+            // The real socket's waker is set only once it has nothing left.
+            cx.waker().wake_by_ref();
+        }
+        let now = self.shared.now();
+        let mut count = 0;
+        let mut downlink = self.shared.downlink.lock();
+        for (buf, meta) in bufs.iter_mut().zip(meta.iter_mut()) {
+            let Some(datagram) = downlink.take_due(now) else {
+                break;
+            };
+            let len = datagram.contents.len().min(buf.len());
+            buf[..len].copy_from_slice(&datagram.contents[..len]);
+            *meta = RecvMeta::default();
+            meta.addr = datagram.address;
+            meta.len = len;
+            meta.stride = len;
+            meta.ecn = datagram.ecn;
+            meta.dst_ip = datagram.local_ip;
+            count += 1;
+        }
+        if count > 0 {
+            return Poll::Ready(Ok(count));
+        }
+        let Some(due) = downlink.next_due() else {
+            return Poll::Pending;
+        };
+        drop(downlink);
+        self.wake.as_mut().reset(self.shared.start + due);
+        if self.wake.as_mut().poll(cx).is_ready() {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    fn may_fragment(&self) -> bool {
+        self.socket.may_fragment()
+    }
+}
+
+#[derive(Debug)]
+struct EmulatedSender {
+    shared: Arc<Shared>,
+}
+
+impl UdpSender for EmulatedSender {
+    fn poll_send(
+        self: Pin<&mut Self>,
+        transmit: &Transmit<'_>,
+        _: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let now = self.shared.now();
+        let segment = transmit.segment_size.unwrap_or(transmit.contents.len());
+        let mut uplink = self.shared.uplink.lock();
+        for contents in transmit.contents.chunks(segment.max(1)) {
+            uplink.offer(
+                now,
+                Datagram {
+                    contents: contents.to_vec(),
+                    address: transmit.destination,
+                    ecn: transmit.ecn,
+                    local_ip: transmit.src_ip,
+                },
+            );
+        }
+        drop(uplink);
+        self.shared.sent.notify_one();
+        Poll::Ready(Ok(()))
+    }
+
+    fn max_transmit_segments(&self) -> NonZeroUsize {
+        SEGMENTS_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use noq::{Runtime, TokioRuntime};
+
+    use super::*;
+
+    fn socket() -> Box<dyn AsyncUdpSocket> {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        TokioRuntime.wrap_udp_socket(socket).unwrap()
+    }
+
+    async fn send(sender: &mut Pin<Box<dyn UdpSender>>, to: SocketAddr, bytes: usize) {
+        let contents = vec![7; bytes];
+        let transmit = Transmit {
+            destination: to,
+            ecn: None,
+            contents: &contents,
+            segment_size: None,
+            src_ip: None,
+        };
+        poll_fn(|cx| sender.as_mut().poll_send(&transmit, cx))
+            .await
+            .unwrap();
+    }
+
+    /// Datagrams that arrive until `count` are there or none has come for `patience`.
+    async fn receive(
+        socket: &mut Box<dyn AsyncUdpSocket>,
+        count: usize,
+        patience: Duration,
+    ) -> usize {
+        let mut seen = 0;
+        while seen < count {
+            let mut buffer = vec![0; 2048];
+            let mut metas = [RecvMeta::default()];
+            let receiving = poll_fn(|cx| {
+                socket.poll_recv(cx, &mut [IoSliceMut::new(&mut buffer)], &mut metas)
+            });
+            match tokio::time::timeout(patience, receiving).await {
+                Ok(received) => seen += received.unwrap(),
+                Err(_) => break,
+            }
+        }
+        seen
+    }
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    #[tokio::test]
+    async fn both_directions_are_delayed() {
+        let delay = Duration::from_millis(30);
+        let (mut emulated, control) = emulate(socket(), &LinkConfig::new(1e7, delay), 1);
+        let mut plain = socket();
+        let (here, there) = (emulated.local_addr().unwrap(), plain.local_addr().unwrap());
+        let start = Instant::now();
+        send(&mut emulated.create_sender(), there, 1000).await;
+        assert_eq!(receive(&mut plain, 1, LONG).await, 1);
+        assert!(start.elapsed() >= delay);
+        let start = Instant::now();
+        send(&mut plain.create_sender(), here, 1000).await;
+        assert_eq!(receive(&mut emulated, 1, LONG).await, 1);
+        assert!(start.elapsed() >= delay);
+        let snapshot = control.snapshot();
+        assert_eq!(snapshot.uplink.delivered_packets, 1);
+        assert_eq!(snapshot.downlink.delivered_bytes, 1000 + HEADER_BYTES);
+    }
+
+    #[tokio::test]
+    async fn what_exceeds_the_queue_is_dropped_and_the_rate_holds() {
+        // 1 Mbit/s and a queue of 20 packets of 1500 bytes.
+        let (emulated, control) = emulate(socket(), &LinkConfig::new(1e6, Duration::ZERO), 2);
+        let mut plain = socket();
+        let there = plain.local_addr().unwrap();
+        let start = Instant::now();
+        let mut sender = emulated.create_sender();
+        for _ in 0..40 {
+            send(&mut sender, there, 1472).await;
+        }
+        let queued = control.snapshot().uplink.delivered_packets as usize;
+        assert!((20..40).contains(&queued), "{queued} of 40 passed");
+        assert_eq!(receive(&mut plain, queued, LONG).await, queued);
+        assert!(start.elapsed() >= Duration::from_micros(12_000) * queued as u32);
+    }
+
+    #[tokio::test]
+    async fn a_cut_loses_what_is_under_way_and_what_comes_after() {
+        let (emulated, control) =
+            emulate(socket(), &LinkConfig::new(1e8, Duration::from_millis(50)), 3);
+        let mut plain = socket();
+        let there = plain.local_addr().unwrap();
+        let mut sender = emulated.create_sender();
+        send(&mut sender, there, 100).await;
+        control.set_up(false);
+        send(&mut sender, there, 100).await;
+        control.set_up(true);
+        send(&mut sender, there, 100).await;
+        assert_eq!(receive(&mut plain, 3, Duration::from_millis(500)).await, 1);
+        assert_eq!(control.snapshot().uplink.lost_down, 1);
+    }
+}

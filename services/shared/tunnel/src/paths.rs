@@ -1,0 +1,239 @@
+//! What is known of the paths of one connection: the library's counters, the steering's judgement, and the names of the
+//! access networks. Both ends keep the same record, and everybody who reports on paths reads it here.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use multipath::PathState;
+use noq::{PathId, PathStats, WeakPathHandle};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::names::is_name;
+
+/// Closed paths that stay on record so that their last bytes are still reported; the oldest go first.
+const CLOSED_KEPT_MAX: usize = 8;
+
+/// Names kept beside the open paths; a client that sends more loses the oldest ones.
+const NAMES_MAX: usize = 64;
+
+/// One path at one moment. Counters count from the path's start.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PathSnapshot {
+    /// Tells apart the successive connections of one process.
+    pub session: u64,
+    /// Unique within the session; a path that is opened again gets a new one.
+    pub path_id: u64,
+    /// Name of the access network; empty while the peer has not told it.
+    pub name: String,
+    pub state: PathState,
+    pub rtt: Duration,
+    pub rtt_min: Duration,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+    pub sent_packets: u64,
+    pub received_datagrams: u64,
+    pub lost_packets: u64,
+    pub congestion_window_bytes: u64,
+    pub local_ip: Option<IpAddr>,
+    pub remote_address: Option<SocketAddr>,
+}
+
+#[derive(Debug)]
+struct Record {
+    handle: WeakPathHandle,
+    state: PathState,
+    rtt_min: Option<Duration>,
+    /// Counters that the library has handed over with the path's end.
+    last: Option<Box<PathStats>>,
+    local_ip: Option<IpAddr>,
+    remote_address: Option<SocketAddr>,
+}
+
+#[derive(Debug)]
+struct State {
+    records: BTreeMap<PathId, Record>,
+    received_datagrams: u64,
+    heard_at: Instant,
+}
+
+type Names = Arc<BTreeMap<u32, Arc<str>>>;
+
+/// The library shows the number of a path only as text.
+pub(crate) fn number(id: PathId) -> u32 {
+    id.to_string().parse().unwrap_or(u32::MAX)
+}
+
+/// The record of one connection's paths.
+#[derive(Debug)]
+pub(crate) struct Paths {
+    session: u64,
+    state: Mutex<State>,
+    names: watch::Sender<Names>,
+}
+
+impl Paths {
+    pub(crate) fn new(session: u64, now: Instant) -> Arc<Self> {
+        Arc::new(Self {
+            session,
+            state: Mutex::new(State {
+                records: BTreeMap::new(),
+                received_datagrams: 0,
+                heard_at: now,
+            }),
+            names: watch::Sender::default(),
+        })
+    }
+
+    pub(crate) fn add(&self, path: &noq::Path) {
+        self.state.lock().records.insert(
+            path.id(),
+            Record {
+                handle: path.weak_handle(),
+                state: PathState::Validating,
+                rtt_min: None,
+                last: None,
+                local_ip: None,
+                remote_address: None,
+            },
+        );
+    }
+
+    pub(crate) fn add_unless_known(&self, path: &noq::Path) {
+        if !self.state.lock().records.contains_key(&path.id()) {
+            self.add(path);
+        }
+    }
+
+    pub(crate) fn open_ids(&self) -> Vec<PathId> {
+        let state = self.state.lock();
+        let open = state
+            .records
+            .iter()
+            .filter(|(_, record)| record.state != PathState::Closed);
+        open.map(|(id, _)| *id).collect()
+    }
+
+    /// Returns the state it had before. Closed is final.
+    pub(crate) fn set_state(&self, id: PathId, to: PathState) -> Option<PathState> {
+        let state = &mut *self.state.lock();
+        let record = state.records.get_mut(&id)?;
+        if record.state == PathState::Closed {
+            return None;
+        }
+        let before = std::mem::replace(&mut record.state, to);
+        if to == PathState::Closed {
+            let closed: Vec<PathId> = state
+                .records
+                .iter()
+                .filter(|(_, record)| record.state == PathState::Closed)
+                .map(|(id, _)| *id)
+                .collect();
+            for id in closed.iter().rev().skip(CLOSED_KEPT_MAX) {
+                state.records.remove(id);
+            }
+        }
+        Some(before)
+    }
+
+    pub(crate) fn set_last(&self, id: PathId, stats: Box<PathStats>) {
+        if let Some(record) = self.state.lock().records.get_mut(&id) {
+            record.last = Some(stats);
+        }
+    }
+
+    pub(crate) fn set_name(&self, id: u32, name: &str) {
+        if !is_name(name) {
+            return;
+        }
+        self.names.send_modify(|names| {
+            let names = Arc::make_mut(names);
+            names.insert(id, name.into());
+            while names.len() > NAMES_MAX {
+                names.pop_first();
+            }
+        });
+    }
+
+    pub(crate) fn name(&self, id: PathId) -> Option<Arc<str>> {
+        self.names.borrow().get(&number(id)).cloned()
+    }
+
+    pub(crate) fn watch_names(&self) -> watch::Receiver<Names> {
+        self.names.subscribe()
+    }
+
+    /// Reads the counters of the open paths: cumulative datagrams received, and the round trip.
+    pub(crate) fn refresh(&self, now: Instant) -> Vec<(PathId, u64, Duration)> {
+        let state = &mut *self.state.lock();
+        let mut received = Vec::with_capacity(state.records.len());
+        for (id, record) in &mut state.records {
+            if record.state == PathState::Closed {
+                continue;
+            }
+            let Some(path) = record.handle.upgrade() else {
+                continue;
+            };
+            let stats = path.stats();
+            if stats.udp_rx.datagrams > 0 {
+                record.rtt_min = Some(record.rtt_min.map_or(stats.rtt, |min| min.min(stats.rtt)));
+            }
+            if let Ok(tuple) = path.network_path() {
+                record.local_ip = tuple.local_ip();
+                record.remote_address = Some(tuple.remote());
+            }
+            received.push((*id, stats.udp_rx.datagrams, stats.rtt));
+        }
+        let sum = received.iter().map(|(_, datagrams, _)| datagrams).sum();
+        if sum > state.received_datagrams {
+            state.heard_at = now;
+        }
+        // A path that closed takes its share out of the sum.
+        state.received_datagrams = sum;
+        received
+    }
+
+    /// For how long nothing has arrived on any path.
+    pub(crate) fn silence(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.state.lock().heard_at)
+    }
+
+    pub(crate) fn snapshot(&self) -> Vec<PathSnapshot> {
+        let state = self.state.lock();
+        state
+            .records
+            .iter()
+            .map(|(id, record)| {
+                let stats = match &record.last {
+                    Some(stats) => (**stats).clone(),
+                    None => record
+                        .handle
+                        .upgrade()
+                        .map_or_else(PathStats::default, |path| path.stats()),
+                };
+                PathSnapshot {
+                    session: self.session,
+                    path_id: u64::from(number(*id)),
+                    name: self
+                        .name(*id)
+                        .map_or_else(String::new, |name| name.to_string()),
+                    state: record.state,
+                    rtt: stats.rtt,
+                    rtt_min: record.rtt_min.unwrap_or(stats.rtt),
+                    sent_bytes: stats.udp_tx.bytes,
+                    received_bytes: stats.udp_rx.bytes,
+                    sent_packets: stats.sent_packets,
+                    received_datagrams: stats.udp_rx.datagrams,
+                    lost_packets: stats.lost_packets,
+                    congestion_window_bytes: stats.cwnd,
+                    local_ip: record.local_ip,
+                    remote_address: record.remote_address,
+                }
+            })
+            .collect()
+    }
+}

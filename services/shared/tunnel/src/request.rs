@@ -1,0 +1,104 @@
+//! The requests that both ends speak: what a client asks for, and how urgent it is.
+
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, uri::Authority};
+
+/// Where a client tells the names of its paths; see `names`.
+pub(crate) const NAMES_PATH: &str = "/.well-known/braid/paths";
+
+/// RFC 9218.
+const PRIORITY: &str = "priority";
+
+/// RFC 9218, section 4.1: urgency of a request that does not say.
+const URGENCY_DEFAULT: i32 = 3;
+
+/// How a stream shares the connection with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Urgency {
+    /// Goes before everything else: alerts.
+    Urgent,
+    /// Goes when nothing more urgent waits.
+    #[default]
+    Bulk,
+}
+
+impl Urgency {
+    fn header(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::Urgent => "u=0",
+            Self::Bulk => "u=5",
+        })
+    }
+
+    /// What the peer asked for. Between the two of ours anything above the default counts as urgent.
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let urgency = headers
+            .get(PRIORITY)
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| {
+                value
+                    .split(',')
+                    .find_map(|item| item.trim().strip_prefix("u=")?.parse::<i32>().ok())
+            })
+            .unwrap_or(URGENCY_DEFAULT);
+        if urgency < URGENCY_DEFAULT {
+            Self::Urgent
+        } else {
+            Self::Bulk
+        }
+    }
+
+    /// Priority of the QUIC stream: higher goes first; control streams have 0.
+    pub(crate) fn stream_priority(self) -> i32 {
+        match self {
+            Self::Urgent => 3,
+            Self::Bulk => -2,
+        }
+    }
+}
+
+/// CONNECT of RFC 9114, 4.4. `h3` 0.0.8 adds `:scheme` and `:path`, which that section leaves out; our server takes both forms.
+pub(crate) fn connect(authority: &Authority, urgency: Urgency) -> Request<()> {
+    let mut request = Request::new(());
+    *request.method_mut() = Method::CONNECT;
+    *request.uri_mut() = Uri::from(authority.clone());
+    request.headers_mut().insert(PRIORITY, urgency.header());
+    request
+}
+
+pub(crate) fn names(server_name: &str) -> Result<Request<()>, http::Error> {
+    Request::builder()
+        .method(Method::POST)
+        .uri(format!("https://{server_name}{NAMES_PATH}"))
+        .header(PRIORITY, Urgency::Urgent.header())
+        .body(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn urgency_survives_the_header() {
+        let authority: Authority = "ingest:7001".parse().unwrap();
+        for urgency in [Urgency::Urgent, Urgency::Bulk] {
+            let request = connect(&authority, urgency);
+            assert_eq!(Urgency::of(request.headers()), urgency);
+            assert_eq!(request.uri().authority(), Some(&authority));
+            assert!(request.uri().scheme().is_none());
+        }
+    }
+
+    #[test]
+    fn foreign_priorities_are_read_leniently() {
+        let urgency = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(PRIORITY, value.parse().unwrap());
+            Urgency::of(&headers)
+        };
+        assert_eq!(urgency("i, u=1"), Urgency::Urgent);
+        assert_eq!(urgency("u=7, i"), Urgency::Bulk);
+        assert_eq!(urgency("u=x"), Urgency::Bulk);
+        assert_eq!(Urgency::of(&HeaderMap::new()), Urgency::Bulk);
+    }
+}

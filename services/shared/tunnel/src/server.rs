@@ -1,0 +1,577 @@
+//! The proxy's end: takes connections, checks nothing but TLS, and hands over the CONNECT requests.
+//!
+//! A handshake that does not finish in `HANDSHAKE_MAX` is dropped. While many handshakes are under way, an address has to prove
+//! itself by a Retry first, so that forged packets cost the sender more than us. Beyond `HANDSHAKES_MAX` packets of new
+//! connections are ignored, as if lost.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use h3::{error::StreamError, server::RequestResolver};
+use http::{Method, Request, Response, StatusCode, uri::Authority};
+use multipath::{ControllerConfig, Controllers, Gate, Keepalive, Side, Steering, SteeringConfig};
+use noq::crypto::rustls::QuicServerConfig;
+use rustls::pki_types::CertificateDer;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    h3_over_noq::{self, BidiStream, SendHandles},
+    interfaces::enlarge_buffers,
+    names,
+    paths::{PathSnapshot, Paths},
+    request::{NAMES_PATH, Urgency},
+    session::NO_ERROR,
+    steer::{CONTROLS_MAX, Control, Steered},
+    stream::{OpenStreams, TunnelStream},
+    transport::{ALPN, transport_config},
+};
+
+/// A handshake may take so long.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+
+/// Handshakes at once; packets of further new connections are ignored.
+const HANDSHAKES_MAX: usize = 512;
+
+/// Handshakes at once above which an address must be proved by a Retry.
+const HANDSHAKES_UNPROVED_MAX: usize = 64;
+
+/// Sessions ready to be accepted; further ones wait, and count as handshakes.
+const SESSIONS_WAITING_MAX: usize = 64;
+
+/// Requests of one session ready to be accepted; further ones wait in the transport.
+const REQUESTS_WAITING_MAX: usize = 32;
+
+/// The headers of a request must arrive in this time.
+const HEADERS_MAX: Duration = Duration::from_secs(10);
+
+/// Bytes of a request's headers.
+const HEADER_BYTES_MAX: u64 = 16 * 1024;
+
+/// How often a draining session looks whether its last tunnel has ended.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long `close` waits for the last packets to leave.
+const CLOSE_MAX: Duration = Duration::from_secs(1);
+
+/// Settings of a server.
+#[derive(Clone)]
+pub struct ServerConfig {
+    pub listen: SocketAddr,
+    /// Decides which clients are let in; the protocol list is replaced by HTTP/3's.
+    pub tls: Arc<rustls::ServerConfig>,
+    pub keepalive: Keepalive,
+}
+
+impl ServerConfig {
+    pub fn new(listen: SocketAddr, tls: Arc<rustls::ServerConfig>) -> Self {
+        Self {
+            listen,
+            tls,
+            keepalive: Keepalive::default(),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    #[error("cannot listen on {address} (UDP): {source}")]
+    Socket {
+        address: SocketAddr,
+        source: io::Error,
+    },
+    #[error("the TLS configuration has no cipher suite that QUIC can use")]
+    Tls,
+}
+
+/// Takes sessions.
+pub struct TunnelServer {
+    endpoint: noq::Endpoint,
+    local_addr: SocketAddr,
+    sessions: tokio::sync::Mutex<mpsc::Receiver<ServerSession>>,
+    tasks: TaskTracker,
+    draining: CancellationToken,
+}
+
+impl TunnelServer {
+    /// Must be called inside a Tokio runtime.
+    pub fn bind(config: ServerConfig) -> Result<TunnelServer, BindError> {
+        let address = config.listen;
+        let at = |source| BindError::Socket { address, source };
+        let mut tls = (*config.tls).clone();
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        let crypto = QuicServerConfig::try_from(tls).map_err(|_| BindError::Tls)?;
+        let accepting = Accepting {
+            config: noq::ServerConfig::with_crypto(Arc::new(crypto)),
+            keepalive: config.keepalive,
+            numbers: Arc::new(AtomicU64::new(crate::session::first_number())),
+        };
+        let socket = bind_socket(address).map_err(at)?;
+        let endpoint = noq::Endpoint::new(
+            noq::EndpointConfig::default(),
+            Some(accepting.config.clone()),
+            socket,
+            Arc::new(noq::TokioRuntime),
+        )
+        .map_err(at)?;
+        let local_addr = endpoint.local_addr().map_err(at)?;
+        let (ready, sessions) = mpsc::channel(SESSIONS_WAITING_MAX);
+        let tasks = TaskTracker::new();
+        let draining = CancellationToken::new();
+        tasks.spawn(accept_all(
+            endpoint.clone(),
+            accepting,
+            ready,
+            tasks.clone(),
+            draining.clone(),
+        ));
+        Ok(TunnelServer {
+            endpoint,
+            local_addr,
+            sessions: tokio::sync::Mutex::new(sessions),
+            tasks,
+            draining,
+        })
+    }
+
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// The next session; none once the server takes no more.
+    pub async fn accept(&self) -> Option<ServerSession> {
+        self.sessions.lock().await.recv().await
+    }
+
+    /// Takes no more sessions; those there are live on.
+    pub fn refuse_new(&self) {
+        self.draining.cancel();
+    }
+
+    /// Ends all sessions.
+    pub async fn close(&self) {
+        self.draining.cancel();
+        self.endpoint
+            .close(noq::VarInt::from_u32(NO_ERROR), b"the proxy is stopping");
+        let _ = tokio::time::timeout(CLOSE_MAX, self.endpoint.wait_all_draining()).await;
+        self.tasks.close();
+    }
+}
+
+fn bind_socket(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
+    let socket = socket2::Socket::new(
+        socket2::Domain::for_address(address),
+        socket2::Type::DGRAM,
+        Some(socket2::Protocol::UDP),
+    )?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    enlarge_buffers(&socket);
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+#[derive(Clone)]
+struct Accepting {
+    config: noq::ServerConfig,
+    keepalive: Keepalive,
+    numbers: Arc<AtomicU64>,
+}
+
+async fn accept_all(
+    endpoint: noq::Endpoint,
+    accepting: Accepting,
+    ready: mpsc::Sender<ServerSession>,
+    tasks: TaskTracker,
+    draining: CancellationToken,
+) {
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    while let Some(Some(incoming)) = draining.run_until_cancelled(endpoint.accept()).await {
+        let Ok(permit) = handshakes.clone().try_acquire_owned() else {
+            metrics::counter!("braid_tunnel_handshakes_ignored_total").increment(1);
+            incoming.ignore();
+            continue;
+        };
+        let under_way = HANDSHAKES_MAX - handshakes.available_permits();
+        if under_way > HANDSHAKES_UNPROVED_MAX && incoming.may_retry() {
+            // Fails only for a proved address, which `may_retry` excludes.
+            let _ = incoming.retry();
+            continue;
+        }
+        let accepting = accepting.clone();
+        let ready = ready.clone();
+        tasks.spawn(async move {
+            let remote = incoming.remote_address();
+            match tokio::time::timeout(HANDSHAKE_MAX, accepting.handshake(incoming)).await {
+                Ok(Ok(session)) => {
+                    // Nobody accepts any more when the server is being dropped.
+                    let _ = ready.send(session).await;
+                }
+                Ok(Err(error)) => {
+                    metrics::counter!("braid_tunnel_handshakes_failed_total").increment(1);
+                    tracing::info!(%remote, %error, "handshake failed");
+                }
+                Err(_) => {
+                    metrics::counter!("braid_tunnel_handshakes_failed_total").increment(1);
+                    tracing::info!(%remote, "handshake took too long");
+                }
+            }
+            drop(permit);
+        });
+    }
+    // From here on packets of new connections are answered with a refusal.
+    endpoint.set_server_config(None);
+}
+
+#[derive(Debug, thiserror::Error)]
+enum HandshakeError {
+    #[error("{0}")]
+    Quic(#[from] noq::ConnectionError),
+    #[error("{0}")]
+    Http(#[from] h3::error::ConnectionError),
+}
+
+type HttpConnection = h3::server::Connection<h3_over_noq::Connection, Bytes>;
+
+impl Accepting {
+    async fn handshake(self, incoming: noq::Incoming) -> Result<ServerSession, HandshakeError> {
+        // The gate joins the controllers of one connection, so each connection has its own configuration.
+        let gate = Gate::new();
+        let mut config = self.config;
+        config.transport_config(transport_config(|transport| {
+            transport.congestion_controller_factory(Controllers::new(
+                gate.clone(),
+                ControllerConfig::default(),
+            ));
+        }));
+        let connection = incoming.accept_with(Arc::new(config))?.await?;
+        let certificates = connection
+            .peer_identity()
+            .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok())
+            .map_or_else(Vec::new, |certificates| *certificates);
+        let remote = connection
+            .path(noq::PathId::ZERO)
+            .and_then(|path| path.remote_address().ok())
+            .unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
+        let over_noq = h3_over_noq::Connection::new(connection.clone());
+        let handles = over_noq.send_handles();
+        let http = h3::server::builder()
+            .send_grease(false)
+            .max_field_section_size(HEADER_BYTES_MAX)
+            .build(over_noq)
+            .await?;
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let paths = Paths::new(number, Instant::now());
+        let (control, controls) = mpsc::channel(CONTROLS_MAX);
+        let mut steering = SteeringConfig::new(Side::Server);
+        steering.keepalive = self.keepalive;
+        let steered = Steered {
+            connection: connection.clone(),
+            steering: Steering::new(steering, gate),
+            paths: paths.clone(),
+            handles: handles.clone(),
+            ways: Vec::new(),
+            first: None,
+            remote,
+            controls,
+        };
+        tokio::spawn(steered.run(move |change| tracing::debug!(?change, session = number, "path")));
+        let (ready, requests) = mpsc::channel(REQUESTS_WAITING_MAX);
+        let handle = SessionHandle {
+            number,
+            connection: connection.clone(),
+            paths,
+            control,
+            open: OpenStreams::default(),
+            goodbye: CancellationToken::new(),
+        };
+        tokio::spawn(
+            Requests {
+                http,
+                handles,
+                ready,
+                session: handle.clone(),
+            }
+            .run(),
+        );
+        Ok(ServerSession {
+            certificates,
+            remote,
+            requests,
+            handle,
+        })
+    }
+}
+
+/// A client's connection.
+pub struct ServerSession {
+    certificates: Vec<CertificateDer<'static>>,
+    remote: SocketAddr,
+    requests: mpsc::Receiver<ConnectRequest>,
+    handle: SessionHandle,
+}
+
+impl ServerSession {
+    /// The client's certificate, if TLS asked for one; verified by then.
+    pub fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
+        self.certificates.first()
+    }
+
+    /// Where the first path came from.
+    pub fn remote_address(&self) -> SocketAddr {
+        self.remote
+    }
+
+    /// The next CONNECT request; none once the session has ended.
+    pub async fn accept(&mut self) -> Option<ConnectRequest> {
+        self.requests.recv().await
+    }
+
+    pub fn handle(&self) -> &SessionHandle {
+        &self.handle
+    }
+}
+
+/// To watch and to end a session from elsewhere.
+#[derive(Clone)]
+pub struct SessionHandle {
+    number: u64,
+    connection: noq::Connection,
+    paths: Arc<Paths>,
+    control: mpsc::Sender<Control>,
+    open: OpenStreams,
+    goodbye: CancellationToken,
+}
+
+impl SessionHandle {
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub fn paths(&self) -> Vec<PathSnapshot> {
+        self.paths.snapshot()
+    }
+
+    /// Tunnels that are open.
+    pub fn open_tunnels(&self) -> usize {
+        self.open.count()
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.connection.close_reason().is_some()
+    }
+
+    pub async fn closed(&self) {
+        self.connection.closed().await;
+    }
+
+    /// Changes how often this end probes the paths. Dropped when the steering is too busy to take it.
+    pub fn set_keepalive(&self, keepalive: Keepalive) {
+        if let Err(error) = self.control.try_send(Control::Keepalive(keepalive)) {
+            tracing::debug!(%error, "steering not told");
+        }
+    }
+
+    /// Ends the session and all its tunnels at once.
+    pub fn close(&self, reason: &str) {
+        self.connection
+            .close(noq::VarInt::from_u32(NO_ERROR), reason.as_bytes());
+    }
+
+    /// Says goodbye (GOAWAY), lets the open tunnels end for at most `grace`, then closes.
+    pub async fn drain(&self, grace: Duration) {
+        self.goodbye.cancel();
+        let deadline = Instant::now() + grace;
+        while self.open.count() > 0 && !self.is_closed() && Instant::now() < deadline {
+            tokio::time::sleep(DRAIN_INTERVAL).await;
+        }
+        self.close("drained");
+    }
+}
+
+/// Reads the requests of one session.
+struct Requests {
+    http: HttpConnection,
+    handles: SendHandles,
+    ready: mpsc::Sender<ConnectRequest>,
+    session: SessionHandle,
+}
+
+impl Requests {
+    async fn run(mut self) {
+        let mut said_goodbye = false;
+        loop {
+            tokio::select! {
+                () = self.session.goodbye.cancelled(), if !said_goodbye => {
+                    said_goodbye = true;
+                    // Requests that are on their way are refused; the client asks its next session.
+                    if self.http.shutdown(0).await.is_err() {
+                        return;
+                    }
+                }
+                accepted = self.http.accept() => match accepted {
+                    Ok(Some(resolver)) => {
+                        let request = Resolving {
+                            handles: self.handles.clone(),
+                            session: self.session.clone(),
+                        };
+                        // Bounded by the streams that the transport lets the client open.
+                        tokio::spawn(request.run(resolver, self.ready.clone()));
+                    }
+                    Ok(None) => return,
+                    Err(error) => {
+                        tracing::debug!(session = self.session.number, %error, "session ended");
+                        return;
+                    }
+                },
+            }
+        }
+    }
+}
+
+type HttpStream = h3::server::RequestStream<BidiStream, Bytes>;
+
+struct Resolving {
+    handles: SendHandles,
+    session: SessionHandle,
+}
+
+impl Resolving {
+    async fn run(
+        self,
+        resolver: RequestResolver<h3_over_noq::Connection, Bytes>,
+        ready: mpsc::Sender<ConnectRequest>,
+    ) {
+        let Ok(resolved) = tokio::time::timeout(HEADERS_MAX, resolver.resolve_request()).await
+        else {
+            return;
+        };
+        let (request, mut stream) = match resolved {
+            Ok(resolved) => resolved,
+            Err(error) => {
+                tracing::debug!(session = self.session.number, %error, "not a request");
+                return;
+            }
+        };
+        let refused = match classify(&request) {
+            Ok(Wanted::Tunnel(authority)) => {
+                let urgency = Urgency::of(request.headers());
+                let Some(send) = self.handles.get(stream.id()) else {
+                    return;
+                };
+                send.set_priority(urgency.stream_priority());
+                let request = ConnectRequest {
+                    authority,
+                    urgency,
+                    send,
+                    stream,
+                    session: self.session,
+                };
+                // Nobody listens any more once the session is being dropped; that drops the stream.
+                let _ = ready.send(request).await;
+                return;
+            }
+            Ok(Wanted::Names) => {
+                self.learn_names(stream).await;
+                return;
+            }
+            Err(status) => status,
+        };
+        if let Err(error) = respond(&mut stream, refused).await {
+            tracing::debug!(%error, "refusal not sent");
+        }
+    }
+
+    async fn learn_names(self, mut stream: HttpStream) {
+        let Some(send) = self.handles.get(stream.id()) else {
+            return;
+        };
+        if let Err(error) = respond(&mut stream, StatusCode::OK).await {
+            tracing::debug!(%error, "names not welcomed");
+            return;
+        }
+        // Not a tunnel, so not counted among the session's.
+        let stream = TunnelStream::of_server(stream, send, OpenStreams::default().enter());
+        if let Err(error) = names::learn(stream, self.session.paths.clone()).await {
+            tracing::debug!(%error, "names no longer learnt");
+        }
+    }
+}
+
+enum Wanted {
+    Tunnel(Authority),
+    Names,
+}
+
+/// What a request is for, or the status to refuse it with.
+fn classify(request: &Request<()>) -> Result<Wanted, StatusCode> {
+    let extended = request.extensions().get::<h3::ext::Protocol>().is_some();
+    match (request.method(), request.uri().path()) {
+        (&Method::CONNECT, _) if extended => Err(StatusCode::NOT_IMPLEMENTED),
+        (&Method::CONNECT, _) => {
+            let authority = request.uri().authority().ok_or(StatusCode::BAD_REQUEST)?;
+            // RFC 9110, 9.3.6: a CONNECT without a port is invalid.
+            authority.port_u16().ok_or(StatusCode::BAD_REQUEST)?;
+            Ok(Wanted::Tunnel(authority.clone()))
+        }
+        (&Method::POST, NAMES_PATH) => Ok(Wanted::Names),
+        (_, NAMES_PATH) => Err(StatusCode::METHOD_NOT_ALLOWED),
+        _ => Err(StatusCode::NOT_FOUND),
+    }
+}
+
+async fn respond(stream: &mut HttpStream, status: StatusCode) -> Result<(), StreamError> {
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    stream.send_response(response).await?;
+    if !status.is_success() {
+        stream.finish().await?;
+    }
+    Ok(())
+}
+
+/// A client asks for a TCP connection.
+pub struct ConnectRequest {
+    authority: Authority,
+    urgency: Urgency,
+    send: Arc<h3_over_noq::SendHandle>,
+    stream: HttpStream,
+    session: SessionHandle,
+}
+
+impl ConnectRequest {
+    /// `host:port`; the port is there.
+    pub fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    pub fn urgency(&self) -> Urgency {
+        self.urgency
+    }
+
+    /// Answers 200 and gives the bytes.
+    pub async fn accept(mut self) -> io::Result<TunnelStream> {
+        let open = self.session.open.enter();
+        respond(&mut self.stream, StatusCode::OK)
+            .await
+            .map_err(io::Error::other)?;
+        Ok(TunnelStream::of_server(self.stream, self.send, open))
+    }
+
+    /// Answers with an error: 403, 502, 504, 429, ...
+    pub async fn refuse(mut self, status: StatusCode) {
+        if let Err(error) = respond(&mut self.stream, status).await {
+            tracing::debug!(%error, "refusal not sent");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! One connection of the client to the proxy, from the handshake to its end.
+
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use h3::{client::SendRequest, error::StreamError};
+use http::{StatusCode, uri::Authority};
+use multipath::{ControllerConfig, Controllers, Gate, Side, Steering, SteeringConfig};
+use noq::crypto::rustls::QuicClientConfig;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    client::{Shared, TunnelEvent},
+    h3_over_noq::{self, Opener, SendHandles},
+    names,
+    paths::Paths,
+    request::{self, Urgency},
+    steer::{CONTROLS_MAX, Change, Control, Steered},
+    stream::{OpenStreams, TunnelStream},
+    transport::{ALPN, transport_config},
+};
+
+/// `H3_NO_ERROR`.
+pub(crate) const NO_ERROR: u32 = 0x100;
+
+/// How often a session that is being finished looks whether its last tunnel has ended.
+const FINISH_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A session that is being finished is closed after so long whatever is still open.
+const FINISH_MAX: Duration = Duration::from_secs(300);
+
+/// How often a silent session is asked for a sign of life.
+const SPEAK_INTERVAL: Duration = Duration::from_millis(25);
+
+/// Sessions of one process are told apart from those of the one before it, whose reports may still be on their way.
+pub(crate) fn first_number() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(1, |since| since.as_micros().try_into().unwrap_or(1))
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("no cipher suite for QUIC")]
+pub(crate) struct NoCipherSuite;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DialError {
+    #[error("cannot connect: {0}")]
+    Connect(#[from] noq::ConnectError),
+    #[error("handshake failed: {0}")]
+    Handshake(#[from] noq::ConnectionError),
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    #[error("HTTP/3 failed: {0}")]
+    Http(#[from] h3::error::ConnectionError),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    #[error("refused: {0}")]
+    Refused(StatusCode),
+    #[error("{0}")]
+    Lost(StreamError),
+    #[error("the stream's send half is gone")]
+    NoSendHalf,
+}
+
+/// Makes connections.
+pub(crate) struct Dialler {
+    crypto: Arc<QuicClientConfig>,
+}
+
+impl Dialler {
+    pub(crate) fn new(tls: &rustls::ClientConfig) -> Result<Self, NoCipherSuite> {
+        let mut tls = tls.clone();
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        let crypto = QuicClientConfig::try_from(tls).map_err(|_| NoCipherSuite)?;
+        Ok(Self {
+            crypto: Arc::new(crypto),
+        })
+    }
+
+    pub(crate) async fn dial(
+        &self,
+        shared: &Arc<Shared>,
+        proxy: SocketAddr,
+        number: u64,
+    ) -> Result<Arc<Session>, DialError> {
+        let timeout = shared.config.handshake_timeout;
+        let gate = Gate::new();
+        let mut config = noq::ClientConfig::new(self.crypto.clone());
+        config.transport_config(transport_config(|transport| {
+            transport.congestion_controller_factory(Controllers::new(
+                gate.clone(),
+                ControllerConfig::default(),
+            ));
+        }));
+        shared.race.start();
+        let connecting = shared
+            .endpoint
+            .connect_with(config, proxy, &shared.config.server_name)?;
+        let connection = tokio::time::timeout(timeout, connecting)
+            .await
+            .map_err(|_| DialError::TimedOut(timeout))??;
+        let first = shared.race.winner();
+        let over_noq = h3_over_noq::Connection::new(connection.clone());
+        let handles = over_noq.send_handles();
+        let (mut driver, requests) = h3::client::builder()
+            .send_grease(false)
+            .build::<_, _, Bytes>(over_noq)
+            .await?;
+        tokio::spawn(async move {
+            let error = driver.wait_idle().await;
+            tracing::debug!(%error, "HTTP/3 connection ended");
+        });
+        let paths = Paths::new(number, Instant::now());
+        let (control, controls) = mpsc::channel(CONTROLS_MAX);
+        let session = Arc::new(Session {
+            number,
+            remote: proxy,
+            connection: connection.clone(),
+            requests: Mutex::new(requests),
+            handles: handles.clone(),
+            open: OpenStreams::default(),
+            paths: paths.clone(),
+            control,
+            retired: CancellationToken::new(),
+        });
+        let mut steering = SteeringConfig::new(Side::Client);
+        steering.keepalive = shared.keepalive();
+        let steered = Steered {
+            connection,
+            steering: Steering::new(steering, gate),
+            paths: paths.clone(),
+            handles,
+            ways: shared.ways(),
+            first,
+            remote: proxy,
+            controls,
+        };
+        let events = shared.events.clone();
+        tokio::spawn(steered.run(move |change| {
+            let name = |id| {
+                paths
+                    .name(id)
+                    .map_or_else(String::new, |name| name.to_string())
+            };
+            let event = match change {
+                Change::Up(id) => TunnelEvent::PathUp { name: name(id) },
+                Change::Down(id) => TunnelEvent::PathDown { name: name(id) },
+            };
+            // Nobody listening is fine.
+            let _ = events.send(event);
+        }));
+        session.clone().tell_names(&shared.config.server_name);
+        Ok(session)
+    }
+}
+
+pub(crate) struct Session {
+    pub(crate) number: u64,
+    pub(crate) remote: SocketAddr,
+    connection: noq::Connection,
+    requests: Mutex<SendRequest<Opener, Bytes>>,
+    handles: SendHandles,
+    open: OpenStreams,
+    pub(crate) paths: Arc<Paths>,
+    control: mpsc::Sender<Control>,
+    retired: CancellationToken,
+}
+
+impl Session {
+    pub(crate) async fn connect(
+        &self,
+        authority: &Authority,
+        urgency: Urgency,
+    ) -> Result<TunnelStream, ConnectError> {
+        self.ask(request::connect(authority, urgency), urgency)
+            .await
+    }
+
+    async fn ask(
+        &self,
+        request: http::Request<()>,
+        urgency: Urgency,
+    ) -> Result<TunnelStream, ConnectError> {
+        let mut requests = self.requests.lock().clone();
+        let mut stream = requests
+            .send_request(request)
+            .await
+            .map_err(ConnectError::Lost)?;
+        let handle = self
+            .handles
+            .get(stream.id())
+            .ok_or(ConnectError::NoSendHalf)?;
+        handle.set_priority(urgency.stream_priority());
+        let response = stream.recv_response().await.map_err(ConnectError::Lost)?;
+        if !response.status().is_success() {
+            return Err(ConnectError::Refused(response.status()));
+        }
+        Ok(TunnelStream::of_client(stream, handle, self.open.enter()))
+    }
+
+    fn tell_names(self: Arc<Self>, server_name: &str) {
+        let request = match request::names(server_name) {
+            Ok(request) => request,
+            Err(error) => {
+                tracing::debug!(%error, "path names are not told");
+                return;
+            }
+        };
+        tokio::spawn(async move {
+            let paths = self.paths.clone();
+            let stream = match self.ask(request, Urgency::Urgent).await {
+                Ok(stream) => stream,
+                Err(error) => {
+                    tracing::debug!(%error, "the proxy does not want to know path names");
+                    return;
+                }
+            };
+            let connection = self.connection.clone();
+            drop(self);
+            tokio::select! {
+                told = names::tell(stream, paths) => if let Err(error) = told {
+                    tracing::debug!(%error, "path names are no longer told");
+                },
+                _ = connection.closed() => {}
+            }
+        });
+    }
+
+    /// A control that finds the queue full is dropped: the steering finds out by itself, only later.
+    pub(crate) fn control(&self, control: Control) {
+        if let Err(error) = self.control.try_send(control) {
+            tracing::debug!(%error, "steering not told");
+        }
+    }
+
+    /// Opens no more tunnels here; the keeper makes a fresh session.
+    pub(crate) fn retire(&self) {
+        self.retired.cancel();
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.is_cancelled()
+    }
+
+    pub(crate) async fn retired(&self) {
+        self.retired.cancelled().await;
+    }
+
+    pub(crate) fn close(&self, reason: &[u8]) {
+        self.connection
+            .close(noq::VarInt::from_u32(NO_ERROR), reason);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.connection.close_reason().is_some()
+    }
+
+    pub(crate) fn close_reason(&self) -> Option<noq::ConnectionError> {
+        self.connection.close_reason()
+    }
+
+    pub(crate) async fn closed(&self) {
+        self.connection.closed().await;
+    }
+
+    /// Lets the open tunnels end, then closes.
+    pub(crate) async fn finish(&self) {
+        let deadline = Instant::now() + FINISH_MAX;
+        while self.open.count() > 0 && !self.is_closed() && Instant::now() < deadline {
+            tokio::time::sleep(FINISH_INTERVAL).await;
+        }
+        self.close(b"finished");
+    }
+
+    /// Whether anything arrives within `limit`.
+    pub(crate) async fn speaks_within(&self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        while Instant::now() < until && !self.is_closed() {
+            if self.paths.silence(Instant::now()) < limit {
+                return true;
+            }
+            tokio::time::sleep(SPEAK_INTERVAL).await;
+        }
+        false
+    }
+}

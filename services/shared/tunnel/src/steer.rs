@@ -1,0 +1,261 @@
+//! Runs the steering of one connection: gives it events and time, does what it says, and keeps the record of the paths.
+//! The same on both ends; the server has no interfaces and opens nothing.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::{FutureExt, StreamExt};
+use multipath::{Command, Event, InterfaceId, Keepalive, OpenFailure, PathState, Steering};
+use noq::{Connection, FourTuple, PathError, PathEvent, PathId};
+use tokio::sync::mpsc;
+
+use crate::{
+    h3_over_noq::SendHandles,
+    paths::{Paths, number},
+};
+
+/// Longest pause between two looks at the counters: bounds how late a sign of life is noticed.
+const TURN_MAX: Duration = Duration::from_millis(50);
+
+/// Shortest pause, so that an overdue deadline cannot spin the task.
+const TURN_MIN: Duration = Duration::from_millis(2);
+
+/// Commands done in one turn; the steering yields far fewer, more wait for the next turn.
+const COMMANDS_PER_TURN_MAX: usize = 256;
+
+/// Requests to the steering that may wait; a sender beyond that waits.
+pub(crate) const CONTROLS_MAX: usize = 16;
+
+/// What somebody outside tells the steering.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Control {
+    Keepalive(Keepalive),
+    Link { interface: InterfaceId, up: bool },
+}
+
+/// A path became usable or ceased to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Up(PathId),
+    Down(PathId),
+}
+
+/// An access network of the client.
+#[derive(Debug, Clone)]
+pub(crate) struct Way {
+    pub(crate) name: Arc<str>,
+    pub(crate) local_ip: IpAddr,
+    pub(crate) up: bool,
+}
+
+/// One connection being steered.
+pub(crate) struct Steered {
+    pub(crate) connection: Connection,
+    pub(crate) steering: Steering,
+    pub(crate) paths: Arc<Paths>,
+    pub(crate) handles: SendHandles,
+    /// Empty at the server.
+    pub(crate) ways: Vec<Way>,
+    /// The way of path zero; none at the server.
+    pub(crate) first: Option<usize>,
+    pub(crate) remote: SocketAddr,
+    pub(crate) controls: mpsc::Receiver<Control>,
+}
+
+impl Steered {
+    /// Runs until the connection is closed.
+    pub(crate) async fn run(mut self, mut changed: impl FnMut(Change)) {
+        let mut events = self.connection.path_events();
+        let closed = self.connection.on_closed();
+        tokio::pin!(closed);
+        self.start(&mut changed);
+        loop {
+            self.turn(&mut changed);
+            let now = Instant::now();
+            let wake = self.steering.next_deadline().map_or(now + TURN_MAX, |at| {
+                at.clamp(now + TURN_MIN, now + TURN_MAX)
+            });
+            tokio::select! {
+                _ = &mut closed => break,
+                event = events.next() => match event {
+                    Some(Ok(event)) => self.on_path_event(&event, &mut changed),
+                    Some(Err(lagged)) => {
+                        tracing::warn!(lost = lagged.0, "path events came faster than they were handled");
+                    }
+                    None => break,
+                },
+                Some(control) = self.controls.recv() => self.on_control(control),
+                () = tokio::time::sleep_until(wake.into()) => {}
+            }
+        }
+        for snapshot in self.paths.open_ids() {
+            self.set_state(snapshot, PathState::Closed, &mut changed);
+        }
+    }
+
+    fn start(&mut self, changed: &mut impl FnMut(Change)) {
+        let now = Instant::now();
+        let interface = self.first.and_then(interface_id);
+        if let Some(path) = self.connection.path(PathId::ZERO) {
+            self.paths.add(&path);
+        }
+        self.name(PathId::ZERO, self.first);
+        self.steering.on_event(now, Event::Connected { interface });
+        for (index, way) in self.ways.iter().enumerate() {
+            if let Some(interface) = interface_id(index).filter(|_| way.up) {
+                self.steering.on_event(now, Event::LinkUp { interface });
+            }
+        }
+        self.set_state(PathId::ZERO, PathState::Available, changed);
+    }
+
+    fn name(&self, id: PathId, way: Option<usize>) {
+        if let Some(way) = way.and_then(|index| self.ways.get(index)) {
+            self.paths.set_name(number(id), &way.name);
+        }
+    }
+
+    fn turn(&mut self, changed: &mut impl FnMut(Change)) {
+        let now = Instant::now();
+        for (path, datagrams, rtt) in self.paths.refresh(now) {
+            self.steering.on_event(
+                now,
+                Event::Received {
+                    path,
+                    datagrams,
+                    rtt,
+                },
+            );
+        }
+        let bytes = self.handles.pending_bytes() as u64;
+        self.steering.on_event(now, Event::Backlog { bytes });
+        for _ in 0..COMMANDS_PER_TURN_MAX {
+            let Some(command) = self.steering.poll(now) else {
+                break;
+            };
+            self.apply(now, command, changed);
+        }
+        for path in self.steering.snapshot(now) {
+            self.set_state(path.path, path.state, changed);
+        }
+    }
+
+    fn apply(&mut self, now: Instant, command: Command, changed: &mut impl FnMut(Change)) {
+        match command {
+            Command::Ping { path } => {
+                // Fails for a path that is gone, which the next event tells.
+                let _ = self.connection.path(path).map(|path| path.ping());
+            }
+            Command::SetStatus { path, status } => {
+                let _ = self
+                    .connection
+                    .path(path)
+                    .map(|path| path.set_status(status));
+            }
+            Command::Close { path } => {
+                tracing::info!(%path, name = self.paths.name(path).as_deref(), "closing a silent path");
+                if let Some(Err(error)) = self.connection.path(path).map(|path| path.close()) {
+                    tracing::debug!(%path, %error, "path not closed");
+                }
+                self.set_state(path, PathState::Closed, changed);
+            }
+            Command::Open { interface, status } => {
+                let index = usize::from(interface.0);
+                let Some(way) = self.ways.get(index) else {
+                    return;
+                };
+                let tuple = FourTuple::new(self.remote, Some(way.local_ip));
+                let opening = self.connection.open_path(tuple, status);
+                let opened = opening
+                    .path_id()
+                    .and_then(|id| self.connection.path(id))
+                    .map(|path| {
+                        self.paths.add(&path);
+                        path.id()
+                    });
+                let event = match opened {
+                    Some(path) => {
+                        self.name(path, Some(index));
+                        Event::Opened { interface, path }
+                    }
+                    None => {
+                        let failure = match opening.now_or_never() {
+                            Some(Err(
+                                PathError::RemoteCidsExhausted | PathError::MaxPathIdReached,
+                            )) => OpenFailure::NoIdYet,
+                            Some(Err(error)) => {
+                                tracing::debug!(way = %way.name, %error, "path not opened");
+                                OpenFailure::Refused
+                            }
+                            _ => OpenFailure::Refused,
+                        };
+                        Event::OpenFailed { interface, failure }
+                    }
+                };
+                self.steering.on_event(now, event);
+            }
+        }
+    }
+
+    fn on_path_event(&mut self, event: &PathEvent, changed: &mut impl FnMut(Change)) {
+        match event {
+            PathEvent::Established { id, .. } => {
+                if let Some(path) = self.connection.path(*id) {
+                    self.paths.add_unless_known(&path);
+                }
+            }
+            PathEvent::Abandoned { id, reason, .. } => {
+                tracing::debug!(path = %id, ?reason, "path abandoned");
+                self.set_state(*id, PathState::Closed, changed);
+            }
+            PathEvent::Discarded { id, path_stats, .. } => {
+                self.paths.set_last(*id, path_stats.clone());
+            }
+            _ => {}
+        }
+        if let Some(event) = Event::from_path_event(event) {
+            self.steering.on_event(Instant::now(), event);
+        }
+    }
+
+    fn on_control(&mut self, control: Control) {
+        let event = match control {
+            Control::Keepalive(keepalive) => Event::Keepalive(keepalive),
+            Control::Link {
+                interface,
+                up: true,
+            } => Event::LinkUp { interface },
+            Control::Link {
+                interface,
+                up: false,
+            } => Event::LinkDown { interface },
+        };
+        self.steering.on_event(Instant::now(), event);
+    }
+
+    fn set_state(&self, id: PathId, state: PathState, changed: &mut impl FnMut(Change)) {
+        let Some(before) = self.paths.set_state(id, state) else {
+            return;
+        };
+        match (is_up(before), is_up(state)) {
+            (false, true) => changed(Change::Up(id)),
+            (true, false) => changed(Change::Down(id)),
+            _ => {}
+        }
+    }
+}
+
+/// A suspect path still counts: it may answer yet.
+fn is_up(state: PathState) -> bool {
+    matches!(
+        state,
+        PathState::Available | PathState::Backup | PathState::Suspect
+    )
+}
+
+pub(crate) fn interface_id(index: usize) -> Option<InterfaceId> {
+    u16::try_from(index).ok().map(InterfaceId)
+}

@@ -1,0 +1,263 @@
+//! The bytes of one CONNECT request as a stream.
+//!
+//! Bytes travel in HTTP/3 DATA frames. Back-pressure is the transport's: `poll_write` takes the next chunk only after the
+//! transport has taken the last one, and the reader's window closes when nobody reads. As with any buffered writer,
+//! the last chunk may wait for `flush`. `shutdown` ends one direction and leaves the other open; dropping a stream
+//! whose writing side was not shut down resets it, so that the peer cannot take a torn transfer for a complete one.
+
+use std::{
+    future::Future,
+    io,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes};
+use h3::{
+    error::{Code, StreamError},
+    quic::StreamId,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::h3_over_noq::{BidiStream, RecvStream, SendHandle, SendStream};
+
+/// Largest payload of one DATA frame, and so the most that a stream holds back for the transport.
+const CHUNK_BYTES_MAX: usize = 64 * 1024;
+
+/// Counts the open streams of a session.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OpenStreams(Arc<AtomicUsize>);
+
+impl OpenStreams {
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn enter(&self) -> OpenStream {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        OpenStream(self.clone())
+    }
+}
+
+pub(crate) struct OpenStream(OpenStreams);
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+enum Sender {
+    Client(h3::client::RequestStream<SendStream, Bytes>),
+    Server(h3::server::RequestStream<SendStream, Bytes>),
+}
+
+enum Receiver {
+    Client(h3::client::RequestStream<RecvStream, Bytes>),
+    Server(h3::server::RequestStream<RecvStream, Bytes>),
+}
+
+/// One tunnelled byte stream.
+pub struct TunnelStream {
+    sender: Sender,
+    receiver: Receiver,
+    handle: Arc<SendHandle>,
+    id: StreamId,
+    /// Received and not yet read.
+    unread: Bytes,
+    received_all: bool,
+    sent_all: bool,
+    _open: OpenStream,
+}
+
+impl TunnelStream {
+    pub(crate) fn of_client(
+        stream: h3::client::RequestStream<BidiStream, Bytes>,
+        handle: Arc<SendHandle>,
+        open: OpenStream,
+    ) -> Self {
+        let id = stream.id();
+        let (sender, receiver) = stream.split();
+        Self::new(
+            Sender::Client(sender),
+            Receiver::Client(receiver),
+            handle,
+            id,
+            open,
+        )
+    }
+
+    pub(crate) fn of_server(
+        stream: h3::server::RequestStream<BidiStream, Bytes>,
+        handle: Arc<SendHandle>,
+        open: OpenStream,
+    ) -> Self {
+        let id = stream.id();
+        let (sender, receiver) = stream.split();
+        Self::new(
+            Sender::Server(sender),
+            Receiver::Server(receiver),
+            handle,
+            id,
+            open,
+        )
+    }
+
+    fn new(
+        sender: Sender,
+        receiver: Receiver,
+        handle: Arc<SendHandle>,
+        id: StreamId,
+        open: OpenStream,
+    ) -> Self {
+        Self {
+            sender,
+            receiver,
+            handle,
+            id,
+            unread: Bytes::new(),
+            received_all: false,
+            sent_all: false,
+            _open: open,
+        }
+    }
+
+    /// The QUIC stream's number within its connection.
+    pub fn id(&self) -> u64 {
+        self.id.into_inner()
+    }
+
+    /// Ends the stream as broken in both directions, as a TCP reset would (RFC 9114, 4.4).
+    pub fn abort(mut self) {
+        self.break_off(Code::H3_CONNECT_ERROR);
+    }
+
+    fn break_off(&mut self, code: Code) {
+        if !self.sent_all {
+            self.handle.reset(code);
+            self.sent_all = true;
+        }
+        if !self.received_all {
+            match &mut self.receiver {
+                Receiver::Client(receiver) => receiver.stop_sending(code),
+                Receiver::Server(receiver) => receiver.stop_sending(code),
+            }
+            self.received_all = true;
+        }
+    }
+
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamError>> {
+        fn whole(chunk: Option<impl Buf>) -> Option<Bytes> {
+            chunk.map(|mut chunk| chunk.copy_to_bytes(chunk.remaining()))
+        }
+        match &mut self.receiver {
+            Receiver::Client(receiver) => receiver.poll_recv_data(cx).map_ok(whole),
+            Receiver::Server(receiver) => receiver.poll_recv_data(cx).map_ok(whole),
+        }
+    }
+
+    /// Encodes one DATA frame into the send handle and hands over what the transport takes at once.
+    fn begin_send(&mut self, cx: &mut Context<'_>, chunk: Bytes) -> Result<(), StreamError> {
+        let polled = match &mut self.sender {
+            Sender::Client(sender) => pin!(sender.send_data(chunk)).poll(cx),
+            Sender::Server(sender) => pin!(sender.send_data(chunk)).poll(cx),
+        };
+        match polled {
+            Poll::Ready(result) => result,
+            // The rest stays in the handle; see `h3_over_noq`.
+            Poll::Pending => Ok(()),
+        }
+    }
+}
+
+impl AsyncRead for TunnelStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        // Empty DATA frames are legal and carry nothing.
+        while this.unread.is_empty() && !this.received_all {
+            match ready!(this.poll_receive(cx)).map_err(to_io)? {
+                Some(chunk) => this.unread = chunk,
+                None => this.received_all = true,
+            }
+        }
+        let taken = this.unread.len().min(buf.remaining());
+        buf.put_slice(&this.unread.split_to(taken));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for TunnelStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.sent_all {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        ready!(this.handle.poll_flush(cx))?;
+        if buf.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let taken = buf.len().min(CHUNK_BYTES_MAX);
+        this.begin_send(cx, Bytes::copy_from_slice(&buf[..taken]))
+            .map_err(to_io)?;
+        Poll::Ready(Ok(taken))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.sent_all {
+            return Poll::Ready(Ok(()));
+        }
+        self.handle.poll_flush(cx).map_err(io::Error::from)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.sent_all {
+            return Poll::Ready(Ok(()));
+        }
+        // Finishing waits for nothing but the flush, so polling afresh each time is sound.
+        ready!(this.handle.poll_flush(cx))?;
+        let finished = match &mut this.sender {
+            Sender::Client(sender) => ready!(pin!(sender.finish()).poll(cx)),
+            Sender::Server(sender) => ready!(pin!(sender.finish()).poll(cx)),
+        };
+        this.sent_all = true;
+        Poll::Ready(finished.map_err(to_io))
+    }
+}
+
+impl Drop for TunnelStream {
+    fn drop(&mut self) {
+        self.break_off(Code::H3_REQUEST_CANCELLED);
+    }
+}
+
+impl std::fmt::Debug for TunnelStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TunnelStream")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+fn to_io(error: StreamError) -> io::Error {
+    let kind = match &error {
+        StreamError::RemoteTerminate { .. } | StreamError::StreamError { .. } => {
+            io::ErrorKind::ConnectionReset
+        }
+        // What is left is the end of the connection; h3 does not let that be matched.
+        _ => io::ErrorKind::ConnectionAborted,
+    };
+    io::Error::new(kind, error)
+}

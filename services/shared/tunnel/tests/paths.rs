@@ -1,0 +1,212 @@
+//! Several access networks at once: both carry data, any of them may fail, and all of them may.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/bench.rs"]
+mod bench;
+
+use std::{sync::Arc, time::Duration};
+
+use bench::{Bench, Identities, NAMES, authority, echo, listen_anywhere, noise, serve, within};
+use testkit::link::LinkConfig;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tunnel::{TunnelEvent, TunnelServer, TunnelStream, Urgency};
+
+const MBIT: f64 = 1e6;
+
+fn start(config: &LinkConfig, down: &[usize]) -> Bench {
+    let identities = Identities::new();
+    let server = TunnelServer::bind(identities.server_config(listen_anywhere())).unwrap();
+    let addr = server.local_addr();
+    serve(Arc::new(server), echo);
+    Bench::start(identities, addr, config, down)
+}
+
+/// Sends `sent` and returns what comes back; `at` is called once when that many bytes are back.
+async fn exchange(stream: TunnelStream, sent: Vec<u8>, at: usize, then: impl FnOnce()) -> Vec<u8> {
+    let (mut read, mut write) = tokio::io::split(stream);
+    let len = sent.len();
+    let writing = tokio::spawn(async move {
+        write.write_all(&sent).await.unwrap();
+        write.shutdown().await.unwrap();
+    });
+    let mut back = Vec::with_capacity(len);
+    let mut then = Some(then);
+    let mut chunk = vec![0; 64 * 1024];
+    loop {
+        let count = read.read(&mut chunk).await.unwrap();
+        if count == 0 {
+            break;
+        }
+        back.extend_from_slice(&chunk[..count]);
+        if back.len() >= at
+            && let Some(then) = then.take()
+        {
+            then();
+        }
+    }
+    writing.await.unwrap();
+    back
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn symmetric_links_both_carry_a_fair_part() {
+    let bench = start(
+        &LinkConfig::new(20.0 * MBIT, Duration::from_millis(10)),
+        &[],
+    );
+    bench.both_up().await;
+    let stream = within(bench.tunnel.open_tcp(&authority(), Urgency::Bulk))
+        .await
+        .unwrap();
+    let sent = noise(4_000_000, 1);
+    let back = within(exchange(stream, sent.clone(), usize::MAX, || ())).await;
+    assert!(back == sent, "bytes differ");
+    let paths = bench.tunnel.paths();
+    let sum: u64 = paths.iter().map(|path| path.sent_bytes).sum();
+    assert!(sum > 4_000_000);
+    for name in NAMES {
+        let bytes: u64 = paths
+            .iter()
+            .filter(|path| path.name == name)
+            .map(|path| path.sent_bytes)
+            .sum();
+        assert!(bytes * 10 > sum * 3, "{name} carried {bytes} of {sum}");
+    }
+    bench.tunnel.close().await;
+}
+
+async fn cut_in_the_middle(index: usize) {
+    let mut bench = start(
+        &LinkConfig::new(20.0 * MBIT, Duration::from_millis(10)),
+        &[],
+    );
+    bench.both_up().await;
+    let session = bench.session();
+    let stream = within(bench.tunnel.open_tcp(&authority(), Urgency::Bulk))
+        .await
+        .unwrap();
+    let sent = noise(4_000_000, 2);
+    let link = bench.links[index].clone();
+    let back = within(exchange(stream, sent.clone(), 500_000, move || {
+        link.set_up(false)
+    }))
+    .await;
+    assert!(back == sent, "bytes differ");
+    assert_eq!(bench.session(), session, "the session survives");
+    bench
+        .until(|event| {
+            *event
+                == TunnelEvent::PathDown {
+                    name: NAMES[index].into(),
+                }
+        })
+        .await;
+    bench.links[index].set_up(true);
+    bench
+        .until(|event| {
+            *event
+                == TunnelEvent::PathUp {
+                    name: NAMES[index].into(),
+                }
+        })
+        .await;
+    // The path that came back carries data again.
+    bench.both_up().await;
+    let stream = within(bench.tunnel.open_tcp(&authority(), Urgency::Bulk))
+        .await
+        .unwrap();
+    let sent = noise(1_000_000, 3);
+    assert!(within(exchange(stream, sent.clone(), usize::MAX, || ())).await == sent);
+    assert_eq!(bench.session(), session);
+    bench.tunnel.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_interface_may_be_cut() {
+    cut_in_the_middle(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_second_interface_may_be_cut() {
+    cut_in_the_middle(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_interface_may_be_down_at_the_start() {
+    for down in [0, 1] {
+        let mut bench = start(
+            &LinkConfig::new(20.0 * MBIT, Duration::from_millis(5)),
+            &[down],
+        );
+        let stream = within(bench.tunnel.open_tcp(&authority(), Urgency::Bulk))
+            .await
+            .unwrap();
+        let sent = noise(100_000, 4);
+        assert!(within(exchange(stream, sent.clone(), usize::MAX, || ())).await == sent);
+        bench.links[down].set_up(true);
+        bench
+            .until(|event| {
+                *event
+                    == TunnelEvent::PathUp {
+                        name: NAMES[down].into(),
+                    }
+            })
+            .await;
+        bench.tunnel.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_networks_may_vanish_and_return() {
+    let bench = start(&LinkConfig::new(20.0 * MBIT, Duration::from_millis(5)), &[]);
+    bench.both_up().await;
+    let stream = within(bench.tunnel.open_tcp(&authority(), Urgency::Bulk))
+        .await
+        .unwrap();
+    let sent = noise(3_000_000, 5);
+    let links = bench.links.clone();
+    let outage = move || {
+        for link in &links {
+            link.set_up(false);
+        }
+        tokio::spawn(async move {
+            // Longer than the silence after which a fresh session is tried.
+            tokio::time::sleep(Duration::from_millis(4_500)).await;
+            for link in &links {
+                link.set_up(true);
+            }
+        });
+    };
+    let back = within(exchange(stream, sent.clone(), 500_000, outage)).await;
+    assert!(back == sent, "the tunnel goes on after the outage");
+    bench.both_up().await;
+    bench.tunnel.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_learns_the_names_of_the_paths() {
+    let identities = Identities::new();
+    let server = Arc::new(TunnelServer::bind(identities.server_config(listen_anywhere())).unwrap());
+    let addr = server.local_addr();
+    let config = LinkConfig::new(20.0 * MBIT, Duration::from_millis(1));
+    let bench = Bench::start(identities, addr, &config, &[]);
+    let session = within(server.accept()).await.unwrap();
+    within(async {
+        loop {
+            let paths = session.handle().paths();
+            let mut names: Vec<_> = paths
+                .iter()
+                .filter(|path| path.state != tunnel::PathState::Closed)
+                .map(|path| path.name.as_str())
+                .collect();
+            names.sort_unstable();
+            if names == ["lte", "wifi"] {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    bench.tunnel.close().await;
+}

@@ -1,0 +1,230 @@
+//! What a tunnelled stream promises: refusals with their status, half-close, torn transfers as errors, back-pressure, and a session
+//! that comes back after the server was away.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/bench.rs"]
+mod bench;
+
+use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
+
+use bench::{Bench, Identities, authority, echo, listen_anywhere, noise, serve, within};
+use testkit::link::LinkConfig;
+use tokio::{
+    io::{AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    sync::mpsc,
+};
+use tunnel::{
+    ConnectRequest, OpenError, SessionHandle, StatusCode, TunnelEvent, TunnelServer, Urgency,
+};
+
+fn fast() -> LinkConfig {
+    LinkConfig::new(100e6, Duration::from_millis(1))
+}
+
+fn start<F, S>(handler: F) -> (Bench, Arc<TunnelServer>)
+where
+    F: Fn(ConnectRequest, SessionHandle) -> S + Clone + Send + Sync + 'static,
+    S: Future<Output = ()> + Send + 'static,
+{
+    let identities = Identities::new();
+    let server = Arc::new(TunnelServer::bind(identities.server_config(listen_anywhere())).unwrap());
+    let addr = server.local_addr();
+    serve(server.clone(), handler);
+    (Bench::start(identities, addr, &fast(), &[]), server)
+}
+
+#[tokio::test]
+async fn a_refusal_carries_its_status() {
+    let (bench, _server) = start(|request, _| async move {
+        assert_eq!(request.authority().as_str(), "echo.test:7");
+        assert_eq!(request.urgency(), Urgency::Urgent);
+        request.refuse(StatusCode::FORBIDDEN).await;
+    });
+    let opened = within(bench.tunnel.open_tcp(&authority(), Urgency::Urgent)).await;
+    let Err(OpenError::Refused(status)) = opened else {
+        panic!("{opened:?}");
+    };
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    let without_port = within(
+        bench
+            .tunnel
+            .open_tcp(&"echo.test".parse().unwrap(), Urgency::Bulk),
+    )
+    .await;
+    assert!(matches!(
+        without_port,
+        Err(OpenError::Refused(StatusCode::BAD_REQUEST))
+    ));
+    bench.tunnel.close().await;
+}
+
+#[tokio::test]
+async fn one_direction_ends_while_the_other_goes_on() {
+    let (bench, _server) = start(|request, _| async move {
+        let mut stream = request.accept().await.unwrap();
+        let mut question = Vec::new();
+        stream.read_to_end(&mut question).await.unwrap();
+        question.reverse();
+        stream.write_all(&question).await.unwrap();
+        stream.shutdown().await.unwrap();
+    });
+    let mut stream = within(bench.tunnel.open_tcp(&authority(), Urgency::Bulk))
+        .await
+        .unwrap();
+    let question = noise(200_000, 1);
+    within(stream.write_all(&question)).await.unwrap();
+    within(stream.shutdown()).await.unwrap();
+    let mut answer = Vec::new();
+    within(stream.read_to_end(&mut answer)).await.unwrap();
+    answer.reverse();
+    assert!(answer == question);
+    bench.tunnel.close().await;
+}
+
+#[tokio::test]
+async fn a_torn_transfer_is_an_error_not_an_end() {
+    let (bench, _server) = start(|request, _| async move {
+        let mut stream = request.accept().await.unwrap();
+        stream.write_all(b"half of it").await.unwrap();
+        stream.flush().await.unwrap();
+        let mut byte = [0];
+        stream.read_exact(&mut byte).await.unwrap();
+        // Dropped without shutdown.
+    });
+    let mut stream = within(bench.tunnel.open_tcp(&authority(), Urgency::Bulk))
+        .await
+        .unwrap();
+    let mut half = [0; 10];
+    within(stream.read_exact(&mut half)).await.unwrap();
+    within(stream.write_all(b"x")).await.unwrap();
+    within(stream.flush()).await.unwrap();
+    let error = within(stream.read_to_end(&mut Vec::new()))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    bench.tunnel.close().await;
+}
+
+/// Writes until the stream takes nothing for `patience`; returns how much it took.
+async fn write_until_blocked(stream: &mut tunnel::TunnelStream, patience: Duration) -> usize {
+    let chunk = vec![1; 64 * 1024];
+    let mut taken = 0;
+    loop {
+        let writing = poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, &chunk));
+        match tokio::time::timeout(patience, writing).await {
+            Ok(written) => taken += written.unwrap(),
+            Err(_) => return taken,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_does_not_read_stops_the_writer() {
+    let (go, going) = tokio::sync::watch::channel(false);
+    let (read_to, mut read) = mpsc::channel(1);
+    let (bench, _server) = start(move |request, _| {
+        let mut going = going.clone();
+        let read_to = read_to.clone();
+        async move {
+            let mut stream = request.accept().await.unwrap();
+            going.wait_for(|go| *go).await.unwrap();
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).await.unwrap();
+            read_to.send(all.len()).await.unwrap();
+        }
+    });
+    let mut stream = within(bench.tunnel.open_tcp(&authority(), Urgency::Bulk))
+        .await
+        .unwrap();
+    let taken = within(write_until_blocked(&mut stream, Duration::from_millis(500))).await;
+    assert!(taken >= 1_000_000, "only {taken} bytes were taken");
+    // The stream's window and the one chunk that the stream holds back.
+    assert!(
+        taken <= 2_500_000 + 2 * 64 * 1024,
+        "{taken} bytes were taken"
+    );
+    go.send(true).unwrap();
+    within(stream.shutdown()).await.unwrap();
+    assert_eq!(within(read.recv()).await, Some(taken));
+    bench.tunnel.close().await;
+}
+
+#[tokio::test]
+async fn the_session_comes_back_after_the_server_was_away() {
+    let (mut bench, server) = start(echo);
+    within(bench.tunnel.open_tcp(&authority(), Urgency::Bulk))
+        .await
+        .unwrap();
+    server.close().await;
+    drop(server);
+    bench
+        .until(|event| matches!(event, TunnelEvent::SessionDown { .. }))
+        .await;
+    let config = bench.identities.server_config(bench.server_addr);
+    // The old socket goes with the endpoint's last task.
+    let again = within(async {
+        loop {
+            match TunnelServer::bind(config.clone()) {
+                Ok(server) => return server,
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    })
+    .await;
+    serve(Arc::new(again), echo);
+    let mut stream = within(bench.tunnel.open_tcp(&authority(), Urgency::Bulk))
+        .await
+        .unwrap();
+    within(stream.write_all(b"again")).await.unwrap();
+    within(stream.shutdown()).await.unwrap();
+    let mut back = String::new();
+    within(stream.read_to_string(&mut back)).await.unwrap();
+    assert_eq!(back, "again");
+    bench.tunnel.close().await;
+}
+
+#[tokio::test]
+async fn a_draining_session_ends_its_tunnels_in_peace() {
+    let (handle_to, mut handles) = mpsc::channel(4);
+    let (bench, server) = start(move |request, handle| {
+        let handle_to = handle_to.clone();
+        async move {
+            handle_to.send(handle.clone()).await.unwrap();
+            echo(request, handle).await;
+        }
+    });
+    let mut stream = within(bench.tunnel.open_tcp(&authority(), Urgency::Bulk))
+        .await
+        .unwrap();
+    let handle: SessionHandle = within(handles.recv()).await.unwrap();
+    server.refuse_new();
+    let draining = tokio::spawn({
+        let handle = handle.clone();
+        async move { handle.drain(Duration::from_secs(20)).await }
+    });
+    within(stream.write_all(b"last words")).await.unwrap();
+    within(stream.shutdown()).await.unwrap();
+    let mut back = String::new();
+    within(stream.read_to_string(&mut back)).await.unwrap();
+    assert_eq!(back, "last words");
+    drop(stream);
+    within(draining).await.unwrap();
+    assert!(handle.is_closed());
+    bench.tunnel.close().await;
+}
+
+#[tokio::test]
+async fn a_closed_tunnel_says_so() {
+    let (bench, _server) = start(echo);
+    assert!(within(bench.tunnel.up()).await);
+    bench.tunnel.close().await;
+    let opened = within(bench.tunnel.open_tcp(&authority(), Urgency::Bulk)).await;
+    assert!(matches!(opened, Err(OpenError::Closed)), "{opened:?}");
+    within(async {
+        while bench.tunnel.is_up() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
