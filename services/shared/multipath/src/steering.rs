@@ -188,6 +188,8 @@ pub struct Steering {
     fastest: Option<PathId>,
     fastest_since: Option<Instant>,
     backlog_at: Option<Instant>,
+    /// When `poll` last ran; what was due then has been done or waits for an event.
+    polled_at: Option<Instant>,
 }
 
 impl Steering {
@@ -201,6 +203,7 @@ impl Steering {
             fastest: None,
             fastest_since: None,
             backlog_at: None,
+            polled_at: None,
         }
     }
 
@@ -265,6 +268,7 @@ impl Steering {
     /// The next thing to do, until there is none.
     pub fn poll(&mut self, now: Instant) -> Option<Command> {
         self.gate.tick(now);
+        self.polled_at = Some(now);
         if !self.connected {
             return None;
         }
@@ -280,24 +284,26 @@ impl Steering {
             return None;
         }
         let paths = self.paths.values().flat_map(|path| {
-            let pings = path.established.then(|| path.liveness.ping_at());
-            let judged = if path.established {
-                [path.liveness.suspect_at(), path.liveness.dead_at()]
+            if path.established {
+                let liveness = &path.liveness;
+                [
+                    liveness.ping_at(),
+                    liveness.suspect_at(),
+                    liveness.dead_at(),
+                ]
             } else {
-                [path.opened_at + VALIDATION_MAX; 2]
-            };
-            // A path that is already overdue waits for another one to live, which is an event.
-            let judged = judged
-                .into_iter()
-                .filter(|at| *at > path.liveness.ping_at() - self.config.keepalive.interval);
-            pings.into_iter().chain(judged)
+                [path.opened_at + VALIDATION_MAX; 3]
+            }
         });
         let opens = self
             .interfaces
             .values()
             .filter(|interface| interface.up && interface.path.is_none() && !interface.opening)
             .map(|interface| interface.open_at);
-        paths.chain(opens).min()
+        paths
+            .chain(opens)
+            .filter(|at| self.polled_at.is_none_or(|polled| *at > polled))
+            .min()
     }
 
     /// The open paths and their states.
