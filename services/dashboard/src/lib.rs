@@ -1,1 +1,88 @@
-//! dashboard
+//! The dashboard: shows the ward to people, live, and takes their acknowledgements.
+//!
+//! Reads the store ([`from_store`]) and the ends of the topics ([`from_bus`]), folds both into the [`ward`], and serves a web
+//! page with gRPC-web ([`to_browser`]). It writes accounts' audit rows and nothing else: acknowledgements go through
+//! alerting's API.
+//!
+//! Any number of replicas may run: each follows the bus from its end without a group and can rebuild everything it shows from
+//! the store. Sessions live in one replica's memory, so whatever stands in front keeps a browser at its replica.
+
+use std::sync::Arc;
+
+use bus::Bus;
+use service_kit::Context;
+use store::Store;
+
+pub mod accounts;
+mod attempts;
+mod clients;
+pub mod config;
+mod from_bus;
+mod from_store;
+mod live;
+mod sessions;
+mod to_browser;
+mod ward;
+
+pub use config::Config;
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Config(#[from] service_kit::ConfigError),
+    #[error("identity: {0}")]
+    Identity(#[from] service_kit::tls::IdentityError),
+    #[error("client: {0}")]
+    Client(#[from] service_kit::grpc::ChannelError),
+    #[error(transparent)]
+    Serve(#[from] service_kit::grpc::ServeError),
+}
+
+/// Serves until shutdown is requested and returns after open requests have ended.
+pub async fn run(
+    config: Config,
+    bus: Arc<dyn Bus>,
+    store: Arc<dyn Store>,
+    context: Context,
+) -> Result<(), RunError> {
+    let identity = if config.identity.is_set() {
+        Some(service_kit::tls::Identity::load(&config.identity)?)
+    } else {
+        None
+    };
+    let clients = clients::Clients::new(&config, identity.as_ref())?;
+    let tls = match (&identity, config.tls) {
+        (Some(identity), true) => Some(identity.server_config(false, &[b"h2", b"http/1.1"])),
+        _ => None,
+    };
+    let listener = service_kit::grpc::bind(config.listen, "listen").await?;
+
+    let live = Arc::new(live::Live::new(vitals::RuleSet::default_set()));
+    from_bus::follow_all(&bus, &live, &context);
+    context.tasks().spawn(from_store::keep_fresh(
+        store.clone(),
+        live.clone(),
+        context.clone(),
+    ));
+    context.tasks().spawn(live::publish_snapshots(
+        live.clone(),
+        context.shutdown().clone(),
+    ));
+
+    let app = to_browser::App::new(&config, store, live, clients, context.shutdown().clone());
+    context
+        .tasks()
+        .spawn(to_browser::recheck_sessions(app.clone()));
+    service_kit::grpc::serve(listener, "page", to_browser::router(app), tls, &context).await?;
+    context.drain_tasks().await;
+    Ok(())
+}
+
+/// Microseconds since the Unix epoch.
+fn now_us() -> i64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |passed| {
+            i64::try_from(passed.as_micros()).unwrap_or(i64::MAX)
+        })
+}

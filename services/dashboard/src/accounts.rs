@@ -1,0 +1,158 @@
+//! People's accounts: passwords as Argon2 hashes in the store.
+
+use argon2::Argon2;
+use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
+use rand::RngExt;
+use store::{Account, Accounts, DEFAULT_TENANT, QueryError, Role, WriteError};
+use tokio::sync::Semaphore;
+
+/// Name of the account that is made on the first start of the embedded shape.
+pub const FIRST_ACCOUNT: &str = "admin";
+/// Longer ones are refused before anything is computed from them.
+pub const PASSWORD_BYTES_MAX: usize = 256;
+pub const PASSWORD_BYTES_MIN: usize = 8;
+pub const NAME_BYTES_MAX: usize = 64;
+/// RFC 9106 recommends 128 bits.
+const SALT_BYTES: usize = 16;
+/// Hashes computed at once. Each takes 19 MiB and tens of milliseconds of a core; further sign-ins wait.
+const HASHES_MAX: usize = 2;
+
+static HASHING: Semaphore = Semaphore::const_new(HASHES_MAX);
+
+/// Verified against when there is no such account, so that the time taken does not tell which names exist.
+const NOBODY: &str = "$argon2id$v=19$m=19456,t=2,p=1$c29tZXNhbHRzb21lc2FsdA$L5C2G4XcYJjBEFgOL1XGHkvEMQdI2dcRBlSkN2zN8Ag";
+
+#[derive(Debug, thiserror::Error)]
+pub enum EnsureError {
+    #[error(
+        "a name has 1 to {NAME_BYTES_MAX} bytes, a password {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX}"
+    )]
+    Length,
+    #[error("the password cannot be hashed: {0}")]
+    Hash(String),
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ensured {
+    Created,
+    /// The account was there; its password was left alone.
+    Existed,
+}
+
+/// Creates the account unless the name is taken. Safe to call from several processes at once.
+pub async fn ensure(
+    store: &(impl Accounts + ?Sized),
+    name: &str,
+    password: &str,
+    role: Role,
+) -> Result<Ensured, EnsureError> {
+    if store.account(name).await?.is_some() {
+        return Ok(Ensured::Existed);
+    }
+    let account = account(name, password, role).await?;
+    Ok(if store.create_account(&account).await? {
+        Ensured::Created
+    } else {
+        Ensured::Existed
+    })
+}
+
+/// Creates the account or gives it a new password and role.
+pub async fn set_password(
+    store: &(impl Accounts + ?Sized),
+    name: &str,
+    password: &str,
+    role: Role,
+) -> Result<(), EnsureError> {
+    let account = account(name, password, role).await?;
+    Ok(store.put_account(&account).await?)
+}
+
+async fn account(name: &str, password: &str, role: Role) -> Result<Account, EnsureError> {
+    if name.is_empty()
+        || name.len() > NAME_BYTES_MAX
+        || !(PASSWORD_BYTES_MIN..=PASSWORD_BYTES_MAX).contains(&password.len())
+    {
+        return Err(EnsureError::Length);
+    }
+    Ok(Account {
+        name: name.to_owned(),
+        tenant: DEFAULT_TENANT.to_owned(),
+        role,
+        password_hash: hash(password.to_owned()).await?,
+        created_us: crate::now_us(),
+    })
+}
+
+async fn hash(password: String) -> Result<String, EnsureError> {
+    let _place = HASHING
+        .acquire()
+        .await
+        .map_err(|e| EnsureError::Hash(e.to_string()))?;
+    let hashed = tokio::task::spawn_blocking(move || {
+        let salt: [u8; SALT_BYTES] = rand::rng().random();
+        let salt = SaltString::encode_b64(&salt)?;
+        Argon2::default()
+            .hash_password(password.as_bytes(), &salt)
+            .map(|hash| hash.to_string())
+    });
+    match hashed.await {
+        Ok(Ok(hash)) => Ok(hash),
+        Ok(Err(error)) => Err(EnsureError::Hash(error.to_string())),
+        Err(error) => Err(EnsureError::Hash(error.to_string())),
+    }
+}
+
+/// The account, when name and password belong together. Takes about as long when they do not.
+pub async fn verify(
+    store: &(impl Accounts + ?Sized),
+    name: &str,
+    password: &str,
+) -> Result<Option<Account>, QueryError> {
+    if name.len() > NAME_BYTES_MAX || password.len() > PASSWORD_BYTES_MAX {
+        return Ok(None);
+    }
+    let account = store.account(name).await?;
+    let expected = account.as_ref().map_or_else(
+        || NOBODY.to_owned(),
+        |account| account.password_hash.clone(),
+    );
+    let password = password.to_owned();
+    let Ok(_place) = HASHING.acquire().await else {
+        return Ok(None);
+    };
+    let matches = tokio::task::spawn_blocking(move || {
+        PasswordHash::new(&expected).is_ok_and(|expected| {
+            Argon2::default()
+                .verify_password(password.as_bytes(), &expected)
+                .is_ok()
+        })
+    })
+    .await
+    .unwrap_or(false);
+    Ok(account.filter(|_| matches))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_of_nobody_costs_what_a_real_one_costs() {
+        let parsed = PasswordHash::new(NOBODY).expect("a PHC string");
+        let real = argon2::Params::default();
+        let params = argon2::Params::try_from(&parsed).expect("parameters");
+        assert_eq!(
+            (params.m_cost(), params.t_cost(), params.p_cost()),
+            (real.m_cost(), real.t_cost(), real.p_cost())
+        );
+        assert!(
+            parsed.hash.is_some(),
+            "without a hash nothing would be computed"
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! What the dashboard can be told.
+
+use std::net::SocketAddr;
+
+use service_kit::tls::IdentityFiles;
+use service_kit::{ConfigError, Secret, ServiceConfig};
+
+#[derive(Clone, Debug, clap::Args, serde::Serialize)]
+pub struct Config {
+    /// Address of the web page and of gRPC-web.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub listen: SocketAddr,
+    /// Serve the page over TLS with the certificate of --cert; without it, something in front must.
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = false)]
+    pub tls: bool,
+    /// Mark the session cookie `Secure` although the page is served without TLS here: set it when TLS ends in front.
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = false)]
+    pub secure_cookies: bool,
+    /// Believe the last entry of X-Forwarded-For when sign-in attempts are counted: set it behind a proxy, and only there.
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = false)]
+    pub trust_forwarded_for: bool,
+    /// Alerting's gRPC address, for acknowledgements.
+    #[arg(long, value_name = "URL", default_value = "https://alerting:7002")]
+    pub alerting_url: String,
+    /// Address of the emulated links' gRPC service; empty when there is no demonstration.
+    #[arg(long, value_name = "URL", default_value = "")]
+    pub links_url: String,
+    /// Hours after which a person signs in again.
+    #[arg(long, value_name = "HOURS", default_value_t = 12)]
+    pub session_hours: u32,
+    /// A code that signs in the first administrator, once, within 15 minutes of the start: `/?code=...`.
+    #[arg(long, value_name = "CODE")]
+    pub sign_in_code: Option<Secret>,
+    #[command(flatten)]
+    pub identity: IdentityFiles,
+}
+
+/// A code that can be guessed is a password that everybody has.
+const SIGN_IN_CODE_LENGTH_MIN: usize = 24;
+const SESSION_HOURS_MAX: u32 = 24 * 7;
+
+impl ServiceConfig for Config {
+    const NOUN: &'static str = "dashboard";
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        if self.tls
+            || self.alerting_url.starts_with("https:")
+            || self.links_url.starts_with("https:")
+        {
+            self.identity.validate()?;
+        }
+        url("alerting_url", &self.alerting_url, "https://alerting:7002")?;
+        if !self.links_url.is_empty() {
+            url("links_url", &self.links_url, "http://127.0.0.1:7010")?;
+        }
+        if self.session_hours == 0 || self.session_hours > SESSION_HOURS_MAX {
+            return Err(ConfigError::new(
+                "session_hours",
+                format!(
+                    "{} is not within 1 to {SESSION_HOURS_MAX}",
+                    self.session_hours
+                ),
+                "--session-hours 12",
+            ));
+        }
+        if let Some(code) = &self.sign_in_code
+            && code.expose().len() < SIGN_IN_CODE_LENGTH_MIN
+        {
+            return Err(ConfigError::new(
+                "sign_in_code",
+                format!("shorter than {SIGN_IN_CODE_LENGTH_MIN} characters"),
+                "--sign-in-code \"$(openssl rand -hex 16)\"",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn url(field: &str, value: &str, example: &str) -> Result<(), ConfigError> {
+    let parsed = value.parse::<http::Uri>().ok();
+    let usable = parsed.as_ref().is_some_and(|uri| {
+        uri.host().is_some() && matches!(uri.scheme_str(), Some("http" | "https"))
+    });
+    if usable {
+        return Ok(());
+    }
+    Err(ConfigError::new(
+        field,
+        format!("{value:?} is not an http or https address"),
+        format!("--{} {example}", field.replace('_', "-")),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use clap::Parser;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        config: Config,
+    }
+
+    fn parse(flags: &[&str]) -> Config {
+        Line::try_parse_from(["dashboard"].iter().chain(flags))
+            .unwrap()
+            .config
+    }
+
+    #[test]
+    fn plain_inner_addresses_need_no_identity_and_tls_ones_do() {
+        parse(&["--alerting-url", "http://127.0.0.1:1"])
+            .validate()
+            .unwrap();
+        let refused = parse(&[]).validate().unwrap_err();
+        assert_eq!(refused.field, "cert");
+    }
+
+    #[test]
+    fn refusals_name_the_field() {
+        let plain = ["--alerting-url", "http://a:1"];
+        for (flags, field) in [
+            (vec!["--alerting-url", "alerting:7002"], "alerting_url"),
+            ([&plain[..], &["--links-url", "x"]].concat(), "links_url"),
+            (
+                [&plain[..], &["--session-hours", "0"]].concat(),
+                "session_hours",
+            ),
+            (
+                [&plain[..], &["--sign-in-code", "short"]].concat(),
+                "sign_in_code",
+            ),
+        ] {
+            assert_eq!(parse(&flags).validate().unwrap_err().field, field);
+        }
+    }
+
+    #[test]
+    fn the_code_is_not_printed() {
+        let config = parse(&["--sign-in-code", "0123456789abcdef0123456789abcdef"]);
+        assert!(!format!("{config:?}").contains("0123456789"));
+        assert!(
+            !serde_json::to_string(&config)
+                .unwrap()
+                .contains("0123456789")
+        );
+    }
+}

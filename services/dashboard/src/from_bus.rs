@@ -1,0 +1,99 @@
+//! Follows the ends of `vitals`, `alerts` and `paths` for the live view. Without a group: every replica sees everything.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bus::{Bus, Consumer, Delivery, Event, Topic};
+use contracts::{alerts::Alert, paths::PathsRecord, vitals::VitalsRecord};
+use prost::Message;
+use service_kit::{Backoff, CheckHandle, Context, Shutdown};
+
+use crate::live::Live;
+
+/// Records taken in one step.
+const RECORDS_MAX: usize = 512;
+const BACKOFF_FIRST: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+/// Spawns one task per topic; each is a readiness check of its own.
+pub fn follow_all(bus: &Arc<dyn Bus>, live: &Arc<Live>, context: &Context) {
+    for (topic, check) in [
+        (Topic::Vitals, "bus-vitals"),
+        (Topic::Alerts, "bus-alerts"),
+        (Topic::Paths, "bus-paths"),
+    ] {
+        let check = context.health().check(check);
+        let following = follow(
+            bus.clone(),
+            topic,
+            live.clone(),
+            check,
+            context.shutdown().clone(),
+        );
+        context.tasks().spawn(following);
+    }
+}
+
+async fn follow(
+    bus: Arc<dyn Bus>,
+    topic: Topic,
+    live: Arc<Live>,
+    check: CheckHandle,
+    shutdown: Shutdown,
+) {
+    let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
+    while !shutdown.is_requested() {
+        match bus.tail(topic).await {
+            Ok(consumer) => {
+                check.ok();
+                backoff.reset();
+                // What was published between the last tail and this one is in the store.
+                live.missed.notify_one();
+                tokio::select! {
+                    () = shutdown.requested() => return,
+                    reason = drain(consumer, topic, &live) => check.failing(reason),
+                }
+            }
+            Err(error) => check.failing(error.to_string()),
+        }
+        tokio::select! {
+            () = shutdown.requested() => return,
+            () = backoff.wait() => {}
+        }
+    }
+}
+
+/// Ends with the reason why the tail broke.
+async fn drain(mut consumer: Box<dyn Consumer>, topic: Topic, live: &Live) -> String {
+    loop {
+        match consumer.next(RECORDS_MAX).await {
+            Ok(Event::Batch(deliveries)) => {
+                metrics::counter!("braid_dashboard_records_total", "topic" => topic.name())
+                    .increment(deliveries.len() as u64);
+                for delivery in deliveries {
+                    take(&delivery, live);
+                }
+            }
+            Ok(Event::Assigned(_) | Event::Revoked(_)) => {}
+            Err(error) => return error.to_string(),
+        }
+    }
+}
+
+fn take(delivery: &Delivery, live: &Live) {
+    let value = delivery.value.clone();
+    let taken =
+        match delivery.topic {
+            Topic::Vitals => VitalsRecord::decode(value)
+                .map(|record| live.on_samples(&delivery.key, record.samples)),
+            Topic::Alerts => Alert::decode(value).map(|alert| live.on_alert(alert)),
+            Topic::Paths => PathsRecord::decode(value)
+                .map(|record| live.on_paths(&delivery.key, record.reports)),
+            Topic::DeadLetters => Ok(()),
+        };
+    if let Err(error) = taken {
+        // Whoever stores the topic puts the record among the dead letters; here it is only not shown.
+        metrics::counter!("braid_dashboard_records_unreadable_total", "topic" => delivery.topic.name()).increment(1);
+        tracing::warn!(topic = %delivery.topic, offset = delivery.offset, %error, "a record cannot be read");
+    }
+}

@@ -1,0 +1,173 @@
+//! Reads the store: the ward's beginning and its repair, and what people ask for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use contracts::alerts::Alert;
+use contracts::query::{GetSeriesRequest, GetSeriesResponse, Series};
+use contracts::vitals::{Metric, Sample};
+use service_kit::{Backoff, Context};
+use store::{AlertsQuery, QueryError, Scope, SeriesQuery, Store};
+
+use crate::live::Live;
+use crate::ward::unit;
+
+/// New patients and changed names show within this time even when nothing rings.
+const REGISTER_INTERVAL: Duration = Duration::from_secs(10);
+/// However often unknown patients ring, the register is read at most this often.
+const REGISTER_INTERVAL_MIN: Duration = Duration::from_millis(250);
+/// Open alerts folded into the ward at once.
+const OPEN_ALERTS_MAX: usize = 10_000;
+
+const POINTS_DEFAULT: usize = 600;
+const POINTS_MAX: usize = 4_000;
+/// Longest stretch of a series: 31 days.
+const STRETCH_US_MAX: i64 = 31 * 86_400 * 1_000_000;
+
+/// What a new viewer gets of a patient's latest samples, so that the strip does not start empty.
+const RECENT_US: i64 = 8_000_000;
+const RECENT_SAMPLES_MAX: usize = 600;
+
+/// Keeps the ward in step with the store until shutdown.
+pub async fn keep_fresh(store: Arc<dyn Store>, live: Arc<Live>, context: Context) {
+    let check = context.health().check("store");
+    let shutdown = context.shutdown().clone();
+    let mut backoff = Backoff::for_reconnect();
+    let mut everything = true;
+    loop {
+        match refresh(store.as_ref(), &live, everything).await {
+            Ok(()) => {
+                check.ok();
+                backoff.reset();
+                everything = false;
+            }
+            Err(error) => {
+                check.failing(error.to_string());
+                everything = true;
+                tokio::select! {
+                    () = shutdown.requested() => return,
+                    () = backoff.wait() => continue,
+                }
+            }
+        }
+        tokio::select! {
+            () = shutdown.requested() => return,
+            () = tokio::time::sleep(REGISTER_INTERVAL) => {}
+            () = live.missed.notified() => everything = true,
+            () = live.register_outdated.notified() => {
+                // An unknown patient's first samples were not folded under its tenant's eyes.
+                tokio::time::sleep(REGISTER_INTERVAL_MIN).await;
+            }
+        }
+    }
+}
+
+async fn refresh(store: &dyn Store, live: &Live, everything: bool) -> Result<(), QueryError> {
+    let scope = Scope::Service;
+    let patients = store.patients(&scope).await?;
+    let gateways = store.gateways(&scope).await?;
+    let devices = store.devices(&scope, None).await?;
+    live.on_register(&patients, &gateways, &devices);
+    if everything {
+        let latest = store.latest_vitals(&scope, None).await?;
+        let query = AlertsQuery {
+            patient: None,
+            include_resolved: false,
+            limit: OPEN_ALERTS_MAX,
+        };
+        let alerts = store.alerts(&scope, &query).await?;
+        live.on_stored(&latest, &alerts);
+    }
+    Ok(())
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SeriesError {
+    /// The caller's fault.
+    #[error("{0}")]
+    Request(&'static str),
+    #[error(transparent)]
+    Store(#[from] QueryError),
+}
+
+pub async fn series(
+    store: &dyn Store,
+    scope: &Scope,
+    request: &GetSeriesRequest,
+) -> Result<GetSeriesResponse, SeriesError> {
+    if request.patient.is_empty() {
+        return Err(SeriesError::Request("patient: empty, for example `p1`"));
+    }
+    let stretch = request.to_us.checked_sub(request.from_us);
+    if !stretch.is_some_and(|stretch| (1..=STRETCH_US_MAX).contains(&stretch)) {
+        return Err(SeriesError::Request(
+            "from_us, to_us: from must be before to, by at most 31 days",
+        ));
+    }
+    let metrics: Result<Vec<_>, _> = request
+        .metrics
+        .iter()
+        .map(|m| Metric::try_from(*m))
+        .collect();
+    let Ok(metrics) = metrics else {
+        return Err(SeriesError::Request("metrics: unknown to this version"));
+    };
+    let points = match request.points as usize {
+        0 => POINTS_DEFAULT,
+        points => points.clamp(2, POINTS_MAX),
+    };
+    let query = SeriesQuery {
+        patient: request.patient.clone(),
+        metrics,
+        from_us: request.from_us,
+        to_us: request.to_us,
+        points,
+    };
+    let series = store.series(scope, &query).await?;
+    let gaps = store
+        .gaps(scope, &request.patient, request.from_us, request.to_us)
+        .await?;
+    let series = series
+        .into_iter()
+        .map(|points| Series {
+            metric: points.metric as i32,
+            unit: unit(points.metric as i32).to_owned(),
+            times_us: points.times_us,
+            values: points.values,
+        })
+        .collect();
+    Ok(GetSeriesResponse { series, gaps })
+}
+
+/// The latest samples of a patient, waveforms included.
+pub async fn recent_samples(
+    store: &dyn Store,
+    scope: &Scope,
+    patient: &str,
+    now_us: i64,
+) -> Result<Vec<Sample>, QueryError> {
+    store
+        .samples(
+            scope,
+            patient,
+            now_us - RECENT_US,
+            now_us + RECENT_US,
+            RECENT_SAMPLES_MAX,
+        )
+        .await
+}
+
+pub async fn alerts(
+    store: &dyn Store,
+    scope: &Scope,
+    patient: &str,
+    include_resolved: bool,
+    limit: usize,
+) -> Result<Vec<Alert>, QueryError> {
+    let query = AlertsQuery {
+        patient: (!patient.is_empty()).then(|| patient.to_owned()),
+        include_resolved,
+        limit,
+    };
+    store.alerts(scope, &query).await
+}

@@ -1,0 +1,217 @@
+//! What all viewers share: the ward, and a broadcast of what arrives.
+//!
+//! The broadcast is bounded. A viewer that does not keep up skips what it missed and takes a new snapshot; it never slows down
+//! the others or the tails. Every update carries the tenant that may see it; what belongs to no known tenant is not
+//! broadcast, and the register is read again instead.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use contracts::alerts::Alert;
+use contracts::paths::PathReport;
+use contracts::vitals::Sample;
+use parking_lot::Mutex;
+use service_kit::Shutdown;
+use store::{DeviceEntry, GatewayEntry, LatestVital, PatientEntry};
+use tokio::sync::{Notify, broadcast, watch};
+use vitals::RuleSet;
+
+use crate::ward::{Snapshot, Ward};
+
+/// Updates a viewer may be behind; then it skips them and takes a new snapshot.
+pub const UPDATES_MAX: usize = 2_048;
+/// The ward is shown anew at most this often.
+const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(400);
+/// And at least this often, because scores change by the mere passing of time.
+const SNAPSHOT_INTERVALS_MAX: u32 = 10;
+
+#[derive(Clone, Debug)]
+pub struct Update {
+    pub tenant: Arc<str>,
+    pub what: What,
+}
+
+#[derive(Clone, Debug)]
+pub enum What {
+    /// Of one patient.
+    Samples(Arc<Vec<Sample>>),
+    Alert(Arc<Alert>),
+    /// Of one gateway.
+    Paths(Arc<Vec<PathReport>>),
+}
+
+pub struct Live {
+    ward: Mutex<Ward>,
+    /// Gateway to tenant, as the register has it.
+    gateways: Mutex<HashMap<String, Arc<str>>>,
+    snapshots: watch::Sender<Arc<Snapshot>>,
+    updates: broadcast::Sender<Update>,
+    /// Rung when a record names a patient or gateway that the register did not have.
+    pub register_outdated: Notify,
+    /// Rung when records may have been missed.
+    pub missed: Notify,
+}
+
+impl Live {
+    pub fn new(rules: RuleSet) -> Live {
+        Live {
+            ward: Mutex::new(Ward::new(rules)),
+            gateways: Mutex::new(HashMap::new()),
+            snapshots: watch::Sender::new(Arc::new(Snapshot::default())),
+            updates: broadcast::Sender::new(UPDATES_MAX),
+            register_outdated: Notify::new(),
+            missed: Notify::new(),
+        }
+    }
+
+    pub fn updates(&self) -> broadcast::Receiver<Update> {
+        self.updates.subscribe()
+    }
+
+    pub fn snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.snapshots.subscribe()
+    }
+
+    pub fn on_register(
+        &self,
+        patients: &[PatientEntry],
+        gateways: &[GatewayEntry],
+        devices: &[DeviceEntry],
+    ) {
+        *self.gateways.lock() = gateways
+            .iter()
+            .map(|gateway| (gateway.id.clone(), Arc::from(gateway.tenant.as_str())))
+            .collect();
+        self.ward.lock().on_register(patients, devices);
+    }
+
+    pub fn on_stored(&self, latest: &[LatestVital], alerts: &[Alert]) {
+        let mut ward = self.ward.lock();
+        latest.iter().for_each(|latest| ward.on_latest(latest));
+        alerts.iter().for_each(|alert| ward.on_alert(alert));
+    }
+
+    /// Samples of one record; they share the record's key, the patient.
+    pub fn on_samples(&self, patient: &str, samples: Vec<Sample>) {
+        if samples.is_empty() {
+            return;
+        }
+        let tenant: Option<Arc<str>> = {
+            let mut ward = self.ward.lock();
+            for sample in &samples {
+                ward.on_sample(sample);
+            }
+            ward.tenant_of(patient).map(Arc::from)
+        };
+        self.send(tenant, What::Samples(Arc::new(samples)));
+    }
+
+    pub fn on_alert(&self, alert: Alert) {
+        let tenant: Option<Arc<str>> = {
+            let mut ward = self.ward.lock();
+            ward.on_alert(&alert);
+            ward.tenant_of(&alert.patient).map(Arc::from)
+        };
+        self.send(tenant, What::Alert(Arc::new(alert)));
+    }
+
+    pub fn on_paths(&self, gateway: &str, reports: Vec<PathReport>) {
+        let tenant = self.gateways.lock().get(gateway).cloned();
+        self.send(tenant, What::Paths(Arc::new(reports)));
+    }
+
+    fn send(&self, tenant: Option<Arc<str>>, what: What) {
+        match tenant {
+            // An error means that nobody watches.
+            Some(tenant) => drop(self.updates.send(Update { tenant, what })),
+            None => self.register_outdated.notify_one(),
+        }
+    }
+
+    fn publish(&self, now_us: i64) {
+        let snapshot = self.ward.lock().snapshot(now_us);
+        self.snapshots.send_replace(Arc::new(snapshot));
+    }
+
+    fn is_changed(&self) -> bool {
+        self.ward.lock().version() != self.snapshots.borrow().version
+    }
+}
+
+pub async fn publish_snapshots(live: Arc<Live>, shutdown: Shutdown) {
+    let mut ticks = tokio::time::interval(SNAPSHOT_INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut unchanged = 0;
+    loop {
+        tokio::select! {
+            () = shutdown.requested() => return,
+            _ = ticks.tick() => {}
+        }
+        unchanged += 1;
+        if live.is_changed() || unchanged >= SNAPSHOT_INTERVALS_MAX {
+            unchanged = 0;
+            live.publish(crate::now_us());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use store::SpO2Scale;
+
+    fn sample() -> Sample {
+        Sample {
+            patient: "p".to_owned(),
+            ..Sample::default()
+        }
+    }
+
+    fn register(live: &Live) {
+        let patient = PatientEntry {
+            id: "p".to_owned(),
+            tenant: "t".to_owned(),
+            name: "P".to_owned(),
+            spo2_scale: SpO2Scale::One,
+        };
+        let gateway = GatewayEntry {
+            id: "g".to_owned(),
+            tenant: "t".to_owned(),
+        };
+        live.on_register(&[patient], &[gateway], &[]);
+    }
+
+    #[tokio::test]
+    async fn what_no_tenant_owns_is_not_broadcast_and_asks_for_the_register() {
+        let live = Live::new(RuleSet::default_set());
+        let mut updates = live.updates();
+        live.on_samples("p", vec![sample()]);
+        live.on_paths("g", vec![PathReport::default()]);
+        assert!(updates.try_recv().is_err());
+        live.register_outdated.notified().await;
+        register(&live);
+        live.on_samples("p", vec![sample()]);
+        live.on_paths("g", vec![PathReport::default()]);
+        assert!(matches!(updates.try_recv().unwrap().what, What::Samples(_)));
+        assert_eq!(&*updates.try_recv().unwrap().tenant, "t");
+    }
+
+    #[test]
+    fn a_slow_viewer_skips_and_the_others_do_not() {
+        let live = Live::new(RuleSet::default_set());
+        register(&live);
+        let mut slow = live.updates();
+        let mut quick = live.updates();
+        for n in 0..UPDATES_MAX + 5 {
+            live.on_samples("p", vec![sample()]);
+            assert!(quick.try_recv().is_ok(), "update {n}");
+        }
+        assert!(matches!(
+            slow.try_recv(),
+            Err(broadcast::error::TryRecvError::Lagged(5))
+        ));
+        assert!(slow.try_recv().is_ok());
+    }
+}

@@ -1,0 +1,169 @@
+//! Everything a browser sees: the page, signing in, and gRPC-web.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use contracts::query::query_service_server::{QueryServiceServer, SERVICE_NAME};
+use parking_lot::Mutex;
+use service_kit::Shutdown;
+use store::{AuditEntry, Store, WriteError};
+use tokio::sync::Semaphore;
+use tower::ServiceBuilder;
+
+use crate::attempts::Attempts;
+use crate::clients::Clients;
+use crate::live::Live;
+use crate::sessions::{Key, Person, Sessions};
+use crate::{Config, now_us};
+
+mod page;
+mod query;
+mod sign_in;
+mod watch;
+
+/// Bodies of `/api/*`; a longer one is refused with 413.
+const API_BODY_BYTES_MAX: usize = 4 * 1024;
+/// Watch streams of one replica; the next is refused with `RESOURCE_EXHAUSTED`.
+const VIEWERS_MAX: usize = 1_000;
+/// A removed account or a changed password ends its sessions within this time.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(15);
+
+pub struct App {
+    store: Arc<dyn Store>,
+    live: Arc<Live>,
+    clients: Clients,
+    sessions: Mutex<Sessions>,
+    attempts: Mutex<Attempts>,
+    code: Mutex<Option<sign_in::Code>>,
+    viewers: Arc<Semaphore>,
+    session_us: i64,
+    secure_cookies: bool,
+    trust_forwarded_for: bool,
+    shutdown: Shutdown,
+}
+
+impl App {
+    pub fn new(
+        config: &Config,
+        store: Arc<dyn Store>,
+        live: Arc<Live>,
+        clients: Clients,
+        shutdown: Shutdown,
+    ) -> Arc<App> {
+        Arc::new(App {
+            store,
+            live,
+            clients,
+            sessions: Mutex::default(),
+            attempts: Mutex::default(),
+            code: Mutex::new(
+                config
+                    .sign_in_code
+                    .clone()
+                    .map(|code| sign_in::Code::new(code, now_us())),
+            ),
+            viewers: Arc::new(Semaphore::new(VIEWERS_MAX)),
+            session_us: i64::from(config.session_hours) * 3_600_000_000,
+            secure_cookies: config.tls || config.secure_cookies,
+            trust_forwarded_for: config.trust_forwarded_for,
+            shutdown,
+        })
+    }
+
+    /// A row of the audit log. It is written before what it records happens, so nothing happens unrecorded.
+    async fn audit(
+        &self,
+        person: &Person,
+        action: &str,
+        patient: &str,
+        detail: String,
+    ) -> Result<(), WriteError> {
+        self.store
+            .append_audit(vec![AuditEntry {
+                time_us: now_us(),
+                tenant: person.tenant.clone(),
+                who: person.name.clone(),
+                action: action.to_owned(),
+                patient: patient.to_owned(),
+                detail,
+            }])
+            .await
+    }
+
+    fn is_signed_in(&self, key: &Key) -> bool {
+        self.sessions.lock().person(key, now_us()).is_some()
+    }
+}
+
+pub fn router(app: Arc<App>) -> Router {
+    let query = ServiceBuilder::new()
+        .layer(tonic_web::GrpcWebLayer::new())
+        .service(QueryServiceServer::new(query::Query::new(app.clone())));
+    let grpc = Router::new()
+        .route_service(&format!("/{SERVICE_NAME}/{{*method}}"), query)
+        .layer(middleware::from_fn_with_state(app.clone(), signed_in_only));
+    let api = sign_in::routes().layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX));
+    Router::new()
+        .merge(grpc)
+        .merge(api)
+        .with_state(app)
+        .layer(middleware::from_fn(same_site_only))
+        .fallback(page::serve)
+}
+
+/// Puts the [`Person`] and the session's [`Key`] into the request, or refuses it.
+async fn signed_in_only(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let found = sign_in::key(request.headers()).and_then(|key| {
+        let person = app.sessions.lock().person(&key, now_us()).cloned()?;
+        Some((key, person))
+    });
+    let Some((key, person)) = found else {
+        return StatusCode::UNAUTHORIZED.into_response();
+    };
+    request.extensions_mut().insert(person);
+    request.extensions_mut().insert(key);
+    next.run(request).await
+}
+
+/// A second lock beside SameSite=Strict: browsers say where a request comes from, and other sites' are refused.
+async fn same_site_only(request: Request, next: Next) -> Response {
+    if is_cross_site(request.headers()) {
+        return StatusCode::FORBIDDEN.into_response();
+    }
+    let mut response = next.run(request).await;
+    response
+        .headers_mut()
+        .entry(header::CACHE_CONTROL)
+        .or_insert(header::HeaderValue::from_static("no-store"));
+    response
+}
+
+fn is_cross_site(headers: &HeaderMap) -> bool {
+    headers
+        .get("sec-fetch-site")
+        .is_some_and(|site| site != "same-origin" && site != "none")
+}
+
+/// Ends sessions whose account was removed or changed.
+pub async fn recheck_sessions(app: Arc<App>) {
+    loop {
+        tokio::select! {
+            () = app.shutdown.requested() => return,
+            () = tokio::time::sleep(RECHECK_INTERVAL) => {}
+        }
+        let names = app.sessions.lock().names();
+        for name in names {
+            match app.store.account(&name).await {
+                Ok(account) => app.sessions.lock().recheck(&name, account.as_ref()),
+                // Keeps the sessions: the store's absence must not sign the ward's screens out.
+                Err(error) => tracing::warn!(%error, "sessions could not be checked"),
+            }
+        }
+        metrics::gauge!("braid_dashboard_sessions").set(app.sessions.lock().count() as f64);
+    }
+}

@@ -1,0 +1,284 @@
+//! The gRPC service of the page. Every answer with a person's data is in the audit log before it is given.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use contracts::alerts::{AcknowledgeRequest, Alert};
+use contracts::query::query_service_server::QueryService;
+use contracts::query::{
+    AcknowledgeAlertRequest, AcknowledgeAlertResponse, GetPathsRequest, GetPathsResponse,
+    GetSeriesRequest, GetSeriesResponse, ListAlertsRequest, ListAlertsResponse, ListLinksRequest,
+    ListLinksResponse, ListPatientsRequest, ListPatientsResponse, SetLinkRequest, SetLinkResponse,
+    WatchRequest, WatchResponse,
+};
+use store::{PathsQuery, QueryError, Scope, WriteError};
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status};
+
+use super::{App, watch};
+use crate::from_store::{self, SeriesError};
+use crate::sessions::{Key, Person};
+
+/// Alerts and path reports in one answer, whatever was asked for.
+const ALERTS_MAX: u32 = 1_000;
+const PATH_REPORTS_MAX: usize = 10_000;
+/// Longest stretch of path reports: one day.
+const PATHS_US_MAX: i64 = 86_400 * 1_000_000;
+/// Characters of a note.
+const NOTE_LENGTH_MAX: usize = 500;
+/// Bytes of an identifier that a browser sends.
+const ID_BYTES_MAX: usize = 256;
+
+pub struct Query {
+    app: Arc<App>,
+}
+
+impl Query {
+    pub fn new(app: Arc<App>) -> Query {
+        Query { app }
+    }
+
+    async fn audited(
+        &self,
+        person: &Person,
+        action: &str,
+        patient: &str,
+        detail: String,
+    ) -> Result<(), Status> {
+        identifier("patient", patient)?;
+        self.app
+            .audit(person, action, patient, detail)
+            .await
+            .map_err(|error: WriteError| {
+                tracing::warn!(%error, action, "not recorded, so not answered");
+                Status::unavailable("the audit log cannot be written; try again")
+            })
+    }
+}
+
+pub fn store_status(error: &QueryError) -> Status {
+    tracing::warn!(%error, "a question to the store failed");
+    Status::unavailable("the store does not answer; try again")
+}
+
+fn identifier(field: &'static str, value: &str) -> Result<(), Status> {
+    if value.len() > ID_BYTES_MAX {
+        return Err(Status::invalid_argument(format!(
+            "{field}: longer than {ID_BYTES_MAX} bytes"
+        )));
+    }
+    Ok(())
+}
+
+/// Who asks; the layer in front lets nobody else through.
+fn person<T>(request: &Request<T>) -> Result<Person, Status> {
+    request
+        .extensions()
+        .get::<Person>()
+        .cloned()
+        .ok_or_else(|| Status::unauthenticated("not signed in"))
+}
+
+fn scope(person: &Person) -> Scope {
+    Scope::tenant(person.tenant.clone())
+}
+
+fn may_act(person: &Person) -> Result<(), Status> {
+    if person.may_act() {
+        return Ok(());
+    }
+    Err(Status::permission_denied(
+        "viewers look only; this needs a clinician or an administrator",
+    ))
+}
+
+#[tonic::async_trait]
+impl QueryService for Query {
+    async fn list_patients(
+        &self,
+        request: Request<ListPatientsRequest>,
+    ) -> Result<Response<ListPatientsResponse>, Status> {
+        let person = person(&request)?;
+        self.audited(&person, "read ward", "", String::new())
+            .await?;
+        let patients = self.app.live.snapshots().borrow().of(&person.tenant);
+        Ok(Response::new(ListPatientsResponse {
+            patients: patients.to_vec(),
+        }))
+    }
+
+    async fn get_series(
+        &self,
+        request: Request<GetSeriesRequest>,
+    ) -> Result<Response<GetSeriesResponse>, Status> {
+        let person = person(&request)?;
+        let request = request.into_inner();
+        let detail = format!("{} to {} us", request.from_us, request.to_us);
+        self.audited(&person, "read series", &request.patient, detail)
+            .await?;
+        let series = from_store::series(self.app.store.as_ref(), &scope(&person), &request).await;
+        series.map(Response::new).map_err(|error| match error {
+            SeriesError::Request(reason) => Status::invalid_argument(reason),
+            SeriesError::Store(error) => store_status(&error),
+        })
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
+
+    async fn watch(
+        &self,
+        request: Request<WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let person = person(&request)?;
+        let key = request.extensions().get::<Key>().copied();
+        let key = key.ok_or_else(|| Status::unauthenticated("not signed in"))?;
+        let patient = request.into_inner().patient;
+        self.audited(&person, "watch", &patient, String::new())
+            .await?;
+        let stream = watch::open(self.app.clone(), person, key, patient)?;
+        Ok(Response::new(Box::pin(stream)))
+    }
+
+    async fn list_alerts(
+        &self,
+        request: Request<ListAlertsRequest>,
+    ) -> Result<Response<ListAlertsResponse>, Status> {
+        let person = person(&request)?;
+        let request = request.into_inner();
+        self.audited(&person, "read alerts", &request.patient, String::new())
+            .await?;
+        let alerts = from_store::alerts(
+            self.app.store.as_ref(),
+            &scope(&person),
+            &request.patient,
+            request.include_resolved,
+            request.limit.min(ALERTS_MAX) as usize,
+        )
+        .await
+        .map_err(|error| store_status(&error))?;
+        Ok(Response::new(ListAlertsResponse { alerts }))
+    }
+
+    async fn acknowledge_alert(
+        &self,
+        request: Request<AcknowledgeAlertRequest>,
+    ) -> Result<Response<AcknowledgeAlertResponse>, Status> {
+        let person = person(&request)?;
+        may_act(&person)?;
+        let AcknowledgeAlertRequest { id, note } = request.into_inner();
+        identifier("id", &id)?;
+        if note.chars().count() > NOTE_LENGTH_MAX {
+            return Err(Status::invalid_argument(format!(
+                "note: longer than {NOTE_LENGTH_MAX} characters"
+            )));
+        }
+        // Alerting knows no tenants: whose alert it is, is decided here.
+        let alert: Alert = self
+            .app
+            .store
+            .alert(&scope(&person), &id)
+            .await
+            .map_err(|error| store_status(&error))?
+            .ok_or_else(|| Status::not_found("there is no such alert"))?;
+        self.audited(&person, "acknowledge alert", &alert.patient, id.clone())
+            .await?;
+        let mut alerting = self.app.clients.alerting.clone();
+        let acknowledged = alerting
+            .acknowledge(AcknowledgeRequest {
+                id,
+                by: person.name.clone(),
+                note,
+            })
+            .await
+            .map_err(|status| upstream("alerting", &status))?;
+        metrics::counter!("braid_dashboard_acknowledgements_total").increment(1);
+        Ok(Response::new(AcknowledgeAlertResponse {
+            alert: acknowledged.into_inner().alert,
+        }))
+    }
+
+    async fn get_paths(
+        &self,
+        request: Request<GetPathsRequest>,
+    ) -> Result<Response<GetPathsResponse>, Status> {
+        let person = person(&request)?;
+        let request = request.into_inner();
+        identifier("gateway", &request.gateway)?;
+        let stretch = request.to_us.checked_sub(request.from_us);
+        if !stretch.is_some_and(|stretch| (1..=PATHS_US_MAX).contains(&stretch)) {
+            return Err(Status::invalid_argument(
+                "from_us, to_us: from must be before to, by at most one day",
+            ));
+        }
+        let query = PathsQuery {
+            gateway: (!request.gateway.is_empty()).then_some(request.gateway),
+            from_us: request.from_us,
+            to_us: request.to_us,
+            limit: PATH_REPORTS_MAX,
+        };
+        let reports = self.app.store.paths(&scope(&person), &query).await;
+        let reports = reports.map_err(|error| store_status(&error))?;
+        Ok(Response::new(GetPathsResponse { reports }))
+    }
+
+    async fn list_links(
+        &self,
+        request: Request<ListLinksRequest>,
+    ) -> Result<Response<ListLinksResponse>, Status> {
+        person(&request)?;
+        let Some(mut links) = self.app.clients.links.clone() else {
+            return Ok(Response::new(ListLinksResponse::default()));
+        };
+        let listed = links
+            .list_links(contracts::paths::ListLinksRequest {})
+            .await
+            .map_err(|status| upstream("the demonstration", &status))?;
+        Ok(Response::new(ListLinksResponse {
+            links: listed.into_inner().links,
+        }))
+    }
+
+    async fn set_link(
+        &self,
+        request: Request<SetLinkRequest>,
+    ) -> Result<Response<SetLinkResponse>, Status> {
+        let person = person(&request)?;
+        may_act(&person)?;
+        let SetLinkRequest { gateway, name, up } = request.into_inner();
+        identifier("gateway", &gateway)?;
+        identifier("name", &name)?;
+        let Some(mut links) = self.app.clients.links.clone() else {
+            return Err(Status::failed_precondition(
+                "there are no emulated links here",
+            ));
+        };
+        let verb = if up { "restore link" } else { "cut link" };
+        self.audited(&person, verb, "", format!("{gateway}/{name}"))
+            .await?;
+        let request = contracts::paths::SetLinkRequest {
+            gateway,
+            name,
+            up: Some(up),
+            ..Default::default()
+        };
+        let set = links
+            .set_link(request)
+            .await
+            .map_err(|status| upstream("the demonstration", &status))?;
+        Ok(Response::new(SetLinkResponse {
+            links: set.into_inner().links,
+        }))
+    }
+}
+
+/// What another service answered, without what only operators should read.
+fn upstream(who: &str, status: &Status) -> Status {
+    use tonic::Code::{FailedPrecondition, InvalidArgument, NotFound};
+    tracing::warn!(who, %status, "a call failed");
+    match status.code() {
+        code @ (FailedPrecondition | InvalidArgument | NotFound) => {
+            Status::new(code, status.message())
+        }
+        _ => Status::unavailable(format!("{who} does not answer; try again")),
+    }
+}

@@ -1,0 +1,300 @@
+//! Signing in and out: a password for a cookie that scripts cannot read.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Extension, Json, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use rand::RngExt;
+use serde::{Deserialize, Serialize};
+use service_kit::{Secret, grpc::Peer};
+use store::{Account, Role};
+
+use super::App;
+use crate::accounts::{self, FIRST_ACCOUNT};
+use crate::now_us;
+use crate::sessions::{Key, Person};
+
+const COOKIE: &str = "braid_session";
+/// The prefix makes browsers insist on `Secure`, on this host alone and on the path `/`.
+const COOKIE_SECURE: &str = "__Host-braid_session";
+const CODE_US: i64 = 900_000_000;
+
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/api/sign-in", post(sign_in))
+        .route("/api/sign-in-code", post(sign_in_code))
+        .route("/api/sign-out", post(sign_out))
+        .route("/api/session", get(session))
+}
+
+/// Signs in once.
+pub struct Code {
+    code: Secret,
+    expires_us: i64,
+}
+
+impl Code {
+    pub fn new(code: Secret, now_us: i64) -> Code {
+        Code {
+            code,
+            expires_us: now_us + CODE_US,
+        }
+    }
+
+    fn matches(&self, given: &str, now_us: i64) -> bool {
+        let (expected, given) = (self.code.expose().as_bytes(), given.as_bytes());
+        // Every byte is looked at whether or not an earlier one differed.
+        let differ = expected
+            .iter()
+            .zip(given)
+            .fold(0, |differ, (a, b)| differ | (a ^ b));
+        now_us < self.expires_us && expected.len() == given.len() && differ == 0
+    }
+}
+
+#[derive(Deserialize)]
+struct Credentials {
+    name: String,
+    password: Secret,
+}
+
+#[derive(Deserialize)]
+struct CodeGiven {
+    code: String,
+}
+
+#[derive(Serialize)]
+struct Session {
+    name: String,
+    role: &'static str,
+}
+
+impl From<&Person> for Session {
+    fn from(person: &Person) -> Session {
+        Session {
+            name: person.name.clone(),
+            role: person.role.name(),
+        }
+    }
+}
+
+async fn sign_in(
+    State(app): State<Arc<App>>,
+    peer: Option<Extension<Peer>>,
+    headers: HeaderMap,
+    Json(credentials): Json<Credentials>,
+) -> Response {
+    let name = credentials.name.trim().to_owned();
+    let address = address(&app, peer.as_deref(), &headers);
+    if let Some(refusal) = slowed(&app, &name, address) {
+        return refusal;
+    }
+    match accounts::verify(app.store.as_ref(), &name, credentials.password.expose()).await {
+        Ok(Some(account)) => {
+            app.attempts.lock().succeeded(&name, address);
+            open(&app, &account, "sign in", address).await
+        }
+        Ok(None) => refuse(&app, &name, address).await,
+        Err(error) => unavailable(&error),
+    }
+}
+
+async fn sign_in_code(
+    State(app): State<Arc<App>>,
+    peer: Option<Extension<Peer>>,
+    headers: HeaderMap,
+    Json(given): Json<CodeGiven>,
+) -> Response {
+    let address = address(&app, peer.as_deref(), &headers);
+    if let Some(refusal) = slowed(&app, FIRST_ACCOUNT, address) {
+        return refusal;
+    }
+    let taken = {
+        let mut code = app.code.lock();
+        code.take_if(|code| code.matches(&given.code, now_us()))
+            .is_some()
+    };
+    if !taken {
+        return refuse(&app, FIRST_ACCOUNT, address).await;
+    }
+    match app.store.account(FIRST_ACCOUNT).await {
+        Ok(Some(account)) if account.role == Role::Administrator => {
+            open(&app, &account, "sign in by link", address).await
+        }
+        Ok(_) => StatusCode::UNAUTHORIZED.into_response(),
+        Err(error) => unavailable(&error),
+    }
+}
+
+async fn sign_out(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    let person = key(&headers).and_then(|key| app.sessions.lock().close(&key));
+    if let Some(person) = person
+        && let Err(error) = app.audit(&person, "sign out", "", String::new()).await
+    {
+        tracing::warn!(%error, "a sign-out was not recorded");
+    }
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    set_cookie(&mut response, &cookie(&app, "", 0));
+    response
+}
+
+async fn session(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    let person = key(&headers).and_then(|key| app.sessions.lock().person(&key, now_us()).cloned());
+    match person {
+        Some(person) => Json(Session::from(&person)).into_response(),
+        None => StatusCode::UNAUTHORIZED.into_response(),
+    }
+}
+
+/// The answer to somebody who has failed too often lately.
+fn slowed(app: &App, name: &str, address: IpAddr) -> Option<Response> {
+    let wait_us = app.attempts.lock().allowed(name, address, now_us()).err()?;
+    count("slowed");
+    let seconds = wait_us.div_euclid(1_000_000) + 1;
+    let retry_after = [(header::RETRY_AFTER, seconds.to_string())];
+    Some((StatusCode::TOO_MANY_REQUESTS, retry_after).into_response())
+}
+
+async fn refuse(app: &App, name: &str, address: IpAddr) -> Response {
+    app.attempts.lock().failed(name, address, now_us());
+    count("refused");
+    tracing::warn!(%address, "sign-in refused");
+    // The name as typed may be a password typed into the wrong field: only existing names are recorded.
+    if let Ok(Some(account)) = app.store.account(name).await {
+        let person = person_of(&account);
+        if let Err(error) = app
+            .audit(&person, "sign in refused", "", format!("from {address}"))
+            .await
+        {
+            tracing::warn!(%error, "a refused sign-in was not recorded");
+        }
+    }
+    StatusCode::UNAUTHORIZED.into_response()
+}
+
+async fn open(app: &App, account: &Account, action: &str, address: IpAddr) -> Response {
+    let person = person_of(account);
+    if let Err(error) = app
+        .audit(&person, action, "", format!("from {address}"))
+        .await
+    {
+        return unavailable(&error);
+    }
+    let key: Key = rand::rng().random();
+    let now = now_us();
+    app.sessions
+        .lock()
+        .open(key, account, now, now + app.session_us);
+    count("accepted");
+    let mut response = Json(Session::from(&person)).into_response();
+    set_cookie(
+        &mut response,
+        &cookie(app, &hex(&key), app.session_us / 1_000_000),
+    );
+    response
+}
+
+fn person_of(account: &Account) -> Person {
+    Person {
+        name: account.name.clone(),
+        tenant: account.tenant.clone(),
+        role: account.role,
+    }
+}
+
+fn unavailable(error: &dyn std::error::Error) -> Response {
+    tracing::warn!(%error, "signing in failed");
+    StatusCode::SERVICE_UNAVAILABLE.into_response()
+}
+
+fn count(outcome: &'static str) {
+    metrics::counter!("braid_dashboard_sign_ins_total", "outcome" => outcome).increment(1);
+}
+
+/// Whose attempts are counted: the peer, or who a trusted proxy says it speaks for.
+fn address(app: &App, peer: Option<&Peer>, headers: &HeaderMap) -> IpAddr {
+    let forwarded = app
+        .trust_forwarded_for
+        .then(|| headers.get_all("x-forwarded-for").iter().next_back())
+        .flatten()
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.rsplit(',').next())
+        .and_then(|last| last.trim().parse().ok());
+    forwarded
+        .or(peer.map(|peer| peer.address.ip()))
+        .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+}
+
+fn cookie(app: &App, value: &str, seconds: i64) -> String {
+    let (name, secure) = if app.secure_cookies {
+        (COOKIE_SECURE, "; Secure")
+    } else {
+        (COOKIE, "")
+    };
+    format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
+}
+
+fn set_cookie(response: &mut Response, cookie: &str) {
+    if let Ok(value) = HeaderValue::from_str(cookie) {
+        response.headers_mut().insert(header::SET_COOKIE, value);
+    }
+}
+
+/// The session's key from the cookie header.
+pub fn key(headers: &HeaderMap) -> Option<Key> {
+    headers
+        .get_all(header::COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .filter(|(name, _)| *name == COOKIE || *name == COOKIE_SECURE)
+        .find_map(|(_, value)| unhex(value))
+}
+
+fn hex(key: &Key) -> String {
+    key.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<Key> {
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    let mut key = Key::default();
+    for (i, byte) in key.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok()?;
+    }
+    Some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn keys_survive_the_cookie_and_rubbish_does_not() {
+        let key_given: Key = std::array::from_fn(|i| i as u8 * 7);
+        let mut headers = HeaderMap::new();
+        let value = format!("theme=dark; braid_session={}", hex(&key_given));
+        headers.insert(header::COOKIE, value.parse().unwrap());
+        assert_eq!(key(&headers), Some(key_given));
+        for rubbish in ["", "zz", &"é".repeat(32), &"g".repeat(64), &"a".repeat(63)] {
+            assert_eq!(unhex(rubbish), None);
+        }
+    }
+
+    #[test]
+    fn a_code_matches_itself_until_it_expires() {
+        let code = Code::new(Secret::new("0123456789abcdef01234567"), 0);
+        assert!(code.matches("0123456789abcdef01234567", CODE_US - 1));
+        assert!(!code.matches("0123456789abcdef01234567", CODE_US));
+        assert!(!code.matches("0123456789abcdef01234568", 0));
+        assert!(!code.matches("0123", 0));
+        assert!(!code.matches("", 0));
+    }
+}
