@@ -19,6 +19,8 @@ mod maintenance;
 mod paths;
 mod progress;
 mod register;
+pub mod sqlite;
+mod thinning;
 mod vitals;
 
 pub use accounts::{Account, Accounts, AuditEntry, AuditQuery, Role};
@@ -29,6 +31,8 @@ pub use maintenance::{Expire, Maintenance};
 pub use paths::{PathsQuery, PathsStore};
 pub use progress::{Claim, Progress, ProgressStore};
 pub use register::{DeviceEntry, GatewayEntry, PatientEntry, Register, SpO2Scale};
+pub use sqlite::{SqliteOptions, SqliteStore};
+pub use thinning::Thinner;
 pub use vitals::{LatestVital, SeriesPoints, SeriesQuery, VitalsBatch, VitalsStore, Written};
 
 /// Everything a service may ask of the store.

@@ -1,0 +1,155 @@
+//! Removes what is too old, in steps small enough that a write between them waits for few milliseconds.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use contracts::alerts::AlertState;
+use rusqlite::Connection;
+
+use super::writer::in_transaction;
+use crate::Expire;
+
+/// Rows of one kind removed in one transaction.
+pub const STEP: usize = 2000;
+
+const DAY: u64 = 24 * 3600;
+
+/// How long each kind is kept.
+#[derive(Debug, Clone)]
+pub struct SqliteOptions {
+    pub vitals_age: Duration,
+    pub waveforms_age: Duration,
+    pub paths_age: Duration,
+    pub alerts_age: Duration,
+    pub audit_age: Duration,
+}
+
+impl Default for SqliteOptions {
+    /// Vitals 90 days, waveforms 3, paths 14, alerts and audit 3 years.
+    fn default() -> SqliteOptions {
+        SqliteOptions {
+            vitals_age: Duration::from_secs(90 * DAY),
+            waveforms_age: Duration::from_secs(3 * DAY),
+            paths_age: Duration::from_secs(14 * DAY),
+            alerts_age: Duration::from_secs(3 * 365 * DAY),
+            audit_age: Duration::from_secs(3 * 365 * DAY),
+        }
+    }
+}
+
+pub struct Retention {
+    ages: [(Expire, Duration); 5],
+}
+
+impl Retention {
+    pub fn new(options: SqliteOptions) -> Retention {
+        Retention {
+            ages: [
+                (Expire::Vitals, options.vitals_age),
+                (Expire::Waveforms, options.waveforms_age),
+                (Expire::Paths, options.paths_age),
+                (Expire::Alerts, options.alerts_age),
+                (Expire::Audit, options.audit_age),
+            ],
+        }
+    }
+
+    /// One step of each kind; true when something is left.
+    pub fn step(&mut self, connection: &Connection) -> bool {
+        let mut more = false;
+        for (what, age) in &self.ages {
+            let before = before_us(*age);
+            match in_transaction(connection, || expire(connection, *what, before)) {
+                Ok(removed) => {
+                    more |= removed >= STEP;
+                    metrics::counter!("braid_store_expired_rows_total", "kind" => name(*what))
+                        .increment(removed as u64);
+                }
+                Err(e) => {
+                    tracing::warn!(kind = name(*what), error = %e, "old rows were not removed")
+                }
+            }
+        }
+        more
+    }
+}
+
+fn name(what: Expire) -> &'static str {
+    match what {
+        Expire::Vitals => "vitals",
+        Expire::Waveforms => "waveforms",
+        Expire::Paths => "paths",
+        Expire::Alerts => "alerts",
+        Expire::Audit => "audit",
+    }
+}
+
+fn before_us(age: Duration) -> i64 {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(now.saturating_sub(age).as_micros()).unwrap_or(0)
+}
+
+/// Removes at most [`STEP`] rows (alerts: with all their transitions), and tells how many.
+pub fn expire(connection: &Connection, what: Expire, before_us: i64) -> rusqlite::Result<usize> {
+    match what {
+        Expire::Vitals => series(
+            connection,
+            "DELETE FROM samples WHERE (stream, sequence) IN (SELECT stream, sequence FROM samples
+                 WHERE patient = ?1 AND metric = ?2 AND time_us < ?3 LIMIT ?4)",
+            before_us,
+        ),
+        Expire::Waveforms => series(
+            connection,
+            "DELETE FROM waveforms WHERE key IN (SELECT key FROM waveforms
+                 WHERE patient = ?1 AND metric = ?2 AND time_us < ?3 LIMIT ?4)",
+            before_us,
+        ),
+        Expire::Paths => connection
+            .prepare_cached(
+                "DELETE FROM paths WHERE (gateway, path, end_of, session, sequence) IN
+                     (SELECT gateway, path, end_of, session, sequence FROM paths WHERE time_us < ?1 LIMIT ?2)",
+            )?
+            .execute((before_us, STEP)),
+        Expire::Audit => connection
+            .prepare_cached(
+                "DELETE FROM audit WHERE key IN (SELECT key FROM audit WHERE time_us < ?1 LIMIT ?2)",
+            )?
+            .execute((before_us, STEP)),
+        Expire::Alerts => {
+            // since <= changed, so the index on since narrows it.
+            let ids: Vec<String> = connection
+                .prepare_cached(
+                    "SELECT id FROM alerts WHERE since_us < ?1 AND changed_us < ?1 AND state = ?2 LIMIT ?3",
+                )?
+                .query_map((before_us, AlertState::Resolved as i32, STEP), |row| {
+                    row.get(0)
+                })?
+                .collect::<rusqlite::Result<_>>()?;
+            let mut transitions =
+                connection.prepare_cached("DELETE FROM alert_transitions WHERE id = ?1")?;
+            let mut alerts = connection.prepare_cached("DELETE FROM alerts WHERE id = ?1")?;
+            for id in &ids {
+                transitions.execute([id])?;
+                alerts.execute([id])?;
+            }
+            Ok(ids.len())
+        }
+    }
+}
+
+fn series(connection: &Connection, delete: &str, before_us: i64) -> rusqlite::Result<usize> {
+    let series: Vec<(i64, i32)> = connection
+        .prepare_cached("SELECT patient, metric FROM latest")?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut delete = connection.prepare_cached(delete)?;
+    let mut removed = 0;
+    for (patient, metric) in series {
+        if removed >= STEP {
+            break;
+        }
+        removed += delete.execute((patient, metric, before_us, STEP - removed))?;
+    }
+    Ok(removed)
+}

@@ -1,0 +1,153 @@
+//! Tables of the embedded store, as migrations that are applied in order and never changed once released.
+//!
+//! - Texts that repeat (patients, gateways, streams, units) have integer keys, so that a sample takes some 40 bytes.
+//! - `samples` is clustered by its identity, which makes a duplicate a failed insert and nothing more; one covering index by
+//!   (patient, metric, time) answers every question about series.
+//! - Waveforms are rows of a table of their own, because kilobytes in a clustered table would spoil its fan-out.
+
+use std::{path::Path, time::Duration};
+
+use rusqlite::{Connection, TransactionBehavior};
+use thiserror::Error;
+
+pub const FILE: &str = "store.db";
+
+/// A writer of another process holds the lock for one transaction; a longer wait means that it hangs, and is reported as an error.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pages in the write-ahead log before the writer copies them into the database: 32 MiB.
+const CHECKPOINT_PAGES: u32 = 8192;
+/// Page cache of the writing connection, in KiB: holds the right edges of all trees of some thousand streams.
+const WRITER_CACHE_KIB: i32 = 32 << 10;
+
+#[derive(Debug, Error)]
+pub enum OpenError {
+    #[error("cannot use the data directory {path}: {reason}")]
+    Directory { path: String, reason: String },
+    #[error(
+        "{FILE} has schema version {found}; this program knows up to {known}: use a newer program"
+    )]
+    Newer { found: usize, known: usize },
+    #[error("{FILE}: {0}")]
+    Sqlite(#[from] rusqlite::Error),
+}
+
+/// Version n is after the n-th migration.
+const MIGRATIONS: &[&str] = &["
+CREATE TABLE patients (key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,
+    -- Empty: known from data only, not registered.
+    tenant TEXT NOT NULL, name TEXT NOT NULL, spo2_scale INTEGER NOT NULL);
+CREATE INDEX patients_tenant ON patients (tenant, id);
+CREATE TABLE gateways (key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL);
+CREATE TABLE devices (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, gateway TEXT NOT NULL, patient TEXT NOT NULL,
+    registered_us INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX devices_gateway ON devices (gateway);
+
+CREATE TABLE streams (key INTEGER PRIMARY KEY, device TEXT NOT NULL, stream TEXT NOT NULL, UNIQUE (device, stream));
+CREATE TABLE units (key INTEGER PRIMARY KEY, unit TEXT NOT NULL UNIQUE);
+-- Times as device time and the steps from there to the gateway's and to ingest's clock: small numbers take few bytes.
+CREATE TABLE samples (stream INTEGER NOT NULL, sequence INTEGER NOT NULL, patient INTEGER NOT NULL, gateway INTEGER NOT NULL,
+    metric INTEGER NOT NULL, unit INTEGER NOT NULL, time_us INTEGER NOT NULL, gateway_step_us INTEGER NOT NULL,
+    ingest_step_us INTEGER NOT NULL, value REAL NOT NULL, traceparent TEXT, sensor_sequence INTEGER,
+    PRIMARY KEY (stream, sequence)) WITHOUT ROWID;
+CREATE INDEX samples_series ON samples (patient, metric, time_us, value);
+CREATE TABLE waveforms (key INTEGER PRIMARY KEY, stream INTEGER NOT NULL, sequence INTEGER NOT NULL, patient INTEGER NOT NULL,
+    gateway INTEGER NOT NULL, metric INTEGER NOT NULL, unit INTEGER NOT NULL, time_us INTEGER NOT NULL,
+    gateway_step_us INTEGER NOT NULL, ingest_step_us INTEGER NOT NULL, period_us INTEGER NOT NULL, readings BLOB NOT NULL,
+    traceparent TEXT, sensor_sequence INTEGER);
+CREATE UNIQUE INDEX waveforms_identity ON waveforms (stream, sequence);
+CREATE INDEX waveforms_series ON waveforms (patient, metric, time_us);
+-- Which series exist, and the newest value of each; value is NULL for waveforms.
+CREATE TABLE latest (patient INTEGER NOT NULL, metric INTEGER NOT NULL, value REAL, time_us INTEGER NOT NULL,
+    ingest_us INTEGER NOT NULL, stream INTEGER NOT NULL, gateway INTEGER NOT NULL, PRIMARY KEY (patient, metric)) WITHOUT ROWID;
+CREATE TABLE gaps (stream INTEGER NOT NULL, first_sequence INTEGER NOT NULL, last_sequence INTEGER NOT NULL,
+    patient INTEGER NOT NULL, gateway INTEGER NOT NULL, from_us INTEGER NOT NULL, to_us INTEGER NOT NULL,
+    PRIMARY KEY (stream, first_sequence, last_sequence)) WITHOUT ROWID;
+CREATE INDEX gaps_patient ON gaps (patient, from_us);
+
+-- Payloads are encoded braid.alerts.v1.Alert.
+CREATE TABLE alert_transitions (id TEXT NOT NULL, revision INTEGER NOT NULL, payload BLOB NOT NULL,
+    PRIMARY KEY (id, revision)) WITHOUT ROWID;
+CREATE TABLE alerts (id TEXT PRIMARY KEY, patient TEXT NOT NULL, gateway TEXT NOT NULL, state INTEGER NOT NULL,
+    since_us INTEGER NOT NULL, changed_us INTEGER NOT NULL, revision INTEGER NOT NULL, payload BLOB NOT NULL) WITHOUT ROWID;
+CREATE INDEX alerts_since ON alerts (since_us);
+CREATE INDEX alerts_patient ON alerts (patient, since_us);
+CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, payload BLOB NOT NULL);
+CREATE TABLE rule_states (topic TEXT NOT NULL, part INTEGER NOT NULL, key TEXT NOT NULL, state BLOB NOT NULL,
+    PRIMARY KEY (topic, part, key)) WITHOUT ROWID;
+
+-- Payloads are encoded braid.paths.v1.PathReport; session and sequence are u64 kept bit for bit.
+CREATE TABLE paths (gateway INTEGER NOT NULL, path TEXT NOT NULL, end_of INTEGER NOT NULL, session INTEGER NOT NULL,
+    sequence INTEGER NOT NULL, time_us INTEGER NOT NULL, payload BLOB NOT NULL,
+    PRIMARY KEY (gateway, path, end_of, session, sequence)) WITHOUT ROWID;
+CREATE INDEX paths_time ON paths (time_us);
+CREATE INDEX paths_gateway ON paths (gateway, time_us);
+CREATE TABLE latest_paths (gateway INTEGER NOT NULL, path TEXT NOT NULL, end_of INTEGER NOT NULL, time_us INTEGER NOT NULL,
+    payload BLOB NOT NULL, PRIMARY KEY (gateway, path, end_of)) WITHOUT ROWID;
+
+CREATE TABLE accounts (name TEXT PRIMARY KEY, tenant TEXT NOT NULL, role TEXT NOT NULL, password_hash TEXT NOT NULL,
+    created_us INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE audit (key INTEGER PRIMARY KEY, time_us INTEGER NOT NULL, tenant TEXT NOT NULL, who TEXT NOT NULL,
+    action TEXT NOT NULL, patient TEXT NOT NULL, detail TEXT NOT NULL);
+CREATE INDEX audit_time ON audit (time_us);
+
+CREATE TABLE progress (grp TEXT NOT NULL, topic TEXT NOT NULL, part INTEGER NOT NULL, epoch INTEGER NOT NULL,
+    next_offset INTEGER, PRIMARY KEY (grp, topic, part)) WITHOUT ROWID;
+CREATE TABLE probe (id INTEGER PRIMARY KEY, count INTEGER NOT NULL);
+INSERT INTO probe VALUES (1, 0);
+"];
+
+/// Opens for writing, creating and migrating as needed. Several processes may do so at once: one migrates, the others wait.
+pub fn open_writer(dir: &Path) -> Result<Connection, OpenError> {
+    let mut connection = Connection::open(dir.join(FILE))?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    switch_to_wal(&connection)?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    // The log file is cut back to this after a checkpoint.
+    connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
+    connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
+    connection.set_prepared_statement_cache_capacity(128);
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let found: usize = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let known = MIGRATIONS.len();
+    if found > known {
+        return Err(OpenError::Newer { found, known });
+    }
+    for migration in &MIGRATIONS[found..] {
+        transaction.execute_batch(migration)?;
+    }
+    transaction.pragma_update(None, "user_version", known)?;
+    transaction.commit()?;
+    Ok(connection)
+}
+
+pub fn open_reader(dir: &Path) -> Result<Connection, OpenError> {
+    let connection = Connection::open(dir.join(FILE))?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.pragma_update(None, "query_only", true)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
+/// Two processes that open a new file at once both try to switch, and SQLite does not apply the busy timeout to that.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "opening is documented as blocking, and SQLite offers nothing to wait on here"
+)]
+fn switch_to_wal(connection: &Connection) -> rusqlite::Result<()> {
+    let mut tries = 0;
+    loop {
+        let mode: rusqlite::Result<String> =
+            connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0));
+        match mode {
+            Err(e)
+                if tries < 100
+                    && e.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) =>
+            {
+                tries += 1;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            mode => return mode.map(drop),
+        }
+    }
+}
