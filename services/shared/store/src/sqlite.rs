@@ -52,7 +52,11 @@ pub struct SqliteStore {
 
 impl SqliteStore {
     /// Blocks for some milliseconds; longer when it has to migrate.
-    pub fn open(dir: &Path, options: SqliteOptions) -> Result<SqliteStore, OpenError> {
+    pub fn open(dir: &Path) -> Result<SqliteStore, OpenError> {
+        SqliteStore::open_with(dir, SqliteOptions::default())
+    }
+
+    pub fn open_with(dir: &Path, options: SqliteOptions) -> Result<SqliteStore, OpenError> {
         let directory = |e: std::io::Error| OpenError::Directory {
             path: dir.display().to_string(),
             reason: e.to_string(),

@@ -56,9 +56,11 @@ CREATE TABLE waveforms (key INTEGER PRIMARY KEY, stream INTEGER NOT NULL, sequen
     traceparent TEXT, sensor_sequence INTEGER);
 CREATE UNIQUE INDEX waveforms_identity ON waveforms (stream, sequence);
 CREATE INDEX waveforms_series ON waveforms (patient, metric, time_us);
--- Which series exist, and the newest value of each; value is NULL for waveforms.
+-- Which series exist, and the newest value of each; value is NULL for waveforms. longest_us is the length of the longest waveform:
+-- a stretch is searched from this much earlier.
 CREATE TABLE latest (patient INTEGER NOT NULL, metric INTEGER NOT NULL, value REAL, time_us INTEGER NOT NULL,
-    ingest_us INTEGER NOT NULL, stream INTEGER NOT NULL, gateway INTEGER NOT NULL, PRIMARY KEY (patient, metric)) WITHOUT ROWID;
+    ingest_us INTEGER NOT NULL, stream INTEGER NOT NULL, gateway INTEGER NOT NULL, longest_us INTEGER NOT NULL,
+    PRIMARY KEY (patient, metric)) WITHOUT ROWID;
 CREATE TABLE gaps (stream INTEGER NOT NULL, first_sequence INTEGER NOT NULL, last_sequence INTEGER NOT NULL,
     patient INTEGER NOT NULL, gateway INTEGER NOT NULL, from_us INTEGER NOT NULL, to_us INTEGER NOT NULL,
     PRIMARY KEY (stream, first_sequence, last_sequence)) WITHOUT ROWID;

@@ -1,7 +1,6 @@
 use contracts::vitals::Metric;
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 
-use super::vitals::WAVEFORM_US_MAX;
 use crate::{SeriesPoints, SeriesQuery, thinning::Thinner};
 
 pub fn read(
@@ -63,7 +62,11 @@ fn waveforms(
         "SELECT time_us, period_us, readings FROM waveforms WHERE patient = ?1 AND metric = ?2 AND time_us >= ?3 AND time_us < ?4
          ORDER BY time_us",
     )?;
-    let from = query.from_us.saturating_sub(WAVEFORM_US_MAX);
+    let longest_us: Option<i64> = connection
+        .prepare_cached("SELECT longest_us FROM latest WHERE patient = ?1 AND metric = ?2")?
+        .query_row((patient, metric), |row| row.get(0))
+        .optional()?;
+    let from = query.from_us.saturating_sub(longest_us.unwrap_or(0));
     let mut rows = statement.query((patient, metric, from, query.to_us))?;
     while let Some(row) = rows.next()? {
         let mut time: i64 = row.get(0)?;

@@ -10,15 +10,21 @@ use crate::{
     WriteError, Written,
 };
 
-/// Longest waveform of one sample, in microseconds: a stretch is searched from this much earlier. Longer ones are refused.
-pub const WAVEFORM_US_MAX: i64 = 60_000_000;
+/// The newest row of one (patient, metric) in a batch, so that `latest` is touched once per batch and series.
+struct Newest {
+    value: Option<f64>,
+    time_us: i64,
+    ingest_us: i64,
+    stream: i64,
+    gateway: i64,
+    longest_us: i64,
+}
 
-/// The newest row of each (patient, metric) of a batch, so that `latest` is touched once per batch and series.
-type Newest = HashMap<(i64, i32), (Option<f64>, i64, i64, i64, i64)>;
+type NewestOf = HashMap<(i64, i32), Newest>;
 
 fn write(writing: &mut Writing<'_>, batch: &VitalsBatch) -> Result<Written, WriteError> {
     let mut new = 0;
-    let mut newest = Newest::new();
+    let mut newest = NewestOf::new();
     for sample in &batch.samples {
         new += insert_sample(writing, sample, &mut newest)?;
     }
@@ -26,12 +32,27 @@ fn write(writing: &mut Writing<'_>, batch: &VitalsBatch) -> Result<Written, Writ
         new += insert_gap(writing, gap)?;
     }
     let mut update = writing.connection.prepare_cached(
-        "INSERT INTO latest VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+        "INSERT INTO latest VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
          ON CONFLICT DO UPDATE SET value = excluded.value, time_us = excluded.time_us, ingest_us = excluded.ingest_us,
              stream = excluded.stream, gateway = excluded.gateway WHERE excluded.time_us >= time_us",
     )?;
-    for ((patient, metric), (value, time, ingest, stream, gateway)) in newest {
-        update.execute((patient, metric, value, time, ingest, stream, gateway))?;
+    let mut lengthen = writing.connection.prepare_cached(
+        "UPDATE latest SET longest_us = ?3 WHERE patient = ?1 AND metric = ?2 AND longest_us < ?3",
+    )?;
+    for ((patient, metric), row) in newest {
+        update.execute((
+            patient,
+            metric,
+            row.value,
+            row.time_us,
+            row.ingest_us,
+            row.stream,
+            row.gateway,
+            row.longest_us,
+        ))?;
+        if row.longest_us > 0 {
+            lengthen.execute((patient, metric, row.longest_us))?;
+        }
     }
     let total = (batch.samples.len() + batch.gaps.len()) as u64;
     Ok(Written {
@@ -43,7 +64,7 @@ fn write(writing: &mut Writing<'_>, batch: &VitalsBatch) -> Result<Written, Writ
 fn insert_sample(
     writing: &mut Writing<'_>,
     sample: &Sample,
-    newest: &mut Newest,
+    newest: &mut NewestOf,
 ) -> Result<u64, WriteError> {
     let connection = writing.connection;
     let stream = writing
@@ -56,7 +77,7 @@ fn insert_sample(
     let gateway_step = sample.gateway_time_us.wrapping_sub(time);
     let ingest_step = sample.ingest_time_us.wrapping_sub(time);
     let traceparent = (!sample.traceparent.is_empty()).then_some(&sample.traceparent);
-    let (inserted, value) = match &sample.reading {
+    let (inserted, value, length_us) = match &sample.reading {
         // SQLite would keep a NaN as NULL.
         Some(Reading::Value(value)) if value.is_nan() => {
             return Err(invalid(sample, "its value is not a number"));
@@ -78,13 +99,10 @@ fn insert_sample(
                     traceparent,
                     sample.sensor_sequence
                 ])?;
-            (inserted, Some(*value))
+            (inserted, Some(*value), 0)
         }
         Some(Reading::Waveform(waveform)) => {
-            let length = i64::from(waveform.period_us) * waveform.values.len() as i64;
-            if length > WAVEFORM_US_MAX {
-                return Err(invalid(sample, "its waveform is longer than 60 s"));
-            }
+            let length_us = i64::from(waveform.period_us) * waveform.values.len() as i64;
             let readings: Vec<u8> = waveform
                 .values
                 .iter()
@@ -109,20 +127,30 @@ fn insert_sample(
                     traceparent,
                     sample.sensor_sequence
                 ])?;
-            (inserted, None)
+            (inserted, None, length_us)
         }
         None => return Err(invalid(sample, "it has no reading")),
     };
     if inserted > 0 {
-        let entry = (value, time, sample.ingest_time_us, stream, gateway);
-        newest
-            .entry((patient, sample.metric))
-            .and_modify(|old| {
-                if time >= old.1 {
-                    *old = entry;
-                }
-            })
-            .or_insert(entry);
+        let row = newest.entry((patient, sample.metric)).or_insert(Newest {
+            value,
+            time_us: time,
+            ingest_us: sample.ingest_time_us,
+            stream,
+            gateway,
+            longest_us: 0,
+        });
+        row.longest_us = row.longest_us.max(length_us);
+        if time >= row.time_us {
+            *row = Newest {
+                value,
+                time_us: time,
+                ingest_us: sample.ingest_time_us,
+                stream,
+                gateway,
+                longest_us: row.longest_us,
+            };
+        }
     }
     Ok(inserted as u64)
 }
