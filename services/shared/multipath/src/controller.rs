@@ -28,6 +28,8 @@ use crate::gate::{Gate, PathModel};
 const STARTUP_GAIN: f64 = 2.89;
 /// Rounds without a growth of a quarter that end the start-up.
 const STARTUP_FLAT_ROUNDS: u32 = 3;
+/// Acknowledgements in a row that saw a queue and end the start-up.
+const STARTUP_QUEUED_SAMPLES: u32 = 4;
 /// In flight while cruising, in bandwidth-delay products: a queue of 0.35 round trips.
 const CRUISE_WINDOW: f64 = 1.35;
 /// Pacing while cruising, over the measured rate.
@@ -145,6 +147,8 @@ pub struct PathController {
     loss_share: f64,
     /// Delivered bytes up to which samples count as limited by the application.
     app_limited_until: u64,
+    /// What the library said last; packets sent meanwhile give samples that only raise the rate.
+    app_limited: bool,
     /// The newest packet of the batch of acknowledgements under way.
     batch: Option<SentRecord>,
     round: u64,
@@ -159,6 +163,7 @@ pub struct PathController {
     startup_window: u64,
     startup_rate: f64,
     startup_flat_rounds: u32,
+    startup_queued: u32,
 }
 
 impl PathController {
@@ -178,6 +183,7 @@ impl PathController {
             lost: 0,
             loss_share: 0.0,
             app_limited_until: 0,
+            app_limited: true,
             batch: None,
             round: 0,
             round_ends_at: 0,
@@ -191,6 +197,7 @@ impl PathController {
             startup_window: config.initial_window_packets * mtu,
             startup_rate: 0.0,
             startup_flat_rounds: 0,
+            startup_queued: 0,
             config,
         }
     }
@@ -225,24 +232,24 @@ impl PathController {
     }
 
     fn pacing_rate(&self) -> Option<u64> {
-        let rate = self.rate.get();
-        let floor = if self.rtt_smoothed.is_zero() {
-            0.0
-        } else {
-            2.0 * (self.config.initial_window_packets * self.mtu) as f64
-                / self.rtt_smoothed.as_secs_f64()
-        };
-        if rate <= 0.0 {
-            return (floor > 0.0 && self.config.startup_floor).then_some(floor as u64);
+        if self.rtt_smoothed.is_zero() {
+            return None;
         }
-        let rate = match self.phase {
-            Phase::Startup if self.config.startup_floor => (rate * STARTUP_GAIN).max(floor),
+        let rate = self.rate.get();
+        let srtt = self.rtt_smoothed.as_secs_f64();
+        let initial = (self.config.initial_window_packets * self.mtu) as f64;
+        let floor = match self.phase {
+            Phase::Startup if self.config.startup_floor => 2.0 * initial / srtt,
+            // A thin sender's measured rate is no bound: acknowledgements and pings are paced too.
+            _ => self.model_window() as f64 / srtt,
+        };
+        let paced = match self.phase {
             Phase::Startup => rate * STARTUP_GAIN,
             Phase::Cruise | Phase::RttProbe { .. } => {
                 rate * CRUISE_PACING / (1.0 - self.loss_share.min(LOSS_COMPENSATED_MAX))
             }
         };
-        Some((rate as u64).max(1))
+        Some((paced.max(floor) as u64).max(1))
     }
 
     fn take_record(&mut self, sent: Instant, pn: u64) -> Option<SentRecord> {
@@ -326,12 +333,13 @@ impl PathController {
                 2.0 * self.mtu as f64 / self.rate.get().max(self.mtu as f64),
             );
             let queue = min / 4 + packet_time.max(Duration::from_millis(4));
-            if self
-                .round_rtt_min
-                .is_some_and(|round_min| round_min > min + queue)
-                && self.rate.get() > 0.0
-            {
-                self.phase = Phase::Cruise;
+            if rtt > min + queue && self.rate.get() > 0.0 {
+                self.startup_queued += 1;
+                if self.startup_queued >= STARTUP_QUEUED_SAMPLES {
+                    self.phase = Phase::Cruise;
+                }
+            } else {
+                self.startup_queued = 0;
             }
         }
     }
@@ -346,7 +354,8 @@ impl PathController {
                 rtt_smoothed: self.rtt_smoothed,
                 in_flight_bytes: self.in_flight,
                 window_bytes: self.model_window(),
-                busy: !app_limited,
+                // Acknowledgements held back by the pacer look like a backlog too, but leave little in flight.
+                busy: !app_limited && self.in_flight * 3 >= self.model_window(),
                 lost_share: self.loss_share,
             },
         );
@@ -366,7 +375,7 @@ impl Controller for PathController {
             delivered: self.delivered,
             delivered_at: self.delivered_at,
             first_sent: self.first_sent,
-            app_limited: self.delivered < self.app_limited_until,
+            app_limited: self.app_limited || self.delivered < self.app_limited_until,
             settled: false,
         });
         self.forget_old_records(now);
@@ -407,6 +416,7 @@ impl Controller for PathController {
         _largest: Option<u64>,
     ) {
         self.in_flight = in_flight;
+        self.app_limited = app_limited;
         if app_limited {
             self.app_limited_until = self.delivered + in_flight;
         }
@@ -441,6 +451,10 @@ impl Controller for PathController {
             _ => {}
         }
         self.report(now, app_limited);
+    }
+
+    fn on_cwnd_limited(&mut self) {
+        self.app_limited = false;
     }
 
     fn on_packet_lost(&mut self, lost_bytes: u16, _pn: u64, _now: Instant) {

@@ -24,7 +24,7 @@ const INTERFACES_MAX: usize = 16;
 /// Paths tracked at once; paths beyond are left to the library's own timers.
 const PATHS_MAX: usize = 32;
 /// The peer issues connection ids for a path right after the handshake: ask again soon.
-const RETRY_CIDS: Duration = Duration::from_millis(50);
+const RETRY_CIDS: Duration = Duration::from_millis(20);
 /// First pause before a path is opened again, and the longest.
 const REOPEN_BACKOFF_MIN: Duration = Duration::from_millis(200);
 const REOPEN_BACKOFF_MAX: Duration = Duration::from_secs(5);
