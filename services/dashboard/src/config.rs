@@ -103,10 +103,14 @@ mod tests {
         config: Config,
     }
 
+    /// With the flags and without an identity.
     fn parse(flags: &[&str]) -> Config {
-        Line::try_parse_from(["dashboard"].iter().chain(flags))
-            .unwrap()
-            .config
+        let identity = ["--cert", "c", "--key", "k", "--ca", "a"];
+        let line = ["dashboard"].iter().chain(&identity).chain(flags);
+        Config {
+            identity: IdentityFiles::default(),
+            ..Line::try_parse_from(line).unwrap().config
+        }
     }
 
     #[test]
