@@ -1,1 +1,118 @@
-//! alerting
+//! Alerting: raises alerts from vitals, keeps their state, tells people.
+//!
+//! ```text
+//! vitals --from_bus--> rules of each patient --to_store--> rows, state, outbox, progress (one transaction)
+//!                                               outbox --to_bus--> alerts --to_people--> log, webhook
+//!                 people --acknowledgement--> rows, outbox
+//! ```
+//!
+//! Whoever is assigned a partition of `vitals` runs the rules of its patients. An alert's row is unique by (id,
+//! revision); the rules and the people who acknowledge both write the next revision, and the one who comes second
+//! reads what the first one wrote and decides anew.
+
+mod acknowledgement;
+pub mod config;
+mod from_bus;
+
+mod lateness;
+mod to_bus;
+mod to_people;
+mod to_store;
+mod ward;
+mod webhook;
+
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use bus::Bus;
+use service_kit::{
+    ConfigError, Context, ServiceConfig,
+    grpc::{ServeError, bind, serve_routes},
+    tls::{Identity, IdentityError},
+};
+use store::Store;
+use tokio::sync::Notify;
+
+pub use config::Config;
+
+/// Consumer group of the topic `vitals`.
+pub const GROUP: &str = "alerting";
+/// Consumer group of the topic `alerts` that tells people.
+pub const PEOPLE_GROUP: &str = "alerting-people";
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("identity: {0}")]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+/// Runs until shutdown is requested; returns when what was in hand is stored.
+pub async fn run(
+    config: Config,
+    bus: Arc<dyn Bus>,
+    store: Arc<dyn Store>,
+    context: Context,
+) -> Result<(), RunError> {
+    config.validate()?;
+    let rules = Arc::new(config.rule_set()?);
+    let identity = Identity::load(&config.identity)?;
+    let webhook = match &config.webhook {
+        Some(url) => Some(webhook::Webhook::new(
+            url,
+            config.webhook_token.as_ref(),
+            config.webhook_ca.as_deref(),
+        )?),
+        None => None,
+    };
+    let listener = bind(config.listen, "listen").await?;
+
+    let outbox = Arc::new(Notify::new());
+    let writer = to_store::Writer::new(Arc::clone(&store), Arc::clone(&outbox), &context);
+    let backfill_after_us =
+        i64::try_from(config.backfill_after_s.saturating_mul(1_000_000)).unwrap_or(i64::MAX);
+    let tasks = context.tasks();
+    tasks.spawn(from_bus::run(
+        Arc::clone(&bus),
+        Arc::clone(&store),
+        writer,
+        ward::Ward::new(rules, backfill_after_us),
+        context.clone(),
+    ));
+    tasks.spawn(to_bus::run(
+        Arc::clone(&bus),
+        Arc::clone(&store),
+        Arc::clone(&outbox),
+        context.clone(),
+    ));
+    tasks.spawn(to_people::run(
+        Arc::clone(&bus),
+        webhook,
+        std::time::Duration::from_secs(config.webhook_give_up_s),
+        context.clone(),
+    ));
+    let service = acknowledgement::Alerts::new(store, outbox, config.allow.clone());
+    let routes = tonic::service::Routes::new(
+        contracts::alerts::alerts_service_server::AlertsServiceServer::new(service),
+    );
+    let tls = identity.server_config(true, &[b"h2"]);
+    serve_routes(listener, "grpc", routes, Some(tls), &context).await?;
+    if !context.drain_tasks().await {
+        tracing::warn!("drained incompletely; what was in hand is read again from the bus");
+    }
+    Ok(())
+}
+
+/// Wall clock, microseconds since the Unix epoch.
+fn now_us() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .ok()
+        .and_then(|since| i64::try_from(since.as_micros()).ok())
+        .unwrap_or_default()
+}

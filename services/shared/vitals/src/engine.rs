@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use contracts::{
-    alerts::{Alert, AlertState},
+    alerts::Alert,
     vitals::{EdgeAlert, Metric, Sample, sample},
 };
 use serde::{Deserialize, Serialize};
@@ -48,10 +48,12 @@ pub struct Engine {
     persisted_us: i64,
     dirty: bool,
     skipped: u64,
+    backfill: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Latest {
+    #[serde(with = "crate::machine::exact")]
     value: f64,
     time_us: i64,
     device: String,
@@ -109,6 +111,7 @@ impl Engine {
             persisted_us: 0,
             dirty: false,
             skipped: 0,
+            backfill: false,
         }
     }
 
@@ -171,6 +174,22 @@ impl Engine {
             self.dirty = false;
         }
         due
+    }
+
+    /// Whether what is fed from here on came long after its time: its alerts are marked, until a live reading confirms them.
+    pub fn set_backfill(&mut self, backfill: bool) {
+        self.backfill = backfill;
+    }
+
+    pub fn set_profile(&mut self, profile: Profile) {
+        self.profile = profile;
+    }
+
+    /// Whether `on_time` could change anything.
+    pub fn is_waiting(&self) -> bool {
+        self.machines
+            .iter()
+            .any(|machine| machine.phase == Phase::Pending || machine.ended_since_us.is_some())
     }
 
     pub fn patient(&self) -> &str {
@@ -263,6 +282,7 @@ impl Engine {
                 gateway: sample.gateway.clone(),
                 summary: describe(rule, value, score.as_ref()),
                 traceparent: sample.traceparent.clone(),
+                backfill: self.backfill,
             };
             let frame = Frame {
                 patient: &self.patient,
@@ -321,7 +341,7 @@ impl Engine {
     pub fn on_edge_alert(&mut self, edge: &EdgeAlert) -> Vec<Alert> {
         let rules = Arc::clone(&self.rules);
         let Some(index) = self.index(&edge.rule) else {
-            return vec![foreign(&self.patient, edge)];
+            return vec![crate::edge::foreign(&self.patient, edge, self.backfill)];
         };
         let rule = &rules.rules[index];
         let frame = Frame {
@@ -341,6 +361,7 @@ impl Engine {
                 gateway: edge.gateway.clone(),
                 summary: edge.summary.clone(),
                 traceparent: edge.traceparent.clone(),
+                backfill: self.backfill,
             };
             machine.on_edge_raised(frame, Origin::Edge, &evidence)
         };
@@ -370,6 +391,21 @@ impl Engine {
             machine.acknowledge(frame, by, note, now_us)
         });
         self.note(alert.into_iter().collect())
+    }
+
+    /// Takes over what somebody else stored of an episode. False: no rule here has it.
+    pub fn adopt(&mut self, stored: &Alert) -> bool {
+        let Some(machine) = self.machines.iter_mut().find(|machine| {
+            machine
+                .episode
+                .as_ref()
+                .is_some_and(|episode| episode.id == stored.id)
+        }) else {
+            return false;
+        };
+        machine.adopt(stored);
+        self.dirty = true;
+        true
     }
 
     fn note(&mut self, alerts: Vec<Alert>) -> Vec<Alert> {
@@ -433,30 +469,6 @@ impl Engine {
     }
 }
 
-/// What the gateway sends of a transition at the edge. `None` for one that only the core can make.
-pub fn edge_alert(alert: &Alert, sequence: u64) -> Option<EdgeAlert> {
-    let resolved = match alert.state() {
-        AlertState::Active => false,
-        AlertState::Latched | AlertState::Resolved => true,
-        AlertState::Unspecified | AlertState::Pending | AlertState::Acknowledged => return None,
-    };
-    Some(EdgeAlert {
-        gateway: alert.gateway.clone(),
-        patient: alert.patient.clone(),
-        device: alert.device.clone(),
-        sequence,
-        rule: alert.rule.clone(),
-        rule_version: alert.rule_version,
-        metric: alert.metric,
-        value: alert.value,
-        time_us: alert.changed_us,
-        priority: alert.priority,
-        summary: alert.summary.clone(),
-        traceparent: alert.traceparent.clone(),
-        resolved,
-    })
-}
-
 fn score_of(
     latest: &BTreeMap<i32, Latest>,
     rules: &RuleSet,
@@ -516,37 +528,5 @@ fn describe(rule: &Rule, value: f64, score: Option<&Score>) -> String {
         (Condition::News2 { .. } | Condition::News2Red, score) => {
             score.map(Score::describe).unwrap_or_default()
         }
-    }
-}
-
-/// An edge alert of a rule that the core does not know: recorded, never lost. Both ends of its life share one id
-/// only by the time they carry.
-fn foreign(patient: &str, edge: &EdgeAlert) -> Alert {
-    Alert {
-        id: crate::machine::episode_id(patient, &edge.rule, edge.time_us),
-        patient: patient.to_owned(),
-        device: edge.device.clone(),
-        gateway: edge.gateway.clone(),
-        rule: edge.rule.clone(),
-        rule_version: edge.rule_version,
-        metric: edge.metric,
-        priority: edge.priority,
-        state: if edge.resolved {
-            AlertState::Resolved
-        } else {
-            AlertState::Active
-        }
-        .into(),
-        summary: edge.summary.clone(),
-        value: edge.value,
-        since_us: edge.time_us,
-        changed_us: edge.time_us,
-        recorded_us: 0,
-        acknowledged_by: String::new(),
-        note: String::new(),
-        revision: 1,
-        from_edge: true,
-        from_core: false,
-        traceparent: edge.traceparent.clone(),
     }
 }

@@ -6,6 +6,7 @@
 //! event time in microseconds since the Unix epoch, handed in by the caller.
 
 mod catalogue;
+mod edge;
 mod engine;
 mod machine;
 pub mod news2;
@@ -14,7 +15,8 @@ mod validate;
 
 pub use catalogue::{ENTRIES, Entry, Reading, by_name, entry, name};
 pub use contracts::vitals::{Metric, Priority, Sample};
-pub use engine::{Engine, Profile, RestoreError, STREAMS_MAX, edge_alert};
+pub use edge::edge_alert;
+pub use engine::{Engine, Profile, RestoreError, STREAMS_MAX};
 pub use machine::{Origin, episode_id};
 pub use rules::{Condition, Rule, RuleSet};
 pub use validate::{

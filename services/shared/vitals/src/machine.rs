@@ -51,6 +51,8 @@ pub struct Evidence {
     pub gateway: String,
     pub summary: String,
     pub traceparent: String,
+    /// The reading came long after its time.
+    pub backfill: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -73,6 +75,7 @@ pub struct Episode {
     pub since_us: i64,
     pub changed_us: i64,
     pub revision: u32,
+    #[serde(with = "exact")]
     pub value: f64,
     pub device: String,
     pub gateway: String,
@@ -83,6 +86,9 @@ pub struct Episode {
     pub from_edge: bool,
     pub from_core: bool,
     pub state: i32,
+    /// Raised from a backfill, and no live reading has confirmed it.
+    #[serde(default)]
+    pub backfill: bool,
 }
 
 /// Subject and rule of a machine: what it needs to name its alerts.
@@ -106,7 +112,10 @@ impl Machine {
     ) -> Option<Alert> {
         let t = evidence.time_us;
         let transition = match (self.phase, verdict) {
-            (_, Verdict::Unknown) | (Phase::Normal | Phase::Latched, Verdict::Ended) => None,
+            (Phase::Latched, Verdict::Ended | Verdict::Unknown) => {
+                self.confirm_live(frame, evidence)
+            }
+            (_, Verdict::Unknown) | (Phase::Normal, Verdict::Ended) => None,
             (Phase::Normal, Verdict::Holds) => {
                 self.phase = Phase::Pending;
                 self.since_us = t;
@@ -126,6 +135,7 @@ impl Machine {
             (Phase::Active, Verdict::Holds) => {
                 self.ended_since_us = None;
                 self.confirm(frame, origin, t)
+                    .or_else(|| self.confirm_live(frame, evidence))
             }
             // Readings from before the episode began, when the edge reported it first: they do not end it.
             (Phase::Active, Verdict::Ended) if t < self.since_us => None,
@@ -178,6 +188,32 @@ impl Machine {
             self.phase = Phase::Normal;
         }
         self.say(frame, state, now_us.max(self.since_us), None)
+    }
+
+    /// Takes over what somebody else stored of the episode: an acknowledgement, a later revision.
+    pub fn adopt(&mut self, stored: &Alert) {
+        let Some(episode) = self
+            .episode
+            .as_mut()
+            .filter(|episode| episode.id == stored.id)
+        else {
+            return;
+        };
+        episode.revision = stored.revision;
+        episode.changed_us = stored.changed_us;
+        episode.state = stored.state;
+        episode.acknowledged_by.clone_from(&stored.acknowledged_by);
+        episode.note.clone_from(&stored.note);
+        episode.from_edge |= stored.from_edge;
+        episode.from_core |= stored.from_core;
+        match stored.state() {
+            AlertState::Resolved if matches!(self.phase, Phase::Active | Phase::Latched) => {
+                self.phase = Phase::Normal;
+                self.ended_since_us = None;
+            }
+            AlertState::Latched if self.phase == Phase::Active => self.phase = Phase::Latched,
+            _ => {}
+        }
     }
 
     /// The edge reports that its own machine became active at `evidence.time_us`.
@@ -258,6 +294,7 @@ impl Machine {
             from_edge: origin == Origin::Edge,
             from_core: origin == Origin::Core,
             state: AlertState::Pending.into(),
+            backfill: evidence.backfill,
         });
         self.say(frame, AlertState::Active, evidence.time_us, Some(evidence))
     }
@@ -275,6 +312,16 @@ impl Machine {
         let state = AlertState::try_from(episode.state).unwrap_or(AlertState::Active);
         let changed_us = episode.changed_us.max(time_us);
         self.say(frame, state, changed_us, None)
+    }
+
+    /// An episode from a backfill that lasts into the present is news: said again, once, so that somebody is called.
+    fn confirm_live(&mut self, frame: Frame<'_>, evidence: &Evidence) -> Option<Alert> {
+        let episode = self.episode.as_mut()?;
+        if evidence.backfill || !std::mem::take(&mut episode.backfill) {
+            return None;
+        }
+        let state = AlertState::try_from(episode.state).unwrap_or(AlertState::Active);
+        self.say(frame, state, evidence.time_us, None)
     }
 
     fn end_when_due(&mut self, frame: Frame<'_>, now_us: i64) -> Option<Alert> {
@@ -309,6 +356,7 @@ impl Machine {
     ) -> Option<Alert> {
         let episode = self.episode.as_mut()?;
         if let Some(evidence) = evidence {
+            episode.backfill &= evidence.backfill;
             episode.value = evidence.value;
             episode.device.clone_from(&evidence.device);
             episode.gateway.clone_from(&evidence.gateway);
@@ -339,6 +387,7 @@ impl Machine {
             from_edge: episode.from_edge,
             from_core: episode.from_core,
             traceparent: episode.traceparent.clone(),
+            backfill: episode.backfill,
         })
     }
 }
@@ -358,6 +407,20 @@ pub fn episode_id(patient: &str, rule: &str, since_us: i64) -> String {
         (hash ^ u128::from(byte)).wrapping_mul(PRIME)
     });
     format!("{hash:032x}")
+}
+
+/// Numbers as their shortest exact text: reading JSON numbers back may be off by the last bit.
+pub(crate) mod exact {
+    use serde::Deserialize;
+
+    pub(crate) fn serialize<S: serde::Serializer>(value: &f64, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(value)
+    }
+
+    pub(crate) fn deserialize<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
 }
 
 fn delay_us(delay_ms: u64) -> i64 {

@@ -1,0 +1,169 @@
+//! AlertsService: what the dashboard asks on behalf of people.
+
+use std::sync::Arc;
+
+use contracts::alerts::{
+    AcknowledgeRequest, AcknowledgeResponse, Alert, AlertState, ListAlertsRequest,
+    ListAlertsResponse, alerts_service_server::AlertsService,
+};
+use service_kit::{grpc::Peer, tls::PeerId};
+use store::{AlertsBatch, AlertsQuery, QueryError, Scope, Store, WriteError};
+use tokio::sync::Notify;
+use tonic::{Request, Response, Status};
+
+use crate::now_us;
+
+/// Alerts in one answer, whatever was asked for.
+const LIST_MAX: u32 = 1000;
+/// Bytes of a name and of a note; longer ones are refused.
+const NAME_BYTES_MAX: usize = 200;
+const NOTE_BYTES_MAX: usize = 4000;
+/// The rules may write the alert's next revision at the same time; so often is tried to come between.
+const ATTEMPTS_MAX: u32 = 8;
+
+pub(crate) struct Alerts {
+    store: Arc<dyn Store>,
+    outbox: Arc<Notify>,
+    allow: Vec<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum AcknowledgeError {
+    #[error("{0}")]
+    Argument(&'static str),
+    #[error("there is no alert {0:?}")]
+    Unknown(String),
+    #[error("the alert keeps changing; try again")]
+    Busy,
+    #[error("{0}")]
+    Write(WriteError),
+    #[error("{0}")]
+    Query(#[from] QueryError),
+}
+
+impl From<AcknowledgeError> for Status {
+    fn from(error: AcknowledgeError) -> Status {
+        let message = error.to_string();
+        match error {
+            AcknowledgeError::Argument(_) => Status::invalid_argument(message),
+            AcknowledgeError::Unknown(_) => Status::not_found(message),
+            AcknowledgeError::Busy => Status::aborted(message),
+            AcknowledgeError::Write(error) if error.is_retryable() => Status::unavailable(message),
+            AcknowledgeError::Query(QueryError::Unavailable(_)) => Status::unavailable(message),
+            AcknowledgeError::Write(_) | AcknowledgeError::Query(_) => Status::internal(message),
+        }
+    }
+}
+
+impl Alerts {
+    pub(crate) fn new(store: Arc<dyn Store>, outbox: Arc<Notify>, allow: Vec<String>) -> Alerts {
+        Alerts {
+            store,
+            outbox,
+            allow,
+        }
+    }
+
+    fn authorise<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        match request
+            .extensions()
+            .get::<Peer>()
+            .and_then(|peer| peer.id.as_ref())
+        {
+            Some(PeerId::Service { noun }) if self.allow.contains(noun) => Ok(()),
+            Some(id) => Err(Status::permission_denied(format!(
+                "{id} may not handle alerts"
+            ))),
+            None => Err(Status::unauthenticated("a client certificate is needed")),
+        }
+    }
+
+    async fn acknowledge(&self, request: &AcknowledgeRequest) -> Result<Alert, AcknowledgeError> {
+        if request.by.trim().is_empty() || request.by.len() > NAME_BYTES_MAX {
+            return Err(AcknowledgeError::Argument(
+                "by: the name of a person, 1 to 200 bytes, for example \"Ada Nurse\"",
+            ));
+        }
+        if request.note.len() > NOTE_BYTES_MAX {
+            return Err(AcknowledgeError::Argument("note: at most 4000 bytes"));
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            let alert = self
+                .store
+                .alert(&Scope::Service, &request.id)
+                .await?
+                .ok_or_else(|| AcknowledgeError::Unknown(request.id.chars().take(64).collect()))?;
+            let Some(next) = acknowledged(&alert, request, now_us()) else {
+                return Ok(alert);
+            };
+            let batch = AlertsBatch {
+                transitions: vec![next.clone()],
+                states: Vec::new(),
+            };
+            match self.store.write_alerts(batch, Vec::new()).await {
+                Ok(_) => {
+                    self.outbox.notify_one();
+                    metrics::counter!("braid_alerting_acknowledgements_total").increment(1);
+                    return Ok(next);
+                }
+                Err(WriteError::Conflict(_)) => {}
+                Err(error) => return Err(AcknowledgeError::Write(error)),
+            }
+        }
+        Err(AcknowledgeError::Busy)
+    }
+}
+
+/// The alert's next revision; `None` when it is acknowledged or over.
+fn acknowledged(alert: &Alert, request: &AcknowledgeRequest, now_us: i64) -> Option<Alert> {
+    let state = match alert.state() {
+        _ if !alert.acknowledged_by.is_empty() => return None,
+        AlertState::Active => AlertState::Acknowledged,
+        AlertState::Latched => AlertState::Resolved,
+        AlertState::Unspecified
+        | AlertState::Pending
+        | AlertState::Acknowledged
+        | AlertState::Resolved => return None,
+    };
+    Some(Alert {
+        state: state.into(),
+        acknowledged_by: request.by.trim().to_owned(),
+        note: request.note.clone(),
+        changed_us: now_us.max(alert.changed_us),
+        recorded_us: now_us,
+        revision: alert.revision + 1,
+        ..alert.clone()
+    })
+}
+
+#[tonic::async_trait]
+impl AlertsService for Alerts {
+    async fn acknowledge(
+        &self,
+        request: Request<AcknowledgeRequest>,
+    ) -> Result<Response<AcknowledgeResponse>, Status> {
+        self.authorise(&request)?;
+        let alert = Alerts::acknowledge(self, request.get_ref()).await?;
+        tracing::info!(alert = alert.id, by = alert.acknowledged_by, "acknowledged");
+        Ok(Response::new(AcknowledgeResponse { alert: Some(alert) }))
+    }
+
+    async fn list_alerts(
+        &self,
+        request: Request<ListAlertsRequest>,
+    ) -> Result<Response<ListAlertsResponse>, Status> {
+        self.authorise(&request)?;
+        let request = request.into_inner();
+        let query = AlertsQuery {
+            patient: (!request.patient.is_empty()).then_some(request.patient),
+            include_resolved: request.include_resolved,
+            limit: request.limit.min(LIST_MAX) as usize,
+        };
+        let alerts = self
+            .store
+            .alerts(&Scope::Service, &query)
+            .await
+            .map_err(AcknowledgeError::from)?;
+        Ok(Response::new(ListAlertsResponse { alerts }))
+    }
+}

@@ -1,0 +1,81 @@
+//! Configuration of alerting.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use service_kit::{ConfigError, Secret, ServiceConfig, tls::IdentityFiles};
+use vitals::RuleSet;
+
+#[derive(Clone, Debug, clap::Args, serde::Serialize)]
+pub struct Config {
+    /// Address of the gRPC listener (AlertsService).
+    #[arg(long, default_value = "127.0.0.1:7002")]
+    pub listen: SocketAddr,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub identity: IdentityFiles,
+    /// Services whose certificate may list and acknowledge alerts.
+    #[arg(
+        long,
+        value_name = "NOUN",
+        default_value = "dashboard",
+        value_delimiter = ','
+    )]
+    pub allow: Vec<String>,
+    /// Rule set as a JSON file; without it the built-in thresholds for adults apply.
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+    /// Where each alert is POSTed as JSON; https needs a webhook_ca.
+    #[arg(long, value_name = "URL")]
+    pub webhook: Option<Secret>,
+    /// Sent with each webhook call as `Authorization: Bearer`.
+    #[arg(long, value_name = "TOKEN")]
+    pub webhook_token: Option<Secret>,
+    /// Certificates of the authorities believed of an https webhook (PEM).
+    #[arg(long, value_name = "FILE")]
+    pub webhook_ca: Option<PathBuf>,
+    /// For how long the delivery of one alert is tried again before it is given up, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+    pub webhook_give_up_s: u64,
+    /// Readings that reach the core so much later than they were taken are a backfill: recorded, nobody is called.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub backfill_after_s: u64,
+}
+
+impl Config {
+    pub(crate) fn rule_set(&self) -> Result<RuleSet, ConfigError> {
+        let Some(path) = &self.rules else {
+            return Ok(RuleSet::default_set());
+        };
+        let example = "--rules ./rules.json";
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            ConfigError::new("rules", format!("{}: {error}", path.display()), example)
+        })?;
+        RuleSet::from_json(&text).map_err(|invalid| {
+            ConfigError::new("rules", format!("{}: {invalid}", path.display()), example)
+        })
+    }
+}
+
+impl ServiceConfig for Config {
+    const NOUN: &'static str = "alerting";
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        self.identity.validate()?;
+        self.rule_set()?;
+        if self.backfill_after_s == 0 {
+            return Err(ConfigError::new(
+                "backfill_after_s",
+                "0 would make every reading a backfill, and nobody would ever be called",
+                "--backfill-after-s 600",
+            ));
+        }
+        if let Some(webhook) = &self.webhook {
+            crate::webhook::Webhook::new(
+                webhook,
+                self.webhook_token.as_ref(),
+                self.webhook_ca.as_deref(),
+            )?;
+        }
+        Ok(())
+    }
+}

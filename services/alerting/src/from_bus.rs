@@ -1,0 +1,317 @@
+//! Consumes `vitals`, runs the rules, and has the result stored together with the progress.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use bus::{Bus, Consumer, Delivery, Event, Topic, dead_letter};
+use bytes::Bytes;
+use contracts::vitals::VitalsRecord;
+use prost::Message;
+use service_kit::{Backoff, Context};
+use store::{AlertsBatch, Claims, Scope, SpO2Scale, Store};
+use tokio::time::MissedTickBehavior;
+use vitals::{Profile, news2::Spo2Scale};
+
+use crate::{
+    GROUP, now_us,
+    to_store::{Outcome, Writer},
+    ward::Ward,
+};
+
+/// Records taken from the bus at once; more wait there.
+const BATCH_RECORDS_MAX: usize = 512;
+/// How often time passes for rules that wait for it.
+const TICK: Duration = Duration::from_secs(1);
+/// The loop counts as stalled after so long without a turn.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+struct Loop {
+    bus: Arc<dyn Bus>,
+    store: Arc<dyn Store>,
+    claims: Arc<Claims<dyn Store>>,
+    writer: Writer,
+    ward: Ward,
+    /// Next offset of each partition as last stored.
+    positions: BTreeMap<u32, u64>,
+    context: Context,
+}
+
+pub(crate) async fn run(
+    bus: Arc<dyn Bus>,
+    store: Arc<dyn Store>,
+    writer: Writer,
+    ward: Ward,
+    context: Context,
+) {
+    let check = context.health().check("bus");
+    let progress = context.health().progress("from-bus", SILENCE_MAX);
+    let shutdown = context.shutdown().clone();
+    let claims = Claims::new(Arc::clone(&store), GROUP);
+    let mut state = Loop {
+        bus: Arc::clone(&bus),
+        store,
+        claims: Arc::clone(&claims),
+        writer,
+        ward,
+        positions: BTreeMap::new(),
+        context,
+    };
+    let mut backoff = Backoff::for_reconnect();
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    'subscribe: while !shutdown.is_requested() {
+        let start: Arc<dyn bus::StartAt> = Arc::clone(&claims) as Arc<dyn bus::StartAt>;
+        let mut consumer = match bus.subscribe(Topic::Vitals, GROUP, start).await {
+            Ok(consumer) => consumer,
+            Err(error) => {
+                check.failing(error.to_string());
+                tokio::select! {
+                    () = shutdown.requested() => return,
+                    () = backoff.wait() => continue,
+                }
+            }
+        };
+        loop {
+            progress.beat();
+            let event = tokio::select! {
+                () = shutdown.requested() => return,
+                _ = tick.tick() => {
+                    state.on_tick().await;
+                    if let Ok(lag) = consumer.lag().await {
+                        metrics::gauge!("braid_alerting_lag_records").set(lag as f64);
+                    }
+                    continue;
+                }
+                event = consumer.next(BATCH_RECORDS_MAX) => event,
+            };
+            match event {
+                Ok(event) => {
+                    check.ok();
+                    backoff.reset();
+                    state.on_event(event, consumer.as_mut()).await;
+                }
+                Err(error) => {
+                    check.failing(error.to_string());
+                    tokio::select! {
+                        () = shutdown.requested() => return,
+                        () = backoff.wait() => {}
+                    }
+                    if matches!(error, bus::ConsumeError::StartAt(_)) {
+                        continue 'subscribe;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Loop {
+    async fn on_event(&mut self, event: Event, consumer: &mut dyn Consumer) {
+        match event {
+            Event::Assigned(partitions) => {
+                for partition in partitions {
+                    if let Some(states) = self.writer.states(partition).await {
+                        self.ward.load(partition, states);
+                    }
+                }
+            }
+            Event::Revoked(partitions) => self.lose(partitions),
+            Event::Batch(deliveries) => self.on_batch(deliveries, consumer).await,
+        }
+        metrics::gauge!("braid_alerting_patients").set(self.ward.len() as f64);
+    }
+
+    fn lose(&mut self, partitions: impl IntoIterator<Item = u32>) {
+        for partition in partitions {
+            self.claims.forget(Topic::Vitals, [partition]);
+            self.ward.release(partition);
+            self.positions.remove(&partition);
+        }
+    }
+
+    async fn on_batch(&mut self, mut deliveries: Vec<Delivery>, consumer: &mut dyn Consumer) {
+        deliveries.retain(|delivery| self.claims.holds(Topic::Vitals, delivery.partition));
+        metrics::counter!("braid_alerting_records_total").increment(deliveries.len() as u64);
+        let mut records = Vec::with_capacity(deliveries.len());
+        for delivery in &deliveries {
+            match VitalsRecord::decode(delivery.value.clone()) {
+                Ok(record) => records.push((delivery.partition, delivery.key.clone(), record)),
+                Err(error) => {
+                    self.bury(delivery, &format!("no VitalsRecord: {error}"))
+                        .await
+                }
+            }
+        }
+        self.fetch_profiles(&records).await;
+        loop {
+            let now_us = now_us();
+            let evaluation = self.ward.evaluate(&records, now_us);
+            let progress = self.claims.progress(&deliveries);
+            if progress.is_empty() {
+                self.ward.undo();
+                return;
+            }
+            match self.writer.write(&evaluation.batch, &progress).await {
+                Outcome::Stored => {
+                    self.ward.keep();
+                    metrics::counter!("braid_alerting_samples_total").increment(evaluation.samples);
+                    metrics::counter!("braid_alerting_skipped_samples_total")
+                        .increment(evaluation.skipped);
+                    count_transitions(&evaluation.batch);
+                    break;
+                }
+                Outcome::Conflict(stored) => {
+                    self.ward.undo();
+                    metrics::counter!("braid_alerting_conflicts_total").increment(1);
+                    for alert in &stored {
+                        self.ward.adopt(alert);
+                    }
+                }
+                Outcome::Fenced(partitions) => {
+                    self.ward.undo();
+                    deliveries.retain(|delivery| !partitions.contains(&delivery.partition));
+                    records.retain(|(partition, _, _)| !partitions.contains(partition));
+                    self.lose(partitions);
+                }
+                Outcome::Refused(reason) => {
+                    self.ward.undo();
+                    tracing::error!(reason, records = records.len(), "the store refuses a batch");
+                    for delivery in &deliveries {
+                        self.bury(delivery, &reason).await;
+                    }
+                    records.clear();
+                }
+                Outcome::Ended => {
+                    self.ward.undo();
+                    return;
+                }
+            }
+        }
+        for progress in self.claims.progress(&deliveries) {
+            self.positions
+                .insert(progress.partition, progress.next_offset);
+        }
+        if let Some(first) = deliveries.first() {
+            let waited_s = (now_us() - first.published_us).max(0) as f64 / 1e6;
+            metrics::histogram!("braid_alerting_published_to_stored_seconds").record(waited_s);
+        }
+        // The store is what counts; the bus's own record serves its lag figure, so a failure here changes nothing.
+        let offsets: Vec<(u32, u64)> = self
+            .claims
+            .progress(&deliveries)
+            .into_iter()
+            .map(|progress| (progress.partition, progress.next_offset))
+            .collect();
+        if let Err(error) = consumer.commit(&offsets).await {
+            tracing::debug!(%error, "offsets not committed");
+        }
+    }
+
+    async fn on_tick(&mut self) {
+        let batch = self.ward.on_time(now_us());
+        if batch.transitions.is_empty() && batch.states.is_empty() {
+            self.ward.keep();
+            return;
+        }
+        let positions: Vec<Delivery> = self
+            .positions
+            .iter()
+            .filter(|(_, next)| **next > 0)
+            .map(|(partition, next)| position(*partition, *next))
+            .collect();
+        let progress = self.claims.progress(&positions);
+        match self.writer.write(&batch, &progress).await {
+            Outcome::Stored => {
+                self.ward.keep();
+                count_transitions(&batch);
+            }
+            Outcome::Conflict(stored) => {
+                self.ward.undo();
+                // The next tick tries again.
+                stored.iter().for_each(|alert| self.ward.adopt(alert));
+            }
+            Outcome::Fenced(partitions) => {
+                self.ward.undo();
+                self.lose(partitions);
+            }
+            Outcome::Refused(reason) => {
+                self.ward.undo();
+                tracing::error!(reason, "the store refuses what time brought");
+            }
+            Outcome::Ended => self.ward.undo(),
+        }
+    }
+
+    async fn fetch_profiles(&mut self, records: &[(u32, String, VitalsRecord)]) {
+        let now_us = now_us();
+        for key in self.ward.wanting_profile(records, now_us) {
+            // Without an answer the last known scale stays, and the next batch asks again.
+            let scale = match self.store.patient(&Scope::Service, &key).await {
+                Ok(Some(patient)) => patient.spo2_scale,
+                Ok(None) => SpO2Scale::One,
+                Err(error) => {
+                    tracing::warn!(patient = key, %error, "the patient's SpO2 scale is unknown");
+                    continue;
+                }
+            };
+            let spo2_scale = match scale {
+                SpO2Scale::One => Spo2Scale::One,
+                SpO2Scale::Two => Spo2Scale::Two,
+            };
+            let partition = records
+                .iter()
+                .find(|(_, own, record)| {
+                    *own == key || record.samples.iter().any(|sample| sample.patient == key)
+                })
+                .map_or(0, |(partition, _, _)| *partition);
+            self.ward
+                .set_profile(&key, partition, Profile { spo2_scale }, now_us);
+        }
+    }
+
+    /// Keeps a record that cannot be evaluated for people to look at; tries until the bus has it.
+    async fn bury(&self, delivery: &Delivery, reason: &str) {
+        tracing::warn!(
+            partition = delivery.partition,
+            offset = delivery.offset,
+            reason,
+            "dead letter"
+        );
+        metrics::counter!("braid_alerting_dead_letters_total").increment(1);
+        let mut backoff = Backoff::for_reconnect();
+        while !self.context.shutdown().is_requested() {
+            let record = dead_letter::record(delivery, GROUP, reason);
+            match self.bus.publish(Topic::DeadLetters, vec![record]).await {
+                Err(error) if error.is_retryable() => backoff.wait().await,
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::error!(%error, "a dead letter is lost");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Stands for everything before `next` when nothing new was delivered.
+fn position(partition: u32, next: u64) -> Delivery {
+    Delivery {
+        topic: Topic::Vitals,
+        partition,
+        offset: next - 1,
+        key: String::new(),
+        value: Bytes::new(),
+        headers: Vec::new(),
+        published_us: 0,
+    }
+}
+
+fn count_transitions(batch: &AlertsBatch) {
+    for alert in &batch.transitions {
+        metrics::counter!(
+            "braid_alerting_transitions_total",
+            "priority" => alert.priority().as_str_name(),
+            "state" => alert.state().as_str_name()
+        )
+        .increment(1);
+    }
+}

@@ -1,0 +1,321 @@
+//! The rules of every patient whose partition this member holds. Sans-IO: records and time in, a batch to store out.
+//!
+//! A batch is tried: until [`Ward::keep`] every engine it touched has a copy of itself from before, so that a write
+//! that loses against another one is taken back, told what the other wrote ([`Ward::adopt`]), and tried again.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use bus::Topic;
+use bytes::Bytes;
+use contracts::{
+    alerts::Alert,
+    vitals::{Sample, VitalsRecord},
+};
+use store::{AlertsBatch, RuleState};
+use vitals::{Engine, Origin, Profile, RuleSet};
+
+use crate::lateness::Lateness;
+
+/// Patients of one member. Past it the one that was silent for longest and has no open alert is put away; when it speaks
+/// again its rules begin anew.
+const PATIENTS_MAX: usize = 50_000;
+/// Devices of one patient whose clocks are watched; past it all are learned anew.
+const CLOCKS_MAX: usize = 64;
+/// How old what a clinician chose for a patient may be.
+const PROFILE_AGE_MAX_US: i64 = 60_000_000;
+/// A patient who has been silent for so long has no present: time passes without readings only up to here.
+const PRESENT_US: i64 = 120_000_000;
+
+#[derive(Clone)]
+struct Patient {
+    engine: Engine,
+    partition: u32,
+    clocks: BTreeMap<String, Lateness>,
+    /// By the core's clock.
+    seen_us: i64,
+    profile_us: i64,
+}
+
+pub(crate) struct Ward {
+    rules: Arc<RuleSet>,
+    backfill_after_us: i64,
+    patients: HashMap<String, Patient>,
+    /// What the running try touched, as it was; `None`: was not there.
+    before: HashMap<String, Option<Patient>>,
+    /// Alerts that live only in the store: up to this revision nothing is written of them.
+    foreign: BTreeMap<String, u32>,
+}
+
+/// What evaluating some records came to.
+#[derive(Debug, Default)]
+pub(crate) struct Evaluation {
+    pub batch: AlertsBatch,
+    pub samples: u64,
+    pub skipped: u64,
+}
+
+impl Ward {
+    pub(crate) fn new(rules: Arc<RuleSet>, backfill_after_us: i64) -> Ward {
+        Ward {
+            rules,
+            backfill_after_us,
+            patients: HashMap::new(),
+            before: HashMap::new(),
+            foreign: BTreeMap::new(),
+        }
+    }
+
+    /// Takes over the stored states of a partition. A state that cannot be read is dropped and said: rules that begin anew are
+    /// better than none.
+    pub(crate) fn load(&mut self, partition: u32, states: Vec<RuleState>) {
+        self.release(partition);
+        for state in states {
+            let engine = Engine::restore(
+                &state.key,
+                Arc::clone(&self.rules),
+                Profile::default(),
+                Origin::Core,
+                &state.state,
+            )
+            .unwrap_or_else(|error| {
+                tracing::error!(patient = state.key, %error, "the rules of this patient begin anew");
+                fresh(&self.rules, &state.key)
+            });
+            self.patients
+                .insert(state.key, Patient::new(engine, partition));
+        }
+    }
+
+    /// The partition belongs to somebody else.
+    pub(crate) fn release(&mut self, partition: u32) {
+        self.patients
+            .retain(|_, patient| patient.partition != partition);
+        self.before.retain(|key, before| {
+            before.as_ref().map_or_else(
+                || self.patients.contains_key(key),
+                |patient| patient.partition != partition,
+            )
+        });
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.patients.len()
+    }
+
+    /// Patients among these records whose profile is unknown or old.
+    pub(crate) fn wanting_profile(
+        &self,
+        records: &[(u32, String, VitalsRecord)],
+        now_us: i64,
+    ) -> BTreeSet<String> {
+        records
+            .iter()
+            .flat_map(|(_, key, record)| record.samples.iter().map(move |s| subject(s, key)))
+            .filter(|patient| {
+                self.patients
+                    .get(*patient)
+                    .is_none_or(|known| now_us - known.profile_us > PROFILE_AGE_MAX_US)
+            })
+            .map(str::to_owned)
+            .collect()
+    }
+
+    pub(crate) fn set_profile(&mut self, key: &str, partition: u32, profile: Profile, now_us: i64) {
+        let rules = &self.rules;
+        let patient = self
+            .patients
+            .entry(key.to_owned())
+            .or_insert_with(|| Patient::new(fresh(rules, key), partition));
+        patient.engine.set_profile(profile);
+        patient.profile_us = now_us;
+    }
+
+    /// Tries records: partition, key, content.
+    pub(crate) fn evaluate(
+        &mut self,
+        records: &[(u32, String, VitalsRecord)],
+        now_us: i64,
+    ) -> Evaluation {
+        let mut evaluation = Evaluation::default();
+        for (partition, key, record) in records {
+            // Alerts of the edge first: they overtook the samples that raised them, and the id they open is kept.
+            for edge in &record.alerts {
+                let id = if edge.patient.is_empty() {
+                    key
+                } else {
+                    &edge.patient
+                };
+                let backfill = now_us - edge.time_us > self.backfill_after_us;
+                let patient = self.touch(id, *partition);
+                patient.engine.set_backfill(backfill);
+                let alerts = patient.engine.on_edge_alert(edge);
+                self.collect(&mut evaluation.batch.transitions, alerts, now_us);
+            }
+            for sample in &record.samples {
+                let backfill_after_us = self.backfill_after_us;
+                let patient = self.touch(subject(sample, key), *partition);
+                patient.seen_us = now_us;
+                let late_us = patient.lateness_us(sample, now_us);
+                patient.engine.set_backfill(late_us > backfill_after_us);
+                let skipped = patient.engine.skipped();
+                let alerts = patient.engine.on_sample(sample);
+                evaluation.skipped += patient.engine.skipped() - skipped;
+                evaluation.samples += 1;
+                self.collect(&mut evaluation.batch.transitions, alerts, now_us);
+            }
+        }
+        self.collect_states(&mut evaluation.batch);
+        evaluation
+    }
+
+    /// Lets time pass for patients who are present and whose rules wait for it.
+    pub(crate) fn on_time(&mut self, now_us: i64) -> AlertsBatch {
+        let waiting: Vec<(String, u32)> = self
+            .patients
+            .iter()
+            .filter(|(_, patient)| {
+                patient.engine.is_waiting() && now_us - patient.seen_us < PRESENT_US
+            })
+            .map(|(key, patient)| (key.clone(), patient.partition))
+            .collect();
+        let mut batch = AlertsBatch::default();
+        for (key, partition) in waiting {
+            let patient = self.touch(&key, partition);
+            let event_us = patient.engine.clock_us() + (now_us - patient.seen_us).max(0);
+            let alerts = patient.engine.on_time(event_us);
+            self.collect(&mut batch.transitions, alerts, now_us);
+        }
+        self.collect_states(&mut batch);
+        batch
+    }
+
+    /// The try is stored.
+    pub(crate) fn keep(&mut self) {
+        self.before.clear();
+        self.foreign.clear();
+        while self.patients.len() > PATIENTS_MAX && self.put_away() {}
+    }
+
+    /// The try is not stored: everything is as it was before it.
+    pub(crate) fn undo(&mut self) {
+        for (key, before) in self.before.drain() {
+            match before {
+                Some(patient) => self.patients.insert(key, patient),
+                None => self.patients.remove(&key),
+            };
+        }
+    }
+
+    /// Somebody else wrote this revision; takes it over.
+    pub(crate) fn adopt(&mut self, stored: &Alert) {
+        let known = self
+            .patients
+            .get_mut(&stored.patient)
+            .is_some_and(|patient| patient.engine.adopt(stored));
+        if !known {
+            self.foreign.insert(stored.id.clone(), stored.revision);
+        }
+    }
+
+    fn touch(&mut self, key: &str, partition: u32) -> &mut Patient {
+        if !self.before.contains_key(key) {
+            self.before
+                .insert(key.to_owned(), self.patients.get(key).cloned());
+        }
+        let rules = &self.rules;
+        let patient = self
+            .patients
+            .entry(key.to_owned())
+            .or_insert_with(|| Patient::new(fresh(rules, key), partition));
+        patient.partition = partition;
+        patient
+    }
+
+    fn collect(&self, into: &mut Vec<Alert>, alerts: Vec<Alert>, now_us: i64) {
+        into.extend(alerts.into_iter().filter_map(|mut alert| {
+            let stored = self.foreign.get(&alert.id);
+            if stored.is_some_and(|revision| alert.revision <= *revision) {
+                return None;
+            }
+            alert.recorded_us = now_us;
+            Some(alert)
+        }));
+    }
+
+    fn collect_states(&mut self, batch: &mut AlertsBatch) {
+        for key in self.before.keys() {
+            let Some(patient) = self.patients.get_mut(key) else {
+                continue;
+            };
+            if patient.engine.take_dirty() {
+                batch.states.push(RuleState {
+                    topic: Topic::Vitals,
+                    partition: patient.partition,
+                    key: key.clone(),
+                    state: Bytes::from(patient.engine.state()),
+                });
+            }
+        }
+    }
+
+    /// False: every patient has an open alert and stays, bound or not.
+    fn put_away(&mut self) -> bool {
+        let silent = self
+            .patients
+            .iter()
+            .filter(|(_, patient)| !patient.engine.has_open_alert())
+            .min_by_key(|(_, patient)| patient.seen_us)
+            .map(|(key, _)| key.clone());
+        let Some(key) = silent else {
+            return false;
+        };
+        tracing::warn!(
+            patient = key,
+            PATIENTS_MAX,
+            "too many patients for one member; put away"
+        );
+        self.patients.remove(&key).is_some()
+    }
+}
+
+impl Patient {
+    fn new(engine: Engine, partition: u32) -> Patient {
+        Patient {
+            engine,
+            partition,
+            clocks: BTreeMap::new(),
+            seen_us: 0,
+            profile_us: 0,
+        }
+    }
+
+    fn lateness_us(&mut self, sample: &Sample, now_us: i64) -> i64 {
+        // Arrival at ingest, not here: an outage of the core makes alerts late, not a backfill.
+        let arrived_us = match sample.ingest_time_us {
+            0 => now_us,
+            ingest_us => ingest_us,
+        };
+        if self.clocks.len() >= CLOCKS_MAX && !self.clocks.contains_key(&sample.device) {
+            self.clocks.clear();
+        }
+        self.clocks
+            .entry(sample.device.clone())
+            .or_default()
+            .observe(sample.device_time_us, arrived_us)
+    }
+}
+
+fn fresh(rules: &Arc<RuleSet>, key: &str) -> Engine {
+    Engine::new(key, Arc::clone(rules), Profile::default(), Origin::Core)
+}
+
+fn subject<'a>(sample: &'a Sample, key: &'a str) -> &'a str {
+    if sample.patient.is_empty() {
+        key
+    } else {
+        &sample.patient
+    }
+}

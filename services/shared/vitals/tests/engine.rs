@@ -1,0 +1,553 @@
+//! The rules engine as gateway and alerting use it: samples in, transitions out.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use contracts::{
+    alerts::{Alert, AlertState},
+    vitals::{EdgeAlert, Metric, Priority, Sample, sample},
+};
+use proptest::prelude::*;
+use vitals::{
+    Condition, Engine, Origin, Profile, Rule, RuleSet, edge_alert, episode_id, fill_defaults,
+    rules::metric_name,
+};
+
+const S: i64 = 1_000_000;
+const T0: i64 = 1_800_000_000 * S;
+
+fn rule(id: &str, priority: Priority, for_s: u64) -> Rule {
+    Rule {
+        id: id.into(),
+        priority,
+        condition: Condition::Above {
+            metric: Metric::HeartRate,
+            limit: 130.0,
+            clear: 120.0,
+        },
+        for_ms: for_s * 1000,
+        clear_for_ms: for_s * 1000,
+    }
+}
+
+fn set(rules: Vec<Rule>) -> Arc<RuleSet> {
+    let set = RuleSet {
+        name: "test".into(),
+        version: 3,
+        stale_after_s: [("heart-rate".to_owned(), 60)].into(),
+        rules,
+    };
+    set.validate().unwrap();
+    Arc::new(set)
+}
+
+fn engine(rules: Vec<Rule>) -> Engine {
+    Engine::new("patient-1", set(rules), Profile::default(), Origin::Core)
+}
+
+fn reading(metric: Metric, sequence: u64, at_s: i64, value: f64) -> Sample {
+    let mut sample = Sample {
+        device: "belt-1".into(),
+        gateway: "gateway-1".into(),
+        sequence,
+        metric: metric.into(),
+        device_time_us: T0 + at_s * S,
+        reading: Some(sample::Reading::Value(value)),
+        ..Sample::default()
+    };
+    fill_defaults(&mut sample);
+    sample
+}
+
+fn pulse(sequence: u64, at_s: i64, value: f64) -> Sample {
+    reading(Metric::HeartRate, sequence, at_s, value)
+}
+
+/// Feeds (second, heart rate) pairs.
+fn feed(engine: &mut Engine, pulses: &[(i64, f64)]) -> Vec<Alert> {
+    pulses
+        .iter()
+        .flat_map(|(at_s, value)| {
+            let sequence = (*at_s + 1000) as u64;
+            engine.on_sample(&pulse(sequence, *at_s, *value))
+        })
+        .collect()
+}
+
+fn states(alerts: &[Alert]) -> Vec<AlertState> {
+    alerts.iter().map(Alert::state).collect()
+}
+
+#[test]
+fn alerts_after_the_delay_and_resolves_after_the_other() {
+    let mut engine = engine(vec![rule("fast", Priority::Medium, 10)]);
+    assert!(
+        feed(
+            &mut engine,
+            &[(0, 80.0), (1, 131.0), (5, 135.0), (10, 140.0)]
+        )
+        .is_empty()
+    );
+    let raised = feed(&mut engine, &[(11, 141.0)]);
+    assert_eq!(states(&raised), [AlertState::Active]);
+    let alert = &raised[0];
+    assert_eq!(alert.since_us, T0 + S);
+    assert_eq!(alert.changed_us, T0 + 11 * S);
+    assert_eq!(alert.id, episode_id("patient-1", "fast", T0 + S));
+    assert_eq!(
+        alert.summary,
+        "Heart rate 141 /min, at or above 130 for 10 s"
+    );
+    assert_eq!((alert.revision, alert.rule_version), (1, 3));
+    assert!(alert.from_core && !alert.from_edge);
+    assert_eq!(alert.device, "belt-1");
+    assert_eq!(alert.gateway, "gateway-1");
+
+    // Between the limits nothing changes; a relapse starts the clearing anew.
+    assert!(
+        feed(
+            &mut engine,
+            &[(12, 125.0), (13, 110.0), (20, 131.0), (21, 110.0)]
+        )
+        .is_empty()
+    );
+    let resolved = feed(&mut engine, &[(31, 100.0)]);
+    assert_eq!(states(&resolved), [AlertState::Resolved]);
+    assert_eq!(resolved[0].id, alert.id);
+    assert_eq!(resolved[0].revision, 2);
+}
+
+#[test]
+fn an_interrupted_stretch_does_not_alert() {
+    let mut engine = engine(vec![rule("fast", Priority::Medium, 10)]);
+    let pulses = [(0, 140.0), (8, 140.0), (9, 100.0), (10, 140.0), (19, 140.0)];
+    assert!(feed(&mut engine, &pulses).is_empty());
+    // Silence for longer than a reading is good for breaks the stretch, too.
+    assert!(feed(&mut engine, &[(100, 140.0), (105, 140.0)]).is_empty());
+    assert_eq!(feed(&mut engine, &[(110, 140.0)]).len(), 1);
+}
+
+#[test]
+fn high_priority_latches_until_acknowledged() {
+    let mut engine = engine(vec![rule("fast", Priority::High, 0)]);
+    let alerts = feed(
+        &mut engine,
+        &[(0, 140.0), (1, 100.0), (2, 140.0), (3, 100.0)],
+    );
+    use AlertState::{Acknowledged, Active, Latched, Resolved};
+    assert_eq!(states(&alerts), [Active, Latched, Active, Latched]);
+    assert!(alerts.iter().all(|alert| alert.id == alerts[0].id));
+    assert!(engine.has_open_alert());
+    let acknowledged = engine.acknowledge(&alerts[0].id, "Ada", "on my way", T0 + 4 * S);
+    assert_eq!(states(&acknowledged), [Resolved]);
+    assert_eq!(acknowledged[0].acknowledged_by, "Ada");
+    assert_eq!(acknowledged[0].revision, 5);
+    assert!(!engine.has_open_alert());
+    assert!(
+        engine
+            .acknowledge(&alerts[0].id, "Bob", "", T0 + 5 * S)
+            .is_empty()
+    );
+
+    // The next one is an episode of its own; acknowledged while it lasts, it ends without a latch.
+    let next = feed(&mut engine, &[(10, 150.0)]);
+    assert_ne!(next[0].id, alerts[0].id);
+    assert_eq!(next[0].revision, 1);
+    assert_eq!(
+        states(&engine.acknowledge(&next[0].id, "Ada", "", T0 + 11 * S)),
+        [Acknowledged]
+    );
+    assert_eq!(states(&feed(&mut engine, &[(12, 90.0)])), [Resolved]);
+}
+
+#[test]
+fn time_alone_activates_and_clears() {
+    let mut engine = engine(vec![rule("fast", Priority::Medium, 10)]);
+    feed(&mut engine, &[(0, 140.0)]);
+    assert!(engine.on_time(T0 + 9 * S).is_empty());
+    assert_eq!(states(&engine.on_time(T0 + 10 * S)), [AlertState::Active]);
+    assert!(engine.on_time(T0 + 10 * S).is_empty());
+    feed(&mut engine, &[(20, 100.0)]);
+    assert_eq!(states(&engine.on_time(T0 + 30 * S)), [AlertState::Resolved]);
+
+    // A pending stretch does not outlive its readings.
+    feed(&mut engine, &[(50, 140.0)]);
+    assert!(engine.on_time(T0 + 200 * S).is_empty());
+}
+
+#[test]
+fn duplicates_and_stragglers_change_nothing() {
+    let mut engine = engine(vec![rule("fast", Priority::High, 0)]);
+    feed(&mut engine, &[(0, 80.0), (10, 140.0)]);
+    let before = engine.state();
+    assert!(feed(&mut engine, &[(10, 140.0), (5, 80.0), (0, 80.0)]).is_empty());
+    assert_eq!(engine.state(), before);
+    assert_eq!(engine.skipped(), 3);
+}
+
+#[test]
+fn a_clock_that_steps_back_does_not_deafen_the_rules() {
+    let mut engine = engine(vec![rule("fast", Priority::Medium, 10)]);
+    engine.on_sample(&pulse(1, 0, 80.0));
+    let hour = 3600;
+    assert!(engine.on_sample(&pulse(2, -hour, 140.0)).is_empty());
+    assert!(engine.on_sample(&pulse(3, -hour + 5, 140.0)).is_empty());
+    assert_eq!(engine.on_sample(&pulse(4, -hour + 10, 140.0)).len(), 1);
+}
+
+#[test]
+fn the_edge_and_the_core_share_one_episode() {
+    let rules = || vec![rule("fast", Priority::Medium, 10)];
+    let pulses = [(0, 140.0), (5, 140.0), (10, 145.0)];
+    let mut edge = Engine::new("patient-1", set(rules()), Profile::default(), Origin::Edge);
+    let at_edge = feed(&mut edge, &pulses);
+    let raised = edge_alert(&at_edge[0], 1).unwrap();
+    let resolved = EdgeAlert {
+        time_us: T0 + 40 * S,
+        resolved: true,
+        ..raised.clone()
+    };
+
+    // The core has seen the samples first: same id, one more revision that names both.
+    let mut core = engine(rules());
+    let in_core = feed(&mut core, &pulses);
+    assert_eq!(in_core[0].id, at_edge[0].id);
+    let merged = core.on_edge_alert(&raised);
+    assert_eq!(merged.len(), 1);
+    assert!(merged[0].from_edge && merged[0].from_core);
+    assert_eq!(merged[0].id, in_core[0].id);
+    assert!(core.on_edge_alert(&raised).is_empty());
+    assert!(
+        core.on_edge_alert(&resolved).is_empty(),
+        "the core sees it still"
+    );
+
+    // The alert overtakes its samples, among them healthy ones from before: one episode again.
+    let mut core = engine(rules());
+    feed(&mut core, &[(-10, 80.0)]);
+    let first = core.on_edge_alert(&raised);
+    assert_eq!(states(&first), [AlertState::Active]);
+    assert!(first[0].from_edge && !first[0].from_core);
+    let later = feed(
+        &mut core,
+        &[(-5, 80.0), (0, 140.0), (5, 140.0), (10, 145.0)],
+    );
+    assert_eq!(later.len(), 1);
+    assert_eq!(later[0].id, first[0].id);
+    assert!(later[0].from_edge && later[0].from_core);
+
+    // Its samples never arrive: the edge's word ends it.
+    let mut core = engine(rules());
+    let first = core.on_edge_alert(&raised);
+    let last = core.on_edge_alert(&resolved);
+    assert_eq!(states(&last), [AlertState::Resolved]);
+    assert_eq!(last[0].id, first[0].id);
+
+    // It comes when the core's episode is over: recorded there, nothing new opened.
+    let mut core = engine(rules());
+    let all = feed(
+        &mut core,
+        &[(0, 140.0), (10, 145.0), (20, 80.0), (30, 80.0)],
+    );
+    assert_eq!(states(&all), [AlertState::Active, AlertState::Resolved]);
+    let late = core.on_edge_alert(&raised);
+    assert_eq!(states(&late), [AlertState::Resolved]);
+    assert_eq!(late[0].id, all[0].id);
+    assert!(late[0].from_edge);
+}
+
+#[test]
+fn an_edge_rule_unknown_here_is_recorded() {
+    let mut core = engine(vec![rule("fast", Priority::Medium, 0)]);
+    let alerts = core.on_edge_alert(&EdgeAlert {
+        rule: "from-the-future".into(),
+        time_us: T0,
+        priority: Priority::High.into(),
+        ..EdgeAlert::default()
+    });
+    assert_eq!(alerts.len(), 1);
+    assert_eq!(alerts[0].rule, "from-the-future");
+    assert_eq!(alerts[0].patient, "patient-1");
+}
+
+#[test]
+fn a_rule_that_is_gone_ends_its_alert() {
+    let mut engine = engine(vec![rule("old", Priority::High, 0)]);
+    let raised = feed(&mut engine, &[(0, 140.0)]);
+    let mut next = Engine::restore(
+        "patient-1",
+        set(vec![rule("new", Priority::Medium, 60)]),
+        Profile::default(),
+        Origin::Core,
+        &engine.state(),
+    )
+    .unwrap();
+    let alerts = feed(&mut next, &[(1, 140.0)]);
+    assert_eq!(states(&alerts), [AlertState::Resolved]);
+    assert_eq!(alerts[0].id, raised[0].id);
+    assert!(feed(&mut next, &[(2, 140.0)]).is_empty());
+}
+
+#[test]
+fn news2_rises_from_medium_to_high_and_survives_staleness() {
+    let mut engine = Engine::new(
+        "patient-1",
+        Arc::new(RuleSet::default_set()),
+        Profile::default(),
+        Origin::Core,
+    );
+    let mut sequence = 0;
+    let mut at = |engine: &mut Engine, metric, at_s, value| {
+        sequence += 1;
+        engine
+            .on_sample(&reading(metric, sequence, at_s, value))
+            .into_iter()
+            .filter(|alert| alert.rule.starts_with("news2"))
+            .map(|alert| {
+                (
+                    alert.rule.clone(),
+                    alert.state(),
+                    alert.value,
+                    alert.summary,
+                )
+            })
+            .collect::<Vec<_>>()
+    };
+    assert!(at(&mut engine, Metric::RespirationRate, 0, 22.0).is_empty());
+    assert!(at(&mut engine, Metric::Spo2, 1, 93.0).is_empty());
+    assert!(at(&mut engine, Metric::HeartRate, 2, 105.0).is_empty());
+    let medium = at(&mut engine, Metric::HeartRate, 7, 105.0);
+    assert_eq!(
+        medium,
+        [(
+            "news2-medium".to_owned(),
+            AlertState::Active,
+            5.0,
+            "NEWS2 at least 5 (without supplemental-oxygen, systolic-pressure, consciousness, temperature)"
+                .to_owned()
+        )]
+    );
+    assert!(at(&mut engine, Metric::Temperature, 8, 39.5).is_empty());
+    let high = at(&mut engine, Metric::HeartRate, 13, 105.0);
+    assert_eq!(high[0].0, "news2-high");
+    assert_eq!(high[0].1, AlertState::Active);
+    assert!(at(&mut engine, Metric::HeartRate, 14, 105.0).is_empty());
+    let resolved = at(&mut engine, Metric::HeartRate, 40, 105.0);
+    assert_eq!(resolved[0].0, "news2-medium");
+    assert_eq!(resolved[0].1, AlertState::Resolved);
+
+    // The respiration and oxygen readings grow stale: their last values still make a 7, so the alert stays.
+    assert!(at(&mut engine, Metric::HeartRate, 5000, 105.0).is_empty());
+    assert!(at(&mut engine, Metric::HeartRate, 5100, 105.0).is_empty());
+    assert!(engine.news2(T0 + 5100 * S).is_partial());
+}
+
+#[test]
+fn thresholds_of_the_default_set_fire() {
+    let cases: [(Metric, f64, &str); 12] = [
+        (Metric::HeartRate, 135.0, "heart-rate-very-high"),
+        (Metric::HeartRate, 115.0, "heart-rate-high"),
+        (Metric::HeartRate, 38.0, "heart-rate-very-low"),
+        (Metric::HeartRate, 44.0, "heart-rate-low"),
+        (Metric::Spo2, 84.0, "spo2-very-low"),
+        (Metric::Spo2, 89.0, "spo2-low"),
+        (Metric::RespirationRate, 26.0, "respiration-rate-high"),
+        (Metric::Temperature, 39.2, "temperature-very-high"),
+        (Metric::Temperature, 34.9, "temperature-low"),
+        (Metric::SystolicPressure, 88.0, "systolic-pressure-low"),
+        (Metric::Consciousness, 2.0, "consciousness-lowered"),
+        (Metric::Battery, 10.0, "battery-low"),
+    ];
+    for (metric, value, rule) in cases {
+        let mut engine = Engine::new(
+            "p",
+            Arc::new(RuleSet::default_set()),
+            Profile::default(),
+            Origin::Core,
+        );
+        let raised: Vec<String> = (0..90)
+            .flat_map(|second| engine.on_sample(&reading(metric, second as u64 + 1, second, value)))
+            .map(|alert| alert.rule)
+            .collect();
+        assert!(raised.iter().any(|id| id == rule), "{rule}: {raised:?}");
+    }
+}
+
+#[test]
+fn a_backfill_is_marked_until_a_live_reading_confirms_it() {
+    let mut engine = engine(vec![
+        rule("high", Priority::High, 0),
+        rule("medium", Priority::Medium, 0),
+    ]);
+    engine.set_backfill(true);
+    let past = feed(&mut engine, &[(0, 140.0), (1, 100.0), (2, 140.0)]);
+    assert!(past.iter().all(|alert| alert.backfill), "{past:?}");
+    assert_eq!(past.len(), 6);
+    engine.set_backfill(false);
+    let live = feed(&mut engine, &[(3, 140.0), (4, 140.0)]);
+    assert_eq!(states(&live), [AlertState::Active, AlertState::Active]);
+    assert!(live.iter().all(|alert| !alert.backfill));
+
+    // One that ended within the backfill but waits for a person is said again, too.
+    let mut engine = self::engine(vec![rule("high", Priority::High, 0)]);
+    engine.set_backfill(true);
+    feed(&mut engine, &[(0, 140.0), (1, 100.0)]);
+    engine.set_backfill(false);
+    let live = feed(&mut engine, &[(2, 100.0), (3, 100.0)]);
+    assert_eq!(states(&live), [AlertState::Latched]);
+    assert!(!live[0].backfill);
+}
+
+#[test]
+fn an_acknowledgement_written_by_somebody_else_is_adopted() {
+    let mut engine = engine(vec![rule("fast", Priority::High, 0)]);
+    let raised = feed(&mut engine, &[(0, 140.0)]).remove(0);
+    let stored = Alert {
+        revision: 2,
+        state: AlertState::Acknowledged.into(),
+        acknowledged_by: "Ada".into(),
+        ..raised.clone()
+    };
+    assert!(engine.adopt(&stored));
+    let ended = feed(&mut engine, &[(1, 100.0)]);
+    assert_eq!(states(&ended), [AlertState::Resolved]);
+    assert_eq!(
+        (ended[0].revision, ended[0].acknowledged_by.as_str()),
+        (3, "Ada")
+    );
+
+    let next = feed(&mut engine, &[(2, 140.0), (3, 100.0)]);
+    assert_eq!(states(&next), [AlertState::Active, AlertState::Latched]);
+    assert!(engine.adopt(&Alert {
+        revision: 3,
+        state: AlertState::Resolved.into(),
+        acknowledged_by: "Ada".into(),
+        ..next[1].clone()
+    }));
+    let after = feed(&mut engine, &[(4, 140.0)]);
+    assert_ne!(after[0].id, next[0].id);
+    assert!(!engine.adopt(&Alert {
+        id: "unknown".into(),
+        ..raised
+    }));
+}
+
+#[test]
+fn names_in_rule_files_are_checked() {
+    #[derive(serde::Deserialize)]
+    struct Holder {
+        #[serde(with = "metric_name")]
+        metric: Metric,
+    }
+    let holder: Holder = serde_json::from_str(r#"{"metric":"spo2"}"#).unwrap();
+    assert_eq!(holder.metric, Metric::Spo2);
+    assert!(serde_json::from_str::<Holder>(r#"{"metric":"pulse"}"#).is_err());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Sample { gap_s: i64, value: f64 },
+    Duplicate,
+    Time { gap_s: i64 },
+    Acknowledge,
+    Edge { back_s: i64, resolved: bool },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (1_i64..30, 90.0_f64..150.0).prop_map(|(gap_s, value)| Step::Sample { gap_s, value }),
+        1 => Just(Step::Duplicate),
+        1 => (0_i64..30).prop_map(|gap_s| Step::Time { gap_s }),
+        1 => Just(Step::Acknowledge),
+        1 => (0_i64..20, any::<bool>()).prop_map(|(back_s, resolved)| Step::Edge { back_s, resolved }),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+/// Runs the steps; `interrupt` stores and restores the engine after every one of them.
+fn run(steps: &[Step], interrupt: bool) -> (Vec<Alert>, Vec<u8>) {
+    let rules = set(vec![
+        rule("high", Priority::High, 10),
+        rule("medium", Priority::Medium, 0),
+    ]);
+    let mut engine = Engine::new("p", Arc::clone(&rules), Profile::default(), Origin::Core);
+    let (mut at_s, mut sequence, mut value) = (0, 0, 100.0);
+    let mut all: Vec<Alert> = Vec::new();
+    for step in steps {
+        let alerts = match step {
+            Step::Sample { gap_s, value: new } => {
+                (at_s, sequence, value) = (at_s + gap_s, sequence + 1, *new);
+                engine.on_sample(&pulse(sequence, at_s, value))
+            }
+            Step::Duplicate if sequence > 0 => engine.on_sample(&pulse(sequence, at_s, value)),
+            Step::Duplicate => Vec::new(),
+            Step::Time { gap_s } => engine.on_time(T0 + (at_s + gap_s) * S),
+            Step::Acknowledge => match all.last() {
+                Some(alert) => {
+                    let id = alert.id.clone();
+                    engine.acknowledge(&id, "Ada", "", T0 + at_s * S)
+                }
+                None => Vec::new(),
+            },
+            Step::Edge { back_s, resolved } => engine.on_edge_alert(&EdgeAlert {
+                rule: "high".into(),
+                time_us: T0 + (at_s - back_s) * S,
+                resolved: *resolved,
+                ..EdgeAlert::default()
+            }),
+        };
+        all.extend(alerts);
+        if interrupt {
+            let state = engine.state();
+            engine = Engine::restore(
+                "p",
+                Arc::clone(&rules),
+                Profile::default(),
+                Origin::Core,
+                &state,
+            )
+            .unwrap();
+        }
+    }
+    (all, engine.state())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Storing and restoring at any point changes nothing.
+    #[test]
+    fn state_is_complete(steps in steps()) {
+        prop_assert_eq!(run(&steps, false), run(&steps, true));
+    }
+
+    /// Revisions of an episode rise by one; it starts active, never leaves resolved but to name a late
+    /// observer, and a high one is resolved only by a person.
+    #[test]
+    fn episodes_are_well_formed(steps in steps()) {
+        let (alerts, _) = run(&steps, false);
+        let mut last: std::collections::HashMap<&str, &Alert> = Default::default();
+        for alert in &alerts {
+            match last.insert(&alert.id, alert) {
+                None => {
+                    prop_assert_eq!(alert.revision, 1);
+                    prop_assert_eq!(alert.state(), AlertState::Active);
+                }
+                Some(previous) => {
+                    prop_assert_eq!(alert.revision, previous.revision + 1);
+                    prop_assert_eq!(alert.since_us, previous.since_us);
+                    prop_assert!(!previous.from_edge || alert.from_edge);
+                    prop_assert!(!previous.from_core || alert.from_core);
+                    if previous.state() == AlertState::Resolved {
+                        prop_assert_eq!(alert.state(), AlertState::Resolved);
+                    }
+                }
+            }
+            if alert.priority() == Priority::High && alert.state() == AlertState::Resolved {
+                prop_assert!(!alert.acknowledged_by.is_empty());
+            }
+            prop_assert!(alert.from_edge || alert.from_core);
+        }
+    }
+}
