@@ -34,9 +34,14 @@ const STARTUP_QUEUED_SAMPLES: u32 = 4;
 const CRUISE_WINDOW: f64 = 1.35;
 /// Pacing while cruising, over the measured rate.
 const CRUISE_PACING: f64 = 1.15;
+/// Window and pacing after a round without a queue: the rate is not known to be the bottleneck's.
+const PRESSING_WINDOW: f64 = 2.0;
+const PRESSING_PACING: f64 = 1.5;
+/// Jitter that does not count as a queue.
+const UNQUEUED_SLACK: Duration = Duration::from_millis(1);
 /// Window while the round trip is being confirmed.
-const RTT_PROBE_WINDOW: f64 = 0.9;
-const RTT_PROBE_INTERVAL: Duration = Duration::from_secs(5);
+const RTT_PROBE_WINDOW: f64 = 0.95;
+const RTT_PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// Rounds a rate sample stays in the filter.
 const RATE_WINDOW_ROUNDS: u64 = 4;
 /// Packets the window never falls below: the peer acknowledges every second packet.
@@ -57,7 +62,7 @@ pub struct ControllerConfig {
 impl Default for ControllerConfig {
     fn default() -> Self {
         Self {
-            initial_window_packets: 16,
+            initial_window_packets: 32,
             startup_floor: true,
         }
     }
@@ -91,9 +96,9 @@ impl ControllerFactory for Controllers {
 enum Phase {
     Startup,
     Cruise,
-    /// The window is below one product until this much has been delivered, and at least one round long.
+    /// The window is below one product. Once that little is in flight, one more round tells the round trip.
     RttProbe {
-        until_delivered: u64,
+        until_delivered: Option<u64>,
     },
 }
 
@@ -154,12 +159,15 @@ pub struct PathController {
     round: u64,
     round_ends_at: u64,
     round_rtt_min: Option<Duration>,
-    last_round_rtt_min: Option<Duration>,
+    rtt_latest: Duration,
+    /// The last round saw no queue: the path can take more than it gets.
+    unqueued: bool,
     rate: MaxFilter,
     rtt_min: MinRtt,
     rtt_smoothed: Duration,
     rebase_epoch: u64,
-    rebase_from: Option<Duration>,
+    /// A round-trip probe is due at the end of the start-up.
+    probe_wanted: bool,
     startup_window: u64,
     startup_rate: f64,
     startup_flat_rounds: u32,
@@ -188,12 +196,13 @@ impl PathController {
             round: 0,
             round_ends_at: 0,
             round_rtt_min: None,
-            last_round_rtt_min: None,
+            rtt_latest: Duration::ZERO,
+            unqueued: false,
             rate: MaxFilter::new(RATE_WINDOW_ROUNDS),
             rtt_min: MinRtt::new(now),
             rtt_smoothed: Duration::ZERO,
             rebase_epoch,
-            rebase_from: None,
+            probe_wanted: false,
             startup_window: config.initial_window_packets * mtu,
             startup_rate: 0.0,
             startup_flat_rounds: 0,
@@ -225,7 +234,12 @@ impl PathController {
         match self.phase {
             Phase::Startup => self.startup_window,
             Phase::Cruise => {
-                ((product * CRUISE_WINDOW) as u64 + 2 * self.mtu).max(self.window_min())
+                let gain = if self.unqueued {
+                    PRESSING_WINDOW
+                } else {
+                    CRUISE_WINDOW
+                };
+                ((product * gain) as u64 + 2 * self.mtu).max(self.window_min())
             }
             Phase::RttProbe { .. } => ((product * RTT_PROBE_WINDOW) as u64).max(self.window_min()),
         }
@@ -246,7 +260,12 @@ impl PathController {
         let paced = match self.phase {
             Phase::Startup => rate * STARTUP_GAIN,
             Phase::Cruise | Phase::RttProbe { .. } => {
-                rate * CRUISE_PACING / (1.0 - self.loss_share.min(LOSS_COMPENSATED_MAX))
+                let gain = if self.unqueued {
+                    PRESSING_PACING
+                } else {
+                    CRUISE_PACING
+                };
+                rate * gain / (1.0 - self.loss_share.min(LOSS_COMPENSATED_MAX))
             }
         };
         Some((paced.max(floor) as u64).max(1))
@@ -282,17 +301,6 @@ impl PathController {
     fn on_round(&mut self, now: Instant, app_limited: bool) {
         self.round += 1;
         self.round_ends_at = self.delivered;
-        if let (Some(from), Some(to)) = (self.rebase_from, self.round_rtt_min) {
-            // The first whole round over the new route of acknowledgements.
-            self.rebase_from = None;
-            if let Some(min) = self.rtt_min.get() {
-                let shifted = (min + to)
-                    .saturating_sub(from)
-                    .max(Duration::from_micros(100));
-                self.rtt_min.replace(now, shifted.min(to));
-                self.start_rtt_probe();
-            }
-        }
         if self.phase == Phase::Startup && !app_limited {
             let rate = self.rate.get();
             if rate >= self.startup_rate * 1.25 {
@@ -301,30 +309,44 @@ impl PathController {
             } else {
                 self.startup_flat_rounds += 1;
                 if self.startup_flat_rounds >= STARTUP_FLAT_ROUNDS {
-                    self.phase = Phase::Cruise;
+                    self.end_startup();
                 }
             }
         }
-        self.last_round_rtt_min = self.round_rtt_min.take().or(self.last_round_rtt_min);
+        if let (Some(seen), Some(min)) = (self.round_rtt_min.take(), self.rtt_min.get()) {
+            self.unqueued = !app_limited && seen <= min + min / 16 + UNQUEUED_SLACK;
+        }
     }
 
     fn start_rtt_probe(&mut self) {
+        self.probe_wanted = self.phase == Phase::Startup;
         if self.phase == Phase::Cruise {
             self.phase = Phase::RttProbe {
-                until_delivered: self.delivered + self.in_flight,
+                until_delivered: None,
             };
         }
     }
 
+    fn end_startup(&mut self) {
+        self.phase = Phase::Cruise;
+        if std::mem::take(&mut self.probe_wanted) {
+            self.start_rtt_probe();
+        }
+    }
+
     fn on_rtt_sample(&mut self, now: Instant, rtt: Duration) {
+        self.rtt_smoothed = if self.rtt_smoothed.is_zero() {
+            rtt
+        } else {
+            (self.rtt_smoothed * 7 + rtt) / 8
+        };
         let epoch = self.member.gate.rebase_epoch();
         if epoch != self.rebase_epoch {
             self.rebase_epoch = epoch;
-            self.rebase_from = self.round_rtt_min.or(self.last_round_rtt_min);
-            self.round_rtt_min = None;
-            self.round_ends_at = self.delivered + self.in_flight;
+            self.start_rtt_probe();
         }
         self.round_rtt_min = Some(self.round_rtt_min.map_or(rtt, |min| min.min(rtt)));
+        self.rtt_latest = rtt;
         self.rtt_min.update(now, rtt);
         if self.phase == Phase::Startup
             && let Some(min) = self.rtt_min.get()
@@ -336,7 +358,7 @@ impl PathController {
             if rtt > min + queue && self.rate.get() > 0.0 {
                 self.startup_queued += 1;
                 if self.startup_queued >= STARTUP_QUEUED_SAMPLES {
-                    self.phase = Phase::Cruise;
+                    self.end_startup();
                 }
             } else {
                 self.startup_queued = 0;
@@ -390,9 +412,8 @@ impl Controller for PathController {
         bytes: u64,
         pn: u64,
         _app_limited: bool,
-        rtt: &RttEstimator,
+        _rtt: &RttEstimator,
     ) {
-        self.rtt_smoothed = rtt.get();
         self.delivered += bytes;
         self.delivered_at = now;
         self.in_flight = self.in_flight.saturating_sub(bytes);
@@ -438,11 +459,19 @@ impl Controller for PathController {
             }
         }
         match self.phase {
-            Phase::RttProbe { until_delivered } if self.delivered >= until_delivered => {
-                // A whole round was sent into an empty queue: what it saw is the round trip.
-                if let Some(seen) = self.round_rtt_min.or(self.last_round_rtt_min) {
-                    self.rtt_min.replace(now, seen);
-                }
+            Phase::RttProbe {
+                until_delivered: None,
+            } if self.in_flight <= self.model_window() => {
+                self.round_rtt_min = None;
+                self.phase = Phase::RttProbe {
+                    until_delivered: Some(self.delivered + self.in_flight),
+                };
+            }
+            Phase::RttProbe {
+                until_delivered: Some(until),
+            } if self.delivered >= until => {
+                // A whole round was sent into an empty queue: the end of it saw the bare round trip.
+                self.rtt_min.replace(now, self.rtt_latest);
                 self.phase = Phase::Cruise;
             }
             Phase::Cruise if now > self.rtt_min.confirmed() + RTT_PROBE_INTERVAL => {
