@@ -1,1 +1,270 @@
-//! gateway
+//! The gateway beside the person: takes samples from sensors, keeps them on disk, watches them by rules, and brings them to the core
+//! over every access network there is.
+//!
+//! ```text
+//! from_sensors -> intake -> edge_rules -> journal (alerts)  -> to_proxy == tunnel ==> ingest
+//!                       \---------------> journal (vitals) /
+//!                                         tunnel's paths -> to_path_telemetry
+//! ```
+
+pub mod config;
+pub mod edge_rules;
+pub mod from_sensors;
+pub mod intake;
+pub mod journal;
+pub mod to_path_telemetry;
+pub mod to_proxy;
+
+use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+
+use service_kit::{
+    CheckHandle, ConfigError, Context, ServiceConfig,
+    grpc::ServeError,
+    tls::{Identity, IdentityError, PeerId},
+};
+use tokio::task::JoinHandle;
+use tunnel::{Interface, StartError, Tunnel, TunnelConfig};
+use vitals::RuleSet;
+
+pub use config::Config;
+
+use crate::{
+    edge_rules::EdgeRules,
+    intake::Intake,
+    journal::{Condition, Directory, Journal, Limits, recovery},
+    to_path_telemetry::Telemetry,
+    to_proxy::{Courier, DeadLetters, Options, Through, Uplink},
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("the gateway's certificate: {0}")]
+    Identity(#[from] IdentityError),
+    #[error("the certificate names {0:?}, which is no gateway")]
+    NotAGateway(PeerId),
+    #[error("{path}: {source}")]
+    Directory { path: String, source: io::Error },
+    #[error(transparent)]
+    Journal(#[from] recovery::OpenError),
+    #[error("the proxy {proxy}: {source}")]
+    Proxy { proxy: String, source: io::Error },
+    #[error("access network {name}: {source}")]
+    Interface { name: String, source: io::Error },
+    #[error(transparent)]
+    Tunnel(#[from] StartError),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    #[error("a task failed: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// Runs a gateway until shutdown is requested and its work has drained. `interfaces` stand in for those of the configuration:
+/// emulated links, say.
+pub async fn run(
+    config: Config,
+    interfaces: Option<Vec<Interface>>,
+    context: Context,
+) -> Result<(), RunError> {
+    config.validate()?;
+    let identity = Identity::load(&config.identity)?;
+    let gateway = match identity.peer_id()? {
+        PeerId::Gateway { id, .. } => id,
+        other => return Err(RunError::NotAGateway(other)),
+    };
+    let proxy = resolve(&config.proxy).await?;
+    let interfaces = match interfaces {
+        Some(interfaces) => interfaces,
+        None => bind_interfaces(&config, proxy)?,
+    };
+    let mut tunnel_config = TunnelConfig::new(
+        proxy,
+        config.proxy_name.clone(),
+        identity.client_config(&[]),
+    );
+    tunnel_config.proxy_host = Some(config.proxy.clone());
+    let tunnel = Tunnel::start(tunnel_config, interfaces)?;
+    let uplink: Arc<dyn Uplink> = Arc::new(Through {
+        tunnel: tunnel.clone(),
+        identity,
+    });
+    let telemetry = (!config.path_telemetry.is_empty()).then(|| Telemetry {
+        gateway: gateway.clone(),
+        uplink: Arc::clone(&uplink),
+        url: config.path_telemetry.clone(),
+        interval: Duration::from_millis(config.path_report_interval_ms),
+        tunnel: Some(tunnel.clone()),
+    });
+    let telemetry = telemetry.map(|telemetry| {
+        context
+            .tasks()
+            .spawn(telemetry.run(context.shutdown().clone()))
+    });
+    let served = serve(config, gateway, uplink, &context).await;
+    context.shutdown().request();
+    if let Some(telemetry) = telemetry {
+        telemetry.await?;
+    }
+    tunnel.close().await;
+    served
+}
+
+/// All of the gateway but the tunnel.
+pub async fn serve(
+    config: Config,
+    gateway: String,
+    uplink: Arc<dyn Uplink>,
+    context: &Context,
+) -> Result<(), RunError> {
+    let rules = load_rules(config.rules.as_deref())?;
+    let listener = service_kit::grpc::bind(config.listen, "listen").await?;
+    let (vitals, vitals_watch) =
+        open_journal(&config, "vitals", config.vitals_limits(), context).await?;
+    let (alerts, alerts_watch) =
+        open_journal(&config, "alerts", config.alerts_limits(), context).await?;
+
+    let dead_letters = Arc::new(DeadLetters::new(config.data_dir.join("rejected.jsonl")));
+    let courier = |options: Options, journal: &Journal<Directory>, check: CheckHandle| {
+        let courier = Courier {
+            options,
+            journal: journal.clone(),
+            uplink: Arc::clone(&uplink),
+            url: config.ingest.clone(),
+            dead_letters: Arc::clone(&dead_letters),
+            check,
+        };
+        context
+            .tasks()
+            .spawn(courier.run(context.shutdown().clone()))
+    };
+    // Alerts first: their connection is the first to get through a narrow network.
+    let couriers = [
+        courier(
+            Options::ALERTS,
+            &alerts,
+            context.health().check("alerts-uplink"),
+        ),
+        courier(
+            Options::VITALS,
+            &vitals,
+            context.health().check("vitals-uplink"),
+        ),
+    ];
+    let intake = Arc::new(Intake::new(
+        gateway,
+        vitals.clone(),
+        alerts.clone(),
+        EdgeRules::new(rules),
+    ));
+    let served = from_sensors::serve(listener, intake, config.sensor_token.clone(), context).await;
+    context.shutdown().request();
+    for courier in couriers {
+        courier.await?;
+    }
+    alerts.close().await;
+    vitals.close().await;
+    alerts_watch.abort();
+    vitals_watch.abort();
+    served.map_err(RunError::from)
+}
+
+async fn open_journal(
+    config: &Config,
+    class: &'static str,
+    limits: Limits,
+    context: &Context,
+) -> Result<(Journal<Directory>, JoinHandle<()>), RunError> {
+    let check = context.health().check(match class {
+        "alerts" => "alerts-journal",
+        _ => "vitals-journal",
+    });
+    let path = config.data_dir.join("journal").join(class);
+    let options = journal::Options {
+        class,
+        limits,
+        gather: config.gather(),
+    };
+    let (journal, summary) = tokio::task::spawn_blocking(move || {
+        let directory = Directory::open(&path).map_err(|source| RunError::Directory {
+            path: path.display().to_string(),
+            source,
+        })?;
+        Journal::open(directory, options).map_err(RunError::from)
+    })
+    .await??;
+    tracing::info!(
+        class,
+        segments = summary.segments,
+        waiting = summary.waiting,
+        "journal open"
+    );
+    if summary.damaged_segments > 0 {
+        tracing::error!(
+            class,
+            segments = summary.damaged_segments,
+            "the medium has damaged the journal; what is missing is reported as gaps"
+        );
+    }
+    let mut condition = journal.condition();
+    let watch = tokio::spawn(async move {
+        loop {
+            match &*condition.borrow_and_update() {
+                Condition::Writable => check.ok(),
+                Condition::Failing(reason) => check.failing(reason.clone()),
+            }
+            if condition.changed().await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok((journal, watch))
+}
+
+fn load_rules(path: Option<&Path>) -> Result<RuleSet, ConfigError> {
+    let Some(path) = path else {
+        return Ok(RuleSet::default_set());
+    };
+    let refuse = |reason: String| ConfigError::new("rules", reason, "--rules rules.json");
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| refuse(format!("{}: {error}", path.display())))?;
+    RuleSet::from_json(&text).map_err(|error| refuse(format!("{}: {error}", path.display())))
+}
+
+async fn resolve(proxy: &str) -> Result<SocketAddr, RunError> {
+    let failed = |source| RunError::Proxy {
+        proxy: proxy.to_owned(),
+        source,
+    };
+    tokio::net::lookup_host(proxy)
+        .await
+        .map_err(failed)?
+        .next()
+        .ok_or_else(|| failed(io::Error::new(io::ErrorKind::NotFound, "has no address")))
+}
+
+fn bind_interfaces(config: &Config, proxy: SocketAddr) -> Result<Vec<Interface>, RunError> {
+    let mut networks = config.access_networks()?;
+    if networks.is_empty() {
+        let local_ip = config::local_address_towards(proxy).map_err(|source| RunError::Proxy {
+            proxy: config.proxy.clone(),
+            source,
+        })?;
+        networks.push(config::AccessNetwork {
+            name: "default".to_owned(),
+            local_ip,
+            device: None,
+        });
+    }
+    networks
+        .into_iter()
+        .map(|network| {
+            Interface::bind(&network.name, network.local_ip, network.device.as_deref()).map_err(
+                |source| RunError::Interface {
+                    name: network.name,
+                    source,
+                },
+            )
+        })
+        .collect()
+}

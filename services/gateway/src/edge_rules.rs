@@ -1,0 +1,141 @@
+//! Alerts without the core: the rules of the `vitals` crate, run beside the sensor.
+//!
+//! A gateway does not know which patient wears a device unless the sensor says so; until then each device is judged by itself, and
+//! the core, which knows, merges what it hears. Rule state lives in memory: after a restart a lasting condition is raised anew
+//! with the event time of the first sample that shows it.
+
+use std::{collections::HashMap, sync::Arc};
+
+use contracts::vitals::{EdgeAlert, Sample};
+use vitals::{Engine, Origin, Profile, RuleSet, edge_alert};
+
+/// Patients or devices with rule state; past it the one that was silent for longest starts afresh.
+const SUBJECTS_MAX: usize = 1024;
+
+pub struct EdgeRules {
+    rules: Arc<RuleSet>,
+    subjects: HashMap<String, Engine>,
+}
+
+impl EdgeRules {
+    pub fn new(rules: RuleSet) -> Self {
+        Self {
+            rules: Arc::new(rules),
+            subjects: HashMap::new(),
+        }
+    }
+
+    /// Alerts that the sample raises or ends. Their sequence is the journal's to give.
+    pub fn on_sample(&mut self, sample: &Sample) -> Vec<EdgeAlert> {
+        let subject = if sample.patient.is_empty() {
+            &sample.device
+        } else {
+            &sample.patient
+        };
+        if !self.subjects.contains_key(subject) {
+            self.make_room();
+            let engine = Engine::new(
+                subject.clone(),
+                Arc::clone(&self.rules),
+                Profile::default(),
+                Origin::Edge,
+            );
+            self.subjects.insert(subject.clone(), engine);
+        }
+        let Some(engine) = self.subjects.get_mut(subject) else {
+            return Vec::new();
+        };
+        engine
+            .on_sample(sample)
+            .iter()
+            .filter_map(|alert| edge_alert(alert, 0))
+            .map(|alert| EdgeAlert {
+                // Only what the sensor said: a device's name is no patient.
+                patient: sample.patient.clone(),
+                device: sample.device.clone(),
+                gateway: sample.gateway.clone(),
+                ..alert
+            })
+            .collect()
+    }
+
+    fn make_room(&mut self) {
+        while self.subjects.len() >= SUBJECTS_MAX {
+            let Some(oldest) = self
+                .subjects
+                .iter()
+                .min_by_key(|(_, engine)| engine.clock_us())
+                .map(|(subject, _)| subject.clone())
+            else {
+                return;
+            };
+            self.subjects.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contracts::vitals::{Metric, sample};
+
+    use super::*;
+
+    const START_US: i64 = 1_800_000_000_000_000;
+
+    fn heart_rate(device: &str, second: i64, value: f64) -> Sample {
+        let mut sample = Sample {
+            device: device.into(),
+            gateway: "g".into(),
+            metric: Metric::HeartRate.into(),
+            device_time_us: START_US + second * 1_000_000,
+            reading: Some(sample::Reading::Value(value)),
+            ..Sample::default()
+        };
+        vitals::fill_defaults(&mut sample);
+        sample
+    }
+
+    #[test]
+    fn a_lasting_tachycardia_is_raised_once_and_resolved() {
+        let mut rules = EdgeRules::new(RuleSet::default_set());
+        let mut raised = Vec::new();
+        for second in 0..300 {
+            let value = if (60..180).contains(&second) {
+                170.0
+            } else {
+                75.0
+            };
+            raised.extend(rules.on_sample(&heart_rate("d1", second, value)));
+            assert!(rules.on_sample(&heart_rate("d2", second, 75.0)).is_empty());
+        }
+        let Some(first) = raised.first() else {
+            panic!("nothing was raised");
+        };
+        assert_eq!(first.device, "d1");
+        assert_eq!(first.patient, "");
+        assert!(!first.resolved);
+        for alert in &raised {
+            let (up, down) = raised.iter().filter(|other| other.rule == alert.rule).fold(
+                (0, 0),
+                |(up, down), other| {
+                    if other.resolved {
+                        (up, down + 1)
+                    } else {
+                        (up + 1, down)
+                    }
+                },
+            );
+            assert_eq!((up, down), (1, 1), "rule {}", alert.rule);
+        }
+    }
+
+    #[test]
+    fn subjects_are_bounded() {
+        let mut rules = EdgeRules::new(RuleSet::default_set());
+        for n in 0..SUBJECTS_MAX as i64 + 10 {
+            rules.on_sample(&heart_rate(&format!("d{n}"), n, 75.0));
+        }
+        assert_eq!(rules.subjects.len(), SUBJECTS_MAX);
+        assert!(!rules.subjects.contains_key("d0"));
+    }
+}

@@ -1,0 +1,141 @@
+//! `POST /v1/samples`: newline-delimited JSON in, one JSON object out.
+//!
+//! 200 all lines were accepted; 207 some; 400 none; 413 the body is too large; 429 the journal's queue is full; 503 the journal
+//! cannot write. After 429 and 503 nothing is certain to be kept: send the lines again.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Bytes,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde::Serialize;
+
+use super::{line, time::now_us};
+use crate::{
+    intake::{Intake, Patience, RecordError, Refused, SAMPLES_PER_REQUEST_MAX},
+    journal::Disk,
+};
+
+/// Rejections that an answer lists; the others are only counted.
+const REJECTIONS_LISTED_MAX: usize = 100;
+
+#[derive(Serialize)]
+struct Answer {
+    accepted: usize,
+    rejected: usize,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rejections: Vec<LineRejection>,
+}
+
+#[derive(Serialize)]
+struct LineRejection {
+    /// Counted from 1.
+    line: usize,
+    field: &'static str,
+    reason: String,
+    example: String,
+}
+
+#[derive(Serialize)]
+struct Failure {
+    accepted: usize,
+    error: String,
+}
+
+pub async fn samples<D: Disk>(
+    State(intake): State<Arc<Intake<D>>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let mut samples = Vec::new();
+    let mut line_of = Vec::new();
+    let mut rejections = Vec::new();
+    for (n, text) in body.split(|byte| *byte == b'\n').enumerate() {
+        let text = text.trim_ascii();
+        if text.is_empty() {
+            continue;
+        }
+        if samples.len() + rejections.len() >= SAMPLES_PER_REQUEST_MAX {
+            return failure(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                &RecordError::TooMany(samples.len() + rejections.len() + 1),
+            );
+        }
+        match line::parse(text) {
+            Ok(sample) => {
+                samples.push(sample);
+                line_of.push(n + 1);
+            }
+            Err(invalid) => rejections.push(rejection(n + 1, &invalid.into())),
+        }
+    }
+    if samples.is_empty() && rejections.is_empty() {
+        let empty = vitals::Invalid::new(
+            "body",
+            "has no line",
+            r#"{"device":"d1","metric":"heart-rate","value":72}"#,
+        );
+        rejections.push(rejection(1, &empty.into()));
+    }
+    let parent = service_kit::telemetry::traceparent_of_headers(&headers);
+    let recorded = match intake
+        .record(samples, now_us(), Patience::Refuse, parent)
+        .await
+    {
+        Ok(recorded) => recorded,
+        Err(error) => {
+            let status = match &error {
+                RecordError::TooMany(_) => StatusCode::PAYLOAD_TOO_LARGE,
+                RecordError::Busy => StatusCode::TOO_MANY_REQUESTS,
+                RecordError::Alerts(_) | RecordError::Journal(_) => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            return failure(status, &error);
+        }
+    };
+    for (index, refused) in &recorded.refused {
+        let line = line_of.get(*index).copied().unwrap_or_default();
+        rejections.push(rejection(line, refused));
+    }
+    rejections.sort_by_key(|rejection| rejection.line);
+    let rejected = rejections.len();
+    rejections.truncate(REJECTIONS_LISTED_MAX);
+    let status = match (recorded.accepted, rejected) {
+        (_, 0) => StatusCode::OK,
+        (0, _) => StatusCode::BAD_REQUEST,
+        _ => StatusCode::MULTI_STATUS,
+    };
+    let answer = Answer {
+        accepted: recorded.accepted,
+        rejected,
+        rejections,
+    };
+    (status, Json(answer)).into_response()
+}
+
+fn rejection(line: usize, refused: &Refused) -> LineRejection {
+    let (field, reason, example) = refused.parts();
+    LineRejection {
+        line,
+        field,
+        reason,
+        example,
+    }
+}
+
+fn failure(status: StatusCode, error: &RecordError) -> Response {
+    let body = Json(Failure {
+        accepted: 0,
+        error: error.to_string(),
+    });
+    let mut response = (status, body).into_response();
+    if status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::SERVICE_UNAVAILABLE {
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}

@@ -1,0 +1,254 @@
+//! What happens to samples between a sensor's request and the answer: validate, judge by the edge rules, journal.
+//!
+//! Alerts are on disk before the sample that raised them: after a crash in between the sensor sends the sample again, and the
+//! core, which runs the same rules, merges a repeated alert by its event time. The other order could lose one.
+
+use contracts::vitals::{EdgeAlert, Sample};
+use parking_lot::Mutex;
+use tracing::{Instrument, Span};
+use vitals::Invalid;
+
+use crate::{
+    edge_rules::EdgeRules,
+    journal::{AppendError, Disk, Journal, StageError, Staged},
+};
+
+/// Samples of one request. Larger requests are refused whole.
+pub const SAMPLES_PER_REQUEST_MAX: usize = 10_000;
+
+/// Why one sample was not taken; sending it again will not help unless said so.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    #[error(transparent)]
+    Journal(StageError),
+}
+
+impl Refused {
+    /// Field, reason and example, for answers in JSON.
+    pub fn parts(&self) -> (&'static str, String, String) {
+        match self {
+            Self::Invalid(invalid) => (
+                invalid.field,
+                invalid.reason.clone(),
+                invalid.example.clone(),
+            ),
+            Self::Journal(error @ StageError::TooManyStreams) => {
+                ("stream", error.to_string(), "heart-rate".to_owned())
+            }
+            Self::Journal(error) => ("sample", error.to_string(), "a waveform of 1 s".to_owned()),
+        }
+    }
+}
+
+/// Nothing of the request is certain to be taken; a retry is safe for samples with a `sensor_sequence`.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("{0} samples in one request, at most {SAMPLES_PER_REQUEST_MAX} are taken")]
+    TooMany(usize),
+    #[error("too many requests wait for the journal; try again in a moment")]
+    Busy,
+    #[error("the journal of alerts cannot take what these samples raise: {0}")]
+    Alerts(String),
+    #[error(transparent)]
+    Journal(AppendError),
+}
+
+#[derive(Debug, Default)]
+pub struct Recorded {
+    /// Samples the journal holds, those that it held before included.
+    pub accepted: usize,
+    /// Index in the request and why.
+    pub refused: Vec<(usize, Refused)>,
+}
+
+/// Whether to wait while the journal's queue is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    Wait,
+    Refuse,
+}
+
+pub struct Intake<D> {
+    gateway: String,
+    vitals: Journal<D>,
+    alerts: Journal<D>,
+    rules: Mutex<EdgeRules>,
+    /// Raised, but refused by the disk; they go first when the next request comes.
+    held_alerts: Mutex<Vec<EdgeAlert>>,
+}
+
+impl<D: Disk> Intake<D> {
+    pub fn new(gateway: String, vitals: Journal<D>, alerts: Journal<D>, rules: EdgeRules) -> Self {
+        Self {
+            gateway,
+            vitals,
+            alerts,
+            rules: Mutex::new(rules),
+            held_alerts: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Returns once every accepted sample is on disk.
+    pub async fn record(
+        &self,
+        samples: Vec<Sample>,
+        now_us: i64,
+        patience: Patience,
+        parent: Option<&str>,
+    ) -> Result<Recorded, RecordError> {
+        if samples.len() > SAMPLES_PER_REQUEST_MAX {
+            return Err(RecordError::TooMany(samples.len()));
+        }
+        let span = tracing::info_span!("record", samples = samples.len());
+        if let Some(parent) = parent {
+            service_kit::telemetry::continue_trace(&span, parent);
+        }
+        let recorded = self
+            .journal(samples, now_us, patience, &span)
+            .instrument(span.clone())
+            .await;
+        match &recorded {
+            Ok(recorded) => {
+                metrics::counter!("braid_gateway_samples_accepted_total")
+                    .increment(recorded.accepted as u64);
+                metrics::counter!("braid_gateway_samples_refused_total")
+                    .increment(recorded.refused.len() as u64);
+            }
+            Err(error) => {
+                metrics::counter!("braid_gateway_requests_failed_total").increment(1);
+                tracing::warn!(%error, "samples could not be taken");
+            }
+        }
+        recorded
+    }
+
+    async fn journal(
+        &self,
+        samples: Vec<Sample>,
+        now_us: i64,
+        patience: Patience,
+        span: &Span,
+    ) -> Result<Recorded, RecordError> {
+        let traceparent = service_kit::telemetry::traceparent(span);
+        let mut recorded = Recorded::default();
+        let mut valid = Vec::with_capacity(samples.len());
+        let mut indices = Vec::with_capacity(samples.len());
+        for (index, mut sample) in samples.into_iter().enumerate() {
+            match self.prepare(&mut sample, now_us, traceparent.as_deref()) {
+                Ok(()) => {
+                    valid.push(sample);
+                    indices.push(index);
+                }
+                Err(invalid) => recorded.refused.push((index, invalid.into())),
+            }
+        }
+        if valid.is_empty() {
+            return Ok(recorded);
+        }
+        self.raise(&valid).await?;
+        let outcomes = match patience {
+            Patience::Wait => self.vitals.append(valid).await,
+            Patience::Refuse => self.vitals.try_append(valid).await,
+        };
+        let outcomes = outcomes.map_err(|error| match error {
+            AppendError::Busy => RecordError::Busy,
+            error => RecordError::Journal(error),
+        })?;
+        for (index, outcome) in indices.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(Staged::New { .. } | Staged::Retry) => recorded.accepted += 1,
+                Err(StageError::Storage(error)) => {
+                    return Err(RecordError::Journal(AppendError::Storage(error.into())));
+                }
+                Err(error) => recorded.refused.push((index, Refused::Journal(error))),
+            }
+        }
+        recorded.refused.sort_by_key(|(index, _)| *index);
+        Ok(recorded)
+    }
+
+    fn prepare(
+        &self,
+        sample: &mut Sample,
+        now_us: i64,
+        traceparent: Option<&str>,
+    ) -> Result<(), Invalid> {
+        if sample.device_time_us == 0 {
+            if sample.sensor_sequence.is_some() {
+                // Without its own time a sensor that restarted its count could not be told from one that repeats itself.
+                return Err(Invalid::new(
+                    "device_time_us",
+                    "is missing, and a sensor_sequence needs it",
+                    now_us.to_string(),
+                ));
+            }
+            sample.device_time_us = now_us;
+        }
+        vitals::fill_defaults(sample);
+        vitals::validate(sample, now_us)?;
+        sample.gateway_time_us = now_us;
+        sample.gateway.clone_from(&self.gateway);
+        sample.sequence = 0;
+        sample.ingest_time_us = 0;
+        if sample.traceparent.is_empty()
+            && let Some(traceparent) = traceparent
+        {
+            sample.traceparent = traceparent.to_owned();
+        }
+        Ok(())
+    }
+
+    /// While alerts of an earlier request are held, no rule moves on: what is held is bounded by the requests that were under
+    /// way when the disk failed.
+    async fn raise(&self, samples: &[Sample]) -> Result<(), RecordError> {
+        let held = std::mem::take(&mut *self.held_alerts.lock());
+        self.keep(held).await?;
+        let raised = {
+            let mut rules = self.rules.lock();
+            samples
+                .iter()
+                .flat_map(|sample| rules.on_sample(sample))
+                .collect()
+        };
+        self.keep(raised).await
+    }
+
+    async fn keep(&self, alerts: Vec<EdgeAlert>) -> Result<(), RecordError> {
+        if alerts.is_empty() {
+            return Ok(());
+        }
+        let count = alerts.len();
+        let outcomes = match self.alerts.append_alerts(alerts.clone()).await {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                self.hold(alerts);
+                return Err(RecordError::Alerts(error.to_string()));
+            }
+        };
+        let mut reason = None;
+        let mut refused = Vec::new();
+        for (alert, outcome) in alerts.into_iter().zip(outcomes) {
+            if let Err(error) = outcome {
+                reason = Some(error.to_string());
+                refused.push(alert);
+            }
+        }
+        metrics::counter!("braid_gateway_alerts_raised_total")
+            .increment((count - refused.len()) as u64);
+        match reason {
+            None => Ok(()),
+            Some(reason) => {
+                self.hold(refused);
+                Err(RecordError::Alerts(reason))
+            }
+        }
+    }
+
+    fn hold(&self, mut alerts: Vec<EdgeAlert>) {
+        let mut held = self.held_alerts.lock();
+        alerts.append(&mut held);
+        *held = alerts;
+    }
+}

@@ -1,0 +1,118 @@
+//! What the journal asks of storage, and the real thing.
+//!
+//! The trait is as small as the journal's protocol: every method is one boundary at which a crash may strike, so a test can
+//! stop at each of them. Only three promises are relied on: appended bytes survive a crash after `sync`, directory entries
+//! after `sync_directory`, and `rename` replaces its target atomically.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// One flat directory of append-only files.
+pub trait Disk: Clone + Send + Sync + 'static {
+    type File: DiskFile;
+
+    fn list(&self) -> io::Result<Vec<String>>;
+    /// Up to `length` bytes from `offset`; fewer only at the end of the file.
+    fn read_at(&self, name: &str, offset: u64, length: usize) -> io::Result<Vec<u8>>;
+    /// A new empty file; an old one of that name is replaced.
+    fn create(&self, name: &str) -> io::Result<Self::File>;
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Makes what a file holds durable without having it open for writing.
+    fn sync_file(&self, name: &str) -> io::Result<()>;
+    /// Makes creations, renames and removals durable.
+    fn sync_directory(&self) -> io::Result<()>;
+}
+
+pub trait DiskFile: Send + 'static {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+/// A directory of the file system, locked against a second gateway for as long as it lives.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    path: PathBuf,
+    _lock: Arc<File>,
+}
+
+const LOCK: &str = "lock";
+
+impl Directory {
+    pub fn open(path: &Path) -> io::Result<Self> {
+        fs::create_dir_all(path)?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path.join(LOCK))?;
+        lock.try_lock().map_err(|error| {
+            io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!("{} is in use by another gateway: {error}", path.display()),
+            )
+        })?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            _lock: Arc::new(lock),
+        })
+    }
+}
+
+impl Disk for Directory {
+    type File = File;
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            if let Ok(name) = entry?.file_name().into_string()
+                && name != LOCK
+            {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn read_at(&self, name: &str, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let mut file = File::open(self.path.join(name))?;
+        file.seek(SeekFrom::Start(offset))?;
+        let mut bytes = Vec::new();
+        file.take(length as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn create(&self, name: &str) -> io::Result<File> {
+        File::create(self.path.join(name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.path.join(name))
+    }
+
+    fn sync_file(&self, name: &str) -> io::Result<()> {
+        File::open(self.path.join(name))?.sync_all()
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+}
+
+impl DiskFile for File {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_data()
+    }
+}

@@ -1,0 +1,293 @@
+//! Bytes of a segment.
+//!
+//! A segment is a run of frames: `length u32 | crc32 u32 | kind u8 | position u64 | body`, little-endian; the length and the
+//! checksum cover kind, position and body. The first frame is the header and carries a snapshot of everything that older
+//! segments would otherwise be needed for: the sequence counters of all streams and the acknowledged position. So any suffix
+//! of the segments is a complete journal, and removing the oldest one loses no counter.
+//!
+//! Samples, alerts and gaps are entries: each takes the next position. An acknowledgement takes none; its position field
+//! holds the position that it acknowledges.
+
+use contracts::vitals::{EdgeAlert, Gap, Sample};
+use prost::Message;
+
+/// A frame beyond this size is damage, not data. Headers are the largest: STREAMS_MAX rows.
+pub const FRAME_BYTES_MAX: usize = 4 << 20;
+const PREFIX_BYTES: usize = 8;
+const FIXED_BYTES: usize = 9;
+/// What a frame costs beside its body.
+pub const FRAME_OVERHEAD_BYTES: usize = PREFIX_BYTES + FIXED_BYTES;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    Header = 1,
+    Sample = 2,
+    Alert = 3,
+    Gaps = 4,
+    Acknowledged = 5,
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(Self::Header),
+            2 => Some(Self::Sample),
+            3 => Some(Self::Alert),
+            4 => Some(Self::Gaps),
+            5 => Some(Self::Acknowledged),
+            _ => None,
+        }
+    }
+
+    pub fn is_entry(self) -> bool {
+        matches!(self, Self::Sample | Self::Alert | Self::Gaps)
+    }
+}
+
+/// One entry of the journal as a reader gets it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Entry {
+    Sample(Sample),
+    Alert(EdgeAlert),
+    Gaps(Vec<Gap>),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Snapshot {
+    #[prost(uint64, tag = "1")]
+    pub acknowledged: u64,
+    #[prost(uint64, tag = "2")]
+    pub dropped_before: u64,
+    /// Damage before this position has been reported as gaps.
+    #[prost(uint64, tag = "3")]
+    pub repaired_before: u64,
+    #[prost(message, repeated, tag = "4")]
+    pub streams: Vec<StreamRow>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct StreamRow {
+    #[prost(string, tag = "1")]
+    pub device: String,
+    #[prost(string, tag = "2")]
+    pub stream: String,
+    #[prost(uint64, tag = "3")]
+    pub next_sequence: u64,
+    #[prost(int64, tag = "4")]
+    pub last_time_us: i64,
+    #[prost(uint64, tag = "5")]
+    pub sensor_highest: u64,
+    #[prost(uint64, tag = "6")]
+    pub sensor_seen: u64,
+    #[prost(int64, tag = "7")]
+    pub sensor_time_us: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Dropped {
+    /// Entries before this position are gone, whether or not their files are.
+    #[prost(uint64, tag = "1")]
+    pub dropped_before: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub gaps: Vec<Gap>,
+}
+
+/// Appends one frame; `body` writes straight into the buffer.
+pub fn put_frame(buffer: &mut Vec<u8>, kind: Kind, position: u64, body: &impl Message) {
+    let start = buffer.len();
+    buffer.extend_from_slice(&[0; PREFIX_BYTES]);
+    buffer.push(kind as u8);
+    buffer.extend_from_slice(&position.to_le_bytes());
+    body.encode_raw(buffer);
+    let (length, checksum) = {
+        let covered = &buffer[start + PREFIX_BYTES..];
+        (covered.len() as u32, crc32fast::hash(covered))
+    };
+    buffer[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    buffer[start + 4..start + 8].copy_from_slice(&checksum.to_le_bytes());
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    pub kind: Kind,
+    pub position: u64,
+    pub body: &'a [u8],
+}
+
+impl Frame<'_> {
+    pub fn entry(&self) -> Option<Entry> {
+        match self.kind {
+            Kind::Sample => Sample::decode(self.body).ok().map(Entry::Sample),
+            Kind::Alert => EdgeAlert::decode(self.body).ok().map(Entry::Alert),
+            Kind::Gaps => Dropped::decode(self.body)
+                .ok()
+                .map(|dropped| Entry::Gaps(dropped.gaps)),
+            Kind::Header | Kind::Acknowledged => None,
+        }
+    }
+}
+
+/// Why a run of frames ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Nothing follows the last frame.
+    Clean,
+    /// The bytes stop within a frame of this total size.
+    Short { frame_bytes: usize },
+    /// What follows is no frame.
+    Damaged,
+}
+
+/// Walks the frames of a byte run up to its end or the first damage.
+pub struct Frames<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+    end: End,
+}
+
+impl<'a> Frames<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            offset: 0,
+            end: End::Clean,
+        }
+    }
+
+    /// Offset behind the last frame returned.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Meaningful once `next` has returned `None`.
+    pub fn end(&self) -> End {
+        self.end
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Frame<'a>;
+
+    fn next(&mut self) -> Option<Frame<'a>> {
+        let rest = &self.bytes[self.offset..];
+        if rest.is_empty() {
+            self.end = End::Clean;
+            return None;
+        }
+        let Some((prefix, covered)) = rest.split_at_checked(PREFIX_BYTES) else {
+            self.end = End::Short {
+                frame_bytes: FRAME_OVERHEAD_BYTES,
+            };
+            return None;
+        };
+        let length = u32::from_le_bytes([prefix[0], prefix[1], prefix[2], prefix[3]]) as usize;
+        let checksum = u32::from_le_bytes([prefix[4], prefix[5], prefix[6], prefix[7]]);
+        if !(FIXED_BYTES..=FRAME_BYTES_MAX).contains(&length) {
+            self.end = End::Damaged;
+            return None;
+        }
+        let Some(covered) = covered.get(..length) else {
+            self.end = End::Short {
+                frame_bytes: PREFIX_BYTES + length,
+            };
+            return None;
+        };
+        let frame = (crc32fast::hash(covered) == checksum)
+            .then(|| {
+                let (fixed, body) = covered.split_at_checked(FIXED_BYTES)?;
+                let (kind, position) = fixed.split_first()?;
+                Some(Frame {
+                    kind: Kind::from_byte(*kind)?,
+                    position: u64::from_le_bytes(position.try_into().ok()?),
+                    body,
+                })
+            })
+            .flatten();
+        match frame {
+            Some(frame) => {
+                self.offset += PREFIX_BYTES + length;
+                Some(frame)
+            }
+            None => {
+                self.end = End::Damaged;
+                None
+            }
+        }
+    }
+}
+
+pub fn segment_name(first: u64) -> String {
+    format!("{first:020}.segment")
+}
+
+pub fn parse_segment_name(name: &str) -> Option<u64> {
+    name.strip_suffix(".segment")
+        .filter(|digits| digits.len() == 20)?
+        .parse()
+        .ok()
+}
+
+/// Name of a segment that is not one yet.
+pub const UNFINISHED: &str = "unfinished";
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn sample(sequence: u64) -> Sample {
+        Sample {
+            device: "d".into(),
+            sequence,
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn frames_come_back_as_they_went_in() {
+        let mut bytes = Vec::new();
+        put_frame(&mut bytes, Kind::Sample, 7, &sample(1));
+        put_frame(&mut bytes, Kind::Sample, 8, &sample(2));
+        let mut frames = Frames::new(&bytes);
+        let first = frames.next().unwrap();
+        assert_eq!((first.kind, first.position), (Kind::Sample, 7));
+        assert_eq!(first.entry(), Some(Entry::Sample(sample(1))));
+        assert_eq!(
+            frames.next().unwrap().entry(),
+            Some(Entry::Sample(sample(2)))
+        );
+        assert!(frames.next().is_none());
+        assert_eq!((frames.end(), frames.offset()), (End::Clean, bytes.len()));
+    }
+
+    #[test]
+    fn every_cut_and_every_flipped_bit_is_noticed() {
+        let mut bytes = Vec::new();
+        put_frame(&mut bytes, Kind::Sample, 7, &sample(1));
+        for cut in 1..bytes.len() {
+            let mut frames = Frames::new(&bytes[..cut]);
+            assert!(frames.next().is_none());
+            assert!(matches!(frames.end(), End::Short { .. }));
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let mut frames = Frames::new(&flipped);
+            assert!(frames.next().is_none(), "bit {bit}");
+            assert_ne!(frames.end(), End::Clean);
+        }
+        let zeros = [0; 64];
+        let mut frames = Frames::new(&zeros);
+        assert!(frames.next().is_none());
+        assert_eq!(frames.end(), End::Damaged);
+    }
+
+    #[test]
+    fn segment_names_sort_like_positions() {
+        assert!(segment_name(9) < segment_name(10));
+        assert_eq!(parse_segment_name(&segment_name(42)), Some(42));
+        assert_eq!(parse_segment_name("42.segment"), None);
+        assert_eq!(parse_segment_name(UNFINISHED), None);
+    }
+}

@@ -1,0 +1,131 @@
+//! Which samples are gone: ranges per stream, merged where they touch.
+
+use std::collections::BTreeMap;
+
+use contracts::vitals::Gap;
+
+use super::{
+    format::{Entry, StreamRow},
+    streams::Streams,
+};
+
+/// Gaps of one entry, which travels in one upload message of about 100 bytes each.
+pub const GAPS_PER_ENTRY_MAX: usize = 1024;
+
+#[derive(Debug, Default)]
+pub struct Gaps {
+    streams: BTreeMap<(String, String), Vec<Gap>>,
+}
+
+impl Gaps {
+    /// Counts an entry as gone. A lost alert leaves no gap: the alerts journal never drops.
+    pub fn add(&mut self, entry: Entry) {
+        match entry {
+            Entry::Sample(sample) => self.add_gap(Gap {
+                device: sample.device,
+                stream: sample.stream,
+                first_sequence: sample.sequence,
+                last_sequence: sample.sequence,
+                from_time_us: sample.device_time_us,
+                to_time_us: sample.device_time_us,
+                ..Gap::default()
+            }),
+            Entry::Gaps(gaps) => gaps.into_iter().for_each(|gap| self.add_gap(gap)),
+            Entry::Alert(_) => {}
+        }
+    }
+
+    pub fn add_gap(&mut self, gap: Gap) {
+        let ranges = self
+            .streams
+            .entry((gap.device.clone(), gap.stream.clone()))
+            .or_default();
+        match ranges.last_mut() {
+            Some(last) if last.last_sequence + 1 == gap.first_sequence => extend(last, &gap),
+            _ => ranges.push(gap),
+        }
+    }
+
+    /// Counts as gone what lies between the counters read so far and those that a later snapshot holds.
+    pub fn add_between(&mut self, read: &Streams, later: &[StreamRow]) {
+        for row in later {
+            let counters = read.counters(&row.device, &row.stream);
+            let first = counters.map_or(1, |counters| counters.next_sequence);
+            if first < row.next_sequence {
+                self.add_gap(Gap {
+                    device: row.device.clone(),
+                    stream: row.stream.clone(),
+                    first_sequence: first,
+                    last_sequence: row.next_sequence - 1,
+                    from_time_us: counters
+                        .map_or(row.last_time_us, |counters| counters.last_time_us),
+                    to_time_us: row.last_time_us,
+                    ..Gap::default()
+                });
+            }
+        }
+    }
+
+    /// Runs of at most GAPS_PER_ENTRY_MAX, each stream's ranges in order and merged.
+    pub fn into_entries(self) -> Vec<Vec<Gap>> {
+        let mut merged: Vec<Gap> = Vec::new();
+        for mut ranges in self.streams.into_values() {
+            ranges.sort_by_key(|gap| gap.first_sequence);
+            let start = merged.len();
+            for gap in ranges {
+                match merged[start..].last_mut() {
+                    Some(last) if gap.first_sequence <= last.last_sequence + 1 => {
+                        extend(last, &gap);
+                    }
+                    _ => merged.push(gap),
+                }
+            }
+        }
+        merged
+            .chunks(GAPS_PER_ENTRY_MAX)
+            .map(<[Gap]>::to_vec)
+            .collect()
+    }
+}
+
+fn extend(gap: &mut Gap, next: &Gap) {
+    gap.last_sequence = gap.last_sequence.max(next.last_sequence);
+    gap.from_time_us = gap.from_time_us.min(next.from_time_us);
+    gap.to_time_us = gap.to_time_us.max(next.to_time_us);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gap(first: u64, last: u64) -> Gap {
+        Gap {
+            device: "d".into(),
+            stream: "s".into(),
+            first_sequence: first,
+            last_sequence: last,
+            from_time_us: first as i64,
+            to_time_us: last as i64,
+            ..Gap::default()
+        }
+    }
+
+    #[test]
+    fn touching_ranges_merge_in_any_order_and_others_stay_apart() {
+        let mut gaps = Gaps::default();
+        for (first, last) in [(5, 6), (1, 2), (9, 9), (3, 4), (7, 7)] {
+            gaps.add_gap(gap(first, last));
+        }
+        assert_eq!(gaps.into_entries(), [[gap(1, 7), gap(9, 9)]]);
+    }
+
+    #[test]
+    fn an_entry_holds_a_bounded_number_of_gaps() {
+        let mut gaps = Gaps::default();
+        for n in 0..GAPS_PER_ENTRY_MAX as u64 + 1 {
+            gaps.add_gap(gap(n * 2 + 1, n * 2 + 1));
+        }
+        let sizes: Vec<_> = gaps.into_entries().iter().map(Vec::len).collect();
+        assert_eq!(sizes, [GAPS_PER_ENTRY_MAX, 1]);
+    }
+}

@@ -1,0 +1,394 @@
+//! The writing half of a journal: one thread, no clock, storage behind a trait.
+//!
+//! Entries are staged into a batch and become durable together: one append, one `fsync`, then they are published to readers.
+//! Invariants:
+//! 1. What is published was synced. Sequences and positions of a batch that failed are given back.
+//! 2. A segment appears by rename after its header was synced, and files vanish oldest first, each removal synced before
+//!    the next. So the files on disk are always a suffix of those ever made, without holes.
+//! 3. A drop is one entry that carries both the gaps and the position before which everything is gone; files are removed after
+//!    it is durable. A crash in between leaves files that recovery ignores and removes.
+//! 4. After a failed write or sync nothing is known about the tail of the active segment: it is given up, and the next batch
+//!    starts a new one whose first position tells recovery where the old one ends.
+
+use std::{io, sync::Arc};
+
+use contracts::vitals::{EdgeAlert, Sample};
+use parking_lot::Mutex;
+use prost::Message;
+
+use super::{
+    disk::{Disk, DiskFile},
+    format::{Dropped, FRAME_OVERHEAD_BYTES, Kind, Snapshot, UNFINISHED, put_frame, segment_name},
+    gaps::Gaps,
+    reader::{Index, Reader, Segment},
+    recovery,
+    streams::{Next, Streams},
+};
+
+/// Largest sample or alert. A waveform chunk of a minute at 500 Hz has half of it; larger ones are refused.
+pub const ENTRY_BYTES_MAX: usize = 256 << 10;
+/// Room that a sequence, set by the journal, may add to an entry.
+const SEQUENCE_BYTES_MAX: usize = 11;
+/// The stream that numbers the gateway's own alerts.
+const ALERTS_STREAM: (&str, &str) = ("", "alerts");
+
+/// What happens when `bytes_max` is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overflow {
+    /// The oldest segment goes, and a gap entry tells what was in it.
+    DropOldest,
+    /// Nothing goes: new entries are refused until older ones are acknowledged.
+    Refuse,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Of all segments together; exceeded by at most one batch and one header.
+    pub bytes_max: u64,
+    /// A segment that has reached this size is closed and the next one begun.
+    pub segment_bytes: u64,
+    pub overflow: Overflow,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StageError {
+    #[error("the journal is full: {bytes} of {bytes_max} bytes wait for delivery")]
+    Full { bytes: u64, bytes_max: u64 },
+    #[error("the journal numbers at most {} streams", super::streams::STREAMS_MAX)]
+    TooManyStreams,
+    #[error("the entry has {bytes} bytes, at most {ENTRY_BYTES_MAX} are taken")]
+    TooLarge { bytes: usize },
+    #[error("the journal cannot write: {0}")]
+    Storage(#[from] io::Error),
+}
+
+/// What became of a staged entry, valid once `commit` has succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Staged {
+    New {
+        sequence: u64,
+    },
+    /// The sensor sent it before; the journal has it already.
+    Retry,
+}
+
+#[derive(Debug, Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    /// Offset of each entry in `bytes`.
+    entries: Vec<u64>,
+}
+
+pub struct Log<D: Disk> {
+    disk: D,
+    limits: Limits,
+    /// None after a failed write, until a new segment is begun.
+    active: Option<D::File>,
+    index: Arc<Mutex<Index>>,
+    streams: Streams,
+    batch: Batch,
+    repaired_before: u64,
+    acknowledged_durable: u64,
+    dropped_entries: u64,
+}
+
+impl<D: Disk> Log<D> {
+    /// Recovers what is on the disk and begins a new segment behind it.
+    pub fn open(disk: D, limits: Limits) -> Result<(Self, recovery::Summary), recovery::OpenError> {
+        let recovered = recovery::recover(&disk)?;
+        let mut log = Self {
+            disk,
+            limits,
+            active: None,
+            index: Arc::new(Mutex::new(recovered.index)),
+            streams: recovered.streams,
+            batch: Batch::default(),
+            repaired_before: recovered.next,
+            acknowledged_durable: 0,
+            dropped_entries: 0,
+        };
+        log.begin_segment(recovered.next, recovered.lost)?;
+        for name in recovered.unreadable {
+            if name != segment_name(recovered.next) {
+                log.disk.remove(&name)?;
+                log.disk.sync_directory()?;
+            }
+        }
+        log.remove_finished()?;
+        Ok((log, recovered.summary))
+    }
+
+    pub fn reader(&self) -> Reader<D> {
+        Reader::new(self.disk.clone(), Arc::clone(&self.index))
+    }
+
+    /// Entries dropped by a full journal since it was opened.
+    pub fn dropped_entries(&self) -> u64 {
+        self.dropped_entries
+    }
+
+    pub fn batch_bytes(&self) -> usize {
+        self.batch.bytes.len()
+    }
+
+    /// Gives the sample its sequence and puts it into the batch.
+    pub fn stage_sample(&mut self, sample: &mut Sample) -> Result<Staged, StageError> {
+        self.prepare(sample.encoded_len())?;
+        match self.streams.next(
+            &sample.device,
+            &sample.stream,
+            sample.device_time_us,
+            sample.sensor_sequence,
+        ) {
+            Next::Retry => Ok(Staged::Retry),
+            Next::TooManyStreams => Err(StageError::TooManyStreams),
+            Next::Sequence(sequence) => {
+                sample.sequence = sequence;
+                self.put_entry(Kind::Sample, sample);
+                Ok(Staged::New { sequence })
+            }
+        }
+    }
+
+    pub fn stage_alert(&mut self, alert: &mut EdgeAlert) -> Result<Staged, StageError> {
+        self.prepare(alert.encoded_len())?;
+        let (device, stream) = ALERTS_STREAM;
+        match self.streams.next(device, stream, alert.time_us, None) {
+            Next::Retry => Ok(Staged::Retry),
+            Next::TooManyStreams => Err(StageError::TooManyStreams),
+            Next::Sequence(sequence) => {
+                alert.sequence = sequence;
+                self.put_entry(Kind::Alert, alert);
+                Ok(Staged::New { sequence })
+            }
+        }
+    }
+
+    /// Makes the batch durable. After an error none of it was taken, and everything may be staged again.
+    pub fn commit(&mut self) -> io::Result<()> {
+        let acknowledged = self.index.lock().acknowledged;
+        if self.batch.bytes.is_empty() && acknowledged == self.acknowledged_durable {
+            self.streams.commit();
+            return Ok(());
+        }
+        let written = self.write(acknowledged);
+        if written.is_err() {
+            self.active = None;
+            self.streams.revert();
+        }
+        self.batch.bytes.clear();
+        self.batch.entries.clear();
+        let (dropped_before, dropped_entries) = written?;
+        self.dropped_entries += dropped_entries;
+        self.acknowledged_durable = self.acknowledged_durable.max(acknowledged);
+        self.streams.commit();
+        self.after_commit(dropped_before);
+        Ok(())
+    }
+
+    /// Everything before `position` was delivered. Durable with the next commit; segments that it finishes go at once.
+    pub fn acknowledge(&mut self, position: u64) -> io::Result<()> {
+        {
+            let mut index = self.index.lock();
+            let position = position.min(index.durable());
+            index.acknowledged = index.acknowledged.max(position);
+        }
+        self.remove_finished()
+    }
+
+    fn prepare(&mut self, encoded_bytes: usize) -> Result<(), StageError> {
+        let bytes = encoded_bytes + SEQUENCE_BYTES_MAX;
+        if bytes > ENTRY_BYTES_MAX {
+            return Err(StageError::TooLarge { bytes });
+        }
+        if self.active.is_none() && self.batch.bytes.is_empty() {
+            let next = self.index.lock().durable();
+            self.begin_segment(next, Gaps::default())?;
+        }
+        if self.limits.overflow == Overflow::Refuse {
+            let held = self.index.lock().bytes() + self.batch.bytes.len() as u64;
+            if held + (bytes + FRAME_OVERHEAD_BYTES) as u64 > self.limits.bytes_max {
+                return Err(StageError::Full {
+                    bytes: held,
+                    bytes_max: self.limits.bytes_max,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn put_entry(&mut self, kind: Kind, body: &impl Message) {
+        let position = self.index.lock().durable() + self.batch.entries.len() as u64;
+        self.batch.entries.push(self.batch.bytes.len() as u64);
+        put_frame(&mut self.batch.bytes, kind, position, body);
+    }
+
+    /// Appends and syncs the batch; returns the position before which it drops, and how many entries.
+    fn write(&mut self, acknowledged: u64) -> io::Result<(u64, u64)> {
+        if self.active.is_none() {
+            // Only with an empty batch: an acknowledgement after a failed write. The new header records it.
+            let next = self.index.lock().durable();
+            self.begin_segment(next, Gaps::default())?;
+        }
+        let dropped = match self.limits.overflow {
+            Overflow::DropOldest => self.stage_drop(acknowledged),
+            Overflow::Refuse => (0, 0),
+        };
+        if acknowledged > self.acknowledged_durable {
+            put_frame(&mut self.batch.bytes, Kind::Acknowledged, acknowledged, &());
+        }
+        let Some(active) = self.active.as_mut() else {
+            return Err(io::Error::other("no segment to write to"));
+        };
+        active.append(&self.batch.bytes)?;
+        active.sync()?;
+        let mut index = self.index.lock();
+        if let Some(segment) = index.segments.back_mut() {
+            let start = segment.bytes;
+            for offset in &self.batch.entries {
+                segment.note_entry(start + offset);
+            }
+            segment.bytes = start + self.batch.bytes.len() as u64;
+        }
+        Ok(dropped)
+    }
+
+    /// Stages gaps for as many of the oldest segments as the batch needs room.
+    fn stage_drop(&mut self, acknowledged: u64) -> (u64, u64) {
+        let victims = {
+            let index = self.index.lock();
+            let mut held = index.bytes() + self.batch.bytes.len() as u64;
+            let mut victims = Vec::new();
+            // The last segment is being written and stays; with four segments at least it never has to go.
+            let closed = index.segments.len().saturating_sub(1);
+            for segment in index.segments.iter().take(closed) {
+                if held <= self.limits.bytes_max {
+                    break;
+                }
+                held -= segment.bytes;
+                victims.push(segment.clone());
+            }
+            victims
+        };
+        let Some(last) = victims.last() else {
+            return (0, 0);
+        };
+        let dropped_before = last.end;
+        let mut dropped_entries = 0;
+        let mut gaps = Gaps::default();
+        for segment in &victims {
+            dropped_entries += segment.end.saturating_sub(segment.first.max(acknowledged));
+            recovery::collect_lost(&self.disk, segment, acknowledged, &mut gaps);
+        }
+        self.put_gaps(gaps, dropped_before);
+        (dropped_before, dropped_entries)
+    }
+
+    fn put_gaps(&mut self, gaps: Gaps, dropped_before: u64) {
+        let mut runs = gaps.into_entries();
+        if runs.is_empty() && dropped_before > 0 {
+            runs.push(Vec::new());
+        }
+        let last = runs.len().saturating_sub(1);
+        for (n, gaps) in runs.into_iter().enumerate() {
+            // Only the last frame drops: should the tail be torn before it, nothing has been dropped.
+            let dropped_before = if n == last { dropped_before } else { 0 };
+            self.put_entry(
+                Kind::Gaps,
+                &Dropped {
+                    dropped_before,
+                    gaps,
+                },
+            );
+        }
+    }
+
+    /// Nothing in here can take back the commit: what fails is tried again by a later one.
+    fn after_commit(&mut self, dropped_before: u64) {
+        let (next, active_bytes) = {
+            let mut index = self.index.lock();
+            index.dropped_before = index.dropped_before.max(dropped_before);
+            (
+                index.durable(),
+                index.segments.back().map_or(0, |segment| segment.bytes),
+            )
+        };
+        if let Err(error) = self.remove_finished() {
+            tracing::warn!(%error, "cannot remove a finished segment; will try again");
+        }
+        if active_bytes >= self.limits.segment_bytes
+            && let Err(error) = self.begin_segment(next, Gaps::default())
+        {
+            tracing::warn!(%error, "cannot begin a segment; will try again");
+            self.active = None;
+        }
+    }
+
+    /// Needs an empty batch: the snapshot must hold committed counters only.
+    fn begin_segment(&mut self, first: u64, lost: Gaps) -> io::Result<()> {
+        let (acknowledged, dropped_before) = {
+            let index = self.index.lock();
+            (index.acknowledged, index.dropped_before)
+        };
+        let header = Snapshot {
+            acknowledged,
+            dropped_before,
+            repaired_before: self.repaired_before,
+            streams: self.streams.to_rows(),
+        };
+        let mut bytes = Vec::new();
+        put_frame(&mut bytes, Kind::Header, first, &header);
+        let mut segment = Segment::new(first, bytes.len() as u64);
+        for gaps in lost.into_entries() {
+            segment.note_entry(bytes.len() as u64);
+            let position = segment.end - 1;
+            let body = Dropped {
+                dropped_before: 0,
+                gaps,
+            };
+            put_frame(&mut bytes, Kind::Gaps, position, &body);
+        }
+        segment.bytes = bytes.len() as u64;
+
+        let mut file = self.disk.create(UNFINISHED)?;
+        file.append(&bytes)?;
+        file.sync()?;
+        self.disk.rename(UNFINISHED, &segment_name(first))?;
+        self.disk.sync_directory()?;
+
+        let mut index = self.index.lock();
+        if index
+            .segments
+            .back()
+            .is_some_and(|last| last.first == first)
+        {
+            index.segments.pop_back();
+        }
+        index.segments.push_back(segment);
+        self.active = Some(file);
+        self.acknowledged_durable = acknowledged;
+        Ok(())
+    }
+
+    /// Removes closed segments before the head, oldest first.
+    fn remove_finished(&mut self) -> io::Result<()> {
+        loop {
+            let first = {
+                let index = self.index.lock();
+                let head = index.head();
+                match index.segments.front() {
+                    Some(segment) if index.segments.len() > 1 && segment.end <= head => {
+                        segment.first
+                    }
+                    _ => return Ok(()),
+                }
+            };
+            match self.disk.remove(&segment_name(first)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+            self.disk.sync_directory()?;
+            self.index.lock().segments.pop_front();
+        }
+    }
+}

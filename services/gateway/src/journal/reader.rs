@@ -1,0 +1,202 @@
+//! Where entries lie, and reading them back.
+//!
+//! The writer publishes into the index only what `fsync` has confirmed, so a reader never hands out an entry whose sequence
+//! a crash could give to another sample.
+
+use std::{collections::VecDeque, io, sync::Arc};
+
+use parking_lot::Mutex;
+
+use super::{
+    disk::Disk,
+    format::{End, Entry, FRAME_BYTES_MAX, Frames, segment_name},
+};
+
+/// Entries between two remembered offsets: what a read may have to skip.
+const MARK_INTERVAL: u64 = 16;
+/// Read at once; more only for a frame that is larger.
+const READ_BYTES: usize = 256 << 10;
+
+#[derive(Clone, Debug)]
+pub struct Segment {
+    pub first: u64,
+    /// Behind the last durable entry.
+    pub end: u64,
+    /// Durable bytes.
+    pub bytes: u64,
+    /// Offset of every MARK_INTERVAL-th entry, starting with the first.
+    marks: Vec<u64>,
+}
+
+impl Segment {
+    pub fn new(first: u64, header_bytes: u64) -> Self {
+        Self {
+            first,
+            end: first,
+            bytes: header_bytes,
+            marks: Vec::new(),
+        }
+    }
+
+    /// Entries must be noted in order, each before `bytes` grows beyond it.
+    pub fn note_entry(&mut self, offset: u64) {
+        if (self.end - self.first).is_multiple_of(MARK_INTERVAL) {
+            self.marks.push(offset);
+        }
+        self.end += 1;
+    }
+
+    fn offset_at_or_before(&self, position: u64) -> Option<u64> {
+        let mark = (position - self.first) / MARK_INTERVAL;
+        self.marks.get(usize::try_from(mark).ok()?).copied()
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Index {
+    /// Oldest first; the last one is being written.
+    pub segments: VecDeque<Segment>,
+    pub acknowledged: u64,
+    pub dropped_before: u64,
+}
+
+impl Index {
+    /// The oldest entry that still has to be delivered.
+    pub fn head(&self) -> u64 {
+        self.acknowledged.max(self.dropped_before)
+    }
+
+    /// Behind the newest durable entry.
+    pub fn durable(&self) -> u64 {
+        self.segments.back().map_or(0, |segment| segment.end)
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.bytes).sum()
+    }
+
+    fn holding(&self, position: u64) -> Option<&Segment> {
+        let at = self
+            .segments
+            .partition_point(|segment| segment.end <= position);
+        self.segments
+            .get(at)
+            .filter(|segment| segment.end > segment.first)
+    }
+}
+
+/// A run of entries and where to go on.
+#[derive(Debug, Default)]
+pub struct Chunk {
+    pub entries: Vec<(u64, Entry)>,
+    pub next: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Reader<D> {
+    disk: D,
+    index: Arc<Mutex<Index>>,
+}
+
+impl<D: Disk> Reader<D> {
+    pub(super) fn new(disk: D, index: Arc<Mutex<Index>>) -> Self {
+        Self { disk, index }
+    }
+
+    pub fn head(&self) -> u64 {
+        self.index.lock().head()
+    }
+
+    pub fn durable(&self) -> u64 {
+        self.index.lock().durable()
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.index.lock().bytes()
+    }
+
+    /// Durable entries from `from` on, or from the oldest one kept if that is later: at most `entries_max` of them, and no
+    /// more once `bytes_max` are read. Empty when there are none.
+    pub fn read(&self, from: u64, entries_max: usize, bytes_max: usize) -> io::Result<Chunk> {
+        let mut chunk = Chunk {
+            entries: Vec::new(),
+            next: from,
+        };
+        let mut bytes = 0;
+        while chunk.entries.len() < entries_max && bytes < bytes_max {
+            let Some((segment, offset)) = self.plan(&mut chunk.next) else {
+                break;
+            };
+            match self.read_segment(&segment, offset, entries_max, bytes_max, &mut chunk) {
+                Ok(read) => bytes += read,
+                // The writer dropped the segment between the plan and the read.
+                Err(error)
+                    if error.kind() == io::ErrorKind::NotFound && self.head() > chunk.next => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(chunk)
+    }
+
+    fn plan(&self, next: &mut u64) -> Option<(Segment, u64)> {
+        let index = self.index.lock();
+        *next = (*next).max(index.head());
+        let segment = index.holding(*next)?;
+        // A hole that recovery reported as a gap.
+        *next = (*next).max(segment.first);
+        let offset = segment.offset_at_or_before(*next)?;
+        Some((segment.clone(), offset))
+    }
+
+    fn read_segment(
+        &self,
+        segment: &Segment,
+        mut offset: u64,
+        entries_max: usize,
+        bytes_max: usize,
+        chunk: &mut Chunk,
+    ) -> io::Result<usize> {
+        let name = segment_name(segment.first);
+        let mut length = READ_BYTES;
+        let mut taken = 0;
+        while chunk.next < segment.end && chunk.entries.len() < entries_max && taken < bytes_max {
+            let left = usize::try_from(segment.bytes - offset).unwrap_or(usize::MAX);
+            let bytes = self.disk.read_at(&name, offset, length.min(left))?;
+            let mut frames = Frames::new(&bytes);
+            for frame in frames.by_ref() {
+                if !frame.kind.is_entry() || frame.position < chunk.next {
+                    continue;
+                }
+                let entry = frame.entry().ok_or_else(|| damaged(&name, offset))?;
+                chunk.entries.push((frame.position, entry));
+                chunk.next = frame.position + 1;
+                taken += frame.body.len();
+                if chunk.entries.len() >= entries_max || taken >= bytes_max {
+                    return Ok(taken);
+                }
+            }
+            match frames.end() {
+                End::Clean | End::Short { .. } if frames.offset() > 0 => {
+                    offset += frames.offset() as u64;
+                    length = READ_BYTES;
+                }
+                End::Short { frame_bytes }
+                    if frame_bytes > length && frame_bytes <= FRAME_BYTES_MAX * 2 =>
+                {
+                    length = frame_bytes;
+                }
+                End::Clean | End::Short { .. } | End::Damaged => {
+                    return Err(damaged(&name, offset + frames.offset() as u64));
+                }
+            }
+        }
+        Ok(taken)
+    }
+}
+
+fn damaged(name: &str, offset: u64) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("segment {name} is damaged at byte {offset}"),
+    )
+}

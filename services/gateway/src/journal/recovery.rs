@@ -1,0 +1,239 @@
+//! What a restart finds on the disk.
+//!
+//! Each segment is read up to its first damage, or to where the next one begins. Damage at the very end is a batch that was
+//! being written and was never acknowledged: it is passed over. Damage anywhere else is decay of the medium; the counters in
+//! the next segment's header tell exactly which sequences are missing, and they are reported as gaps once (`repaired_before`).
+
+use std::io;
+
+use prost::Message;
+
+use super::{
+    disk::Disk,
+    format::{
+        Dropped, Entry, FRAME_OVERHEAD_BYTES, Frames, Kind, Snapshot, UNFINISHED,
+        parse_segment_name, segment_name,
+    },
+    gaps::Gaps,
+    reader::{Index, Segment},
+    streams::Streams,
+};
+
+#[derive(Debug, thiserror::Error)]
+#[error("the journal cannot be opened: {0}")]
+pub struct OpenError(#[from] io::Error);
+
+/// For the log line of a start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    pub segments: usize,
+    /// Entries that still have to be delivered.
+    pub waiting: u64,
+    /// Segments with damage that is not a torn last batch.
+    pub damaged_segments: usize,
+}
+
+pub(super) struct Recovered {
+    pub index: Index,
+    pub streams: Streams,
+    pub next: u64,
+    pub lost: Gaps,
+    /// Files whose header cannot be read.
+    pub unreadable: Vec<String>,
+    pub summary: Summary,
+}
+
+struct Scan {
+    snapshot: Snapshot,
+    segment: Segment,
+    streams: Streams,
+    acknowledged: u64,
+    dropped_before: u64,
+}
+
+pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
+    let names = disk.list()?;
+    if names.iter().any(|name| name == UNFINISHED) {
+        disk.remove(UNFINISHED)?;
+    }
+    let mut firsts: Vec<u64> = names
+        .iter()
+        .filter_map(|name| parse_segment_name(name))
+        .collect();
+    firsts.sort_unstable();
+    if let Some(last) = firsts.last() {
+        // What is read below is taken for durable, so it has to be.
+        disk.sync_file(&segment_name(*last))?;
+    }
+
+    let mut scans = Vec::new();
+    let mut unreadable = Vec::new();
+    let mut unreadable_end = 0;
+    for (n, first) in firsts.iter().enumerate() {
+        let limit = firsts.get(n + 1).copied().unwrap_or(u64::MAX);
+        let bytes = disk.read_at(&segment_name(*first), 0, usize::MAX)?;
+        match scan(*first, limit, &bytes, |_, _| {}) {
+            Some(scan) => scans.push(scan),
+            None => {
+                unreadable.push(segment_name(*first));
+                // No more entries than this can have been in it.
+                unreadable_end = first + (bytes.len() / FRAME_OVERHEAD_BYTES) as u64;
+            }
+        }
+    }
+
+    let acknowledged = scans
+        .iter()
+        .map(|scan| scan.acknowledged)
+        .max()
+        .unwrap_or(0);
+    let dropped_before = scans
+        .iter()
+        .map(|scan| scan.dropped_before)
+        .max()
+        .unwrap_or(0);
+    let repaired = scans
+        .iter()
+        .map(|scan| scan.snapshot.repaired_before)
+        .max()
+        .unwrap_or(0);
+    let mut index = Index {
+        acknowledged,
+        dropped_before,
+        ..Index::default()
+    };
+    let mut lost = Gaps::default();
+    let mut streams = Streams::default();
+    let mut next = 0;
+    let mut damaged_segments = unreadable.len();
+    for (n, scan) in scans.into_iter().enumerate() {
+        let first = scan.segment.first;
+        if n > 0 && next < first && first > repaired && first > index.head() {
+            damaged_segments += 1;
+            lost.add_between(&streams, &scan.snapshot.streams);
+        }
+        next = scan.segment.end;
+        streams = scan.streams;
+        index.segments.push_back(scan.segment);
+    }
+    if let Some(first) = index.segments.front().map(|segment| segment.first)
+        && first > index.head()
+    {
+        index.acknowledged = first;
+    }
+    if unreadable_end > next {
+        // The newest segment is unreadable: its sequences are unknown, so skip as many as it can have given.
+        let mut rows = streams.to_rows();
+        for row in &mut rows {
+            row.next_sequence += unreadable_end - next;
+        }
+        lost.add_between(&streams, &rows);
+        streams = Streams::from_rows(&rows);
+        next = unreadable_end;
+    }
+    let summary = Summary {
+        segments: index.segments.len(),
+        waiting: next.saturating_sub(index.head()),
+        damaged_segments,
+    };
+    Ok(Recovered {
+        index,
+        streams,
+        next,
+        lost,
+        unreadable,
+        summary,
+    })
+}
+
+/// Adds what `segment` holds from `acknowledged` on to the gaps, as far as it can be read, and what cannot be read by the
+/// counters of the next segment.
+pub(super) fn collect_lost<D: Disk>(
+    disk: &D,
+    segment: &Segment,
+    acknowledged: u64,
+    gaps: &mut Gaps,
+) {
+    let bytes = disk
+        .read_at(&segment_name(segment.first), 0, usize::MAX)
+        .unwrap_or_default();
+    let read = scan(segment.first, segment.end, &bytes, |position, entry| {
+        if position >= acknowledged {
+            gaps.add(entry);
+        }
+    });
+    if read
+        .as_ref()
+        .is_some_and(|scan| scan.segment.end == segment.end)
+    {
+        return;
+    }
+    tracing::error!(
+        segment = segment.first,
+        "a segment to be dropped is damaged"
+    );
+    let next = disk
+        .read_at(&segment_name(segment.end), 0, usize::MAX)
+        .unwrap_or_default();
+    if let (Some(scan), Some(header)) = (read, scan(segment.end, u64::MAX, &next, |_, _| {})) {
+        gaps.add_between(&scan.streams, &header.snapshot.streams);
+    }
+}
+
+/// None when the header is damaged.
+fn scan(first: u64, limit: u64, bytes: &[u8], mut visit: impl FnMut(u64, Entry)) -> Option<Scan> {
+    let mut frames = Frames::new(bytes);
+    let header = frames.next()?;
+    if header.kind != Kind::Header || header.position != first {
+        return None;
+    }
+    let snapshot = Snapshot::decode(header.body).ok()?;
+    let mut segment = Segment::new(first, frames.offset() as u64);
+    let mut streams = Streams::from_rows(&snapshot.streams);
+    let mut acknowledged = snapshot.acknowledged;
+    let mut dropped_before = snapshot.dropped_before;
+    loop {
+        let offset = frames.offset() as u64;
+        let Some(frame) = frames.next() else {
+            break;
+        };
+        match frame.kind {
+            Kind::Header => break,
+            Kind::Acknowledged => acknowledged = acknowledged.max(frame.position),
+            Kind::Sample | Kind::Alert | Kind::Gaps => {
+                if frame.position != segment.end || frame.position >= limit {
+                    break;
+                }
+                let Some(entry) = frame.entry() else {
+                    break;
+                };
+                match &entry {
+                    Entry::Sample(sample) => streams.replay(
+                        &sample.device,
+                        &sample.stream,
+                        sample.sequence,
+                        sample.device_time_us,
+                        sample.sensor_sequence,
+                    ),
+                    Entry::Alert(alert) => {
+                        streams.replay("", "alerts", alert.sequence, alert.time_us, None);
+                    }
+                    Entry::Gaps(_) => {
+                        let dropped = Dropped::decode(frame.body).ok()?;
+                        dropped_before = dropped_before.max(dropped.dropped_before);
+                    }
+                }
+                segment.note_entry(offset);
+                visit(frame.position, entry);
+            }
+        }
+        segment.bytes = frames.offset() as u64;
+    }
+    Some(Scan {
+        snapshot,
+        segment,
+        streams,
+        acknowledged,
+        dropped_before,
+    })
+}

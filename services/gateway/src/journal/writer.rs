@@ -1,0 +1,324 @@
+//! The thread that owns a [`Log`], and the handle that the rest of the gateway has of it.
+//!
+//! Group commit: the thread takes every request that has gathered while the previous batch was synced, makes them
+//! durable with one append and one `fsync`, and only then answers them. An acknowledgement from the core is
+//! written with the next batch; alone, it waits up to ACKNOWLEDGE_INTERVAL, since losing it costs a resend and nothing else.
+
+use std::{
+    io,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use contracts::vitals::{EdgeAlert, Sample};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::{
+    disk::Disk,
+    log::{Limits, Log, StageError, Staged},
+    reader::Reader,
+    recovery::{OpenError, Summary},
+};
+
+/// Requests that wait for the writer. Beyond it `try_` calls are refused as busy, the others wait.
+const QUEUE_REQUESTS_MAX: usize = 1024;
+/// A batch that has reached this size is committed before further requests are taken.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+const ACKNOWLEDGE_INTERVAL: Duration = Duration::from_secs(1);
+
+#[derive(Debug, thiserror::Error)]
+pub enum AppendError {
+    /// Safe to retry.
+    #[error("{QUEUE_REQUESTS_MAX} requests already wait for the disk")]
+    Busy,
+    /// Nothing of the request was taken; safe to retry.
+    #[error("the journal cannot write: {0}")]
+    Storage(Arc<io::Error>),
+    #[error("the journal is closed")]
+    Closed,
+}
+
+pub type Outcome = Result<Staged, StageError>;
+
+enum Entries {
+    Samples(Vec<Sample>),
+    Alerts(Vec<EdgeAlert>),
+}
+
+enum Request {
+    Append(Entries, oneshot::Sender<Result<Vec<Outcome>, AppendError>>),
+    Acknowledge(u64),
+    Close,
+}
+
+/// How the thread fares, for readiness.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Condition {
+    Writable,
+    Failing(String),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Label of the metrics and name of the thread: `vitals` or `alerts`.
+    pub class: &'static str,
+    pub limits: Limits,
+    /// Waits this long for further requests before each commit: fewer syncs on flash, later answers.
+    pub gather: Duration,
+}
+
+pub struct Journal<D> {
+    requests: mpsc::Sender<Request>,
+    reader: Reader<D>,
+    durable: watch::Receiver<u64>,
+    condition: watch::Receiver<Condition>,
+    ended: watch::Receiver<bool>,
+}
+
+impl<D: Clone> Clone for Journal<D> {
+    fn clone(&self) -> Self {
+        Self {
+            requests: self.requests.clone(),
+            reader: self.reader.clone(),
+            durable: self.durable.clone(),
+            condition: self.condition.clone(),
+            ended: self.ended.clone(),
+        }
+    }
+}
+
+impl<D: Disk> Journal<D> {
+    /// Recovers the journal and starts its thread. Reads all that waits on the disk: call it where blocking is allowed.
+    pub fn open(disk: D, options: Options) -> Result<(Self, Summary), OpenError> {
+        let (log, summary) = Log::open(disk, options.limits)?;
+        let (requests, queue) = mpsc::channel(QUEUE_REQUESTS_MAX);
+        let reader = log.reader();
+        let (durable, durable_seen) = watch::channel(reader.durable());
+        let (condition, condition_seen) = watch::channel(Condition::Writable);
+        let (ended, ended_seen) = watch::channel(false);
+        let writer = Writer {
+            log,
+            options,
+            durable,
+            condition,
+            ended,
+            acknowledged: None,
+        };
+        thread::Builder::new()
+            .name(format!("journal-{}", options.class))
+            .spawn(move || writer.run(queue))
+            .map_err(OpenError::from)?;
+        let journal = Self {
+            requests,
+            reader,
+            durable: durable_seen,
+            condition: condition_seen,
+            ended: ended_seen,
+        };
+        Ok((journal, summary))
+    }
+
+    /// Answers once the samples are on disk, one outcome each; waits while the queue is full.
+    pub async fn append(&self, samples: Vec<Sample>) -> Result<Vec<Outcome>, AppendError> {
+        self.send(Entries::Samples(samples)).await
+    }
+
+    /// The same, but refuses at once while the queue is full.
+    pub async fn try_append(&self, samples: Vec<Sample>) -> Result<Vec<Outcome>, AppendError> {
+        let (reply, outcome) = oneshot::channel();
+        self.requests
+            .try_send(Request::Append(Entries::Samples(samples), reply))
+            .map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => AppendError::Busy,
+                mpsc::error::TrySendError::Closed(_) => AppendError::Closed,
+            })?;
+        outcome.await.map_err(|_| AppendError::Closed)?
+    }
+
+    pub async fn append_alerts(&self, alerts: Vec<EdgeAlert>) -> Result<Vec<Outcome>, AppendError> {
+        self.send(Entries::Alerts(alerts)).await
+    }
+
+    async fn send(&self, entries: Entries) -> Result<Vec<Outcome>, AppendError> {
+        let (reply, outcome) = oneshot::channel();
+        self.requests
+            .send(Request::Append(entries, reply))
+            .await
+            .map_err(|_| AppendError::Closed)?;
+        outcome.await.map_err(|_| AppendError::Closed)?
+    }
+
+    /// The core holds everything before `position`.
+    pub async fn acknowledge(&self, position: u64) {
+        // A closed journal forgets it, and the entries are sent again after the restart.
+        let _ = self.requests.send(Request::Acknowledge(position)).await;
+    }
+
+    pub fn reader(&self) -> &Reader<D> {
+        &self.reader
+    }
+
+    /// Behind the newest durable entry, as it grows.
+    pub fn durable(&self) -> watch::Receiver<u64> {
+        self.durable.clone()
+    }
+
+    pub fn condition(&self) -> watch::Receiver<Condition> {
+        self.condition.clone()
+    }
+
+    /// Answers what is queued, writes the last acknowledgement, ends the thread and returns when it has ended.
+    pub async fn close(&self) {
+        let _ = self.requests.send(Request::Close).await;
+        let mut ended = self.ended.clone();
+        let _ = ended.wait_for(|ended| *ended).await;
+    }
+}
+
+struct Writer<D: Disk> {
+    log: Log<D>,
+    options: Options,
+    durable: watch::Sender<u64>,
+    condition: watch::Sender<Condition>,
+    ended: watch::Sender<bool>,
+    /// When the oldest acknowledgement came that is not on disk yet.
+    acknowledged: Option<Instant>,
+}
+
+type Waiting = (
+    oneshot::Sender<Result<Vec<Outcome>, AppendError>>,
+    Vec<Outcome>,
+);
+
+impl<D: Disk> Writer<D> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the thread is the journal's own, no runtime's"
+    )]
+    fn run(mut self, mut queue: mpsc::Receiver<Request>) {
+        let mut open = true;
+        self.measure();
+        while open {
+            let Some(mut request) = queue.blocking_recv() else {
+                break;
+            };
+            if !self.options.gather.is_zero() && matches!(request, Request::Append(..)) {
+                thread::sleep(self.options.gather);
+            }
+            let mut waiting = Vec::new();
+            loop {
+                match request {
+                    Request::Append(entries, reply) => {
+                        waiting.push((reply, self.stage(entries)));
+                    }
+                    Request::Acknowledge(position) => self.acknowledge(position),
+                    Request::Close => open = false,
+                }
+                if self.log.batch_bytes() >= BATCH_BYTES_MAX {
+                    break;
+                }
+                match queue.try_recv() {
+                    Ok(next) => request = next,
+                    Err(_) => break,
+                }
+            }
+            let acknowledged_long_ago = self
+                .acknowledged
+                .is_some_and(|since| since.elapsed() >= ACKNOWLEDGE_INTERVAL);
+            if !waiting.is_empty() || acknowledged_long_ago || !open {
+                self.commit(waiting);
+            }
+        }
+        // Requests that came behind the close are told so by their dropped reply channels.
+        self.commit(Vec::new());
+        drop(queue);
+        drop(self.log);
+        self.ended.send_replace(true);
+    }
+
+    fn stage(&mut self, entries: Entries) -> Vec<Outcome> {
+        match entries {
+            Entries::Samples(samples) => samples
+                .into_iter()
+                .map(|mut sample| self.log.stage_sample(&mut sample))
+                .collect(),
+            Entries::Alerts(alerts) => alerts
+                .into_iter()
+                .map(|mut alert| self.log.stage_alert(&mut alert))
+                .collect(),
+        }
+    }
+
+    fn acknowledge(&mut self, position: u64) {
+        self.acknowledged.get_or_insert_with(Instant::now);
+        if let Err(error) = self.log.acknowledge(position) {
+            tracing::warn!(%error, class = self.options.class, "cannot remove a delivered segment; will try again");
+        }
+    }
+
+    fn commit(&mut self, waiting: Vec<Waiting>) {
+        let class = self.options.class;
+        let dropped_before = self.log.dropped_entries();
+        let start = Instant::now();
+        let committed = self.log.commit().map_err(Arc::new);
+        metrics::histogram!("braid_gateway_journal_commit_seconds", "class" => class)
+            .record(start.elapsed().as_secs_f64());
+        match &committed {
+            Ok(()) => {
+                self.acknowledged = None;
+                self.durable.send_replace(self.log.reader().durable());
+                self.set_condition(Condition::Writable);
+                let taken: usize = waiting
+                    .iter()
+                    .flat_map(|(_, outcomes)| outcomes)
+                    .filter(|outcome| matches!(outcome, Ok(Staged::New { .. })))
+                    .count();
+                metrics::counter!("braid_gateway_journal_entries_total", "class" => class)
+                    .increment(taken as u64);
+            }
+            Err(error) => self.set_condition(Condition::Failing(error.to_string())),
+        }
+        if let Some(StageError::Storage(error)) = waiting
+            .iter()
+            .flat_map(|(_, outcomes)| outcomes)
+            .find_map(|outcome| outcome.as_ref().err())
+        {
+            self.set_condition(Condition::Failing(error.to_string()));
+        }
+        let dropped = self.log.dropped_entries() - dropped_before;
+        if dropped > 0 {
+            tracing::warn!(
+                class,
+                entries = dropped,
+                "the journal is full: dropped the oldest entries"
+            );
+            metrics::counter!("braid_gateway_journal_dropped_entries_total", "class" => class)
+                .increment(dropped);
+        }
+        self.measure();
+        for (reply, outcomes) in waiting {
+            // A requester that went away has its samples in the journal all the same.
+            let _ = reply.send(match &committed {
+                Ok(()) => Ok(outcomes),
+                Err(error) => Err(AppendError::Storage(Arc::clone(error))),
+            });
+        }
+    }
+
+    fn set_condition(&self, condition: Condition) {
+        self.condition.send_if_modified(|current| {
+            let changed = *current != condition;
+            *current = condition;
+            changed
+        });
+    }
+
+    fn measure(&self) {
+        let class = self.options.class;
+        let reader = self.log.reader();
+        metrics::gauge!("braid_gateway_journal_bytes", "class" => class).set(reader.bytes() as f64);
+        metrics::gauge!("braid_gateway_journal_waiting_entries", "class" => class)
+            .set(reader.durable().saturating_sub(reader.head()) as f64);
+    }
+}

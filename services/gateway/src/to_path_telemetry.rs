@@ -1,0 +1,313 @@
+//! Reports of what the gateway measures of its paths, through the tunnel to path-telemetry; and the policy that comes back.
+//!
+//! Reports are a convenience: without a connection the oldest are dropped, and nothing waits for them.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use contracts::{
+    paths::{
+        End, PathReport, PathState, ReportRequest,
+        path_telemetry_service_client::PathTelemetryServiceClient,
+    },
+    policy::{GetPolicyRequest, policy_service_client::PolicyServiceClient},
+};
+use service_kit::{Backoff, Shutdown};
+use tokio::{sync::mpsc, time::MissedTickBehavior};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tunnel::{Keepalive, PathSnapshot, Tunnel, Urgency};
+
+use crate::{from_sensors::now_us, to_proxy::Uplink};
+
+/// Intervals whose reports wait for a connection; then the oldest go.
+const WAITING_MAX: usize = 64;
+/// Reports handed to the stream and not taken by it.
+const HANDED_MAX: usize = 8;
+const POLICY_INTERVAL: Duration = Duration::from_secs(30);
+const POLICY_LIMIT: Duration = Duration::from_secs(10);
+/// A policy outside these bounds is not obeyed.
+const KEEPALIVE_INTERVAL_MS: std::ops::RangeInclusive<u32> = 10..=10_000;
+const KEEPALIVE_K: std::ops::RangeInclusive<u32> = 1..=100;
+
+/// Turns cumulative counters into reports of one interval each.
+#[derive(Debug, Default)]
+pub struct Reporter {
+    gateway: String,
+    last: HashMap<(u64, u64), PathSnapshot>,
+    /// By (path's name, session): the sequence of its reports.
+    sequences: HashMap<(String, u64), u64>,
+}
+
+impl Reporter {
+    pub fn new(gateway: impl Into<String>) -> Self {
+        Self {
+            gateway: gateway.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Reports on every path that is there, and once more on one that has closed. The tables hold what the tunnel holds: a path
+    /// that it has forgotten is forgotten here.
+    pub fn report(
+        &mut self,
+        paths: &[PathSnapshot],
+        time_us: i64,
+        interval: Duration,
+    ) -> Vec<PathReport> {
+        let mut reports = Vec::with_capacity(paths.len());
+        for path in paths {
+            let before = self.last.get(&(path.session, path.path_id));
+            let closed = tunnel::PathState::Closed;
+            if path.name.is_empty()
+                || before.is_some_and(|before| before.state == closed && path.state == closed)
+            {
+                continue;
+            }
+            let since = |now: u64, counter: fn(&PathSnapshot) -> u64| {
+                now.saturating_sub(before.map_or(0, counter))
+            };
+            let sequence = self
+                .sequences
+                .entry((path.name.clone(), path.session))
+                .and_modify(|sequence| *sequence += 1)
+                .or_insert(1);
+            reports.push(PathReport {
+                gateway: self.gateway.clone(),
+                path: path.name.clone(),
+                end: End::Gateway.into(),
+                session: path.session,
+                path_id: path.path_id,
+                state: state_of(path.state).into(),
+                time_us,
+                interval_ms: u32::try_from(interval.as_millis()).unwrap_or(u32::MAX),
+                sent_bytes: since(path.sent_bytes, |path| path.sent_bytes),
+                received_bytes: since(path.received_bytes, |path| path.received_bytes),
+                sent_packets: since(path.sent_packets, |path| path.sent_packets),
+                lost_packets: since(path.lost_packets, |path| path.lost_packets),
+                rtt_ms: path.rtt.as_secs_f64() * 1e3,
+                rtt_min_ms: path.rtt_min.as_secs_f64() * 1e3,
+                congestion_window_bytes: path.congestion_window_bytes,
+                local_address: path.local_ip.map(|ip| ip.to_string()).unwrap_or_default(),
+                remote_address: path
+                    .remote_address
+                    .map(|address| address.to_string())
+                    .unwrap_or_default(),
+                sequence: *sequence,
+            });
+        }
+        self.last = paths
+            .iter()
+            .map(|path| ((path.session, path.path_id), path.clone()))
+            .collect();
+        self.sequences
+            .retain(|(_, session), _| paths.iter().any(|path| path.session == *session));
+        reports
+    }
+}
+
+fn state_of(state: tunnel::PathState) -> PathState {
+    match state {
+        tunnel::PathState::Validating => PathState::Validating,
+        tunnel::PathState::Available => PathState::Available,
+        tunnel::PathState::Backup => PathState::Backup,
+        tunnel::PathState::Suspect => PathState::Suspect,
+        tunnel::PathState::Closed => PathState::Closed,
+    }
+}
+
+pub struct Telemetry {
+    pub gateway: String,
+    pub uplink: Arc<dyn Uplink>,
+    pub url: String,
+    pub interval: Duration,
+    /// Whose keepalive follows the policy.
+    pub tunnel: Option<Tunnel>,
+}
+
+impl Telemetry {
+    /// Reports until shutdown is requested.
+    pub async fn run(self, shutdown: Shutdown) {
+        tokio::select! {
+            () = shutdown.requested() => {}
+            () = self.report_for_ever() => {}
+            () = self.follow_policy_for_ever() => {}
+        }
+    }
+
+    async fn report_for_ever(&self) {
+        let mut reporter = Reporter::new(&self.gateway);
+        let mut waiting: VecDeque<ReportRequest> = VecDeque::new();
+        let mut stream: Option<mpsc::Sender<ReportRequest>> = None;
+        let (ended, mut ends) = mpsc::channel::<String>(1);
+        let mut backoff = Backoff::for_reconnect();
+        let mut retry_at = tokio::time::Instant::now();
+        let mut ticks = tokio::time::interval(self.interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                Some(reason) = ends.recv() => {
+                    tracing::debug!(reason, "the stream to path-telemetry ended");
+                    stream = None;
+                    retry_at = tokio::time::Instant::now() + backoff.next_delay();
+                    continue;
+                }
+            }
+            let reports = reporter.report(&self.uplink.paths(), now_us(), self.interval);
+            if reports.is_empty() {
+                continue;
+            }
+            if waiting.len() >= WAITING_MAX {
+                waiting.pop_front();
+                metrics::counter!("braid_gateway_path_reports_dropped_total").increment(1);
+            }
+            waiting.push_back(ReportRequest { reports });
+            if stream.is_none() && tokio::time::Instant::now() >= retry_at {
+                stream = self.open(ended.clone());
+            }
+            if let Some(requests) = &stream {
+                while let Some(request) = waiting.pop_front() {
+                    if let Err(error) = requests.try_send(request) {
+                        waiting.push_front(match error {
+                            mpsc::error::TrySendError::Full(request)
+                            | mpsc::error::TrySendError::Closed(request) => request,
+                        });
+                        break;
+                    }
+                    backoff.reset();
+                }
+            }
+        }
+    }
+
+    fn open(&self, ended: mpsc::Sender<String>) -> Option<mpsc::Sender<ReportRequest>> {
+        let channel = self.channel()?;
+        let (requests, queue) = mpsc::channel(HANDED_MAX);
+        tokio::spawn(async move {
+            let reason = match carry(channel, queue).await {
+                Ok(()) => "ended".to_owned(),
+                Err(status) => status.to_string(),
+            };
+            // Whoever asked may be gone.
+            let _ = ended.send(reason).await;
+        });
+        Some(requests)
+    }
+
+    fn channel(&self) -> Option<Channel> {
+        self.uplink
+            .channel(&self.url, Urgency::Bulk)
+            .inspect_err(|error| tracing::warn!(%error, "no connection to path-telemetry"))
+            .ok()
+    }
+
+    async fn follow_policy_for_ever(&self) {
+        let Some(tunnel) = &self.tunnel else {
+            return std::future::pending().await;
+        };
+        let mut current = Keepalive::default();
+        let mut ticks = tokio::time::interval(POLICY_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let Some(keepalive) = self.fetch_policy().await else {
+                continue;
+            };
+            if keepalive != current {
+                tracing::info!(?keepalive, "keepalive set by policy");
+                tunnel.set_keepalive(keepalive);
+                current = keepalive;
+            }
+        }
+    }
+
+    /// The most cautious keepalive of all paths, for the tunnel has one for all.
+    async fn fetch_policy(&self) -> Option<Keepalive> {
+        let mut client = PolicyServiceClient::new(self.channel()?);
+        let request = GetPolicyRequest {
+            gateway: self.gateway.clone(),
+        };
+        let response = tokio::time::timeout(POLICY_LIMIT, client.get_policy(request))
+            .await
+            .ok()?
+            .inspect_err(|status| tracing::debug!(%status, "no policy"))
+            .ok()?
+            .into_inner();
+        response
+            .paths
+            .iter()
+            .filter(|path| {
+                KEEPALIVE_INTERVAL_MS.contains(&path.keepalive_interval_ms)
+                    && KEEPALIVE_K.contains(&path.keepalive_k)
+            })
+            .min_by_key(|path| path.keepalive_interval_ms)
+            .map(|path| Keepalive {
+                interval: Duration::from_millis(path.keepalive_interval_ms.into()),
+                silent_intervals: path.keepalive_k,
+            })
+    }
+}
+
+async fn carry(
+    channel: Channel,
+    queue: mpsc::Receiver<ReportRequest>,
+) -> Result<(), tonic::Status> {
+    let mut client = PathTelemetryServiceClient::new(channel);
+    let mut answers = client
+        .report(ReceiverStream::new(queue))
+        .await?
+        .into_inner();
+    while answers.message().await?.is_some() {}
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(session: u64, path_id: u64, sent_bytes: u64, state: tunnel::PathState) -> PathSnapshot {
+        PathSnapshot {
+            session,
+            path_id,
+            name: "wifi".into(),
+            state,
+            rtt: Duration::from_millis(20),
+            rtt_min: Duration::from_millis(10),
+            sent_bytes,
+            received_bytes: 0,
+            sent_packets: 0,
+            received_datagrams: 0,
+            lost_packets: 0,
+            congestion_window_bytes: 0,
+            local_ip: None,
+            remote_address: None,
+        }
+    }
+
+    #[test]
+    fn reports_hold_what_an_interval_added_and_the_end_of_a_path_once() {
+        use tunnel::PathState::{Available, Closed};
+        let mut reporter = Reporter::new("g");
+        let second = Duration::from_secs(1);
+        let mut report = |paths: &[PathSnapshot]| -> Vec<(u64, u64, u64)> {
+            reporter
+                .report(paths, 0, second)
+                .iter()
+                .map(|report| (report.path_id, report.sent_bytes, report.sequence))
+                .collect()
+        };
+        assert_eq!(report(&[path(1, 0, 100, Available)]), [(0, 100, 1)]);
+        assert_eq!(report(&[path(1, 0, 250, Available)]), [(0, 150, 2)]);
+        let closed = path(1, 0, 260, Closed);
+        assert_eq!(
+            report(&[closed.clone(), path(1, 1, 5, Available)]),
+            [(0, 10, 3), (1, 5, 4)]
+        );
+        assert_eq!(report(&[closed, path(1, 1, 7, Available)]), [(1, 2, 5)]);
+        assert_eq!(report(&[path(2, 0, 30, Available)]), [(0, 30, 1)]);
+    }
+}

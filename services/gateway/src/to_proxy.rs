@@ -1,0 +1,14 @@
+//! The way to the core: what the journals hold goes to ingest, and what ingest acknowledges is trimmed.
+//!
+//! Alerts and vitals have a connection each, in a tunnel stream of their own, so that an alert waits behind nothing. `sender`
+//! decides, `courier` does; `uplink` is where the tunnel comes in.
+
+mod courier;
+mod dead_letters;
+mod sender;
+mod uplink;
+
+pub use courier::{Courier, Options};
+pub use dead_letters::DeadLetters;
+pub use sender::{Command, Event, Limits, Sender};
+pub use uplink::{Direct, Through, Uplink};

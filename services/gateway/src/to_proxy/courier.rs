@@ -1,0 +1,372 @@
+//! The IO shell of `sender`: one task per class of data, one more per link to ingest.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use contracts::vitals::{
+    Sample, UploadRequest, UploadResponse, ingest_service_client::IngestServiceClient,
+};
+use service_kit::{CheckHandle, Shutdown};
+use tokio::{
+    sync::{broadcast, mpsc},
+    task::JoinHandle,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tracing::Instrument;
+use tunnel::{TunnelEvent, Urgency};
+
+use super::{
+    dead_letters::DeadLetters,
+    sender::{Command, Event, Generation, Limits, Sender},
+    uplink::Uplink,
+};
+use crate::{
+    from_sensors::now_us,
+    journal::{Chunk, Disk, Entry, Journal, Reader},
+};
+
+/// Batches whose bounds are remembered: more than can be in flight on two links.
+const CUTS_MAX: usize = 64;
+/// Events of links that the courier has not looked at; then their tasks wait.
+const EVENTS_MAX: usize = 64;
+/// Entries of one upload.
+const BATCH_ENTRIES_MAX: usize = 512;
+/// An upload stops growing at this size; with the largest entry on top it stays below gRPC's 4 MiB.
+const BATCH_BYTES_MAX: usize = 256 << 10;
+/// How long a drain waits for acknowledgements. What is left waits in the journal.
+const FLUSH_LIMIT: Duration = Duration::from_millis(1500);
+
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// `vitals` or `alerts`.
+    pub class: &'static str,
+    pub urgency: Urgency,
+    pub limits: Limits,
+}
+
+impl Options {
+    pub const VITALS: Self = Self {
+        class: "vitals",
+        urgency: Urgency::Bulk,
+        limits: Limits {
+            in_flight_max: 16,
+            acknowledge_limit: Duration::from_secs(10),
+        },
+    };
+    pub const ALERTS: Self = Self {
+        class: "alerts",
+        urgency: Urgency::Urgent,
+        limits: Limits {
+            in_flight_max: 4,
+            acknowledge_limit: Duration::from_secs(3),
+        },
+    };
+}
+
+pub struct Courier<D> {
+    pub options: Options,
+    pub journal: Journal<D>,
+    pub uplink: Arc<dyn Uplink>,
+    /// Address of ingest.
+    pub url: String,
+    pub dead_letters: Arc<DeadLetters>,
+    /// Ok while a link to ingest stands.
+    pub check: CheckHandle,
+}
+
+struct Link {
+    generation: Generation,
+    requests: mpsc::Sender<UploadRequest>,
+    task: JoinHandle<()>,
+}
+
+enum LinkEvent {
+    Up(Generation),
+    Lost(Generation, String),
+    Answer(UploadResponse),
+}
+
+impl<D: Disk> Courier<D> {
+    /// Sends until shutdown is requested, then what it can within FLUSH_LIMIT.
+    pub async fn run(self, shutdown: Shutdown) {
+        let reader = self.journal.reader();
+        let mut sender = Sender::new(self.options.limits, reader.head(), reader.durable());
+        let mut durable = self.journal.durable();
+        let mut paths = self.uplink.events();
+        let mut paths_open = true;
+        let (events, mut link_events) = mpsc::channel(EVENTS_MAX);
+        let mut links: Vec<Link> = Vec::new();
+        let mut flush_until = None;
+        let mut jitter = Jitter::new();
+        let mut cuts = Cuts::default();
+        loop {
+            while let Some(command) = sender.poll(Instant::now()) {
+                match command {
+                    Command::Open(generation) => links.push(self.open(generation, events.clone())),
+                    Command::Close(generation) => links.retain(|link| {
+                        if link.generation == generation {
+                            link.task.abort();
+                        }
+                        link.generation != generation
+                    }),
+                    Command::Trim(position) => self.journal.acknowledge(position).await,
+                    Command::Send { generation, from } => {
+                        let link = links.iter().find(|link| link.generation == generation);
+                        let end = self.send(link, from).await;
+                        cuts.note(from, end);
+                        sender.on_event(Instant::now(), Event::Sent { generation, end });
+                        if end == from {
+                            break;
+                        }
+                    }
+                }
+            }
+            if flush_until.is_some_and(|until| sender.is_idle() || Instant::now() >= until) {
+                break;
+            }
+            let deadline = sender.deadline().into_iter().chain(flush_until).min();
+            tokio::select! {
+                () = shutdown.requested(), if flush_until.is_none() => {
+                    flush_until = Some(Instant::now() + FLUSH_LIMIT);
+                }
+                Some(event) = link_events.recv() => {
+                    let event = match event {
+                        LinkEvent::Up(generation) => {
+                            self.check.ok();
+                            Event::Up(generation)
+                        }
+                        LinkEvent::Lost(generation, reason) => {
+                            tracing::info!(class = self.options.class, reason, "link to ingest lost");
+                            Event::Lost(generation, jitter.next())
+                        }
+                        LinkEvent::Answer(answer) => self.on_answer(answer, &cuts).await,
+                    };
+                    sender.on_event(Instant::now(), event);
+                    if !sender.is_up() {
+                        self.check.failing("no connection to ingest");
+                    }
+                }
+                Ok(()) = durable.changed() => {
+                    let position = *durable.borrow_and_update();
+                    sender.on_event(Instant::now(), Event::Durable(position));
+                }
+                event = paths.recv(), if paths_open => match event {
+                    Ok(TunnelEvent::PathDown { name }) => {
+                        tracing::info!(class = self.options.class, path = name, "path down: opening a fresh link");
+                        metrics::counter!("braid_gateway_links_reopened_total", "class" => self.options.class).increment(1);
+                        sender.on_event(Instant::now(), Event::PathDown);
+                    }
+                    Ok(TunnelEvent::SessionDown { .. }) | Err(broadcast::error::RecvError::Lagged(_)) => {
+                        sender.on_event(Instant::now(), Event::PathDown);
+                    }
+                    Ok(TunnelEvent::SessionUp { .. } | TunnelEvent::PathUp { .. }) => {}
+                    Err(broadcast::error::RecvError::Closed) => paths_open = false,
+                },
+                () = sleep_until(deadline) => {}
+            }
+        }
+        for link in links {
+            link.task.abort();
+        }
+    }
+
+    fn open(&self, generation: Generation, events: mpsc::Sender<LinkEvent>) -> Link {
+        let (requests, queue) = mpsc::channel(self.options.limits.in_flight_max);
+        let channel = self.uplink.channel(&self.url, self.options.urgency);
+        let task = tokio::spawn(async move {
+            let reason = match channel {
+                Ok(channel) => {
+                    let client = IngestServiceClient::new(channel);
+                    carry(client, queue, generation, &events).await
+                }
+                Err(error) => error.to_string(),
+            };
+            // The courier that is gone needs no news.
+            let _ = events.send(LinkEvent::Lost(generation, reason)).await;
+        });
+        Link {
+            generation,
+            requests,
+            task,
+        }
+    }
+
+    /// Hands one batch to the link; returns its end, or `from` when there was none.
+    async fn send(&self, link: Option<&Link>, from: u64) -> u64 {
+        let Some(link) = link else {
+            return from;
+        };
+        let chunk = match read(self.journal.reader(), from, BATCH_ENTRIES_MAX).await {
+            Ok(chunk) => chunk,
+            Err(error) => {
+                tracing::error!(class = self.options.class, %error, "the journal cannot be read");
+                return from;
+            }
+        };
+        let end = chunk.next;
+        let request = upload_request(chunk);
+        let span = tracing::info_span!("upload", class = self.options.class);
+        if let Some(sample) = request
+            .samples
+            .iter()
+            .find(|sample| !sample.traceparent.is_empty())
+        {
+            service_kit::telemetry::continue_trace(&span, &sample.traceparent);
+        }
+        let (samples, alerts) = (request.samples.len(), request.alerts.len());
+        if link.requests.send(request).instrument(span).await.is_err() {
+            // The link is lost; its event is on the way.
+            return from;
+        }
+        metrics::counter!("braid_gateway_uploaded_samples_total").increment(samples as u64);
+        metrics::counter!("braid_gateway_uploaded_alerts_total").increment(alerts as u64);
+        end
+    }
+
+    async fn on_answer(&self, answer: UploadResponse, cuts: &Cuts) -> Event {
+        if !answer.rejections.is_empty()
+            && let Err(error) = self.bury(&answer, cuts).await
+        {
+            // They are lost for people, not for the core, which did not want them.
+            tracing::error!(%error, "refused samples cannot be written to the dead-letter file");
+        }
+        Event::Acknowledged(answer.position)
+    }
+
+    /// Rejections name samples by their index in the request that ended at the answer's position; the journal still holds them.
+    async fn bury(&self, answer: &UploadResponse, cuts: &Cuts) -> std::io::Result<()> {
+        metrics::counter!("braid_gateway_samples_dead_total")
+            .increment(answer.rejections.len() as u64);
+        let samples = match cuts.start_of(answer.position) {
+            Some(from) => {
+                let entries = usize::try_from(answer.position - from).unwrap_or(usize::MAX);
+                let chunk = read(self.journal.reader(), from, entries).await?;
+                upload_request(chunk).samples
+            }
+            None => Vec::new(),
+        };
+        let refused: Vec<(Sample, String)> = answer
+            .rejections
+            .iter()
+            .filter_map(|rejection| {
+                let sample = samples.get(rejection.index as usize)?;
+                Some((sample.clone(), rejection.reason.clone()))
+            })
+            .collect();
+        for (sample, reason) in refused.iter().take(3) {
+            tracing::warn!(
+                device = sample.device,
+                stream = sample.stream,
+                sequence = sample.sequence,
+                reason,
+                "ingest refused a sample"
+            );
+        }
+        let dead_letters = Arc::clone(&self.dead_letters);
+        tokio::task::spawn_blocking(move || dead_letters.put(&refused, now_us()))
+            .await
+            .map_err(std::io::Error::other)?
+    }
+}
+
+async fn read<D: Disk>(
+    reader: &Reader<D>,
+    from: u64,
+    entries_max: usize,
+) -> std::io::Result<Chunk> {
+    let reader = reader.clone();
+    tokio::task::spawn_blocking(move || reader.read(from, entries_max, BATCH_BYTES_MAX))
+        .await
+        .map_err(std::io::Error::other)?
+}
+
+fn upload_request(chunk: Chunk) -> UploadRequest {
+    let mut request = UploadRequest {
+        position: chunk.next,
+        ..UploadRequest::default()
+    };
+    for (_, entry) in chunk.entries {
+        match entry {
+            Entry::Sample(sample) => request.samples.push(sample),
+            Entry::Alert(alert) => request.alerts.push(alert),
+            // A decayed stretch of the alerts' own journal has no device; it was logged when it was found.
+            Entry::Gaps(gaps) => request
+                .gaps
+                .extend(gaps.into_iter().filter(|gap| !gap.device.is_empty())),
+        }
+    }
+    request
+}
+
+/// Runs one link; returns why it ended.
+async fn carry(
+    mut client: IngestServiceClient<tonic::transport::Channel>,
+    queue: mpsc::Receiver<UploadRequest>,
+    generation: Generation,
+    events: &mpsc::Sender<LinkEvent>,
+) -> String {
+    let mut answers = match client.upload(ReceiverStream::new(queue)).await {
+        Ok(response) => response.into_inner(),
+        Err(status) => return status.to_string(),
+    };
+    if events.send(LinkEvent::Up(generation)).await.is_err() {
+        return "the gateway is stopping".to_owned();
+    }
+    loop {
+        match answers.message().await {
+            Ok(Some(answer)) => {
+                if events.send(LinkEvent::Answer(answer)).await.is_err() {
+                    return "the gateway is stopping".to_owned();
+                }
+            }
+            Ok(None) => return "ingest ended the stream".to_owned(),
+            Err(status) => return status.to_string(),
+        }
+    }
+}
+
+/// Where the latest batches began and ended.
+#[derive(Default)]
+struct Cuts(VecDeque<(u64, u64)>);
+
+impl Cuts {
+    fn note(&mut self, from: u64, end: u64) {
+        if self.0.len() >= CUTS_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((from, end));
+    }
+
+    fn start_of(&self, end: u64) -> Option<u64> {
+        let found = self.0.iter().rev().find(|cut| cut.1 == end && cut.0 < end);
+        found.map(|cut| cut.0)
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Random numbers for pauses: seeded by the process's own hash seed.
+struct Jitter(u64);
+
+impl Jitter {
+    fn new() -> Self {
+        use std::hash::{BuildHasher, RandomState};
+        Self(RandomState::new().hash_one(0_u64))
+    }
+
+    fn next(&mut self) -> f64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}

@@ -1,0 +1,483 @@
+//! What to send next, without a socket or a clock.
+//!
+//! State is three positions of the journal, `acknowledged <= next <= durable`, and at most one link to ingest in use beside one
+//! that is being opened. Invariants:
+//! 1. Whatever link becomes current starts at `acknowledged`: everything sent on an earlier one and not acknowledged is sent again.
+//!    Ingest discards what it has.
+//! 2. An acknowledgement counts whichever link it came over.
+//! 3. When a path dies, or acknowledgements stay away, a second link is opened at once; the old one stays in use until the new one
+//!    stands, for it may not have been on the dead path.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use service_kit::Backoff;
+
+/// Path deaths within this time cause one fresh link, not one each.
+const REOPEN_INTERVAL: Duration = Duration::from_millis(250);
+/// A link that has not come up by then is tried again.
+const OPEN_LIMIT: Duration = Duration::from_secs(20);
+const RETRY_INITIAL: Duration = Duration::from_millis(100);
+/// Alerts wait for a link no longer than this once the network is back.
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Batches sent and not acknowledged; then sending waits.
+    pub in_flight_max: usize,
+    /// After so long without an acknowledgement of the oldest batch the link counts as dead.
+    pub acknowledge_limit: Duration,
+}
+
+/// Numbers the links; a later one is newer.
+pub type Generation = u64;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event {
+    /// The journal has grown to this position.
+    Durable(u64),
+    Up(Generation),
+    /// With a random number in [0, 1) for the pause before the next attempt.
+    Lost(Generation, f64),
+    /// A path died or a session was replaced: links may stall.
+    PathDown,
+    /// The batch read at `from` was handed to the link and ends before `end`; equal when there was nothing to read.
+    Sent {
+        generation: Generation,
+        end: u64,
+    },
+    Acknowledged(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    Open(Generation),
+    /// Read a batch at `from`, hand it to the link, answer with `Sent`.
+    Send {
+        generation: Generation,
+        from: u64,
+    },
+    /// Tell the journal.
+    Trim(u64),
+    Close(Generation),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    end: u64,
+    sent: Instant,
+}
+
+#[derive(Debug)]
+pub struct Sender {
+    limits: Limits,
+    durable: u64,
+    acknowledged: u64,
+    trimmed: u64,
+    next: u64,
+    /// A `Send` is being carried out.
+    sending: bool,
+    in_flight: VecDeque<InFlight>,
+    current: Option<Generation>,
+    opening: Option<(Generation, Instant)>,
+    closing: VecDeque<Generation>,
+    generations: Generation,
+    opened_at: Option<Instant>,
+    reopen: bool,
+    retry_at: Option<Instant>,
+    backoff: Backoff,
+}
+
+impl Sender {
+    pub fn new(limits: Limits, acknowledged: u64, durable: u64) -> Self {
+        Self {
+            limits,
+            durable,
+            acknowledged,
+            trimmed: acknowledged,
+            next: acknowledged,
+            sending: false,
+            in_flight: VecDeque::new(),
+            current: None,
+            opening: None,
+            closing: VecDeque::new(),
+            generations: 0,
+            opened_at: None,
+            reopen: true,
+            retry_at: None,
+            backoff: Backoff::new(RETRY_INITIAL, RETRY_MAX),
+        }
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// Everything durable is acknowledged.
+    pub fn is_idle(&self) -> bool {
+        self.acknowledged >= self.durable
+    }
+
+    pub fn on_event(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::Durable(position) => self.durable = self.durable.max(position),
+            Event::Up(generation) => self.on_up(generation),
+            Event::Lost(generation, random) => self.on_lost(now, generation, random),
+            Event::PathDown => self.reopen = true,
+            Event::Sent { generation, end } => {
+                self.sending = false;
+                if self.current == Some(generation) && end > self.next {
+                    self.next = end;
+                    if end > self.acknowledged {
+                        self.in_flight.push_back(InFlight { end, sent: now });
+                    }
+                }
+            }
+            Event::Acknowledged(position) => {
+                self.acknowledged = self.acknowledged.max(position.min(self.durable));
+                self.next = self.next.max(self.acknowledged);
+                while self
+                    .in_flight
+                    .front()
+                    .is_some_and(|batch| batch.end <= self.acknowledged)
+                {
+                    self.in_flight.pop_front();
+                    self.backoff.reset();
+                }
+            }
+        }
+    }
+
+    pub fn poll(&mut self, now: Instant) -> Option<Command> {
+        if let Some(generation) = self.closing.pop_front() {
+            return Some(Command::Close(generation));
+        }
+        if self.acknowledged > self.trimmed {
+            self.trimmed = self.acknowledged;
+            return Some(Command::Trim(self.acknowledged));
+        }
+        if let Some(command) = self.poll_open(now) {
+            return Some(command);
+        }
+        let generation = self.current?;
+        let room = self.in_flight.len() < self.limits.in_flight_max;
+        if room && !self.sending && self.next < self.durable {
+            self.sending = true;
+            return Some(Command::Send {
+                generation,
+                from: self.next,
+            });
+        }
+        None
+    }
+
+    fn poll_open(&mut self, now: Instant) -> Option<Command> {
+        if let Some((generation, since)) = self.opening {
+            if now < since + OPEN_LIMIT {
+                // A path that dies meanwhile may be the one that the handshake waits for: start over, but not in a hurry.
+                if !self.reopen || now < since + REOPEN_INTERVAL {
+                    return None;
+                }
+            }
+            self.opening = None;
+            self.reopen = true;
+            self.closing.push_back(generation);
+        }
+        if self.acknowledgement_is_overdue(now) {
+            self.reopen = true;
+        }
+        let due = if self.current.is_none() {
+            self.retry_at.is_none_or(|at| now >= at) || self.reopen
+        } else {
+            self.reopen
+        };
+        let paced = self.opened_at.is_none_or(|at| now >= at + REOPEN_INTERVAL);
+        if !(due && paced) {
+            return self.closing.pop_front().map(Command::Close);
+        }
+        self.reopen = false;
+        self.retry_at = None;
+        self.generations += 1;
+        self.opening = Some((self.generations, now));
+        self.opened_at = Some(now);
+        Some(Command::Open(self.generations))
+    }
+
+    /// When `poll` may have a command although no event came.
+    pub fn deadline(&self) -> Option<Instant> {
+        let paced = self.opened_at.map(|at| at + REOPEN_INTERVAL);
+        let open = match (self.opening, self.reopen) {
+            (Some((_, since)), true) => Some(since + REOPEN_INTERVAL),
+            (Some((_, since)), false) => Some(since + OPEN_LIMIT),
+            (None, true) => paced,
+            (None, false) if self.current.is_none() => self.retry_at.max(paced),
+            (None, false) => None,
+        };
+        let overdue = self
+            .in_flight
+            .front()
+            .filter(|_| self.opening.is_none())
+            .map(|batch| batch.sent + self.limits.acknowledge_limit);
+        [open, overdue].into_iter().flatten().min()
+    }
+
+    fn acknowledgement_is_overdue(&self, now: Instant) -> bool {
+        self.in_flight
+            .front()
+            .is_some_and(|batch| now >= batch.sent + self.limits.acknowledge_limit)
+    }
+
+    fn on_up(&mut self, generation: Generation) {
+        if self
+            .opening
+            .is_none_or(|(opening, _)| opening != generation)
+        {
+            self.closing.push_back(generation);
+            return;
+        }
+        self.opening = None;
+        self.closing.extend(self.current.replace(generation));
+        self.start_over();
+    }
+
+    fn on_lost(&mut self, now: Instant, generation: Generation, random: f64) {
+        if self
+            .opening
+            .is_some_and(|(opening, _)| opening == generation)
+        {
+            self.opening = None;
+        } else if self.current == Some(generation) {
+            self.current = None;
+            self.start_over();
+        } else {
+            return;
+        }
+        self.retry_at = Some(now + self.backoff.next_delay_with(random));
+    }
+
+    fn start_over(&mut self) {
+        self.in_flight.clear();
+        self.next = self.acknowledged;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        in_flight_max: 2,
+        acknowledge_limit: Duration::from_secs(5),
+    };
+
+    struct Bench {
+        sender: Sender,
+        now: Instant,
+    }
+
+    impl Bench {
+        fn new(durable: u64) -> Self {
+            Self {
+                sender: Sender::new(LIMITS, 0, durable),
+                now: Instant::now(),
+            }
+        }
+
+        fn tell(&mut self, event: Event) -> Vec<Command> {
+            self.sender.on_event(self.now, event);
+            self.commands()
+        }
+
+        fn commands(&mut self) -> Vec<Command> {
+            std::iter::from_fn(|| self.sender.poll(self.now)).collect()
+        }
+
+        fn pass(&mut self, time: Duration) -> Vec<Command> {
+            self.now += time;
+            self.commands()
+        }
+
+        fn sent(&mut self, generation: u64, end: u64) -> Vec<Command> {
+            self.tell(Event::Sent { generation, end })
+        }
+    }
+
+    fn send(generation: u64, from: u64) -> Command {
+        Command::Send { generation, from }
+    }
+
+    #[test]
+    fn the_window_bounds_what_is_unacknowledged() {
+        let mut bench = Bench::new(100);
+        assert_eq!(bench.commands(), [Command::Open(1)]);
+        assert_eq!(bench.tell(Event::Up(1)), [send(1, 0)]);
+        assert_eq!(bench.sent(1, 10), [send(1, 10)]);
+        assert_eq!(bench.sent(1, 20), []);
+        assert_eq!(
+            bench.tell(Event::Acknowledged(10)),
+            [Command::Trim(10), send(1, 20)]
+        );
+        assert_eq!(bench.sent(1, 100), []);
+        assert_eq!(bench.tell(Event::Acknowledged(100)), [Command::Trim(100)]);
+        assert!(bench.sender.is_idle());
+        assert_eq!(bench.tell(Event::Durable(101)), [send(1, 100)]);
+    }
+
+    #[test]
+    fn a_dead_path_opens_a_second_link_and_what_was_not_acknowledged_goes_again() {
+        let mut bench = Bench::new(100);
+        bench.commands();
+        bench.tell(Event::Up(1));
+        bench.sent(1, 10);
+        bench.sent(1, 20);
+        bench.tell(Event::Acknowledged(10));
+        bench.sent(1, 30);
+        bench.now += REOPEN_INTERVAL;
+        assert_eq!(bench.tell(Event::PathDown), [Command::Open(2)]);
+        // The old link still counts.
+        assert_eq!(
+            bench.tell(Event::Acknowledged(20)),
+            [Command::Trim(20), send(1, 30)]
+        );
+        assert_eq!(bench.tell(Event::Up(2)), [Command::Close(1)]);
+        // What was being sent on the old link is not counted for the new one.
+        assert_eq!(bench.sent(1, 40), [send(2, 20)]);
+        assert_eq!(bench.tell(Event::Acknowledged(30)), [Command::Trim(30)]);
+        assert_eq!(bench.sent(2, 30), [send(2, 30)]);
+    }
+
+    #[test]
+    fn a_storm_of_path_deaths_opens_links_at_a_bounded_pace() {
+        let mut bench = Bench::new(0);
+        bench.commands();
+        bench.tell(Event::Up(1));
+        let mut opened = 0;
+        for _ in 0..1000 {
+            bench.now += Duration::from_millis(1);
+            opened += bench
+                .tell(Event::PathDown)
+                .iter()
+                .filter(|command| matches!(command, Command::Open(_)))
+                .count();
+        }
+        assert!((1..=4).contains(&opened), "{opened}");
+    }
+
+    #[test]
+    fn silence_of_ingest_counts_as_death() {
+        let mut bench = Bench::new(10);
+        bench.commands();
+        bench.tell(Event::Up(1));
+        bench.sent(1, 10);
+        assert_eq!(
+            bench.sender.deadline(),
+            Some(bench.now + LIMITS.acknowledge_limit)
+        );
+        assert_eq!(bench.pass(LIMITS.acknowledge_limit), [Command::Open(2)]);
+        assert_eq!(bench.tell(Event::Up(2)), [Command::Close(1), send(2, 0)]);
+    }
+
+    #[test]
+    fn a_lost_link_is_retried_with_growing_pauses_until_data_flows() {
+        let mut bench = Bench::new(10);
+        bench.commands();
+        let mut pauses = Vec::new();
+        for generation in 1..8 {
+            let before = bench.now;
+            assert_eq!(bench.tell(Event::Lost(generation, 0.999)), []);
+            let mut commands = Vec::new();
+            while commands.is_empty() {
+                match bench.sender.deadline() {
+                    Some(at) if at > bench.now => bench.now = at,
+                    other => panic!("stuck at {other:?}"),
+                }
+                commands = bench.commands();
+            }
+            assert_eq!(commands, [Command::Open(generation + 1)]);
+            pauses.push(bench.now - before);
+        }
+        assert!(pauses.is_sorted(), "{pauses:?}");
+        assert!(pauses.iter().all(|pause| *pause <= RETRY_MAX));
+        assert!(pauses.last() > Some(&Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn any_mix_of_events_sends_everything_in_the_end() {
+        for seed in 0..300_u64 {
+            let mut state = seed;
+            let mut random = move |bound: u64| {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) % bound
+            };
+            let mut bench = Bench::new(0);
+            let mut durable = 0;
+            let mut delivered: Vec<(u64, u64)> = Vec::new();
+            let mut opening = Vec::new();
+            let mut current = None;
+            for step in 0..400 {
+                let commands = bench.commands();
+                for command in commands {
+                    match command {
+                        Command::Open(generation) => opening.push(generation),
+                        Command::Close(generation) => {
+                            opening.retain(|other| *other != generation);
+                            if current == Some(generation) {
+                                current = None;
+                            }
+                        }
+                        Command::Trim(position) => assert!(position <= durable),
+                        Command::Send { generation, from } => {
+                            assert!(from < durable);
+                            let end = (from + 1 + random(5)).min(durable);
+                            delivered.push((from, end));
+                            bench
+                                .sender
+                                .on_event(bench.now, Event::Sent { generation, end });
+                        }
+                    }
+                }
+                let calm = step >= 300;
+                match random(if calm { 3 } else { 6 }) {
+                    0 => {
+                        if !calm {
+                            durable += random(10);
+                        }
+                        bench.sender.on_event(bench.now, Event::Durable(durable));
+                    }
+                    1 => {
+                        // Ingest acknowledges the longest run it has without a hole.
+                        let mut held = 0;
+                        let mut runs = delivered.clone();
+                        runs.sort_unstable();
+                        for (from, end) in runs {
+                            assert!(from <= held, "seed {seed}: a hole before {from}");
+                            held = held.max(end);
+                        }
+                        bench.sender.on_event(bench.now, Event::Acknowledged(held));
+                    }
+                    2 => {
+                        if let Some(generation) = opening.pop() {
+                            current = Some(generation);
+                            bench.sender.on_event(bench.now, Event::Up(generation));
+                        }
+                    }
+                    3 => bench.sender.on_event(bench.now, Event::PathDown),
+                    4 => {
+                        if let Some(generation) = current.take() {
+                            bench
+                                .sender
+                                .on_event(bench.now, Event::Lost(generation, 0.5));
+                        }
+                    }
+                    _ => {}
+                }
+                bench.now += Duration::from_millis(random(400));
+            }
+            assert!(bench.sender.is_idle(), "seed {seed}: {:?}", bench.sender);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! How connections to the core come about: through the tunnel, or directly where a test has none.
+
+use std::io;
+
+use http::uri::Authority;
+use service_kit::{
+    grpc::{ChannelError, channel, channel_over},
+    tls::Identity,
+};
+use tokio::sync::broadcast;
+use tonic::transport::Channel;
+use tunnel::{PathSnapshot, Tunnel, TunnelEvent, Urgency};
+
+pub trait Uplink: Send + Sync + 'static {
+    /// A fresh connection to `url`; never one that an earlier call returned.
+    fn channel(&self, url: &str, urgency: Urgency) -> Result<Channel, ChannelError>;
+    fn events(&self) -> broadcast::Receiver<TunnelEvent>;
+    fn paths(&self) -> Vec<PathSnapshot>;
+}
+
+/// Through CONNECT streams of a tunnel; TLS with the device's certificate runs inside, end to end.
+pub struct Through {
+    pub tunnel: Tunnel,
+    pub identity: Identity,
+}
+
+impl Uplink for Through {
+    fn channel(&self, url: &str, urgency: Urgency) -> Result<Channel, ChannelError> {
+        let tunnel = self.tunnel.clone();
+        channel_over(url, Some(&self.identity), move |host, port| {
+            let tunnel = tunnel.clone();
+            async move {
+                let authority: Authority = format!("{host}:{port}")
+                    .parse()
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+                tunnel
+                    .open_tcp(&authority, urgency)
+                    .await
+                    .map_err(io::Error::from)
+            }
+        })
+    }
+
+    fn events(&self) -> broadcast::Receiver<TunnelEvent> {
+        self.tunnel.events()
+    }
+
+    fn paths(&self) -> Vec<PathSnapshot> {
+        self.tunnel.paths()
+    }
+}
+
+/// Over plain TCP without a tunnel, for tests; path events are the test's to send.
+pub struct Direct {
+    pub identity: Option<Identity>,
+    pub events: broadcast::Sender<TunnelEvent>,
+}
+
+impl Uplink for Direct {
+    fn channel(&self, url: &str, _: Urgency) -> Result<Channel, ChannelError> {
+        channel(url, self.identity.as_ref())
+    }
+
+    fn events(&self) -> broadcast::Receiver<TunnelEvent> {
+        self.events.subscribe()
+    }
+
+    fn paths(&self) -> Vec<PathSnapshot> {
+        Vec::new()
+    }
+}
