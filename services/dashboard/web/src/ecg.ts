@@ -19,6 +19,11 @@ export class EcgBuffer {
   #waiting = true;
   periodMs = 4;
 
+  // newestS is the time of the newest reading by the device's clock; 0 before the first.
+  get newestS(): number {
+    return this.#newest < 0 ? 0 : (this.#newest * this.periodMs) / 1000;
+  }
+
   add(startUs: number, periodUs: number, values: readonly number[]): void {
     if (periodUs <= 0) return;
     if (periodUs / 1000 !== this.periodMs) this.clear(periodUs / 1000);

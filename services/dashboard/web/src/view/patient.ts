@@ -97,6 +97,7 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
     });
     setText(state, facts.map((fact) => ` · ${fact}`).join(""));
     rows.forEach((row) => row.values());
+    setAttribute(strip, "data-time", model.ecg.newestS || null);
   };
   const draw = () => {
     values();

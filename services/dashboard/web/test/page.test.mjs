@@ -1,0 +1,212 @@
+// The page in a browser, against a running Braid: BRAID_URL, BRAID_PASSWORD and BRAID_SENSORS of one, or BRAID_BIN, which is
+// started as `braid up` on free ports and an empty directory. BRAID_SCREENSHOT is where the picture for the README goes.
+//
+// Deadlines are for finding that something never happens; how fast it was is printed and not judged.
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { chromium } from "playwright-core";
+
+const DEADLINE = 40_000;
+const ARGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-gpu", "--no-first-run"];
+const PATIENT = "patient-1";
+// Values seen after a cut before it counts as survived.
+const VALUES_AFTER_CUT = 12;
+
+let browser, page, braid, startedAt, address, password, sensors, data;
+const figures = {};
+
+// start runs `braid up` and returns once it has printed where the page is.
+async function start(bin) {
+  data = mkdtempSync(join(tmpdir(), "braid-page-"));
+  startedAt = performance.now();
+  braid = spawn(bin, ["up", "--data", data, "--listen", "127.0.0.1:0", "--sensors", "127.0.0.1:0"], { stdio: ["ignore", "pipe", "pipe"] });
+  let out = "";
+  let errors = "";
+  braid.stderr.on("data", (chunk) => (errors = (errors + chunk).slice(-20_000)));
+  await new Promise((resolve, reject) => {
+    const timer = setTimeout(() => reject(new Error(`braid up printed no address:\n${out}\n${errors}`)), DEADLINE);
+    braid.on("exit", (code) => reject(new Error(`braid up ended with ${code}:\n${out}\n${errors}`)));
+    braid.stdout.on("data", (chunk) => {
+      out += chunk;
+      if (/sign in as admin with \S+/.test(out)) resolve(clearTimeout(timer));
+    });
+  });
+  address = /https?:\/\/\S+\?code=\S+/.exec(out)[0];
+  password = /sign in as admin with (\S+)/.exec(out)[1];
+  sensors = `http://${JSON.parse(readFileSync(join(data, "up.json"), "utf8")).sensors}`;
+}
+
+before(async () => {
+  browser = await chromium.launch({ executablePath: process.env.BRAID_CHROMIUM ?? "/usr/bin/chromium", args: ARGS });
+  const context = await browser.newContext({ viewport: { width: 1440, height: 960 }, colorScheme: "dark" });
+  context.setDefaultTimeout(DEADLINE);
+  page = await context.newPage();
+  const failures = [];
+  page.on("pageerror", (error) => failures.push(error.message));
+  page.failures = failures;
+  await page.goto("about:blank");
+  if (process.env.BRAID_URL) {
+    address = process.env.BRAID_URL;
+    password = process.env.BRAID_PASSWORD;
+    sensors = process.env.BRAID_SENSORS ?? "http://127.0.0.1:8090";
+    startedAt = performance.now();
+  } else {
+    assert.ok(process.env.BRAID_BIN, "set BRAID_BIN to the braid binary, or BRAID_URL and BRAID_PASSWORD");
+    await start(process.env.BRAID_BIN);
+  }
+});
+
+after(async () => {
+  await browser?.close();
+  if (braid && braid.exitCode === null) {
+    braid.removeAllListeners("exit");
+    const ended = new Promise((resolve) => braid.once("exit", resolve));
+    const at = performance.now();
+    braid.kill("SIGINT");
+    const forced = setTimeout(() => braid.kill("SIGKILL"), 15_000);
+    await ended;
+    clearTimeout(forced);
+    figures["end after Ctrl-C, s"] = (performance.now() - at) / 1000;
+  }
+  if (data) rmSync(data, { recursive: true, force: true });
+  for (const [name, value] of Object.entries(figures)) console.log(`# ${name}: ${typeof value === "number" ? value.toFixed(2) : value}`);
+});
+
+const reading = (metric) => page.locator(`.reading[data-metric="${metric}"]`);
+
+// updates waits until a reading's or the strip's time has changed `count` times and returns the longest pause in seconds,
+// the time since the call included.
+function updates(count) {
+  return page.evaluate(
+    ({ count, deadline }) =>
+      new Promise((resolve, reject) => {
+        const watched = [document.querySelector('.reading[data-metric="heart-rate"]'), document.querySelector(".strip")];
+        let last = performance.now();
+        let longest = 0;
+        let seen = 0;
+        const timer = setTimeout(() => reject(new Error(`${seen} of ${count} values in ${deadline} ms`)), deadline);
+        const observer = new MutationObserver(() => {
+          const now = performance.now();
+          longest = Math.max(longest, now - last);
+          last = now;
+          if (++seen < count) return;
+          clearTimeout(timer);
+          observer.disconnect();
+          resolve(longest / 1000);
+        });
+        for (const element of watched) observer.observe(element, { attributeFilter: ["data-time"] });
+      }),
+    { count, deadline: DEADLINE },
+  );
+}
+
+async function select(patient) {
+  await page.locator(`.patient[data-patient="${patient}"]`).click();
+  await page.locator(`.patient[data-patient="${patient}"][aria-current="true"]`).waitFor();
+}
+
+test("nobody sees the ward without signing in", async () => {
+  const origin = new URL(address).origin;
+  const response = await fetch(`${origin}/braid.query.v1.QueryService/ListPatients`, {
+    method: "POST",
+    headers: { "content-type": "application/grpc-web+proto", "x-grpc-web": "1" },
+    body: new Uint8Array(5),
+  });
+  assert.equal(response.status, 401);
+});
+
+test("the page opens and shows a first sample", async () => {
+  await page.goto(address);
+  if (!new URL(address).searchParams.has("code")) {
+    await page.getByLabel("Password").fill(password);
+    await page.getByRole("button", { name: "Sign in" }).click();
+  }
+  await reading("heart-rate").and(page.locator("[data-time]")).waitFor();
+  figures["first sample after start, s"] = (performance.now() - startedAt) / 1000;
+  await page.locator('#connection[data-state="live"]').waitFor();
+  assert.equal(new URL(page.url()).search, "", "the code has left the address bar");
+});
+
+test("a password signs in, a wrong one does not, and the code worked once", async () => {
+  const context = await browser.newContext();
+  context.setDefaultTimeout(DEADLINE);
+  const other = await context.newPage();
+  await other.goto(address);
+  await other.getByLabel("Password").fill("not the password");
+  await other.getByRole("button", { name: "Sign in" }).click();
+  await other.getByText("Name or password is wrong.").waitFor();
+  await other.getByLabel("Password").fill(password);
+  await other.getByRole("button", { name: "Sign in" }).click();
+  await other.locator(".patient").first().waitFor();
+  const cookies = await context.cookies();
+  assert.ok(cookies.length > 0 && cookies.every((cookie) => cookie.httpOnly && cookie.sameSite === "Strict"));
+  await other.getByRole("button", { name: "Sign out" }).click();
+  await other.getByLabel("Password").waitFor();
+  await context.close();
+});
+
+test("values move", async () => {
+  await select(PATIENT);
+  figures["longest pause undisturbed, s"] = await updates(VALUES_AFTER_CUT);
+  assert.match(await reading("heart-rate").locator(".value").textContent(), /^\d+$/);
+  await page.locator(".patient .score").first().waitFor();
+  const drawn = await page.locator(".strip canvas").evaluate((canvas) => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    let coloured = 0;
+    for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 0) coloured++;
+    return coloured;
+  });
+  assert.ok(drawn > 100, "the strip is drawn");
+});
+
+for (const path of ["wifi", "lte"]) {
+  test(`${path} is cut on the page and the values keep moving`, async () => {
+    const card = page.locator(`.path[data-path="${path}"]`);
+    await card.locator('.pill[data-state="up"], .pill[data-state="standby"]').waitFor();
+    const moving = updates(VALUES_AFTER_CUT);
+    await card.getByRole("button", { name: /^Cut/ }).click();
+    await card.locator('.pill[data-state="cut"]').waitFor();
+    // The pauses from before the cut until well after it.
+    figures[`longest pause when ${path} is cut, s`] = Math.max(await moving, await updates(VALUES_AFTER_CUT));
+    await card.getByRole("button", { name: /^Restore/ }).click();
+    await card.locator('.pill[data-state="up"], .pill[data-state="standby"]').waitFor();
+  });
+}
+
+test("an alert appears and is acknowledged", async () => {
+  const line = JSON.stringify({ device: "guest-sensor", metric: "systolic-pressure", value: 70 });
+  const postedAt = performance.now();
+  const response = await fetch(`${sensors}/v1/samples`, { method: "POST", body: `${line}\n` });
+  assert.equal(response.status, 200, await response.text());
+  const alert = page.locator('.alert[data-priority="high"]', { hasText: "Guest" }).first();
+  await alert.waitFor();
+  figures["alert on the page after its sample, s"] = (performance.now() - postedAt) / 1000;
+  await alert.getByLabel("Note").fill("measured again, cuff had slipped");
+  await alert.getByRole("button", { name: "Acknowledge" }).click();
+  const acknowledged = page.locator('.alert:is([data-state="acknowledged"], [data-state="resolved"])', { hasText: "cuff had slipped" });
+  await acknowledged.first().waitFor({ state: "attached" });
+  assert.match(await acknowledged.first().textContent(), /admin: “measured again/);
+});
+
+test("the page works by keyboard and at the width of a phone", async () => {
+  const cards = page.locator(".patient");
+  await cards.first().focus();
+  await page.keyboard.press("ArrowDown");
+  await page.keyboard.press("Enter");
+  await page.locator('.patient[aria-current="true"]:focus').waitFor();
+  await page.setViewportSize({ width: 390, height: 844 });
+  const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  assert.equal(overflow, 0, "nothing sticks out sideways");
+  await page.setViewportSize({ width: 1440, height: 960 });
+});
+
+test("no script failed on the way", async () => {
+  await select(PATIENT);
+  await updates(VALUES_AFTER_CUT);
+  if (process.env.BRAID_SCREENSHOT) await page.screenshot({ path: process.env.BRAID_SCREENSHOT });
+  assert.deepEqual(page.failures, []);
+});

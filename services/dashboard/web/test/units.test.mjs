@@ -1,0 +1,100 @@
+// The page's own logic, without a browser: holes in a series, and the even sweep over uneven arrivals.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { createServer } from "vite";
+
+let vite, Series, EcgBuffer;
+before(async () => {
+  const root = fileURLToPath(new URL("..", import.meta.url));
+  vite = await createServer({ root, configFile: false, logLevel: "error", server: { middlewareMode: true, ws: false, watch: null }, optimizeDeps: { noDiscovery: true } });
+  ({ Series } = await vite.ssrLoadModule("/src/series.ts"));
+  ({ EcgBuffer } = await vite.ssrLoadModule("/src/ecg.ts"));
+});
+after(() => vite.close());
+
+// A seeded generator (mulberry32), so that a failure comes again.
+function random(seed) {
+  return () => {
+    seed = (seed + 0x6d2b79f5) | 0;
+    let t = Math.imul(seed ^ (seed >>> 15), 1 | seed);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
+  };
+}
+
+test("a series is the same whatever the order of arrival", () => {
+  for (let seed = 1; seed <= 50; seed++) {
+    const next = random(seed);
+    const readings = Array.from({ length: 60 }, (_, i) => [1000 + i, i]);
+    const arrivals = [...readings, ...readings.filter(() => next() < 0.3)].map((r) => [next(), r]).sort((a, b) => a[0] - b[0]);
+    const series = new Series();
+    for (const [, [time, value]] of arrivals) series.add(time, value);
+    const { times, values, holes } = series.window(1000, 1059);
+    assert.deepEqual(times, readings.map(([time]) => time), `seed ${seed}`);
+    assert.deepEqual(values, readings.map(([, value]) => value), `seed ${seed}`);
+    assert.deepEqual(holes, []);
+  }
+});
+
+test("silence is a hole, in the middle and at the end", () => {
+  const series = new Series();
+  for (let t = 0; t < 20; t++) series.add(t, t);
+  for (let t = 40; t < 60; t++) series.add(t, t);
+  const { values, holes } = series.window(0, 70);
+  assert.deepEqual(holes, [
+    { fromS: 19, toS: 40, dropped: false },
+    { fromS: 59, toS: 70, dropped: false },
+  ]);
+  assert.equal(values.filter((value) => value === null).length, 1, "the line breaks once");
+});
+
+test("a slow stream has no holes between its readings", () => {
+  const series = new Series();
+  for (let t = 0; t <= 3600; t += 300) series.add(t, 120);
+  assert.deepEqual(series.window(0, 3700).holes, []);
+});
+
+test("the sweep shows every reading once and in order, however chunks arrive", () => {
+  for (let seed = 1; seed <= 30; seed++) {
+    const next = random(seed);
+    const buffer = new EcgBuffer();
+    const chunk = 125;
+    const start = 1_700_000_000_000_000;
+    // Chunks of 500 ms that arrive up to 400 ms late, some twice, neighbours sometimes swapped.
+    const arrivals = [];
+    for (let i = 0; i < 60; i++) {
+      const at = (i + 1) * 500 + next() * 400;
+      arrivals.push([at, i]);
+      if (next() < 0.2) arrivals.push([at + 100, i]);
+    }
+    arrivals.sort((a, b) => a[0] - b[0]);
+    const shown = [];
+    let holes = 0;
+    for (let now = 0; now < 31_000; now += 33) {
+      while (arrivals.length > 0 && arrivals[0][0] <= now) {
+        const [, i] = arrivals.shift();
+        buffer.add(start + i * chunk * 4000, 4000, Array.from({ length: chunk }, (_, k) => i * chunk + k + 1));
+      }
+      buffer.advance(33, (_, value) => (value === null ? holes++ : shown.push(value)));
+    }
+    assert.ok(shown.length > 60 * chunk - 1_000, `seed ${seed}: ${shown.length} shown`);
+    for (let i = 1; i < shown.length; i++) assert.ok(shown[i] > shown[i - 1], `seed ${seed}: ${shown[i]} after ${shown[i - 1]}`);
+    const first = shown[0];
+    const last = shown.at(-1);
+    assert.ok(last - first + 1 - shown.length <= 0, `seed ${seed}: readings were skipped`);
+    assert.ok(holes < 500, `seed ${seed}: ${holes} holes at the start`);
+  }
+});
+
+test("a lost chunk is a hole and not a jump", () => {
+  const buffer = new EcgBuffer();
+  const start = 1_700_000_000_000_000;
+  const seen = [];
+  for (let i = 0, now = 0; i < 20; i++) {
+    if (i !== 10) buffer.add(start + i * 500_000, 4000, new Array(125).fill(1));
+    for (; now < (i + 1) * 500; now += 25) buffer.advance(25, (_, value) => seen.push(value));
+  }
+  const body = seen.slice(seen.indexOf(1));
+  assert.equal(body.filter((value) => value === null).length, 125);
+});
