@@ -4,10 +4,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::experiments::{self, Findings};
 use crate::figures::{Figure, table};
 use crate::host::Mechanisms;
 use crate::identity::{Identity, IdentityError};
-use crate::pals::{self, Case, Reading, Setting};
 use crate::report::RunReport;
 use crate::runner::Runner;
 use crate::scenario::{Controller, Direction, Scenario, ScenarioError};
@@ -19,6 +19,20 @@ pub enum LabCommand {
     Pals(Options),
     /// PALS: regional capacities.
     Regional(Options),
+    /// Downloads over LTE drives, synthetic and recorded.
+    Lte(Options),
+    /// The figure of a link that comes and goes.
+    Figure6(Options),
+    /// The profiles of the closest open project.
+    Rival(Options),
+    /// Fairness, added delay and a falling rate at one bottleneck.
+    Bottleneck(Options),
+    /// All of these.
+    Targets(Options),
+    /// Each experiment with each controller.
+    Controllers(Options),
+    /// What each mechanism is worth: PALS with one of them switched off.
+    Mechanisms(Options),
     /// One scenario from a TOML file.
     Run(RunOptions),
 }
@@ -83,13 +97,20 @@ impl LabCommand {
     pub fn run(self) -> Result<ExitCode, LabError> {
         let runner = Runner::new(Identity::new()?, true);
         match self {
-            Self::Pals(options) => {
-                let (figures, reports) = run_pals(&runner, &options)?;
-                finish(&options, &figures, &reports)
+            Self::Pals(options) => finish(&options, experiments::pals(&runner, &options)?),
+            Self::Regional(options) => finish(&options, experiments::regional(&runner, &options)?),
+            Self::Lte(options) => finish(&options, experiments::lte(&runner, &options)?),
+            Self::Figure6(options) => finish(&options, experiments::figure6(&runner, &options)?),
+            Self::Rival(options) => finish(&options, experiments::rival(&runner, &options)?),
+            Self::Bottleneck(options) => {
+                finish(&options, experiments::bottleneck(&runner, &options)?)
             }
-            Self::Regional(options) => {
-                let (figures, reports) = run_regional(&runner, &options)?;
-                finish(&options, &figures, &reports)
+            Self::Targets(options) => finish(&options, experiments::all(&runner, &options)?),
+            Self::Controllers(options) => {
+                finish(&options, experiments::controllers(&runner, &options)?)
+            }
+            Self::Mechanisms(options) => {
+                finish(&options, experiments::mechanisms(&runner, &options)?)
             }
             Self::Run(options) => {
                 let text = std::fs::read_to_string(&options.file).map_err(|source| {
@@ -115,85 +136,16 @@ impl LabCommand {
     }
 }
 
-type Outcome = Result<(Vec<Figure>, Vec<RunReport>), LabError>;
-
-impl Options {
-    fn wants(&self, prefix: &str) -> bool {
-        self.only
-            .as_ref()
-            .is_none_or(|only| only.starts_with(prefix) || prefix.starts_with(only.as_str()))
-    }
-
-    fn directions(&self) -> Vec<(Direction, &'static str)> {
-        [(Direction::Upload, ""), (Direction::Download, ".download")]
-            .into_iter()
-            .filter(|(direction, _)| self.direction.is_none_or(|only| only == *direction))
-            .collect()
-    }
-}
-
-fn run_pals(runner: &Runner, options: &Options) -> Outcome {
-    let mut figures = Vec::new();
-    let mut reports = Vec::new();
-    for (direction, suffix) in options.directions() {
-        let prefix = format!("pals{suffix}");
-        for case in [Case::NoLoss, Case::Loss, Case::Handover, Case::Vitals] {
-            if !options.wants(&format!("{prefix}.{}", pals::section_of(case)))
-                || (case == Case::Vitals && direction == Direction::Download)
-            {
-                continue;
-            }
-            let setting = Setting {
-                seed: options.seed,
-                scenarios: options.scenarios.unwrap_or(100),
-                controller: options.controller,
-                direction,
-                reading: Reading::RoundTrip,
-            };
-            let runs = pals::run(runner, case, setting, Mechanisms::default())?;
-            figures.extend(pals::figures(case, &prefix, &runs));
-            reports.extend(runs);
-        }
-    }
-    Ok((figures, reports))
-}
-
-fn run_regional(runner: &Runner, options: &Options) -> Outcome {
-    let mut figures = Vec::new();
-    let mut reports = Vec::new();
-    for (direction, suffix) in options.directions() {
-        if options.wants(&format!("regional{suffix}")) {
-            let repetitions = options.scenarios.unwrap_or(50);
-            let prefix = format!("regional{suffix}");
-            let (more, runs) = pals::regional(
-                runner,
-                &prefix,
-                options.seed,
-                repetitions,
-                options.controller,
-                direction,
-            )?;
-            figures.extend(more);
-            reports.extend(runs);
-        }
-    }
-    Ok((figures, reports))
-}
-
-fn finish(
-    options: &Options,
-    figures: &[Figure],
-    reports: &[RunReport],
-) -> Result<ExitCode, LabError> {
+fn finish(options: &Options, outcome: Findings) -> Result<ExitCode, LabError> {
     let chosen = |figure: &&Figure| {
         options
             .only
             .as_ref()
             .is_none_or(|only| figure.id.starts_with(only.as_str()))
     };
-    let figures: Vec<Figure> = figures.iter().filter(chosen).cloned().collect();
+    let figures: Vec<Figure> = outcome.figures.iter().filter(chosen).cloned().collect();
     if let Some(file) = &options.csv {
-        write_csv(file, reports).map_err(|source| LabError::Write {
+        write_csv(file, &outcome.reports).map_err(|source| LabError::Write {
             file: file.clone(),
             source,
         })?;

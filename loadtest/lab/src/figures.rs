@@ -82,6 +82,26 @@ impl Figure {
     }
 }
 
+impl Figure {
+    /// The same measurement with nothing asked of it.
+    pub fn without_target(self) -> Self {
+        Self {
+            target: None,
+            met: true,
+            goal: Goal::Shown,
+            ..self
+        }
+    }
+
+    /// The same figure of a named variant.
+    pub fn prefixed(self, name: &str) -> Self {
+        Self {
+            id: format!("{name}.{}", self.id),
+            ..self
+        }
+    }
+}
+
 /// The rows as people read them.
 pub fn table(figures: &[Figure]) -> String {
     let width = figures

@@ -65,6 +65,8 @@ pub enum HostError {
     Traffic(#[from] TrafficError),
     #[error("the handshake could not start")]
     Connect,
+    #[error("time stands still at {0:?}: {1}")]
+    Standstill(Duration, &'static str),
 }
 
 /// Which mechanisms are in use; all but for the table of what each one is worth.
@@ -184,6 +186,22 @@ impl Host {
                 multipath::Event::LinkDown { interface: id }
             };
             steering.on_event(at, event);
+        }
+    }
+
+    /// Who asks to be called at the next deadline.
+    pub fn who_is_due(&mut self, now: Duration) -> &'static str {
+        let due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
+        let start = self.start;
+        let timer = self.conn.as_mut().and_then(|(_, conn)| conn.poll_timeout());
+        if due(timer.map(|at| at.saturating_duration_since(start))) {
+            "the library's timer"
+        } else if due(self.application.next_deadline()) {
+            "the application"
+        } else if due(self.next_deadline()) {
+            "the steering's deadline"
+        } else {
+            "nobody"
         }
     }
 

@@ -1,11 +1,17 @@
 //! The laboratory: the transport's two ends over simulated links in virtual time, and the experiments that Braid is measured by.
 
+pub mod bottleneck;
 mod command;
+pub mod drive;
+pub mod experiments;
+pub mod figure6;
 pub mod figures;
 mod host;
 mod identity;
+pub mod lte;
 pub mod pals;
 pub mod report;
+pub mod rival;
 mod runner;
 pub mod scenario;
 mod traffic;

@@ -82,6 +82,7 @@ fn scenario(case: Case, setting: Setting, index: u32) -> Scenario {
     };
     let name = format!("pals.{}.{index}", name_of(case));
     Scenario {
+        competitors: Vec::new(),
         name,
         seed,
         direction: setting.direction,
@@ -272,6 +273,7 @@ pub fn regional(
         let id = format!("{prefix}.{region}.{case}");
         let scenarios: Vec<Scenario> = (0..repetitions)
             .map(|repetition| Scenario {
+                competitors: Vec::new(),
                 name: format!("{id}.{repetition}"),
                 seed: derive_seed(seed, 2000 + u64::from(repetition)),
                 direction,

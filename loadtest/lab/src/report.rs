@@ -74,6 +74,15 @@ pub struct LinkReport {
     pub bins: Vec<u64>,
 }
 
+/// What a connection beside the measured one received.
+#[derive(Debug, Clone, Serialize)]
+pub struct CompetitorReport {
+    pub controller: &'static str,
+    pub delivered_bytes: u64,
+    #[serde(skip)]
+    pub timeline: Timeline,
+}
+
 /// One run.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunReport {
@@ -99,6 +108,7 @@ pub struct RunReport {
     pub vitals_ms_p99: Option<f64>,
     pub vitals_lost: u64,
     pub links: Vec<LinkReport>,
+    pub competitors: Vec<CompetitorReport>,
     pub paths_opened: u32,
     pub paths_closed: u32,
     pub packets: u64,

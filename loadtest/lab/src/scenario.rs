@@ -66,12 +66,39 @@ pub struct Scenario {
     /// Small urgent messages from client to server beside the transfer.
     #[serde(default)]
     pub vitals: Option<Vitals>,
+    /// Further connections that do the same transfer over the same links at the same time.
+    #[serde(default)]
+    pub competitors: Vec<Controller>,
     /// Virtual time after which the run counts as not completed.
     pub limit_s: f64,
     pub interfaces: Vec<Interface>,
 }
 
 impl Scenario {
+    /// One stream, nothing beside it.
+    pub fn transfer(
+        name: impl Into<String>,
+        seed: u64,
+        direction: Direction,
+        bytes: u64,
+        controller: Controller,
+        limit_s: f64,
+        interfaces: Vec<Interface>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            seed,
+            direction,
+            bytes,
+            streams: 1,
+            controller,
+            vitals: None,
+            competitors: Vec::new(),
+            limit_s,
+            interfaces,
+        }
+    }
+
     fn default_direction() -> Direction {
         Direction::Upload
     }

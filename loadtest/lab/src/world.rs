@@ -13,7 +13,7 @@ use testkit::link::{Link, Rate, Verdict};
 
 use crate::host::{Host, HostError, Mechanisms, Outgoing};
 use crate::identity::Identity;
-use crate::report::{BIN, LinkReport, RunReport, percentile, sorted};
+use crate::report::{BIN, CompetitorReport, LinkReport, RunReport, percentile, sorted};
 use crate::scenario::{Direction, IP_UDP_HEADER_BYTES, Scenario, ScenarioError};
 
 /// Turns at one and the same time after which the run is given up as a live-lock.
@@ -68,10 +68,15 @@ struct World {
     under_way: BinaryHeap<Reverse<Arrival>>,
     /// By interface; to the server, to the client.
     wires: Vec<[Wire; 2]>,
-    hosts: [Host; 2],
+    /// Client and server of each connection in turn; the first pair is the measured one.
+    hosts: Vec<Host>,
     /// Changes that the client is told: time, interface, up.
     announcements: Vec<(Duration, usize, bool)>,
     packets: u64,
+}
+
+fn is_client(host: usize) -> bool {
+    host % 2 == CLIENT
 }
 
 /// Runs a scenario to its end.
@@ -129,20 +134,25 @@ impl World {
         }
         announcements.sort();
         announcements.reverse();
-        let host = |client, index| {
-            Host::new(
-                client,
-                scenario,
-                identity,
-                mechanisms,
-                start,
-                derive_seed(scenario.seed, index),
-            )
-        };
-        let mut hosts = [host(true, 0), host(false, 1)];
-        for (index, wires) in wires.iter().enumerate() {
-            let up = wires[0].link.is_up(Duration::ZERO) || !scenario.interfaces[index].announced;
-            hosts[CLIENT].add_interface(Duration::ZERO, index, up);
+        let mut hosts = Vec::new();
+        for (pair, controller) in std::iter::once(&scenario.controller)
+            .chain(&scenario.competitors)
+            .enumerate()
+        {
+            let mut own = scenario.clone();
+            own.controller = *controller;
+            for side in [CLIENT, SERVER] {
+                let seed = derive_seed(scenario.seed, (pair * 1000 + side) as u64);
+                let mut host = Host::new(side == CLIENT, &own, identity, mechanisms, start, seed);
+                if side == CLIENT {
+                    for (index, wires) in wires.iter().enumerate() {
+                        let up = wires[0].link.is_up(Duration::ZERO)
+                            || !scenario.interfaces[index].announced;
+                        host.add_interface(Duration::ZERO, index, up);
+                    }
+                }
+                hosts.push(host);
+            }
         }
         Ok(Self {
             now: Duration::ZERO,
@@ -162,29 +172,30 @@ impl World {
             Direction::Download => CLIENT,
         };
         let mut out = Vec::new();
-        let mut touched = [true, false];
+        let mut touched: Vec<bool> = (0..self.hosts.len()).map(is_client).collect();
+        let mut timers: Vec<Option<Duration>> = vec![None; self.hosts.len()];
         let mut turns_at_once = 0;
         loop {
-            for host in [CLIENT, SERVER] {
+            for host in 0..self.hosts.len() {
                 if touched[host] {
-                    self.hosts[host].turn(self.now, &mut out)?;
+                    let outcome = self.hosts[host].turn(self.now, &mut out);
                     self.transmit(host, &mut out);
+                    timers[host] = self.hosts[host].next_deadline();
+                    if host <= SERVER {
+                        outcome?;
+                    } else if outcome.is_err() {
+                        // A competitor that broke no longer competes.
+                        timers[host] = None;
+                    }
                 }
             }
             if self.hosts[receiver].application.is_complete() {
                 return Ok(());
             }
             let arrival = self.under_way.peek().map(|Reverse(arrival)| arrival.at);
-            let timers = [
-                self.hosts[CLIENT].next_deadline(),
-                self.hosts[SERVER].next_deadline(),
-            ];
             let announced = self.announcements.last().map(|change| change.0);
-            let Some(next) = [arrival, timers[CLIENT], timers[SERVER], announced]
-                .into_iter()
-                .flatten()
-                .min()
-            else {
+            let timer = timers.iter().flatten().min().copied();
+            let Some(next) = [arrival, timer, announced].into_iter().flatten().min() else {
                 return Ok(());
             };
             if next > limit {
@@ -196,18 +207,27 @@ impl World {
             } else {
                 turns_at_once += 1;
                 if turns_at_once > TURNS_AT_ONCE_MAX {
-                    return Ok(());
+                    let late = timers
+                        .iter()
+                        .position(|timer| timer.is_some_and(|at| at <= self.now));
+                    let who = late.map_or("nobody", |host| self.hosts[host].who_is_due(self.now));
+                    return Err(HostError::Standstill(self.now, who));
                 }
             }
-            touched = timers.map(|timer| timer.is_some_and(|at| at <= self.now));
+            for (touched, timer) in touched.iter_mut().zip(&timers) {
+                *touched = timer.is_some_and(|at| at <= self.now);
+            }
             while self
                 .announcements
                 .last()
                 .is_some_and(|change| change.0 <= self.now)
             {
-                if let Some((_, interface, up)) = self.announcements.pop() {
-                    self.hosts[CLIENT].link_changed(self.now, interface, up);
-                    touched[CLIENT] = true;
+                let Some((_, interface, up)) = self.announcements.pop() else {
+                    break;
+                };
+                for host in (0..self.hosts.len()).filter(|&host| is_client(host)) {
+                    self.hosts[host].link_changed(self.now, interface, up);
+                    touched[host] = true;
                 }
             }
             while self
@@ -232,7 +252,11 @@ impl World {
 
     fn transmit(&mut self, from: usize, out: &mut Vec<Outgoing>) {
         for Outgoing { interface, payload } in out.drain(..) {
-            let Some(wire) = self.wires.get_mut(interface).map(|wires| &mut wires[from]) else {
+            let Some(wire) = self
+                .wires
+                .get_mut(interface)
+                .map(|wires| &mut wires[from % 2])
+            else {
                 continue;
             };
             self.packets += 1;
@@ -254,7 +278,7 @@ impl World {
             self.under_way.push(Reverse(Arrival {
                 at,
                 order: self.order,
-                to: 1 - from,
+                to: from ^ 1,
                 interface,
                 payload,
             }));
@@ -308,6 +332,22 @@ impl World {
             .map(|change| change.0)
             .reduce(f64::min);
         let first_cut = first_cut.map(Duration::from_secs_f64);
+        let competitors = scenario
+            .competitors
+            .iter()
+            .enumerate()
+            .map(|(index, controller)| {
+                let timeline = std::mem::take(
+                    &mut self.hosts[(index + 1) * 2 + receiver].application.timeline,
+                );
+                let delivered_bytes = timeline.bins.iter().sum();
+                CompetitorReport {
+                    controller: controller.name(),
+                    delivered_bytes,
+                    timeline,
+                }
+            })
+            .collect();
         let server = &self.hosts[SERVER].application;
         let delays = server.vitals_delays();
         let vitals_ms = sorted(delays.iter().map(|delay| delay.1.as_secs_f64() * 1e3));
@@ -350,6 +390,7 @@ impl World {
                 .zip(&scenario.interfaces)
                 .map(|(wires, interface)| wires[side].report(&interface.name))
                 .collect(),
+            competitors,
             paths_opened: self.hosts[CLIENT].paths_opened,
             paths_closed: self.hosts[CLIENT].paths_closed,
             packets: self.packets,

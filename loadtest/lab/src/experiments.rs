@@ -1,0 +1,273 @@
+//! Which experiments answer which flags: directions, cases, and what `--only` leaves out.
+
+use std::path::Path;
+
+use crate::command::Options;
+use crate::drive::Environment;
+use crate::figures::Figure;
+use crate::host::Mechanisms;
+use crate::pals::{Case, Reading, Setting};
+use crate::report::RunReport;
+use crate::runner::Runner;
+use crate::scenario::{Controller, Direction, ScenarioError};
+use crate::{
+    bottleneck as at_bottleneck, figure6 as of_figure6, lte as of_lte, pals as of_pals,
+    rival as of_rival,
+};
+
+/// Scenarios of a PALS figure when not said otherwise.
+const PALS_SCENARIOS: u32 = 100;
+const REGIONAL_REPETITIONS: u32 = 50;
+/// The table of controllers is for comparison: fewer runs do.
+const COMPARED_SCENARIOS: u32 = 20;
+
+/// Figures and the runs behind them.
+#[derive(Debug, Default)]
+pub struct Findings {
+    pub figures: Vec<Figure>,
+    pub reports: Vec<RunReport>,
+}
+
+impl Findings {
+    fn add(&mut self, (figures, reports): (Vec<Figure>, Vec<RunReport>)) {
+        self.figures.extend(figures);
+        self.reports.extend(reports);
+    }
+}
+
+type Outcome = Result<Findings, ScenarioError>;
+
+impl Options {
+    fn wants(&self, prefix: &str) -> bool {
+        let related = |only: &String| only.starts_with(prefix) || prefix.starts_with(only.as_str());
+        self.only.as_ref().is_none_or(related)
+    }
+
+    /// The directions asked for, with what the ids of their figures carry.
+    fn directions(&self) -> impl Iterator<Item = (Direction, &'static str)> {
+        let only = self.direction;
+        [(Direction::Upload, ""), (Direction::Download, ".download")]
+            .into_iter()
+            .filter(move |(direction, _)| only.is_none_or(|only| only == *direction))
+    }
+}
+
+pub fn pals(runner: &Runner, options: &Options) -> Outcome {
+    let mut findings = Findings::default();
+    for (direction, suffix) in options.directions() {
+        for (reading, name) in [
+            (Reading::RoundTrip, "pals"),
+            (Reading::OneWay, "pals_one_way"),
+        ] {
+            let prefix = format!("{name}{suffix}");
+            for case in [Case::NoLoss, Case::Loss, Case::Handover, Case::Vitals] {
+                // Vitals go up only.
+                let moot = case == Case::Vitals && direction == Direction::Download;
+                if moot || !options.wants(&format!("{prefix}.{}", of_pals::section_of(case))) {
+                    continue;
+                }
+                let setting = Setting {
+                    seed: options.seed,
+                    scenarios: options.scenarios.unwrap_or(PALS_SCENARIOS),
+                    controller: options.controller,
+                    direction,
+                    reading,
+                };
+                let runs = of_pals::run(runner, case, setting, Mechanisms::default())?;
+                let figures = of_pals::figures(case, &prefix, &runs).into_iter();
+                // The targets are those of the first reading.
+                let figures = figures.map(|figure| {
+                    if reading == Reading::OneWay {
+                        figure.without_target()
+                    } else {
+                        figure
+                    }
+                });
+                findings.add((figures.collect(), runs));
+            }
+        }
+    }
+    Ok(findings)
+}
+
+pub fn regional(runner: &Runner, options: &Options) -> Outcome {
+    let repetitions = options.scenarios.unwrap_or(REGIONAL_REPETITIONS);
+    each_direction(options, "regional", |prefix, direction| {
+        of_pals::regional(
+            runner,
+            prefix,
+            options.seed,
+            repetitions,
+            options.controller,
+            direction,
+        )
+    })
+}
+
+pub fn lte(runner: &Runner, options: &Options) -> Outcome {
+    let mut findings = Findings::default();
+    for (direction, suffix) in options.directions() {
+        // The paper downloads.
+        let prefix = if suffix.is_empty() {
+            "lte.upload"
+        } else {
+            "lte"
+        };
+        let (seed, points, controller) = (options.seed, options.scenarios, options.controller);
+        for environment in [Environment::Residential, Environment::Road] {
+            if options.wants(&format!("{prefix}.{}.", environment.name())) {
+                findings.add(of_lte::run(
+                    runner,
+                    prefix,
+                    environment,
+                    seed,
+                    points,
+                    controller,
+                    direction,
+                )?);
+            }
+        }
+        if options.wants(&format!("{prefix}.recorded")) {
+            let folder = options
+                .traces
+                .as_deref()
+                .filter(|folder| has_traces(folder));
+            match folder {
+                Some(folder) => findings.add(of_lte::run_recorded(
+                    runner, prefix, folder, seed, points, controller, direction,
+                )?),
+                None => eprintln!(
+                    "{prefix}.recorded skipped: no recorded traces, give their directory by --traces"
+                ),
+            }
+        }
+    }
+    if options.wants("lte.") {
+        findings
+            .figures
+            .extend(of_lte::statistics("lte", options.seed));
+    }
+    Ok(findings)
+}
+
+fn has_traces(folder: &Path) -> bool {
+    of_lte::RECORDED
+        .iter()
+        .any(|name| folder.join(format!("{name}.down")).exists())
+}
+
+pub fn figure6(runner: &Runner, options: &Options) -> Outcome {
+    each_direction(options, "figure6", |prefix, direction| {
+        of_figure6::run(runner, prefix, options.seed, options.controller, direction)
+    })
+}
+
+pub fn rival(runner: &Runner, options: &Options) -> Outcome {
+    each_direction(options, "rival", |prefix, direction| {
+        of_rival::run(runner, prefix, options.seed, options.controller, direction)
+    })
+}
+
+pub fn bottleneck(runner: &Runner, options: &Options) -> Outcome {
+    each_direction(options, "bottleneck", |prefix, direction| {
+        at_bottleneck::run(runner, prefix, options.seed, options.controller, direction)
+    })
+}
+
+/// Everything that has a target.
+pub fn all(runner: &Runner, options: &Options) -> Outcome {
+    let mut findings = Findings::default();
+    for experiment in [pals, regional, lte, figure6, rival, bottleneck] {
+        let more = experiment(runner, options)?;
+        findings.add((more.figures, more.reports));
+    }
+    Ok(findings)
+}
+
+/// The table of controllers: the same experiments, one row per controller, nothing to be met.
+pub fn controllers(runner: &Runner, options: &Options) -> Outcome {
+    let mut findings = Findings::default();
+    for controller in Controller::ALL {
+        let mut own = options.clone();
+        own.controller = controller;
+        own.scenarios = options.scenarios.or(Some(COMPARED_SCENARIOS));
+        // The ids of the rows are prefixed, so the filter is applied to the whole.
+        own.only = None;
+        for experiment in [pals, regional, lte, figure6, rival] {
+            let more = experiment(runner, &own)?;
+            let figures = more
+                .figures
+                .into_iter()
+                .filter(|figure| !figure.id.starts_with("pals_one_way"));
+            let figures = figures.filter(|figure| figure.target.is_some());
+            let figures = figures.map(|figure| figure.prefixed(controller.name()).without_target());
+            findings.add((figures.collect(), more.reports));
+        }
+    }
+    Ok(findings)
+}
+
+/// PALS with loss and with the handover, each mechanism in turn switched off.
+pub fn mechanisms(runner: &Runner, options: &Options) -> Outcome {
+    let all = Mechanisms::default();
+    let variants = [
+        ("all", all),
+        (
+            "without_acknowledgement_steering",
+            Mechanisms {
+                steer_acknowledgements: false,
+                ..all
+            },
+        ),
+        (
+            "without_startup_floor",
+            Mechanisms {
+                startup_floor: false,
+                ..all
+            },
+        ),
+        (
+            "without_liveness",
+            Mechanisms {
+                liveness: false,
+                ..all
+            },
+        ),
+    ];
+    let mut findings = Findings::default();
+    for (name, mechanisms) in variants {
+        for case in [Case::NoLoss, Case::Loss, Case::Handover] {
+            let setting = Setting {
+                seed: options.seed,
+                scenarios: options.scenarios.unwrap_or(COMPARED_SCENARIOS),
+                controller: Controller::Ours,
+                direction: options.direction.unwrap_or(Direction::Upload),
+                reading: Reading::RoundTrip,
+            };
+            let runs = of_pals::run(runner, case, setting, mechanisms)?;
+            let figures = of_pals::figures(case, "pals", &runs).into_iter();
+            findings.add((
+                figures
+                    .map(|figure| figure.prefixed(name).without_target())
+                    .collect(),
+                runs,
+            ));
+        }
+    }
+    Ok(findings)
+}
+
+fn each_direction(
+    options: &Options,
+    name: &str,
+    run: impl Fn(&str, Direction) -> Result<(Vec<Figure>, Vec<RunReport>), ScenarioError>,
+) -> Outcome {
+    let mut findings = Findings::default();
+    for (direction, suffix) in options.directions() {
+        let prefix = format!("{name}{suffix}");
+        if options.wants(&prefix) {
+            findings.add(run(&prefix, direction)?);
+        }
+    }
+    Ok(findings)
+}

@@ -1,0 +1,213 @@
+//! The profiles on which the closest open project reports itself (EXPERIMENTS.md, section 6).
+//!
+//! Efficiencies are of what headers leave of the capacity (1436 of 1500 bytes), from stream open. Latencies are read as round trips.
+
+use std::time::Duration;
+
+use crate::figures::Figure;
+use crate::host::Mechanisms;
+use crate::report::{BIN, RunReport, mbit_within};
+use crate::runner::Runner;
+use crate::scenario::{Controller, Direction, Interface, Scenario, ScenarioError};
+use crate::world::derive_seed;
+
+/// Goodput that a full-size packet leaves of the link's bytes.
+const HEADER_SHARE: f64 = 0.958;
+/// Length of a transfer at full capacity.
+const TRANSFER_S: f64 = 10.0;
+const FLOWS: u32 = 8;
+const CUT_S: f64 = 4.0;
+const RESTORE_S: f64 = 9.0;
+const CUT_END_S: f64 = 14.0;
+/// Share of a restored link's rate that counts as traffic.
+const RESTORED_SHARE: f64 = 0.1;
+
+struct Profile {
+    name: &'static str,
+    /// Mbit/s and round trip in ms.
+    links: [(f64, f64); 2],
+    /// What the rival reached with one flow, percent of the capacity.
+    rival: f64,
+    /// Percent of the header limit.
+    target: f64,
+}
+
+const PROFILES: [Profile; 3] = [
+    Profile {
+        name: "symmetric",
+        links: [(100.0, 25.0), (100.0, 25.0)],
+        rival: 93.0,
+        target: 95.0,
+    },
+    Profile {
+        name: "asymmetric",
+        links: [(300.0, 10.0), (80.0, 30.0)],
+        rival: 67.0,
+        target: 90.0,
+    },
+    Profile {
+        name: "near",
+        links: [(50.0, 1.0), (30.0, 1.0)],
+        rival: 93.0,
+        target: 90.0,
+    },
+];
+
+fn scenario(
+    profile: &Profile,
+    links: &[usize],
+    flows: u32,
+    seed: u64,
+    controller: Controller,
+    direction: Direction,
+) -> Scenario {
+    let capacity: f64 = links.iter().map(|&link| profile.links[link].0).sum();
+    Scenario {
+        name: format!("rival.{}.{}x{flows}", profile.name, links.len()),
+        seed,
+        direction,
+        bytes: (capacity * 1e6 / 8.0 * TRANSFER_S) as u64,
+        streams: flows,
+        controller,
+        vitals: None,
+        competitors: Vec::new(),
+        limit_s: TRANSFER_S * 10.0,
+        interfaces: links
+            .iter()
+            .map(|&link| {
+                Interface::symmetric(
+                    ["first", "second"][link],
+                    profile.links[link].0,
+                    profile.links[link].1,
+                    0.0,
+                )
+            })
+            .collect(),
+    }
+}
+
+pub fn run(
+    runner: &Runner,
+    prefix: &str,
+    seed: u64,
+    controller: Controller,
+    direction: Direction,
+) -> Result<(Vec<Figure>, Vec<RunReport>), ScenarioError> {
+    let mut figures = Vec::new();
+    let mut all = Vec::new();
+    for (index, profile) in PROFILES.iter().enumerate() {
+        let seed = derive_seed(seed, 3000 + index as u64);
+        let best = if profile.links[1].0 > profile.links[0].0 {
+            1
+        } else {
+            0
+        };
+        let scenarios = [
+            scenario(profile, &[0, 1], 1, seed, controller, direction),
+            scenario(profile, &[0, 1], FLOWS, seed, controller, direction),
+            scenario(profile, &[best], 1, seed, controller, direction),
+        ];
+        let reports = runner.run(
+            &format!("{prefix} {}", profile.name),
+            &scenarios,
+            Mechanisms::default(),
+        )?;
+        let id = format!("{prefix}.{}", profile.name);
+        let goodput = |report: &RunReport| {
+            report.delivered_bytes as f64 * 8e-6 / report.from_stream_s.max(1e-3)
+        };
+        if let [one, eight, single] = &reports[..] {
+            for (flows, report) in [("one_flow", one), ("eight_flows", eight)] {
+                let measured = report.efficiency_stream / HEADER_SHARE;
+                let rival = profile.rival / HEADER_SHARE;
+                figures.push(Figure::at_least(
+                    format!("{id}.{flows}"),
+                    "%",
+                    Some(rival),
+                    profile.target,
+                    measured,
+                ));
+            }
+            let against_single = goodput(one) / goodput(single).max(1e-9);
+            figures.push(Figure::at_least(
+                format!("{id}.against_single"),
+                "x",
+                None,
+                0.98,
+                against_single,
+            ));
+        }
+        all.extend(reports);
+    }
+    let (more, reports) = cuts(runner, prefix, seed, controller, direction)?;
+    figures.extend(more);
+    all.extend(reports);
+    Ok((figures, all))
+}
+
+/// A silent cut of either path of the near profile, and its return.
+fn cuts(
+    runner: &Runner,
+    prefix: &str,
+    seed: u64,
+    controller: Controller,
+    direction: Direction,
+) -> Result<(Vec<Figure>, Vec<RunReport>), ScenarioError> {
+    let profile = &PROFILES[2];
+    let scenarios: Vec<Scenario> = (0..2)
+        .map(|cut| {
+            let mut scenario = scenario(
+                profile,
+                &[0, 1],
+                1,
+                derive_seed(seed, 3100 + cut as u64),
+                controller,
+                direction,
+            );
+            scenario.name = format!("rival.cut{cut}");
+            scenario.bytes *= 4;
+            scenario.limit_s = CUT_END_S;
+            let link = &mut scenario.interfaces[cut];
+            *link = link
+                .clone()
+                .with_changes(&[(CUT_S, false), (RESTORE_S, true)]);
+            scenario
+        })
+        .collect();
+    let reports = runner.run(&format!("{prefix} cut"), &scenarios, Mechanisms::default())?;
+    let mut figures = Vec::new();
+    for (cut, report) in reports.iter().enumerate() {
+        let gap_s = report.bulk_gap_ms.unwrap_or(f64::INFINITY) / 1e3;
+        let alive = report
+            .timeline
+            .last()
+            .is_some_and(|last| last.as_secs_f64() > CUT_END_S - 0.5);
+        let gap_s = if alive { gap_s } else { f64::INFINITY };
+        let which = ["first", "second"][cut];
+        figures.push(Figure::at_most(
+            format!("{prefix}.cut_{which}.gap"),
+            "s",
+            Some(10.0),
+            2.0,
+            gap_s,
+        ));
+        let rate = profile.links[cut].0;
+        let bins = report
+            .links
+            .get(cut)
+            .map(|link| link.bins.as_slice())
+            .unwrap_or_default();
+        let returned = (0..(CUT_END_S - RESTORE_S) as u64 * 10)
+            .map(|bin| Duration::from_secs_f64(RESTORE_S) + BIN * bin as u32)
+            .find(|&from| mbit_within(bins, from, from + BIN) >= rate * RESTORED_SHARE)
+            .map_or(f64::INFINITY, |from| from.as_secs_f64() - RESTORE_S);
+        figures.push(Figure::at_most(
+            format!("{prefix}.cut_{which}.restored"),
+            "s",
+            Some(10.0),
+            1.0,
+            returned,
+        ));
+    }
+    Ok((figures, reports))
+}
