@@ -17,14 +17,19 @@ use std::sync::Arc;
 )]
 pub struct IdentityFiles {
     /// Certificate chain of this process (PEM), leaf first.
-    #[arg(long = "cert", value_name = "FILE", default_value = "")]
+    #[arg(long = "cert", value_name = "FILE", value_parser = path, default_value = "")]
     pub cert: PathBuf,
     /// Private key of the certificate (PEM, PKCS#8).
-    #[arg(long = "key", value_name = "FILE", default_value = "")]
+    #[arg(long = "key", value_name = "FILE", value_parser = path, default_value = "")]
     pub key: PathBuf,
     /// Certificates of the authorities this process believes (PEM).
-    #[arg(long = "ca", value_name = "FILE", default_value = "")]
+    #[arg(long = "ca", value_name = "FILE", value_parser = path, default_value = "")]
     pub ca: PathBuf,
+}
+
+/// clap's own parser of paths refuses the empty one, which stands for "not set".
+fn path(text: &str) -> Result<PathBuf, std::convert::Infallible> {
+    Ok(PathBuf::from(text))
 }
 
 impl IdentityFiles {
@@ -149,4 +154,25 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Identi
         ));
     }
     Ok(certificates)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use clap::{Args, FromArgMatches};
+
+    #[test]
+    fn unset_flags_are_refused_by_validation_and_not_by_parsing() {
+        let command = IdentityFiles::augment_args(clap::Command::new("x"));
+        let matches = command.clone().try_get_matches_from(["x"]).unwrap();
+        let files = IdentityFiles::from_arg_matches(&matches).unwrap();
+        assert!(!files.is_set());
+        assert_eq!(files.validate().unwrap_err().field, "cert");
+        let given = ["x", "--cert", "/a", "--key", "/b", "--ca", "/c"];
+        let files =
+            IdentityFiles::from_arg_matches(&command.try_get_matches_from(given).unwrap()).unwrap();
+        assert!(files.is_set());
+        assert!(files.validate().unwrap_err().reason.contains("/a"));
+    }
 }
