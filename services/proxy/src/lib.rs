@@ -1,1 +1,102 @@
-//! proxy
+//! The proxy in the core: ends the multipath tunnels of gateways and connects their streams to the destinations they may reach.
+//!
+//! ```text
+//!   gateway ==paths==> from_gateway (identity, limits) --> to_upstream (allow-list, addresses, splice) --> TCP
+//!                           |
+//!                           +--> sessions --> path_reports --> outbox --> to_path_telemetry --> gRPC
+//! ```
+
+pub mod config;
+mod destinations;
+mod from_gateway;
+mod outbox;
+mod path_reports;
+mod sessions;
+mod splice;
+mod to_path_telemetry;
+mod to_upstream;
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use service_kit::{
+    ConfigError, Context, ServiceConfig,
+    grpc::ChannelError,
+    tls::{Identity, IdentityError},
+};
+use tunnel::{BindError, ServerConfig, TunnelServer};
+
+pub use config::Config;
+
+use crate::{
+    from_gateway::FromGateway,
+    sessions::{Limits, Sessions},
+    to_path_telemetry::ToPathTelemetry,
+    to_upstream::Upstream,
+};
+
+/// Why the proxy could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    #[error("identity: {0}")]
+    Identity(#[from] IdentityError),
+    #[error("{0}")]
+    Bind(#[from] BindError),
+    #[error("path-telemetry: {0}")]
+    Channel(#[from] ChannelError),
+}
+
+/// Runs until a shutdown is requested and the open tunnels have ended or had their time.
+pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
+    config.validate()?;
+    let listening = context.health().check("listener");
+    let identity = Identity::load(&config.identity)?;
+    let tls = identity.server_config(true, &[tunnel::ALPN]);
+    let destinations = config.destinations()?;
+    if destinations.is_empty() {
+        tracing::warn!(
+            "no destination is allowed: every request will be refused (--allow, --allow-private)"
+        );
+    }
+    let sessions = Sessions::new(Limits {
+        sessions_max: config.sessions_max,
+        sessions_per_device_max: config.sessions_per_device_max,
+        tunnels_per_device_max: config.tunnels_per_device_max,
+    });
+    let upstream = Arc::new(Upstream {
+        destinations,
+        connect_timeout: config.connect_timeout(),
+        idle_timeout: config.idle_timeout(),
+    });
+    let server = Arc::new(TunnelServer::bind(ServerConfig::new(config.listen, tls))?);
+    context.listening("tunnel", server.local_addr());
+    listening.ok();
+
+    let tasks = context.tasks().clone();
+    if !config.path_telemetry.is_empty() {
+        let reporting = ToPathTelemetry {
+            channel: service_kit::grpc::channel(&config.path_telemetry, Some(&identity))?,
+            sessions: sessions.clone(),
+            interval: config.report_interval(),
+        };
+        tasks.spawn(reporting.run(context.shutdown().clone()));
+    }
+    let from_gateway = FromGateway {
+        server: server.clone(),
+        sessions: sessions.clone(),
+        upstream,
+        tasks: tasks.clone(),
+    };
+    from_gateway.run(context.shutdown().clone()).await;
+
+    listening.failing("draining");
+    server.refuse_new();
+    let handles = sessions.handles();
+    tracing::info!(sessions = handles.len(), "draining");
+    join_all(handles.iter().map(|handle| handle.drain(config.drain()))).await;
+    server.close().await;
+    context.drain_tasks().await;
+    Ok(())
+}

@@ -1,9 +1,9 @@
 //! The client's end: a session with the proxy that is kept up for ever.
 //!
 //! The keeper connects, races the handshake over all interfaces, and replaces the session when it is closed, when the proxy
-//! says goodbye, or when nothing has been heard on any path for `SILENCE_MAX`. A silent session is not thrown away at once: the
-//! keeper tries a fresh handshake beside it and gives up the old one only if that succeeds while the old one stays mute, since
-//! after a short outage of all networks the old one, with its tunnels, simply goes on.
+//! says goodbye, or when nothing has been heard on any path for `SILENCE_MAX`. A silent session is not thrown away: the keeper tries a
+//! fresh handshake beside it, and when that succeeds while the old one stays mute, new tunnels open in the fresh one. The tunnels
+//! of the old one go on when its probes, whose pauses have grown with the outage, get through again.
 
 use std::{
     io,
@@ -462,12 +462,9 @@ impl Keeper {
             self.shared.tell(TunnelEvent::SessionDown {
                 session: old.number,
             });
-            // A retired session keeps its open tunnels until they end; a mute one has nothing to keep.
-            if old.is_retired() {
-                tokio::spawn(async move { old.finish().await });
-            } else {
-                old.close(b"replaced");
-            }
+            // Its open tunnels go on until they end, if it still lives or comes back to life.
+            old.retire();
+            tokio::spawn(async move { old.finish().await });
         }
         self.shared.session.send_replace(fresh.clone());
         if let Some(fresh) = &fresh {

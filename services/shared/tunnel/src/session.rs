@@ -144,7 +144,12 @@ impl Dialler {
             controls,
         };
         let events = shared.events.clone();
+        let retired = session.retired.clone();
         tokio::spawn(steered.run(move |change| {
+            // From then on the paths are those of the next session.
+            if retired.is_cancelled() {
+                return;
+            }
             let name = |id| {
                 paths
                     .name(id)

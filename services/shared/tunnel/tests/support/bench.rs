@@ -1,8 +1,11 @@
 //! A client behind two emulated access links and a server, on real loopback sockets.
 
+// Each test file uses its part.
+#![allow(dead_code)]
+
 use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
-use service_kit::tls::{Identity, LocalAuthority, PeerId};
+use service_kit::tls::{Identity, PeerId, authority::LocalAuthority};
 use tempfile::TempDir;
 use testkit::{
     emulated_link::{LinkControl, emulate},

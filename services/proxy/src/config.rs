@@ -1,0 +1,136 @@
+//! Settings of a proxy.
+
+use std::{net::SocketAddr, time::Duration};
+
+use service_kit::{ConfigError, ServiceConfig, tls::IdentityFiles};
+
+use crate::destinations::Destinations;
+
+const SESSIONS_MAX: usize = 100_000;
+const CONNECT_TIMEOUT_MS_MAX: u64 = 60_000;
+const DRAIN_MS_MAX: u64 = 600_000;
+
+#[derive(Clone, Debug, clap::Args, serde::Serialize)]
+pub struct Config {
+    /// Address that gateways reach (UDP, multipath QUIC).
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:4433")]
+    pub listen: SocketAddr,
+    /// A destination that gateways may reach, `host:port` or `tenant@host:port`. The host may be `*.suffix` or `*`, the port `*`.
+    /// A name must not resolve to a private or loopback address; an address listed literally may be one.
+    #[arg(long = "allow", value_name = "DESTINATION", value_delimiter = ',')]
+    pub allow: Vec<String>,
+    /// The same for names that may resolve to private and loopback addresses: services of the same network.
+    #[arg(
+        long = "allow-private",
+        value_name = "DESTINATION",
+        value_delimiter = ','
+    )]
+    pub allow_private: Vec<String>,
+    /// Path-telemetry's gRPC address; empty: paths are not reported.
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "https://path-telemetry:7003"
+    )]
+    pub path_telemetry: String,
+    /// Interval of path reports, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 1_000)]
+    pub report_interval_ms: u64,
+    /// Sessions of all devices together; beyond it new ones are closed at once.
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
+    pub sessions_max: usize,
+    /// Sessions of one device; beyond it the oldest one is closed, since it is most likely dead.
+    #[arg(long, value_name = "COUNT", default_value_t = 4)]
+    pub sessions_per_device_max: usize,
+    /// Tunnels of one device; beyond it requests are answered 429.
+    #[arg(long, value_name = "COUNT", default_value_t = 128)]
+    pub tunnels_per_device_max: usize,
+    /// Longest wait for a name's addresses and for the destination to accept, in milliseconds; then 504.
+    #[arg(long, value_name = "MS", default_value_t = 5_000)]
+    pub connect_timeout_ms: u64,
+    /// A tunnel that carries nothing for so long is closed, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    pub idle_timeout_s: u64,
+    /// How long open tunnels may go on after a shutdown was requested, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 3_000)]
+    pub drain_ms: u64,
+    #[command(flatten)]
+    pub identity: IdentityFiles,
+}
+
+impl Config {
+    pub(crate) fn destinations(&self) -> Result<Destinations, ConfigError> {
+        Destinations::parse(&self.allow, &self.allow_private)
+    }
+
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        Duration::from_millis(self.connect_timeout_ms)
+    }
+
+    pub(crate) fn idle_timeout(&self) -> Duration {
+        Duration::from_secs(self.idle_timeout_s)
+    }
+
+    pub(crate) fn drain(&self) -> Duration {
+        Duration::from_millis(self.drain_ms)
+    }
+
+    pub(crate) fn report_interval(&self) -> Duration {
+        Duration::from_millis(self.report_interval_ms)
+    }
+}
+
+impl ServiceConfig for Config {
+    const NOUN: &'static str = "proxy";
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        self.identity.validate()?;
+        self.destinations()?;
+        let url = &self.path_telemetry;
+        if !url.is_empty() && !url.starts_with("https://") && !url.starts_with("http://") {
+            return Err(ConfigError::new(
+                "path_telemetry",
+                format!("{url:?} is no URL"),
+                "--path-telemetry https://path-telemetry:7003",
+            ));
+        }
+        within(
+            "sessions_max",
+            self.sessions_max as u64,
+            1,
+            SESSIONS_MAX as u64,
+        )?;
+        within(
+            "sessions_per_device_max",
+            self.sessions_per_device_max as u64,
+            1,
+            64,
+        )?;
+        within(
+            "tunnels_per_device_max",
+            self.tunnels_per_device_max as u64,
+            1,
+            4_096,
+        )?;
+        within(
+            "connect_timeout_ms",
+            self.connect_timeout_ms,
+            1,
+            CONNECT_TIMEOUT_MS_MAX,
+        )?;
+        within("idle_timeout_s", self.idle_timeout_s, 1, 86_400)?;
+        within("report_interval_ms", self.report_interval_ms, 100, 60_000)?;
+        within("drain_ms", self.drain_ms, 0, DRAIN_MS_MAX)
+    }
+}
+
+fn within(field: &str, value: u64, min: u64, max: u64) -> Result<(), ConfigError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(ConfigError::new(
+        field,
+        format!("{value} is not within {min} to {max}"),
+        format!("--{} {min}", field.replace('_', "-")),
+    ))
+}

@@ -1,0 +1,351 @@
+//! Which destinations a gateway may reach: the proxy is no open relay.
+//!
+//! A request is checked twice. First its `host:port` must match an entry of the list, for any tenant or for the device's own. Then
+//! every address that the name resolves to is checked on its own: private, loopback, link-local and other special ranges are refused unless
+//! the entry lists that address literally or says that private addresses are meant. So a listed public name cannot
+//! be pointed into our network by whoever owns its DNS.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use service_kit::ConfigError;
+use tunnel::Authority;
+
+/// Entries of the list; every request is compared with each.
+const ENTRIES_MAX: usize = 1_024;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Host {
+    Any,
+    /// `*.suffix`, kept as `.suffix`.
+    Under(String),
+    Name(String),
+    Address(IpAddr),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    tenant: Option<String>,
+    host: Host,
+    /// None: any.
+    port: Option<u16>,
+    private: bool,
+}
+
+/// The allow-list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Destinations {
+    entries: Vec<Entry>,
+}
+
+/// A destination that the list admits; its addresses are still to be checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admitted {
+    /// Without the brackets of an IPv6 address.
+    pub host: String,
+    pub port: u16,
+    private: bool,
+    literal: Option<IpAddr>,
+}
+
+impl Admitted {
+    /// Whether the name may lead to this address.
+    pub fn permits(&self, address: IpAddr) -> bool {
+        self.private || self.literal == Some(address) || !is_special(address)
+    }
+}
+
+impl Destinations {
+    pub fn parse(allow: &[String], allow_private: &[String]) -> Result<Self, ConfigError> {
+        let public = allow.iter().map(|text| ("allow", text, false));
+        let private = allow_private
+            .iter()
+            .map(|text| ("allow_private", text, true));
+        let entries: Vec<Entry> = public
+            .chain(private)
+            .filter(|(_, text, _)| !text.trim().is_empty())
+            .map(|(field, text, private)| parse_entry(field, text.trim(), private))
+            .collect::<Result<_, _>>()?;
+        if entries.len() > ENTRIES_MAX {
+            return Err(ConfigError::new(
+                "allow",
+                format!("{} entries are more than {ENTRIES_MAX}", entries.len()),
+                "--allow '*.example.org:443'",
+            ));
+        }
+        Ok(Self { entries })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// None: refused.
+    pub fn admit(&self, tenant: &str, authority: &Authority) -> Option<Admitted> {
+        let port = authority.port_u16()?;
+        let host = bare(authority.host()).to_ascii_lowercase();
+        let host = host.strip_suffix('.').unwrap_or(&host).to_owned();
+        let literal: Option<IpAddr> = host.parse().ok();
+        let matching = self.entries.iter().filter(|entry| {
+            entry.tenant.as_deref().is_none_or(|only| only == tenant)
+                && entry.port.is_none_or(|only| only == port)
+                && match (&entry.host, literal) {
+                    (Host::Any, _) => true,
+                    (Host::Address(listed), Some(asked)) => *listed == asked,
+                    (Host::Name(listed), None) => *listed == host,
+                    (Host::Under(suffix), None) => {
+                        host.len() > suffix.len() && host.ends_with(suffix.as_str())
+                    }
+                    _ => false,
+                }
+        });
+        let mut admitted: Option<Admitted> = None;
+        for entry in matching {
+            let so_far = admitted.get_or_insert_with(|| Admitted {
+                host: host.clone(),
+                port,
+                private: false,
+                literal: None,
+            });
+            so_far.private |= entry.private;
+            if let Host::Address(address) = entry.host {
+                so_far.literal = Some(address);
+            }
+        }
+        admitted
+    }
+}
+
+fn bare(host: &str) -> &str {
+    host.strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host)
+}
+
+fn parse_entry(field: &str, text: &str, private: bool) -> Result<Entry, ConfigError> {
+    let refuse = |reason: &str| {
+        ConfigError::new(
+            field,
+            format!("{text:?} {reason}"),
+            format!("--{} ingest:7001", field.replace('_', "-")),
+        )
+    };
+    let (tenant, rest) = match text.split_once('@') {
+        Some(("", _)) => return Err(refuse("names no tenant before the @")),
+        Some((tenant, rest)) => (Some(tenant.to_owned()), rest),
+        None => (None, text),
+    };
+    let (host, port) = rest.rsplit_once(':').ok_or_else(|| refuse("has no port"))?;
+    let port = match port {
+        "*" => None,
+        number => match number.parse::<u16>() {
+            Ok(port) if port > 0 => Some(port),
+            _ => return Err(refuse("has no port between 1 and 65535")),
+        },
+    };
+    let host = match bare(host).to_ascii_lowercase() {
+        host if host.is_empty() => return Err(refuse("has no host")),
+        host if host == "*" => Host::Any,
+        host => match host.parse::<IpAddr>() {
+            Ok(address) => Host::Address(address),
+            Err(_) => match host.strip_prefix('*') {
+                Some(suffix) if suffix.starts_with('.') && is_name(&suffix[1..]) => {
+                    Host::Under(suffix.to_owned())
+                }
+                _ if is_name(&host) => Host::Name(host),
+                _ => return Err(refuse("has a host that is neither a name nor an address")),
+            },
+        },
+    };
+    Ok(Entry {
+        tenant,
+        host,
+        port,
+        private,
+    })
+}
+
+fn is_name(host: &str) -> bool {
+    !host.is_empty()
+        && host.split('.').all(|label| {
+            !label.is_empty()
+                && label
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+        })
+}
+
+/// Addresses that do not lead into the public network (IANA's special-purpose registries), and those that embed one.
+fn is_special(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => is_special_v4(address),
+        IpAddr::V6(address) => is_special_v6(address),
+    }
+}
+
+fn is_special_v4(address: Ipv4Addr) -> bool {
+    let [a, b, c, _] = address.octets();
+    address.is_private()
+        || address.is_loopback()
+        || address.is_link_local()
+        || address.is_multicast()
+        || address.is_documentation()
+        || a == 0
+        // Shared by carriers' NAT.
+        || (a == 100 && (64..128).contains(&b))
+        || (a, b, c) == (192, 0, 0)
+        // Benchmarks.
+        || (a == 198 && (b == 18 || b == 19))
+        || a >= 240
+}
+
+fn is_special_v6(address: Ipv6Addr) -> bool {
+    let segments = address.segments();
+    let v4 = |high: u16, low: u16| {
+        let [a, b] = high.to_be_bytes();
+        let [c, d] = low.to_be_bytes();
+        is_special_v4(Ipv4Addr::new(a, b, c, d))
+    };
+    match segments {
+        // Unspecified, loopback, and IPv4-compatible, which nobody uses for good.
+        [0, 0, 0, 0, 0, 0, ..] => true,
+        [0, 0, 0, 0, 0, 0xffff, high, low] => v4(high, low),
+        // NAT64 and 6to4.
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => v4(high, low),
+        [0x64, 0xff9b, 1, ..] => true,
+        [0x2002, high, low, ..] => v4(high, low),
+        // Teredo, documentation, discard.
+        [0x2001, 0, ..] | [0x2001, 0xdb8, ..] | [0x100, 0, 0, 0, ..] => true,
+        [first, ..] => {
+            // Unique local, link-local, the former site-local, multicast.
+            first & 0xfe00 == 0xfc00
+                || first & 0xffc0 == 0xfe80
+                || first & 0xffc0 == 0xfec0
+                || first & 0xff00 == 0xff00
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn list(allow: &[&str], private: &[&str]) -> Destinations {
+        let own = |texts: &[&str]| {
+            texts
+                .iter()
+                .map(|text| (*text).to_owned())
+                .collect::<Vec<_>>()
+        };
+        Destinations::parse(&own(allow), &own(private)).unwrap()
+    }
+
+    fn admits(list: &Destinations, tenant: &str, authority: &str) -> bool {
+        list.admit(tenant, &authority.parse().unwrap()).is_some()
+    }
+
+    #[test]
+    fn only_what_is_listed_is_admitted() {
+        let list = list(
+            &["ingest:7001", "*.example.org:443", "acme@billing.test:*"],
+            &["[::1]:9"],
+        );
+        for (tenant, authority, expected) in [
+            ("acme", "ingest:7001", true),
+            ("acme", "INGEST.:7001", true),
+            ("acme", "ingest:7002", false),
+            ("acme", "xingest:7001", false),
+            ("acme", "a.example.org:443", true),
+            ("acme", "example.org:443", false),
+            ("acme", "aexample.org:443", false),
+            ("acme", "a.example.org:80", false),
+            ("acme", "billing.test:1", true),
+            ("other", "billing.test:1", false),
+            ("acme", "[::1]:9", true),
+            ("acme", "[::2]:9", false),
+            ("acme", "ingest", false),
+        ] {
+            assert_eq!(
+                admits(&list, tenant, authority),
+                expected,
+                "{tenant} {authority}"
+            );
+        }
+        assert!(!admits(&Destinations::default(), "acme", "ingest:7001"));
+    }
+
+    #[test]
+    fn private_addresses_need_a_literal_or_the_private_list() {
+        let destinations = list(&["name.test:1", "10.0.0.5:1", "*:2"], &["inside.test:1"]);
+        let admitted = |authority: &str| {
+            destinations
+                .admit("acme", &authority.parse().unwrap())
+                .unwrap()
+        };
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert!(admitted("name.test:1").permits(ip("93.184.215.14")));
+        assert!(!admitted("name.test:1").permits(ip("10.0.0.5")));
+        assert!(admitted("10.0.0.5:1").permits(ip("10.0.0.5")));
+        assert!(!admitted("10.0.0.5:2").permits(ip("10.0.0.5")));
+        assert!(!admitted("localhost:2").permits(ip("127.0.0.1")));
+        assert!(admitted("inside.test:1").permits(ip("127.0.0.1")));
+    }
+
+    #[test]
+    fn special_addresses_are_known_in_every_disguise() {
+        for special in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "0.0.0.0",
+            "224.0.0.1",
+            "255.255.255.255",
+            "198.18.0.1",
+            "::",
+            "::1",
+            "fe80::1",
+            "fc00::1",
+            "ff02::1",
+            "fec0::1",
+            "::ffff:127.0.0.1",
+            "64:ff9b::7f00:1",
+            "2002:7f00:1::",
+            "2001::1",
+            "::7f00:1",
+        ] {
+            assert!(is_special(special.parse().unwrap()), "{special}");
+        }
+        for public in [
+            "1.1.1.1",
+            "172.32.0.1",
+            "100.128.0.1",
+            "2606:4700::1111",
+            "::ffff:1.1.1.1",
+            "64:ff9b::101:101",
+            "2002:101:101::",
+        ] {
+            assert!(!is_special(public.parse().unwrap()), "{public}");
+        }
+    }
+
+    #[test]
+    fn bad_entries_name_the_field() {
+        for bad in [
+            "ingest",
+            "ingest:",
+            "ingest:0",
+            ":1",
+            "@ingest:1",
+            "a..b:1",
+            "*x:1",
+            "a b:1",
+            "ingest:99999",
+        ] {
+            let error = Destinations::parse(&[], &[bad.to_owned()]).unwrap_err();
+            assert_eq!(error.field, "allow_private", "{bad}");
+        }
+    }
+}

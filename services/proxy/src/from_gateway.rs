@@ -1,0 +1,116 @@
+//! Sessions of gateways: who they are, what they may, and their requests.
+//!
+//! TLS has verified the certificate's chain by the time a session arrives here. The certificate must name a gateway;
+//! services and anything else are turned away.
+
+use std::sync::Arc;
+
+use service_kit::{Shutdown, tls::PeerId};
+use tokio_util::task::TaskTracker;
+use tunnel::{ServerSession, SessionHandle, StatusCode, TunnelServer};
+
+use crate::{
+    sessions::{DeviceId, Entered, Sessions},
+    to_upstream::Upstream,
+};
+
+pub(crate) struct FromGateway {
+    pub(crate) server: Arc<TunnelServer>,
+    pub(crate) sessions: Arc<Sessions<SessionHandle>>,
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) tasks: TaskTracker,
+}
+
+impl FromGateway {
+    /// Takes sessions until a shutdown is requested.
+    pub(crate) async fn run(self, shutdown: Shutdown) {
+        loop {
+            let session = tokio::select! {
+                session = self.server.accept() => session,
+                () = shutdown.requested() => None,
+            };
+            let Some(session) = session else {
+                return;
+            };
+            if let Some(entered) = self.admit(&session) {
+                let serving = serve(session, entered, self.upstream.clone(), self.tasks.clone());
+                self.tasks.spawn(serving);
+            }
+        }
+    }
+
+    fn admit(&self, session: &ServerSession) -> Option<Entered<SessionHandle>> {
+        let handle = session.handle();
+        let remote = session.remote_address();
+        let device = match identify(session) {
+            Ok(device) => device,
+            Err(reason) => {
+                tracing::warn!(%remote, reason, "session refused");
+                metrics::counter!("braid_proxy_sessions_refused_total", "reason" => "identity")
+                    .increment(1);
+                handle.close("only gateways are served here");
+                return None;
+            }
+        };
+        match self
+            .sessions
+            .enter(device.clone(), handle.number(), handle.clone())
+        {
+            Ok(entered) => {
+                tracing::info!(%remote, tenant = device.tenant, gateway = device.gateway, session = handle.number(), "session");
+                metrics::counter!("braid_proxy_sessions_total").increment(1);
+                Some(entered)
+            }
+            Err(full) => {
+                tracing::warn!(%remote, gateway = device.gateway, %full, "session refused");
+                metrics::counter!("braid_proxy_sessions_refused_total", "reason" => "full")
+                    .increment(1);
+                handle.close("too many sessions");
+                None
+            }
+        }
+    }
+}
+
+fn identify(session: &ServerSession) -> Result<DeviceId, String> {
+    let certificate = session
+        .peer_certificate()
+        .ok_or_else(|| "no certificate".to_owned())?;
+    match PeerId::from_certificate(certificate) {
+        Ok(PeerId::Gateway { tenant, id }) => Ok(DeviceId {
+            tenant,
+            gateway: id,
+        }),
+        Ok(PeerId::Service { noun }) => Err(format!("the certificate is of the service {noun}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+async fn serve(
+    mut session: ServerSession,
+    entered: Entered<SessionHandle>,
+    upstream: Arc<Upstream>,
+    tasks: TaskTracker,
+) {
+    while let Some(request) = session.accept().await {
+        let Ok(permit) = entered.tunnels().clone().try_acquire_owned() else {
+            metrics::counter!("braid_proxy_connects_total", "result" => "limited").increment(1);
+            tasks.spawn(request.refuse(StatusCode::TOO_MANY_REQUESTS));
+            continue;
+        };
+        let upstream = upstream.clone();
+        let device = entered.device().clone();
+        tasks.spawn(async move {
+            upstream
+                .serve(&device.tenant, &device.gateway, request)
+                .await;
+            drop(permit);
+        });
+    }
+    let device = entered.device();
+    tracing::info!(
+        gateway = device.gateway,
+        session = session.handle().number(),
+        "session ended"
+    );
+}

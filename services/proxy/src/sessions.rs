@@ -1,0 +1,253 @@
+//! The sessions there are, by device: who may have how many, and what their paths carry.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tunnel::{PathSnapshot, SessionHandle};
+
+/// What the table needs of a session; a trait so that the rules can be tested without a network.
+pub(crate) trait Handle: Clone {
+    fn close(&self, reason: &str);
+    fn paths(&self) -> Vec<PathSnapshot>;
+}
+
+impl Handle for SessionHandle {
+    fn close(&self, reason: &str) {
+        SessionHandle::close(self, reason);
+    }
+
+    fn paths(&self) -> Vec<PathSnapshot> {
+        SessionHandle::paths(self)
+    }
+}
+
+/// A device, unique over all tenants.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct DeviceId {
+    pub(crate) tenant: String,
+    pub(crate) gateway: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0} sessions are open, the most there may be")]
+pub(crate) struct Full(usize);
+
+struct Device<H> {
+    /// By session number, which rises: the first is the oldest.
+    sessions: BTreeMap<u64, H>,
+    tunnels: Arc<Semaphore>,
+}
+
+/// Limits of the table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) sessions_max: usize,
+    pub(crate) sessions_per_device_max: usize,
+    pub(crate) tunnels_per_device_max: usize,
+}
+
+struct State<H> {
+    devices: HashMap<DeviceId, Device<H>>,
+    count: usize,
+}
+
+/// See the module's head. Entries live exactly as long as their sessions.
+pub(crate) struct Sessions<H> {
+    limits: Limits,
+    state: Mutex<State<H>>,
+}
+
+impl<H: Handle> Sessions<H> {
+    pub(crate) fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            state: Mutex::new(State {
+                devices: HashMap::new(),
+                count: 0,
+            }),
+        })
+    }
+
+    /// Takes a session in; the permits are for the device's tunnels. A device that has its full number loses its oldest
+    /// session: a gateway that lost all its networks comes back long before its dead session has timed out here.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        id: DeviceId,
+        number: u64,
+        handle: H,
+    ) -> Result<Entered<H>, Full> {
+        let state = &mut *self.state.lock();
+        let limits = self.limits;
+        let has = state
+            .devices
+            .get(&id)
+            .map_or(0, |device| device.sessions.len());
+        let evicts = has >= limits.sessions_per_device_max;
+        if state.count >= limits.sessions_max && !evicts {
+            return Err(Full(limits.sessions_max));
+        }
+        let device = state.devices.entry(id.clone()).or_insert_with(|| Device {
+            sessions: BTreeMap::new(),
+            tunnels: Arc::new(Semaphore::new(limits.tunnels_per_device_max)),
+        });
+        if evicts && let Some((_, oldest)) = device.sessions.pop_first() {
+            oldest.close("replaced by a newer session of the same device");
+            state.count -= 1;
+        }
+        device.sessions.insert(number, handle);
+        state.count += 1;
+        metrics::gauge!("braid_proxy_sessions_open").set(state.count as f64);
+        Ok(Entered {
+            sessions: self.clone(),
+            tunnels: device.tunnels.clone(),
+            id,
+            number,
+        })
+    }
+
+    fn leave(&self, id: &DeviceId, number: u64) {
+        let state = &mut *self.state.lock();
+        let Some(device) = state.devices.get_mut(id) else {
+            return;
+        };
+        if device.sessions.remove(&number).is_some() {
+            state.count -= 1;
+        }
+        if device.sessions.is_empty() {
+            state.devices.remove(id);
+        }
+        metrics::gauge!("braid_proxy_sessions_open").set(state.count as f64);
+    }
+
+    pub(crate) fn handles(&self) -> Vec<H> {
+        let state = self.state.lock();
+        state
+            .devices
+            .values()
+            .flat_map(|device| device.sessions.values().cloned())
+            .collect()
+    }
+
+    /// The paths of every session with the gateway they belong to.
+    pub(crate) fn paths(&self) -> Vec<(String, Vec<PathSnapshot>)> {
+        let handles: Vec<(String, H)> = {
+            let state = self.state.lock();
+            let each = state.devices.iter().flat_map(|(id, device)| {
+                let handles = device.sessions.values();
+                handles.map(|handle| (id.gateway.clone(), handle.clone()))
+            });
+            each.collect()
+        };
+        handles
+            .into_iter()
+            .map(|(gateway, handle)| (gateway, handle.paths()))
+            .collect()
+    }
+}
+
+/// A session's place in the table, given up on drop.
+pub(crate) struct Entered<H: Handle> {
+    sessions: Arc<Sessions<H>>,
+    tunnels: Arc<Semaphore>,
+    id: DeviceId,
+    number: u64,
+}
+
+impl<H: Handle> Entered<H> {
+    pub(crate) fn tunnels(&self) -> &Arc<Semaphore> {
+        &self.tunnels
+    }
+
+    pub(crate) fn device(&self) -> &DeviceId {
+        &self.id
+    }
+}
+
+impl<H: Handle> Drop for Entered<H> {
+    fn drop(&mut self) {
+        self.sessions.leave(&self.id, self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Fake {
+        closed: Arc<Mutex<bool>>,
+    }
+
+    impl Handle for Fake {
+        fn close(&self, _: &str) {
+            *self.closed.lock() = true;
+        }
+
+        fn paths(&self) -> Vec<PathSnapshot> {
+            Vec::new()
+        }
+    }
+
+    fn device(gateway: &str) -> DeviceId {
+        DeviceId {
+            tenant: "acme".into(),
+            gateway: gateway.into(),
+        }
+    }
+
+    fn table() -> Arc<Sessions<Fake>> {
+        Sessions::new(Limits {
+            sessions_max: 3,
+            sessions_per_device_max: 2,
+            tunnels_per_device_max: 1,
+        })
+    }
+
+    #[test]
+    fn a_device_loses_its_oldest_session() {
+        let table = table();
+        let fakes = [Fake::default(), Fake::default(), Fake::default()];
+        let entered: Vec<_> = fakes
+            .iter()
+            .zip(1..)
+            .map(|(fake, number)| table.enter(device("a"), number, fake.clone()).unwrap())
+            .collect();
+        assert_eq!(
+            fakes.each_ref().map(|fake| *fake.closed.lock()),
+            [true, false, false]
+        );
+        assert_eq!(table.handles().len(), 2);
+        drop(entered);
+        assert!(table.state.lock().devices.is_empty());
+        assert_eq!(table.state.lock().count, 0);
+    }
+
+    #[test]
+    fn a_full_table_takes_nobody_new() {
+        let table = table();
+        let a = table.enter(device("a"), 1, Fake::default()).unwrap();
+        let _b = table.enter(device("b"), 2, Fake::default()).unwrap();
+        let _c = table.enter(device("c"), 3, Fake::default()).unwrap();
+        assert!(table.enter(device("d"), 4, Fake::default()).is_err());
+        drop(a);
+        assert!(table.enter(device("d"), 5, Fake::default()).is_ok());
+    }
+
+    #[test]
+    fn tunnels_are_counted_per_device_not_per_session() {
+        let table = table();
+        let first = table.enter(device("a"), 1, Fake::default()).unwrap();
+        let second = table.enter(device("a"), 2, Fake::default()).unwrap();
+        let other = table.enter(device("b"), 3, Fake::default()).unwrap();
+        let permit = first.tunnels().clone().try_acquire_owned().unwrap();
+        assert!(second.tunnels().clone().try_acquire_owned().is_err());
+        assert!(other.tunnels().clone().try_acquire_owned().is_ok());
+        drop(permit);
+        assert!(second.tunnels().clone().try_acquire_owned().is_ok());
+    }
+}

@@ -1,0 +1,144 @@
+//! From a CONNECT request to the destination's TCP connection, and the bytes between the two.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use socket2::SockRef;
+use tokio::net::TcpStream;
+use tunnel::{ConnectRequest, StatusCode};
+
+use crate::{
+    destinations::{Admitted, Destinations},
+    splice::{self, Traffic},
+};
+
+/// Addresses of one name that are tried; the rest is ignored.
+const ADDRESSES_MAX: usize = 8;
+
+/// What all tunnels share.
+pub(crate) struct Upstream {
+    pub(crate) destinations: Destinations,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) idle_timeout: Duration,
+}
+
+/// Why a destination was not reached; the status tells the gateway whose fault it is.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReachError {
+    #[error("not on the allow-list")]
+    NotAllowed,
+    #[error("resolves to {0}, which is private and not listed as such")]
+    Private(IpAddr),
+    #[error("has no address: {0}")]
+    Unresolved(io::Error),
+    #[error("does not accept: {0}")]
+    Unreachable(io::Error),
+    #[error("did not answer in time")]
+    TimedOut,
+}
+
+impl ReachError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::NotAllowed | Self::Private(_) => StatusCode::FORBIDDEN,
+            Self::Unresolved(_) | Self::Unreachable(_) => StatusCode::BAD_GATEWAY,
+            Self::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        match self {
+            Self::NotAllowed | Self::Private(_) => "forbidden",
+            Self::Unresolved(_) => "unresolved",
+            Self::Unreachable(_) => "unreachable",
+            Self::TimedOut => "timeout",
+        }
+    }
+}
+
+impl Upstream {
+    /// Serves one request to its end.
+    pub(crate) async fn serve(
+        self: Arc<Self>,
+        tenant: &str,
+        device: &str,
+        request: ConnectRequest,
+    ) {
+        let authority = request.authority().clone();
+        let reached = match self.destinations.admit(tenant, &authority) {
+            Some(admitted) => self.reach(&admitted).await,
+            None => Err(ReachError::NotAllowed),
+        };
+        let upstream = match reached {
+            Ok(upstream) => upstream,
+            Err(error) => {
+                tracing::info!(device, %authority, %error, "destination not reached");
+                metrics::counter!("braid_proxy_connects_total", "result" => error.label())
+                    .increment(1);
+                request.refuse(error.status()).await;
+                return;
+            }
+        };
+        let stream = match request.accept().await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::debug!(device, %authority, %error, "the gateway went away");
+                return;
+            }
+        };
+        metrics::counter!("braid_proxy_connects_total", "result" => "ok").increment(1);
+        let open = metrics::gauge!("braid_proxy_tunnels_open");
+        open.increment(1.0);
+        let traffic = Traffic::default();
+        let ended = splice::both(stream, upstream, self.idle_timeout, &traffic).await;
+        open.decrement(1.0);
+        let (up_bytes, down_bytes) = traffic.bytes();
+        tracing::debug!(device, %authority, up_bytes, down_bytes, ?ended, "tunnel ended");
+    }
+
+    async fn reach(&self, admitted: &Admitted) -> Result<TcpStream, ReachError> {
+        let reaching = async {
+            let mut addresses = resolve(admitted).await?.into_iter();
+            let mut failed = None;
+            // One after the other; the deadline bounds them together.
+            for address in addresses.by_ref().take(ADDRESSES_MAX) {
+                match TcpStream::connect(address).await {
+                    Ok(stream) => return Ok(stream),
+                    Err(error) => failed = Some(error),
+                }
+            }
+            Err(ReachError::Unreachable(
+                failed.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into()),
+            ))
+        };
+        let stream = tokio::time::timeout(self.connect_timeout, reaching)
+            .await
+            .map_err(|_| ReachError::TimedOut)??;
+        let tune = || {
+            stream.set_nodelay(true)?;
+            SockRef::from(&stream).set_keepalive(true)
+        };
+        tune().map_err(ReachError::Unreachable)?;
+        Ok(stream)
+    }
+}
+
+/// The addresses that the destination may be reached at; at least one.
+async fn resolve(admitted: &Admitted) -> Result<Vec<SocketAddr>, ReachError> {
+    let found: Vec<SocketAddr> = tokio::net::lookup_host((admitted.host.as_str(), admitted.port))
+        .await
+        .map_err(ReachError::Unresolved)?
+        .collect();
+    let (permitted, refused): (Vec<_>, Vec<_>) = found
+        .into_iter()
+        .partition(|address| admitted.permits(address.ip()));
+    match (permitted.is_empty(), refused.first()) {
+        (false, _) => Ok(permitted),
+        (true, Some(address)) => Err(ReachError::Private(address.ip())),
+        (true, None) => Err(ReachError::Unresolved(io::ErrorKind::NotFound.into())),
+    }
+}

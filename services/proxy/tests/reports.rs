@@ -1,0 +1,104 @@
+//! What path-telemetry hears from a running proxy.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/bench.rs"]
+mod bench;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    pin::Pin,
+    time::Duration,
+};
+
+use bench::{DEADLINE, NAMES, Proxy, fast, within};
+use contracts::paths::{
+    End, PathReport, ReportRequest, ReportResponse,
+    path_telemetry_service_server::{PathTelemetryService, PathTelemetryServiceServer},
+};
+use futures::{Stream, StreamExt, stream};
+use tokio::{net::TcpListener, sync::mpsc};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Request, Response, Status, Streaming};
+
+struct Fake {
+    heard: mpsc::Sender<Vec<PathReport>>,
+}
+
+#[tonic::async_trait]
+impl PathTelemetryService for Fake {
+    type ReportStream = Pin<Box<dyn Stream<Item = Result<ReportResponse, Status>> + Send>>;
+
+    async fn report(
+        &self,
+        request: Request<Streaming<ReportRequest>>,
+    ) -> Result<Response<Self::ReportStream>, Status> {
+        let state = (request.into_inner(), self.heard.clone(), 0);
+        let responses = stream::unfold(state, |(mut requests, heard, accepted)| async move {
+            let reports = requests.message().await.ok()??.reports;
+            let accepted = accepted + reports.len() as u64;
+            heard.send(reports).await.ok()?;
+            Some((Ok(ReportResponse { accepted }), (requests, heard, accepted)))
+        });
+        Ok(Response::new(responses.boxed()))
+    }
+}
+
+fn serve(listener: std::net::TcpListener, heard: mpsc::Sender<Vec<PathReport>>) {
+    let listener = TcpListener::from_std(listener).unwrap();
+    tokio::spawn(
+        tonic::transport::Server::builder()
+            .add_service(PathTelemetryServiceServer::new(Fake { heard }))
+            .serve_with_incoming(TcpListenerStream::new(listener)),
+    );
+}
+
+#[tokio::test]
+async fn every_path_is_reported_also_what_was_measured_while_nobody_listened() {
+    // The port is taken, but nobody accepts yet.
+    let reserved = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address: SocketAddr = reserved.local_addr().unwrap();
+    drop(reserved);
+    let url = format!("http://{address}");
+    let proxy = Proxy::start(&["--path-telemetry", &url, "--report-interval-ms", "100"]).await;
+    let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
+    assert!(within(tunnel.up()).await);
+    within(async {
+        // Long enough for reports to pile up.
+        let mut ticks = tokio::time::interval(Duration::from_millis(100));
+        for _ in 0..10 {
+            ticks.tick().await;
+        }
+    })
+    .await;
+    let (heard, mut hears) = mpsc::channel(64);
+    let listener = std::net::TcpListener::bind(address).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    serve(listener, heard);
+
+    let mut by_path: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+    within(async {
+        while by_path.len() < NAMES.len() || by_path.values().any(|seen| seen.len() < 12) {
+            for report in hears.recv().await.unwrap() {
+                assert_eq!(report.gateway, "gw-1");
+                assert_eq!(report.end(), End::Proxy);
+                assert_eq!(report.interval_ms, 100);
+                assert!(report.remote_address.starts_with("127.0."));
+                by_path
+                    .entry(report.path)
+                    .or_default()
+                    .insert(report.sequence);
+            }
+        }
+    })
+    .await;
+    assert_eq!(by_path.keys().collect::<Vec<_>>(), ["lte", "wifi"]);
+    for seen in by_path.values() {
+        // Nothing is missing from the first report on.
+        assert_eq!(seen.first(), Some(&1));
+        assert_eq!(seen.last().copied(), Some(seen.len() as u64));
+    }
+    tunnel.close().await;
+    proxy.stop().await;
+}

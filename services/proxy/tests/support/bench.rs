@@ -1,0 +1,126 @@
+//! A proxy on loopback, a gateway behind two emulated access links, and what both need.
+
+// Each test file uses its part.
+#![allow(dead_code)]
+
+use std::{future::Future, net::SocketAddr, time::Duration};
+
+use clap::Parser;
+use proxy::{Config, RunError};
+use service_kit::{
+    Context,
+    tls::{Identity, IdentityFiles, PeerId, authority::LocalAuthority},
+};
+use tempfile::TempDir;
+use testkit::{emulated_link::emulate, link::LinkConfig};
+use tokio::task::JoinHandle;
+use tunnel::{Authority, Interface, Tunnel, TunnelConfig};
+
+/// No test waits longer for anything.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+pub const NAMES: [&str; 2] = ["wifi", "lte"];
+
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    config: Config,
+}
+
+pub struct Proxy {
+    pub context: Context,
+    pub address: SocketAddr,
+    pub running: JoinHandle<Result<(), RunError>>,
+    authority: LocalAuthority,
+    dir: TempDir,
+}
+
+impl Proxy {
+    /// `flags` are those of the command line beside listener and identity.
+    pub async fn start(flags: &[&str]) -> Self {
+        service_kit::tls::install_provider();
+        let dir = tempfile::tempdir().unwrap();
+        let authority = LocalAuthority::open_or_create(dir.path()).unwrap();
+        let files = authority
+            .issue(&PeerId::service("proxy"), &["proxy".to_owned()])
+            .unwrap();
+        let mut line = vec!["proxy", "--listen", "127.0.0.1:0"];
+        if !flags.contains(&"--path-telemetry") {
+            line.extend(["--path-telemetry", ""]);
+        }
+        line.extend(flags);
+        let file = |path: &std::path::Path| path.display().to_string();
+        let (cert, key, ca) = (file(&files.cert), file(&files.key), file(&files.ca));
+        line.extend(["--cert", &cert, "--key", &key, "--ca", &ca]);
+        let config = CommandLine::parse_from(line).config;
+        let context = Context::new("proxy");
+        let running = tokio::spawn(proxy::run(config, context.clone()));
+        let address = within(context.address("tunnel")).await.unwrap();
+        Self {
+            context,
+            address,
+            running,
+            authority,
+            dir,
+        }
+    }
+
+    pub fn identity(&self, id: &PeerId) -> Identity {
+        Identity::load(&self.authority.issue(id, &[]).unwrap()).unwrap()
+    }
+
+    pub fn gateway(&self) -> Identity {
+        self.identity(&PeerId::gateway("acme", "gw-1"))
+    }
+
+    /// A certificate of an authority that the proxy does not know, by a client that believes the proxy.
+    pub fn stranger(&self) -> Identity {
+        let other = LocalAuthority::open_or_create(&self.dir.path().join("other")).unwrap();
+        let files = other.issue(&PeerId::gateway("acme", "gw-1"), &[]).unwrap();
+        Identity::load(&IdentityFiles {
+            ca: self.authority.ca_file(),
+            ..files
+        })
+        .unwrap()
+    }
+
+    pub fn tunnel(&self, identity: &Identity, link: &LinkConfig, open_timeout: Duration) -> Tunnel {
+        let interfaces = NAMES.iter().enumerate().map(|(index, name)| {
+            let ip = std::net::IpAddr::from([127, 0, index as u8 + 1, 1]);
+            let mut interface = Interface::bind(*name, ip, None).unwrap();
+            interface.socket = emulate(interface.socket, link, index as u64).0;
+            interface
+        });
+        let tls = identity.client_config(&[tunnel::ALPN]);
+        let mut config = TunnelConfig::new(self.address, "proxy", tls);
+        config.open_timeout = open_timeout;
+        Tunnel::start(config, interfaces.collect()).unwrap()
+    }
+
+    pub async fn stop(self) {
+        self.context.shutdown().request();
+        within(self.running).await.unwrap().unwrap();
+    }
+}
+
+pub fn fast() -> LinkConfig {
+    LinkConfig::new(200e6, Duration::from_millis(1))
+}
+
+pub fn authority_of(address: SocketAddr) -> Authority {
+    address.to_string().parse().unwrap()
+}
+
+pub async fn within<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, what)
+        .await
+        .expect("within the deadline")
+}
+
+/// Bytes that look like no other bytes of the same transfer.
+pub fn noise(len: usize, seed: u64) -> Vec<u8> {
+    use rand::{Rng, SeedableRng};
+    let mut bytes = vec![0; len];
+    rand_chacha::ChaCha8Rng::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes
+}
