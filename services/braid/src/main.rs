@@ -1,1 +1,15 @@
-fn main() {}
+//! `braid`: one program for every service, and `braid up` for all of them at once.
+
+mod cli;
+mod engines;
+mod identity;
+mod links;
+mod process;
+mod register;
+mod run_service;
+mod up;
+
+fn main() -> std::process::ExitCode {
+    service_kit::tls::install_provider();
+    cli::main()
+}

@@ -1,0 +1,285 @@
+//! The command line. Configuration is layered over it (see `service_kit::config`), so it is also the schema of the file.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
+use service_kit::ConfigError;
+use service_kit::config::{self, ConfigFile, EXIT_CONFIG};
+
+use crate::identity::IdentityCommand;
+use crate::links::LinkCommand;
+use crate::process::Failure;
+use crate::register::RegisterCommand;
+use crate::run_service::ServiceCommand;
+
+/// Tables of the configuration file, which are the subcommands that take one.
+const NOUNS: [&str; 7] = [
+    "gateway",
+    "proxy",
+    "ingest",
+    "alerting",
+    "path-telemetry",
+    "dashboard",
+    "up",
+];
+
+/// Keeps a person's health data flowing while they move.
+///
+/// Every flag of a service can also be set by a variable (see its help) or in the service's table of a TOML file; flags win
+/// over variables, variables over the file.
+#[derive(Debug, Parser)]
+#[command(
+    name = "braid",
+    version,
+    max_term_width = 110,
+    after_help = "Examples:\n  braid up                          everything on this machine, with simulated patients\n  braid link cut wifi               cut their Wi-Fi; vitals go on over LTE\n  braid config gateway              what a gateway would run with, and why\n  braid ingest --config braid.toml  one service of a larger installation"
+)]
+struct Cli {
+    /// TOML file with a table per service, such as [gateway].
+    #[arg(long, global = true, value_name = "FILE", env = "BRAID_CONFIG")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Braid,
+}
+
+#[derive(Debug, Subcommand)]
+enum Braid {
+    #[command(flatten)]
+    Service(ServiceCommand),
+    /// Print the effective configuration of a service as TOML, each value with its origin, secrets masked.
+    #[command(
+        after_help = "Examples:\n  braid config gateway\n  BRAID_INGEST_LISTEN=0.0.0.0:7001 braid config ingest --config braid.toml"
+    )]
+    Config {
+        #[command(subcommand)]
+        service: ServiceCommand,
+    },
+    /// List, cut, restore or change the emulated links of a running `braid up`.
+    #[command(subcommand)]
+    Link(LinkCommand),
+    /// Enter a device, its gateway and its patient into the register.
+    Register(RegisterCommand),
+    /// Issue certificates from the authority in a data directory.
+    #[command(subcommand)]
+    Identity(IdentityCommand),
+    /// Experiments in virtual time.
+    #[command(subcommand)]
+    Lab(lab::LabCommand),
+    /// Print a completion script for a shell.
+    #[command(
+        after_help = "Examples:\n  braid completion bash > /etc/bash_completion.d/braid\n  braid completion zsh > \"${fpath[1]}/_braid\""
+    )]
+    Completion { shell: Shell },
+}
+
+pub fn main() -> ExitCode {
+    match run(std::env::args_os().collect()) {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
+    let file = match config_path(&args) {
+        Some(path) => Some(ConfigFile::read(&path, &NOUNS)?),
+        None => None,
+    };
+    let command = layered(file.as_ref())?;
+    let matches = match command.clone().try_get_matches_from(args) {
+        Ok(matches) => matches,
+        Err(error) => return Ok(refuse(&error, &command)),
+    };
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => return Ok(refuse(&error, &command)),
+    };
+    match cli.command {
+        Braid::Service(service) => service.run()?,
+        Braid::Config { service } => {
+            let text = effective(&service, &matches, file.as_ref(), &command)?;
+            print(&text)?;
+            service.validate()?;
+        }
+        Braid::Link(link) => link.run()?,
+        Braid::Register(register) => register.run()?,
+        Braid::Identity(identity) => identity.run()?,
+        Braid::Lab(lab) => return crate::process::lab(lab),
+        Braid::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut layered(None)?, "braid", &mut script);
+            print(&String::from_utf8_lossy(&script))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The command with file and environment underneath its flags, for the services and for `config <service>` alike.
+fn layered(file: Option<&ConfigFile>) -> Result<Command, ConfigError> {
+    let mut command = Cli::command();
+    // `--config` must not become a flag of the subcommands before they are layered: build() propagates globals.
+    for noun in NOUNS {
+        let mut refused = None;
+        let mut layer =
+            |sub: Command| match config::layer(with_admin_port(sub.clone(), noun), noun, file) {
+                Ok(layered) => layered,
+                Err(error) => {
+                    refused = Some(error);
+                    sub
+                }
+            };
+        command = command.mut_subcommand(noun, &mut layer);
+        command = command.mut_subcommand("config", |sub| sub.mut_subcommand(noun, &mut layer));
+        if let Some(error) = refused {
+            return Err(error);
+        }
+    }
+    Ok(command)
+}
+
+/// Services on one machine must not meet on one admin port.
+fn with_admin_port(command: Command, noun: &str) -> Command {
+    let index = NOUNS
+        .iter()
+        .position(|known| *known == noun)
+        .unwrap_or_default();
+    // `up` takes 9100, the services 9101 and on in the order of the data path.
+    let port = if noun == "up" { 9100 } else { 9101 + index };
+    command.mut_arg("admin", |arg| {
+        arg.default_value(format!("127.0.0.1:{port}"))
+    })
+}
+
+/// The file must be known before the rest can be parsed, since it may supply what is required.
+fn config_path(args: &[OsString]) -> Option<PathBuf> {
+    let mut args = args.iter().skip(1);
+    while let Some(arg) = args.next() {
+        let text = arg.to_string_lossy();
+        if text == "--" {
+            break;
+        }
+        if text == "--config" {
+            return args.next().map(PathBuf::from);
+        }
+        if let Some(path) = text.strip_prefix("--config=") {
+            return Some(Path::new(path).to_owned());
+        }
+    }
+    std::env::var_os("BRAID_CONFIG").map(PathBuf::from)
+}
+
+/// Prints clap's message; a refused value gets the flag's default as the example of a good one.
+fn refuse(error: &clap::Error, command: &Command) -> ExitCode {
+    // Nothing can be done when even the terminal is gone.
+    let _ = error.print();
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    ) {
+        return ExitCode::SUCCESS;
+    }
+    if let Some(example) = example(error, command) {
+        eprintln!("\n  example: {example}");
+    }
+    ExitCode::from(EXIT_CONFIG)
+}
+
+fn example(error: &clap::Error, command: &Command) -> Option<String> {
+    if !matches!(
+        error.kind(),
+        ErrorKind::ValueValidation | ErrorKind::InvalidValue
+    ) {
+        return None;
+    }
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let long = shown.split([' ', '=']).next()?.strip_prefix("--")?;
+    // The untouched command: the layered one may have the refused value as its default.
+    let _ = command;
+    let original = Cli::command();
+    let arg = original
+        .get_subcommands()
+        .flat_map(Command::get_arguments)
+        .find(|arg| arg.get_long() == Some(long))?;
+    let default = arg.get_default_values().first()?.to_str()?;
+    (!default.is_empty()).then(|| format!("--{long} {default}"))
+}
+
+fn effective(
+    service: &ServiceCommand,
+    matches: &ArgMatches,
+    file: Option<&ConfigFile>,
+    command: &Command,
+) -> Result<String, Failure> {
+    let of_config = matches.subcommand_matches("config");
+    let (noun, matches) = of_config
+        .and_then(ArgMatches::subcommand)
+        .ok_or_else(|| Failure::other("no service named"))?;
+    let command = command
+        .find_subcommand(noun)
+        .ok_or_else(|| Failure::other("no such service"))?;
+    service.render(matches, file, command)
+}
+
+/// A reader that has gone away, such as `head`, is no failure.
+fn print(text: &str) -> Result<(), Failure> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::other(error.to_string()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        layered(None).unwrap().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_of_every_service_has_help_a_variable_and_one_meaning() {
+        let command = layered(None).unwrap();
+        for noun in NOUNS {
+            let sub = command.find_subcommand(noun).unwrap();
+            let mut flags = 0;
+            for arg in sub.get_arguments().filter(|arg| arg.get_long().is_some()) {
+                flags += 1;
+                assert!(
+                    arg.get_help().is_some(),
+                    "{noun} --{} has no help",
+                    arg.get_id()
+                );
+                assert!(
+                    arg.get_env().is_some(),
+                    "{noun} --{} has no variable",
+                    arg.get_id()
+                );
+            }
+            assert!(flags > 5, "{noun} has {flags} flags");
+        }
+    }
+
+    #[test]
+    fn the_file_is_found_wherever_it_stands() {
+        let found = |args: &[&str]| {
+            let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+            config_path(&args)
+        };
+        let some = Some(PathBuf::from("a.toml"));
+        assert_eq!(found(&["braid", "--config", "a.toml", "up"]), some);
+        assert_eq!(found(&["braid", "up", "--config=a.toml"]), some);
+    }
+}

@@ -1,0 +1,107 @@
+//! Which bus and which store a service runs on.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use bus::{Bus, EmbeddedBus, EmbeddedOptions};
+use serde::{Serialize, Serializer};
+use service_kit::ConfigError;
+use store::{SqliteStore, Store};
+
+/// `sqlite:DIR`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineUrl {
+    dir: PathBuf,
+}
+
+impl FromStr for EngineUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<EngineUrl, String> {
+        let Some((scheme, rest)) = text.split_once(':') else {
+            return Err("names no engine: write sqlite:DIRECTORY".to_owned());
+        };
+        match scheme {
+            "sqlite" if !rest.is_empty() => Ok(EngineUrl { dir: rest.into() }),
+            "sqlite" => Err("names no directory: write sqlite:DIRECTORY".to_owned()),
+            "kafka" | "postgres" | "postgresql" => Err(format!(
+                "{scheme} is not in this build, which has the embedded engine: write sqlite:DIRECTORY"
+            )),
+            other => Err(format!("{other} is no engine: write sqlite:DIRECTORY")),
+        }
+    }
+}
+
+impl Serialize for EngineUrl {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("sqlite:{}", self.dir.display()))
+    }
+}
+
+/// `#[command(flatten)]` of every service that stands on bus and store.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+pub struct EnginesConfig {
+    /// Bus to publish to and to consume from.
+    #[arg(long, value_name = "URL", default_value = "sqlite:./data")]
+    pub bus: EngineUrl,
+    /// Store of rows, register and accounts.
+    #[arg(long, value_name = "URL", default_value = "sqlite:./data")]
+    pub store: EngineUrl,
+}
+
+impl EnginesConfig {
+    /// Opens both; several processes may open the same directory.
+    pub fn open(&self) -> Result<(Arc<dyn Bus>, Arc<dyn Store>), ConfigError> {
+        Ok((open_bus(&self.bus.dir)?, open_store(&self.store.dir)?))
+    }
+}
+
+pub fn open_bus(dir: &Path) -> Result<Arc<dyn Bus>, ConfigError> {
+    let bus = EmbeddedBus::open(dir, EmbeddedOptions::default())
+        .map_err(|error| refused("bus", dir, &error))?;
+    Ok(Arc::new(bus))
+}
+
+pub fn open_store(dir: &Path) -> Result<Arc<dyn Store>, ConfigError> {
+    let store = SqliteStore::open(dir).map_err(|error| refused("store", dir, &error))?;
+    Ok(Arc::new(store))
+}
+
+fn refused(flag: &str, dir: &Path, error: &dyn std::error::Error) -> ConfigError {
+    ConfigError::new(
+        flag,
+        format!("{}: {error}", dir.display()),
+        format!("--{flag} sqlite:./data"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_engines_that_are_built_in_are_accepted() {
+        assert_eq!(
+            "sqlite:/a/b".parse::<EngineUrl>().map(|url| url.dir),
+            Ok("/a/b".into())
+        );
+        for text in [
+            "",
+            "/a/b",
+            "sqlite:",
+            "kafka://b:9092",
+            "postgres://u:secret@h/d",
+            "mysql:x",
+        ] {
+            let refused = text.parse::<EngineUrl>();
+            assert!(
+                refused
+                    .as_ref()
+                    .is_err_and(|reason| reason.contains("sqlite:")),
+                "{text}"
+            );
+            assert!(!format!("{refused:?}").contains("secret"));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! `braid identity`: certificates from the authority of a data directory, for services and gateways in processes of their own.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use service_kit::tls::PeerId;
+use service_kit::tls::authority::LocalAuthority;
+
+use crate::process::Failure;
+
+/// Folder of the authority and of the issued identities within a data directory.
+pub const FOLDER: &str = "identities";
+
+#[derive(Debug, Subcommand)]
+pub enum IdentityCommand {
+    /// Issue a certificate and its key; makes the authority on first use.
+    #[command(subcommand)]
+    Issue(Whose),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Whose {
+    /// A gateway's identity, which can only be a client.
+    #[command(after_help = "Example:\n  braid identity issue gateway gw-1 --out ./gw-1")]
+    Gateway {
+        /// Name of the gateway.
+        id: String,
+        /// Tenant it belongs to.
+        #[arg(long, default_value = store::DEFAULT_TENANT)]
+        tenant: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// A service's identity, for its host names as a server and for its calls as a client.
+    #[command(
+        after_help = "Example:\n  braid identity issue service ingest --host ingest.example.org --host 10.0.0.7"
+    )]
+    Service {
+        /// Noun of the service: proxy, ingest, alerting, path-telemetry, dashboard.
+        noun: String,
+        /// Names and addresses it is reached by, besides its noun and localhost.
+        #[arg(long = "host", value_name = "NAME")]
+        hosts: Vec<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Place {
+    /// Data directory that has the authority.
+    #[arg(long, value_name = "DIR", env = "BRAID_DATA", default_value = "./data")]
+    data: PathBuf,
+    /// Folder for the files; the authority's own when absent.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+impl IdentityCommand {
+    pub fn run(self) -> Result<(), Failure> {
+        let IdentityCommand::Issue(whose) = self;
+        let (id, hosts, place) = match whose {
+            Whose::Gateway { id, tenant, place } => {
+                (PeerId::gateway(tenant, id), Vec::new(), place)
+            }
+            Whose::Service { noun, hosts, place } => (PeerId::service(noun), hosts, place),
+        };
+        // Whatever cannot be read back as an identity must not be issued.
+        let id: PeerId = id
+            .to_string()
+            .parse()
+            .map_err(|error: service_kit::tls::PeerIdError| Failure::other(error.to_string()))?;
+        let refused =
+            |error: service_kit::tls::authority::AuthorityError| Failure::other(error.to_string());
+        let folder = place.data.join(FOLDER);
+        let authority = LocalAuthority::open_or_create(&folder).map_err(refused)?;
+        let out = place.out.unwrap_or(folder);
+        let files = authority.issue_in(&out, &id, &hosts).map_err(refused)?;
+        println!("{id}");
+        println!(
+            "--cert {} --key {} --ca {}",
+            files.cert.display(),
+            files.key.display(),
+            files.ca.display()
+        );
+        Ok(())
+    }
+}

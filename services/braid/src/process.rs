@@ -1,0 +1,174 @@
+//! What surrounds a service in a process of its own: log, admin listener, signals, exit status.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use service_kit::config::EXIT_CONFIG;
+use service_kit::telemetry::TelemetryConfig;
+use service_kit::{ConfigError, Context, DRAIN_LIMIT, Shutdown, admin, telemetry};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// A service has [`DRAIN_LIMIT`] for its own connections and tasks; whoever is not back by then is left behind.
+const EXIT_LIMIT: Duration = DRAIN_LIMIT.saturating_add(Duration::from_millis(700));
+/// Exit status after a second signal: 128 + SIGINT, as shells report it.
+const EXIT_IMPATIENT: i32 = 130;
+
+/// Flags that every service has.
+#[derive(Clone, Debug, clap::Args, serde::Serialize)]
+pub struct ProcessConfig {
+    /// Address of /healthz, /readyz and /metrics.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9100")]
+    pub admin: SocketAddr,
+    #[command(flatten)]
+    pub telemetry: TelemetryConfig,
+}
+
+/// Why the program ends with another status than 0.
+#[derive(Debug)]
+pub enum Failure {
+    Config(ConfigError),
+    Other(String),
+}
+
+impl Failure {
+    pub fn other(reason: impl Into<String>) -> Failure {
+        Failure::Other(reason.into())
+    }
+
+    /// Says whose failure it is.
+    pub fn of(self, noun: &str) -> Failure {
+        match self {
+            Failure::Config(error) => Failure::Config(error),
+            Failure::Other(reason) => Failure::Other(format!("{noun}: {reason}")),
+        }
+    }
+
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Config(_) => EXIT_CONFIG,
+            Failure::Other(_) => 1,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Config(error) => error.fmt(f),
+            Failure::Other(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Failure {
+        Failure::Config(error)
+    }
+}
+
+/// A service's error, which may be a refused configuration further down: a port in use, say.
+impl From<Box<dyn std::error::Error + Send + Sync>> for Failure {
+    fn from(error: Box<dyn std::error::Error + Send + Sync>) -> Failure {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error.as_ref());
+        while let Some(current) = cause {
+            if let Some(config) = current.downcast_ref::<ConfigError>() {
+                return Failure::Config(config.clone());
+            }
+            if let Some(bind @ tunnel::BindError::Socket { address, .. }) = current.downcast_ref() {
+                let other =
+                    SocketAddr::new(address.ip(), address.port().wrapping_add(10_000).max(1024));
+                return Failure::Config(ConfigError::new(
+                    "listen",
+                    bind.to_string(),
+                    format!("--listen {other}"),
+                ));
+            }
+            cause = current.source();
+        }
+        Failure::Other(error.to_string())
+    }
+}
+
+/// An event loop for `main`.
+pub fn block_on<F: Future>(main: F) -> Result<F::Output, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::other(format!("event loop: {error}")))?;
+    let output = runtime.block_on(main);
+    // Blocking work that is still under way must not hold the exit.
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    Ok(output)
+}
+
+/// Runs `service` until it ends or a signal asks it to; the second signal ends the process at once.
+pub fn run<F, Fut>(noun: &'static str, config: ProcessConfig, service: F) -> Result<(), Failure>
+where
+    F: FnOnce(Context) -> Fut,
+    Fut: Future<Output = Result<(), Failure>>,
+{
+    block_on(async {
+        config.telemetry.validate()?;
+        let traces = telemetry::init(noun, &config.telemetry)
+            .map_err(|error| Failure::other(error.to_string()))?;
+        let context = Context::new(noun);
+        let bound = admin::start(config.admin, "admin", vec![context.clone()]).await?;
+        tracing::info!(address = %bound, "admin listener");
+        watch_signals(context.shutdown().clone())?;
+        let outcome = until_drained(&context, service(context.clone())).await;
+        context.end();
+        let flushed = tokio::task::spawn_blocking(move || traces.shutdown());
+        // Traces are the one thing that may be lost.
+        let _ = tokio::time::timeout(Duration::from_millis(500), flushed).await;
+        outcome
+    })?
+}
+
+/// The service's own outcome, or a failure when it does not end in time after it was asked to.
+pub async fn until_drained(
+    context: &Context,
+    service: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
+    let overdue = async {
+        context.shutdown().requested().await;
+        tokio::time::sleep(EXIT_LIMIT).await;
+    };
+    tokio::select! {
+        outcome = service => outcome,
+        () = overdue => Err(Failure::other(format!(
+            "{} did not finish within {} s and was left behind; what it had acknowledged is on disk",
+            context.noun(),
+            EXIT_LIMIT.as_secs(),
+        ))),
+    }
+}
+
+/// SIGTERM and SIGINT ask for an orderly end.
+pub fn watch_signals(shutdown: Shutdown) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::other(format!("signals: {error}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if shutdown.is_requested() {
+                std::process::exit(EXIT_IMPATIENT);
+            }
+            tracing::info!("asked to end; draining, a second signal ends at once");
+            shutdown.request();
+        }
+    });
+    Ok(())
+}
+
+/// Runs an experiment; a missed target is exit status 1.
+pub fn lab(command: lab::LabCommand) -> Result<ExitCode, Failure> {
+    command
+        .run()
+        .map_err(|error| Failure::other(error.to_string()))
+}

@@ -1,0 +1,79 @@
+//! `braid register`: who wears which sensor, and which gateway speaks for it.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use store::{DeviceEntry, PatientEntry, SpO2Scale};
+
+use crate::engines::open_store;
+use crate::process::{self, Failure};
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  braid register --device chest-7 --gateway gw-1 --patient ada --name \"Ada Example\""
+)]
+pub struct RegisterCommand {
+    /// The sensor; unique over all tenants.
+    #[arg(long, value_name = "ID")]
+    device: String,
+    /// The gateway that may speak for it.
+    #[arg(long, value_name = "ID")]
+    gateway: String,
+    /// Who wears it.
+    #[arg(long, value_name = "ID")]
+    patient: String,
+    /// The patient's name for people; the id when absent.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Score SpO2 by NEWS2's second scale: hypercapnic respiratory failure, a clinician's decision.
+    #[arg(long)]
+    spo2_scale_two: bool,
+    #[arg(long, value_name = "ID", default_value = store::DEFAULT_TENANT)]
+    tenant: String,
+    /// Data directory of the embedded store.
+    #[arg(long, value_name = "DIR", env = "BRAID_DATA", default_value = "./data")]
+    data: PathBuf,
+}
+
+impl RegisterCommand {
+    pub fn run(self) -> Result<(), Failure> {
+        process::block_on(async move {
+            let store = open_store(&self.data)?;
+            let refused = |error: store::WriteError| Failure::other(error.to_string());
+            store
+                .put_patient(&PatientEntry {
+                    id: self.patient.clone(),
+                    tenant: self.tenant.clone(),
+                    name: self.name.unwrap_or_else(|| self.patient.clone()),
+                    spo2_scale: if self.spo2_scale_two {
+                        SpO2Scale::Two
+                    } else {
+                        SpO2Scale::One
+                    },
+                })
+                .await
+                .map_err(refused)?;
+            let entry = DeviceEntry {
+                id: self.device,
+                tenant: self.tenant,
+                gateway: self.gateway,
+                patient: self.patient,
+                registered_us: now_us(),
+            };
+            store.put_device(&entry).await.map_err(refused)?;
+            println!(
+                "{} of {} is spoken for by {}",
+                entry.id, entry.patient, entry.gateway
+            );
+            Ok(())
+        })?
+    }
+}
+
+pub fn now_us() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |passed| {
+            i64::try_from(passed.as_micros()).unwrap_or(i64::MAX)
+        })
+}

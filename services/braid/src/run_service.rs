@@ -1,0 +1,184 @@
+//! One service in a process of its own.
+
+use clap::{ArgMatches, Command, Subcommand};
+use serde::Serialize;
+use service_kit::config::ConfigFile;
+use service_kit::{ConfigError, ServiceConfig, config};
+
+use crate::engines::EnginesConfig;
+use crate::process::{self, Failure, ProcessConfig};
+use crate::up::UpConfig;
+
+/// A service that keeps nothing of its own on bus or store.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+pub struct Alone<C: ServiceConfig> {
+    #[command(flatten)]
+    pub service: C,
+    #[command(flatten)]
+    pub process: ProcessConfig,
+}
+
+/// A service that stands on bus and store.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+pub struct OnEngines<C: ServiceConfig> {
+    #[command(flatten)]
+    pub service: C,
+    #[command(flatten)]
+    pub engines: EnginesConfig,
+    #[command(flatten)]
+    pub process: ProcessConfig,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ServiceCommand {
+    /// Beside the sensors: journals samples, evaluates rules, sends over all access networks at once.
+    #[command(after_help = GATEWAY_HELP)]
+    Gateway(Box<Alone<gateway::Config>>),
+    /// In the core: ends multipath QUIC and forwards to listed destinations.
+    #[command(after_help = PROXY_HELP)]
+    Proxy(Box<Alone<proxy::Config>>),
+    /// Takes samples from gateways, publishes them and writes the store.
+    #[command(after_help = INGEST_HELP)]
+    Ingest(Box<OnEngines<ingest::Config>>),
+    /// Raises alerts from vitals and takes acknowledgements.
+    #[command(after_help = ALERTING_HELP)]
+    Alerting(Box<OnEngines<alerting::Config>>),
+    /// Takes path reports from both ends of the tunnels.
+    #[command(after_help = PATH_TELEMETRY_HELP)]
+    PathTelemetry(Box<OnEngines<path_telemetry::Config>>),
+    /// The web page.
+    #[command(after_help = DASHBOARD_HELP)]
+    Dashboard(Box<OnEngines<dashboard::Config>>),
+    /// All services in this process, with simulated patients behind emulated Wi-Fi and LTE.
+    #[command(after_help = UP_HELP)]
+    Up(Box<Alone<UpConfig>>),
+}
+
+const GATEWAY_HELP: &str = "Example:\n  braid identity issue gateway gw-1 --out ./gw-1\n  braid gateway --cert gw-1/gw-1.pem --key gw-1/gw-1.key --ca gw-1/ca.pem --help";
+const PROXY_HELP: &str = "Example:\n  braid identity issue service proxy --out ./identities\n  braid proxy --config braid.toml";
+const INGEST_HELP: &str =
+    "Example:\n  braid ingest --bus sqlite:./data --store sqlite:./data --config braid.toml";
+const ALERTING_HELP: &str =
+    "Example:\n  braid alerting --bus sqlite:./data --store sqlite:./data --config braid.toml";
+const PATH_TELEMETRY_HELP: &str = "Example:\n  braid path-telemetry --bus sqlite:./data --store sqlite:./data --config braid.toml";
+const DASHBOARD_HELP: &str =
+    "Example:\n  braid dashboard --bus sqlite:./data --store sqlite:./data --config braid.toml";
+const UP_HELP: &str = "Examples:\n  braid up\n  braid up --patients 8 --data /tmp/ward --listen 0.0.0.0:8080\n  braid link cut wifi";
+
+impl ServiceCommand {
+    /// Refuses a bad configuration before any port is bound.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        match self {
+            ServiceCommand::Gateway(it) => it.service.validate(),
+            ServiceCommand::Proxy(it) => it.service.validate(),
+            ServiceCommand::Ingest(it) => it.service.validate(),
+            ServiceCommand::Alerting(it) => it.service.validate(),
+            ServiceCommand::PathTelemetry(it) => it.service.validate(),
+            ServiceCommand::Dashboard(it) => it.service.validate(),
+            ServiceCommand::Up(it) => it.service.validate(),
+        }
+    }
+
+    pub fn run(self) -> Result<(), Failure> {
+        self.validate()?;
+        match self {
+            ServiceCommand::Gateway(it) => {
+                let Alone { service, process } = *it;
+                process::run("gateway", process, async |context| {
+                    gateway::run(service, None, context).await.map_err(failure)
+                })
+            }
+            ServiceCommand::Proxy(it) => {
+                let Alone { service, process } = *it;
+                process::run("proxy", process, async |context| {
+                    proxy::run(service, context).await.map_err(failure)
+                })
+            }
+            ServiceCommand::Ingest(it) => {
+                let OnEngines {
+                    service,
+                    engines,
+                    process,
+                } = *it;
+                process::run("ingest", process, async |context| {
+                    let (bus, store) = engines.open()?;
+                    ingest::run(service, bus, store, context)
+                        .await
+                        .map_err(failure)
+                })
+            }
+            ServiceCommand::Alerting(it) => {
+                let OnEngines {
+                    service,
+                    engines,
+                    process,
+                } = *it;
+                process::run("alerting", process, async |context| {
+                    let (bus, store) = engines.open()?;
+                    alerting::run(service, bus, store, context)
+                        .await
+                        .map_err(failure)
+                })
+            }
+            ServiceCommand::PathTelemetry(it) => {
+                let OnEngines {
+                    service,
+                    engines,
+                    process,
+                } = *it;
+                process::run("path-telemetry", process, async |context| {
+                    let (bus, store) = engines.open()?;
+                    path_telemetry::run(service, bus, store, context)
+                        .await
+                        .map_err(failure)
+                })
+            }
+            ServiceCommand::Dashboard(it) => {
+                let OnEngines {
+                    service,
+                    engines,
+                    process,
+                } = *it;
+                process::run("dashboard", process, async |context| {
+                    let (bus, store) = engines.open()?;
+                    dashboard::run(service, bus, store, context)
+                        .await
+                        .map_err(failure)
+                })
+            }
+            ServiceCommand::Up(it) => {
+                let Alone { service, process } = *it;
+                process::run("up", process, async |context| {
+                    crate::up::run(service, context).await
+                })
+            }
+        }
+    }
+
+    /// `braid config`: the effective configuration as TOML.
+    pub fn render(
+        &self,
+        matches: &ArgMatches,
+        file: Option<&ConfigFile>,
+        command: &Command,
+    ) -> Result<String, Failure> {
+        let text = match self {
+            ServiceCommand::Gateway(it) => config::render(it, matches, "gateway", file, command),
+            ServiceCommand::Proxy(it) => config::render(it, matches, "proxy", file, command),
+            ServiceCommand::Ingest(it) => config::render(it, matches, "ingest", file, command),
+            ServiceCommand::Alerting(it) => config::render(it, matches, "alerting", file, command),
+            ServiceCommand::PathTelemetry(it) => {
+                config::render(it, matches, "path-telemetry", file, command)
+            }
+            ServiceCommand::Dashboard(it) => {
+                config::render(it, matches, "dashboard", file, command)
+            }
+            ServiceCommand::Up(it) => config::render(it, matches, "up", file, command),
+        };
+        text.map_err(|error| Failure::other(error.to_string()))
+    }
+}
+
+pub fn failure<E: std::error::Error + Send + Sync + 'static>(error: E) -> Failure {
+    Failure::from(Box::new(error) as Box<dyn std::error::Error + Send + Sync>)
+}

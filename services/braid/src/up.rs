@@ -1,0 +1,157 @@
+//! `braid up`: every service in one process on the embedded bus and store, over loopback sockets with real TLS, with
+//! simulated patients behind emulated access links.
+//!
+//! Order of the start: identities, engines, register; then the core from the store towards the access side, so that each service
+//! finds the next one listening; then gateways; then patients. The end goes the other way: patients and page stop first, then the
+//! gateways hand over what they can, then the core. What is left in a gateway's journal goes on at the next start.
+
+mod first_start;
+mod gateways;
+mod links;
+mod report;
+mod services;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use service_kit::{ConfigError, Context, ServiceConfig};
+
+use crate::engines::{open_bus, open_store};
+use crate::process::Failure;
+
+pub use first_start::OPERATOR;
+pub use report::Addresses;
+use services::Services;
+
+/// Each has a gateway, two links and its own connections in this process.
+const PATIENTS_MAX: u32 = 64;
+/// How long the gateways may hand over before the core is asked to end too.
+const HAND_OVER_LIMIT: Duration = Duration::from_millis(1_500);
+
+/// `braid up`.
+#[derive(Clone, Debug, clap::Args, serde::Serialize)]
+pub struct UpConfig {
+    /// Directory of everything that lasts: authority, bus, store, journals. One `braid up` at a time.
+    #[arg(long, value_name = "DIR", env = "BRAID_DATA", default_value = "./data")]
+    pub data: PathBuf,
+    /// Simulated patients, each with a gateway of its own behind emulated Wi-Fi and LTE.
+    #[arg(long, value_name = "COUNT", default_value_t = 3)]
+    pub patients: u32,
+    /// Seed of the patients and of the links' losses.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+    /// Address of the web page.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub listen: SocketAddr,
+    /// Where the first gateway takes samples; the others take any free port. Loopback only, since it asks for no token.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090")]
+    pub sensors: SocketAddr,
+    /// Rate of each direction of the emulated Wi-Fi.
+    #[arg(long, value_name = "NUMBER", default_value_t = 40.0)]
+    pub wifi_mbit_per_s: f64,
+    /// One-way delay of the emulated Wi-Fi.
+    #[arg(long, value_name = "NUMBER", default_value_t = 8)]
+    pub wifi_delay_ms: u32,
+    /// Rate of each direction of the emulated LTE.
+    #[arg(long, value_name = "NUMBER", default_value_t = 12.0)]
+    pub lte_mbit_per_s: f64,
+    /// One-way delay of the emulated LTE.
+    #[arg(long, value_name = "NUMBER", default_value_t = 35)]
+    pub lte_delay_ms: u32,
+}
+
+impl ServiceConfig for UpConfig {
+    const NOUN: &'static str = "up";
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        if self.patients > PATIENTS_MAX {
+            return Err(ConfigError::new(
+                "patients",
+                format!(
+                    "{} are more than the {PATIENTS_MAX} that one process simulates",
+                    self.patients
+                ),
+                "--patients 3",
+            ));
+        }
+        if !self.sensors.ip().is_loopback() {
+            return Err(ConfigError::new(
+                "sensors",
+                format!(
+                    "{} is reachable by others; run `braid gateway` with a token for that",
+                    self.sensors
+                ),
+                "--sensors 127.0.0.1:8090",
+            ));
+        }
+        for (field, rate) in [
+            ("wifi_mbit_per_s", self.wifi_mbit_per_s),
+            ("lte_mbit_per_s", self.lte_mbit_per_s),
+        ] {
+            if !(0.05..=10_000.0).contains(&rate) {
+                return Err(ConfigError::new(
+                    field,
+                    format!("{rate} is outside 0.05 to 10000"),
+                    format!("--{} 20", field.replace('_', "-")),
+                ));
+            }
+        }
+        for (field, delay) in [
+            ("wifi_delay_ms", self.wifi_delay_ms),
+            ("lte_delay_ms", self.lte_delay_ms),
+        ] {
+            if delay > 2_000 {
+                return Err(ConfigError::new(
+                    field,
+                    format!("{delay} is more than 2000"),
+                    format!("--{} 20", field.replace('_', "-")),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs until `context`'s shutdown is requested or a service fails.
+pub async fn run(config: UpConfig, context: Context) -> Result<(), Failure> {
+    let start = first_start::prepare(&config.data)?;
+    let bus = open_bus(&config.data)?;
+    let store = open_store(&config.data)?;
+    let password = start.ensure_account(store.as_ref()).await?;
+    let ward = gateways::register(store.as_ref(), &config).await?;
+
+    let mut services = Services::new(context.clone());
+    let outcome = async {
+        let core = services::start_core(&mut services, &start, &bus, &store).await?;
+        let links = links::Links::new();
+        let sensors = gateways::start(&mut services, &config, &start, &core, &ward, &links).await?;
+        let links_address = links::serve(&mut services, &start, links).await?;
+        let page = services::start_dashboard(
+            &mut services,
+            &config,
+            &start,
+            &core,
+            links_address,
+            &bus,
+            &store,
+        )
+        .await?;
+        gateways::start_patients(&mut services, &config, &ward, &sensors);
+        let report = report::Report {
+            page,
+            sensors: sensors.first().copied(),
+            links: links_address,
+            sign_in_code: core.sign_in_code.clone(),
+            password,
+        };
+        report.publish(&config.data)?;
+        report.print(&config.data, &ward);
+        services.first_end().await
+    }
+    .await;
+    // A failed start must take down what had been started, in the same order as a clean end.
+    context.shutdown().request();
+    services.end(HAND_OVER_LIMIT).await;
+    outcome
+}

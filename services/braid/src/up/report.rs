@@ -1,0 +1,90 @@
+//! What `braid up` tells: people on standard output, the command line in a file of the data directory.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use service_kit::Secret;
+
+use super::gateways::Ward;
+use crate::process::Failure;
+
+const FILE: &str = "up.json";
+
+pub struct Report {
+    pub page: SocketAddr,
+    pub sensors: Option<SocketAddr>,
+    pub links: SocketAddr,
+    pub sign_in_code: Secret,
+    pub password: Secret,
+}
+
+/// Where a running `braid up` listens; left behind by one that was killed, so a refused connection means "not running".
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Addresses {
+    pub page: SocketAddr,
+    pub links: SocketAddr,
+    pub sensors: Option<SocketAddr>,
+    pub process: u32,
+}
+
+impl Addresses {
+    pub fn read(data: &Path) -> Result<Addresses, Failure> {
+        let path = data.join(FILE);
+        let text = fs::read_to_string(&path).map_err(|error| {
+            Failure::other(format!(
+                "{}: {error}\n  is `braid up` running on this data directory? (--data or BRAID_DATA)",
+                path.display()
+            ))
+        })?;
+        serde_json::from_str(&text)
+            .map_err(|error| Failure::other(format!("{}: {error}", path.display())))
+    }
+}
+
+impl Report {
+    pub fn publish(&self, data: &Path) -> Result<(), Failure> {
+        let addresses = Addresses {
+            page: self.page,
+            links: self.links,
+            sensors: self.sensors,
+            process: std::process::id(),
+        };
+        let path = data.join(FILE);
+        let beside = data.join("up.json.new");
+        serde_json::to_string_pretty(&addresses)
+            .map_err(std::io::Error::other)
+            .and_then(|text| fs::write(&beside, text))
+            .and_then(|()| fs::rename(&beside, &path))
+            .map_err(|error| Failure::other(format!("{}: {error}", path.display())))
+    }
+
+    pub fn print(&self, data: &Path, ward: &Ward) {
+        let page = self.page;
+        println!(
+            "Braid is up; its data is in {}. Ctrl-C ends it, and a restart continues.\n",
+            data.display()
+        );
+        println!(
+            "  page      http://{page}/?code={}",
+            self.sign_in_code.expose()
+        );
+        println!(
+            "            http://{page}  sign in as admin with {}",
+            self.password.expose()
+        );
+        if let (Some(sensors), Some(device)) = (self.sensors, ward.own_device()) {
+            println!("  send      {}", curl(sensors, device));
+        }
+        println!("  links     braid link list | cut wifi | restore wifi");
+        println!();
+    }
+}
+
+/// One sample by hand; the sequence is the gateway's to give.
+fn curl(sensors: SocketAddr, device: &str) -> String {
+    format!(
+        "curl -sS http://{sensors}/v1/samples -d '{{\"device\":\"{device}\",\"metric\":\"heart-rate\",\"value\":72}}'"
+    )
+}

@@ -1,0 +1,259 @@
+//! The services of one process: started in order, watched, ended in stages.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bus::Bus;
+use service_kit::{CheckHandle, Context, Secret};
+use store::Store;
+use tokio::sync::mpsc;
+
+use super::UpConfig;
+use super::first_start::Start;
+use crate::process::Failure;
+use crate::run_service::failure;
+
+/// How often the services' readiness is carried over to the process's.
+const MIRROR_INTERVAL: Duration = Duration::from_millis(100);
+/// Outcomes that wait to be read: one is enough to end, the others are dropped.
+const OUTCOMES_MAX: usize = 1;
+
+/// When a service ends relative to the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Patients and what people look at.
+    Outside,
+    Gateway,
+    Core,
+}
+
+struct Running {
+    context: Context,
+    stage: Stage,
+}
+
+pub struct Services {
+    process: Context,
+    running: Vec<Running>,
+    outcomes: (mpsc::Sender<Failure>, mpsc::Receiver<Failure>),
+}
+
+impl Services {
+    pub fn new(process: Context) -> Services {
+        Services {
+            process,
+            running: Vec::new(),
+            outcomes: mpsc::channel(OUTCOMES_MAX),
+        }
+    }
+
+    /// Runs a service until it ends; one that ends by itself is a failure of the whole.
+    pub fn start<F>(
+        &mut self,
+        noun: &'static str,
+        stage: Stage,
+        run: impl FnOnce(Context) -> F,
+    ) -> Context
+    where
+        F: Future<Output = Result<(), Failure>> + Send + 'static,
+    {
+        let context = Context::new(noun);
+        self.running.push(Running {
+            context: context.clone(),
+            stage,
+        });
+        tokio::spawn(mirror_readiness(
+            context.clone(),
+            self.process.health().check(noun),
+        ));
+        let service = run(context.clone());
+        let outcomes = self.outcomes.0.clone();
+        tokio::spawn({
+            let context = context.clone();
+            async move {
+                let outcome = service.await;
+                let asked = context.shutdown().is_requested();
+                context.end();
+                let reason = match outcome {
+                    Ok(()) if asked => return,
+                    Ok(()) => Failure::other(format!("{noun} ended by itself")),
+                    Err(failure) => failure.of(noun),
+                };
+                // Full: another service's failure is already ending the process.
+                let _ = outcomes.try_send(reason);
+            }
+        });
+        context
+    }
+
+    /// The address of a listener, or why the service has none.
+    pub async fn address(&mut self, context: &Context, what: &str) -> Result<SocketAddr, Failure> {
+        match context.address(what).await {
+            Some(address) => Ok(address),
+            None => Err(match self.outcomes.1.try_recv() {
+                Ok(failure) => failure,
+                Err(_) => Failure::other(format!("{} has no listener {what}", context.noun())),
+            }),
+        }
+    }
+
+    /// Waits for the request to end (fine) or for the first service that ends by itself (not).
+    pub async fn first_end(&mut self) -> Result<(), Failure> {
+        tokio::select! {
+            () = self.process.shutdown().requested() => Ok(()),
+            failed = self.outcomes.1.recv() => match failed {
+                Some(failure) => Err(failure),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Ends stage by stage; the core waits for the gateways at most `hand_over`.
+    pub async fn end(&self, hand_over: Duration) {
+        self.request(Stage::Outside);
+        self.request(Stage::Gateway);
+        let gateways = self.ended(Stage::Gateway);
+        if tokio::time::timeout(hand_over, gateways).await.is_err() {
+            tracing::info!("the gateways keep what they could not hand over in their journals");
+        }
+        self.request(Stage::Core);
+        for stage in [Stage::Outside, Stage::Gateway, Stage::Core] {
+            self.ended(stage).await;
+        }
+    }
+
+    fn request(&self, stage: Stage) {
+        for running in self.running.iter().filter(|running| running.stage == stage) {
+            running.context.shutdown().request();
+        }
+    }
+
+    async fn ended(&self, stage: Stage) {
+        for running in self.running.iter().filter(|running| running.stage == stage) {
+            running.context.ended().await;
+        }
+    }
+}
+
+async fn mirror_readiness(service: Context, check: CheckHandle) {
+    let mut interval = tokio::time::interval(MIRROR_INTERVAL);
+    loop {
+        tokio::select! {
+            _ = interval.tick() => {}
+            () = service.ended() => return check.failing("ended"),
+        }
+        let failing = service.health().failing();
+        match failing.first() {
+            None => check.ok(),
+            Some((name, reason)) => check.failing(format!("{name}: {reason}")),
+        }
+    }
+}
+
+/// Where the core's services listen.
+pub struct Core {
+    pub ingest: SocketAddr,
+    pub alerting: SocketAddr,
+    pub path_telemetry: SocketAddr,
+    pub proxy: SocketAddr,
+    pub sign_in_code: Secret,
+}
+
+/// The configuration that `braid <service>` would have without any flag, file or variable.
+pub fn defaults<C: clap::Args>() -> Result<C, Failure> {
+    let command = C::augment_args(clap::Command::new("defaults").no_binary_name(true));
+    let matches = command
+        .try_get_matches_from(std::iter::empty::<&str>())
+        .map_err(|error| Failure::other(error.to_string()))?;
+    C::from_arg_matches(&matches).map_err(|error| Failure::other(error.to_string()))
+}
+
+fn anywhere() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+pub async fn start_core(
+    services: &mut Services,
+    start: &Start,
+    bus: &Arc<dyn Bus>,
+    store: &Arc<dyn Store>,
+) -> Result<Core, Failure> {
+    let identity = |noun: &str| start.service(noun);
+
+    let mut it: ingest::Config = defaults()?;
+    it.listen = anywhere();
+    it.identity = identity("ingest")?;
+    let engines = (bus.clone(), store.clone());
+    let ingest_context = services.start("ingest", Stage::Core, |context| async move {
+        ingest::run(it, engines.0, engines.1, context)
+            .await
+            .map_err(failure)
+    });
+
+    let mut it: alerting::Config = defaults()?;
+    it.listen = anywhere();
+    it.identity = identity("alerting")?;
+    let engines = (bus.clone(), store.clone());
+    let alerting_context = services.start("alerting", Stage::Core, |context| async move {
+        alerting::run(it, engines.0, engines.1, context)
+            .await
+            .map_err(failure)
+    });
+
+    let mut it: path_telemetry::Config = defaults()?;
+    it.listen = anywhere();
+    it.identity = identity("path-telemetry")?;
+    let engines = (bus.clone(), store.clone());
+    let path_telemetry_context =
+        services.start("path-telemetry", Stage::Core, |context| async move {
+            path_telemetry::run(it, engines.0, engines.1, context)
+                .await
+                .map_err(failure)
+        });
+
+    let ingest = services.address(&ingest_context, "grpc").await?;
+    let alerting = services.address(&alerting_context, "grpc").await?;
+    let path_telemetry = services.address(&path_telemetry_context, "grpc").await?;
+
+    let mut it: proxy::Config = defaults()?;
+    it.listen = anywhere();
+    it.identity = identity("proxy")?;
+    it.allow = vec![ingest.to_string(), path_telemetry.to_string()];
+    it.path_telemetry = format!("https://{path_telemetry}");
+    let proxy_context = services.start("proxy", Stage::Core, |context| async move {
+        proxy::run(it, context).await.map_err(failure)
+    });
+    let proxy = services.address(&proxy_context, "tunnel").await?;
+    Ok(Core {
+        ingest,
+        alerting,
+        path_telemetry,
+        proxy,
+        sign_in_code: start.sign_in_code(),
+    })
+}
+
+pub async fn start_dashboard(
+    services: &mut Services,
+    config: &UpConfig,
+    start: &Start,
+    core: &Core,
+    links: SocketAddr,
+    bus: &Arc<dyn Bus>,
+    store: &Arc<dyn Store>,
+) -> Result<SocketAddr, Failure> {
+    let mut it: dashboard::Config = defaults()?;
+    it.listen = config.listen;
+    it.identity = start.service("dashboard")?;
+    it.alerting_url = format!("https://{}", core.alerting);
+    it.links_url = format!("https://{links}");
+    it.sign_in_code = Some(core.sign_in_code.clone());
+    let engines = (bus.clone(), store.clone());
+    let context = services.start("dashboard", Stage::Outside, |context| async move {
+        dashboard::run(it, engines.0, engines.1, context)
+            .await
+            .map_err(failure)
+    });
+    services.address(&context, "page").await
+}
