@@ -510,7 +510,9 @@ impl Controller for PathController {
     }
 
     fn window(&self) -> u64 {
-        if self.member.gate.admits(self.member.slot) {
+        if self.member.gate.is_permitted(self.member.slot) {
+            u64::MAX / 2
+        } else if self.member.gate.admits(self.member.slot) {
             self.model_window()
         } else {
             0

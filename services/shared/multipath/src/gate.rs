@@ -10,8 +10,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::liveness::Rhythm;
+
 /// Paths one connection may have had at once; controllers beyond it run ungated.
 const SLOTS_MAX: usize = 64;
+
+/// How recent another path's acknowledgement must be when a path is judged stalled.
+const OTHERS_RECENT: Duration = Duration::from_millis(40);
 
 /// What one path's controller last told.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,12 +38,16 @@ pub struct PathModel {
 struct Slot {
     owners: usize,
     model: PathModel,
-    ping_due: bool,
+    /// The next packet passes whatever is in flight.
+    permit: bool,
+    acked_at: Option<Instant>,
+    acks: Rhythm,
 }
 
 #[derive(Debug, Default)]
 struct State {
     slots: Vec<Slot>,
+    newest: Option<usize>,
     /// Counts changes of the route of acknowledgements; controllers start their RTT minimum anew.
     rebase_epoch: u64,
     acked_at: Option<Instant>,
@@ -104,8 +113,11 @@ impl Gate {
             state.slots[free] = Slot {
                 owners: 1,
                 model: model(free),
-                ping_due: false,
+                permit: false,
+                acked_at: None,
+                acks: Rhythm::default(),
             };
+            state.newest = Some(free);
             return free;
         }
         let slot = state.slots.len();
@@ -113,8 +125,11 @@ impl Gate {
             state.slots.push(Slot {
                 owners: 1,
                 model: model(slot),
-                ping_due: false,
+                permit: false,
+                acked_at: None,
+                acks: Rhythm::default(),
             });
+            state.newest = Some(slot);
         }
         slot
     }
@@ -139,14 +154,65 @@ impl Gate {
         }
         if let Some(slot) = state.slots.get_mut(model.slot) {
             slot.model = model;
+            if let Some(before) = slot.acked_at.replace(now) {
+                slot.acks.beat(now.saturating_duration_since(before));
+            }
         }
     }
 
     pub(crate) fn sent(&self, slot: usize, in_flight_bytes: u64) {
         if let Some(slot) = self.state.lock().slots.get_mut(slot) {
             slot.model.in_flight_bytes = in_flight_bytes;
-            slot.ping_due = false;
+            slot.permit = false;
         }
+    }
+
+    /// The slot of the controller built last.
+    pub(crate) fn newest(&self) -> Option<usize> {
+        self.state.lock().newest
+    }
+
+    /// Let the slot's next packet pass a full window: a ping must go out to be answered.
+    pub(crate) fn permit(&self, slot: usize) {
+        if let Some(slot) = self.state.lock().slots.get_mut(slot) {
+            slot.permit = true;
+        }
+    }
+
+    pub(crate) fn is_permitted(&self, slot: usize) -> bool {
+        self.state
+            .lock()
+            .slots
+            .get(slot)
+            .is_some_and(|slot| slot.permit)
+    }
+
+    pub(crate) fn in_flight(&self, slot: usize) -> u64 {
+        self.state
+            .lock()
+            .slots
+            .get(slot)
+            .map_or(0, |slot| slot.model.in_flight_bytes)
+    }
+
+    /// When the acknowledgements of a path with data in flight fall out of their rhythm, while those of another path
+    /// go on (if nothing is acknowledged at all, it is the acknowledgements' route that is broken).
+    pub(crate) fn stalls_at(&self, slot: usize) -> Option<Instant> {
+        let state = self.state.lock();
+        let own = state.slots.get(slot)?;
+        let acked_at = own.acked_at?;
+        if own.model.in_flight_bytes == 0 {
+            return None;
+        }
+        let overdue = acked_at.checked_add(own.acks.silence_max(own.model.rtt_smoothed / 2))?;
+        let others_go_on = state.slots.iter().enumerate().any(|(index, other)| {
+            index != slot
+                && other.owners > 0
+                && other
+                    .acked_at
+                    .is_some_and(|at| at + OTHERS_RECENT >= overdue)
+        });
+        others_go_on.then_some(overdue)
     }
 
     /// Whether the path may take the next packet.

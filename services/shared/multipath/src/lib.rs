@@ -22,6 +22,10 @@
 //! 3. Before `poll` report what each open path has received ([`Event::Received`], cumulative datagrams from the path's statistics).
 //! 4. Apply the commands; answer [`Command::Open`] with [`Event::Opened`] or [`Event::OpenFailed`].
 
+use std::time::Duration;
+
+use noq_proto::{TransportConfig, VarInt};
+
 mod controller;
 mod filter;
 mod gate;
@@ -34,3 +38,17 @@ pub use liveness::{Keepalive, PathState};
 pub use steering::{
     Command, Event, InterfaceId, OpenFailure, PathSnapshot, Side, Steering, SteeringConfig,
 };
+
+/// Round trip assumed before one is measured: a lost packet of the handshake is repeated after three of it.
+const INITIAL_RTT: Duration = Duration::from_millis(100);
+/// More behind one gap than this overruns the library's reassembly in 1.4.
+const STREAM_RECEIVE_WINDOW_BYTES: u32 = 2_500_000;
+
+/// Settings of the library that multipath relies on, at both ends: quick repeats in the handshake, the bound on the
+/// reassembly, and no idle timer of the library's own on paths that the steering judges.
+pub fn tune(transport: &mut TransportConfig) {
+    transport
+        .initial_rtt(INITIAL_RTT)
+        .stream_receive_window(VarInt::from_u32(STREAM_RECEIVE_WINDOW_BYTES))
+        .default_path_max_idle_timeout(None);
+}

@@ -1,7 +1,8 @@
 //! Whether one path still lives: a keepalive clock per path.
 //!
 //! Every `interval` the path is pinged; it is suspect after half of the allowed silent intervals and dead after all of them.
-//! Anything received on the path counts as a sign of life, so under traffic no ping is needed for detection by the peer.
+//! Anything received on the path counts as a sign of life. Under dense traffic silence means something sooner: the path is
+//! suspect when it falls out of its rhythm (mean and deviation of the gaps between arrivals), and dead after twice that.
 
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,40 @@ pub enum PathState {
     Closed,
 }
 
+/// Shortest silence that makes a path suspect or, under dense traffic, dead.
+const DENSE_SILENCE_SUSPECT: Duration = Duration::from_millis(90);
+const DENSE_SILENCE_FATAL: Duration = Duration::from_millis(200);
+const RHYTHM_SLACK: Duration = Duration::from_millis(60);
+
+/// How regularly something happens: mean and deviation of the gaps between the events.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Rhythm {
+    mean: Duration,
+    deviation: Duration,
+    beats: u32,
+}
+
+impl Rhythm {
+    pub(crate) fn beat(&mut self, gap: Duration) {
+        if self.beats == 0 {
+            self.mean = gap;
+            self.deviation = gap / 2;
+        } else {
+            self.deviation = (self.deviation * 3 + self.mean.abs_diff(gap)) / 4;
+            self.mean = (self.mean * 7 + gap) / 8;
+        }
+        self.beats = self.beats.saturating_add(1);
+    }
+
+    /// A gap longer than this is out of rhythm; unbounded until the rhythm is known.
+    pub(crate) fn silence_max(&self, slack: Duration) -> Duration {
+        if self.beats < 8 {
+            return Duration::MAX;
+        }
+        (self.mean + self.deviation * 4 + slack.max(RHYTHM_SLACK)).max(DENSE_SILENCE_SUSPECT)
+    }
+}
+
 /// The keepalive clock of one path.
 #[derive(Debug, Clone)]
 pub(crate) struct Liveness {
@@ -50,15 +85,21 @@ pub(crate) struct Liveness {
     heard_at: Instant,
     ping_at: Instant,
     received_datagrams: u64,
+    rhythm: Rhythm,
+    /// Factor on the silence before the path counts as dead.
+    patience: u32,
 }
 
 impl Liveness {
-    pub(crate) fn new(keepalive: Keepalive, now: Instant) -> Self {
+    /// `patience` multiplies the silence that is fatal: the end that cannot save what is in flight waits for the one that can.
+    pub(crate) fn new(keepalive: Keepalive, patience: u32, now: Instant) -> Self {
         Self {
             keepalive,
             heard_at: now,
             ping_at: now + keepalive.interval,
             received_datagrams: 0,
+            rhythm: Rhythm::default(),
+            patience,
         }
     }
 
@@ -75,6 +116,8 @@ impl Liveness {
         let heard = datagrams > self.received_datagrams;
         self.received_datagrams = self.received_datagrams.max(datagrams);
         if heard {
+            self.rhythm
+                .beat(now.saturating_duration_since(self.heard_at));
             self.heard_at = now;
         }
         heard
@@ -88,25 +131,32 @@ impl Liveness {
         now >= self.dead_at()
     }
 
-    /// The suspicion starts when a ping and the one after it are both overdue.
+    fn silence_suspect(&self) -> Duration {
+        // Under pings alone the one after a missing ping is overdue too.
+        let at_most = self.keepalive.silence_max() / 2 + self.keepalive.interval / 2;
+        self.rhythm.silence_max(RHYTHM_SLACK).min(at_most)
+    }
+
     pub(crate) fn suspect_at(&self) -> Instant {
-        self.heard_at + self.keepalive.silence_max() / 2 + self.keepalive.interval / 2
+        self.heard_at + self.silence_suspect()
     }
 
     pub(crate) fn dead_at(&self) -> Instant {
-        self.heard_at + self.keepalive.silence_max()
+        let fatal =
+            (self.silence_suspect() * 2).clamp(DENSE_SILENCE_FATAL, self.keepalive.silence_max());
+        self.heard_at + fatal.min(self.keepalive.silence_max()) * self.patience
     }
 
     pub(crate) fn ping_at(&self) -> Instant {
         self.ping_at
     }
 
-    /// Whether a ping is due; if so the next one is scheduled.
-    pub(crate) fn take_ping(&mut self, now: Instant) -> bool {
+    /// Whether a ping is due; if so the next one is scheduled, after another interval if one is given.
+    pub(crate) fn take_ping(&mut self, now: Instant, interval: Option<Duration>) -> bool {
         if now < self.ping_at {
             return false;
         }
-        self.ping_at = now + self.keepalive.interval;
+        self.ping_at = now + interval.unwrap_or(self.keepalive.interval);
         true
     }
 }
@@ -119,7 +169,7 @@ mod tests {
     fn silence_makes_suspect_then_dead() {
         let start = Instant::now();
         let ms = Duration::from_millis;
-        let mut path = Liveness::new(Keepalive::default(), start);
+        let mut path = Liveness::new(Keepalive::default(), 1, start);
         assert!(!path.is_suspect(start + ms(249)));
         assert!(path.is_suspect(start + ms(250)));
         assert!(!path.is_dead(start + ms(399)));
@@ -133,9 +183,9 @@ mod tests {
     #[test]
     fn a_late_poll_sends_one_ping_not_many() {
         let start = Instant::now();
-        let mut path = Liveness::new(Keepalive::default(), start);
+        let mut path = Liveness::new(Keepalive::default(), 1, start);
         let late = start + Duration::from_secs(3);
-        assert!(path.take_ping(late));
-        assert!(!path.take_ping(late));
+        assert!(path.take_ping(late, None));
+        assert!(!path.take_ping(late, None));
     }
 }

@@ -30,12 +30,26 @@ const REOPEN_BACKOFF_MIN: Duration = Duration::from_millis(200);
 const REOPEN_BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// Failures in a row before the back-off starts to grow: an interface that comes back soon is found soon.
 const REOPEN_FAILURES_FREE: u32 = 20;
-/// A path not validated in this time is given up and tried anew.
-const VALIDATION_MAX: Duration = Duration::from_millis(1_500);
+/// An opened path that the peer has answered on, but whose challenge was lost, is opened anew after this time: the library
+/// repeats a challenge only every second or two. One that was never answered stays open, since a path id that the peer has
+/// not seen is not given back, and is pinged until the peer hears of it.
+const VALIDATION_HEARD: Duration = Duration::from_millis(600);
+/// Pause between the pings of a path that is not validated: at first, and at most; it grows with the path's age.
+const VALIDATION_PING_MIN: Duration = Duration::from_millis(200);
+const VALIDATION_PING_MAX: Duration = Duration::from_secs(2);
+/// In this time the pause doubles.
+const VALIDATION_PING_GROWTH: Duration = Duration::from_secs(60);
 /// How long after the last backlog a sender counts as thin.
 const THIN_AFTER: Duration = Duration::from_millis(300);
 /// The fastest path is changed at most this often, and only for a gain of an eighth and a millisecond.
 const FASTEST_DWELL: Duration = Duration::from_millis(500);
+
+/// A server waits longer before it closes: the client may still be saving what was in flight.
+const SERVER_PATIENCE: u32 = 4;
+/// How long a dead path's datagrams take another interface: two round trips and this, until little is left, and at most that.
+const REROUTE_MIN: Duration = Duration::from_millis(50);
+const REROUTE_MAX: Duration = Duration::from_secs(2);
+const REROUTE_LEFT_BYTES: u64 = 3_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
@@ -56,6 +70,9 @@ pub struct SteeringConfig {
     pub liveness: bool,
     /// Keep only the fastest path Available while there is little to send.
     pub steer_acknowledgements: bool,
+    /// The IO shell obeys [`Steering::route_of`]: a dead path's datagrams are sent over a living interface, so that the
+    /// peer's acknowledgements tell at once what was lost, instead of after the library's drain.
+    pub reroute: bool,
 }
 
 impl SteeringConfig {
@@ -65,6 +82,7 @@ impl SteeringConfig {
             keepalive: Keepalive::default(),
             liveness: true,
             steer_acknowledgements: true,
+            reroute: false,
         }
     }
 }
@@ -164,7 +182,13 @@ struct Path {
     opened_at: Instant,
     status: PathStatus,
     liveness: Liveness,
+    /// Something was received on the path.
+    heard: bool,
     rtt: Duration,
+    /// The path's place in the gate; known at the client only.
+    slot: Option<usize>,
+    /// Since when the path's datagrams take another interface, to save what is in flight.
+    rerouted_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -175,6 +199,8 @@ struct Interface {
     opening: bool,
     open_at: Instant,
     failures: u32,
+    /// The interface over which this one's datagrams leave meanwhile.
+    via: Option<InterfaceId>,
 }
 
 /// See the module's head.
@@ -248,7 +274,7 @@ impl Steering {
             } => {
                 if let Some(entry) = self.paths.get_mut(&path) {
                     entry.rtt = rtt;
-                    entry.liveness.received(now, datagrams);
+                    entry.heard |= entry.liveness.received(now, datagrams);
                 }
             }
             Event::Backlog { bytes } => {
@@ -284,16 +310,20 @@ impl Steering {
             return None;
         }
         let paths = self.paths.values().flat_map(|path| {
-            if path.established {
-                let liveness = &path.liveness;
+            let liveness = &path.liveness;
+            let judged = if path.established {
                 [
                     liveness.ping_at(),
                     liveness.suspect_at(),
                     liveness.dead_at(),
                 ]
             } else {
-                [path.opened_at + VALIDATION_MAX; 3]
-            }
+                let heard = path.opened_at + VALIDATION_HEARD;
+                [liveness.ping_at(), heard, heard]
+            };
+            let stalls = path.slot.and_then(|slot| self.gate.stalls_at(slot));
+            let emptied = path.rerouted_at.map(|at| at + REROUTE_MIN);
+            judged.into_iter().chain(stalls).chain(emptied)
         });
         let opens = self
             .interfaces
@@ -323,7 +353,7 @@ impl Steering {
     fn state_of(&self, now: Instant, path: &Path) -> PathState {
         if !path.established {
             PathState::Validating
-        } else if self.config.liveness && path.liveness.is_suspect(now) {
+        } else if self.is_suspect(now, path) {
             PathState::Suspect
         } else if path.status == PathStatus::Backup {
             PathState::Backup
@@ -358,6 +388,7 @@ impl Steering {
                         opening: false,
                         open_at: now,
                         failures: 0,
+                        via: None,
                     },
                 );
             }
@@ -377,24 +408,34 @@ impl Steering {
         if let Some(entry) = interface.and_then(|interface| self.interfaces.get_mut(&interface)) {
             entry.path = Some(id);
         }
+        // The controller built last belongs to the path opened last; a server cannot know that.
+        let slot = match self.config.side {
+            Side::Client => self.gate.newest(),
+            Side::Server => None,
+        };
+        let liveness = Liveness::new(self.config.keepalive, self.patience(), now);
         self.paths.entry(id).or_insert(Path {
             interface,
             established,
             opened_at: now,
             status: PathStatus::Available,
-            liveness: Liveness::new(self.config.keepalive, now),
+            liveness,
+            heard: false,
             rtt: Duration::ZERO,
+            slot,
+            rerouted_at: None,
         });
     }
 
     fn established(&mut self, now: Instant, id: PathId) {
         // A server learns of a path when the client has opened it.
         self.add_path(now, id, None, true);
+        let liveness = Liveness::new(self.config.keepalive, self.patience(), now);
         let Some(path) = self.paths.get_mut(&id) else {
             return;
         };
         path.established = true;
-        path.liveness = Liveness::new(self.config.keepalive, now);
+        path.liveness = liveness;
         if let Some(interface) = path
             .interface
             .and_then(|interface| self.interfaces.get_mut(&interface))
@@ -423,9 +464,41 @@ impl Steering {
         };
         if entry.path == Some(id) {
             entry.path = None;
+            entry.via = None;
             entry.failures = entry.failures.saturating_add(1);
             entry.open_at = now + reopen_after(entry.failures);
         }
+    }
+
+    fn patience(&self) -> u32 {
+        match self.config.side {
+            Side::Client => 1,
+            Side::Server => SERVER_PATIENCE,
+        }
+    }
+
+    /// The interface that datagrams of this one are to leave by: another one while a dead path is being emptied.
+    pub fn route_of(&self, interface: InterfaceId) -> InterfaceId {
+        self.interfaces
+            .get(&interface)
+            .and_then(|entry| entry.via)
+            .unwrap_or(interface)
+    }
+
+    /// The path does what it should not: silent, its interface gone, or its data not acknowledged while others' is.
+    fn is_suspect(&self, now: Instant, path: &Path) -> bool {
+        path.rerouted_at.is_some()
+            || self.interface_is_down(path)
+            || self.config.liveness
+                && (path.liveness.is_suspect(now)
+                    || path
+                        .slot
+                        .and_then(|slot| self.gate.stalls_at(slot))
+                        .is_some_and(|at| now >= at))
+    }
+
+    fn is_dead(&self, now: Instant, path: &Path) -> bool {
+        self.interface_is_down(path) || path.liveness.is_dead(now)
     }
 
     fn interface_is_down(&self, path: &Path) -> bool {
@@ -435,9 +508,7 @@ impl Steering {
     }
 
     fn lives(&self, now: Instant, path: &Path) -> bool {
-        path.established
-            && !self.interface_is_down(path)
-            && !(self.config.liveness && path.liveness.is_suspect(now))
+        path.established && !self.is_suspect(now, path)
     }
 
     fn another_lives(&self, now: Instant, id: PathId) -> bool {
@@ -451,13 +522,19 @@ impl Steering {
             return None;
         }
         let id = self.paths.iter().find_map(|(id, path)| {
-            let over = if path.established {
-                path.liveness.is_dead(now) || self.interface_is_down(path)
+            let over = if let Some(since) = path.rerouted_at {
+                self.is_emptied(now, since, path)
+            } else if path.established {
+                self.is_dead(now, path)
             } else {
-                now >= path.opened_at + VALIDATION_MAX || self.interface_is_down(path)
+                path.heard && now >= path.opened_at + VALIDATION_HEARD
+                    || self.interface_is_down(path)
             };
             (over && self.another_lives(now, *id)).then_some(*id)
         })?;
+        if self.reroute(now, id) {
+            return Some(Command::Ping { path: id });
+        }
         let path = self.paths.remove(&id)?;
         self.release(now, id, &path);
         self.gate.rebase();
@@ -465,6 +542,53 @@ impl Steering {
             self.fastest = None;
         }
         Some(Command::Close { path: id })
+    }
+
+    /// Send what belongs to a dead path over the best living interface. Its ping, acknowledged, tells what was lost.
+    fn reroute(&mut self, now: Instant, id: PathId) -> bool {
+        if !self.config.reroute {
+            return false;
+        }
+        let Some(path) = self.paths.get(&id) else {
+            return false;
+        };
+        if !path.established || path.rerouted_at.is_some() {
+            return false;
+        }
+        let Some(from) = path.interface else {
+            return false;
+        };
+        let via = self
+            .paths
+            .values()
+            .filter(|path| self.lives(now, path))
+            .min_by_key(|path| path.rtt)
+            .and_then(|path| path.interface);
+        let (Some(via), Some(entry)) = (via, self.interfaces.get_mut(&from)) else {
+            return false;
+        };
+        entry.via = Some(via);
+        if let Some(path) = self.paths.get_mut(&id) {
+            path.rerouted_at = Some(now);
+            if let Some(slot) = path.slot {
+                self.gate.permit(slot);
+            }
+        }
+        true
+    }
+
+    /// Whether a rerouted path has nothing left to save: both directions had the time for their acknowledgements.
+    fn is_emptied(&self, now: Instant, since: Instant, path: &Path) -> bool {
+        let rtt = self
+            .paths
+            .values()
+            .filter(|other| other.rerouted_at.is_none())
+            .map(|other| other.rtt)
+            .max()
+            .unwrap_or_default();
+        let passed = now.saturating_duration_since(since);
+        let in_flight = path.slot.map_or(0, |slot| self.gate.in_flight(slot));
+        passed >= REROUTE_MAX || passed >= rtt * 2 + REROUTE_MIN && in_flight < REROUTE_LEFT_BYTES
     }
 
     fn is_bulk(&self, now: Instant) -> bool {
@@ -531,12 +655,23 @@ impl Steering {
         if !self.config.liveness {
             return None;
         }
-        self.paths
-            .iter_mut()
-            .find_map(|(id, path)| {
-                (path.established && path.liveness.take_ping(now)).then_some(*id)
-            })
-            .map(|path| Command::Ping { path })
+        let (id, path) = self.paths.iter_mut().find_map(|(id, path)| {
+            let interval = if path.established {
+                None
+            } else {
+                let age = now.saturating_duration_since(path.opened_at).as_secs_f64();
+                let grown = 1.0 + age / VALIDATION_PING_GROWTH.as_secs_f64();
+                Some(VALIDATION_PING_MIN.mul_f64(grown).min(VALIDATION_PING_MAX))
+            };
+            path.liveness
+                .take_ping(now, interval)
+                .then_some((*id, path))
+        })?;
+        let silent = now >= path.liveness.heard_at() + self.config.keepalive.interval;
+        if let Some(slot) = path.slot.filter(|_| silent) {
+            self.gate.permit(slot);
+        }
+        Some(Command::Ping { path: id })
     }
 
     fn poll_open(&mut self, now: Instant) -> Option<Command> {
