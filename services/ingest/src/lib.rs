@@ -1,1 +1,94 @@
-//! ingest
+//! Ingest: takes vitals from gateways, puts them on the bus, and writes the store from the bus.
+//!
+//! ```text
+//! gateway --from_gateway--> admission, duplicates --to_bus--> topic vitals --to_store--> rows and progress (one transaction)
+//!         <--acknowledgement, once the bus has it--|
+//! ```
+//!
+//! - A sample is acknowledged after the bus holds it, in the order of the gateway's journal.
+//! - An alert has its own lane to the bus, so it waits behind no bulk data.
+//! - Replicas share nothing but bus and store. What two of them let through twice the store leaves out, by (device, stream, sequence).
+
+mod admission;
+pub mod config;
+mod duplicates;
+mod engines;
+mod from_gateway;
+mod register;
+mod to_bus;
+mod to_store;
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use bus::Bus;
+use contracts::vitals::ingest_service_server::IngestServiceServer;
+use service_kit::{
+    ConfigError, Context, ServiceConfig,
+    grpc::{ServeError, bind, serve_routes},
+    tls::{Identity, IdentityError},
+};
+use store::Store;
+
+pub use config::Config;
+
+/// Consumer group of the topic `vitals` that writes the store.
+pub const GROUP: &str = "ingest-store";
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("identity: {0}")]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+/// Runs until shutdown is requested; returns when what was taken in is acknowledged or was given back to the gateways.
+pub async fn run(
+    config: Config,
+    bus: Arc<dyn Bus>,
+    store: Arc<dyn Store>,
+    context: Context,
+) -> Result<(), RunError> {
+    config.validate()?;
+    let identity = Identity::load(&config.identity)?;
+    let listener = bind(config.listen, "listen").await?;
+
+    let tasks = context.tasks();
+    tasks.spawn(engines::watch(
+        Arc::clone(&bus),
+        Arc::clone(&store),
+        context.clone(),
+    ));
+    tasks.spawn(to_store::run(
+        Arc::clone(&bus),
+        Arc::clone(&store),
+        context.clone(),
+    ));
+    let lanes = to_bus::Lanes::start(&bus, &context);
+    let register = register::Register::new(
+        Arc::clone(&store),
+        Duration::from_secs(config.register_refresh_s),
+    );
+    let gateways = from_gateway::Gateways::new(register, lanes, context.shutdown().clone());
+    let routes = tonic::service::Routes::new(IngestServiceServer::new(gateways));
+    let tls = identity.server_config(true, &[b"h2"]);
+    serve_routes(listener, "grpc", routes, Some(tls), &context).await?;
+    if !context.drain_tasks().await {
+        tracing::warn!("drained incompletely; gateways send again what was not acknowledged");
+    }
+    Ok(())
+}
+
+/// Wall clock, microseconds since the Unix epoch.
+fn now_us() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .ok()
+        .and_then(|since| i64::try_from(since.as_micros()).ok())
+        .unwrap_or_default()
+}

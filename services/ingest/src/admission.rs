@@ -1,0 +1,230 @@
+//! What of an upload may go on, and what is filled in: pure, given what the register says.
+
+use contracts::vitals::{EdgeAlert, Gap, Sample};
+use store::DeviceEntry;
+use vitals::{ClockBounds, validate_identifier, validate_reading, validate_time};
+
+/// Longest summary of an alert, in bytes; a longer one is cut.
+const SUMMARY_BYTES_MAX: usize = 1024;
+/// The store's integers are signed.
+const SEQUENCE_MAX: u64 = i64::MAX as u64;
+
+/// The gateway at the other end, from its certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayId {
+    pub tenant: String,
+    pub id: String,
+}
+
+impl GatewayId {
+    pub fn owns(&self, device: &DeviceEntry) -> bool {
+        device.gateway == self.id && device.tenant == self.tenant
+    }
+}
+
+/// Checks a sample and fills what ingest fills; or says why it is refused, for people.
+pub fn admit_sample(
+    sample: &mut Sample,
+    gateway: &GatewayId,
+    device: Option<&DeviceEntry>,
+    now_us: i64,
+) -> Result<(), String> {
+    validate_reading(sample).map_err(|e| e.to_string())?;
+    validate_time(sample, now_us, ClockBounds::INGEST).map_err(|e| e.to_string())?;
+    if sample.sequence == 0 || sample.sequence > SEQUENCE_MAX {
+        return Err(format!(
+            "sequence: {} is not within 1 to {SEQUENCE_MAX}; for example 1",
+            sample.sequence
+        ));
+    }
+    let device = owned(&sample.device, gateway, device)?;
+    agree("patient", &sample.patient, &device.patient)?;
+    agree("gateway", &sample.gateway, &gateway.id)?;
+    sample.patient.clone_from(&device.patient);
+    sample.gateway.clone_from(&gateway.id);
+    sample.ingest_time_us = now_us;
+    // A number beyond what the store can keep says nothing; without it the sample is still itself.
+    sample.sensor_sequence = sample.sensor_sequence.filter(|n| *n <= SEQUENCE_MAX);
+    Ok(())
+}
+
+pub fn admit_gap(
+    gap: &mut Gap,
+    gateway: &GatewayId,
+    device: Option<&DeviceEntry>,
+) -> Result<(), String> {
+    validate_identifier("device", &gap.device, "chest-belt-7").map_err(|e| e.to_string())?;
+    validate_identifier("stream", &gap.stream, "heart-rate").map_err(|e| e.to_string())?;
+    if !(1..=gap.last_sequence.min(SEQUENCE_MAX)).contains(&gap.first_sequence)
+        || gap.last_sequence > SEQUENCE_MAX
+    {
+        return Err(format!(
+            "first_sequence, last_sequence: {} to {} is no stretch; for example 1 to 10",
+            gap.first_sequence, gap.last_sequence
+        ));
+    }
+    let device = owned(&gap.device, gateway, device)?;
+    gap.patient.clone_from(&device.patient);
+    gap.gateway.clone_from(&gateway.id);
+    Ok(())
+}
+
+/// `cares`: whether the gateway has any device of the patient that the alert names; asked for when it names no device.
+pub fn admit_alert(
+    alert: &mut EdgeAlert,
+    gateway: &GatewayId,
+    device: Option<&DeviceEntry>,
+    cares: bool,
+) -> Result<(), String> {
+    validate_identifier("rule", &alert.rule, "spo2-low").map_err(|e| e.to_string())?;
+    agree("gateway", &alert.gateway, &gateway.id)?;
+    if alert.device.is_empty() {
+        if !alert.patient.is_empty() && !cares {
+            return Err(format!(
+                "patient: `{}` has no device at gateway `{}`",
+                alert.patient, gateway.id
+            ));
+        }
+    } else {
+        let device = owned(&alert.device, gateway, device)?;
+        agree("patient", &alert.patient, &device.patient)?;
+        alert.patient.clone_from(&device.patient);
+    }
+    alert.gateway.clone_from(&gateway.id);
+    let mut end = alert.summary.len().min(SUMMARY_BYTES_MAX);
+    while !alert.summary.is_char_boundary(end) {
+        end -= 1;
+    }
+    alert.summary.truncate(end);
+    Ok(())
+}
+
+fn owned<'a>(
+    id: &str,
+    gateway: &GatewayId,
+    device: Option<&'a DeviceEntry>,
+) -> Result<&'a DeviceEntry, String> {
+    // One answer for both, so that a gateway cannot find out what others have.
+    device.filter(|device| gateway.owns(device)).ok_or_else(|| {
+        format!(
+            "device: `{id}` is not registered for gateway `{}`",
+            gateway.id
+        )
+    })
+}
+
+fn agree(field: &str, given: &str, known: &str) -> Result<(), String> {
+    if given.is_empty() || given == known {
+        return Ok(());
+    }
+    Err(format!(
+        "{field}: `{given}` is not what the register says; leave it empty"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use contracts::vitals::{Metric, sample::Reading};
+
+    use super::*;
+
+    const NOW_US: i64 = 1_780_000_000_000_000;
+
+    fn gateway() -> GatewayId {
+        GatewayId {
+            tenant: "t".into(),
+            id: "gw".into(),
+        }
+    }
+
+    fn device() -> DeviceEntry {
+        DeviceEntry {
+            id: "belt".into(),
+            tenant: "t".into(),
+            gateway: "gw".into(),
+            patient: "ann".into(),
+            registered_us: 0,
+        }
+    }
+
+    fn sample() -> Sample {
+        let mut sample = Sample {
+            device: "belt".into(),
+            sequence: 1,
+            metric: Metric::HeartRate as i32,
+            device_time_us: NOW_US,
+            reading: Some(Reading::Value(70.0)),
+            ..Sample::default()
+        };
+        vitals::fill_defaults(&mut sample);
+        sample
+    }
+
+    fn refusal(change: impl FnOnce(&mut Sample, &mut GatewayId, &mut DeviceEntry)) -> String {
+        let (mut sample, mut gateway, mut device) = (sample(), gateway(), device());
+        change(&mut sample, &mut gateway, &mut device);
+        admit_sample(&mut sample, &gateway, Some(&device), NOW_US).unwrap_err()
+    }
+
+    #[test]
+    fn an_owned_sample_is_filled() {
+        let mut it = sample();
+        admit_sample(&mut it, &gateway(), Some(&device()), NOW_US).unwrap();
+        assert_eq!((it.patient.as_str(), it.gateway.as_str()), ("ann", "gw"));
+        assert_eq!(it.ingest_time_us, NOW_US);
+    }
+
+    #[test]
+    fn what_is_not_the_gateways_own_is_refused() {
+        let unknown = admit_sample(&mut sample(), &gateway(), None, NOW_US).unwrap_err();
+        let others = refusal(|_, gateway, _| gateway.id = "other".into());
+        assert_eq!(
+            others,
+            unknown.replace("`gw`", "`other`"),
+            "no hint of what others own"
+        );
+        assert!(refusal(|_, gateway, _| gateway.tenant = "x".into()).contains("not registered"));
+        assert!(refusal(|sample, _, _| sample.patient = "bob".into()).starts_with("patient"));
+        assert!(refusal(|sample, _, _| sample.gateway = "bob".into()).starts_with("gateway"));
+        assert!(refusal(|sample, _, _| sample.sequence = 0).starts_with("sequence"));
+        assert!(refusal(|sample, _, _| sample.sequence = u64::MAX).starts_with("sequence"));
+        assert!(refusal(|sample, _, _| sample.unit = "kg".into()).starts_with("unit"));
+        assert!(refusal(|sample, _, _| sample.device_time_us = 1).starts_with("device_time_us"));
+    }
+
+    #[test]
+    fn an_alert_without_device_needs_a_patient_of_the_gateway() {
+        let mut alert = EdgeAlert {
+            rule: "gateway-battery".into(),
+            patient: "ann".into(),
+            summary: "ä".repeat(1000),
+            ..EdgeAlert::default()
+        };
+        assert!(admit_alert(&mut alert.clone(), &gateway(), None, false).is_err());
+        admit_alert(&mut alert, &gateway(), None, true).unwrap();
+        assert_eq!(alert.gateway, "gw");
+        assert_eq!(alert.summary.len(), SUMMARY_BYTES_MAX);
+        alert.device = "belt".into();
+        alert.patient = "bob".into();
+        assert!(admit_alert(&mut alert, &gateway(), Some(&device()), false).is_err());
+    }
+
+    #[test]
+    fn a_gap_is_a_stretch_of_an_owned_stream() {
+        let gap = |first, last| Gap {
+            device: "belt".into(),
+            stream: "ecg".into(),
+            first_sequence: first,
+            last_sequence: last,
+            ..Gap::default()
+        };
+        let admit = |mut gap: Gap| admit_gap(&mut gap, &gateway(), Some(&device()));
+        admit(gap(1, 1)).unwrap();
+        admit(gap(5, 9)).unwrap();
+        for bad in [gap(0, 3), gap(4, 3), gap(1, u64::MAX)] {
+            assert!(admit(bad.clone()).is_err(), "{bad:?}");
+        }
+        assert!(admit_gap(&mut gap(1, 1), &gateway(), None).is_err());
+    }
+}

@@ -1,0 +1,34 @@
+//! Configuration of ingest.
+
+use std::net::SocketAddr;
+
+use service_kit::{ConfigError, ServiceConfig, tls::IdentityFiles};
+
+#[derive(Clone, Debug, clap::Args, serde::Serialize)]
+pub struct Config {
+    /// Address of the gRPC listener for gateways (IngestService).
+    #[arg(long, default_value = "127.0.0.1:7001")]
+    pub listen: SocketAddr,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub identity: IdentityFiles,
+    /// How old an answer of the register of devices may be: a device that changes hands is noticed within it.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub register_refresh_s: u64,
+}
+
+impl ServiceConfig for Config {
+    const NOUN: &'static str = "ingest";
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        self.identity.validate()?;
+        if !(1..=3600).contains(&self.register_refresh_s) {
+            return Err(ConfigError::new(
+                "register_refresh_s",
+                format!("{} is not within 1 to 3600", self.register_refresh_s),
+                "--register-refresh-s 30",
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,204 @@
+//! Leaves out what this process has already brought to the bus: retries after a lost link, and alerts that came over several paths.
+//!
+//! For each stream the last [`WINDOW`] sequences are remembered bit by bit, as a replay window does. What is older
+//! than the window goes on: the store has the last word by (device, stream, sequence). A sequence is entered only after
+//! the bus holds it, because a duplicate is acknowledged at once.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    hash::{BuildHasher, RandomState},
+};
+
+use contracts::vitals::{EdgeAlert, Sample};
+use prost::Message;
+
+/// Sequences remembered of a stream: more than a gateway has in flight.
+const WINDOW: u64 = 64 * WORDS as u64;
+const WORDS: usize = 128;
+/// Streams remembered: 100 MiB; beyond it all are forgotten, and duplicates are left to the store for a moment.
+const STREAMS_MAX: usize = 100_000;
+/// Alerts remembered; then the oldest is forgotten.
+const ALERTS_MAX: usize = 10_000;
+
+#[derive(Default)]
+pub struct Duplicates {
+    /// By device, then stream, so that a look-up borrows.
+    streams: HashMap<String, HashMap<String, Window>>,
+    count: usize,
+    alerts: HashSet<u64>,
+    alerts_in_order: VecDeque<u64>,
+    hash: RandomState,
+}
+
+struct Window {
+    highest: u64,
+    /// Bit n is the sequence that is n modulo WINDOW.
+    bits: Box<[u64; WORDS]>,
+}
+
+impl Duplicates {
+    pub fn has_sample(&self, sample: &Sample) -> bool {
+        self.streams
+            .get(&sample.device)
+            .and_then(|streams| streams.get(&sample.stream))
+            .is_some_and(|window| window.has(sample.sequence))
+    }
+
+    pub fn enter_sample(&mut self, device: &str, stream: &str, sequence: u64) {
+        if !self.streams.contains_key(device) {
+            self.streams.insert(device.to_owned(), HashMap::new());
+        }
+        let Some(streams) = self.streams.get_mut(device) else {
+            return;
+        };
+        if let Some(window) = streams.get_mut(stream) {
+            return window.enter(sequence);
+        }
+        let mut window = Window {
+            highest: 0,
+            bits: Box::new([0; WORDS]),
+        };
+        window.enter(sequence);
+        streams.insert(stream.to_owned(), window);
+        self.count += 1;
+        if self.count > STREAMS_MAX {
+            self.streams.clear();
+            self.count = 0;
+        }
+    }
+
+    /// By content: a gateway that lost its journal counts its alerts from 1 again, and none of those may be taken for an old one.
+    pub fn has_alert(&self, alert: &EdgeAlert) -> bool {
+        self.alerts.contains(&self.alert_key(alert))
+    }
+
+    pub fn enter_alert(&mut self, alert: &EdgeAlert) {
+        let key = self.alert_key(alert);
+        if !self.alerts.insert(key) {
+            return;
+        }
+        self.alerts_in_order.push_back(key);
+        if self.alerts_in_order.len() > ALERTS_MAX
+            && let Some(oldest) = self.alerts_in_order.pop_front()
+        {
+            self.alerts.remove(&oldest);
+        }
+    }
+
+    fn alert_key(&self, alert: &EdgeAlert) -> u64 {
+        self.hash.hash_one(alert.encode_to_vec())
+    }
+}
+
+impl Window {
+    fn has(&self, sequence: u64) -> bool {
+        sequence <= self.highest
+            && self.highest - sequence < WINDOW
+            && self.bits[Self::word(sequence)] & Self::bit(sequence) != 0
+    }
+
+    fn enter(&mut self, sequence: u64) {
+        if sequence > self.highest {
+            // The places between are those of sequences that have left the window.
+            let forget = (sequence - self.highest).min(WINDOW);
+            for n in 1..=forget {
+                let place = self.highest.wrapping_add(n);
+                self.bits[Self::word(place)] &= !Self::bit(place);
+            }
+            if forget == WINDOW {
+                self.bits.fill(0);
+            }
+            self.highest = sequence;
+        } else if self.highest - sequence >= WINDOW {
+            return;
+        }
+        self.bits[Self::word(sequence)] |= Self::bit(sequence);
+    }
+
+    fn word(sequence: u64) -> usize {
+        // Below WORDS, so it fits.
+        (sequence % WINDOW / 64) as usize
+    }
+
+    fn bit(sequence: u64) -> u64 {
+        1 << (sequence % 64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeSet;
+
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+    use super::*;
+
+    fn sample(sequence: u64) -> Sample {
+        Sample {
+            device: "d".into(),
+            stream: "s".into(),
+            sequence,
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn knows_what_was_entered_within_the_window_and_nothing_else() {
+        for seed in 0..50 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let mut duplicates = Duplicates::default();
+            let mut entered = BTreeSet::new();
+            let mut highest: u64 = 0;
+            for _ in 0..2000 {
+                let around: u64 = highest + random.random_range(0..40);
+                let sequence = match random.random_range(0..100) {
+                    0 => around + random.random_range(0..3 * WINDOW),
+                    1..30 => around.saturating_sub(random.random_range(0..2 * WINDOW)),
+                    _ => around,
+                };
+                if random.random_bool(0.7) {
+                    duplicates.enter_sample("d", "s", sequence);
+                    // What is too old for the window is not remembered.
+                    if highest.saturating_sub(sequence) < WINDOW {
+                        entered.insert(sequence);
+                    }
+                    highest = highest.max(sequence);
+                }
+                let known = entered.contains(&sequence) && highest - sequence < WINDOW;
+                assert_eq!(
+                    duplicates.has_sample(&sample(sequence)),
+                    known,
+                    "seed {seed}, {sequence} with {highest}"
+                );
+            }
+            assert!(!entered.is_empty());
+        }
+    }
+
+    #[test]
+    fn an_alert_is_known_by_its_content() {
+        let mut duplicates = Duplicates::default();
+        let alert = EdgeAlert {
+            gateway: "g".into(),
+            sequence: 1,
+            ..EdgeAlert::default()
+        };
+        assert!(!duplicates.has_alert(&alert));
+        duplicates.enter_alert(&alert);
+        assert!(duplicates.has_alert(&alert));
+        let other = EdgeAlert {
+            time_us: 7,
+            ..alert.clone()
+        };
+        assert!(!duplicates.has_alert(&other));
+        for sequence in 2..=ALERTS_MAX as u64 + 1 {
+            duplicates.enter_alert(&EdgeAlert {
+                sequence,
+                ..alert.clone()
+            });
+        }
+        assert!(!duplicates.has_alert(&alert), "the oldest is forgotten");
+        assert_eq!(duplicates.alerts.len(), ALERTS_MAX);
+    }
+}

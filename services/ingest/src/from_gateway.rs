@@ -1,0 +1,343 @@
+//! IngestService: one stream per gateway and class of data.
+//!
+//! A stream has two halves. The first reads uploads, admits them and hands them to the lanes; the second waits for the lanes in the
+//! order of the uploads and acknowledges. Between them are at most [`IN_FLIGHT_MAX`] uploads.
+
+use std::{pin::Pin, sync::Arc};
+
+use contracts::vitals::{
+    EdgeAlert, Rejection, Sample, UploadRequest, UploadResponse,
+    ingest_service_server::IngestService,
+};
+use parking_lot::Mutex;
+use service_kit::{Shutdown, grpc::Peer, telemetry::continue_trace, tls::PeerId};
+use store::{DeviceEntry, QueryError};
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status, Streaming};
+use tracing::Instrument;
+
+use crate::{
+    admission::{GatewayId, admit_alert, admit_gap, admit_sample},
+    duplicates::Duplicates,
+    now_us,
+    register::Register,
+    to_bus::{Lane, Lanes, NotPublished, Records},
+};
+
+/// Uploads of one stream that are read and not acknowledged; then the stream is not read, and flow control stops the gateway.
+const IN_FLIGHT_MAX: usize = 16;
+/// Answers that wait for a slow reader; then acknowledging waits.
+const ANSWERS_MAX: usize = 16;
+/// Samples, alerts and gaps in one upload; one with more is refused as a whole.
+const ENTRIES_MAX: usize = 20_000;
+
+pub struct Gateways {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    register: Register,
+    lanes: Lanes,
+    duplicates: Mutex<Duplicates>,
+    shutdown: Shutdown,
+}
+
+impl Gateways {
+    pub fn new(register: Register, lanes: Lanes, shutdown: Shutdown) -> Gateways {
+        Gateways {
+            shared: Arc::new(Shared {
+                register,
+                lanes,
+                duplicates: Mutex::default(),
+                shutdown,
+            }),
+        }
+    }
+}
+
+type Published = oneshot::Receiver<Result<(), NotPublished>>;
+
+/// An upload on its way to the bus.
+struct Pending {
+    position: u64,
+    rejections: Vec<Rejection>,
+    published: Vec<Published>,
+    /// What to remember once the bus holds it: (device, stream, sequence) and the samples' places in the request.
+    samples: Vec<(u32, String, String, u64)>,
+    alerts: Vec<EdgeAlert>,
+}
+
+#[tonic::async_trait]
+impl IngestService for Gateways {
+    type UploadStream = Pin<Box<dyn Stream<Item = Result<UploadResponse, Status>> + Send>>;
+
+    async fn upload(
+        &self,
+        request: Request<Streaming<UploadRequest>>,
+    ) -> Result<Response<Self::UploadStream>, Status> {
+        let gateway = match request
+            .extensions()
+            .get::<Peer>()
+            .and_then(|p| p.id.clone())
+        {
+            Some(PeerId::Gateway { tenant, id }) => GatewayId { tenant, id },
+            Some(PeerId::Service { noun }) => {
+                return Err(Status::permission_denied(format!(
+                    "the certificate is that of the service {noun}; uploads need a gateway's"
+                )));
+            }
+            None => return Err(Status::unauthenticated("no client certificate")),
+        };
+        let uploads = request.into_inner();
+        let (pending, waiting) = mpsc::channel(IN_FLIGHT_MAX);
+        let (answers, stream) = mpsc::channel(ANSWERS_MAX);
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move {
+            metrics::gauge!("braid_ingest_streams").increment(1.0);
+            let acknowledging = acknowledge(&shared, waiting, &answers);
+            let reading = shared.read(&gateway, uploads, pending);
+            let (read, acknowledged) = tokio::join!(reading, acknowledging);
+            metrics::gauge!("braid_ingest_streams").decrement(1.0);
+            if let Err(status) = read.and(acknowledged) {
+                let _ = answers.send(Err(status)).await;
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+}
+
+impl Shared {
+    /// Until the gateway ends the stream, the service ends, or an upload cannot be judged.
+    async fn read(
+        &self,
+        gateway: &GatewayId,
+        mut uploads: Streaming<UploadRequest>,
+        pending: mpsc::Sender<Pending>,
+    ) -> Result<(), Status> {
+        loop {
+            let upload = tokio::select! {
+                () = self.shutdown.requested() => return Err(Status::unavailable("ingest ends; send again")),
+                // The second half has ended: its status tells why.
+                () = pending.closed() => return Ok(()),
+                upload = uploads.message() => upload?,
+            };
+            let Some(upload) = upload else { return Ok(()) };
+            let span = tracing::info_span!(
+                "ingest",
+                gateway = gateway.id,
+                samples = upload.samples.len()
+            );
+            if let Some(traced) = upload.samples.iter().find(|s| !s.traceparent.is_empty()) {
+                continue_trace(&span, &traced.traceparent);
+            }
+            let admitted = self.admit(gateway, upload).instrument(span).await?;
+            if pending.send(admitted).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn admit(&self, gateway: &GatewayId, upload: UploadRequest) -> Result<Pending, Status> {
+        let entries = upload.samples.len() + upload.alerts.len() + upload.gaps.len();
+        if entries > ENTRIES_MAX {
+            return Err(Status::invalid_argument(format!(
+                "{entries} entries in one upload are more than {ENTRIES_MAX}"
+            )));
+        }
+        let mut pending = Pending {
+            position: upload.position,
+            rejections: Vec::new(),
+            published: Vec::new(),
+            samples: Vec::new(),
+            alerts: Vec::new(),
+        };
+        // Alerts first, so that they are on their way before anything else of this upload is looked at.
+        if !upload.alerts.is_empty() {
+            let mut urgent = Records::new();
+            self.admit_alerts(gateway, upload.alerts, &mut urgent, &mut pending)
+                .await?;
+            if !urgent.is_empty() {
+                pending
+                    .published
+                    .push(self.lanes.publish(Lane::Alerts, urgent).await);
+            }
+        }
+        let mut bulk = Records::new();
+        self.admit_samples(gateway, upload.samples, &mut bulk, &mut pending)
+            .await?;
+        for mut gap in upload.gaps {
+            let device = self.register.device(&gap.device).await.map_err(unknown)?;
+            match admit_gap(&mut gap, gateway, device.as_deref()) {
+                Ok(()) => {
+                    metrics::counter!("braid_ingest_gaps_total").increment(1);
+                    bulk.entry(gap.patient.clone()).or_default().gaps.push(gap);
+                }
+                Err(reason) => refuse("gap", gateway, &reason),
+            }
+        }
+        if !bulk.is_empty() {
+            pending
+                .published
+                .push(self.lanes.publish(Lane::Bulk, bulk).await);
+        }
+        Ok(pending)
+    }
+
+    async fn admit_alerts(
+        &self,
+        gateway: &GatewayId,
+        alerts: Vec<EdgeAlert>,
+        urgent: &mut Records,
+        pending: &mut Pending,
+    ) -> Result<(), Status> {
+        for mut alert in alerts {
+            let (mut device, mut cares) = (None, false);
+            if !alert.device.is_empty() {
+                device = self.register.device(&alert.device).await.map_err(unknown)?;
+            } else if !alert.patient.is_empty() {
+                cares = self
+                    .register
+                    .cares_for(&gateway.id, &alert.patient)
+                    .await
+                    .map_err(unknown)?;
+            }
+            if let Err(reason) = admit_alert(&mut alert, gateway, device.as_deref(), cares) {
+                refuse("alert", gateway, &reason);
+                continue;
+            }
+            if self.duplicates.lock().has_alert(&alert) {
+                metrics::counter!("braid_ingest_duplicates_total", "kind" => "alert").increment(1);
+                continue;
+            }
+            metrics::counter!("braid_ingest_alerts_total").increment(1);
+            let key = if alert.patient.is_empty() {
+                &alert.gateway
+            } else {
+                &alert.patient
+            };
+            urgent
+                .entry(key.clone())
+                .or_default()
+                .alerts
+                .push(alert.clone());
+            pending.alerts.push(alert);
+        }
+        Ok(())
+    }
+
+    async fn admit_samples(
+        &self,
+        gateway: &GatewayId,
+        samples: Vec<Sample>,
+        bulk: &mut Records,
+        pending: &mut Pending,
+    ) -> Result<(), Status> {
+        let now_us = now_us();
+        // Uploads come in runs of one device.
+        let mut last: Option<(String, Option<Arc<DeviceEntry>>)> = None;
+        let mut duplicates = 0;
+        for (index, mut sample) in (0_u32..).zip(samples) {
+            let device = match &last {
+                Some((id, device)) if *id == sample.device => device.clone(),
+                _ => {
+                    let device = self
+                        .register
+                        .device(&sample.device)
+                        .await
+                        .map_err(unknown)?;
+                    last = Some((sample.device.clone(), device.clone()));
+                    device
+                }
+            };
+            if let Err(reason) = admit_sample(&mut sample, gateway, device.as_deref(), now_us) {
+                metrics::counter!("braid_ingest_rejected_samples_total").increment(1);
+                pending.rejections.push(Rejection { index, reason });
+                continue;
+            }
+            if self.duplicates.lock().has_sample(&sample) {
+                duplicates += 1;
+                continue;
+            }
+            pending.samples.push((
+                index,
+                sample.device.clone(),
+                sample.stream.clone(),
+                sample.sequence,
+            ));
+            match bulk.get_mut(&sample.patient) {
+                Some(record) => record.samples.push(sample),
+                None => {
+                    let key = sample.patient.clone();
+                    bulk.entry(key).or_default().samples.push(sample);
+                }
+            }
+        }
+        metrics::counter!("braid_ingest_samples_total").increment(pending.samples.len() as u64);
+        if duplicates > 0 {
+            metrics::counter!("braid_ingest_duplicates_total", "kind" => "sample")
+                .increment(duplicates);
+        }
+        Ok(())
+    }
+}
+
+/// Answers each upload once the bus holds all of it, in order.
+async fn acknowledge(
+    shared: &Shared,
+    mut waiting: mpsc::Receiver<Pending>,
+    answers: &mpsc::Sender<Result<UploadResponse, Status>>,
+) -> Result<(), Status> {
+    while let Some(mut pending) = waiting.recv().await {
+        for published in std::mem::take(&mut pending.published) {
+            match published.await.unwrap_or(Err(NotPublished::Ending)) {
+                Ok(()) => {}
+                Err(NotPublished::Ending) => {
+                    return Err(Status::unavailable("ingest ends; send again"));
+                }
+                // Sending it again would fail again: it is given back to people at the gateway.
+                Err(NotPublished::Refused(reason)) => {
+                    tracing::error!(reason, "the bus refuses an upload");
+                    let refused = std::mem::take(&mut pending.samples);
+                    pending
+                        .rejections
+                        .extend(refused.into_iter().map(|(index, ..)| Rejection {
+                            index,
+                            reason: reason.clone(),
+                        }));
+                    pending.alerts.clear();
+                }
+            }
+        }
+        {
+            let mut duplicates = shared.duplicates.lock();
+            for (_, device, stream, sequence) in &pending.samples {
+                duplicates.enter_sample(device, stream, *sequence);
+            }
+            for alert in &pending.alerts {
+                duplicates.enter_alert(alert);
+            }
+        }
+        let answer = UploadResponse {
+            position: pending.position,
+            rejections: pending.rejections,
+        };
+        if answers.send(Ok(answer)).await.is_err() {
+            // The gateway has gone; it sends again what it does not know to be held.
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Entries that the protocol gives no index for a refusal are logged here.
+fn refuse(kind: &'static str, gateway: &GatewayId, reason: &str) {
+    metrics::counter!("braid_ingest_refused_entries_total", "kind" => kind).increment(1);
+    tracing::warn!(kind, gateway = gateway.id, reason, "refused");
+}
+
+fn unknown(e: QueryError) -> Status {
+    Status::unavailable(format!(
+        "the register of devices does not answer: {e}; send again"
+    ))
+}

@@ -1,0 +1,229 @@
+//! Publishes what was admitted, in two lanes: one for alerts, one for everything else.
+//!
+//! A lane takes all uploads that wait and publishes them in one call while the next ones gather, so many gateways share a
+//! commit of the bus. One call at a time keeps the order of each gateway. When the bus does not answer the lane tries again until
+//! it does or the service ends; meanwhile its queue fills, uploads wait, and the gateways keep their data in their journals.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bus::{Bus, PUBLISH_RECORDS_MAX, PublishError, Record, Topic};
+use contracts::vitals::VitalsRecord;
+use prost::Message;
+use service_kit::{Backoff, Context, Shutdown};
+use tokio::sync::{mpsc, oneshot};
+
+/// Uploads that may wait in a lane; beyond it their streams wait, and by flow control the gateways.
+const WAITING_MAX: usize = 256;
+/// A publish stops growing at this size.
+const PUBLISH_BYTES_MAX: usize = 4 << 20;
+/// A patient's record stops growing at this size; far below what the bus takes.
+const RECORD_BYTES_MAX: usize = 128 << 10;
+const _: () = assert!(RECORD_BYTES_MAX * 4 < bus::RECORD_BYTES_MAX);
+
+/// What one upload has for one lane, by key of the bus.
+pub type Records = BTreeMap<String, VitalsRecord>;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotPublished {
+    /// The service ends; the gateway sends again elsewhere.
+    Ending,
+    /// The bus will never take it.
+    Refused(String),
+}
+
+struct Job {
+    records: Vec<Record>,
+    bytes: usize,
+    done: oneshot::Sender<Result<(), NotPublished>>,
+}
+
+#[derive(Clone)]
+pub struct Lanes {
+    alerts: mpsc::Sender<Job>,
+    bulk: mpsc::Sender<Job>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lane {
+    Alerts,
+    Bulk,
+}
+
+impl Lane {
+    const fn name(self) -> &'static str {
+        match self {
+            Lane::Alerts => "alerts",
+            Lane::Bulk => "bulk",
+        }
+    }
+}
+
+impl Lanes {
+    /// The lanes end when every handle is gone and what they were given is published.
+    pub fn start(bus: &Arc<dyn Bus>, context: &Context) -> Lanes {
+        let start = |lane: Lane| {
+            let (jobs, queue) = mpsc::channel(WAITING_MAX);
+            let shutdown = context.shutdown().clone();
+            context
+                .tasks()
+                .spawn(run(lane, Arc::clone(bus), queue, shutdown));
+            jobs
+        };
+        Lanes {
+            alerts: start(Lane::Alerts),
+            bulk: start(Lane::Bulk),
+        }
+    }
+
+    /// Waits for a place in the lane; the receiver tells when the bus holds the records.
+    pub async fn publish(
+        &self,
+        lane: Lane,
+        records: Records,
+    ) -> oneshot::Receiver<Result<(), NotPublished>> {
+        let (done, receiver) = oneshot::channel();
+        let records = encode(records);
+        let job = Job {
+            bytes: records.iter().map(|record| record.value.len()).sum(),
+            records,
+            done,
+        };
+        let jobs = match lane {
+            Lane::Alerts => &self.alerts,
+            Lane::Bulk => &self.bulk,
+        };
+        // A lane that has ended drops the job, and the receiver tells.
+        let _ = jobs.send(job).await;
+        receiver
+    }
+}
+
+/// One record per key; a key with much data gets several, in order.
+fn encode(records: Records) -> Vec<Record> {
+    let mut encoded = Vec::with_capacity(records.len());
+    for (key, mut record) in records {
+        let samples = std::mem::take(&mut record.samples);
+        let mut bytes = record.encoded_len();
+        for sample in samples {
+            let more = sample.encoded_len() + 4;
+            if bytes > 0 && bytes + more > RECORD_BYTES_MAX {
+                encoded.push(Record::new(
+                    key.clone(),
+                    std::mem::take(&mut record).encode_to_vec(),
+                ));
+                bytes = 0;
+            }
+            bytes += more;
+            record.samples.push(sample);
+        }
+        encoded.push(Record::new(key, record.encode_to_vec()));
+    }
+    encoded
+}
+
+async fn run(lane: Lane, bus: Arc<dyn Bus>, mut queue: mpsc::Receiver<Job>, shutdown: Shutdown) {
+    // One that did not fit into the last call.
+    let mut left: Option<Job> = None;
+    loop {
+        let first = match left.take() {
+            Some(job) => job,
+            None => match queue.recv().await {
+                Some(job) => job,
+                None => return,
+            },
+        };
+        let (mut bytes, mut records) = (first.bytes, first.records.len());
+        let mut jobs = vec![first];
+        while let Ok(job) = queue.try_recv() {
+            if bytes + job.bytes > PUBLISH_BYTES_MAX
+                || records + job.records.len() > PUBLISH_RECORDS_MAX
+            {
+                left = Some(job);
+                break;
+            }
+            bytes += job.bytes;
+            records += job.records.len();
+            jobs.push(job);
+        }
+        publish(lane, bus.as_ref(), jobs, &shutdown).await;
+    }
+}
+
+async fn publish(lane: Lane, bus: &dyn Bus, mut jobs: Vec<Job>, shutdown: &Shutdown) {
+    let records: Vec<Record> = jobs
+        .iter_mut()
+        .flat_map(|job| std::mem::take(&mut job.records))
+        .collect();
+    let started = std::time::Instant::now();
+    let result = persist(bus, records, shutdown).await;
+    metrics::histogram!("braid_ingest_publish_seconds", "lane" => lane.name())
+        .record(started.elapsed());
+    for job in jobs {
+        // A stream that has ended does not wait any more.
+        let _ = job.done.send(result.clone());
+    }
+}
+
+/// Tries until the bus holds the records, will never take them, or the service ends.
+async fn persist(
+    bus: &dyn Bus,
+    records: Vec<Record>,
+    shutdown: &Shutdown,
+) -> Result<(), NotPublished> {
+    let mut backoff = Backoff::for_reconnect();
+    loop {
+        // Records are cheap to copy: their values are shared.
+        match bus.publish(Topic::Vitals, records.clone()).await {
+            Ok(()) => return Ok(()),
+            Err(PublishError::Unavailable(reason)) => {
+                metrics::counter!("braid_ingest_publish_retries_total").increment(1);
+                tracing::warn!(reason, "the bus does not take records; gateways wait");
+            }
+            Err(e) => return Err(NotPublished::Refused(e.to_string())),
+        }
+        tokio::select! {
+            () = shutdown.requested() => return Err(NotPublished::Ending),
+            () = backoff.wait() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use contracts::vitals::{Gap, Sample, Waveform, sample::Reading};
+
+    use super::*;
+
+    #[test]
+    fn a_large_upload_becomes_several_records_in_order_and_loses_nothing() {
+        let waveform = Waveform {
+            period_us: 4000,
+            values: vec![0.5; 2000],
+        };
+        let record = VitalsRecord {
+            samples: (1..=200)
+                .map(|sequence| Sample {
+                    sequence,
+                    reading: Some(Reading::Waveform(waveform.clone())),
+                    ..Sample::default()
+                })
+                .collect(),
+            gaps: vec![Gap::default()],
+            alerts: Vec::new(),
+        };
+        let records = encode(Records::from([("ann".to_owned(), record)]));
+        assert!(records.len() > 10);
+        let mut sequences = Vec::new();
+        let mut gaps = 0;
+        for record in &records {
+            assert_eq!(record.key, "ann");
+            assert!(record.value.len() <= RECORD_BYTES_MAX);
+            let record = VitalsRecord::decode(record.value.clone()).unwrap();
+            gaps += record.gaps.len();
+            sequences.extend(record.samples.iter().map(|sample| sample.sequence));
+        }
+        assert_eq!(sequences, (1..=200).collect::<Vec<_>>());
+        assert_eq!(gaps, 1);
+    }
+}
