@@ -1,1 +1,85 @@
-//! path-telemetry
+//! Path-telemetry: takes in what both ends of each tunnel measure, keeps it, and derives how a gateway should probe and
+//! steer its paths.
+//!
+//! ```text
+//! gateways --from_gateway--\                 /--to_store--> rows + progress (one transaction)
+//!                           >--to_bus--> paths
+//! proxies  --from_proxy----/                 \--policy (tail)--> estimates --> PolicyService
+//! ```
+
+pub mod config;
+mod from_gateway;
+mod from_proxy;
+mod intake;
+mod policy;
+mod to_bus;
+mod to_store;
+
+use std::sync::Arc;
+
+use bus::Bus;
+use contracts::{
+    paths::path_telemetry_service_server::PathTelemetryServiceServer,
+    policy::policy_service_server::PolicyServiceServer,
+};
+use service_kit::{
+    ConfigError, Context, ServiceConfig,
+    grpc::{ServeError, bind, serve_routes},
+    tls::{Identity, IdentityError},
+};
+use store::Store;
+
+pub use config::{Config, Steering};
+
+/// Consumer group of the topic `paths` that writes the store.
+pub const STORE_GROUP: &str = "path-telemetry-store";
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("identity: {0}")]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+/// Runs until shutdown is requested; returns when what was acknowledged is on the bus.
+pub async fn run(
+    config: Config,
+    bus: Arc<dyn Bus>,
+    store: Arc<dyn Store>,
+    context: Context,
+) -> Result<(), RunError> {
+    config.validate()?;
+    let identity = Identity::load(&config.identity)?;
+    let listener = bind(config.listen, "listen").await?;
+
+    let publisher = to_bus::Publisher::new(Arc::clone(&bus), &context);
+    let estimates = policy::Estimates::new(policy::Goals::from(&config));
+    let tasks = context.tasks();
+    tasks.spawn(to_store::run(
+        Arc::clone(&bus),
+        Arc::clone(&store),
+        context.clone(),
+    ));
+    tasks.spawn(policy::follow(
+        bus,
+        store,
+        Arc::clone(&estimates),
+        context.clone(),
+    ));
+
+    let intake = intake::Intake::new(publisher, config.allow.clone(), context.clone());
+    let policies = policy::Policies::new(estimates, config.allow.clone());
+    let mut routes = tonic::service::RoutesBuilder::default();
+    routes
+        .add_service(PathTelemetryServiceServer::new(intake))
+        .add_service(PolicyServiceServer::new(policies));
+    let tls = identity.server_config(true, &[b"h2"]);
+    serve_routes(listener, "grpc", routes.routes(), Some(tls), &context).await?;
+    if !context.drain_tasks().await {
+        tracing::warn!("drained incompletely; what was in hand is read again from the bus");
+    }
+    Ok(())
+}

@@ -1,0 +1,274 @@
+//! The stream of reports: who may say what, onto the bus, acknowledged.
+
+use contracts::paths::{
+    PathReport, ReportRequest, ReportResponse, path_telemetry_service_server::PathTelemetryService,
+};
+use service_kit::{Context, grpc::Peer, tls::PeerId};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{from_gateway, from_proxy, to_bus::Publisher};
+
+/// Reports of one request; more are refused.
+pub(crate) const REPORTS_MAX: usize = 4096;
+/// Acknowledgements that wait for a slow reader; past it the stream is read no further.
+const ANSWERS_MAX: usize = 16;
+const NAME_BYTES_MAX: usize = 128;
+/// Longest interval of a report, an hour.
+const INTERVAL_MS_MAX: u32 = 3_600_000;
+
+/// A report that is not taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error("{reporter} may not report on gateway {gateway:?} from this end")]
+    NotYours { reporter: String, gateway: String },
+    #[error("{field}: {reason}; for example {example}")]
+    Invalid {
+        field: &'static str,
+        reason: String,
+        example: &'static str,
+    },
+}
+
+impl From<Refused> for Status {
+    fn from(refused: Refused) -> Status {
+        match refused {
+            Refused::NotYours { .. } => Status::permission_denied(refused.to_string()),
+            Refused::Invalid { .. } => Status::invalid_argument(refused.to_string()),
+        }
+    }
+}
+
+/// Who reports; decides what may be reported.
+#[derive(Clone, Debug)]
+enum Reporter {
+    Gateway(String),
+    Proxy(String),
+}
+
+impl Reporter {
+    fn admit(&self, report: &PathReport) -> Result<(), Refused> {
+        check(report)?;
+        match self {
+            Reporter::Gateway(id) => from_gateway::admit(id, report),
+            Reporter::Proxy(noun) => from_proxy::admit(noun, report),
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Reporter::Gateway(_) => "gateway",
+            Reporter::Proxy(_) => "proxy",
+        }
+    }
+}
+
+pub(crate) struct Intake {
+    publisher: Publisher,
+    allow: Vec<String>,
+    context: Context,
+}
+
+impl Intake {
+    pub(crate) fn new(publisher: Publisher, allow: Vec<String>, context: Context) -> Intake {
+        Intake {
+            publisher,
+            allow,
+            context,
+        }
+    }
+
+    fn reporter<T>(&self, request: &Request<T>) -> Result<Reporter, Status> {
+        match request
+            .extensions()
+            .get::<Peer>()
+            .and_then(|peer| peer.id.as_ref())
+        {
+            Some(PeerId::Gateway { id, .. }) => Ok(Reporter::Gateway(id.clone())),
+            Some(PeerId::Service { noun }) if self.allow.contains(noun) => {
+                Ok(Reporter::Proxy(noun.clone()))
+            }
+            Some(id) => Err(Status::permission_denied(format!(
+                "{id} may not report paths"
+            ))),
+            None => Err(Status::unauthenticated("a client certificate is needed")),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl PathTelemetryService for Intake {
+    type ReportStream = ReceiverStream<Result<ReportResponse, Status>>;
+
+    async fn report(
+        &self,
+        request: Request<Streaming<ReportRequest>>,
+    ) -> Result<Response<Self::ReportStream>, Status> {
+        let reporter = self.reporter(&request)?;
+        let mut requests = request.into_inner();
+        let (answers, stream) = mpsc::channel(ANSWERS_MAX);
+        let publisher = self.publisher.clone();
+        let shutdown = self.context.shutdown().clone();
+        self.context.tasks().spawn(async move {
+            let mut accepted = 0;
+            loop {
+                let request = tokio::select! {
+                    () = shutdown.requested() => return,
+                    request = requests.message() => request,
+                };
+                let answer = match request {
+                    Ok(Some(request)) => take(&reporter, request, &publisher).await,
+                    Ok(None) | Err(_) => return,
+                };
+                let answer = answer.map(|taken| {
+                    accepted += taken;
+                    ReportResponse { accepted }
+                });
+                let ended = answer.is_err();
+                if answers.send(answer).await.is_err() || ended {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+async fn take(
+    reporter: &Reporter,
+    request: ReportRequest,
+    publisher: &Publisher,
+) -> Result<u64, Status> {
+    let admitted = if request.reports.len() > REPORTS_MAX {
+        Err(Refused::Invalid {
+            field: "reports",
+            reason: format!("{} are more than {REPORTS_MAX}", request.reports.len()),
+            example: "one per path and second",
+        })
+    } else {
+        request
+            .reports
+            .iter()
+            .try_for_each(|report| reporter.admit(report))
+    };
+    if let Err(refused) = admitted {
+        metrics::counter!("braid_path_telemetry_refused_total", "end" => reporter.kind())
+            .increment(1);
+        tracing::warn!(?reporter, %refused, "reports refused");
+        return Err(refused.into());
+    }
+    let count = request.reports.len() as u64;
+    publisher
+        .publish(request.reports)
+        .await
+        .map_err(|error| Status::unavailable(error.to_string()))?;
+    metrics::counter!("braid_path_telemetry_reports_total", "end" => reporter.kind())
+        .increment(count);
+    Ok(count)
+}
+
+/// What no end may say.
+fn check(report: &PathReport) -> Result<(), Refused> {
+    let is_name = |name: &str| {
+        !name.is_empty()
+            && name.len() <= NAME_BYTES_MAX
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte))
+    };
+    let invalid = |field, reason: String, example| {
+        Err(Refused::Invalid {
+            field,
+            reason,
+            example,
+        })
+    };
+    if !is_name(&report.gateway) {
+        return invalid(
+            "gateway",
+            "is missing or no identifier".into(),
+            "\"gateway-1\"",
+        );
+    }
+    if !is_name(&report.path) {
+        return invalid("path", "is missing or no identifier".into(), "\"wifi\"");
+    }
+    if !(1..=INTERVAL_MS_MAX).contains(&report.interval_ms) {
+        return invalid(
+            "interval_ms",
+            format!("{} is outside 1 to {INTERVAL_MS_MAX}", report.interval_ms),
+            "1000",
+        );
+    }
+    if report.time_us <= 0 {
+        return invalid("time_us", "is missing".into(), "1800000000000000");
+    }
+    for (field, rtt_ms) in [("rtt_ms", report.rtt_ms), ("rtt_min_ms", report.rtt_min_ms)] {
+        if !(0.0..=600_000.0).contains(&rtt_ms) {
+            return invalid(field, format!("{rtt_ms} is outside 0 to 600000"), "42.5");
+        }
+    }
+    if report.local_address.len() > NAME_BYTES_MAX || report.remote_address.len() > NAME_BYTES_MAX {
+        return invalid("local_address", "is too long".into(), "\"192.0.2.1:4433\"");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use contracts::paths::End;
+
+    use super::*;
+
+    fn report(end: End) -> PathReport {
+        PathReport {
+            gateway: "gateway-1".into(),
+            path: "wifi".into(),
+            end: end.into(),
+            time_us: 1,
+            interval_ms: 1000,
+            rtt_ms: 20.0,
+            ..PathReport::default()
+        }
+    }
+
+    #[test]
+    fn each_end_speaks_for_itself() {
+        let gateway = Reporter::Gateway("gateway-1".into());
+        let other = Reporter::Gateway("gateway-2".into());
+        let proxy = Reporter::Proxy("proxy".into());
+        assert!(gateway.admit(&report(End::Gateway)).is_ok());
+        assert!(proxy.admit(&report(End::Proxy)).is_ok());
+        for (reporter, end) in [
+            (&gateway, End::Proxy),
+            (&gateway, End::Unspecified),
+            (&other, End::Gateway),
+            (&proxy, End::Gateway),
+            (&proxy, End::Unspecified),
+        ] {
+            let refused = reporter.admit(&report(end)).unwrap_err();
+            assert!(
+                matches!(refused, Refused::NotYours { .. }),
+                "{reporter:?} {end:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let gateway = Reporter::Gateway("gateway-1".into());
+        let refused = |edit: fn(&mut PathReport)| {
+            let mut report = report(End::Gateway);
+            edit(&mut report);
+            matches!(gateway.admit(&report), Err(Refused::Invalid { .. }))
+        };
+        assert!(refused(|report| report.gateway = String::new()));
+        assert!(refused(|report| report.path = "a b".into()));
+        assert!(refused(|report| report.rtt_ms = f64::NAN));
+        assert!(refused(|report| report.rtt_min_ms = -1.0));
+        assert!(refused(|report| report.interval_ms = 0));
+        assert!(refused(|report| report.time_us = 0));
+    }
+}

@@ -1,0 +1,428 @@
+//! Estimates of each path and the policy that follows from them.
+//!
+//! Every replica follows the whole topic `paths`, so each can answer for each gateway. Round trip and loss go through the
+//! asymmetric EWMA: a path that gets worse is believed at once, one that gets better only after a while. K and T_KA come out of
+//! the optimiser of equations (5)-(8) for the worse of the two directions.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use bus::{Bus, Event, Topic};
+use contracts::{
+    paths::{End, PathReport, PathState, PathsRecord},
+    policy::{
+        GetPolicyRequest, GetPolicyResponse, PathPolicy, SteeringMode,
+        policy_service_server::PolicyService,
+    },
+};
+use parking_lot::Mutex;
+use path_probe::{AsymmetricEwma, Choice, Target, optimise};
+use prost::Message;
+use service_kit::{Backoff, Context, grpc::Peer, tls::PeerId};
+use store::{Scope, Store};
+use tonic::{Request, Response, Status};
+
+use crate::config::{Config, Steering};
+
+/// Gateways whose paths are estimated; past it the one that was silent for longest is forgotten and begins anew.
+const GATEWAYS_MAX: usize = 50_000;
+/// Paths of one gateway; further ones get no policy.
+const PATHS_MAX: usize = 16;
+/// Records taken from the bus at once.
+const BATCH_RECORDS_MAX: usize = 512;
+/// Time constants: worse is followed within 2.3 x 1 s, better within 2.3 x 10 s.
+const WORSE_TAU_S: f64 = 1.0;
+const BETTER_TAU_S: f64 = 10.0;
+/// Loss below this is not believed: no access network is that good for long.
+const LOSS_MIN: f64 = 0.005;
+/// Loss above this is an outage rather than a property of the path.
+const LOSS_MAX: f64 = 0.3;
+/// Fewer packets in an interval say nothing about loss.
+const PACKETS_MIN: u64 = 10;
+/// From this loss on every path, sending everything twice is worth it.
+const REDUNDANT_FROM: f64 = 0.05;
+/// What a path is told before anything is known of it.
+const RTT_S_DEFAULT: f64 = 0.1;
+
+/// What the operator wants of the keepalive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Goals {
+    steering: Steering,
+    detection_s: f64,
+    false_alarm_interval_s: f64,
+    interval_s_min: f64,
+}
+
+impl From<&Config> for Goals {
+    fn from(config: &Config) -> Goals {
+        Goals {
+            steering: config.steering,
+            detection_s: f64::from(config.detection_ms) / 1e3,
+            false_alarm_interval_s: f64::from(config.false_alarm_interval_s),
+            interval_s_min: f64::from(config.keepalive_interval_ms_min) / 1e3,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct PathEstimate {
+    rtt_s: AsymmetricEwma,
+    loss_up: AsymmetricEwma,
+    loss_down: AsymmetricEwma,
+    is_closed: bool,
+}
+
+impl PathEstimate {
+    fn new() -> PathEstimate {
+        let ewma = || AsymmetricEwma::new(WORSE_TAU_S, BETTER_TAU_S);
+        PathEstimate {
+            rtt_s: ewma(),
+            loss_up: ewma(),
+            loss_down: ewma(),
+            is_closed: false,
+        }
+    }
+
+    fn observe(&mut self, report: &PathReport) {
+        let now_s = report.time_us as f64 / 1e6;
+        if report.rtt_ms > 0.0 {
+            self.rtt_s.update(now_s, report.rtt_ms / 1e3);
+        }
+        if report.sent_packets >= PACKETS_MIN {
+            let loss = (report.lost_packets as f64 / report.sent_packets as f64).min(1.0);
+            match report.end() {
+                End::Gateway => self.loss_up.update(now_s, loss),
+                End::Proxy | End::Unspecified => self.loss_down.update(now_s, loss),
+            };
+        }
+        self.is_closed = report.state() == PathState::Closed;
+    }
+
+    fn loss(&self) -> f64 {
+        let of = |direction: &AsymmetricEwma| direction.value().unwrap_or(0.0);
+        of(&self.loss_up)
+            .max(of(&self.loss_down))
+            .clamp(LOSS_MIN, LOSS_MAX)
+    }
+
+    fn rtt_s(&self) -> f64 {
+        self.rtt_s.value().unwrap_or(RTT_S_DEFAULT)
+    }
+}
+
+#[derive(Debug, Default)]
+struct GatewayEstimate {
+    paths: BTreeMap<String, PathEstimate>,
+    seen_us: i64,
+}
+
+/// What is known of every gateway's paths.
+#[derive(Debug)]
+pub(crate) struct Estimates {
+    goals: Goals,
+    gateways: Mutex<HashMap<String, GatewayEstimate>>,
+}
+
+impl Estimates {
+    pub(crate) fn new(goals: Goals) -> Arc<Estimates> {
+        Arc::new(Estimates {
+            goals,
+            gateways: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn observe(&self, report: &PathReport) {
+        let mut gateways = self.gateways.lock();
+        if gateways.len() >= GATEWAYS_MAX && !gateways.contains_key(&report.gateway) {
+            let silent = gateways.iter().min_by_key(|(_, gateway)| gateway.seen_us);
+            if let Some(silent) = silent.map(|(id, _)| id.clone()) {
+                gateways.remove(&silent);
+            }
+        }
+        let gateway = gateways.entry(report.gateway.clone()).or_default();
+        gateway.seen_us = gateway.seen_us.max(report.time_us);
+        if gateway.paths.len() >= PATHS_MAX && !gateway.paths.contains_key(&report.path) {
+            return;
+        }
+        gateway
+            .paths
+            .entry(report.path.clone())
+            .or_insert_with(PathEstimate::new)
+            .observe(report);
+    }
+
+    /// Without estimates: no paths, and the mode alone.
+    pub(crate) fn policy(&self, gateway: &str) -> GetPolicyResponse {
+        let gateways = self.gateways.lock();
+        let Some(gateway) = gateways.get(gateway) else {
+            return GetPolicyResponse {
+                mode: self.mode(std::iter::empty()).into(),
+                paths: Vec::new(),
+            };
+        };
+        let paths = gateway
+            .paths
+            .iter()
+            .map(|(name, path)| {
+                let choice = choose(self.goals, path.rtt_s(), path.loss());
+                PathPolicy {
+                    path: name.clone(),
+                    keepalive_k: choice.k,
+                    keepalive_interval_ms: (choice.t_ka_s * 1e3).round() as u32,
+                }
+            })
+            .collect();
+        let open = gateway.paths.values().filter(|path| !path.is_closed);
+        GetPolicyResponse {
+            mode: self.mode(open).into(),
+            paths,
+        }
+    }
+
+    fn mode<'a>(&self, open: impl Iterator<Item = &'a PathEstimate>) -> SteeringMode {
+        match self.goals.steering {
+            Steering::SmallestDelay => SteeringMode::SmallestDelay,
+            Steering::LoadBalancing => SteeringMode::LoadBalancing,
+            Steering::ActiveStandby => SteeringMode::ActiveStandby,
+            Steering::PriorityBased => SteeringMode::PriorityBased,
+            Steering::Redundant => SteeringMode::Redundant,
+            Steering::Auto => {
+                let losses: Vec<f64> = open.map(PathEstimate::loss).collect();
+                let all_lossy = losses.iter().all(|loss| *loss >= REDUNDANT_FROM);
+                if losses.len() > 1 && all_lossy {
+                    SteeringMode::Redundant
+                } else {
+                    SteeringMode::SmallestDelay
+                }
+            }
+        }
+    }
+}
+
+/// K and T_KA for a path. Where the goals cannot be met detection takes longer rather than alarms coming more often: closing
+/// a living path costs more than a late switch.
+fn choose(goals: Goals, rtt_s: f64, loss: f64) -> Choice {
+    let target = Target {
+        rtt_avg_s: rtt_s,
+        loss,
+        responsiveness_s_max: goals.detection_s.max(2.0 * rtt_s),
+        false_positive_interval_s_min: goals.false_alarm_interval_s,
+    };
+    let fallback = Choice {
+        k: 7,
+        t_ka_s: goals.interval_s_min.max(rtt_s / 2.0),
+    };
+    let choice = optimise(target).unwrap_or(fallback);
+    Choice {
+        t_ka_s: choice.t_ka_s.max(goals.interval_s_min),
+        ..choice
+    }
+}
+
+/// Keeps the estimates up to date until shutdown.
+pub(crate) async fn follow(
+    bus: Arc<dyn Bus>,
+    store: Arc<dyn Store>,
+    estimates: Arc<Estimates>,
+    context: Context,
+) {
+    let shutdown = context.shutdown().clone();
+    let mut backoff = Backoff::for_reconnect();
+    // What was last known before this replica started; without it the first reports fill in.
+    match store.latest_paths(&Scope::Service, None).await {
+        Ok(reports) => reports.iter().for_each(|report| estimates.observe(report)),
+        Err(error) => tracing::warn!(%error, "estimates begin without history"),
+    }
+    while !shutdown.is_requested() {
+        let mut tail = match bus.tail(Topic::Paths).await {
+            Ok(tail) => tail,
+            Err(error) => {
+                tracing::warn!(%error, "the topic of path reports cannot be followed");
+                tokio::select! {
+                    () = shutdown.requested() => return,
+                    () = backoff.wait() => continue,
+                }
+            }
+        };
+        loop {
+            let event = tokio::select! {
+                () = shutdown.requested() => return,
+                event = tail.next(BATCH_RECORDS_MAX) => event,
+            };
+            match event {
+                Ok(Event::Batch(deliveries)) => {
+                    backoff.reset();
+                    for delivery in deliveries {
+                        // A record that is none is buried by the writer of the store.
+                        if let Ok(record) = PathsRecord::decode(delivery.value) {
+                            record
+                                .reports
+                                .iter()
+                                .for_each(|report| estimates.observe(report));
+                        }
+                    }
+                }
+                Ok(Event::Assigned(_) | Event::Revoked(_)) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the topic of path reports cannot be followed");
+                    tokio::select! {
+                        () = shutdown.requested() => return,
+                        () = backoff.wait() => break,
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub(crate) struct Policies {
+    estimates: Arc<Estimates>,
+    allow: Vec<String>,
+}
+
+impl Policies {
+    pub(crate) fn new(estimates: Arc<Estimates>, allow: Vec<String>) -> Policies {
+        Policies { estimates, allow }
+    }
+}
+
+#[tonic::async_trait]
+impl PolicyService for Policies {
+    async fn get_policy(
+        &self,
+        request: Request<GetPolicyRequest>,
+    ) -> Result<Response<GetPolicyResponse>, Status> {
+        let asked = &request.get_ref().gateway;
+        match request
+            .extensions()
+            .get::<Peer>()
+            .and_then(|peer| peer.id.as_ref())
+        {
+            Some(PeerId::Gateway { id, .. }) if id == asked => {}
+            Some(PeerId::Service { noun }) if self.allow.contains(noun) => {}
+            Some(id) => {
+                return Err(Status::permission_denied(format!(
+                    "{id} may not ask for the policy of another gateway"
+                )));
+            }
+            None => return Err(Status::unauthenticated("a client certificate is needed")),
+        }
+        metrics::counter!("braid_path_telemetry_policies_total").increment(1);
+        Ok(Response::new(self.estimates.policy(asked)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const GOALS: Goals = Goals {
+        steering: Steering::Auto,
+        detection_s: 0.5,
+        false_alarm_interval_s: 1e5,
+        interval_s_min: 0.05,
+    };
+
+    fn report(path: &str, end: End, at_s: i64, rtt_ms: f64, lost: u64) -> PathReport {
+        PathReport {
+            gateway: "gateway-1".into(),
+            path: path.into(),
+            end: end.into(),
+            time_us: at_s * 1_000_000,
+            interval_ms: 1000,
+            sent_packets: 100,
+            lost_packets: lost,
+            rtt_ms,
+            ..PathReport::default()
+        }
+    }
+
+    /// The paper's example, measured: 100 ms and 5 % give K 7 and 60 ms.
+    #[test]
+    fn the_policy_follows_the_measurements() {
+        let estimates = Estimates::new(GOALS);
+        for at_s in 0..120 {
+            estimates.observe(&report("lte", End::Gateway, at_s, 100.0, 5));
+            estimates.observe(&report("lte", End::Proxy, at_s, 100.0, 1));
+        }
+        let policy = estimates.policy("gateway-1");
+        assert_eq!(
+            policy.paths,
+            [PathPolicy {
+                path: "lte".into(),
+                keepalive_k: 7,
+                keepalive_interval_ms: 60
+            }]
+        );
+        assert_eq!(policy.mode(), SteeringMode::SmallestDelay);
+    }
+
+    #[test]
+    fn worse_is_believed_at_once_and_better_only_later() {
+        let estimates = Estimates::new(GOALS);
+        let interval_ms = || estimates.policy("gateway-1").paths[0].keepalive_k;
+        for at_s in 0..60 {
+            estimates.observe(&report("wifi", End::Gateway, at_s, 20.0, 0));
+        }
+        let clean = interval_ms();
+        for at_s in 60..64 {
+            estimates.observe(&report("wifi", End::Gateway, at_s, 20.0, 10));
+        }
+        let lossy = interval_ms();
+        assert!(lossy > clean, "{lossy} {clean}");
+        for at_s in 64..68 {
+            estimates.observe(&report("wifi", End::Gateway, at_s, 20.0, 0));
+        }
+        assert!(interval_ms() > clean, "four good seconds are not enough");
+        for at_s in 68..160 {
+            estimates.observe(&report("wifi", End::Gateway, at_s, 20.0, 0));
+        }
+        assert_eq!(interval_ms(), clean);
+    }
+
+    #[test]
+    fn redundant_only_when_every_open_path_is_lossy() {
+        let estimates = Estimates::new(GOALS);
+        estimates.observe(&report("wifi", End::Gateway, 1, 20.0, 10));
+        assert_eq!(
+            estimates.policy("gateway-1").mode(),
+            SteeringMode::SmallestDelay
+        );
+        estimates.observe(&report("lte", End::Proxy, 1, 60.0, 10));
+        assert_eq!(
+            estimates.policy("gateway-1").mode(),
+            SteeringMode::Redundant
+        );
+        let mut closed = report("lte", End::Proxy, 2, 60.0, 10);
+        closed.state = PathState::Closed.into();
+        estimates.observe(&closed);
+        assert_eq!(
+            estimates.policy("gateway-1").mode(),
+            SteeringMode::SmallestDelay
+        );
+        assert!(estimates.policy("unknown").paths.is_empty());
+    }
+
+    #[test]
+    fn goals_that_cannot_be_met_cost_detection_time_not_false_alarms() {
+        // A satellite's round trip is longer than the detection may take.
+        let choice = choose(GOALS, 0.6, 0.02);
+        assert!(choice.t_ka_s >= GOALS.interval_s_min);
+        assert!(path_probe::false_positive_interval_s(choice, 0.02) > 1e5);
+        let lossy = choose(GOALS, 0.1, LOSS_MAX);
+        assert!(lossy.t_ka_s >= GOALS.interval_s_min);
+        assert!(path_probe::false_positive_interval_s(lossy, LOSS_MAX) > 1e5);
+    }
+
+    #[test]
+    fn paths_of_a_gateway_are_bounded() {
+        let estimates = Estimates::new(GOALS);
+        for number in 0..PATHS_MAX + 5 {
+            estimates.observe(&report(&format!("path-{number}"), End::Gateway, 1, 20.0, 0));
+        }
+        assert_eq!(estimates.policy("gateway-1").paths.len(), PATHS_MAX);
+    }
+}
