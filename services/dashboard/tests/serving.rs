@@ -1,0 +1,449 @@
+//! The dashboard over the embedded engines, asked the way a browser asks.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/ward.rs"]
+#[allow(dead_code)]
+mod ward;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use contracts::alerts::AlertState;
+use contracts::paths::{End, Link, PathReport};
+use contracts::query::query_service_client::QueryServiceClient;
+use contracts::query::watch_response::Update;
+use contracts::query::{
+    AcknowledgeAlertRequest, GetSeriesRequest, ListLinksRequest, ListPatientsRequest,
+    SetLinkRequest, WatchRequest, WatchResponse,
+};
+use contracts::vitals::Priority;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use store::{AuditQuery, Role, Scope};
+use tonic::Code;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Channel;
+use ward::{PASSWORD, Ward, alert, heart_rate, now_us};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, future)
+        .await
+        .unwrap_or_else(|_| panic!("{what}: not within {DEADLINE:?}"))
+}
+
+async fn post(
+    address: SocketAddr,
+    path: &str,
+    body: &str,
+    headers: &[(&str, &str)],
+) -> http::Response<Bytes> {
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    let mut request = http::Request::post(path)
+        .header("host", "braid.test")
+        .header("content-type", "application/json");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request
+        .body(Full::new(Bytes::from(body.to_owned())))
+        .unwrap();
+    let (parts, body) = within("an answer", sender.send_request(request))
+        .await
+        .unwrap()
+        .into_parts();
+    http::Response::from_parts(parts, body.collect().await.unwrap().to_bytes())
+}
+
+async fn sign_in(address: SocketAddr, name: &str, password: &str) -> http::Response<Bytes> {
+    let body = format!(r#"{{"name":"{name}","password":"{password}"}}"#);
+    post(address, "/api/sign-in", &body, &[]).await
+}
+
+fn cookie(response: &http::Response<Bytes>) -> String {
+    let cookie = response.headers()["set-cookie"].to_str().unwrap();
+    cookie.split(';').next().unwrap().to_owned()
+}
+
+async fn cookie_of(ward: &Ward, name: &str) -> String {
+    let response = sign_in(ward.address, name, PASSWORD).await;
+    assert_eq!(response.status(), 200);
+    cookie(&response)
+}
+
+type Client = QueryServiceClient<InterceptedService<Channel, Cookie>>;
+
+#[derive(Clone)]
+struct Cookie(String);
+
+impl tonic::service::Interceptor for Cookie {
+    fn call(
+        &mut self,
+        mut request: tonic::Request<()>,
+    ) -> Result<tonic::Request<()>, tonic::Status> {
+        request
+            .metadata_mut()
+            .insert("cookie", self.0.parse().unwrap());
+        Ok(request)
+    }
+}
+
+fn client(ward: &Ward, cookie: &str) -> Client {
+    let channel = service_kit::grpc::channel(&format!("http://{}", ward.address), None).unwrap();
+    QueryServiceClient::with_interceptor(channel, Cookie(cookie.to_owned()))
+}
+
+async fn until<T>(
+    what: &str,
+    stream: &mut tonic::Streaming<WatchResponse>,
+    mut found: impl FnMut(Update) -> Option<T>,
+) -> T {
+    within(what, async {
+        loop {
+            let message = stream.message().await.unwrap().expect("the stream goes on");
+            if let Some(found) = message.update.and_then(&mut found) {
+                return found;
+            }
+        }
+    })
+    .await
+}
+
+fn watch(patient: &str) -> WatchRequest {
+    WatchRequest {
+        patient: patient.to_owned(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signing_in_gives_a_cookie_and_guessing_gets_slow() {
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), &[]).await;
+    ward.account("ada", Role::Clinician).await;
+
+    let refused = client(&ward, "braid_session=00")
+        .list_patients(ListPatientsRequest {})
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated);
+
+    let accepted = sign_in(ward.address, "ada", PASSWORD).await;
+    assert_eq!(accepted.status(), 200);
+    assert_eq!(
+        accepted.body().as_ref(),
+        br#"{"name":"ada","role":"clinician"}"#
+    );
+    let set = accepted.headers()["set-cookie"].to_str().unwrap();
+    assert!(
+        set.contains("HttpOnly") && set.contains("SameSite=Strict"),
+        "{set}"
+    );
+    client(&ward, &cookie(&accepted))
+        .list_patients(ListPatientsRequest {})
+        .await
+        .unwrap();
+
+    let elsewhere = [("sec-fetch-site", "cross-site")];
+    let body = format!(r#"{{"name":"ada","password":"{PASSWORD}"}}"#);
+    assert_eq!(
+        post(ward.address, "/api/sign-in", &body, &elsewhere)
+            .await
+            .status(),
+        403
+    );
+
+    for _ in 0..5 {
+        assert_eq!(sign_in(ward.address, "ada", "wrong").await.status(), 401);
+    }
+    let slowed = sign_in(ward.address, "ada", PASSWORD).await;
+    assert_eq!(slowed.status(), 429, "even the right password waits");
+    assert!(slowed.headers().contains_key("retry-after"));
+
+    let audit = AuditQuery {
+        patient: None,
+        from_us: 0,
+        to_us: i64::MAX,
+        limit: 0,
+    };
+    let rows = ward
+        .store
+        .audit(&Scope::tenant("default"), &audit)
+        .await
+        .unwrap();
+    let count = |action: &str| {
+        rows.iter()
+            .filter(|row| row.who == "ada" && row.action == action)
+            .count()
+    };
+    assert_eq!(
+        (
+            count("sign in"),
+            count("sign in refused"),
+            count("read ward")
+        ),
+        (1, 5, 1)
+    );
+    ward.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_signs_in_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let code = "0123456789abcdef0123456789abcdef";
+    let ward = Ward::start(dir.path(), &["--sign-in-code", code]).await;
+    ward.account(dashboard::accounts::FIRST_ACCOUNT, Role::Administrator)
+        .await;
+    let body = format!(r#"{{"code":"{code}"}}"#);
+    assert_eq!(
+        post(ward.address, "/api/sign-in-code", r#"{"code":"x"}"#, &[])
+            .await
+            .status(),
+        401
+    );
+    assert_eq!(
+        post(ward.address, "/api/sign-in-code", &body, &[])
+            .await
+            .status(),
+        200
+    );
+    assert_eq!(
+        post(ward.address, "/api/sign-in-code", &body, &[])
+            .await
+            .status(),
+        401
+    );
+    ward.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_viewer_sees_what_arrives_and_only_of_the_own_tenant() {
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), &[]).await;
+    ward.account("vera", Role::Viewer).await;
+    ward.patient("p1", "Ada Berg", "default", "g1").await;
+    ward.patient("z9", "Stranger", "elsewhere", "g9").await;
+    ward.vitals(vec![heart_rate("p1", 1, 71.0)]).await;
+    ward.vitals(vec![heart_rate("z9", 1, 99.0)]).await;
+
+    let mut client = client(&ward, &cookie_of(&ward, "vera").await);
+    let mut stream = client.watch(watch("p1")).await.unwrap().into_inner();
+    let patients = until("the ward", &mut stream, |update| match update {
+        Update::Ward(ward) if ward.patients.iter().any(|p| !p.latest.is_empty()) => {
+            Some(ward.patients)
+        }
+        _ => None,
+    })
+    .await;
+    assert_eq!(patients.len(), 1, "the other tenant's patient is not there");
+    assert_eq!(
+        (patients[0].name.as_str(), patients[0].gateway.as_str()),
+        ("Ada Berg", "g1")
+    );
+    assert!(patients[0].news2.as_ref().unwrap().partial);
+
+    ward.vitals(vec![heart_rate("z9", 2, 98.0)]).await;
+    ward.alert(alert("z9", "za", "not for you", Priority::High))
+        .await;
+    ward.vitals(vec![heart_rate("p1", 2, 135.0)]).await;
+    ward.alert(alert("p1", "a1", "Heart rate 135", Priority::High))
+        .await;
+    let report = |gateway: &str| PathReport {
+        gateway: gateway.to_owned(),
+        path: "wifi".to_owned(),
+        end: End::Gateway.into(),
+        time_us: now_us(),
+        interval_ms: 1_000,
+        sequence: 1,
+        ..PathReport::default()
+    };
+    ward.paths("g9", vec![report("g9")]).await;
+    ward.paths("g1", vec![report("g1")]).await;
+
+    let (mut sample, mut alarm, mut paths) = (false, false, false);
+    until("sample, alert and path", &mut stream, |update| {
+        match update {
+            Update::Samples(update) => {
+                assert!(update.samples.iter().all(|s| s.patient == "p1"));
+                sample |= update.samples.iter().any(|s| s.sequence == 2);
+            }
+            Update::Alert(alert) => {
+                assert_eq!(alert.id, "a1");
+                alarm = true;
+            }
+            Update::Paths(update) => {
+                assert!(update.reports.iter().all(|r| r.gateway == "g1"));
+                paths |= !update.reports.is_empty();
+            }
+            Update::Ward(_) => {}
+        }
+        (sample && alarm && paths).then_some(())
+    })
+    .await;
+
+    let series = |patient: &str| GetSeriesRequest {
+        patient: patient.to_owned(),
+        from_us: now_us() - 60_000_000,
+        to_us: now_us() + 1_000_000,
+        ..GetSeriesRequest::default()
+    };
+    let own = client.get_series(series("p1")).await.unwrap().into_inner();
+    assert_eq!(own.series[0].values, [71.0, 135.0]);
+    let other = client.get_series(series("z9")).await.unwrap().into_inner();
+    assert!(other.series.is_empty(), "another tenant's data");
+    let backwards = GetSeriesRequest {
+        to_us: 0,
+        ..series("p1")
+    };
+    assert_eq!(
+        client.get_series(backwards).await.unwrap_err().code(),
+        Code::InvalidArgument
+    );
+
+    let audit = AuditQuery {
+        patient: Some("p1".to_owned()),
+        from_us: 0,
+        to_us: i64::MAX,
+        limit: 0,
+    };
+    let rows = ward
+        .store
+        .audit(&Scope::tenant("default"), &audit)
+        .await
+        .unwrap();
+    let mut actions: Vec<_> = rows.iter().map(|row| row.action.as_str()).collect();
+    actions.dedup();
+    assert_eq!(actions, ["read series", "watch"], "newest first");
+    ward.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn viewers_look_and_clinicians_act() {
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), &[]).await;
+    ward.account("vera", Role::Viewer).await;
+    ward.account("carl", Role::Clinician).await;
+    ward.patient("p1", "Ada Berg", "default", "g1").await;
+    ward.patient("z9", "Stranger", "elsewhere", "g9").await;
+    ward.alert(alert("p1", "a1", "Heart rate 135", Priority::High))
+        .await;
+    ward.alert(alert("z9", "za", "not yours", Priority::High))
+        .await;
+    ward.links.lock().push(Link {
+        gateway: "g1".to_owned(),
+        name: "wifi".to_owned(),
+        up: true,
+        ..Link::default()
+    });
+    let acknowledge = |id: &str| AcknowledgeAlertRequest {
+        id: id.to_owned(),
+        note: "seen".to_owned(),
+    };
+    let cut = SetLinkRequest {
+        gateway: "g1".to_owned(),
+        name: "wifi".to_owned(),
+        up: false,
+    };
+
+    let mut vera = client(&ward, &cookie_of(&ward, "vera").await);
+    assert_eq!(
+        vera.acknowledge_alert(acknowledge("a1"))
+            .await
+            .unwrap_err()
+            .code(),
+        Code::PermissionDenied
+    );
+    assert_eq!(
+        vera.set_link(cut.clone()).await.unwrap_err().code(),
+        Code::PermissionDenied
+    );
+    assert!(ward.acknowledged.lock().is_empty() && ward.links.lock()[0].up);
+
+    let mut carl = client(&ward, &cookie_of(&ward, "carl").await);
+    assert_eq!(
+        carl.acknowledge_alert(acknowledge("za"))
+            .await
+            .unwrap_err()
+            .code(),
+        Code::NotFound
+    );
+    let answer = carl
+        .acknowledge_alert(acknowledge("a1"))
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(answer.alert.unwrap().state(), AlertState::Acknowledged);
+    {
+        let calls = ward.acknowledged.lock();
+        assert_eq!(calls.len(), 1);
+        assert_eq!(
+            (
+                calls[0].id.as_str(),
+                calls[0].by.as_str(),
+                calls[0].note.as_str()
+            ),
+            ("a1", "carl", "seen")
+        );
+    }
+    carl.set_link(cut).await.unwrap();
+    let links = vera
+        .list_links(ListLinksRequest {})
+        .await
+        .unwrap()
+        .into_inner()
+        .links;
+    assert!(!links[0].up);
+    ward.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn signing_out_ends_the_stream_and_so_does_the_end_of_the_service() {
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), &[]).await;
+    ward.account("ada", Role::Clinician).await;
+    ward.account("bob", Role::Clinician).await;
+    let end_of = |mut stream: tonic::Streaming<WatchResponse>| async move {
+        loop {
+            match stream.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("the stream ended without a reason"),
+                Err(status) => return status.code(),
+            }
+        }
+    };
+    let ada = cookie_of(&ward, "ada").await;
+    let bob = cookie_of(&ward, "bob").await;
+    let adas = client(&ward, &ada)
+        .watch(watch(""))
+        .await
+        .unwrap()
+        .into_inner();
+    let bobs = client(&ward, &bob)
+        .watch(watch(""))
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(
+        post(ward.address, "/api/sign-out", "{}", &[("cookie", &ada)])
+            .await
+            .status(),
+        204
+    );
+    assert_eq!(
+        within("ada's stream", end_of(adas)).await,
+        Code::Unauthenticated
+    );
+
+    let context = ward.context.clone();
+    context.shutdown().request();
+    assert_eq!(
+        within("bob's stream", end_of(bobs)).await,
+        Code::Unavailable
+    );
+    within("the end", ward.end()).await;
+}
