@@ -91,6 +91,9 @@ pub struct Dropped {
     pub dropped_before: u64,
     #[prost(message, repeated, tag = "2")]
     pub gaps: Vec<Gap>,
+    /// Gap entries from this position on say all that those before it say: the older ones need not be delivered.
+    #[prost(uint64, tag = "3")]
+    pub complete_from: u64,
 }
 
 /// Appends one frame; `body` writes straight into the buffer.

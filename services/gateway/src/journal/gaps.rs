@@ -2,12 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use contracts::vitals::Gap;
+use contracts::vitals::{Gap, Sample};
 
-use super::{
-    format::{Entry, StreamRow},
-    streams::Streams,
-};
+use super::{format::StreamRow, streams::Streams};
 
 /// Gaps of one entry, which travels in one upload message of about 100 bytes each.
 pub const GAPS_PER_ENTRY_MAX: usize = 1024;
@@ -18,21 +15,16 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    /// Counts an entry as gone. A lost alert leaves no gap: the alerts journal never drops.
-    pub fn add(&mut self, entry: Entry) {
-        match entry {
-            Entry::Sample(sample) => self.add_gap(Gap {
-                device: sample.device,
-                stream: sample.stream,
-                first_sequence: sample.sequence,
-                last_sequence: sample.sequence,
-                from_time_us: sample.device_time_us,
-                to_time_us: sample.device_time_us,
-                ..Gap::default()
-            }),
-            Entry::Gaps(gaps) => gaps.into_iter().for_each(|gap| self.add_gap(gap)),
-            Entry::Alert(_) => {}
-        }
+    pub fn add_sample(&mut self, sample: Sample) {
+        self.add_gap(Gap {
+            device: sample.device,
+            stream: sample.stream,
+            first_sequence: sample.sequence,
+            last_sequence: sample.sequence,
+            from_time_us: sample.device_time_us,
+            to_time_us: sample.device_time_us,
+            ..Gap::default()
+        });
     }
 
     pub fn add_gap(&mut self, gap: Gap) {

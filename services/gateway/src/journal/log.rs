@@ -6,13 +6,14 @@
 //! 2. A segment appears by rename after its header was synced, and files vanish oldest first, each removal synced before
 //!    the next. So the files on disk are always a suffix of those ever made, without holes.
 //! 3. A drop is one entry that carries both the gaps and the position before which everything is gone; files are removed after
-//!    it is durable. A crash in between leaves files that recovery ignores and removes.
+//!    it is durable. A crash in between leaves files that recovery ignores and removes. The entry repeats all gaps that are
+//!    not delivered yet, merged: so a journal that stays full for a week holds one range per stream and not one per drop.
 //! 4. After a failed write or sync nothing is known about the tail of the active segment: it is given up, and the next batch
 //!    starts a new one whose first position tells recovery where the old one ends.
 
 use std::{io, sync::Arc};
 
-use contracts::vitals::{EdgeAlert, Sample};
+use contracts::vitals::{EdgeAlert, Gap, Sample};
 use parking_lot::Mutex;
 use prost::Message;
 
@@ -43,7 +44,7 @@ pub enum Overflow {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Of all segments together; exceeded by at most one batch and one header.
+    /// Of all segments together; exceeded by at most a header and the gaps of one drop.
     pub bytes_max: u64,
     /// A segment that has reached this size is closed and the next one begun.
     pub segment_bytes: u64,
@@ -90,6 +91,17 @@ pub struct Log<D: Disk> {
     repaired_before: u64,
     acknowledged_durable: u64,
     dropped_entries: u64,
+    /// Gap entries that are durable and not delivered, with their positions.
+    pending_gaps: Vec<(u64, Vec<Gap>)>,
+}
+
+/// What a batch gives up to make room.
+#[derive(Default)]
+struct Drop {
+    /// Zero when nothing is given up.
+    before: u64,
+    entries: u64,
+    gaps: Vec<(u64, Vec<Gap>)>,
 }
 
 impl<D: Disk> Log<D> {
@@ -106,6 +118,7 @@ impl<D: Disk> Log<D> {
             repaired_before: recovered.next,
             acknowledged_durable: 0,
             dropped_entries: 0,
+            pending_gaps: recovered.pending_gaps,
         };
         log.begin_segment(recovered.next, recovered.lost)?;
         for name in recovered.unreadable {
@@ -178,11 +191,10 @@ impl<D: Disk> Log<D> {
         }
         self.batch.bytes.clear();
         self.batch.entries.clear();
-        let (dropped_before, dropped_entries) = written?;
-        self.dropped_entries += dropped_entries;
+        let dropped = written?;
         self.acknowledged_durable = self.acknowledged_durable.max(acknowledged);
         self.streams.commit();
-        self.after_commit(dropped_before);
+        self.after_commit(dropped);
         Ok(())
     }
 
@@ -192,6 +204,8 @@ impl<D: Disk> Log<D> {
             let mut index = self.index.lock();
             let position = position.min(index.durable());
             index.acknowledged = index.acknowledged.max(position);
+            self.pending_gaps
+                .retain(|(position, _)| *position >= index.acknowledged);
         }
         self.remove_finished()
     }
@@ -223,8 +237,8 @@ impl<D: Disk> Log<D> {
         put_frame(&mut self.batch.bytes, kind, position, body);
     }
 
-    /// Appends and syncs the batch; returns the position before which it drops, and how many entries.
-    fn write(&mut self, acknowledged: u64) -> io::Result<(u64, u64)> {
+    /// Appends and syncs the batch; returns what it drops.
+    fn write(&mut self, acknowledged: u64) -> io::Result<Drop> {
         if self.active.is_none() {
             // Only with an empty batch: an acknowledgement after a failed write. The new header records it.
             let next = self.index.lock().durable();
@@ -232,7 +246,7 @@ impl<D: Disk> Log<D> {
         }
         let dropped = match self.limits.overflow {
             Overflow::DropOldest => self.stage_drop(acknowledged),
-            Overflow::Refuse => (0, 0),
+            Overflow::Refuse => Drop::default(),
         };
         if acknowledged > self.acknowledged_durable {
             put_frame(&mut self.batch.bytes, Kind::Acknowledged, acknowledged, &());
@@ -254,8 +268,8 @@ impl<D: Disk> Log<D> {
     }
 
     /// Stages gaps for as many of the oldest segments as the batch needs room.
-    fn stage_drop(&mut self, acknowledged: u64) -> (u64, u64) {
-        let victims = {
+    fn stage_drop(&mut self, acknowledged: u64) -> Drop {
+        let (victims, next) = {
             let index = self.index.lock();
             let mut held = index.bytes() + self.batch.bytes.len() as u64;
             let mut victims = Vec::new();
@@ -268,46 +282,53 @@ impl<D: Disk> Log<D> {
                 held -= segment.bytes;
                 victims.push(segment.clone());
             }
-            victims
+            (victims, index.durable())
         };
         let Some(last) = victims.last() else {
-            return (0, 0);
+            return Drop::default();
         };
-        let dropped_before = last.end;
-        let mut dropped_entries = 0;
+        let mut drop = Drop {
+            before: last.end,
+            ..Drop::default()
+        };
         let mut gaps = Gaps::default();
+        for gap in self.pending_gaps.iter().flat_map(|(_, gaps)| gaps) {
+            gaps.add_gap(gap.clone());
+        }
         for segment in &victims {
-            dropped_entries += segment.end.saturating_sub(segment.first.max(acknowledged));
+            drop.entries += segment.end.saturating_sub(segment.first.max(acknowledged));
             recovery::collect_lost(&self.disk, segment, acknowledged, &mut gaps);
         }
-        self.put_gaps(gaps, dropped_before);
-        (dropped_before, dropped_entries)
-    }
-
-    fn put_gaps(&mut self, gaps: Gaps, dropped_before: u64) {
         let mut runs = gaps.into_entries();
-        if runs.is_empty() && dropped_before > 0 {
+        if runs.is_empty() {
             runs.push(Vec::new());
         }
-        let last = runs.len().saturating_sub(1);
+        let count = runs.len();
+        let complete_from = next + self.batch.entries.len() as u64;
         for (n, gaps) in runs.into_iter().enumerate() {
-            // Only the last frame drops: should the tail be torn before it, nothing has been dropped.
-            let dropped_before = if n == last { dropped_before } else { 0 };
-            self.put_entry(
-                Kind::Gaps,
-                &Dropped {
-                    dropped_before,
-                    gaps,
-                },
-            );
+            // Only the last entry drops: should the tail be torn before it, nothing has been dropped.
+            let is_last = n + 1 == count;
+            drop.gaps.push((complete_from + n as u64, gaps.clone()));
+            let body = Dropped {
+                dropped_before: if is_last { drop.before } else { 0 },
+                complete_from: if is_last { complete_from } else { 0 },
+                gaps,
+            };
+            self.put_entry(Kind::Gaps, &body);
         }
+        drop
     }
 
     /// Nothing in here can take back the commit: what fails is tried again by a later one.
-    fn after_commit(&mut self, dropped_before: u64) {
+    fn after_commit(&mut self, dropped: Drop) {
         let (next, active_bytes) = {
             let mut index = self.index.lock();
-            index.dropped_before = index.dropped_before.max(dropped_before);
+            if let Some((complete_from, _)) = dropped.gaps.first() {
+                index.dropped_before = dropped.before;
+                index.gaps_from = *complete_from;
+                self.dropped_entries += dropped.entries;
+                self.pending_gaps = dropped.gaps;
+            }
             (
                 index.durable(),
                 index.segments.back().map_or(0, |segment| segment.bytes),
@@ -342,9 +363,10 @@ impl<D: Disk> Log<D> {
         for gaps in lost.into_entries() {
             segment.note_entry(bytes.len() as u64);
             let position = segment.end - 1;
+            self.pending_gaps.push((position, gaps.clone()));
             let body = Dropped {
-                dropped_before: 0,
                 gaps,
+                ..Dropped::default()
             };
             put_frame(&mut bytes, Kind::Gaps, position, &body);
         }

@@ -58,6 +58,8 @@ pub struct Index {
     pub segments: VecDeque<Segment>,
     pub acknowledged: u64,
     pub dropped_before: u64,
+    /// Gap entries before this position are repeated by later ones.
+    pub gaps_from: u64,
 }
 
 impl Index {
@@ -116,7 +118,7 @@ impl<D: Disk> Reader<D> {
     }
 
     /// Durable entries from `from` on, or from the oldest one kept if that is later: at most `entries_max` of them, and no
-    /// more once `bytes_max` are read. Empty when there are none.
+    /// more once `bytes_max` are read. Empty when there are none. Gap entries that a later one repeats come out without gaps.
     pub fn read(&self, from: u64, entries_max: usize, bytes_max: usize) -> io::Result<Chunk> {
         let mut chunk = Chunk {
             entries: Vec::new(),
@@ -167,7 +169,12 @@ impl<D: Disk> Reader<D> {
                 if !frame.kind.is_entry() || frame.position < chunk.next {
                     continue;
                 }
-                let entry = frame.entry().ok_or_else(|| damaged(&name, offset))?;
+                let mut entry = frame.entry().ok_or_else(|| damaged(&name, offset))?;
+                if let Entry::Gaps(gaps) = &mut entry
+                    && frame.position < self.index.lock().gaps_from
+                {
+                    gaps.clear();
+                }
                 chunk.entries.push((frame.position, entry));
                 chunk.next = frame.position + 1;
                 taken += frame.body.len();

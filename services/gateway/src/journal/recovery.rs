@@ -6,6 +6,7 @@
 
 use std::io;
 
+use contracts::vitals::Gap;
 use prost::Message;
 
 use super::{
@@ -38,6 +39,8 @@ pub(super) struct Recovered {
     pub streams: Streams,
     pub next: u64,
     pub lost: Gaps,
+    /// Gap entries that still have to be delivered.
+    pub pending_gaps: Vec<(u64, Vec<Gap>)>,
     /// Files whose header cannot be read.
     pub unreadable: Vec<String>,
     pub summary: Summary,
@@ -49,6 +52,7 @@ struct Scan {
     streams: Streams,
     acknowledged: u64,
     dropped_before: u64,
+    gaps_from: u64,
 }
 
 pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
@@ -69,15 +73,23 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
     let mut scans = Vec::new();
     let mut unreadable = Vec::new();
     let mut unreadable_end = 0;
+    let mut pending_gaps: Vec<(u64, Vec<Gap>)> = Vec::new();
     for (n, first) in firsts.iter().enumerate() {
         let limit = firsts.get(n + 1).copied().unwrap_or(u64::MAX);
         let bytes = disk.read_at(&segment_name(*first), 0, usize::MAX)?;
-        match scan(*first, limit, &bytes, |_, _| {}) {
+        let note_gaps = |position, entry| {
+            if let Entry::Gaps(gaps) = entry {
+                pending_gaps.push((position, gaps));
+            }
+        };
+        match scan(*first, limit, &bytes, note_gaps) {
             Some(scan) => scans.push(scan),
             None => {
                 unreadable.push(segment_name(*first));
-                // No more entries than this can have been in it.
-                unreadable_end = first + (bytes.len() / FRAME_OVERHEAD_BYTES) as u64;
+                if n + 1 == firsts.len() {
+                    // No more entries than this can have been in it.
+                    unreadable_end = first + (bytes.len() / FRAME_OVERHEAD_BYTES) as u64;
+                }
             }
         }
     }
@@ -92,6 +104,7 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
         .map(|scan| scan.dropped_before)
         .max()
         .unwrap_or(0);
+    let gaps_from = scans.iter().map(|scan| scan.gaps_from).max().unwrap_or(0);
     let repaired = scans
         .iter()
         .map(|scan| scan.snapshot.repaired_before)
@@ -100,6 +113,7 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
     let mut index = Index {
         acknowledged,
         dropped_before,
+        gaps_from,
         ..Index::default()
     };
     let mut lost = Gaps::default();
@@ -131,6 +145,7 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
         streams = Streams::from_rows(&rows);
         next = unreadable_end;
     }
+    pending_gaps.retain(|(position, _)| *position >= index.acknowledged.max(gaps_from));
     let summary = Summary {
         segments: index.segments.len(),
         waiting: next.saturating_sub(index.head()),
@@ -141,13 +156,14 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
         streams,
         next,
         lost,
+        pending_gaps,
         unreadable,
         summary,
     })
 }
 
-/// Adds what `segment` holds from `acknowledged` on to the gaps, as far as it can be read, and what cannot be read by the
-/// counters of the next segment.
+/// Adds the samples that `segment` holds from `acknowledged` on to the gaps, as far as it can be read, and what cannot be read
+/// by the counters of the next segment.
 pub(super) fn collect_lost<D: Disk>(
     disk: &D,
     segment: &Segment,
@@ -158,8 +174,10 @@ pub(super) fn collect_lost<D: Disk>(
         .read_at(&segment_name(segment.first), 0, usize::MAX)
         .unwrap_or_default();
     let read = scan(segment.first, segment.end, &bytes, |position, entry| {
-        if position >= acknowledged {
-            gaps.add(entry);
+        if position >= acknowledged
+            && let Entry::Sample(sample) = entry
+        {
+            gaps.add_sample(sample);
         }
     });
     if read
@@ -192,6 +210,7 @@ fn scan(first: u64, limit: u64, bytes: &[u8], mut visit: impl FnMut(u64, Entry))
     let mut streams = Streams::from_rows(&snapshot.streams);
     let mut acknowledged = snapshot.acknowledged;
     let mut dropped_before = snapshot.dropped_before;
+    let mut gaps_from = 0;
     loop {
         let offset = frames.offset() as u64;
         let Some(frame) = frames.next() else {
@@ -221,6 +240,7 @@ fn scan(first: u64, limit: u64, bytes: &[u8], mut visit: impl FnMut(u64, Entry))
                     Entry::Gaps(_) => {
                         let dropped = Dropped::decode(frame.body).ok()?;
                         dropped_before = dropped_before.max(dropped.dropped_before);
+                        gaps_from = gaps_from.max(dropped.complete_from);
                     }
                 }
                 segment.note_entry(offset);
@@ -235,5 +255,6 @@ fn scan(first: u64, limit: u64, bytes: &[u8], mut visit: impl FnMut(u64, Entry))
         streams,
         acknowledged,
         dropped_before,
+        gaps_from,
     })
 }

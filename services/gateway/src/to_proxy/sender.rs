@@ -418,7 +418,7 @@ mod tests {
             let mut delivered: Vec<(u64, u64)> = Vec::new();
             let mut opening = Vec::new();
             let mut current = None;
-            for step in 0..400 {
+            for step in 0..2000 {
                 let commands = bench.commands();
                 for command in commands {
                     match command {
@@ -441,6 +441,9 @@ mod tests {
                     }
                 }
                 let calm = step >= 300;
+                if calm && bench.sender.is_idle() && bench.sender.durable == durable {
+                    break;
+                }
                 match random(if calm { 3 } else { 6 }) {
                     0 => {
                         if !calm {

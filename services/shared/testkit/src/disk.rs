@@ -35,7 +35,8 @@ struct Content {
 #[derive(Clone, Debug)]
 enum DirectoryStep {
     Link(String, Inode),
-    Rename(String, String),
+    /// From, to, and the file itself: a name that was used twice must not be taken for its earlier file.
+    Rename(String, String, Inode),
     Unlink(String),
 }
 
@@ -195,8 +196,10 @@ impl FakeDisk {
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.lock();
         state.living()?;
-        state.inode(from)?;
-        state.change(|state| state.step(DirectoryStep::Rename(from.to_owned(), to.to_owned())))
+        let inode = state.inode(from)?;
+        state.change(|state| {
+            state.step(DirectoryStep::Rename(from.to_owned(), to.to_owned(), inode));
+        })
     }
 
     pub fn remove(&self, name: &str) -> io::Result<()> {
@@ -354,10 +357,11 @@ fn apply(names: &mut BTreeMap<String, Inode>, step: &DirectoryStep) {
         DirectoryStep::Link(name, inode) => {
             names.insert(name.clone(), *inode);
         }
-        DirectoryStep::Rename(from, to) => {
-            if let Some(inode) = names.remove(from) {
-                names.insert(to.clone(), inode);
+        DirectoryStep::Rename(from, to, inode) => {
+            if names.get(from) == Some(inode) {
+                names.remove(from);
             }
+            names.insert(to.clone(), *inode);
         }
         DirectoryStep::Unlink(name) => {
             names.remove(name);
