@@ -1,0 +1,391 @@
+//! A whole gateway but for the tunnel: sensors on one side, an ingest of the test's on the other.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "line/fake_ingest.rs"]
+mod fake_ingest;
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use clap::Parser;
+use contracts::vitals::{
+    Metric, RecordRequest, Sample, gateway_service_client::GatewayServiceClient, sample::Reading,
+};
+use fake_ingest::{FakeIngest, Got};
+use gateway::{Config, from_sensors::LISTENER, to_proxy::Direct};
+use service_kit::{Context, Secret};
+use swarm::{Feed, Patient, Profile};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::{broadcast, mpsc},
+    task::JoinHandle,
+};
+use tunnel::TunnelEvent;
+
+/// A condition that does not hold by then fails the test; on success nothing waits for it.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    config: Config,
+}
+
+struct Gateway {
+    address: SocketAddr,
+    context: Context,
+    events: broadcast::Sender<TunnelEvent>,
+    task: JoinHandle<Result<(), gateway::RunError>>,
+}
+
+impl Gateway {
+    async fn start(directory: &Path, ingest: SocketAddr, token: Option<&str>) -> Self {
+        let mut config = CommandLine::parse_from(["gateway", "--listen", "127.0.0.1:0"]).config;
+        config.data_dir = directory.to_path_buf();
+        config.ingest = format!("http://{ingest}");
+        config.sensor_token = token.map(Secret::new);
+        let context = Context::new("gateway");
+        let (events, _) = broadcast::channel(16);
+        let uplink = Arc::new(Direct {
+            identity: None,
+            events: events.clone(),
+        });
+        let task = tokio::spawn({
+            let context = context.clone();
+            async move {
+                let result = gateway::serve(config, "g1".into(), uplink, &context).await;
+                context.end();
+                result
+            }
+        });
+        let address = context.address(LISTENER).await.unwrap();
+        Self {
+            address,
+            context,
+            events,
+            task,
+        }
+    }
+
+    async fn stop(self) {
+        self.context.shutdown().request();
+        tokio::time::timeout(DEADLINE, self.task)
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+    }
+
+    async fn post(&self, body: &str) -> (u16, serde_json::Value) {
+        let (status, body) = self.post_with("", body).await;
+        (status, serde_json::from_str(&body).unwrap())
+    }
+
+    async fn post_with(&self, headers: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let request = format!(
+            "POST /v1/samples HTTP/1.1\r\nhost: g\r\nconnection: close\r\ncontent-type: application/x-www-form-urlencoded\r\n\
+             {headers}content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let status = answer[9..12].parse().unwrap();
+        let body = answer.split_once("\r\n\r\n").unwrap().1;
+        (status, body.to_owned())
+    }
+}
+
+async fn until(what: &str, ingest: &FakeIngest, holds: impl Fn(&Got) -> bool) {
+    let waiting = async {
+        while !holds(&ingest.got.lock()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(
+        tokio::time::timeout(DEADLINE, waiting).await.is_ok(),
+        "{what}"
+    );
+}
+
+fn line(device: &str, value: f64) -> String {
+    format!(r#"{{"device":"{device}","metric":"heart-rate","value":{value}}}"#)
+}
+
+fn now_us() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_micros() as i64
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_line_is_enough_and_a_bad_one_is_explained() {
+    let directory = tempfile::tempdir().unwrap();
+    let ingest = FakeIngest::default();
+    let running = ingest.start().await;
+    let gateway = Gateway::start(directory.path(), running.address, None).await;
+
+    let (status, answer) = gateway.post(&line("d1", 72.0)).await;
+    assert_eq!((status, &answer["accepted"]), (200, &1.into()), "{answer}");
+    until("the sample arrives", &ingest, |got| got.samples.len() == 1).await;
+    {
+        let got = ingest.got.lock();
+        let (_, sample) = got.samples.values().next().unwrap();
+        assert_eq!((sample.stream.as_str(), sample.sequence), ("heart-rate", 1));
+        assert_eq!(
+            (sample.unit.as_str(), sample.gateway.as_str()),
+            ("/min", "g1")
+        );
+        assert_eq!(sample.reading, Some(Reading::Value(72.0)));
+        assert!(sample.device_time_us > 0 && sample.device_time_us == sample.gateway_time_us);
+    }
+
+    let body = format!(
+        "{}\n\n{}\r\n{}\n",
+        line("d1", 73.0),
+        line("d1", 900.0),
+        "{nonsense"
+    );
+    let (status, answer) = gateway.post(&body).await;
+    assert_eq!((status, &answer["accepted"]), (207, &1.into()), "{answer}");
+    let rejections = answer["rejections"].as_array().unwrap();
+    assert_eq!(
+        (&rejections[0]["line"], &rejections[0]["field"]),
+        (&3.into(), &"value".into())
+    );
+    assert_eq!(
+        (&rejections[1]["line"], &rejections[1]["field"]),
+        (&4.into(), &"line".into())
+    );
+    assert!(
+        rejections
+            .iter()
+            .all(|rejection| rejection["example"] != "")
+    );
+
+    assert_eq!(gateway.post("").await.0, 400);
+    assert_eq!(gateway.post(&line("", 72.0)).await.0, 400);
+    let (status, answer) = gateway
+        .post(r#"{"device":"d1","metric":"heart-rate","value":72,"sensor_sequence":1}"#)
+        .await;
+    assert_eq!(
+        (status, &answer["rejections"][0]["field"]),
+        (400, &"device_time_us".into())
+    );
+    let many = format!("{}\n", line("d1", 72.0)).repeat(10_001);
+    assert_eq!(gateway.post(&many).await.0, 413);
+    until("the second sample arrives", &ingest, |got| {
+        got.samples.len() == 2
+    })
+    .await;
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_token_nobody_gets_in() {
+    let directory = tempfile::tempdir().unwrap();
+    let ingest = FakeIngest::default();
+    let running = ingest.start().await;
+    let token = Some("correct horse");
+    let gateway = Gateway::start(directory.path(), running.address, token).await;
+    let body = line("d1", 72.0);
+    assert_eq!(gateway.post_with("", &body).await.0, 401);
+    let right = "authorization: Bearer correct horse\r\n";
+    assert_eq!(gateway.post_with(right, &body).await.0, 200);
+
+    let url = format!("http://{}", gateway.address);
+    let mut client = GatewayServiceClient::connect(url).await.unwrap();
+    let status = client
+        .record(tokio_stream::iter([RecordRequest::default()]))
+        .await
+        .unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Unauthenticated);
+    gateway.stop().await;
+}
+
+fn numbered(n: u64) -> Sample {
+    Sample {
+        device: "d1".into(),
+        metric: Metric::Spo2.into(),
+        device_time_us: now_us() - 1_000_000_000 + n as i64,
+        reading: Some(Reading::Value(97.0)),
+        sensor_sequence: Some(n),
+        ..Sample::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sensors_retry_over_grpc_is_one_sample() {
+    let directory = tempfile::tempdir().unwrap();
+    let ingest = FakeIngest::default();
+    let running = ingest.start().await;
+    let mut gateway = Gateway::start(directory.path(), running.address, None).await;
+    let samples: Vec<_> = (1..=50).map(numbered).collect();
+    for attempt in 0..3 {
+        let url = format!("http://{}", gateway.address);
+        let mut client = GatewayServiceClient::connect(url).await.unwrap();
+        let requests: Vec<_> = samples
+            .chunks(10)
+            .enumerate()
+            .map(|(n, samples)| RecordRequest {
+                request: n as u64,
+                samples: samples.to_vec(),
+            })
+            .collect();
+        let mut answers = client
+            .record(tokio_stream::iter(requests))
+            .await
+            .unwrap()
+            .into_inner();
+        for n in 0..5 {
+            let answer = answers.message().await.unwrap().unwrap();
+            assert_eq!((answer.request, answer.accepted), (n, 10), "{answer:?}");
+        }
+        assert!(answers.message().await.unwrap().is_none());
+        if attempt == 1 {
+            // The journal remembers across a restart.
+            gateway.stop().await;
+            gateway = Gateway::start(directory.path(), running.address, None).await;
+        }
+    }
+    assert_eq!(gateway.post(&line("d1", 72.0)).await.0, 200);
+    until("the last sample arrives", &ingest, |got| {
+        got.samples.len() == 51
+    })
+    .await;
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_path_opens_a_fresh_link_and_replays() {
+    let directory = tempfile::tempdir().unwrap();
+    let ingest = FakeIngest::default();
+    let running = ingest.start().await;
+    let gateway = Gateway::start(directory.path(), running.address, None).await;
+    until("both links stand", &ingest, |got| got.connections == 2).await;
+    ingest.got.lock().silent = true;
+    for n in 0..20 {
+        assert_eq!(gateway.post(&line("d1", 60.0 + f64::from(n))).await.0, 200);
+    }
+    ingest.got.lock().silent = false;
+    gateway
+        .events
+        .send(TunnelEvent::PathDown {
+            name: "wifi".into(),
+        })
+        .unwrap();
+    // Well before the acknowledgements would have been missed by themselves.
+    let before = tokio::time::Instant::now();
+    until("everything arrives", &ingest, |got| got.samples.len() == 20).await;
+    assert!(before.elapsed() < Duration::from_secs(9));
+    until("links were opened anew", &ingest, |got| {
+        got.connections >= 4
+    })
+    .await;
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_accepted_while_ingest_was_away_arrives_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let ingest = FakeIngest::default();
+    let running = ingest.start().await;
+    running.task.abort();
+    let gateway = Gateway::start(directory.path(), running.address, None).await;
+    let lines: Vec<_> = (0..2_000)
+        .map(|n| line("d1", 60.0 + f64::from(n % 20)))
+        .collect();
+    assert_eq!(gateway.post(&lines.join("\n")).await.0, 200);
+    gateway.stop().await;
+
+    let running = ingest.start().await;
+    let gateway = Gateway::start(directory.path(), running.address, None).await;
+    assert_eq!(gateway.post(&line("d1", 72.0)).await.0, 200);
+    until("everything arrives", &ingest, |got| {
+        got.samples.len() == 2_001
+    })
+    .await;
+    let got = std::mem::take(&mut *ingest.got.lock());
+    let last = got.samples.keys().last().unwrap();
+    assert_eq!(last.2, 2_001, "sequences go on");
+    assert!(got.samples.values().all(|(count, _)| *count == 1));
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_ingest_refuses_is_kept_for_people_and_blocks_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let ingest = FakeIngest::default();
+    ingest.got.lock().refused_device = "stranger".into();
+    let running = ingest.start().await;
+    let gateway = Gateway::start(directory.path(), running.address, None).await;
+    let body = [line("d1", 71.0), line("stranger", 72.0), line("d1", 73.0)].join("\n");
+    assert_eq!(gateway.post(&body).await.0, 200);
+    until("the others arrive", &ingest, |got| got.samples.len() == 2).await;
+    gateway.stop().await;
+    let letters = std::fs::read_to_string(directory.path().join("rejected.jsonl")).unwrap();
+    let letter: serde_json::Value = serde_json::from_str(letters.trim()).unwrap();
+    assert_eq!(
+        (&letter["device"], &letter["reading"]),
+        (&"stranger".into(), &72.0.into())
+    );
+    assert!(letter["reason"].as_str().unwrap().contains("registered"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_patient_in_trouble_raises_an_alert_at_the_edge() {
+    let directory = tempfile::tempdir().unwrap();
+    let ingest = FakeIngest::default();
+    let running = ingest.start().await;
+    let gateway = Gateway::start(directory.path(), running.address, None).await;
+    let profile = Profile {
+        episode_interval_s: 0.0,
+        ..Profile::adult("belt-1")
+    };
+    // Five minutes that the sensor has in its memory.
+    let mut patient = Patient::new(1, profile, now_us() - 300_000_000);
+    patient.trigger(swarm::Episode::Tachycardia);
+    let (_triggers, triggers) = mpsc::channel(1);
+    let feed = Feed {
+        url: format!("http://{}", gateway.address),
+        token: None,
+        patients: vec![patient],
+        triggers,
+    };
+    let shutdown = gateway.context.shutdown().clone();
+    let feed = tokio::spawn(feed.run(shutdown));
+    until("alert and ECG arrive", &ingest, |got| {
+        got.alerts
+            .values()
+            .any(|alert| alert.metric() == Metric::HeartRate && !alert.resolved)
+            && got
+                .samples
+                .keys()
+                .filter(|(_, stream, _)| stream == "ecg")
+                .count()
+                > 250
+    })
+    .await;
+    gateway.stop().await;
+    feed.await.unwrap().unwrap();
+    let got = ingest.got.lock();
+    let alert = got
+        .alerts
+        .values()
+        .find(|alert| alert.metric() == Metric::HeartRate)
+        .unwrap();
+    assert_eq!(
+        (alert.device.as_str(), alert.gateway.as_str()),
+        ("belt-1", "g1")
+    );
+    assert!(alert.value > 110.0 && !alert.summary.is_empty());
+    assert!(got.alerts.keys().copied().eq(1..=got.alerts.len() as u64));
+}

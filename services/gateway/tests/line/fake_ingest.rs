@@ -1,0 +1,109 @@
+//! An ingest that remembers what it got and can be told to misbehave.
+
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
+
+use contracts::vitals::{
+    EdgeAlert, Gap, Rejection, Sample, UploadRequest, UploadResponse,
+    ingest_service_server::{IngestService, IngestServiceServer},
+};
+use parking_lot::Mutex;
+use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::{Request, Response, Status, Streaming};
+
+#[derive(Default)]
+pub struct Got {
+    /// By (device, stream, sequence): how often, and the first copy.
+    pub samples: BTreeMap<(String, String, u64), (u32, Sample)>,
+    pub alerts: BTreeMap<u64, EdgeAlert>,
+    pub gaps: Vec<Gap>,
+    pub connections: u32,
+    /// Takes requests and answers none.
+    pub silent: bool,
+    /// Refuses samples of this device.
+    pub refused_device: String,
+}
+
+#[derive(Clone, Default)]
+pub struct FakeIngest {
+    pub got: Arc<Mutex<Got>>,
+}
+
+pub struct Running {
+    pub address: SocketAddr,
+    pub task: JoinHandle<()>,
+}
+
+impl FakeIngest {
+    pub async fn start(&self) -> Running {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let service = IngestServiceServer::new(self.clone());
+        let task = tokio::spawn(async move {
+            tonic::transport::Server::builder()
+                .add_service(service)
+                .serve_with_incoming(TcpListenerStream::new(listener))
+                .await
+                .unwrap();
+        });
+        Running { address, task }
+    }
+
+    fn take(&self, request: UploadRequest) -> Option<UploadResponse> {
+        let mut got = self.got.lock();
+        if got.silent {
+            return None;
+        }
+        let mut rejections = Vec::new();
+        for (index, sample) in request.samples.into_iter().enumerate() {
+            if sample.device == got.refused_device {
+                rejections.push(Rejection {
+                    index: index as u32,
+                    reason: "device: is not registered for this gateway".into(),
+                });
+                continue;
+            }
+            let key = (
+                sample.device.clone(),
+                sample.stream.clone(),
+                sample.sequence,
+            );
+            let (count, first) = got.samples.entry(key).or_insert((0, sample.clone()));
+            *count += 1;
+            assert_eq!(*first, sample, "a sequence means two samples");
+        }
+        for alert in request.alerts {
+            got.alerts.insert(alert.sequence, alert);
+        }
+        got.gaps.extend(request.gaps);
+        Some(UploadResponse {
+            position: request.position,
+            rejections,
+        })
+    }
+}
+
+#[tonic::async_trait]
+impl IngestService for FakeIngest {
+    type UploadStream = ReceiverStream<Result<UploadResponse, Status>>;
+
+    async fn upload(
+        &self,
+        request: Request<Streaming<UploadRequest>>,
+    ) -> Result<Response<Self::UploadStream>, Status> {
+        self.got.lock().connections += 1;
+        let mut requests = request.into_inner();
+        let (answers, stream) = mpsc::channel(16);
+        let ingest = self.clone();
+        tokio::spawn(async move {
+            while let Ok(Some(request)) = requests.message().await {
+                if let Some(answer) = ingest.take(request)
+                    && answers.send(Ok(answer)).await.is_err()
+                {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
