@@ -128,7 +128,7 @@ fn layered(file: Option<&ConfigFile>) -> Result<Command, ConfigError> {
     for noun in NOUNS {
         let mut refused = None;
         let mut layer =
-            |sub: Command| match config::layer(with_admin_port(sub.clone(), noun), noun, file) {
+            |sub: Command| match config::layer(with_own_defaults(sub.clone(), noun), noun, file) {
                 Ok(layered) => layered,
                 Err(error) => {
                     refused = Some(error);
@@ -144,8 +144,8 @@ fn layered(file: Option<&ConfigFile>) -> Result<Command, ConfigError> {
     Ok(command)
 }
 
-/// Services on one machine must not meet on one admin port.
-fn with_admin_port(command: Command, noun: &str) -> Command {
+/// Services on one machine must not meet on one admin port; `up` prints what people need and logs only what they must look at.
+fn with_own_defaults(command: Command, noun: &str) -> Command {
     let index = NOUNS
         .iter()
         .position(|known| *known == noun)

@@ -115,6 +115,7 @@ impl ServiceConfig for UpConfig {
 
 /// Runs until `context`'s shutdown is requested or a service fails.
 pub async fn run(config: UpConfig, context: Context) -> Result<(), Failure> {
+    let started = context.health().check("start");
     let start = first_start::prepare(&config.data)?;
     let bus = open_bus(&config.data)?;
     let store = open_store(&config.data)?;
@@ -147,6 +148,7 @@ pub async fn run(config: UpConfig, context: Context) -> Result<(), Failure> {
         };
         report.publish(&config.data)?;
         report.print(&config.data, &ward);
+        started.ok();
         services.first_end().await
     }
     .await;

@@ -1,10 +1,12 @@
 //! The services of one process: started in order, watched, ended in stages.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bus::Bus;
+use parking_lot::Mutex;
 use service_kit::{CheckHandle, Context, Secret};
 use store::Store;
 use tokio::sync::mpsc;
@@ -35,15 +37,18 @@ struct Running {
 
 pub struct Services {
     process: Context,
-    running: Vec<Running>,
+    /// Bounded by the number of patients: each adds a gateway and itself.
+    running: Arc<Mutex<Vec<Running>>>,
     outcomes: (mpsc::Sender<Failure>, mpsc::Receiver<Failure>),
 }
 
 impl Services {
     pub fn new(process: Context) -> Services {
+        let running = Arc::new(Mutex::new(Vec::new()));
+        tokio::spawn(mirror_readiness(process.clone(), running.clone()));
         Services {
             process,
-            running: Vec::new(),
+            running,
             outcomes: mpsc::channel(OUTCOMES_MAX),
         }
     }
@@ -59,14 +64,10 @@ impl Services {
         F: Future<Output = Result<(), Failure>> + Send + 'static,
     {
         let context = Context::new(noun);
-        self.running.push(Running {
+        self.running.lock().push(Running {
             context: context.clone(),
             stage,
         });
-        tokio::spawn(mirror_readiness(
-            context.clone(),
-            self.process.health().check(noun),
-        ));
         let service = run(context.clone());
         let outcomes = self.outcomes.0.clone();
         tokio::spawn({
@@ -124,29 +125,51 @@ impl Services {
     }
 
     fn request(&self, stage: Stage) {
-        for running in self.running.iter().filter(|running| running.stage == stage) {
-            running.context.shutdown().request();
+        for context in self.contexts(stage) {
+            context.shutdown().request();
         }
     }
 
     async fn ended(&self, stage: Stage) {
-        for running in self.running.iter().filter(|running| running.stage == stage) {
-            running.context.ended().await;
+        for context in self.contexts(stage) {
+            context.ended().await;
         }
+    }
+
+    fn contexts(&self, stage: Stage) -> Vec<Context> {
+        let running = self.running.lock();
+        running
+            .iter()
+            .filter(|running| running.stage == stage)
+            .map(|running| running.context.clone())
+            .collect()
     }
 }
 
-async fn mirror_readiness(service: Context, check: CheckHandle) {
+/// The process is ready when every service is; several services of one noun share a check.
+async fn mirror_readiness(process: Context, running: Arc<Mutex<Vec<Running>>>) {
+    let mut checks: BTreeMap<&'static str, CheckHandle> = BTreeMap::new();
     let mut interval = tokio::time::interval(MIRROR_INTERVAL);
-    loop {
-        tokio::select! {
-            _ = interval.tick() => {}
-            () = service.ended() => return check.failing("ended"),
+    while !process.shutdown().is_requested() {
+        interval.tick().await;
+        let mut reasons: BTreeMap<&'static str, Option<String>> = BTreeMap::new();
+        for Running { context, .. } in running.lock().iter() {
+            let reason = reasons.entry(context.noun()).or_default();
+            if reason.is_none() {
+                let failing = context.health().failing();
+                *reason = failing
+                    .first()
+                    .map(|(name, reason)| format!("{name}: {reason}"));
+            }
         }
-        let failing = service.health().failing();
-        match failing.first() {
-            None => check.ok(),
-            Some((name, reason)) => check.failing(format!("{name}: {reason}")),
+        for (noun, reason) in reasons {
+            let check = checks
+                .entry(noun)
+                .or_insert_with(|| process.health().check(noun));
+            match reason {
+                None => check.ok(),
+                Some(reason) => check.failing(reason),
+            }
         }
     }
 }

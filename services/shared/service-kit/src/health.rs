@@ -115,9 +115,10 @@ impl CheckHandle {
         if previous.as_ref() == Some(&to) {
             return;
         }
-        match to {
-            Ok(()) => tracing::info!(check = self.name, "ready"),
-            Err(reason) => tracing::warn!(check = self.name, reason, "not ready"),
+        match (previous, to) {
+            (_, Ok(())) => tracing::info!(check = self.name, "ready"),
+            (Some(Ok(())), Err(reason)) => tracing::warn!(check = self.name, reason, "not ready"),
+            (_, Err(reason)) => tracing::info!(check = self.name, reason, "not ready yet"),
         }
     }
 }

@@ -1,0 +1,173 @@
+//! The six services as processes of their own on the embedded engines of one data directory.
+#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used)]
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use crate::program::{Program, free_tcp, free_udp, run};
+
+pub const NOUNS: [&str; 6] = [
+    "path-telemetry",
+    "ingest",
+    "alerting",
+    "proxy",
+    "gateway",
+    "dashboard",
+];
+
+pub struct Separate {
+    pub data: PathBuf,
+    logs: PathBuf,
+    extra: Vec<String>,
+    ports: Ports,
+    programs: Vec<(&'static str, Program)>,
+}
+
+struct Ports {
+    ingest: SocketAddr,
+    alerting: SocketAddr,
+    path_telemetry: SocketAddr,
+    proxy: SocketAddr,
+    sensors: SocketAddr,
+    page: SocketAddr,
+}
+
+impl Separate {
+    /// Issues identities and enters `devices` into the register; starts nothing. `extra` are flags for every service.
+    pub fn prepare(dir: &Path, devices: &[String], extra: &[&str]) -> Separate {
+        let data = dir.join("data");
+        let logs = dir.join("logs");
+        std::fs::create_dir_all(&logs).unwrap();
+        let data_flag = data.to_str().unwrap();
+        for noun in NOUNS.iter().filter(|noun| **noun != "gateway") {
+            succeed(&["identity", "issue", "service", noun, "--data", data_flag]);
+        }
+        succeed(&["identity", "issue", "gateway", "gw-1", "--data", data_flag]);
+        for device in devices {
+            let patient = format!("wearer-of-{device}");
+            succeed(&[
+                "register",
+                "--device",
+                device,
+                "--gateway",
+                "gw-1",
+                "--patient",
+                &patient,
+                "--data",
+                data_flag,
+            ]);
+        }
+        Separate {
+            data,
+            logs,
+            extra: extra.iter().map(|flag| (*flag).to_owned()).collect(),
+            ports: Ports {
+                ingest: free_tcp(),
+                alerting: free_tcp(),
+                path_telemetry: free_tcp(),
+                proxy: free_udp(),
+                sensors: free_tcp(),
+                page: free_tcp(),
+            },
+            programs: Vec::new(),
+        }
+    }
+
+    pub fn sensors(&self) -> SocketAddr {
+        self.ports.sensors
+    }
+
+    pub fn page(&self) -> SocketAddr {
+        self.ports.page
+    }
+
+    pub fn start(&mut self, noun: &'static str) {
+        let identities = self.data.join("identities");
+        let name = if noun == "gateway" { "gw-1" } else { noun };
+        let file = |name: String| identities.join(name).to_str().unwrap().to_owned();
+        let engine = format!("sqlite:{}", self.data.display());
+        let ports = &self.ports;
+        let mut args = vec![
+            noun.to_owned(),
+            format!("--cert={}", file(format!("{name}.pem"))),
+            format!("--key={}", file(format!("{name}.key"))),
+            format!("--ca={}", file("ca.pem".to_owned())),
+            "--admin=127.0.0.1:0".to_owned(),
+        ];
+        args.extend(self.extra.iter().cloned());
+        let on_engines = [format!("--bus={engine}"), format!("--store={engine}")];
+        match noun {
+            "ingest" => args.extend(
+                [format!("--listen={}", ports.ingest)]
+                    .into_iter()
+                    .chain(on_engines),
+            ),
+            "alerting" => args.extend(
+                [format!("--listen={}", ports.alerting)]
+                    .into_iter()
+                    .chain(on_engines),
+            ),
+            "path-telemetry" => {
+                args.extend(
+                    [format!("--listen={}", ports.path_telemetry)]
+                        .into_iter()
+                        .chain(on_engines),
+                );
+            }
+            "dashboard" => args.extend(
+                [
+                    format!("--listen={}", ports.page),
+                    format!("--alerting-url=https://{}", ports.alerting),
+                ]
+                .into_iter()
+                .chain(on_engines),
+            ),
+            "proxy" => args.extend([
+                format!("--listen={}", ports.proxy),
+                format!("--allow={},{}", ports.ingest, ports.path_telemetry),
+                format!("--path-telemetry=https://{}", ports.path_telemetry),
+            ]),
+            "gateway" => args.extend([
+                format!("--listen={}", ports.sensors),
+                format!("--data-dir={}", self.data.join("gw-1").display()),
+                format!("--proxy={}", ports.proxy),
+                format!("--ingest=https://{}", ports.ingest),
+                format!("--path-telemetry=https://{}", ports.path_telemetry),
+                "--interface=wifi=127.0.1.200".to_owned(),
+                "--interface=lte=127.0.2.200".to_owned(),
+            ]),
+            other => panic!("{other} is no service"),
+        }
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let program = Program::start(&self.logs, noun, &args);
+        self.programs.push((noun, program));
+    }
+
+    pub fn kill(&mut self, noun: &str) {
+        let at = self
+            .programs
+            .iter()
+            .position(|(running, _)| *running == noun)
+            .unwrap();
+        let (_, mut program) = self.programs.remove(at);
+        assert!(
+            program.is_running(),
+            "{noun} had ended by itself:\n{}",
+            program.log()
+        );
+        program.kill();
+    }
+
+    pub fn assert_all_running(&mut self) {
+        assert_eq!(self.programs.len(), NOUNS.len());
+        for (noun, program) in &mut self.programs {
+            assert!(program.is_running(), "{noun} has ended:\n{}", program.log());
+        }
+    }
+}
+
+fn succeed(args: &[&str]) {
+    let (code, _, error) = run(args);
+    assert_eq!(code, 0, "braid {}: {error}", args.join(" "));
+}

@@ -1,0 +1,101 @@
+//! One trace follows a sample over process borders: a collector sees spans of the sensor's trace from gateway and ingest.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/program.rs"]
+mod program;
+#[path = "support/separate.rs"]
+mod separate;
+
+use std::collections::BTreeSet;
+
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+    TraceService, TraceServiceServer,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use program::{eventually, http};
+use separate::Separate;
+use tokio::sync::mpsc;
+use tonic::{Request, Response, Status};
+
+const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
+
+struct Collector(mpsc::Sender<ExportTraceServiceRequest>);
+
+#[tonic::async_trait]
+impl TraceService for Collector {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        self.0
+            .send(request.into_inner())
+            .await
+            .map_err(|_| Status::unavailable("the test has ended"))?;
+        Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+/// The services that sent spans of the trace.
+fn services_of(request: ExportTraceServiceRequest) -> BTreeSet<String> {
+    let mut services = BTreeSet::new();
+    for spans in request.resource_spans {
+        let of_trace = spans
+            .scope_spans
+            .iter()
+            .flat_map(|scope| &scope.spans)
+            .any(|span| hex(&span.trace_id) == TRACE_ID);
+        let attributes = spans.resource.unwrap_or_default().attributes;
+        let name = attributes
+            .into_iter()
+            .find(|attribute| attribute.key == "service.name")
+            .and_then(|attribute| attribute.value?.value);
+        if let (true, Some(Value::StringValue(name))) = (of_trace, name) {
+            services.insert(name);
+        }
+    }
+    services
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sensors_trace_goes_on_in_gateway_and_ingest() {
+    let (sender, mut exported) = mpsc::channel(64);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("--otlp-endpoint=http://{}", listener.local_addr().unwrap());
+    tokio::spawn(
+        tonic::transport::Server::builder()
+            .add_service(TraceServiceServer::new(Collector(sender)))
+            .serve_with_incoming(tokio_stream::wrappers::TcpListenerStream::new(listener)),
+    );
+
+    let dir = tempfile::tempdir().unwrap();
+    let mut separate = Separate::prepare(dir.path(), &["sensor-1".to_owned()], &[&endpoint]);
+    for noun in ["path-telemetry", "ingest", "proxy", "gateway"] {
+        separate.start(noun);
+    }
+    let sensors = separate.sensors();
+    tokio::task::spawn_blocking(move || {
+        let traceparent = format!("traceparent: 00-{TRACE_ID}-b7ad6b7169203331-01\r\n");
+        let line = "{\"device\":\"sensor-1\",\"metric\":\"heart-rate\",\"value\":72}";
+        eventually("the gateway's answer", || {
+            http(sensors, "POST", "/v1/samples", &traceparent, line)
+                .is_ok_and(|(status, _)| status == 200)
+        });
+    })
+    .await
+    .unwrap();
+
+    let mut seen = BTreeSet::new();
+    while !(seen.contains("gateway") && seen.contains("ingest")) {
+        let request = tokio::time::timeout(program::PATIENCE, exported.recv()).await;
+        let request =
+            request.unwrap_or_else(|_| panic!("spans of the trace came from {seen:?} only"));
+        seen.extend(services_of(request.unwrap()));
+    }
+}

@@ -1,0 +1,214 @@
+//! `braid up` as a person uses it: start, page, a sample by hand, a cut, Ctrl-C, restart.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/program.rs"]
+mod program;
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use program::{Program, eventually, http, now_us, rows, run};
+
+const ANYWHERE: [&str; 6] = [
+    "--listen",
+    "127.0.0.1:0",
+    "--sensors",
+    "127.0.0.1:0",
+    "--admin",
+    "127.0.0.1:0",
+];
+
+struct Up {
+    program: Program,
+    page: SocketAddr,
+    sensors: SocketAddr,
+}
+
+/// Starts on `data` and waits until the addresses are known.
+fn up(dir: &Path) -> Up {
+    let data = dir.join("data");
+    let addresses = data.join("up.json");
+    let _ = std::fs::remove_file(&addresses);
+    let mut args = vec!["up", "--patients", "2", "--data", data.to_str().unwrap()];
+    args.extend(ANYWHERE);
+    let mut program = Program::start(dir, "up", &args);
+    eventually("up.json", || {
+        assert!(program.is_running(), "{}", program.log());
+        addresses.exists()
+    });
+    let text = std::fs::read_to_string(&addresses).unwrap();
+    let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let address = |name: &str| found[name].as_str().unwrap().parse().unwrap();
+    Up {
+        page: address("page"),
+        sensors: address("sensors"),
+        program,
+    }
+}
+
+fn send(sensors: SocketAddr, number: u64) {
+    let line = format!(
+        "{{\"device\":\"guest-sensor\",\"metric\":\"heart-rate\",\"value\":72,\"device_time_us\":{},\"sensor_sequence\":{number}}}",
+        now_us(),
+    );
+    // A sensor that heard no answer sends again.
+    for _ in 0..2 {
+        let (status, body) = http(sensors, "POST", "/v1/samples", "", &line).unwrap();
+        assert_eq!(status, 200, "{body}");
+    }
+}
+
+fn end(mut up: Up) {
+    up.program.interrupt();
+    let asked = Instant::now();
+    let status = up.program.wait(Duration::from_secs(20));
+    assert!(status.success(), "{status}\n{}", up.program.log());
+    println!("drained in {} ms", asked.elapsed().as_millis());
+}
+
+fn password(log: &str) -> String {
+    let (_, after) = log.rsplit_once("sign in as admin with ").unwrap();
+    after.split_whitespace().next().unwrap().to_owned()
+}
+
+#[test]
+fn a_sample_by_hand_is_stored_once_through_a_cut_and_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let data_flag = data.to_str().unwrap();
+    let started = Instant::now();
+    let running = up(dir.path());
+    let (status, body) = http(running.page, "GET", "/", "", "").unwrap();
+    assert!(
+        status == 200 && body.to_lowercase().contains("<!doctype html"),
+        "{status} {body}"
+    );
+    eventually("a first row", || rows(&data, "wearable-%").0 > 0);
+    println!(
+        "first sample stored {} ms after the start",
+        started.elapsed().as_millis()
+    );
+
+    send(running.sensors, 1);
+    eventually("the sample by hand", || {
+        rows(&data, "guest-sensor") == (1, 1)
+    });
+
+    let (code, table, error) = run(&["link", "cut", "wifi", "--data", data_flag]);
+    assert_eq!(code, 0, "{error}");
+    assert_eq!(
+        table.lines().filter(|line| line.contains("down")).count(),
+        2,
+        "{table}"
+    );
+    send(running.sensors, 2);
+    eventually("the sample over LTE", || {
+        rows(&data, "guest-sensor") == (2, 2)
+    });
+    let (_, table, _) = run(&[
+        "link",
+        "restore",
+        "wifi",
+        "--gateway",
+        "gw-1",
+        "--data",
+        data_flag,
+    ]);
+    assert_eq!(
+        table.lines().filter(|line| line.contains("up")).count(),
+        1,
+        "{table}"
+    );
+
+    // A second one would fight over the same journals.
+    let mut second = vec!["up", "--data", data_flag];
+    second.extend(ANYWHERE);
+    let (code, _, error) = run(&second);
+    assert_eq!(code, 64, "{error}");
+    assert!(error.contains("another `braid up`"), "{error}");
+
+    let first_password = password(&running.program.log());
+    end(running);
+    let before = rows(&data, "%");
+
+    let running = up(dir.path());
+    eventually("rows of the second run", || {
+        rows(&data, "wearable-%").0 > before.0
+    });
+    send(running.sensors, 3);
+    eventually("the sample after the restart", || {
+        rows(&data, "guest-sensor") == (3, 3)
+    });
+    eventually("the password", || {
+        running
+            .program
+            .log()
+            .matches("sign in as admin with")
+            .count()
+            == 2
+    });
+    assert_eq!(password(&running.program.log()), first_password);
+    end(running);
+    assert_eq!(rows(&data, "guest-sensor"), (3, 3));
+}
+
+#[test]
+fn a_port_in_use_is_named_with_its_flag() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for flag in ["--listen", "--sensors", "--admin"] {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        let mut args = vec!["up", "--data", data.to_str().unwrap()];
+        args.extend(ANYWHERE);
+        let at = args.iter().position(|arg| *arg == flag).unwrap();
+        args[at + 1] = &address;
+        let (code, _, error) = run(&args);
+        assert_eq!(code, 64, "{error}");
+        assert!(
+            error.contains(&taken.local_addr().unwrap().port().to_string()),
+            "{error}"
+        );
+        assert!(error.contains(flag), "{flag} is not named: {error}");
+    }
+}
+
+#[test]
+fn configuration_is_layered_and_printed_with_its_origins() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("braid.toml");
+    std::fs::write(
+        &file,
+        "[gateway]\nsensor_token = \"a-long-secret\"\nproxy = \"proxy.example.org:4433\"\n",
+    )
+    .unwrap();
+    let file = file.to_str().unwrap();
+    let (_, text, _) = run(&[
+        "config",
+        "gateway",
+        "--config",
+        file,
+        "--journal-gather-ms",
+        "5",
+    ]);
+    assert!(
+        text.contains("proxy = \"proxy.example.org:4433\"  # file"),
+        "{text}"
+    );
+    assert!(text.contains("journal_gather_ms = 5  # flag"), "{text}");
+    assert!(text.contains("sensor_token = \"***\"  # file"), "{text}");
+    assert!(
+        text.contains("listen = \"127.0.0.1:8090\"  # default"),
+        "{text}"
+    );
+    assert!(!text.contains("a-long-secret"));
+
+    std::fs::write(file, "[gateway]\nproxi = \"x:1\"\n").unwrap();
+    let (code, _, error) = run(&["gateway", "--config", file]);
+    assert_eq!(code, 64);
+    assert!(
+        error.contains("proxi") && error.contains("proxy = "),
+        "{error}"
+    );
+}
