@@ -26,6 +26,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use ward::{PASSWORD, Ward, alert, heart_rate, now_us};
 
+const ANYWHERE: &str = "127.0.0.1:0";
 const DEADLINE: Duration = Duration::from_secs(20);
 
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -124,7 +125,7 @@ fn watch(patient: &str) -> WatchRequest {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn signing_in_gives_a_cookie_and_guessing_gets_slow() {
     let dir = tempfile::tempdir().unwrap();
-    let ward = Ward::start(dir.path(), &[]).await;
+    let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
     ward.account("ada", Role::Clinician).await;
 
     let refused = client(&ward, "braid_session=00")
@@ -196,7 +197,7 @@ async fn signing_in_gives_a_cookie_and_guessing_gets_slow() {
 async fn a_link_signs_in_once() {
     let dir = tempfile::tempdir().unwrap();
     let code = "0123456789abcdef0123456789abcdef";
-    let ward = Ward::start(dir.path(), &["--sign-in-code", code]).await;
+    let ward = Ward::start(dir.path(), ANYWHERE, &["--sign-in-code", code]).await;
     ward.account(dashboard::accounts::FIRST_ACCOUNT, Role::Administrator)
         .await;
     let body = format!(r#"{{"code":"{code}"}}"#);
@@ -224,7 +225,7 @@ async fn a_link_signs_in_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_viewer_sees_what_arrives_and_only_of_the_own_tenant() {
     let dir = tempfile::tempdir().unwrap();
-    let ward = Ward::start(dir.path(), &[]).await;
+    let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
     ward.account("vera", Role::Viewer).await;
     ward.patient("p1", "Ada Berg", "default", "g1").await;
     ward.patient("z9", "Stranger", "elsewhere", "g9").await;
@@ -325,7 +326,7 @@ async fn a_viewer_sees_what_arrives_and_only_of_the_own_tenant() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn viewers_look_and_clinicians_act() {
     let dir = tempfile::tempdir().unwrap();
-    let ward = Ward::start(dir.path(), &[]).await;
+    let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
     ward.account("vera", Role::Viewer).await;
     ward.account("carl", Role::Clinician).await;
     ward.patient("p1", "Ada Berg", "default", "g1").await;
@@ -404,7 +405,7 @@ async fn viewers_look_and_clinicians_act() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn signing_out_ends_the_stream_and_so_does_the_end_of_the_service() {
     let dir = tempfile::tempdir().unwrap();
-    let ward = Ward::start(dir.path(), &[]).await;
+    let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
     ward.account("ada", Role::Clinician).await;
     ward.account("bob", Role::Clinician).await;
     let end_of = |mut stream: tonic::Streaming<WatchResponse>| async move {

@@ -146,7 +146,8 @@ async fn session(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     let person = key(&headers).and_then(|key| app.sessions.lock().person(&key, now_us()).cloned());
     match person {
         Some(person) => Json(Session::from(&person)).into_response(),
-        None => StatusCode::UNAUTHORIZED.into_response(),
+        // No failure: the page asks to find out.
+        None => StatusCode::NO_CONTENT.into_response(),
     }
 }
 

@@ -11,7 +11,7 @@ use contracts::alerts::Alert;
 use contracts::query::{
     ListPatientsResponse, PathsUpdate, Patient, SamplesUpdate, WatchResponse, watch_response,
 };
-use contracts::vitals::Sample;
+use contracts::vitals::{Metric, Sample};
 use store::Scope;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, watch};
@@ -204,7 +204,9 @@ impl Viewer {
 
     /// Without samples of other patients and without what the page does not draw.
     async fn samples(&self, mut samples: Vec<Sample>) -> Result<(), End> {
-        samples.retain(|sample| sample.patient == self.patient);
+        samples.retain(|sample| {
+            sample.patient == self.patient && sample.metric() != Metric::Acceleration
+        });
         if samples.is_empty() {
             return Ok(());
         }

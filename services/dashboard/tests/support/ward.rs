@@ -49,7 +49,7 @@ pub struct Ward {
 }
 
 impl Ward {
-    pub async fn start(dir: &Path, flags: &[&str]) -> Ward {
+    pub async fn start(dir: &Path, listen: &str, flags: &[&str]) -> Ward {
         let bus: Arc<dyn Bus> =
             Arc::new(EmbeddedBus::open(dir, EmbeddedOptions::default()).expect("bus"));
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir).expect("store"));
@@ -72,7 +72,7 @@ impl Ward {
         let line = [
             "dashboard",
             "--listen",
-            "127.0.0.1:0",
+            listen,
             "--cert",
             "x",
             "--key",

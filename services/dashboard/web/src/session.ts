@@ -11,7 +11,7 @@ export class SignInError extends Error {}
 
 export async function current(): Promise<Session | null> {
   const response = await fetch("/api/session", { cache: "no-store" });
-  return response.ok ? ((await response.json()) as Session) : null;
+  return response.status === 200 ? ((await response.json()) as Session) : null;
 }
 
 async function post(path: string, body: object): Promise<Session> {

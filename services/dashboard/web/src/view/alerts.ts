@@ -92,7 +92,7 @@ function alertRow(model: Model, first: Alert, actions: AlertActions): Row<Alert>
       setText(summary, alert.summary || alert.rule);
       setText(who, model.patients.find((patient) => patient.id === alert.patient)?.name || alert.patient);
       const sinceS = seconds(alert.sinceUs);
-      setText(when, ` · ${state.label.toLowerCase()} · since ${clock(sinceS)} (${age(Date.now() / 1000 - sinceS)})`);
+      setText(when, ` · ${state.label.toLowerCase()} · since ${clock(sinceS)} (${age(Date.now() / 1000 - sinceS)})${alert.backfill ? " · from late data" : ""}`);
       setText(by, alert.acknowledgedBy ? `${alert.acknowledgedBy}${alert.note ? `: “${alert.note}”` : ""}` : "");
       by.hidden = !alert.acknowledgedBy;
       form.hidden = !actions.mayAct || !awaits(alert.state) || alert.state === AlertState.RESOLVED;

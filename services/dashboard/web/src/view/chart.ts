@@ -8,6 +8,7 @@ export interface Line {
   readonly colour: string;
 }
 
+const POINTS_SHOWN_MAX = 30;
 const AXIS_FONT = "11px system-ui, sans-serif";
 
 export class TrendChart {
@@ -62,7 +63,13 @@ export class TrendChart {
       ],
       series: [
         {},
-        ...this.colours.map((name) => ({ stroke: colour(name), width: 1.6, spanGaps: false, points: { show: false } })),
+        ...this.colours.map((name) => ({
+          stroke: colour(name),
+          width: 1.6,
+          spanGaps: false,
+          // Readings that are far apart are seen as such: a line alone would look continuous.
+          points: { show: (u: uPlot) => u.data[0].length <= POINTS_SHOWN_MAX, size: 5, stroke: colour(name), fill: colour(name) },
+        })),
       ],
       hooks: { drawClear: [(u) => this.#drawHoles(u)] },
     };

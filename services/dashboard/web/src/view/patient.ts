@@ -93,7 +93,8 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
     const facts = FACTS.flatMap((metric) => {
       const value = model.series.get(metric)?.last?.value ?? patient?.latest.find((vital) => vital.metric === metric)?.value;
       if (value === undefined) return [];
-      return metric === Metric.BATTERY ? `battery ${show(metric, value)} %` : show(metric, value);
+      if (metric === Metric.BATTERY) return `battery ${show(metric, value)} %`;
+      return metric === Metric.CONSCIOUSNESS ? `consciousness: ${show(metric, value).toLowerCase()}` : show(metric, value);
     });
     setText(state, facts.map((fact) => ` · ${fact}`).join(""));
     rows.forEach((row) => row.values());
