@@ -27,6 +27,8 @@ pub enum LabCommand {
     Rival(Options),
     /// Fairness, added delay and a falling rate at one bottleneck.
     Bottleneck(Options),
+    /// Random runs in which everything happens: bytes arrive or the connection ends with a typed error.
+    Robust(Options),
     /// All of these.
     Targets(Options),
     /// Each experiment with each controller.
@@ -49,6 +51,9 @@ pub struct Options {
     /// Only figures whose id starts with this.
     #[arg(long, env = "BRAID_LAB_ONLY")]
     pub only: Option<String>,
+    /// Only the run with this name, as the CSV file has it; figures are then of this run alone.
+    #[arg(long, env = "BRAID_LAB_RUN")]
+    pub run: Option<String>,
     /// Print the figures as a JSON array.
     #[arg(long, env = "BRAID_LAB_JSON", default_value_t = false)]
     pub json: bool,
@@ -93,9 +98,25 @@ pub enum LabError {
 }
 
 impl LabCommand {
+    fn only_run(&self) -> Option<String> {
+        match self {
+            Self::Run(_) => None,
+            Self::Pals(options)
+            | Self::Regional(options)
+            | Self::Lte(options)
+            | Self::Figure6(options)
+            | Self::Rival(options)
+            | Self::Bottleneck(options)
+            | Self::Robust(options)
+            | Self::Targets(options)
+            | Self::Controllers(options)
+            | Self::Mechanisms(options) => options.run.clone(),
+        }
+    }
+
     /// Runs the experiments and prints their figures; failure when a target is missed.
     pub fn run(self) -> Result<ExitCode, LabError> {
-        let runner = Runner::new(Identity::new()?, true);
+        let runner = Runner::new(Identity::new()?, true).only_run(self.only_run());
         match self {
             Self::Pals(options) => finish(&options, experiments::pals(&runner, &options)?),
             Self::Regional(options) => finish(&options, experiments::regional(&runner, &options)?),
@@ -105,6 +126,7 @@ impl LabCommand {
             Self::Bottleneck(options) => {
                 finish(&options, experiments::bottleneck(&runner, &options)?)
             }
+            Self::Robust(options) => finish(&options, experiments::robust(&runner, &options)?),
             Self::Targets(options) => finish(&options, experiments::all(&runner, &options)?),
             Self::Controllers(options) => {
                 finish(&options, experiments::controllers(&runner, &options)?)

@@ -12,12 +12,13 @@ use crate::runner::Runner;
 use crate::scenario::{Controller, Direction, ScenarioError};
 use crate::{
     bottleneck as at_bottleneck, figure6 as of_figure6, lte as of_lte, pals as of_pals,
-    rival as of_rival,
+    rival as of_rival, robust as of_robust,
 };
 
 /// Scenarios of a PALS figure when not said otherwise.
 const PALS_SCENARIOS: u32 = 100;
 const REGIONAL_REPETITIONS: u32 = 50;
+const ROBUST_RUNS: u32 = 1000;
 /// The table of controllers is for comparison: fewer runs do.
 const COMPARED_SCENARIOS: u32 = 20;
 
@@ -174,10 +175,19 @@ pub fn bottleneck(runner: &Runner, options: &Options) -> Outcome {
     })
 }
 
+pub fn robust(runner: &Runner, options: &Options) -> Outcome {
+    let mut findings = Findings::default();
+    if options.wants("robust") {
+        let runs = options.scenarios.unwrap_or(ROBUST_RUNS);
+        findings.figures = of_robust::figures("robust", runner.identity(), options.seed, runs)?;
+    }
+    Ok(findings)
+}
+
 /// Everything that has a target.
 pub fn all(runner: &Runner, options: &Options) -> Outcome {
     let mut findings = Findings::default();
-    for experiment in [pals, regional, lte, figure6, rival, bottleneck] {
+    for experiment in [pals, regional, lte, figure6, rival, bottleneck, robust] {
         let more = experiment(runner, options)?;
         findings.add((more.figures, more.reports));
     }

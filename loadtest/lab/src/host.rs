@@ -33,6 +33,9 @@ const BATCH_DATAGRAMS: NonZeroUsize = NonZeroUsize::MIN;
 /// How soon a path is tried again when the library alone opens paths.
 const PLAIN_RETRY: Duration = Duration::from_millis(50);
 
+/// How often a traced run prints its models.
+const TRACE_EVERY: Duration = Duration::from_millis(100);
+
 /// The server's only address.
 pub const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 255, 0, 1)), 443);
 
@@ -110,7 +113,9 @@ pub struct Host {
     pub paths_opened: u32,
     pub paths_closed: u32,
     buffer: Vec<u8>,
-    trace: bool,
+    gate: Arc<Gate>,
+    /// When the models are printed next, if the run is traced.
+    trace_at: Option<Duration>,
 }
 
 impl Host {
@@ -142,7 +147,7 @@ impl Host {
             let mut config = SteeringConfig::new(side);
             config.steer_acknowledgements = mechanisms.steer_acknowledgements;
             config.liveness = mechanisms.liveness;
-            Manager::Ours(Box::new(Steering::new(config, gate)))
+            Manager::Ours(Box::new(Steering::new(config, gate.clone())))
         } else {
             Manager::Plain {
                 missing: Vec::new(),
@@ -162,7 +167,8 @@ impl Host {
             paths_opened: 0,
             paths_closed: 0,
             buffer: Vec::with_capacity(65_536),
-            trace: std::env::var_os("BRAID_LAB_TRACE").is_some(),
+            gate,
+            trace_at: std::env::var_os("BRAID_LAB_TRACE").map(|_| Duration::ZERO),
         };
         if client {
             let mut config = ClientConfig::new(identity.client.clone());
@@ -285,6 +291,7 @@ impl Host {
             self.on_connection_event(now, &mut conn, event);
         }
         let outcome = self.application.turn(&mut conn, now);
+        self.trace_models(now);
         self.steer(now, &mut conn);
         while let Some(event) = conn.poll_endpoint_events() {
             if let Some(event) = self.endpoint.handle_event(handle, event) {
@@ -320,6 +327,18 @@ impl Host {
         self.lost.take().map_or(Ok(()), |reason| Err(reason.into()))
     }
 
+    /// For developers: the models of all paths ten times a virtual second, on standard error, with `BRAID_LAB_TRACE` set.
+    fn trace_models(&mut self, now: Duration) {
+        if self.trace_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.trace_at = Some(now + TRACE_EVERY);
+        let name = if self.client { "client" } else { "server" };
+        for model in self.gate.models() {
+            eprintln!("{:>10.3} {name} {model:?}", now.as_secs_f64());
+        }
+    }
+
     fn on_connection_event(&mut self, now: Duration, conn: &mut Connection, event: Event) {
         let at = self.start + now;
         match event {
@@ -341,7 +360,7 @@ impl Host {
             }
             Event::ConnectionLost { reason } => self.lost = Some(reason),
             Event::Path(event) => {
-                if self.trace {
+                if self.trace_at.is_some() {
                     eprintln!(
                         "{:>10.3} {} {event:?}",
                         now.as_secs_f64(),
@@ -349,10 +368,8 @@ impl Host {
                     );
                 }
                 match &event {
-                    PathEvent::Established { id, .. } => {
-                        if !self.open_paths.contains(id) {
-                            self.open_paths.push(*id);
-                        }
+                    PathEvent::Established { id, .. } if !self.open_paths.contains(id) => {
+                        self.open_paths.push(*id);
                     }
                     PathEvent::Abandoned { id, .. } => {
                         self.paths_closed += 1;
@@ -393,7 +410,7 @@ impl Host {
 
     fn steer(&mut self, now: Duration, conn: &mut Connection) {
         let at = self.start + now;
-        let trace = self.trace;
+        let trace = self.trace_at.is_some();
         match &mut self.manager {
             Manager::Plain { missing, of_path } => {
                 let due: Vec<usize> = missing

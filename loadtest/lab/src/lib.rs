@@ -12,6 +12,7 @@ pub mod lte;
 pub mod pals;
 pub mod report;
 pub mod rival;
+pub mod robust;
 mod runner;
 pub mod scenario;
 mod traffic;

@@ -91,6 +91,8 @@ pub struct RunReport {
     pub controller: &'static str,
     pub completed: bool,
     pub error: Option<String>,
+    /// The error is the connection's own.
+    pub connection_lost: bool,
     pub bytes: u64,
     pub delivered_bytes: u64,
     /// From the first packet of the handshake to the last byte.
@@ -112,6 +114,8 @@ pub struct RunReport {
     pub paths_opened: u32,
     pub paths_closed: u32,
     pub packets: u64,
+    /// Most datagrams that the links held at once.
+    pub under_way_max: usize,
     #[serde(skip)]
     pub timeline: Timeline,
 }

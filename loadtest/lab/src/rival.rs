@@ -146,7 +146,7 @@ pub fn run(
 }
 
 /// A silent cut of either path of the near profile, and its return.
-fn cuts(
+pub fn cuts(
     runner: &Runner,
     prefix: &str,
     seed: u64,

@@ -13,11 +13,26 @@ use crate::world;
 pub struct Runner {
     identity: Identity,
     progress: bool,
+    only_run: Option<String>,
 }
 
 impl Runner {
     pub fn new(identity: Identity, progress: bool) -> Self {
-        Self { identity, progress }
+        Self {
+            identity,
+            progress,
+            only_run: None,
+        }
+    }
+
+    /// Leaves out every run with another name.
+    pub fn only_run(mut self, name: Option<String>) -> Self {
+        self.only_run = name;
+        self
+    }
+
+    pub fn identity(&self) -> &Identity {
+        &self.identity
     }
 
     /// The reports in the order of the scenarios, whatever core they ran on.
@@ -27,6 +42,14 @@ impl Runner {
         scenarios: &[Scenario],
         mechanisms: Mechanisms,
     ) -> Result<Vec<RunReport>, ScenarioError> {
+        let scenarios: Vec<&Scenario> = scenarios
+            .iter()
+            .filter(|scenario| {
+                self.only_run
+                    .as_ref()
+                    .is_none_or(|name| *name == scenario.name)
+            })
+            .collect();
         let bar = ProgressBar::new(scenarios.len() as u64);
         if !self.progress {
             bar.set_draw_target(ProgressDrawTarget::hidden());

@@ -143,6 +143,12 @@ impl Scenario {
                 {
                     return refuse("delay_ms, jitter_ms", "give milliseconds, for example 12.5");
                 }
+                if !(0.0..=1.0).contains(&half.duplicate) || !(0.0..=1.0).contains(&half.corrupt) {
+                    return refuse(
+                        "duplicate, corrupt",
+                        "give a share between 0 and 1, for example 0.01",
+                    );
+                }
                 if let LossSpec::Random(p) = half.loss
                     && !(0.0..1.0).contains(&p)
                 {
@@ -214,6 +220,15 @@ pub struct Half {
     pub delay_ms: f64,
     #[serde(default)]
     pub jitter_ms: f64,
+    /// Whether jitter may change the order of packets.
+    #[serde(default)]
+    pub reorder: bool,
+    /// Share of packets that arrive twice.
+    #[serde(default)]
+    pub duplicate: f64,
+    /// Share of packets in which one bit is flipped.
+    #[serde(default)]
+    pub corrupt: f64,
     /// None: one BDP (of twice the delay), at least 20 packets.
     #[serde(default)]
     pub queue_bytes: Option<u64>,
@@ -230,6 +245,9 @@ impl Half {
             rate: RateSpec::Mbit(rate_mbit),
             delay_ms,
             jitter_ms: 0.0,
+            reorder: false,
+            duplicate: 0.0,
+            corrupt: 0.0,
             queue_bytes: None,
             loss: LossSpec::Random(0.0),
             changes: Vec::new(),
@@ -256,6 +274,7 @@ impl Half {
         let mut config = LinkConfig::new(mean, delay);
         config.rate = rate;
         config.jitter = Duration::from_secs_f64(self.jitter_ms / 1e3);
+        config.reorder = self.reorder;
         config.queue_bytes = self
             .queue_bytes
             .unwrap_or_else(|| queue_of_one_bdp(mean, delay * 2, LINK_MTU_BYTES));

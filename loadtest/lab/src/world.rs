@@ -9,6 +9,8 @@ use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use testkit::link::{Link, Rate, Verdict};
 
 use crate::host::{Host, HostError, Mechanisms, Outgoing};
@@ -60,6 +62,9 @@ struct Wire {
     bins: Vec<u64>,
     queueing_ms: Vec<f64>,
     packets: u64,
+    duplicate: f64,
+    corrupt: f64,
+    random: ChaCha8Rng,
 }
 
 struct World {
@@ -73,6 +78,7 @@ struct World {
     /// Changes that the client is told: time, interface, up.
     announcements: Vec<(Duration, usize, bool)>,
     packets: u64,
+    under_way_max: usize,
 }
 
 fn is_client(host: usize) -> bool {
@@ -120,6 +126,12 @@ impl World {
                         bins: Vec::new(),
                         queueing_ms: Vec::new(),
                         packets: 0,
+                        duplicate: half.duplicate,
+                        corrupt: half.corrupt,
+                        random: ChaCha8Rng::seed_from_u64(derive_seed(
+                            scenario.seed,
+                            64 + index as u64 * 2 + direction,
+                        )),
                     })
                 };
             wires.push([
@@ -162,6 +174,7 @@ impl World {
             hosts,
             announcements,
             packets: 0,
+            under_way_max: 0,
         })
     }
 
@@ -251,7 +264,11 @@ impl World {
     }
 
     fn transmit(&mut self, from: usize, out: &mut Vec<Outgoing>) {
-        for Outgoing { interface, payload } in out.drain(..) {
+        for Outgoing {
+            interface,
+            mut payload,
+        } in out.drain(..)
+        {
             let Some(wire) = self
                 .wires
                 .get_mut(interface)
@@ -274,15 +291,24 @@ impl World {
                 let queueing = (at - self.now).saturating_sub(wire.link.config().delay);
                 wire.queueing_ms.push(queueing.as_secs_f64() * 1e3);
             }
-            self.order += 1;
-            self.under_way.push(Reverse(Arrival {
-                at,
-                order: self.order,
-                to: from ^ 1,
-                interface,
-                payload,
-            }));
+            if wire.corrupt > 0.0 && wire.random.random_bool(wire.corrupt) {
+                let at = wire.random.random_range(0..payload.len());
+                payload[at] ^= 1 << wire.random.random_range(0..8);
+            }
+            let copy = (wire.duplicate > 0.0 && wire.random.random_bool(wire.duplicate))
+                .then(|| payload.clone());
+            for payload in std::iter::once(payload).chain(copy) {
+                self.order += 1;
+                self.under_way.push(Reverse(Arrival {
+                    at,
+                    order: self.order,
+                    to: from ^ 1,
+                    interface,
+                    payload,
+                }));
+            }
         }
+        self.under_way_max = self.under_way_max.max(self.under_way.len());
     }
 
     /// Bytes that the direction's links could carry in `from..to`: of all together, and of the best one.
@@ -364,6 +390,7 @@ impl World {
             seed: scenario.seed,
             controller: scenario.controller.name(),
             completed,
+            connection_lost: matches!(outcome, Err(HostError::Lost(_))),
             error: outcome
                 .err()
                 .map(|error| error.to_string())
@@ -394,6 +421,7 @@ impl World {
             paths_opened: self.hosts[CLIENT].paths_opened,
             paths_closed: self.hosts[CLIENT].paths_closed,
             packets: self.packets,
+            under_way_max: self.under_way_max,
             timeline,
         }
     }

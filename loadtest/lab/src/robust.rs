@@ -1,0 +1,204 @@
+//! Many small runs in which everything happens at once: cuts and returns of every link, reordering, duplicates, corruption, rates that fall
+//! to nothing, one to eight paths, several streams, both directions.
+//!
+//! A run is good when all bytes arrive as they were sent, or the connection ends with a typed error. It is bad when the bytes differ, when
+//! nothing moves although every link has long been up again, or when the library panics. Memory is bounded by the windows; the most that
+//! was under way at once is reported.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rayon::prelude::*;
+
+use crate::figures::Figure;
+use crate::host::Mechanisms;
+use crate::identity::Identity;
+use crate::report::RunReport;
+use crate::scenario::{
+    Controller, Direction, Half, INTERFACES_MAX, Interface, LossSpec, RateSpec, Scenario,
+    ScenarioError,
+};
+use crate::world::{self, derive_seed};
+
+/// All links are up and undisturbed from here on.
+const CALM_FROM_S: f64 = 12.0;
+/// A transfer that is not over by then is stuck.
+const LIMIT_S: f64 = 400.0;
+/// Changes of state of one link.
+const CHANGES_MAX: u32 = 8;
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    Delivered,
+    /// The connection gave up and said why.
+    CleanError(String),
+    Bad(String),
+}
+
+/// The scenario of a seed.
+pub fn scenario(seed: u64) -> Scenario {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let paths = random.random_range(1..=INTERFACES_MAX);
+    let interfaces = (0..paths)
+        .map(|index| {
+            let changes = changes(&mut random, index == 0);
+            let mut half = || {
+                let mut half = Half::constant(
+                    random.random_range(0.2..20.0),
+                    random.random_range(0.0..150.0),
+                );
+                half.jitter_ms = random.random_range(0.0..30.0);
+                half.reorder = random.random_bool(0.3);
+                half.duplicate = if random.random_bool(0.3) {
+                    random.random_range(0.0..0.1)
+                } else {
+                    0.0
+                };
+                half.corrupt = if random.random_bool(0.3) {
+                    random.random_range(0.0..0.03)
+                } else {
+                    0.0
+                };
+                half.loss = if random.random_bool(0.5) {
+                    LossSpec::Random(random.random_range(0.0..0.08))
+                } else {
+                    LossSpec::Bursts {
+                        mean: random.random_range(0.0..0.05),
+                        packets: random.random_range(1.0..8.0),
+                    }
+                };
+                if random.random_bool(0.2) {
+                    let steady = random.random_range(0.5..10.0);
+                    let stall_s = random.random_range(1.0..CALM_FROM_S - 3.0);
+                    half.rate = RateSpec::Steps(vec![
+                        (0.0, steady),
+                        (stall_s, 0.0),
+                        (stall_s + random.random_range(0.1..3.0), steady),
+                    ]);
+                }
+                half.changes = changes.clone();
+                half
+            };
+            Interface {
+                name: format!("link{index}"),
+                to_server: half(),
+                to_client: half(),
+                announced: random.random_bool(0.5),
+            }
+        })
+        .collect();
+    let direction = if random.random_bool(0.5) {
+        Direction::Upload
+    } else {
+        Direction::Download
+    };
+    let bytes = random.random_range(1..2_000_000);
+    let mut scenario = Scenario::transfer(
+        format!("robust.{seed}"),
+        seed,
+        direction,
+        bytes,
+        Controller::Ours,
+        LIMIT_S,
+        interfaces,
+    );
+    scenario.streams = random.random_range(1..6);
+    scenario
+}
+
+/// The first link is up at the start: racing the handshake over all of them is the tunnel's, not the connection's.
+fn changes(random: &mut ChaCha8Rng, first: bool) -> Vec<(f64, bool)> {
+    let count = random.random_range(0..=CHANGES_MAX);
+    let earliest = if first { 1.0 } else { 0.0 };
+    let mut times: Vec<f64> = (0..count)
+        .map(|_| random.random_range(earliest..CALM_FROM_S))
+        .collect();
+    times.sort_by(f64::total_cmp);
+    let mut changes: Vec<(f64, bool)> = times
+        .into_iter()
+        .enumerate()
+        .map(|(index, at_s)| (at_s, index % 2 == 1))
+        .collect();
+    changes.push((CALM_FROM_S, true));
+    changes
+}
+
+/// Runs one seed.
+pub fn run(seed: u64, identity: &Identity) -> Result<(Ending, Option<RunReport>), ScenarioError> {
+    let scenario = scenario(seed);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        world::run(&scenario, identity, Mechanisms::default())
+    }));
+    let Ok(report) = outcome else {
+        return Ok((Ending::Bad("panic".to_owned()), None));
+    };
+    let report = report?;
+    let ending = match (&report.error, report.connection_lost) {
+        (None, _) if report.completed && report.delivered_bytes == report.bytes => {
+            Ending::Delivered
+        }
+        (Some(error), true) => Ending::CleanError(error.clone()),
+        (error, _) => Ending::Bad(
+            error
+                .clone()
+                .unwrap_or_else(|| "bytes are missing".to_owned()),
+        ),
+    };
+    Ok((ending, Some(report)))
+}
+
+/// Many seeds; bad ones are named on standard error, so that they can be committed.
+pub fn figures(
+    prefix: &str,
+    identity: &Identity,
+    seed: u64,
+    runs: u32,
+) -> Result<Vec<Figure>, ScenarioError> {
+    let outcomes: Result<Vec<_>, ScenarioError> = (0..u64::from(runs))
+        .into_par_iter()
+        .map(|index| {
+            let seed = derive_seed(seed, 6000 + index);
+            run(seed, identity).map(|(ending, report)| {
+                (
+                    seed,
+                    ending,
+                    report.map_or(0, |report| report.under_way_max),
+                )
+            })
+        })
+        .collect();
+    let outcomes = outcomes?;
+    for (seed, ending, _) in &outcomes {
+        if let Ending::Bad(reason) = ending {
+            eprintln!("seed {seed}: {reason}");
+        }
+    }
+    let share = |wanted: fn(&Ending) -> bool| {
+        100.0 * outcomes.iter().filter(|outcome| wanted(&outcome.1)).count() as f64
+            / outcomes.len().max(1) as f64
+    };
+    let under_way = outcomes.iter().map(|outcome| outcome.2).max().unwrap_or(0);
+    Ok(vec![
+        Figure::at_least(
+            format!("{prefix}.delivered_or_clean_error"),
+            "%",
+            None,
+            100.0,
+            share(|ending| !matches!(ending, Ending::Bad(_))),
+        ),
+        Figure::shown(
+            format!("{prefix}.delivered"),
+            "%",
+            None,
+            share(|ending| *ending == Ending::Delivered),
+        ),
+        Figure::shown(
+            format!("{prefix}.datagrams_under_way_max"),
+            "datagrams",
+            None,
+            under_way as f64,
+        ),
+    ])
+}
