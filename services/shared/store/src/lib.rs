@@ -14,6 +14,8 @@
 mod accounts;
 mod alerts;
 mod claims;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 mod maintenance;
 mod paths;

@@ -1,0 +1,122 @@
+//! What every engine of the store must do. Each check takes a fresh [`Harness`] and panics with a sentence when the promise is
+//! broken; [`crate::conformance_suite`] makes one test of each.
+//!
+//! A "process" is a store handle of its own on the harness's data: two of them share nothing but the engine.
+
+mod alerts;
+mod paths;
+mod people;
+mod progress;
+mod vitals;
+
+use std::{fmt::Debug, sync::Arc};
+
+use async_trait::async_trait;
+use contracts::vitals::{Metric, Sample, Waveform, sample::Reading};
+
+pub use alerts::{
+    a_conflicting_transition_undoes_the_whole_write, alerts_are_listed_by_their_last_revision,
+    outbox_keeps_entries_until_cleared, rule_states_follow_their_partition,
+};
+pub use paths::{path_reports_are_unique_and_scoped, the_newest_report_of_each_path_is_known};
+pub use people::{
+    accounts_are_created_once, audit_is_kept_in_order, every_question_stays_in_its_tenant,
+    the_register_refuses_other_tenants,
+};
+pub use progress::{
+    a_fenced_write_leaves_nothing, a_newer_claim_fences_the_older, progress_survives_reopening,
+    two_processes_write_at_once, writes_are_ready_and_durable,
+};
+pub use vitals::{
+    duplicates_are_left_out_and_counted, expiry_removes_only_what_is_older,
+    gaps_that_overlap_are_found, latest_follows_device_time, samples_come_back_as_they_were,
+    series_are_thinned_without_losing_extremes, waveforms_become_points_of_their_own_times,
+};
+
+use crate::{Store, VitalsBatch};
+
+/// An engine without rows.
+#[async_trait]
+pub trait Harness: Send + Sync {
+    async fn start(&self) -> Process;
+}
+
+pub struct Process {
+    pub store: Arc<dyn Store>,
+    /// Ends the store as `kill -9` would.
+    pub kill: Box<dyn FnOnce() + Send>,
+}
+
+#[macro_export]
+macro_rules! conformance_suite {
+    ($harness:expr) => {
+        $crate::conformance_suite!($harness;
+            samples_come_back_as_they_were, duplicates_are_left_out_and_counted, latest_follows_device_time,
+            series_are_thinned_without_losing_extremes, waveforms_become_points_of_their_own_times,
+            gaps_that_overlap_are_found, expiry_removes_only_what_is_older,
+            a_newer_claim_fences_the_older, a_fenced_write_leaves_nothing, progress_survives_reopening,
+            two_processes_write_at_once, writes_are_ready_and_durable,
+            alerts_are_listed_by_their_last_revision, a_conflicting_transition_undoes_the_whole_write,
+            outbox_keeps_entries_until_cleared, rule_states_follow_their_partition,
+            path_reports_are_unique_and_scoped, the_newest_report_of_each_path_is_known,
+            accounts_are_created_once, audit_is_kept_in_order, every_question_stays_in_its_tenant,
+            the_register_refuses_other_tenants);
+    };
+    ($harness:expr; $($check:ident),+) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $check() {
+                let harness = $harness;
+                $crate::conformance::$check(&harness).await;
+            }
+        )+
+    };
+}
+
+/// Every engine can hold times from here on.
+pub const START_US: i64 = 1_780_000_000_000_000;
+pub const SECOND_US: i64 = 1_000_000;
+
+/// The value, or the check fails with the error.
+#[track_caller]
+pub fn ok<T, E: Debug>(result: Result<T, E>) -> T {
+    result.unwrap_or_else(|e| panic!("refused: {e:?}"))
+}
+
+/// A reading of 60 + sequence at START_US + sequence seconds.
+pub fn sample(device: &str, patient: &str, metric: Metric, sequence: u64) -> Sample {
+    let time = START_US + sequence.cast_signed() * SECOND_US;
+    Sample {
+        device: device.into(),
+        stream: format!("{metric:?}"),
+        sequence,
+        metric: metric as i32,
+        unit: "/min".into(),
+        device_time_us: time,
+        gateway_time_us: time + 5,
+        ingest_time_us: time + 70,
+        reading: Some(Reading::Value(60.0 + sequence as f64)),
+        patient: patient.into(),
+        gateway: "gw-1".into(),
+        traceparent: String::new(),
+        sensor_sequence: None,
+    }
+}
+
+pub fn waveform(device: &str, patient: &str, sequence: u64, values: Vec<f32>) -> Sample {
+    Sample {
+        unit: "mV".into(),
+        reading: Some(Reading::Waveform(Waveform {
+            period_us: 4000,
+            values,
+        })),
+        ..sample(device, patient, Metric::Ecg, sequence)
+    }
+}
+
+pub fn batch(samples: Vec<Sample>) -> Arc<VitalsBatch> {
+    Arc::new(VitalsBatch {
+        samples,
+        gaps: Vec::new(),
+    })
+}

@@ -1,0 +1,180 @@
+use bus::Topic;
+use bytes::Bytes;
+use contracts::alerts::{Alert, AlertState};
+
+use super::{Harness, START_US, ok};
+use crate::{AlertsBatch, AlertsQuery, Expire, RuleState, Scope, WriteError, Written};
+
+const ALL: Scope = Scope::Service;
+
+fn alert(id: &str, patient: &str, revision: u32, state: AlertState) -> Alert {
+    Alert {
+        id: id.into(),
+        patient: patient.into(),
+        state: state as i32,
+        since_us: START_US + i64::from(id.as_bytes()[0]),
+        changed_us: START_US + 1000 + i64::from(revision),
+        revision,
+        summary: format!("{id} {revision}"),
+        ..Alert::default()
+    }
+}
+
+fn transitions(transitions: Vec<Alert>) -> AlertsBatch {
+    AlertsBatch {
+        transitions,
+        states: Vec::new(),
+    }
+}
+
+pub async fn alerts_are_listed_by_their_last_revision(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let active = alert("a", "ann", 1, AlertState::Active);
+    let resolved = alert("a", "ann", 2, AlertState::Resolved);
+    let other = alert("b", "bob", 1, AlertState::Active);
+    let late = alert("c", "ann", 2, AlertState::Acknowledged);
+    let batch = transitions(vec![
+        active.clone(),
+        other.clone(),
+        resolved.clone(),
+        late.clone(),
+    ]);
+    assert_eq!(
+        ok(store.write_alerts(batch.clone(), Vec::new()).await).new,
+        4
+    );
+    let again = ok(store.write_alerts(batch, Vec::new()).await);
+    assert_eq!(
+        again,
+        Written {
+            new: 0,
+            duplicate: 4
+        }
+    );
+    // An older revision that comes late is history, not the present.
+    let early = alert("c", "ann", 1, AlertState::Active);
+    ok(store
+        .write_alerts(transitions(vec![early.clone()]), Vec::new())
+        .await);
+
+    let list = async |patient: Option<&str>, include_resolved, limit| {
+        let query = AlertsQuery {
+            patient: patient.map(str::to_owned),
+            include_resolved,
+            limit,
+        };
+        ok(store.alerts(&ALL, &query).await)
+    };
+    assert_eq!(
+        list(None, false, 0).await,
+        [late.clone(), other.clone()],
+        "newest first"
+    );
+    assert_eq!(
+        list(None, true, 0).await,
+        [late.clone(), other.clone(), resolved.clone()]
+    );
+    assert_eq!(
+        list(Some("ann"), true, 0).await,
+        [late.clone(), resolved.clone()]
+    );
+    assert_eq!(list(None, true, 1).await, [late.clone()]);
+    assert_eq!(ok(store.alert(&ALL, "a").await), Some(resolved.clone()));
+    assert_eq!(ok(store.alert(&ALL, "none").await), None);
+    assert_eq!(ok(store.alert_history(&ALL, "a").await), [active, resolved]);
+    assert_eq!(ok(store.alert_history(&ALL, "c").await), [early, late]);
+
+    // Only resolved ones grow old, with their history.
+    assert_eq!(ok(store.expire(Expire::Alerts, START_US + 10_000).await), 1);
+    assert_eq!(ok(store.alert_history(&ALL, "a").await), []);
+    assert_eq!(list(None, true, 0).await.len(), 2);
+}
+
+pub async fn a_conflicting_transition_undoes_the_whole_write(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    ok(store
+        .write_alerts(
+            transitions(vec![alert("a", "ann", 1, AlertState::Active)]),
+            Vec::new(),
+        )
+        .await);
+    let claim = ok(store.claim("alerting", Topic::Vitals, 0).await);
+    let batch = AlertsBatch {
+        transitions: vec![
+            alert("b", "bob", 1, AlertState::Active),
+            alert("a", "ann", 1, AlertState::Acknowledged),
+        ],
+        states: vec![state(0, "ann", b"x")],
+    };
+    let conflict = store.write_alerts(batch, vec![claim.progress(7)]).await;
+    assert!(
+        matches!(&conflict, Err(WriteError::Conflict(ids)) if ids == &["a"]),
+        "{conflict:?}"
+    );
+    assert_eq!(ok(store.alert(&ALL, "b").await), None);
+    assert_eq!(ok(store.rule_states(Topic::Vitals, 0).await), []);
+    assert_eq!(ok(store.progress("alerting", Topic::Vitals).await), []);
+    assert_eq!(ok(store.outbox(10).await).len(), 1);
+}
+
+pub async fn outbox_keeps_entries_until_cleared(harness: &dyn Harness) {
+    let process = harness.start().await;
+    let alerts: Vec<Alert> = (1..=5)
+        .map(|n| alert("a", "ann", n, AlertState::Active))
+        .collect();
+    ok(process
+        .store
+        .write_alerts(transitions(alerts.clone()), Vec::new())
+        .await);
+    (process.kill)();
+    let store = harness.start().await.store;
+    let entries = ok(store.outbox(3).await);
+    let revisions: Vec<u32> = entries.iter().map(|e| e.alert.revision).collect();
+    assert_eq!(revisions, [1, 2, 3], "oldest first");
+    assert!(entries.is_sorted_by_key(|e| e.id));
+    ok(store.clear_outbox(&[entries[0].id, entries[2].id]).await);
+    let left = ok(store.outbox(10).await);
+    let left: Vec<&Alert> = left.iter().map(|e| &e.alert).collect();
+    assert_eq!(left, [&alerts[1], &alerts[3], &alerts[4]]);
+    ok(store.write_alerts(transitions(alerts), Vec::new()).await);
+    assert_eq!(
+        ok(store.outbox(10).await).len(),
+        3,
+        "a duplicate is not sent again"
+    );
+}
+
+fn state(partition: u32, key: &str, state: &'static [u8]) -> RuleState {
+    RuleState {
+        topic: Topic::Vitals,
+        partition,
+        key: key.into(),
+        state: Bytes::from_static(state),
+    }
+}
+
+pub async fn rule_states_follow_their_partition(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let write = async |states: Vec<RuleState>| {
+        let batch = AlertsBatch {
+            transitions: Vec::new(),
+            states,
+        };
+        ok(store.write_alerts(batch, Vec::new()).await);
+    };
+    write(vec![
+        state(0, "ann", b"1"),
+        state(0, "bob", b"\0\xff"),
+        state(1, "cem", b"3"),
+    ])
+    .await;
+    write(vec![state(0, "ann", b"2"), state(1, "cem", b"")]).await;
+    let states = ok(store.rule_states(Topic::Vitals, 0).await);
+    assert_eq!(states, [state(0, "ann", b"2"), state(0, "bob", b"\0\xff")]);
+    assert_eq!(
+        ok(store.rule_states(Topic::Vitals, 1).await),
+        [],
+        "an empty state is forgotten"
+    );
+    assert_eq!(ok(store.rule_states(Topic::Paths, 0).await), []);
+}

@@ -1,0 +1,132 @@
+use contracts::paths::{End, PathReport};
+
+use super::{Harness, SECOND_US, START_US, ok};
+use crate::{Expire, GatewayEntry, PathsQuery, Scope, Written};
+
+fn report(gateway: &str, path: &str, end: End, sequence: u64) -> PathReport {
+    PathReport {
+        gateway: gateway.into(),
+        path: path.into(),
+        end: end as i32,
+        // Beyond what a signed integer holds.
+        session: u64::MAX - 5,
+        sequence,
+        time_us: START_US + sequence.cast_signed() * SECOND_US,
+        sent_bytes: 1000 * sequence,
+        rtt_ms: 12.5,
+        ..PathReport::default()
+    }
+}
+
+fn query(gateway: Option<&str>, from_s: i64, to_s: i64, limit: usize) -> PathsQuery {
+    PathsQuery {
+        gateway: gateway.map(str::to_owned),
+        from_us: START_US + from_s * SECOND_US,
+        to_us: START_US + to_s * SECOND_US,
+        limit,
+    }
+}
+
+pub async fn path_reports_are_unique_and_scoped(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    for (gateway, tenant) in [("g1", "t1"), ("g2", "t2")] {
+        let entry = GatewayEntry {
+            id: gateway.into(),
+            tenant: tenant.into(),
+        };
+        ok(store.put_gateway(&entry).await);
+    }
+    let reports: Vec<PathReport> = (1..=10)
+        .map(|n| {
+            report(
+                if n % 2 == 0 { "g1" } else { "g2" },
+                "wifi",
+                End::Gateway,
+                n,
+            )
+        })
+        .collect();
+    ok(store.write_paths(reports.clone(), Vec::new()).await);
+    let mut again = reports[..2].to_vec();
+    again.push(report("g1", "wifi", End::Proxy, 2));
+    again.push(report("g1", "lte", End::Gateway, 2));
+    let mut other_session = report("g1", "wifi", End::Gateway, 2);
+    other_session.session = 1;
+    again.push(other_session);
+    let written = ok(store.write_paths(again, Vec::new()).await);
+    assert_eq!(
+        written,
+        Written {
+            new: 3,
+            duplicate: 2
+        }
+    );
+
+    let g2: Vec<PathReport> = reports
+        .iter()
+        .filter(|r| r.gateway == "g2")
+        .cloned()
+        .collect();
+    let all = Scope::Service;
+    assert_eq!(
+        ok(store.paths(&all, &query(Some("g2"), 0, 100, 0)).await),
+        g2,
+        "in order of time"
+    );
+    assert_eq!(
+        ok(store.paths(&all, &query(Some("g2"), 3, 7, 0)).await),
+        g2[1..3]
+    );
+    assert_eq!(
+        ok(store.paths(&all, &query(Some("g2"), 0, 100, 2)).await),
+        g2[3..],
+        "the newest ones"
+    );
+    assert_eq!(
+        ok(store.paths(&all, &query(None, 0, 100, 0)).await).len(),
+        13
+    );
+    let t2 = Scope::tenant("t2");
+    assert_eq!(ok(store.paths(&t2, &query(None, 0, 100, 0)).await), g2);
+    assert_eq!(
+        ok(store.paths(&t2, &query(Some("g1"), 0, 100, 0)).await),
+        []
+    );
+    assert_eq!(
+        ok(store.expire(Expire::Paths, START_US + 9 * SECOND_US).await),
+        11
+    );
+    assert_eq!(
+        ok(store.paths(&all, &query(None, 0, 100, 0)).await),
+        reports[8..]
+    );
+}
+
+pub async fn the_newest_report_of_each_path_is_known(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let newest = [
+        report("g1", "lte", End::Gateway, 3),
+        report("g1", "wifi", End::Gateway, 7),
+        report("g1", "wifi", End::Proxy, 2),
+        report("g2", "wifi", End::Gateway, 1),
+    ];
+    let mut reports = newest.to_vec();
+    reports.push(report("g1", "wifi", End::Gateway, 5));
+    reports.push(report("g1", "wifi", End::Proxy, 1));
+    ok(store.write_paths(reports, Vec::new()).await);
+    // One that comes late is not the newest.
+    ok(store
+        .write_paths(vec![report("g1", "lte", End::Gateway, 2)], Vec::new())
+        .await);
+    assert_eq!(ok(store.latest_paths(&Scope::Service, None).await), newest);
+    assert_eq!(
+        ok(store.latest_paths(&Scope::Service, Some("g2")).await),
+        newest[3..]
+    );
+    let nobody = Scope::tenant("nobody");
+    assert_eq!(
+        ok(store.latest_paths(&nobody, None).await),
+        [],
+        "unregistered gateways are the services' only"
+    );
+}

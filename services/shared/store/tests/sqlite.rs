@@ -1,0 +1,128 @@
+//! The SQLite store passes the suite, and what is its own: schema versions and death by `kill -9`.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use contracts::vitals::Metric;
+use store::{
+    SqliteOptions, SqliteStore, Store,
+    conformance::{Harness, Process, batch, ok, sample},
+    sqlite::OpenError,
+};
+use tempfile::TempDir;
+
+struct Sqlite {
+    dir: TempDir,
+}
+
+impl Sqlite {
+    fn new() -> Sqlite {
+        Sqlite {
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+}
+
+/// The suite's samples have fixed times, which retention by age would find old some day.
+fn open(dir: &Path) -> Arc<dyn Store> {
+    let options = SqliteOptions {
+        vitals_age: Duration::MAX,
+        waveforms_age: Duration::MAX,
+        paths_age: Duration::MAX,
+        alerts_age: Duration::MAX,
+        audit_age: Duration::MAX,
+    };
+    Arc::new(SqliteStore::open_with(dir, options).unwrap())
+}
+
+#[async_trait]
+impl Harness for Sqlite {
+    async fn start(&self) -> Process {
+        Process {
+            store: open(self.dir.path()),
+            // Everything that was answered is on disk; `kill_9_*` kills a real process.
+            kill: Box::new(|| ()),
+        }
+    }
+}
+
+store::conformance_suite!(Sqlite::new());
+
+#[test]
+fn a_newer_schema_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(SqliteStore::open(dir.path()).unwrap());
+    let connection = rusqlite::Connection::open(dir.path().join("store.db")).unwrap();
+    connection.pragma_update(None, "user_version", 99).unwrap();
+    let refused = SqliteStore::open(dir.path()).err();
+    assert!(matches!(refused, Some(OpenError::Newer { found: 99, .. })));
+}
+
+#[test]
+fn many_may_open_a_new_directory_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| SqliteStore::open(dir.path()).unwrap());
+        }
+    });
+}
+
+const CHILD: &str = "STORE_TEST_CHILD_DIR";
+
+/// Not a test by itself: the process that `kill_9_*` starts and kills. Each write has a sample and the progress over it.
+#[tokio::test]
+async fn child() {
+    let Some(dir) = std::env::var_os(CHILD) else {
+        return;
+    };
+    let store = open(dir.as_ref());
+    let claim = ok(store.claim("group", bus::Topic::Vitals, 0).await);
+    for n in claim.next_offset.unwrap_or(1).. {
+        let heart = batch(vec![sample("belt", "ann", Metric::HeartRate, n)]);
+        ok(store.write_vitals(heart, vec![claim.progress(n + 1)]).await);
+        println!("stored {n}");
+    }
+}
+
+#[tokio::test]
+async fn kill_9_leaves_rows_and_progress_together() {
+    use std::io::{BufRead, BufReader};
+    let dir = tempfile::tempdir().unwrap();
+    let mut stored = 0;
+    for round in 1..=4_u64 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--nocapture"])
+            .env(CHILD, dir.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+            let line = line.unwrap();
+            if let Some((_, n)) = line.split_once("stored ") {
+                stored = n.trim().parse().unwrap();
+            }
+            if stored >= round * 30 {
+                child.kill().unwrap();
+            }
+        }
+        child.wait().unwrap();
+        let store = open(dir.path());
+        let (rows, highest) = ok(store.stream_count("belt", "HeartRate").await);
+        let progress = ok(store.progress("group", bus::Topic::Vitals).await);
+        assert!(rows >= stored, "what was acknowledged is there");
+        assert_eq!(rows, highest, "nothing is missing");
+        assert_eq!(
+            progress,
+            [(0, highest + 1)],
+            "progress is where the rows are"
+        );
+    }
+}
