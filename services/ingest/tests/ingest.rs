@@ -1,0 +1,331 @@
+//! Ingest as a whole, on the embedded bus and store: uploads over TLS with a gateway's certificate, rows in the store.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/world.rs"]
+mod world;
+
+use std::time::Duration;
+
+use bus::{Bus, Event, Record, Topic, dead_letter};
+use contracts::vitals::{EdgeAlert, Gap, Metric, Sample, VitalsRecord, Waveform, sample::Reading};
+use prost::Message;
+use service_kit::tls::PeerId;
+use store::Scope;
+use tonic::Code;
+use world::{Mode, PATIENCE, World, gateway, sample, upload};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_acknowledged_is_stored_once_and_what_is_wrong_is_refused_by_its_index() {
+    let world = World::new().await;
+    let running = world.start().await;
+    let mut uplink = world.gateway(&running, gateway("gw")).await;
+    let foreign = Sample {
+        patient: "patient-3".into(),
+        ..sample("belt-0", 9)
+    };
+    let mut first = upload(
+        10,
+        vec![
+            sample("belt-0", 1),
+            sample("nobodys", 1),
+            sample("belt-1", 1),
+            foreign,
+            sample("belt-0", 2),
+        ],
+    );
+    first.gaps.push(Gap {
+        device: "belt-0".into(),
+        stream: "ecg".into(),
+        first_sequence: 1,
+        last_sequence: 5,
+        from_time_us: 1,
+        to_time_us: 2,
+        ..Gap::default()
+    });
+    uplink.send(first.clone()).await;
+    let answer = uplink.answer().await;
+    assert_eq!(answer.position, 10);
+    let refused: Vec<_> = answer.rejections.iter().map(|r| r.index).collect();
+    assert_eq!(refused, [1, 3], "{:?}", answer.rejections);
+    assert!(answer.rejections[0].reason.contains("not registered"));
+
+    // Again, as after a lost acknowledgement; then through another replica, which does not know the first one.
+    uplink
+        .send(upload(20, vec![sample("belt-0", 2), sample("belt-0", 3)]))
+        .await;
+    assert_eq!(uplink.answer().await.position, 20);
+    let other = world.start().await;
+    let mut second = world.gateway(&other, gateway("gw")).await;
+    second.send(first).await;
+    second.send(upload(30, vec![sample("belt-0", 4)])).await;
+    assert_eq!(second.answer().await.position, 10);
+    assert_eq!(second.answer().await.position, 30);
+
+    world.stored("belt-0", 4).await;
+    world.stored("belt-1", 1).await;
+    assert_eq!(
+        world
+            .store
+            .stream_count("belt-0", world::STREAM)
+            .await
+            .unwrap(),
+        (4, 4)
+    );
+    let rows = world
+        .store
+        .samples(&Scope::tenant("default"), "patient-0", 0, i64::MAX, 100)
+        .await
+        .unwrap();
+    assert_eq!(rows.len(), 4);
+    assert!(
+        rows.iter()
+            .all(|row| row.gateway == "gw" && row.ingest_time_us > 0)
+    );
+    let gaps = world
+        .store
+        .gaps(&Scope::Service, "patient-0", 0, 10)
+        .await
+        .unwrap();
+    assert_eq!(gaps.len(), 1);
+    running.stop().await;
+    other.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_gateway_that_owns_a_device_may_speak_for_it() {
+    let world = World::new().await;
+    let running = world.start().await;
+    for id in [gateway("other"), PeerId::gateway("another-tenant", "gw")] {
+        let mut uplink = world.gateway(&running, id.clone()).await;
+        uplink.send(upload(1, vec![sample("belt-0", 1)])).await;
+        let answer = uplink.answer().await;
+        assert_eq!(answer.rejections.len(), 1, "{id}");
+    }
+    let service = world.gateway(&running, PeerId::service("proxy")).await;
+    assert_eq!(service.answers.unwrap_err().code(), Code::PermissionDenied);
+    // A valid one behind them shows that none of theirs is on its way to the store.
+    let mut uplink = world.gateway(&running, gateway("gw")).await;
+    uplink.send(upload(1, vec![sample("belt-0", 2)])).await;
+    uplink.answer().await;
+    world.stored("belt-0", 1).await;
+    assert_eq!(
+        world
+            .store
+            .stream_count("belt-0", world::STREAM)
+            .await
+            .unwrap(),
+        (1, 2)
+    );
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_alert_does_not_wait_behind_samples() {
+    let world = World::new().await;
+    let running = world.start().await;
+    let mut alerts = running.bus.tail(Topic::Vitals).await.unwrap();
+    running.bus.mode.send_replace(Mode::HoldSamples);
+    let bulk = world.gateway(&running, gateway("gw")).await;
+    for n in 1..=10 {
+        bulk.send(upload(n, vec![sample("belt-0", n)])).await;
+    }
+    running
+        .bus
+        .met
+        .subscribe()
+        .wait_for(|met| *met > 0)
+        .await
+        .unwrap();
+    let alert = EdgeAlert {
+        device: "belt-0".into(),
+        rule: "spo2-low".into(),
+        sequence: 1,
+        time_us: world::now_us(),
+        ..EdgeAlert::default()
+    };
+    let mut urgent = world.gateway(&running, gateway("gw")).await;
+    // Twice, as over two paths.
+    for position in [1, 2] {
+        let mut upload = upload(position, Vec::new());
+        upload.alerts.push(alert.clone());
+        urgent.send(upload).await;
+        assert_eq!(urgent.answer().await.position, position);
+    }
+    let Event::Batch(batch) = alerts.next(10).await.unwrap() else {
+        panic!()
+    };
+    let records: Vec<VitalsRecord> = batch
+        .iter()
+        .map(|delivery| VitalsRecord::decode(delivery.value.clone()).unwrap())
+        .collect();
+    assert_eq!(records.len(), 1, "the second one was a duplicate");
+    assert_eq!(records[0].alerts[0].patient, "patient-0");
+    assert_eq!(batch[0].key, "patient-0");
+    assert_eq!(
+        world
+            .store
+            .stream_count("belt-0", world::STREAM)
+            .await
+            .unwrap(),
+        (0, 0)
+    );
+    running.bus.mode.send_replace(Mode::Pass);
+    world.stored("belt-0", 10).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_bus_is_down_nothing_is_acknowledged_and_gateways_are_held_back() {
+    const UPLOADS: u64 = 300;
+    // 8 KiB of ECG.
+    let chunk = |sequence| {
+        let mut sample = Sample {
+            metric: Metric::Ecg as i32,
+            unit: String::new(),
+            reading: Some(Reading::Waveform(Waveform {
+                period_us: 4000,
+                values: vec![0.5; 2000],
+            })),
+            ..sample("belt-0", sequence)
+        };
+        vitals::fill_defaults(&mut sample);
+        sample
+    };
+    let world = World::new().await;
+    let running = world.start().await;
+    running.bus.mode.send_replace(Mode::Down);
+    let mut uplink = world.gateway(&running, gateway("gw")).await;
+    let uploads = uplink.uploads.clone();
+    let (sent, mut progress) = tokio::sync::watch::channel(0);
+    let feeder = tokio::spawn(async move {
+        for n in 1..=UPLOADS {
+            // 64 KiB each, 19 MiB in all.
+            let samples = (0..8).map(|i| chunk(n * 8 + i)).collect();
+            uploads.send(upload(n, samples)).await.unwrap();
+            sent.send_replace(n);
+        }
+    });
+    running
+        .bus
+        .met
+        .subscribe()
+        .wait_for(|met| *met > 0)
+        .await
+        .unwrap();
+    // Until nothing more is taken for a while.
+    while tokio::time::timeout(Duration::from_millis(700), progress.changed())
+        .await
+        .is_ok()
+    {}
+    let taken = *progress.borrow();
+    assert!(taken < UPLOADS, "everything was taken into memory");
+    let silent = tokio::time::timeout(
+        Duration::from_millis(50),
+        uplink.answers.as_mut().unwrap().message(),
+    )
+    .await;
+    assert!(silent.is_err(), "nothing may be acknowledged: {silent:?}");
+    running.bus.mode.send_replace(Mode::Pass);
+    for n in 1..=UPLOADS {
+        let answer = uplink.answer().await;
+        assert_eq!((answer.position, answer.rejections.len()), (n, 0));
+    }
+    feeder.await.unwrap();
+    world.stored("belt-0", UPLOADS * 8).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_and_restarted_at_any_time_every_acknowledged_sample_is_stored_once() {
+    const SAMPLES: u64 = 600;
+    let world = World::new().await;
+    // A replica that stays, so that partitions move to and fro.
+    let steady = world.start().await;
+    let mut sequence = 1;
+    let mut round = 0;
+    while sequence <= SAMPLES {
+        let doomed = world.start().await;
+        let mut uplink = world.gateway(&doomed, gateway("gw")).await;
+        round += 1;
+        // The gateway goes on at what was acknowledged last, and is cut off in the middle of its work.
+        let mut next = sequence;
+        for _ in 0..4 + round % 5 {
+            let samples = (next..next + 20).map(|n| sample("belt-1", n)).collect();
+            next += 20;
+            uplink.send(upload(next, samples)).await;
+            if uplink.uploads.capacity() == 0 || next % 40 == 1 {
+                sequence = sequence.max(uplink.answer().await.position);
+            }
+        }
+        if round % 3 == 0 {
+            doomed.stop().await;
+        } else {
+            doomed.kill();
+        }
+    }
+    let acknowledged = sequence - 1;
+    assert!(acknowledged >= SAMPLES && round > 3);
+    world.stored("belt-1", acknowledged).await;
+    let (rows, highest) = world
+        .store
+        .stream_count("belt-1", world::STREAM)
+        .await
+        .unwrap();
+    assert_eq!(rows, highest, "none is missing, none is double");
+    steady.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn poison_goes_to_the_dead_letters_and_the_rest_is_stored() {
+    let world = World::new().await;
+    let running = world.start().await;
+    let mut letters = running.bus.tail(Topic::DeadLetters).await.unwrap();
+    let good = |n| {
+        let mut sample = sample("belt-2", n);
+        sample.patient = "patient-2".into();
+        sample
+    };
+    let no_reading = Sample {
+        reading: None,
+        ..good(2)
+    };
+    let record = |samples: Vec<Sample>| {
+        let record = VitalsRecord {
+            samples,
+            ..VitalsRecord::default()
+        };
+        Record::new("patient-2", record.encode_to_vec())
+    };
+    let records = vec![
+        record(vec![good(1)]),
+        Record::new("patient-2", &b"\xff\xff no protobuf"[..]),
+        record(vec![no_reading]),
+        record(vec![good(3)]),
+    ];
+    running.bus.publish(Topic::Vitals, records).await.unwrap();
+    world.stored("belt-2", 2).await;
+    let mut reasons = Vec::new();
+    while reasons.len() < 2 {
+        let event = tokio::time::timeout(PATIENCE, letters.next(10))
+            .await
+            .unwrap()
+            .unwrap();
+        let Event::Batch(batch) = event else { continue };
+        for letter in batch {
+            assert_eq!(letter.header(dead_letter::TOPIC), Some(&b"vitals"[..]));
+            let reason = letter.header(dead_letter::REASON).unwrap();
+            reasons.push(String::from_utf8(reason.to_vec()).unwrap());
+        }
+    }
+    assert!(reasons[0].contains("no VitalsRecord"), "{reasons:?}");
+    assert!(reasons[1].contains("it has no reading"), "{reasons:?}");
+    // Progress is behind all four: nothing comes again.
+    let progress = world
+        .store
+        .progress(ingest::GROUP, Topic::Vitals)
+        .await
+        .unwrap();
+    assert_eq!(progress.iter().map(|(_, next)| next).sum::<u64>(), 4);
+    running.stop().await;
+}

@@ -1,0 +1,261 @@
+//! Ingest on the embedded engines, a bus that can be stopped, and gateways that upload over TLS.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use async_trait::async_trait;
+use bus::{
+    Bus, Consumer, EmbeddedBus, EmbeddedOptions, NotReady, PublishError, Record, StartAt,
+    SubscribeError, Topic,
+};
+use contracts::vitals::{
+    Metric, Sample, UploadRequest, UploadResponse, VitalsRecord,
+    ingest_service_client::IngestServiceClient, sample::Reading,
+};
+use ingest::Config;
+use prost::Message;
+use service_kit::{
+    Context,
+    grpc::channel,
+    tls::{Identity, IdentityFiles, PeerId, authority::LocalAuthority},
+};
+use store::{DEFAULT_TENANT, DeviceEntry, SqliteStore, Store};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+/// Reached only by a failing test.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Pass,
+    /// Records with samples wait until the mode changes.
+    HoldSamples,
+    /// Nothing is taken.
+    Down,
+}
+
+/// The embedded bus behind a switch.
+pub struct Switch {
+    pub inner: Arc<EmbeddedBus>,
+    pub mode: watch::Sender<Mode>,
+    /// Publish calls that met a closed switch.
+    pub met: watch::Sender<u32>,
+}
+
+#[async_trait]
+impl Bus for Switch {
+    async fn publish(&self, topic: Topic, records: Vec<Record>) -> Result<(), PublishError> {
+        let mut mode = self.mode.subscribe();
+        let now = *mode.borrow_and_update();
+        if now == Mode::Down {
+            self.met.send_modify(|met| *met += 1);
+            return Err(PublishError::Unavailable("the test has stopped it".into()));
+        }
+        let has_samples = topic == Topic::Vitals
+            && records.iter().any(|record| {
+                VitalsRecord::decode(record.value.clone()).is_ok_and(|r| !r.samples.is_empty())
+            });
+        if now == Mode::HoldSamples && has_samples {
+            self.met.send_modify(|met| *met += 1);
+            mode.wait_for(|mode| *mode != Mode::HoldSamples)
+                .await
+                .unwrap();
+        }
+        self.inner.publish(topic, records).await
+    }
+
+    async fn subscribe(
+        &self,
+        topic: Topic,
+        group: &str,
+        start: Arc<dyn StartAt>,
+    ) -> Result<Box<dyn Consumer>, SubscribeError> {
+        self.inner.subscribe(topic, group, start).await
+    }
+
+    async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
+        self.inner.tail(topic).await
+    }
+
+    async fn partitions(&self, topic: Topic) -> Result<u32, NotReady> {
+        self.inner.partitions(topic).await
+    }
+
+    async fn ready(&self) -> Result<(), NotReady> {
+        self.inner.ready().await
+    }
+}
+
+pub struct World {
+    pub dir: tempfile::TempDir,
+    authority: LocalAuthority,
+    files: IdentityFiles,
+    pub store: Arc<dyn Store>,
+}
+
+pub struct Running {
+    pub context: Context,
+    pub bus: Arc<Switch>,
+    task: tokio::task::JoinHandle<Result<(), ingest::RunError>>,
+}
+
+impl World {
+    /// Devices `belt-0` to `belt-3` of gateway `gw`, worn by `patient-0` to `patient-3`; `other` has none.
+    pub async fn new() -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = LocalAuthority::open_or_create(&dir.path().join("identities")).unwrap();
+        let files = authority.issue(&PeerId::service("ingest"), &[]).unwrap();
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path()).unwrap());
+        for n in 0..4 {
+            store
+                .put_device(&DeviceEntry {
+                    id: format!("belt-{n}"),
+                    tenant: DEFAULT_TENANT.into(),
+                    gateway: "gw".into(),
+                    patient: format!("patient-{n}"),
+                    registered_us: 0,
+                })
+                .await
+                .unwrap();
+        }
+        World {
+            dir,
+            authority,
+            files,
+            store,
+        }
+    }
+
+    /// One replica, with connections of its own to bus and store.
+    pub async fn start(&self) -> Running {
+        let config = Config {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            identity: self.files.clone(),
+            register_refresh_s: 1,
+        };
+        let bus = Arc::new(Switch {
+            inner: Arc::new(
+                EmbeddedBus::open(self.dir.path(), EmbeddedOptions::default()).unwrap(),
+            ),
+            mode: watch::Sender::new(Mode::Pass),
+            met: watch::Sender::new(0),
+        });
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(self.dir.path()).unwrap());
+        let context = Context::new("ingest");
+        let task = tokio::spawn({
+            let (bus, context) = (bus.clone(), context.clone());
+            async move {
+                let ended = ingest::run(config, bus, store, context.clone()).await;
+                context.end();
+                ended
+            }
+        });
+        Running { context, bus, task }
+    }
+
+    pub async fn gateway(&self, running: &Running, id: PeerId) -> Uplink {
+        let files = self.authority.issue(&id, &[]).unwrap();
+        let address = running.context.address("grpc").await.unwrap();
+        let identity = Identity::load(&files).unwrap();
+        let url = format!("https://127.0.0.1:{}", address.port());
+        let mut client = IngestServiceClient::new(channel(&url, Some(&identity)).unwrap());
+        let (uploads, queue) = mpsc::channel(1);
+        let answers = client
+            .upload(ReceiverStream::new(queue))
+            .await
+            .map(tonic::Response::into_inner);
+        Uplink { uploads, answers }
+    }
+
+    /// Waits until so many samples of a stream are stored.
+    pub async fn stored(&self, device: &str, count: u64) {
+        let wait = async {
+            while self.store.stream_count(device, STREAM).await.unwrap().0 < count {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, wait).await.is_err() {
+            let (rows, highest) = self.store.stream_count(device, STREAM).await.unwrap();
+            panic!("{rows} of {count} samples of {device} are stored, up to {highest}");
+        }
+    }
+}
+
+impl Running {
+    pub async fn stop(self) {
+        self.context.shutdown().request();
+        tokio::time::timeout(PATIENCE, self.task)
+            .await
+            .expect("it drains")
+            .unwrap()
+            .unwrap();
+    }
+
+    /// As `kill -9` would end it.
+    pub fn kill(self) {
+        self.bus.inner.abandon();
+        self.task.abort();
+    }
+}
+
+pub struct Uplink {
+    pub uploads: mpsc::Sender<UploadRequest>,
+    pub answers: Result<Streaming<UploadResponse>, Status>,
+}
+
+impl Uplink {
+    pub async fn send(&self, upload: UploadRequest) {
+        tokio::time::timeout(PATIENCE, self.uploads.send(upload))
+            .await
+            .expect("the stream is read")
+            .unwrap();
+    }
+
+    pub async fn answer(&mut self) -> UploadResponse {
+        let answers = self.answers.as_mut().unwrap();
+        tokio::time::timeout(PATIENCE, answers.message())
+            .await
+            .expect("an answer comes")
+            .unwrap()
+            .expect("the stream goes on")
+    }
+}
+
+pub const STREAM: &str = "heart-rate";
+
+pub fn gateway(id: &str) -> PeerId {
+    PeerId::gateway(DEFAULT_TENANT, id)
+}
+
+pub fn now_us() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_micros() as i64
+}
+
+pub fn sample(device: &str, sequence: u64) -> Sample {
+    let mut sample = Sample {
+        device: device.into(),
+        sequence,
+        metric: Metric::HeartRate as i32,
+        device_time_us: now_us(),
+        gateway_time_us: now_us(),
+        reading: Some(Reading::Value(70.0)),
+        ..Sample::default()
+    };
+    vitals::fill_defaults(&mut sample);
+    sample
+}
+
+pub fn upload(position: u64, samples: Vec<Sample>) -> UploadRequest {
+    UploadRequest {
+        position,
+        samples,
+        ..UploadRequest::default()
+    }
+}
