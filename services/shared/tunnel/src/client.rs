@@ -22,10 +22,11 @@ use tokio::sync::{broadcast, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
-    interfaces::{FanOut, Interface, Race},
+    interfaces::{FanOut, Interface},
     names::{NAME_BYTES_MAX, is_name},
     paths::PathSnapshot,
     request::Urgency,
+    routes::{Race, Routes},
     session::{ConnectError, Dialler, Session},
     steer::{Control, Way, interface_id},
     stream::TunnelStream,
@@ -163,6 +164,7 @@ pub(crate) struct Shared {
     pub(crate) config: TunnelConfig,
     pub(crate) endpoint: noq::Endpoint,
     pub(crate) race: Race,
+    pub(crate) routes: Routes,
     ways: parking_lot::Mutex<Vec<Way>>,
     session: watch::Sender<Option<Arc<Session>>>,
     keepalive: watch::Sender<Keepalive>,
@@ -192,7 +194,7 @@ impl Tunnel {
             .collect();
         let dialler = Dialler::new(&config.tls).map_err(|_| StartError::Tls)?;
         let fan_out = FanOut::new(interfaces);
-        let race = fan_out.race();
+        let (race, routes) = (fan_out.race(), fan_out.routes());
         let endpoint = noq::Endpoint::new_with_abstract_socket(
             noq::EndpointConfig::default(),
             None,
@@ -205,6 +207,7 @@ impl Tunnel {
             config,
             endpoint,
             race,
+            routes,
             ways: parking_lot::Mutex::new(ways),
             session: watch::Sender::new(None),
             keepalive,

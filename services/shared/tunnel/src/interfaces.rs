@@ -6,6 +6,9 @@
 //! handshake with a single connection. The server keeps the address that reached it first and ignores the copies (before the
 //! handshake is confirmed it takes no packet from another address); the first answer settles the interface here.
 //!
+//! While a dead path is being emptied, the steering sends its datagrams over another interface ([`Routes`]); the server takes that for
+//! a change of the client's address.
+//!
 //! A full socket buffer on one interface must not hold back the others: with more than one interface such a datagram is dropped,
 //! and congestion control sees a loss, as it would at any full queue.
 
@@ -14,10 +17,6 @@ use std::{
     net::{IpAddr, SocketAddr},
     num::NonZeroUsize,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
     task::{Context, Poll},
 };
 
@@ -26,8 +25,7 @@ use noq::{
     udp::{RecvMeta, Transmit},
 };
 
-/// No interface has been settled on.
-const EVERY: usize = usize::MAX;
+use crate::routes::{Race, Routes};
 
 /// A socket that fails this often in a row without a datagram between is left alone until the next wake-up, so that
 /// a broken interface does not spin the endpoint.
@@ -79,28 +77,6 @@ pub(crate) fn enlarge_buffers(socket: &socket2::Socket) {
     let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
 }
 
-/// Says where datagrams without a source address go.
-#[derive(Debug, Clone)]
-pub(crate) struct Race(Arc<AtomicUsize>);
-
-impl Race {
-    /// Sends over every interface until the next datagram arrives.
-    pub(crate) fn start(&self) {
-        self.0.store(EVERY, Ordering::Relaxed);
-    }
-
-    fn settle(&self, interface: usize) {
-        let _ = self
-            .0
-            .compare_exchange(EVERY, interface, Ordering::Relaxed, Ordering::Relaxed);
-    }
-
-    /// The interface that won, once there is one.
-    pub(crate) fn winner(&self) -> Option<usize> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|&interface| interface != EVERY)
-    }
-}
-
 #[derive(Debug)]
 struct Member {
     local_ip: IpAddr,
@@ -112,6 +88,7 @@ struct Member {
 pub(crate) struct FanOut {
     members: Vec<Member>,
     race: Race,
+    routes: Routes,
     /// The interface asked first by the next receive, so that none starves.
     next: usize,
 }
@@ -119,6 +96,7 @@ pub(crate) struct FanOut {
 impl FanOut {
     /// `interfaces` must not be empty.
     pub(crate) fn new(interfaces: Vec<Interface>) -> Self {
+        let routes = Routes::new(interfaces.len());
         let members = interfaces
             .into_iter()
             .map(|interface| Member {
@@ -128,13 +106,18 @@ impl FanOut {
             .collect();
         Self {
             members,
-            race: Race(Arc::new(AtomicUsize::new(EVERY))),
+            race: Race::default(),
+            routes,
             next: 0,
         }
     }
 
     pub(crate) fn race(&self) -> Race {
         self.race.clone()
+    }
+
+    pub(crate) fn routes(&self) -> Routes {
+        self.routes.clone()
     }
 }
 
@@ -147,6 +130,7 @@ impl AsyncUdpSocket for FanOut {
                 .map(|member| (member.local_ip, member.socket.create_sender()))
                 .collect(),
             race: self.race.clone(),
+            routes: self.routes.clone(),
         })
     }
 
@@ -208,6 +192,7 @@ impl AsyncUdpSocket for FanOut {
 struct FanOutSender {
     members: Vec<(IpAddr, Pin<Box<dyn UdpSender>>)>,
     race: Race,
+    routes: Routes,
 }
 
 impl FanOutSender {
@@ -244,11 +229,24 @@ impl UdpSender for FanOutSender {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let chosen = match transmit.src_ip {
-            // An address that no interface has: the datagram has no way to go and counts as lost.
-            Some(ip) => match this.members.iter().position(|(local, _)| *local == ip) {
-                Some(index) => index,
-                None => return Poll::Ready(Ok(())),
-            },
+            Some(ip) => {
+                let own = this.members.iter().position(|(local, _)| *local == ip);
+                let Some(own) = own else {
+                    // An address that no interface has: the datagram has no way to go and counts as lost.
+                    return Poll::Ready(Ok(()));
+                };
+                let route = this.routes.get(own);
+                if route != own
+                    && let Some((local_ip, _)) = this.members.get(route)
+                {
+                    let rerouted = Transmit {
+                        src_ip: Some(*local_ip),
+                        ..transmit.clone()
+                    };
+                    return this.send_over(route, &rerouted, cx);
+                }
+                own
+            }
             None => match this.race.winner() {
                 Some(index) => index,
                 None => {
@@ -268,5 +266,181 @@ impl UdpSender for FanOutSender {
             .map(|(_, sender)| sender.max_transmit_segments())
             .min()
             .unwrap_or(NonZeroUsize::MIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::{collections::VecDeque, sync::Arc, task::Waker};
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Wire {
+        sent: Vec<Option<IpAddr>>,
+        to_receive: VecDeque<io::Result<usize>>,
+        full: bool,
+    }
+
+    #[derive(Debug, Clone, Default)]
+    struct Fake(Arc<Mutex<Wire>>);
+
+    impl AsyncUdpSocket for Fake {
+        fn create_sender(&self) -> Pin<Box<dyn UdpSender>> {
+            Box::pin(self.clone())
+        }
+
+        fn poll_recv(
+            &mut self,
+            _: &mut Context<'_>,
+            _: &mut [IoSliceMut<'_>],
+            _: &mut [RecvMeta],
+        ) -> Poll<io::Result<usize>> {
+            match self.0.lock().to_receive.pop_front() {
+                Some(received) => Poll::Ready(received),
+                None => Poll::Pending,
+            }
+        }
+
+        fn local_addr(&self) -> io::Result<SocketAddr> {
+            Ok(SocketAddr::from(([127, 0, 0, 1], 1)))
+        }
+    }
+
+    impl UdpSender for Fake {
+        fn poll_send(
+            self: Pin<&mut Self>,
+            transmit: &Transmit<'_>,
+            _: &mut Context<'_>,
+        ) -> Poll<io::Result<()>> {
+            let mut wire = self.0.lock();
+            if wire.full {
+                return Poll::Pending;
+            }
+            wire.sent.push(transmit.src_ip);
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    struct Bench {
+        wires: Vec<Fake>,
+        fan_out: FanOut,
+        sender: Pin<Box<dyn UdpSender>>,
+    }
+
+    fn ip(index: usize) -> IpAddr {
+        IpAddr::from([127, 0, index as u8 + 1, 1])
+    }
+
+    impl Bench {
+        fn new(count: usize) -> Self {
+            let wires: Vec<Fake> = (0..count).map(|_| Fake::default()).collect();
+            let interfaces = wires.iter().enumerate().map(|(index, wire)| Interface {
+                name: format!("way-{index}"),
+                local_ip: ip(index),
+                socket: Box::new(wire.clone()),
+            });
+            let fan_out = FanOut::new(interfaces.collect());
+            let sender = fan_out.create_sender();
+            Self {
+                wires,
+                fan_out,
+                sender,
+            }
+        }
+
+        fn send(&mut self, src_ip: Option<IpAddr>) -> bool {
+            let transmit = Transmit {
+                destination: SocketAddr::from(([127, 0, 0, 1], 2)),
+                ecn: None,
+                contents: b"x",
+                segment_size: None,
+                src_ip,
+            };
+            let mut cx = Context::from_waker(Waker::noop());
+            self.sender
+                .as_mut()
+                .poll_send(&transmit, &mut cx)
+                .is_ready()
+        }
+
+        fn receive(&mut self) -> Option<IpAddr> {
+            let mut metas = [RecvMeta::default()];
+            let mut cx = Context::from_waker(Waker::noop());
+            match self.fan_out.poll_recv(&mut cx, &mut [], &mut metas) {
+                Poll::Ready(received) => {
+                    received.unwrap();
+                    metas[0].dst_ip
+                }
+                Poll::Pending => None,
+            }
+        }
+
+        fn sent(&self) -> Vec<usize> {
+            self.wires
+                .iter()
+                .map(|wire| wire.0.lock().sent.len())
+                .collect()
+        }
+    }
+
+    #[test]
+    fn the_handshake_races_until_the_first_answer() {
+        let mut bench = Bench::new(3);
+        bench.send(None);
+        assert_eq!(bench.sent(), [1, 1, 1]);
+        assert_eq!(bench.fan_out.race.winner(), None);
+        bench.wires[1].0.lock().to_receive.push_back(Ok(1));
+        assert_eq!(bench.receive(), Some(ip(1)));
+        bench.send(None);
+        assert_eq!(bench.sent(), [1, 2, 1]);
+        // A later datagram elsewhere changes nothing.
+        bench.wires[0].0.lock().to_receive.push_back(Ok(1));
+        assert_eq!(bench.receive(), Some(ip(0)));
+        assert_eq!(bench.fan_out.race.winner(), Some(1));
+        bench.fan_out.race().start();
+        bench.send(None);
+        assert_eq!(bench.sent(), [2, 3, 2]);
+    }
+
+    #[test]
+    fn a_path_has_its_own_interface_unless_it_is_rerouted() {
+        let mut bench = Bench::new(2);
+        bench.send(Some(ip(1)));
+        assert_eq!(bench.sent(), [0, 1]);
+        let routes = bench.fan_out.routes();
+        routes.belong_to(7);
+        routes.set(6, 1, 0);
+        bench.send(Some(ip(1)));
+        assert_eq!(bench.sent(), [0, 2], "another session's route is ignored");
+        routes.set(7, 1, 0);
+        bench.send(Some(ip(1)));
+        assert_eq!(bench.sent(), [1, 2]);
+        assert_eq!(bench.wires[0].0.lock().sent, [Some(ip(0))]);
+        routes.belong_to(8);
+        bench.send(Some(ip(1)));
+        assert_eq!(bench.sent(), [1, 3]);
+        assert!(bench.send(Some(ip(9))), "no such address: lost");
+        assert_eq!(bench.sent(), [1, 3]);
+    }
+
+    #[test]
+    fn a_full_or_broken_interface_holds_back_nobody() {
+        let mut bench = Bench::new(2);
+        bench.wires[0].0.lock().full = true;
+        assert!(bench.send(Some(ip(0))));
+        assert!(bench.send(Some(ip(1))));
+        assert_eq!(bench.sent(), [0, 1]);
+        let broken = (0..RECEIVE_ERRORS_MAX).map(|_| Err(io::ErrorKind::NetworkDown.into()));
+        bench.wires[0].0.lock().to_receive.extend(broken);
+        bench.wires[1].0.lock().to_receive.push_back(Ok(1));
+        assert_eq!(bench.receive(), Some(ip(1)));
+        assert_eq!(bench.receive(), None);
+        let mut alone = Bench::new(1);
+        alone.wires[0].0.lock().full = true;
+        assert!(!alone.send(Some(ip(0))), "alone it may wait");
     }
 }

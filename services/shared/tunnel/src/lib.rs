@@ -19,6 +19,8 @@ mod interfaces;
 mod names;
 mod paths;
 mod request;
+mod requests;
+mod routes;
 mod server;
 mod session;
 mod steer;
@@ -31,8 +33,7 @@ pub use interfaces::Interface;
 pub use multipath::{Keepalive, PathState};
 pub use paths::PathSnapshot;
 pub use request::Urgency;
-pub use server::{
-    BindError, ConnectRequest, ServerConfig, ServerSession, SessionHandle, TunnelServer,
-};
+pub use requests::ConnectRequest;
+pub use server::{BindError, ServerConfig, ServerSession, SessionHandle, TunnelServer};
 pub use stream::TunnelStream;
 pub use transport::ALPN;

@@ -89,6 +89,10 @@ impl Paths {
         })
     }
 
+    pub(crate) fn session(&self) -> u64 {
+        self.session
+    }
+
     pub(crate) fn add(&self, path: &noq::Path) {
         self.state.lock().records.insert(
             path.id(),

@@ -14,9 +14,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
-use h3::{error::StreamError, server::RequestResolver};
-use http::{Method, Request, Response, StatusCode, uri::Authority};
 use multipath::{ControllerConfig, Controllers, Gate, Keepalive, Side, Steering, SteeringConfig};
 use noq::crypto::rustls::QuicServerConfig;
 use rustls::pki_types::CertificateDer;
@@ -24,14 +21,13 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    h3_over_noq::{self, BidiStream, SendHandles},
+    h3_over_noq,
     interfaces::enlarge_buffers,
-    names,
     paths::{PathSnapshot, Paths},
-    request::{NAMES_PATH, Urgency},
+    requests::{ConnectRequest, REQUESTS_WAITING_MAX, Requests},
     session::NO_ERROR,
     steer::{CONTROLS_MAX, Control, Steered},
-    stream::{OpenStreams, TunnelStream},
+    stream::OpenStreams,
     transport::{ALPN, transport_config},
 };
 
@@ -46,12 +42,6 @@ const HANDSHAKES_UNPROVED_MAX: usize = 64;
 
 /// Sessions ready to be accepted; further ones wait, and count as handshakes.
 const SESSIONS_WAITING_MAX: usize = 64;
-
-/// Requests of one session ready to be accepted; further ones wait in the transport.
-const REQUESTS_WAITING_MAX: usize = 32;
-
-/// The headers of a request must arrive in this time.
-const HEADERS_MAX: Duration = Duration::from_secs(10);
 
 /// Bytes of a request's headers.
 const HEADER_BYTES_MAX: u64 = 16 * 1024;
@@ -241,8 +231,6 @@ enum HandshakeError {
     Http(#[from] h3::error::ConnectionError),
 }
 
-type HttpConnection = h3::server::Connection<h3_over_noq::Connection, Bytes>;
-
 impl Accepting {
     async fn handshake(self, incoming: noq::Incoming) -> Result<ServerSession, HandshakeError> {
         // The gate joins the controllers of one connection, so each connection has its own configuration.
@@ -283,7 +271,9 @@ impl Accepting {
             ways: Vec::new(),
             first: None,
             remote,
+            routes: None,
             controls,
+            received_datagrams: 0,
         };
         tokio::spawn(steered.run(move |change| tracing::debug!(?change, session = number, "path")));
         let (ready, requests) = mpsc::channel(REQUESTS_WAITING_MAX);
@@ -358,6 +348,18 @@ impl SessionHandle {
         self.number
     }
 
+    pub(crate) async fn goodbye(&self) {
+        self.goodbye.cancelled().await;
+    }
+
+    pub(crate) fn record(&self) -> &Arc<Paths> {
+        &self.paths
+    }
+
+    pub(crate) fn open_streams(&self) -> &OpenStreams {
+        &self.open
+    }
+
     pub fn paths(&self) -> Vec<PathSnapshot> {
         self.paths.snapshot()
     }
@@ -396,182 +398,5 @@ impl SessionHandle {
             tokio::time::sleep(DRAIN_INTERVAL).await;
         }
         self.close("drained");
-    }
-}
-
-/// Reads the requests of one session.
-struct Requests {
-    http: HttpConnection,
-    handles: SendHandles,
-    ready: mpsc::Sender<ConnectRequest>,
-    session: SessionHandle,
-}
-
-impl Requests {
-    async fn run(mut self) {
-        let mut said_goodbye = false;
-        loop {
-            tokio::select! {
-                () = self.session.goodbye.cancelled(), if !said_goodbye => {
-                    said_goodbye = true;
-                    // Requests that are on their way are refused; the client asks its next session.
-                    if self.http.shutdown(0).await.is_err() {
-                        return;
-                    }
-                }
-                accepted = self.http.accept() => match accepted {
-                    Ok(Some(resolver)) => {
-                        let request = Resolving {
-                            handles: self.handles.clone(),
-                            session: self.session.clone(),
-                        };
-                        // Bounded by the streams that the transport lets the client open.
-                        tokio::spawn(request.run(resolver, self.ready.clone()));
-                    }
-                    Ok(None) => return,
-                    Err(error) => {
-                        tracing::debug!(session = self.session.number, %error, "session ended");
-                        return;
-                    }
-                },
-            }
-        }
-    }
-}
-
-type HttpStream = h3::server::RequestStream<BidiStream, Bytes>;
-
-struct Resolving {
-    handles: SendHandles,
-    session: SessionHandle,
-}
-
-impl Resolving {
-    async fn run(
-        self,
-        resolver: RequestResolver<h3_over_noq::Connection, Bytes>,
-        ready: mpsc::Sender<ConnectRequest>,
-    ) {
-        let Ok(resolved) = tokio::time::timeout(HEADERS_MAX, resolver.resolve_request()).await
-        else {
-            return;
-        };
-        let (request, mut stream) = match resolved {
-            Ok(resolved) => resolved,
-            Err(error) => {
-                tracing::debug!(session = self.session.number, %error, "not a request");
-                return;
-            }
-        };
-        let refused = match classify(&request) {
-            Ok(Wanted::Tunnel(authority)) => {
-                let urgency = Urgency::of(request.headers());
-                let Some(send) = self.handles.get(stream.id()) else {
-                    return;
-                };
-                send.set_priority(urgency.stream_priority());
-                let request = ConnectRequest {
-                    authority,
-                    urgency,
-                    send,
-                    stream,
-                    session: self.session,
-                };
-                // Nobody listens any more once the session is being dropped; that drops the stream.
-                let _ = ready.send(request).await;
-                return;
-            }
-            Ok(Wanted::Names) => {
-                self.learn_names(stream).await;
-                return;
-            }
-            Err(status) => status,
-        };
-        if let Err(error) = respond(&mut stream, refused).await {
-            tracing::debug!(%error, "refusal not sent");
-        }
-    }
-
-    async fn learn_names(self, mut stream: HttpStream) {
-        let Some(send) = self.handles.get(stream.id()) else {
-            return;
-        };
-        if let Err(error) = respond(&mut stream, StatusCode::OK).await {
-            tracing::debug!(%error, "names not welcomed");
-            return;
-        }
-        // Not a tunnel, so not counted among the session's.
-        let stream = TunnelStream::of_server(stream, send, OpenStreams::default().enter());
-        if let Err(error) = names::learn(stream, self.session.paths.clone()).await {
-            tracing::debug!(%error, "names no longer learnt");
-        }
-    }
-}
-
-enum Wanted {
-    Tunnel(Authority),
-    Names,
-}
-
-/// What a request is for, or the status to refuse it with.
-fn classify(request: &Request<()>) -> Result<Wanted, StatusCode> {
-    let extended = request.extensions().get::<h3::ext::Protocol>().is_some();
-    match (request.method(), request.uri().path()) {
-        (&Method::CONNECT, _) if extended => Err(StatusCode::NOT_IMPLEMENTED),
-        (&Method::CONNECT, _) => {
-            let authority = request.uri().authority().ok_or(StatusCode::BAD_REQUEST)?;
-            // RFC 9110, 9.3.6: a CONNECT without a port is invalid.
-            authority.port_u16().ok_or(StatusCode::BAD_REQUEST)?;
-            Ok(Wanted::Tunnel(authority.clone()))
-        }
-        (&Method::POST, NAMES_PATH) => Ok(Wanted::Names),
-        (_, NAMES_PATH) => Err(StatusCode::METHOD_NOT_ALLOWED),
-        _ => Err(StatusCode::NOT_FOUND),
-    }
-}
-
-async fn respond(stream: &mut HttpStream, status: StatusCode) -> Result<(), StreamError> {
-    let mut response = Response::new(());
-    *response.status_mut() = status;
-    stream.send_response(response).await?;
-    if !status.is_success() {
-        stream.finish().await?;
-    }
-    Ok(())
-}
-
-/// A client asks for a TCP connection.
-pub struct ConnectRequest {
-    authority: Authority,
-    urgency: Urgency,
-    send: Arc<h3_over_noq::SendHandle>,
-    stream: HttpStream,
-    session: SessionHandle,
-}
-
-impl ConnectRequest {
-    /// `host:port`; the port is there.
-    pub fn authority(&self) -> &Authority {
-        &self.authority
-    }
-
-    pub fn urgency(&self) -> Urgency {
-        self.urgency
-    }
-
-    /// Answers 200 and gives the bytes.
-    pub async fn accept(mut self) -> io::Result<TunnelStream> {
-        let open = self.session.open.enter();
-        respond(&mut self.stream, StatusCode::OK)
-            .await
-            .map_err(io::Error::other)?;
-        Ok(TunnelStream::of_server(self.stream, self.send, open))
-    }
-
-    /// Answers with an error: 403, 502, 504, 429, ...
-    pub async fn refuse(mut self, status: StatusCode) {
-        if let Err(error) = respond(&mut self.stream, status).await {
-            tracing::debug!(%error, "refusal not sent");
-        }
     }
 }

@@ -133,6 +133,7 @@ impl Dialler {
         });
         let mut steering = SteeringConfig::new(Side::Client);
         steering.keepalive = shared.keepalive();
+        steering.reroute = true;
         let steered = Steered {
             connection,
             steering: Steering::new(steering, gate),
@@ -141,8 +142,11 @@ impl Dialler {
             ways: shared.ways(),
             first,
             remote: proxy,
+            routes: Some(shared.routes.clone()),
             controls,
+            received_datagrams: 0,
         };
+        shared.routes.belong_to(number);
         let events = shared.events.clone();
         let retired = session.retired.clone();
         tokio::spawn(steered.run(move |change| {

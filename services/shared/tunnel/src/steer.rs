@@ -15,10 +15,17 @@ use tokio::sync::mpsc;
 use crate::{
     h3_over_noq::SendHandles,
     paths::{Paths, number},
+    routes::Routes,
 };
 
-/// Longest pause between two looks at the counters: bounds how late a sign of life is noticed.
+/// Longest pause between two looks at the counters: bounds how late a sign of life, or its absence, is noticed.
 const TURN_MAX: Duration = Duration::from_millis(50);
+
+/// The same while data flows, so that the rhythm of its arrivals can be seen.
+const TURN_BUSY_MAX: Duration = Duration::from_millis(10);
+
+/// Datagrams received in one turn from which on data counts as flowing; pings alone stay far below.
+const BUSY_DATAGRAMS: u64 = 8;
 
 /// Shortest pause, so that an overdue deadline cannot spin the task.
 const TURN_MIN: Duration = Duration::from_millis(2);
@@ -62,7 +69,11 @@ pub(crate) struct Steered {
     /// The way of path zero; none at the server.
     pub(crate) first: Option<usize>,
     pub(crate) remote: SocketAddr,
+    /// Where the fan-out reads which way each way's datagrams take; none at the server.
+    pub(crate) routes: Option<Routes>,
     pub(crate) controls: mpsc::Receiver<Control>,
+    /// As of the last turn, over all open paths.
+    pub(crate) received_datagrams: u64,
 }
 
 impl Steered {
@@ -73,11 +84,17 @@ impl Steered {
         tokio::pin!(closed);
         self.start(&mut changed);
         loop {
-            self.turn(&mut changed);
+            let received = self.turn(&mut changed);
             let now = Instant::now();
-            let wake = self.steering.next_deadline().map_or(now + TURN_MAX, |at| {
-                at.clamp(now + TURN_MIN, now + TURN_MAX)
-            });
+            let pause = if received >= BUSY_DATAGRAMS {
+                TURN_BUSY_MAX
+            } else {
+                TURN_MAX
+            };
+            let wake = self
+                .steering
+                .next_deadline()
+                .map_or(now + pause, |at| at.clamp(now + TURN_MIN, now + pause));
             tokio::select! {
                 _ = &mut closed => break,
                 event = events.next() => match event {
@@ -91,8 +108,8 @@ impl Steered {
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
         }
-        for snapshot in self.paths.open_ids() {
-            self.set_state(snapshot, PathState::Closed, &mut changed);
+        for id in self.paths.open_ids() {
+            self.set_state(id, PathState::Closed, &mut changed);
         }
     }
 
@@ -118,9 +135,12 @@ impl Steered {
         }
     }
 
-    fn turn(&mut self, changed: &mut impl FnMut(Change)) {
+    /// Returns how many datagrams have arrived since the last turn.
+    fn turn(&mut self, changed: &mut impl FnMut(Change)) -> u64 {
         let now = Instant::now();
+        let mut sum = 0;
         for (path, datagrams, rtt) in self.paths.refresh(now) {
+            sum += datagrams;
             self.steering.on_event(
                 now,
                 Event::Received {
@@ -140,6 +160,21 @@ impl Steered {
         }
         for path in self.steering.snapshot(now) {
             self.set_state(path.path, path.state, changed);
+        }
+        self.set_routes();
+        let before = std::mem::replace(&mut self.received_datagrams, sum);
+        sum.saturating_sub(before)
+    }
+
+    fn set_routes(&self) {
+        let Some(routes) = &self.routes else {
+            return;
+        };
+        for index in 0..self.ways.len() {
+            if let Some(interface) = interface_id(index) {
+                let via = self.steering.route_of(interface);
+                routes.set(self.paths.session(), index, usize::from(via.0));
+            }
         }
     }
 

@@ -37,7 +37,12 @@ pub struct Identities {
 }
 
 impl Identities {
+    /// The first thing each test makes; `RUST_LOG` shows what happens.
     pub fn new() -> Self {
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+            .with_test_writer()
+            .try_init();
         service_kit::tls::install_provider();
         let dir = tempfile::tempdir().unwrap();
         let authority = LocalAuthority::open_or_create(dir.path()).unwrap();

@@ -1,0 +1,76 @@
+//! Which interface a datagram takes; read by the fan-out for each datagram, set by the session.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize, Ordering},
+};
+
+/// No interface has been settled on.
+const EVERY: usize = usize::MAX;
+
+/// Says where datagrams without a source address go.
+#[derive(Debug, Clone)]
+pub(crate) struct Race(Arc<AtomicUsize>);
+
+impl Default for Race {
+    fn default() -> Self {
+        Self(Arc::new(AtomicUsize::new(EVERY)))
+    }
+}
+
+impl Race {
+    /// Sends over every interface until the next datagram arrives.
+    pub(crate) fn start(&self) {
+        self.0.store(EVERY, Ordering::Relaxed);
+    }
+
+    pub(crate) fn settle(&self, interface: usize) {
+        let _ = self
+            .0
+            .compare_exchange(EVERY, interface, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// The interface that won, once there is one.
+    pub(crate) fn winner(&self) -> Option<usize> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|&interface| interface != EVERY)
+    }
+}
+
+/// Over which interface the datagrams of each interface leave: its own, or another one meanwhile. Belongs to one session at a
+/// time; what an older one still sets is ignored.
+#[derive(Debug, Clone)]
+pub(crate) struct Routes {
+    ways: Arc<[AtomicUsize]>,
+    owner: Arc<AtomicU64>,
+}
+
+impl Routes {
+    pub(crate) fn new(interfaces: usize) -> Self {
+        Self {
+            ways: (0..interfaces).map(AtomicUsize::new).collect(),
+            owner: Arc::default(),
+        }
+    }
+
+    /// From here on the routes are those of this session; each interface takes its own way.
+    pub(crate) fn belong_to(&self, session: u64) {
+        self.owner.store(session, Ordering::Relaxed);
+        for (index, way) in self.ways.iter().enumerate() {
+            way.store(index, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn set(&self, session: u64, from: usize, to: usize) {
+        if self.owner.load(Ordering::Relaxed) == session
+            && let Some(way) = self.ways.get(from)
+        {
+            way.store(to, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn get(&self, from: usize) -> usize {
+        self.ways
+            .get(from)
+            .map_or(from, |way| way.load(Ordering::Relaxed))
+    }
+}
