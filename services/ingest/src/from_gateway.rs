@@ -10,7 +10,12 @@ use contracts::vitals::{
     ingest_service_server::IngestService,
 };
 use parking_lot::Mutex;
-use service_kit::{Shutdown, grpc::Peer, telemetry::continue_trace, tls::PeerId};
+use service_kit::{
+    Shutdown,
+    grpc::Peer,
+    telemetry::{continue_trace, traceparent},
+    tls::PeerId,
+};
 use store::{DeviceEntry, QueryError};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
@@ -122,15 +127,15 @@ impl Shared {
                 () = pending.closed() => return Ok(()),
                 upload = uploads.message() => upload?,
             };
-            let Some(upload) = upload else { return Ok(()) };
+            let Some(mut upload) = upload else {
+                return Ok(());
+            };
             let span = tracing::info_span!(
                 "ingest",
                 gateway = gateway.id,
                 samples = upload.samples.len()
             );
-            if let Some(traced) = upload.samples.iter().find(|s| !s.traceparent.is_empty()) {
-                continue_trace(&span, &traced.traceparent);
-            }
+            continue_first_trace(&span, &mut upload.samples);
             let admitted = self.admit(gateway, upload).instrument(span).await?;
             if pending.send(admitted).await.is_err() {
                 return Ok(());
@@ -328,6 +333,21 @@ async fn acknowledge(
         }
     }
     Ok(())
+}
+
+/// Joins the trace of the first sample that has one, and lets the samples of that trace go on as children of this span.
+fn continue_first_trace(span: &tracing::Span, samples: &mut [Sample]) {
+    let Some(first) = samples.iter().find(|sample| !sample.traceparent.is_empty()) else {
+        return;
+    };
+    let incoming = first.traceparent.clone();
+    continue_trace(span, &incoming);
+    let Some(outgoing) = traceparent(span) else {
+        return;
+    };
+    for sample in samples.iter_mut().filter(|s| s.traceparent == incoming) {
+        sample.traceparent.clone_from(&outgoing);
+    }
 }
 
 /// Entries that the protocol gives no index for a refusal are logged here.

@@ -8,9 +8,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use bus::{Bus, Consumer, Delivery, Event, StartAt, Topic, dead_letter};
 use contracts::vitals::VitalsRecord;
 use prost::Message;
-use service_kit::{Backoff, Context, ProgressHandle};
+use service_kit::{Backoff, Context, ProgressHandle, telemetry::continue_trace};
 use store::{Claims, Store, VitalsBatch, WriteError};
 use tokio::time::MissedTickBehavior;
+use tracing::Instrument;
 
 use crate::{GROUP, now_us};
 
@@ -152,7 +153,12 @@ impl Loop {
             }
             progress.beat();
             let advance = self.claims.progress(&part);
-            match self.store.write_vitals(Arc::clone(&batch), advance).await {
+            let span = tracing::info_span!("store", samples = batch.samples.len());
+            if let Some(traced) = batch.samples.iter().find(|s| !s.traceparent.is_empty()) {
+                continue_trace(&span, &traced.traceparent);
+            }
+            let write = self.store.write_vitals(Arc::clone(&batch), advance);
+            match write.instrument(span).await {
                 Ok(written) => {
                     metrics::counter!("braid_ingest_stored_rows_total").increment(written.new);
                     metrics::counter!("braid_ingest_stored_duplicates_total")

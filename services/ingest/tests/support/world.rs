@@ -55,11 +55,10 @@ impl Bus for Switch {
             self.met.send_modify(|met| *met += 1);
             return Err(PublishError::Unavailable("the test has stopped it".into()));
         }
-        let has_samples = topic == Topic::Vitals
-            && records.iter().any(|record| {
-                VitalsRecord::decode(record.value.clone()).is_ok_and(|r| !r.samples.is_empty())
-            });
-        if now == Mode::HoldSamples && has_samples {
+        let has_samples = |record: &Record| {
+            VitalsRecord::decode(record.value.clone()).is_ok_and(|r| !r.samples.is_empty())
+        };
+        if now == Mode::HoldSamples && topic == Topic::Vitals && records.iter().any(has_samples) {
             self.met.send_modify(|met| *met += 1);
             mode.wait_for(|mode| *mode != Mode::HoldSamples)
                 .await
