@@ -10,6 +10,7 @@
 //! - Round trip: the smallest seen; confirmed at least every `RTT_PROBE_INTERVAL` by a round with the window at just under one
 //!   product, which empties the queue without idling the link. When the route of acknowledgements changes, the minimum is
 //!   shifted by what the whole distribution moved, and confirmed.
+//! - Company: a drained round that still sees a queue has met another sender; the window then follows [`Compete`].
 //! - Start-up: doubles every round from the initial window, at no less than two initial windows a round trip, until the rate stops
 //!   growing or a queue shows.
 
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 use noq_proto::RttEstimator;
 use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
+use crate::compete::Compete;
 use crate::filter::{MaxFilter, MinRtt};
 use crate::gate::{Gate, PathModel};
 
@@ -35,13 +37,15 @@ const CRUISE_WINDOW: f64 = 1.35;
 /// Pacing while cruising, over the measured rate.
 const CRUISE_PACING: f64 = 1.15;
 /// Window and pacing after a round without a queue: the rate is not known to be the bottleneck's.
-const PRESSING_WINDOW: f64 = 2.0;
-const PRESSING_PACING: f64 = 1.5;
+const PRESSING_WINDOW: f64 = 1.6;
+const PRESSING_PACING: f64 = 1.3;
 /// Jitter that does not count as a queue.
 const UNQUEUED_SLACK: Duration = Duration::from_millis(1);
 /// Window while the round trip is being confirmed.
 const RTT_PROBE_WINDOW: f64 = 0.95;
 const RTT_PROBE_INTERVAL: Duration = Duration::from_secs(10);
+/// Shortest time between two such rounds when losses call for one.
+const RTT_PROBE_PAUSE: Duration = Duration::from_secs(2);
 /// Rounds a rate sample stays in the filter.
 const RATE_WINDOW_ROUNDS: u64 = 4;
 /// Packets the window never falls below: the peer acknowledges every second packet.
@@ -160,6 +164,12 @@ pub struct PathController {
     round_ends_at: u64,
     round_rtt_min: Option<Duration>,
     rtt_latest: Duration,
+    /// Round trip of the bare path. A drained round that sees clearly more has met somebody else's queue.
+    rtt_floor: Option<Duration>,
+    /// What the last such round saw. The same twice is no queue but a longer path.
+    rtt_crowded: Option<Duration>,
+    compete: Option<Compete>,
+    probed_at: Instant,
     /// The last round saw no queue: the path can take more than it gets.
     unqueued: bool,
     rate: MaxFilter,
@@ -197,6 +207,10 @@ impl PathController {
             round_ends_at: 0,
             round_rtt_min: None,
             rtt_latest: Duration::ZERO,
+            rtt_floor: None,
+            rtt_crowded: None,
+            compete: None,
+            probed_at: now,
             unqueued: false,
             rate: MaxFilter::new(RATE_WINDOW_ROUNDS),
             rtt_min: MinRtt::new(now),
@@ -239,7 +253,15 @@ impl PathController {
                 } else {
                     CRUISE_WINDOW
                 };
-                ((product * gain) as u64 + 2 * self.mtu).max(self.window_min())
+                let modelled = (product * gain) as u64 + 2 * self.mtu;
+                let window = match &self.compete {
+                    Some(compete) => {
+                        let shared = (compete.window_packets() * self.mtu as f64) as u64;
+                        shared.max(product as u64 + 2 * self.mtu)
+                    }
+                    None => modelled,
+                };
+                window.max(self.window_min())
             }
             Phase::RttProbe { .. } => ((product * RTT_PROBE_WINDOW) as u64).max(self.window_min()),
         }
@@ -265,7 +287,9 @@ impl PathController {
                 } else {
                     CRUISE_PACING
                 };
-                rate * gain / (1.0 - self.loss_share.min(LOSS_COMPENSATED_MAX))
+                // Against others the window decides, and pacing only spreads it.
+                let spread = self.compete.map_or(0.0, |_| floor * PRESSING_PACING);
+                spread.max(rate * gain) / (1.0 - self.loss_share.min(LOSS_COMPENSATED_MAX))
             }
         };
         Some((paced.max(floor) as u64).max(1))
@@ -315,6 +339,50 @@ impl PathController {
         }
         if let (Some(seen), Some(min)) = (self.round_rtt_min.take(), self.rtt_min.get()) {
             self.unqueued = !app_limited && seen <= min + min / 16 + UNQUEUED_SLACK;
+            if self.unqueued {
+                self.compete = None;
+            }
+        }
+    }
+
+    /// Round trips above the floor that the own packets and jitter explain.
+    fn slack(&self) -> Duration {
+        let packet_time = self.mtu as f64 / self.rate.get().max(self.mtu as f64);
+        UNQUEUED_SLACK * 2 + Duration::from_secs_f64(3.0 * packet_time)
+    }
+
+    fn probe_interval(&self) -> Duration {
+        match self.compete {
+            Some(_) => RTT_PROBE_INTERVAL / 2,
+            None => RTT_PROBE_INTERVAL,
+        }
+    }
+
+    /// A whole round was sent into a queue that this end had drained: the end of it saw the bare path, or strangers.
+    fn end_rtt_probe(&mut self, now: Instant) {
+        let seen = self.rtt_latest;
+        self.phase = Phase::Cruise;
+        self.probed_at = now;
+        let floor = *self.rtt_floor.get_or_insert(seen);
+        let is_longer_path = self
+            .rtt_crowded
+            .is_some_and(|before| before.abs_diff(seen) < before / 32);
+        if seen <= floor + floor / 8 + self.slack() || is_longer_path {
+            self.rtt_floor = Some(if is_longer_path {
+                seen
+            } else {
+                floor.min(seen)
+            });
+            self.rtt_crowded = None;
+            self.compete = None;
+            self.rtt_min.replace(now, seen);
+            return;
+        }
+        self.rtt_crowded = Some(seen);
+        self.rtt_min.replace(now, floor);
+        if self.compete.is_none() {
+            let window = self.rate.get() * seen.as_secs_f64() / self.mtu as f64;
+            self.compete = Some(Compete::new(now, window, self.round));
         }
     }
 
@@ -343,6 +411,8 @@ impl PathController {
         let epoch = self.member.gate.rebase_epoch();
         if epoch != self.rebase_epoch {
             self.rebase_epoch = epoch;
+            self.rtt_floor = None;
+            self.rtt_crowded = None;
             self.start_rtt_probe();
         }
         self.round_rtt_min = Some(self.round_rtt_min.map_or(rtt, |min| min.min(rtt)));
@@ -379,6 +449,7 @@ impl PathController {
                 // Acknowledgements held back by the pacer look like a backlog too, but leave little in flight.
                 busy: !app_limited && self.in_flight * 3 >= self.model_window(),
                 lost_share: self.loss_share,
+                competing: self.compete.is_some(),
             },
         );
     }
@@ -420,6 +491,14 @@ impl Controller for PathController {
         self.loss_share -= self.loss_share * (bytes as f64 / (256 * self.mtu) as f64).min(0.5);
         if self.phase == Phase::Startup {
             self.startup_window += bytes;
+        }
+        let rtt_s = self.rtt_smoothed.as_secs_f64();
+        if let Some(compete) = self
+            .compete
+            .as_mut()
+            .filter(|_| self.phase == Phase::Cruise)
+        {
+            compete.on_ack(now, rtt_s);
         }
         let Some(record) = self.take_record(sent, pn) else {
             return;
@@ -470,11 +549,11 @@ impl Controller for PathController {
             Phase::RttProbe {
                 until_delivered: Some(until),
             } if self.delivered >= until => {
-                // A whole round was sent into an empty queue: the end of it saw the bare round trip.
-                self.rtt_min.replace(now, self.rtt_latest);
-                self.phase = Phase::Cruise;
+                self.end_rtt_probe(now);
             }
-            Phase::Cruise if now > self.rtt_min.confirmed() + RTT_PROBE_INTERVAL => {
+            Phase::Cruise
+                if now > self.rtt_min.confirmed().max(self.probed_at) + self.probe_interval() =>
+            {
                 self.start_rtt_probe();
             }
             _ => {}
@@ -496,13 +575,24 @@ impl Controller for PathController {
 
     fn on_congestion_event(
         &mut self,
-        _now: Instant,
+        now: Instant,
         _sent: Instant,
         _is_persistent_congestion: bool,
         _is_ecn: bool,
         _lost_bytes: u64,
         _largest_lost_pn: u64,
     ) {
+        if let Some(compete) = &mut self.compete {
+            compete.on_loss(now, self.round);
+            return;
+        }
+        // A loss in a queue longer than the own one: find out whether somebody else is there.
+        let crowded = self
+            .rtt_floor
+            .is_some_and(|floor| self.rtt_latest > floor + floor / 2 + self.slack());
+        if crowded && now > self.probed_at + RTT_PROBE_PAUSE {
+            self.start_rtt_probe();
+        }
     }
 
     fn on_mtu_update(&mut self, new_mtu: u16) {

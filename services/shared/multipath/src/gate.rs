@@ -32,6 +32,8 @@ pub struct PathModel {
     /// The path was blocked by its window or pacing when it last had an acknowledgement: there was more to send.
     pub busy: bool,
     pub lost_share: f64,
+    /// The window follows Cubic because somebody else fills the bottleneck's queue.
+    pub competing: bool,
 }
 
 #[derive(Debug)]
@@ -108,6 +110,7 @@ impl Gate {
             window_bytes: 0,
             busy: false,
             lost_share: 0.0,
+            competing: false,
         };
         if let Some(free) = state.slots.iter().position(|slot| slot.owners == 0) {
             state.slots[free] = Slot {

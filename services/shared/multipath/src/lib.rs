@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use noq_proto::{TransportConfig, VarInt};
 
+mod compete;
 mod controller;
 mod filter;
 mod gate;

@@ -1,0 +1,90 @@
+//! Sharing a queue with strangers: the window of Cubic, for as long as somebody else keeps the bottleneck's queue full.
+//!
+//! A model of the path that ignores loss drives loss-based senders away. So when a round with the queue drained by this
+//! end still sees one, the window follows Cubic's curve and its cuts (RFC 9438), and the two share alike.
+//! Under random loss the caller keeps the window at one bandwidth-delay product at the least.
+
+use std::time::Instant;
+
+/// RFC 9438: window growth in packets per cubed second, and what is left of the window after a loss.
+const GROWTH: f64 = 0.4;
+const LEFT_AFTER_LOSS: f64 = 0.7;
+/// Additive increase that matches Reno with that cut.
+const RENO_INCREASE: f64 = 3.0 * (1.0 - LEFT_AFTER_LOSS) / (1.0 + LEFT_AFTER_LOSS);
+
+/// Cubic's window, in packets.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Compete {
+    epoch: Instant,
+    plateau: f64,
+    start: f64,
+    window: f64,
+    cut_in_round: u64,
+}
+
+impl Compete {
+    pub(crate) fn new(now: Instant, window_packets: f64, round: u64) -> Self {
+        Self {
+            epoch: now,
+            plateau: window_packets,
+            start: window_packets,
+            window: window_packets,
+            cut_in_round: round,
+        }
+    }
+
+    pub(crate) fn window_packets(&self) -> f64 {
+        self.window
+    }
+
+    /// Let the window grow to what the curve says now.
+    pub(crate) fn on_ack(&mut self, now: Instant, rtt_s: f64) {
+        let elapsed = now.saturating_duration_since(self.epoch).as_secs_f64();
+        let to_plateau = ((self.plateau - self.start).max(0.0) / GROWTH).cbrt();
+        let cubic = self.plateau + GROWTH * (elapsed + rtt_s - to_plateau).powi(3);
+        let reno = self.start + RENO_INCREASE * elapsed / rtt_s.max(1e-3);
+        // At most half as much again in one step, however long the silence was.
+        self.window = cubic.max(reno).clamp(self.window, self.window * 1.5);
+    }
+
+    /// One cut per round, however many packets were lost in it.
+    pub(crate) fn on_loss(&mut self, now: Instant, round: u64) {
+        if round <= self.cut_in_round {
+            return;
+        }
+        self.cut_in_round = round;
+        // Fast convergence: a sender that has not reached its old plateau releases more.
+        self.plateau = if self.window < self.plateau {
+            self.window * (1.0 + LEFT_AFTER_LOSS) / 2.0
+        } else {
+            self.window
+        };
+        self.window = (self.window * LEFT_AFTER_LOSS).max(2.0);
+        self.start = self.window;
+        self.epoch = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_loss_leaves_seven_tenths_and_the_curve_returns_to_the_plateau() {
+        let start = Instant::now();
+        let mut window = Compete::new(start, 100.0, 1);
+        window.on_loss(start, 2);
+        assert!((window.window_packets() - 70.0).abs() < 1e-9);
+        window.on_loss(start, 2);
+        assert!((window.window_packets() - 70.0).abs() < 1e-9);
+        let to_plateau = (30.0_f64 / GROWTH).cbrt();
+        let mut now = start;
+        while now < start + Duration::from_secs_f64(to_plateau) {
+            now += Duration::from_millis(50);
+            window.on_ack(now, 0.05);
+        }
+        assert!((window.window_packets() - 100.0).abs() < 2.0);
+    }
+}
