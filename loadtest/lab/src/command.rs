@@ -189,14 +189,14 @@ fn write_csv(file: &PathBuf, reports: &[RunReport]) -> std::io::Result<()> {
     let mut out = std::io::BufWriter::new(std::fs::File::create(file)?);
     writeln!(
         out,
-        "name,seed,controller,completed,bytes,from_connect_s,from_stream_s,efficiency_connect,efficiency_stream,bulk_gap_ms,vitals_gap_ms,vitals_lost,paths_opened,paths_closed,packets,error"
+        "name,seed,controller,completed,bytes,from_connect_s,from_stream_s,efficiency_connect,efficiency_stream,utilisation,payload_share,bulk_gap_ms,vitals_gap_ms,vitals_lost,paths_opened,paths_closed,packets,error"
     )?;
     let optional =
         |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
     for report in reports {
         writeln!(
             out,
-            "{},{},{},{},{},{:.6},{:.6},{:.3},{:.3},{},{},{},{},{},{},{}",
+            "{},{},{},{},{},{:.6},{:.6},{:.3},{:.3},{:.3},{:.3},{},{},{},{},{},{},{}",
             report.name,
             report.seed,
             report.controller,
@@ -206,6 +206,8 @@ fn write_csv(file: &PathBuf, reports: &[RunReport]) -> std::io::Result<()> {
             report.from_stream_s,
             report.efficiency_connect,
             report.efficiency_stream,
+            report.utilisation,
+            report.payload_share,
             optional(report.bulk_gap_ms),
             optional(report.vitals_gap_ms),
             report.vitals_lost,

@@ -243,6 +243,13 @@ pub fn mechanisms(runner: &Runner, options: &Options) -> Outcome {
                 ..all
             },
         ),
+        (
+            "without_reroute",
+            Mechanisms {
+                reroute: false,
+                ..all
+            },
+        ),
     ];
     let mut findings = Findings::default();
     for (name, mechanisms) in variants {

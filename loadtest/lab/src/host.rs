@@ -78,6 +78,7 @@ pub struct Mechanisms {
     pub steer_acknowledgements: bool,
     pub startup_floor: bool,
     pub liveness: bool,
+    pub reroute: bool,
 }
 
 impl Default for Mechanisms {
@@ -86,6 +87,7 @@ impl Default for Mechanisms {
             steer_acknowledgements: true,
             startup_floor: true,
             liveness: true,
+            reroute: true,
         }
     }
 }
@@ -147,6 +149,7 @@ impl Host {
             let mut config = SteeringConfig::new(side);
             config.steer_acknowledgements = mechanisms.steer_acknowledgements;
             config.liveness = mechanisms.liveness;
+            config.reroute = mechanisms.reroute;
             Manager::Ours(Box::new(Steering::new(config, gate.clone())))
         } else {
             Manager::Plain {
@@ -309,6 +312,13 @@ impl Host {
                 interface_of(transmit.destination.ip())
             };
             let Some(interface) = interface else { continue };
+            // A dead path's datagrams leave by a living interface.
+            let interface = match &self.manager {
+                Manager::Ours(steering) if self.client => {
+                    usize::from(steering.route_of(InterfaceId(interface as u16)).0)
+                }
+                _ => interface,
+            };
             let segment = transmit.segment_size.unwrap_or(transmit.size).max(1);
             for payload in self.buffer[..transmit.size].chunks(segment) {
                 out.push(Outgoing {
@@ -389,7 +399,7 @@ impl Host {
                     steering.on_event(at, event);
                 }
                 if matches!(event, PathEvent::Abandoned { .. }) {
-                    self.application.on_path_trouble(conn);
+                    self.application.on_path_trouble(conn, now);
                 }
             }
             _ => {}
@@ -491,7 +501,7 @@ impl Host {
                     }
                 }
                 if suspected {
-                    self.application.on_path_trouble(conn);
+                    self.application.on_path_trouble(conn, now);
                 }
             }
         }
@@ -536,5 +546,8 @@ fn transport(scenario: &Scenario, gate: &Arc<Gate>, mechanisms: Mechanisms) -> T
         .send_window(SEND_WINDOW_BYTES)
         .default_path_max_idle_timeout(None)
         .max_concurrent_uni_streams(VarInt::from_u32(100));
+    if scenario.controller == Controller::Ours {
+        multipath::tune(&mut config);
+    }
     config
 }

@@ -8,6 +8,7 @@ pub mod figure6;
 pub mod figures;
 mod host;
 mod identity;
+mod journal;
 pub mod lte;
 pub mod pals;
 pub mod report;

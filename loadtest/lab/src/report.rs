@@ -63,6 +63,7 @@ pub struct LinkReport {
     pub name: String,
     pub offered_bytes: u64,
     pub delivered_bytes: u64,
+    pub served_bytes: u64,
     pub lost_random: u64,
     pub lost_queue: u64,
     pub lost_down: u64,
@@ -103,6 +104,9 @@ pub struct RunReport {
     pub efficiency_stream: f64,
     /// The same, with the best single interface's capacity as the denominator.
     pub efficiency_best_single: f64,
+    /// Share of the capacity that carried anything, and share of the bytes past random loss that was new payload, in percent.
+    pub utilisation: f64,
+    pub payload_share: f64,
     /// Longest silence in bulk delivery, and longest vitals delay, around the first change of a link's state.
     pub bulk_gap_ms: Option<f64>,
     pub vitals_gap_ms: Option<f64>,

@@ -3,18 +3,15 @@
 //! Bulk: the client opens `streams` bidirectional streams. For an upload it writes its share on each; for a download it writes one byte,
 //! and the server answers with the share. The reader checks every byte, in order.
 //!
-//! Vitals: messages of a fixed size, numbered, on one urgent stream at a time. The server answers each message with its number; what is
-//! not answered stays in the journal. When a path is said to be in trouble the client takes a fresh stream and writes the journal
-//! again, and the server keeps the first copy of each number: so a message waits for detection and one trip, not for the library's drain
-//! of the dead path.
+//! Vitals: see [`crate::journal`].
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::Bytes;
 use noq_proto::{Connection, Dir, ReadError, ReadableError, StreamId, WriteError};
 
+use crate::journal::{VitalsClient, VitalsServer};
 use crate::report::Timeline;
 use crate::scenario::{Direction, Scenario, Vitals};
 
@@ -22,12 +19,6 @@ use crate::scenario::{Direction, Scenario, Vitals};
 const PATTERN_BYTES: usize = 65_521;
 /// Most bytes taken from a stream in one read.
 const READ_BYTES_MAX: usize = 1 << 20;
-/// Priority of the vitals stream; bulk has 0.
-const URGENT: i32 = 10;
-/// Each vitals message starts with its number.
-const NUMBER_BYTES: usize = 8;
-/// Vitals streams opened in one run; later path troubles go on using the last stream.
-const VITALS_STREAMS_MAX: usize = 90;
 
 fn pattern() -> &'static Bytes {
     static PATTERN: OnceLock<Bytes> = OnceLock::new();
@@ -160,7 +151,7 @@ pub struct Application {
     shares: Vec<u64>,
     sending: Vec<Sending>,
     receiving: Vec<Receiving>,
-    requests: BTreeMap<StreamId, u64>,
+    requests: usize,
     opened_at: Option<Duration>,
     vitals: Option<Vitals>,
     vitals_client: VitalsClient,
@@ -180,7 +171,7 @@ impl Application {
             shares,
             sending: Vec::new(),
             receiving: Vec::new(),
-            requests: BTreeMap::new(),
+            requests: 0,
             opened_at: None,
             vitals: scenario.vitals,
             vitals_client: VitalsClient::default(),
@@ -207,12 +198,12 @@ impl Application {
 
     /// Delay of each message that arrived, with the time of its arrival (server).
     pub fn vitals_delays(&self) -> &[(Duration, Duration)] {
-        &self.vitals_server.delays
+        self.vitals_server.delays()
     }
 
     /// Messages sent so far (client).
     pub fn vitals_sent(&self) -> u64 {
-        self.vitals_client.next_number
+        self.vitals_client.sent()
     }
 
     pub fn on_connected(&mut self, conn: &mut Connection, now: Duration) {
@@ -249,15 +240,15 @@ impl Application {
     }
 
     /// A path is silent or gone: vitals move to a fresh stream.
-    pub fn on_path_trouble(&mut self, conn: &mut Connection) {
+    pub fn on_path_trouble(&mut self, conn: &mut Connection, now: Duration) {
         if self.client && self.vitals.is_some() {
-            self.vitals_client.replay(conn);
+            self.vitals_client.replay(conn, now, true);
         }
     }
 
     pub fn next_deadline(&self) -> Option<Duration> {
         if self.client && self.vitals.is_some() {
-            self.vitals_client.next_at
+            self.vitals_client.next_deadline()
         } else {
             None
         }
@@ -267,8 +258,8 @@ impl Application {
     pub fn turn(&mut self, conn: &mut Connection, now: Duration) -> Result<(), TrafficError> {
         if !self.client {
             while let Some(id) = conn.streams().accept(Dir::Bi) {
-                let index = self.requests.len();
-                self.requests.insert(id, index as u64);
+                let index = self.requests;
+                self.requests += 1;
                 match (self.direction, self.shares.get(index)) {
                     (Direction::Upload, Some(&total)) => self.receiving.push(Receiving {
                         id,
@@ -286,7 +277,7 @@ impl Application {
                 }
             }
             while let Some(id) = conn.streams().accept(Dir::Uni) {
-                self.vitals_server.streams.push((id, Vec::new()));
+                self.vitals_server.accept(id);
             }
             if let Some(vitals) = self.vitals {
                 self.vitals_server.read(conn, now, vitals);
@@ -301,151 +292,5 @@ impl Application {
             stream.pump(conn);
         }
         Ok(())
-    }
-}
-
-#[derive(Debug, Default)]
-struct VitalsClient {
-    stream: Option<StreamId>,
-    streams_opened: usize,
-    next_at: Option<Duration>,
-    next_number: u64,
-    /// Number and time of what the server has not answered.
-    journal: VecDeque<(u64, Vec<u8>)>,
-    /// Bytes that the stream did not take yet.
-    unwritten: Vec<u8>,
-    answers: Vec<(StreamId, Vec<u8>)>,
-}
-
-impl VitalsClient {
-    fn start(&mut self, conn: &mut Connection, now: Duration, vitals: Vitals) {
-        self.fresh_stream(conn);
-        self.next_at = Some(now + Duration::from_millis(vitals.interval_ms));
-    }
-
-    fn fresh_stream(&mut self, conn: &mut Connection) -> bool {
-        if self.streams_opened >= VITALS_STREAMS_MAX {
-            return false;
-        }
-        let Some(id) = conn.streams().open(Dir::Uni) else {
-            return false;
-        };
-        let _ = conn
-            .send_stream(id)
-            .set_priority(URGENT + self.streams_opened as i32);
-        self.streams_opened += 1;
-        self.stream = Some(id);
-        true
-    }
-
-    fn replay(&mut self, conn: &mut Connection) {
-        if self.journal.is_empty() || !self.fresh_stream(conn) {
-            return;
-        }
-        self.unwritten = self
-            .journal
-            .iter()
-            .flat_map(|(_, message)| message.iter().copied())
-            .collect();
-        self.flush(conn);
-    }
-
-    fn flush(&mut self, conn: &mut Connection) {
-        let Some(id) = self.stream else { return };
-        while !self.unwritten.is_empty() {
-            match conn.send_stream(id).write(&self.unwritten) {
-                Ok(0) | Err(_) => return,
-                Ok(written) => drop(self.unwritten.drain(..written)),
-            }
-        }
-    }
-
-    fn turn(&mut self, conn: &mut Connection, now: Duration, vitals: Vitals) {
-        while let Some(id) = conn.streams().accept(Dir::Uni) {
-            self.answers.push((id, Vec::new()));
-        }
-        for (id, rest) in &mut self.answers {
-            read_all(conn, *id, rest);
-            let whole = rest.len() / NUMBER_BYTES * NUMBER_BYTES;
-            let numbers: BTreeSet<u64> = rest[..whole]
-                .chunks_exact(NUMBER_BYTES)
-                .map(number_of)
-                .collect();
-            rest.drain(..whole);
-            if !numbers.is_empty() {
-                self.journal.retain(|(number, _)| !numbers.contains(number));
-            }
-        }
-        while let Some(at) = self.next_at.filter(|&at| at <= now) {
-            let mut message = Vec::with_capacity(vitals.bytes as usize);
-            message.extend_from_slice(&self.next_number.to_be_bytes());
-            message.extend_from_slice(&(at.as_nanos() as u64).to_be_bytes());
-            message.resize((vitals.bytes as usize).max(2 * NUMBER_BYTES), 0x56);
-            self.unwritten.extend_from_slice(&message);
-            self.journal.push_back((self.next_number, message));
-            self.next_number += 1;
-            self.next_at = Some(at + Duration::from_millis(vitals.interval_ms.max(1)));
-        }
-        self.flush(conn);
-    }
-}
-
-#[derive(Debug, Default)]
-struct VitalsServer {
-    streams: Vec<(StreamId, Vec<u8>)>,
-    answer: Option<StreamId>,
-    answers: Vec<u8>,
-    seen: BTreeSet<u64>,
-    delays: Vec<(Duration, Duration)>,
-}
-
-impl VitalsServer {
-    fn read(&mut self, conn: &mut Connection, now: Duration, vitals: Vitals) {
-        let size = (vitals.bytes as usize).max(2 * NUMBER_BYTES);
-        for (id, rest) in &mut self.streams {
-            read_all(conn, *id, rest);
-            let whole = rest.len() / size * size;
-            for message in rest[..whole].chunks_exact(size) {
-                let number = number_of(&message[..NUMBER_BYTES]);
-                let sent =
-                    Duration::from_nanos(number_of(&message[NUMBER_BYTES..2 * NUMBER_BYTES]));
-                if self.seen.insert(number) {
-                    self.delays.push((now, now.saturating_sub(sent)));
-                }
-                self.answers.extend_from_slice(&number.to_be_bytes());
-            }
-            rest.drain(..whole);
-        }
-        if self.answers.is_empty() {
-            return;
-        }
-        if self.answer.is_none() {
-            self.answer = conn.streams().open(Dir::Uni);
-            if let Some(id) = self.answer {
-                let _ = conn.send_stream(id).set_priority(URGENT);
-            }
-        }
-        if let Some(id) = self.answer
-            && let Ok(written) = conn.send_stream(id).write(&self.answers)
-        {
-            self.answers.drain(..written);
-        }
-    }
-}
-
-fn number_of(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .take(NUMBER_BYTES)
-        .fold(0, |number, &byte| number << 8 | u64::from(byte))
-}
-
-fn read_all(conn: &mut Connection, id: StreamId, into: &mut Vec<u8>) {
-    let mut stream = conn.recv_stream(id);
-    if let Ok(mut chunks) = stream.read(true) {
-        while let Ok(Some(chunk)) = chunks.next(READ_BYTES_MAX) {
-            into.extend_from_slice(&chunk.bytes);
-        }
-        let _ = chunks.finalize();
     }
 }

@@ -94,7 +94,19 @@ pub fn run(
     scenario.check()?;
     let mut world = World::new(scenario, identity, mechanisms)?;
     let outcome = world.run(scenario);
-    Ok(world.report(scenario, outcome))
+    let report = world.report(scenario, outcome);
+    if std::env::var_os("BRAID_LAB_TRACE").is_some() {
+        trace_bins(&report);
+    }
+    Ok(report)
+}
+
+/// For developers: kbit/s of each link by tenth of a second.
+fn trace_bins(report: &RunReport) {
+    for link in &report.links {
+        let kbit = link.bins.iter().map(|bytes| bytes * 8 / 100);
+        eprintln!("{} kbit/s {:?}", link.name, kbit.collect::<Vec<u64>>());
+    }
 }
 
 /// Independent seeds from one (SplitMix64).
@@ -358,6 +370,10 @@ impl World {
             .map(|change| change.0)
             .reduce(f64::min);
         let first_cut = first_cut.map(Duration::from_secs_f64);
+        let counters = self.wires.iter().map(|wires| wires[side].link.counters());
+        let (served, passed) = counters.fold((0, 0), |(served, passed), link| {
+            (served + link.served_bytes, passed + link.delivered_bytes)
+        });
         let competitors = scenario
             .competitors
             .iter()
@@ -402,6 +418,8 @@ impl World {
             efficiency_connect: share(sum),
             efficiency_stream: share(sum_stream),
             efficiency_best_single: share(best),
+            utilisation: 100.0 * served as f64 / sum.max(1.0),
+            payload_share: 100.0 * delivered as f64 / (passed as f64).max(1.0),
             bulk_gap_ms: first_cut
                 .map(|cut| timeline.gap_within(cut, cut + GAP_WINDOW).as_secs_f64() * 1e3),
             vitals_gap_ms,
@@ -435,6 +453,7 @@ impl Wire {
             name: name.to_owned(),
             offered_bytes: counters.offered_bytes,
             delivered_bytes: counters.delivered_bytes,
+            served_bytes: counters.served_bytes,
             lost_random: counters.lost_random,
             lost_queue: counters.lost_queue,
             lost_down: counters.lost_down,

@@ -321,6 +321,8 @@ pub struct LinkCounters {
     pub offered_bytes: u64,
     pub delivered_packets: u64,
     pub delivered_bytes: u64,
+    /// What passed the bottleneck, random losses included.
+    pub served_bytes: u64,
     pub lost_random: u64,
     pub lost_queue: u64,
     pub lost_down: u64,
@@ -433,9 +435,13 @@ impl Link {
             Verdict::DeliverAt(_) => {
                 self.counters.delivered_packets += 1;
                 self.counters.delivered_bytes += bytes;
+                self.counters.served_bytes += bytes;
             }
             Verdict::Dropped(DropReason::QueueFull) => self.counters.lost_queue += 1,
-            Verdict::Dropped(DropReason::Loss) => self.counters.lost_random += 1,
+            Verdict::Dropped(DropReason::Loss) => {
+                self.counters.lost_random += 1;
+                self.counters.served_bytes += bytes;
+            }
             Verdict::Dropped(_) => self.counters.lost_down += 1,
         }
         verdict
