@@ -44,7 +44,8 @@ const UNQUEUED_SLACK: Duration = Duration::from_millis(1);
 /// Window while the round trip is being confirmed.
 const RTT_PROBE_WINDOW: f64 = 0.95;
 const RTT_PROBE_INTERVAL: Duration = Duration::from_secs(10);
-/// Shortest time between two such rounds when losses call for one.
+/// A round with no smaller round trip than this many floors calls for one, but no sooner than after the pause.
+const CROWDED: f64 = 1.45;
 const RTT_PROBE_PAUSE: Duration = Duration::from_secs(2);
 /// Rounds a rate sample stays in the filter.
 const RATE_WINDOW_ROUNDS: u64 = 4;
@@ -166,6 +167,8 @@ pub struct PathController {
     rtt_latest: Duration,
     /// Round trip of the bare path. A drained round that sees clearly more has met somebody else's queue.
     rtt_floor: Option<Duration>,
+    /// False from a change of the acknowledgements' route to the next drained round.
+    rtt_floor_known: bool,
     /// What the last such round saw. The same twice is no queue but a longer path.
     rtt_crowded: Option<Duration>,
     compete: Option<Compete>,
@@ -208,6 +211,7 @@ impl PathController {
             round_rtt_min: None,
             rtt_latest: Duration::ZERO,
             rtt_floor: None,
+            rtt_floor_known: true,
             rtt_crowded: None,
             compete: None,
             probed_at: now,
@@ -342,6 +346,13 @@ impl PathController {
             if self.unqueued {
                 self.compete = None;
             }
+            // A queue longer than the own one can make it.
+            let crowded = self
+                .rtt_floor
+                .is_some_and(|floor| seen > floor.mul_f64(CROWDED) + self.slack());
+            if crowded && self.compete.is_none() && now > self.probed_at + RTT_PROBE_PAUSE {
+                self.start_rtt_probe();
+            }
         }
     }
 
@@ -363,6 +374,7 @@ impl PathController {
         let seen = self.rtt_latest;
         self.phase = Phase::Cruise;
         self.probed_at = now;
+        self.rtt_floor_known = true;
         let floor = *self.rtt_floor.get_or_insert(seen);
         let is_longer_path = self
             .rtt_crowded
@@ -412,11 +424,15 @@ impl PathController {
         if epoch != self.rebase_epoch {
             self.rebase_epoch = epoch;
             self.rtt_floor = None;
+            self.rtt_floor_known = false;
             self.rtt_crowded = None;
             self.start_rtt_probe();
         }
         self.round_rtt_min = Some(self.round_rtt_min.map_or(rtt, |min| min.min(rtt)));
         self.rtt_latest = rtt;
+        if self.rtt_floor_known {
+            self.rtt_floor = Some(self.rtt_floor.map_or(rtt, |floor| floor.min(rtt)));
+        }
         self.rtt_min.update(now, rtt);
         if self.phase == Phase::Startup
             && let Some(min) = self.rtt_min.get()
@@ -584,14 +600,6 @@ impl Controller for PathController {
     ) {
         if let Some(compete) = &mut self.compete {
             compete.on_loss(now, self.round);
-            return;
-        }
-        // A loss in a queue longer than the own one: find out whether somebody else is there.
-        let crowded = self
-            .rtt_floor
-            .is_some_and(|floor| self.rtt_latest > floor + floor / 2 + self.slack());
-        if crowded && now > self.probed_at + RTT_PROBE_PAUSE {
-            self.start_rtt_probe();
         }
     }
 
