@@ -243,15 +243,29 @@ impl Tunnel {
                     continue;
                 };
                 asked = true;
-                match session.connect(authority, urgency).await {
-                    Ok(stream) => return Ok(stream),
-                    Err(ConnectError::Refused(status)) => return Err(OpenError::Refused(status)),
-                    Err(error) => {
+                let number = session.number;
+                let mut next = sessions.clone();
+                let replaced = next.wait_for(|session| {
+                    session
+                        .as_ref()
+                        .is_none_or(|session| session.number != number)
+                });
+                let connected = tokio::select! {
+                    connected = session.connect(authority, urgency) => Some(connected),
+                    // A mute session may never answer; its successor is there now.
+                    _ = replaced => None,
+                    () = self.shared.end.cancelled() => return Err(OpenError::Closed),
+                };
+                match connected {
+                    Some(Ok(stream)) => return Ok(stream),
+                    Some(Err(ConnectError::Refused(status))) => {
+                        return Err(OpenError::Refused(status));
+                    }
+                    Some(Err(error)) => {
                         tracing::debug!(%error, %authority, "the session ended while a tunnel was opening");
                         session.retire();
                         asked = false;
                         // The keeper publishes the next one.
-                        let number = session.number;
                         let next = sessions.wait_for(|session| {
                             session
                                 .as_ref()
@@ -262,6 +276,7 @@ impl Tunnel {
                             () = self.shared.end.cancelled() => return Err(OpenError::Closed),
                         }
                     }
+                    None => asked = false,
                 }
             }
         };

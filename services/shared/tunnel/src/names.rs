@@ -28,7 +28,7 @@ pub(crate) async fn tell(mut stream: TunnelStream, paths: Arc<Paths>) -> io::Res
             }
         }
         stream.flush().await?;
-        told = names.iter().map(|(id, _)| *id).collect();
+        told = names.keys().copied().collect();
         if named.changed().await.is_err() {
             return Ok(());
         }

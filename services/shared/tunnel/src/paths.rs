@@ -213,7 +213,7 @@ impl Paths {
             .iter()
             .map(|(id, record)| {
                 let stats = match &record.last {
-                    Some(stats) => (**stats).clone(),
+                    Some(stats) => **stats,
                     None => record
                         .handle
                         .upgrade()
