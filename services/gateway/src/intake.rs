@@ -118,7 +118,7 @@ impl<D: Disk> Intake<D> {
             }
             Err(error) => {
                 metrics::counter!("braid_gateway_requests_failed_total").increment(1);
-                tracing::warn!(%error, "samples could not be taken");
+                tracing::debug!(%error, "samples could not be taken");
             }
         }
         recorded
@@ -200,11 +200,18 @@ impl<D: Disk> Intake<D> {
         Ok(())
     }
 
-    /// While alerts of an earlier request are held, no rule moves on: what is held is bounded by the requests that were under
-    /// way when the disk failed.
+    /// A device whose alerts the disk refused is refused, too, until they are kept; so what is held is bounded by one request per
+    /// device. Others go on.
     async fn raise(&self, samples: &[Sample]) -> Result<(), RecordError> {
         let held = std::mem::take(&mut *self.held_alerts.lock());
-        self.keep(held).await?;
+        if let Err(error) = self.keep(held).await {
+            let held = self.held_alerts.lock();
+            let concerned =
+                |sample: &Sample| held.iter().any(|alert| alert.device == sample.device);
+            if samples.iter().any(concerned) {
+                return Err(error);
+            }
+        }
         let raised = {
             let mut rules = self.rules.lock();
             samples

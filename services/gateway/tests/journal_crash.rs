@@ -7,56 +7,17 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-};
+#[path = "support/test_disk.rs"]
+mod test_disk;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use contracts::vitals::{EdgeAlert, Gap, Sample, sample::Reading};
-use gateway::journal::{Disk, DiskFile, Entry, Limits, Log, Overflow, StageError, Staged};
+use gateway::journal::{Entry, Limits, Log, Overflow, StageError, Staged};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use testkit::disk::{Crash, FakeDisk, FakeFile};
-
-#[derive(Clone)]
-struct TestDisk(FakeDisk);
-
-struct TestFile(FakeFile);
-
-impl Disk for TestDisk {
-    type File = TestFile;
-
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.0.list()
-    }
-    fn read_at(&self, name: &str, offset: u64, length: usize) -> io::Result<Vec<u8>> {
-        self.0.read_at(name, offset, length)
-    }
-    fn create(&self, name: &str) -> io::Result<TestFile> {
-        self.0.create(name).map(TestFile)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.0.remove(name)
-    }
-    fn sync_file(&self, name: &str) -> io::Result<()> {
-        self.0.sync_file(name)
-    }
-    fn sync_directory(&self) -> io::Result<()> {
-        self.0.sync_directory()
-    }
-}
-
-impl DiskFile for TestFile {
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.0.append(bytes)
-    }
-    fn sync(&mut self) -> io::Result<()> {
-        self.0.sync()
-    }
-}
+use test_disk::TestDisk;
+use testkit::disk::{Crash, FakeDisk};
 
 const STREAMS: [(&str, &str); 3] = [("d1", "heart-rate"), ("d1", "spo2"), ("d2", "heart-rate")];
 

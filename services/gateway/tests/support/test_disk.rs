@@ -1,0 +1,46 @@
+//! The test kit's disk as the journal wants it.
+
+use std::io;
+
+use gateway::journal::{Disk, DiskFile};
+use testkit::disk::{FakeDisk, FakeFile};
+
+#[derive(Clone)]
+pub struct TestDisk(pub FakeDisk);
+
+pub struct TestFile(FakeFile);
+
+impl Disk for TestDisk {
+    type File = TestFile;
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.0.list()
+    }
+    fn read_at(&self, name: &str, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        self.0.read_at(name, offset, length)
+    }
+    fn create(&self, name: &str) -> io::Result<TestFile> {
+        self.0.create(name).map(TestFile)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.remove(name)
+    }
+    fn sync_file(&self, name: &str) -> io::Result<()> {
+        self.0.sync_file(name)
+    }
+    fn sync_directory(&self) -> io::Result<()> {
+        self.0.sync_directory()
+    }
+}
+
+impl DiskFile for TestFile {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.append(bytes)
+    }
+    fn sync(&mut self) -> io::Result<()> {
+        self.0.sync()
+    }
+}
