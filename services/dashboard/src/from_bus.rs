@@ -6,7 +6,7 @@ use std::time::Duration;
 use bus::{Bus, Consumer, Delivery, Event, Topic};
 use contracts::{alerts::Alert, paths::PathsRecord, vitals::VitalsRecord};
 use prost::Message;
-use service_kit::{Backoff, CheckHandle, Context, Shutdown};
+use service_kit::{Backoff, CheckHandle, Context, Shutdown, telemetry::continue_trace};
 
 use crate::live::Live;
 
@@ -80,17 +80,31 @@ async fn drain(mut consumer: Box<dyn Consumer>, topic: Topic, live: &Live) -> St
     }
 }
 
+/// The last hop of a traced sample: the first one of the record stands for all.
+fn show(record: &VitalsRecord) {
+    if let Some(traced) = record
+        .samples
+        .iter()
+        .find(|sample| !sample.traceparent.is_empty())
+    {
+        let span = tracing::info_span!("show", samples = record.samples.len());
+        continue_trace(&span, &traced.traceparent);
+    }
+}
+
 fn take(delivery: &Delivery, live: &Live) {
     let value = delivery.value.clone();
-    let taken =
-        match delivery.topic {
-            Topic::Vitals => VitalsRecord::decode(value)
-                .map(|record| live.on_samples(&delivery.key, record.samples)),
-            Topic::Alerts => Alert::decode(value).map(|alert| live.on_alert(alert)),
-            Topic::Paths => PathsRecord::decode(value)
-                .map(|record| live.on_paths(&delivery.key, record.reports)),
-            Topic::DeadLetters => Ok(()),
-        };
+    let taken = match delivery.topic {
+        Topic::Vitals => VitalsRecord::decode(value).map(|record| {
+            show(&record);
+            live.on_samples(&delivery.key, record.samples);
+        }),
+        Topic::Alerts => Alert::decode(value).map(|alert| live.on_alert(alert)),
+        Topic::Paths => {
+            PathsRecord::decode(value).map(|record| live.on_paths(&delivery.key, record.reports))
+        }
+        Topic::DeadLetters => Ok(()),
+    };
     if let Err(error) = taken {
         // Whoever stores the topic puts the record among the dead letters; here it is only not shown.
         metrics::counter!("braid_dashboard_records_unreadable_total", "topic" => delivery.topic.name()).increment(1);

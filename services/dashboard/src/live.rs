@@ -92,8 +92,10 @@ impl Live {
         alerts.iter().for_each(|alert| ward.on_alert(alert));
     }
 
-    /// Samples of one record; they share the record's key, the patient.
-    pub fn on_samples(&self, patient: &str, samples: Vec<Sample>) {
+    /// Samples of one record, whose key is the patient. The key decides who may see them, so what names another patient is
+    /// left out.
+    pub fn on_samples(&self, patient: &str, mut samples: Vec<Sample>) {
+        samples.retain(|sample| sample.patient == patient);
         if samples.is_empty() {
             return;
         }
@@ -116,7 +118,12 @@ impl Live {
         self.send(tenant, What::Alert(Arc::new(alert)));
     }
 
-    pub fn on_paths(&self, gateway: &str, reports: Vec<PathReport>) {
+    /// Reports of one record, whose key is the gateway; the key decides as above.
+    pub fn on_paths(&self, gateway: &str, mut reports: Vec<PathReport>) {
+        reports.retain(|report| report.gateway == gateway);
+        if reports.is_empty() {
+            return;
+        }
         let tenant = self.gateways.lock().get(gateway).cloned();
         self.send(tenant, What::Paths(Arc::new(reports)));
     }
@@ -169,6 +176,13 @@ mod tests {
         }
     }
 
+    fn report() -> PathReport {
+        PathReport {
+            gateway: "g".to_owned(),
+            ..PathReport::default()
+        }
+    }
+
     fn register(live: &Live) {
         let patient = PatientEntry {
             id: "p".to_owned(),
@@ -188,14 +202,32 @@ mod tests {
         let live = Live::new(RuleSet::default_set());
         let mut updates = live.updates();
         live.on_samples("p", vec![sample()]);
-        live.on_paths("g", vec![PathReport::default()]);
+        live.on_paths("g", vec![report()]);
         assert!(updates.try_recv().is_err());
         live.register_outdated.notified().await;
         register(&live);
         live.on_samples("p", vec![sample()]);
-        live.on_paths("g", vec![PathReport::default()]);
+        live.on_paths("g", vec![report()]);
         assert!(matches!(updates.try_recv().unwrap().what, What::Samples(_)));
         assert_eq!(&*updates.try_recv().unwrap().tenant, "t");
+    }
+
+    #[test]
+    fn what_names_another_patient_than_its_key_is_shown_to_nobody() {
+        let live = Live::new(RuleSet::default_set());
+        register(&live);
+        let mut updates = live.updates();
+        let stranger = Sample {
+            patient: "z".to_owned(),
+            ..Sample::default()
+        };
+        live.on_samples("p", vec![stranger.clone()]);
+        assert!(updates.try_recv().is_err());
+        live.on_samples("p", vec![stranger, sample()]);
+        let What::Samples(shown) = updates.try_recv().unwrap().what else {
+            panic!("not samples");
+        };
+        assert_eq!(shown.as_slice(), [sample()]);
     }
 
     #[test]

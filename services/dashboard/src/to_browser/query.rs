@@ -133,8 +133,13 @@ impl QueryService for Query {
         let key = request.extensions().get::<Key>().copied();
         let key = key.ok_or_else(|| Status::unauthenticated("not signed in"))?;
         let patient = request.into_inner().patient;
-        self.audited(&person, "watch", &patient, String::new())
-            .await?;
+        self.audited(
+            &person,
+            "watch",
+            &patient,
+            "with the ward and its alerts".to_owned(),
+        )
+        .await?;
         let stream = watch::open(self.app.clone(), person, key, patient)?;
         Ok(Response::new(Box::pin(stream)))
     }

@@ -26,6 +26,10 @@ export class Series {
     return this.#times.length;
   }
 
+  get firstS(): number | null {
+    return this.#times[0] ?? null;
+  }
+
   get last(): { readonly timeS: number; readonly value: number } | null {
     const timeS = this.#times.at(-1);
     const value = this.#values.at(-1);

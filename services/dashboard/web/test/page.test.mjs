@@ -14,7 +14,7 @@ const DEADLINE = 40_000;
 const ARGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-gpu", "--no-first-run"];
 const PATIENT = "patient-1";
 // Values seen after a cut before it counts as survived.
-const VALUES_AFTER_CUT = 12;
+const VALUES_AFTER_CUT = 8;
 
 let browser, page, braid, startedAt, address, password, sensors, data;
 const figures = {};

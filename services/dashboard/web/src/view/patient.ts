@@ -18,6 +18,11 @@ const ROWS: readonly (readonly Metric[])[] = [
   [Metric.ACTIVITY],
 ];
 
+// Somebody who was just connected has no five minutes yet: the shortest window then begins with the first reading, and is never
+// shorter than this.
+const YOUNG_S = 60;
+// When the last sample is older than this, the head says when it was.
+const LATE_S = 5;
 const FACTS = [Metric.CONSCIOUSNESS, Metric.SUPPLEMENTAL_OXYGEN, Metric.BATTERY] as const;
 export const TREND_METRICS: Metric[] = ROWS.flat();
 
@@ -84,7 +89,8 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
     if (!selected) return;
     setText(title, patient?.name || model.selected);
     const seen = patient ? seconds(patient.lastSeenUs) : 0;
-    setText(subtitle, `${model.selected}${patient?.gateway ? ` · gateway ${patient.gateway}` : ""}${seen > 0 ? ` · last sample ${clock(seen)}` : ""}`);
+    const late = seen > 0 && Date.now() / 1000 - seen > LATE_S;
+    setText(subtitle, `${model.selected}${patient?.gateway ? ` · ${patient.gateway}` : ""}${late ? ` · last sample ${clock(seen)}` : ""}`);
     const news2 = scoreOf(patient?.news2);
     setText(score, news2.text);
     setAttribute(score, "data-risk", news2.risk);
@@ -104,7 +110,8 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
     values();
     if (model.selected === "") return;
     const now = Date.now() / 1000;
-    rows.forEach((row) => row.draw(now - windowS, now));
+    const from = Math.max(now - windowS, windowS === WINDOWS_S[0] ? Math.min(now - YOUNG_S, earliest(model)) : 0);
+    rows.forEach((row) => row.draw(from, now));
   };
   model.on("samples", values);
   model.on("ward", values);
@@ -114,6 +121,12 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
     draw();
   });
   return { element, draw };
+}
+
+// earliest is the time of the first reading that is drawn.
+function earliest(model: Model): number {
+  const times = TREND_METRICS.map((metric) => model.series.get(metric)?.firstS ?? Infinity);
+  return Math.min(...times);
 }
 
 interface VitalRow {

@@ -67,10 +67,10 @@ function card(model: Model, id: string, select: (patient: string) => void): Row<
       setAttribute(score, "aria-label", `NEWS2 ${shown.text}, ${shown.explanation}`);
       setText(name, patient.name || patient.id);
       const seen = seconds(patient.lastSeenUs);
-      const silentFor = seen > 0 ? Date.now() / 1000 - seen : Infinity;
-      const silent = silentFor > SILENT_S;
+      const silentFor = Date.now() / 1000 - seen;
+      const silent = seen > 0 && silentFor > SILENT_S;
       setAttribute(element, "data-silent", silent);
-      setText(why, silent ? `silent, last seen ${Number.isFinite(silentFor) ? age(silentFor) : "never"}` : shown.explanation);
+      setText(why, silent ? `silent, last sample ${age(silentFor)}` : seen > 0 ? shown.explanation : "no data yet");
       setAttribute(element, "aria-current", patient.id === model.selected ? "true" : null);
       const priority = priorityOf(patient.worstPriority);
       alerts.hidden = patient.activeAlerts === 0 || patient.worstPriority === Priority.UNSPECIFIED;
