@@ -1,6 +1,9 @@
 //! One member of a group, or a tail.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -27,6 +30,8 @@ pub struct EmbeddedConsumer {
     reader: Arc<Mutex<Connection>>,
     /// Offset to read next, of each partition that is ours. Bounded by the topic's partitions.
     positions: BTreeMap<u32, u64>,
+    /// Partitions without a known start: what is missing before their first record was never promised to this group.
+    from_oldest: BTreeSet<u32>,
     /// The partition that is read first rises with every batch, so that a busy one cannot starve the others.
     turn: u32,
     grown: watch::Receiver<()>,
@@ -48,6 +53,7 @@ impl EmbeddedConsumer {
             topic,
             reader: Arc::new(Mutex::new(reader)),
             positions,
+            from_oldest: BTreeSet::new(),
             turn: 0,
             membership,
         }
@@ -76,8 +82,8 @@ impl EmbeddedConsumer {
         let mut starts = Vec::with_capacity(gained.len());
         for partition in gained {
             let start = match membership.start.next_offset(self.topic, partition).await? {
-                Some(offset) => offset,
-                None => self.committed(membership, partition).await?.unwrap_or(0),
+                None => self.committed(membership, partition).await?,
+                start => start,
             };
             starts.push((partition, start));
         }
@@ -85,7 +91,12 @@ impl EmbeddedConsumer {
         let mut owned = Vec::with_capacity(starts.len());
         for (partition, start) in starts {
             if membership.seat.own(partition) {
-                self.positions.insert(partition, start);
+                self.positions.insert(partition, start.unwrap_or(0));
+                if start.is_none() {
+                    self.from_oldest.insert(partition);
+                } else {
+                    self.from_oldest.remove(&partition);
+                }
                 owned.push(partition);
             }
         }
@@ -138,15 +149,38 @@ impl EmbeddedConsumer {
                 .map_err(|e| ConsumeError::Unavailable(e.to_string()))?
                 .map_err(|e| ConsumeError::Unavailable(e.to_string()))?;
         self.turn = self.turn.wrapping_add(1);
+        self.notice_loss(&wanted, &heads[..exhausted], &deliveries);
         // Of these partitions everything up to the head has been read, also where retention took the last records.
         for ((partition, _), head) in wanted.iter().zip(&heads).take(exhausted) {
             self.positions.insert(*partition, *head);
+            self.from_oldest.remove(partition);
         }
         for delivery in &deliveries {
             let position = self.positions.entry(delivery.partition).or_default();
             *position = (*position).max(delivery.offset + 1);
         }
         Ok((!deliveries.is_empty()).then_some(Event::Batch(deliveries)))
+    }
+
+    /// Offsets have no holes here, so a hole is what retention took before this group had read it.
+    fn notice_loss(&mut self, wanted: &[(u32, u64)], exhausted: &[u64], deliveries: &[Delivery]) {
+        let Some(membership) = &self.membership else {
+            return;
+        };
+        for (n, (partition, position)) in wanted.iter().enumerate() {
+            let first = deliveries.iter().find(|d| d.partition == *partition);
+            let Some(first) = first.map(|d| d.offset).or(exhausted.get(n).copied()) else {
+                continue;
+            };
+            let known_start = !self.from_oldest.remove(partition);
+            if known_start && first > *position {
+                let (topic, records) = (self.topic, first - position);
+                let group = membership.group.as_str();
+                tracing::error!(%topic, partition, group, records, "records expired before they were read");
+                metrics::counter!("braid_bus_unread_expired_records_total", "topic" => topic.name())
+                    .increment(records);
+            }
+        }
     }
 }
 
