@@ -1,5 +1,5 @@
 //! Virtual network pieces and fakes for tests: nothing in here runs in production.
 
-pub mod emulated_link;
 pub mod disk;
+pub mod emulated_link;
 pub mod link;
