@@ -11,6 +11,7 @@ use clap_complete::Shell;
 use service_kit::ConfigError;
 use service_kit::config::{self, ConfigFile, EXIT_CONFIG};
 
+use crate::episode::EpisodeCommand;
 use crate::identity::IdentityCommand;
 use crate::links::LinkCommand;
 use crate::process::Failure;
@@ -62,6 +63,8 @@ enum Braid {
     /// List, cut, restore or change the emulated links of a running `braid up`.
     #[command(subcommand)]
     Link(LinkCommand),
+    /// Let a simulated patient of a running `braid up` fall ill.
+    Episode(EpisodeCommand),
     /// Enter a device, its gateway and its patient into the register.
     Register(RegisterCommand),
     /// Issue certificates from the authority in a data directory.
@@ -109,6 +112,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
             service.validate()?;
         }
         Braid::Link(link) => link.run()?,
+        Braid::Episode(episode) => episode.run()?,
         Braid::Register(register) => register.run()?,
         Braid::Identity(identity) => identity.run()?,
         Braid::Lab(lab) => return crate::process::lab(lab),
@@ -152,9 +156,13 @@ fn with_own_defaults(command: Command, noun: &str) -> Command {
         .unwrap_or_default();
     // `up` takes 9100, the services 9101 and on in the order of the data path.
     let port = if noun == "up" { 9100 } else { 9101 + index };
-    command.mut_arg("admin", |arg| {
+    let command = command.mut_arg("admin", |arg| {
         arg.default_value(format!("127.0.0.1:{port}"))
-    })
+    });
+    if noun == "up" {
+        return command.mut_arg("log", |arg| arg.default_value("warn"));
+    }
+    command
 }
 
 /// The file must be known before the rest can be parsed, since it may supply what is required.

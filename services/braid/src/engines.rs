@@ -52,15 +52,27 @@ pub struct EnginesConfig {
 
 impl EnginesConfig {
     /// Opens both; several processes may open the same directory.
-    pub fn open(&self) -> Result<(Arc<dyn Bus>, Arc<dyn Store>), ConfigError> {
-        Ok((open_bus(&self.bus.dir)?, open_store(&self.store.dir)?))
+    pub fn open(&self) -> Result<Engines, ConfigError> {
+        Engines::open(&self.bus.dir, &self.store.dir)
     }
 }
 
-pub fn open_bus(dir: &Path) -> Result<Arc<dyn Bus>, ConfigError> {
-    let bus = EmbeddedBus::open(dir, EmbeddedOptions::default())
-        .map_err(|error| refused("bus", dir, &error))?;
-    Ok(Arc::new(bus))
+/// What the services of a process share.
+#[derive(Clone)]
+pub struct Engines {
+    pub bus: Arc<dyn Bus>,
+    pub store: Arc<dyn Store>,
+}
+
+impl Engines {
+    pub fn open(bus_dir: &Path, store_dir: &Path) -> Result<Engines, ConfigError> {
+        let bus = EmbeddedBus::open(bus_dir, EmbeddedOptions::default())
+            .map_err(|error| refused("bus", bus_dir, &error))?;
+        Ok(Engines {
+            bus: Arc::new(bus),
+            store: open_store(store_dir)?,
+        })
+    }
 }
 
 pub fn open_store(dir: &Path) -> Result<Arc<dyn Store>, ConfigError> {

@@ -2,6 +2,7 @@
 
 mod cli;
 mod engines;
+mod episode;
 mod identity;
 mod links;
 mod process;

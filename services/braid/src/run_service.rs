@@ -5,7 +5,7 @@ use serde::Serialize;
 use service_kit::config::ConfigFile;
 use service_kit::{ConfigError, ServiceConfig, config};
 
-use crate::engines::EnginesConfig;
+use crate::engines::{Engines, EnginesConfig};
 use crate::process::{self, Failure, ProcessConfig};
 use crate::up::UpConfig;
 
@@ -101,7 +101,7 @@ impl ServiceCommand {
                     process,
                 } = *it;
                 process::run("ingest", process, async |context| {
-                    let (bus, store) = engines.open()?;
+                    let Engines { bus, store } = engines.open()?;
                     ingest::run(service, bus, store, context)
                         .await
                         .map_err(failure)
@@ -114,7 +114,7 @@ impl ServiceCommand {
                     process,
                 } = *it;
                 process::run("alerting", process, async |context| {
-                    let (bus, store) = engines.open()?;
+                    let Engines { bus, store } = engines.open()?;
                     alerting::run(service, bus, store, context)
                         .await
                         .map_err(failure)
@@ -127,7 +127,7 @@ impl ServiceCommand {
                     process,
                 } = *it;
                 process::run("path-telemetry", process, async |context| {
-                    let (bus, store) = engines.open()?;
+                    let Engines { bus, store } = engines.open()?;
                     path_telemetry::run(service, bus, store, context)
                         .await
                         .map_err(failure)
@@ -140,7 +140,7 @@ impl ServiceCommand {
                     process,
                 } = *it;
                 process::run("dashboard", process, async |context| {
-                    let (bus, store) = engines.open()?;
+                    let Engines { bus, store } = engines.open()?;
                     dashboard::run(service, bus, store, context)
                         .await
                         .map_err(failure)

@@ -5,6 +5,7 @@
 //! finds the next one listening; then gateways; then patients. The end goes the other way: patients and page stop first, then the
 //! gateways hand over what they can, then the core. What is left in a gateway's journal goes on at the next start.
 
+mod episodes;
 mod first_start;
 mod gateways;
 mod links;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use service_kit::{ConfigError, Context, ServiceConfig};
 
-use crate::engines::{open_bus, open_store};
+use crate::engines::Engines;
 use crate::process::Failure;
 
 pub use first_start::OPERATOR;
@@ -117,14 +118,14 @@ impl ServiceConfig for UpConfig {
 pub async fn run(config: UpConfig, context: Context) -> Result<(), Failure> {
     let started = context.health().check("start");
     let start = first_start::prepare(&config.data)?;
-    let bus = open_bus(&config.data)?;
-    let store = open_store(&config.data)?;
-    let password = start.ensure_account(store.as_ref()).await?;
-    let ward = gateways::register(store.as_ref(), &config).await?;
+    let engines = Engines::open(&config.data, &config.data)?;
+    let store = engines.store.as_ref();
+    let password = start.ensure_account(store).await?;
+    let ward = gateways::register(store, &config).await?;
 
     let mut services = Services::new(context.clone());
     let outcome = async {
-        let core = services::start_core(&mut services, &start, &bus, &store).await?;
+        let core = services::start_core(&mut services, &start, &engines).await?;
         let links = links::Links::new();
         let sensors = gateways::start(&mut services, &config, &start, &core, &ward, &links).await?;
         let links_address = links::serve(&mut services, &start, links).await?;
@@ -134,11 +135,11 @@ pub async fn run(config: UpConfig, context: Context) -> Result<(), Failure> {
             &start,
             &core,
             links_address,
-            &bus,
-            &store,
+            &engines,
         )
         .await?;
-        gateways::start_patients(&mut services, &config, &ward, &sensors);
+        let triggers = gateways::start_patients(&mut services, &config, &ward, &sensors);
+        episodes::serve(&config.data, triggers, context.shutdown().clone())?;
         let report = report::Report {
             page,
             sensors: sensors.first().copied(),

@@ -121,6 +121,14 @@ fn a_sample_by_hand_is_stored_once_through_a_cut_and_a_restart() {
         "{table}"
     );
 
+    let (code, _, error) = run(&["episode", "patient-2", "fever", "--data", data_flag]);
+    assert_eq!(code, 0, "{error}");
+    let (code, _, error) = run(&["episode", "nobody", "fever", "--data", data_flag]);
+    assert!(
+        code == 1 && error.contains("patient-1, patient-2"),
+        "{error}"
+    );
+
     // A second one would fight over the same journals.
     let mut second = vec!["up", "--data", data_flag];
     second.extend(ANYWHERE);

@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 
-use service_kit::Context;
+use service_kit::{ConfigError, Context};
 use store::{DEFAULT_TENANT, DeviceEntry, PatientEntry, SpO2Scale, Store};
 use swarm::{Feed, Patient, Profile};
 use tokio::sync::mpsc;
 
 use super::UpConfig;
+use super::episodes::Triggers;
 use super::first_start::Start;
 use super::links::Links;
 use super::services::{Core, Services, Stage, defaults};
@@ -130,9 +131,8 @@ pub async fn start(
         let interfaces = links.access_networks(config, &bed.gateway, index)?;
         contexts.push(
             services.start("gateway", Stage::Gateway, |context| async move {
-                gateway::run(it, Some(interfaces), context)
-                    .await
-                    .map_err(failure)
+                let ended = gateway::run(it, Some(interfaces), context).await;
+                ended.map_err(|error| under_our_flag(failure(error)))
             }),
         );
     }
@@ -147,17 +147,31 @@ pub async fn start(
     Ok(sensors)
 }
 
-/// Starts the simulated patients, each sending to its own gateway.
+/// A gateway's `--listen` is `--sensors` here.
+fn under_our_flag(failure: Failure) -> Failure {
+    match failure {
+        Failure::Config(error) if error.field == "listen" => Failure::Config(ConfigError {
+            field: "sensors".to_owned(),
+            example: error.example.replace("--listen", "--sensors"),
+            ..error
+        }),
+        other => other,
+    }
+}
+
+/// Starts the simulated patients, each sending to its own gateway; returns where their episodes go.
 pub fn start_patients(
     services: &mut Services,
     config: &UpConfig,
     ward: &Ward,
     sensors: &[SocketAddr],
-) {
+) -> Triggers {
+    let mut triggers = Triggers::new();
     for ((number, bed), address) in (0_u64..).zip(&ward.beds).zip(sensors) {
         let seed = config.seed.wrapping_add(number);
         let patient = Patient::new(seed, Profile::varied(seed, &bed.device), now_us());
-        let (triggers, triggered) = mpsc::channel(TRIGGERS_MAX);
+        let (trigger, triggered) = mpsc::channel(TRIGGERS_MAX);
+        triggers.insert(bed.patient.clone(), (bed.device.clone(), trigger));
         let feed = Feed {
             url: format!("http://{address}"),
             token: None,
@@ -165,9 +179,8 @@ pub fn start_patients(
             triggers: triggered,
         };
         services.start("patient", Stage::Outside, |context| async move {
-            // Held for as long as the patient lives: a closed channel would only end the triggers.
-            let _triggers = triggers;
             feed.run(context.shutdown().clone()).await.map_err(failure)
         });
     }
+    triggers
 }

@@ -5,14 +5,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bus::Bus;
 use parking_lot::Mutex;
 use service_kit::{CheckHandle, Context, Secret};
-use store::Store;
 use tokio::sync::mpsc;
 
 use super::UpConfig;
 use super::first_start::Start;
+use crate::engines::Engines;
 use crate::process::Failure;
 use crate::run_service::failure;
 
@@ -74,15 +73,17 @@ impl Services {
             let context = context.clone();
             async move {
                 let outcome = service.await;
-                let asked = context.shutdown().is_requested();
-                context.end();
-                let reason = match outcome {
-                    Ok(()) if asked => return,
-                    Ok(()) => Failure::other(format!("{noun} ended by itself")),
-                    Err(failure) => failure.of(noun),
+                let failure = match outcome {
+                    Ok(()) if context.shutdown().is_requested() => None,
+                    Ok(()) => Some(Failure::other(format!("{noun} ended by itself"))),
+                    Err(failure) => Some(failure.of(noun)),
                 };
-                // Full: another service's failure is already ending the process.
-                let _ = outcomes.try_send(reason);
+                if let Some(failure) = failure {
+                    // Full: another service's failure is already ending the process.
+                    let _ = outcomes.try_send(failure);
+                }
+                // Last, so that whoever waits for the end finds the reason.
+                context.end();
             }
         });
         context
@@ -199,27 +200,24 @@ fn anywhere() -> SocketAddr {
 pub async fn start_core(
     services: &mut Services,
     start: &Start,
-    bus: &Arc<dyn Bus>,
-    store: &Arc<dyn Store>,
+    engines: &Engines,
 ) -> Result<Core, Failure> {
     let identity = |noun: &str| start.service(noun);
 
     let mut it: ingest::Config = defaults()?;
     it.listen = anywhere();
     it.identity = identity("ingest")?;
-    let engines = (bus.clone(), store.clone());
+    let Engines { bus, store } = engines.clone();
     let ingest_context = services.start("ingest", Stage::Core, |context| async move {
-        ingest::run(it, engines.0, engines.1, context)
-            .await
-            .map_err(failure)
+        ingest::run(it, bus, store, context).await.map_err(failure)
     });
 
     let mut it: alerting::Config = defaults()?;
     it.listen = anywhere();
     it.identity = identity("alerting")?;
-    let engines = (bus.clone(), store.clone());
+    let Engines { bus, store } = engines.clone();
     let alerting_context = services.start("alerting", Stage::Core, |context| async move {
-        alerting::run(it, engines.0, engines.1, context)
+        alerting::run(it, bus, store, context)
             .await
             .map_err(failure)
     });
@@ -227,10 +225,10 @@ pub async fn start_core(
     let mut it: path_telemetry::Config = defaults()?;
     it.listen = anywhere();
     it.identity = identity("path-telemetry")?;
-    let engines = (bus.clone(), store.clone());
+    let Engines { bus, store } = engines.clone();
     let path_telemetry_context =
         services.start("path-telemetry", Stage::Core, |context| async move {
-            path_telemetry::run(it, engines.0, engines.1, context)
+            path_telemetry::run(it, bus, store, context)
                 .await
                 .map_err(failure)
         });
@@ -263,8 +261,7 @@ pub async fn start_dashboard(
     start: &Start,
     core: &Core,
     links: SocketAddr,
-    bus: &Arc<dyn Bus>,
-    store: &Arc<dyn Store>,
+    engines: &Engines,
 ) -> Result<SocketAddr, Failure> {
     let mut it: dashboard::Config = defaults()?;
     it.listen = config.listen;
@@ -272,9 +269,9 @@ pub async fn start_dashboard(
     it.alerting_url = format!("https://{}", core.alerting);
     it.links_url = format!("https://{links}");
     it.sign_in_code = Some(core.sign_in_code.clone());
-    let engines = (bus.clone(), store.clone());
+    let Engines { bus, store } = engines.clone();
     let context = services.start("dashboard", Stage::Outside, |context| async move {
-        dashboard::run(it, engines.0, engines.1, context)
+        dashboard::run(it, bus, store, context)
             .await
             .map_err(failure)
     });
