@@ -172,6 +172,11 @@ impl Loop {
                     records.retain(|(partition, _, _)| !partitions.contains(partition));
                     self.lose(partitions);
                 }
+                Outcome::Refused(reason) if records.is_empty() => {
+                    self.ward.undo();
+                    tracing::error!(reason, "the store refuses progress");
+                    return;
+                }
                 Outcome::Refused(reason) => {
                     self.ward.undo();
                     tracing::error!(reason, records = records.len(), "the store refuses a batch");

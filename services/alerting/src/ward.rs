@@ -319,3 +319,180 @@ fn subject<'a>(sample: &'a Sample, key: &'a str) -> &'a str {
         &sample.patient
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use contracts::{
+        alerts::AlertState,
+        vitals::{Metric, sample},
+    };
+
+    use super::*;
+
+    const S: i64 = 1_000_000;
+    const T0: i64 = 1_800_000_000 * S;
+    const RULE: &str = "consciousness-lowered";
+
+    fn ward() -> Ward {
+        Ward::new(Arc::new(RuleSet::default_set()), 600 * S)
+    }
+
+    /// A reading of consciousness: its rule has no delays and high priority.
+    fn record(sequence: u64, value: f64) -> (u32, String, VitalsRecord) {
+        let at_us = T0 + sequence as i64 * S;
+        let mut sample = Sample {
+            device: "d".into(),
+            patient: "p".into(),
+            sequence,
+            metric: Metric::Consciousness.into(),
+            device_time_us: at_us,
+            ingest_time_us: at_us + 1000,
+            reading: Some(sample::Reading::Value(value)),
+            ..Sample::default()
+        };
+        vitals::fill_defaults(&mut sample);
+        let record = VitalsRecord {
+            samples: vec![sample],
+            ..VitalsRecord::default()
+        };
+        (3, "p".into(), record)
+    }
+
+    fn of_rule(evaluation: &Evaluation) -> Vec<(u32, AlertState)> {
+        let transitions = evaluation.batch.transitions.iter();
+        transitions
+            .filter(|alert| alert.rule == RULE)
+            .map(|alert| (alert.revision, alert.state()))
+            .collect()
+    }
+
+    #[test]
+    fn a_try_that_is_taken_back_leaves_nothing_behind() {
+        let mut ward = ward();
+        let first = ward.evaluate(&[record(1, 2.0)], T0 + S);
+        assert_eq!(of_rule(&first), [(1, AlertState::Active)]);
+        ward.undo();
+        assert_eq!(ward.len(), 0);
+        let again = ward.evaluate(&[record(1, 2.0)], T0 + 2 * S);
+        assert_eq!(of_rule(&again), of_rule(&first));
+        assert_eq!(again.skipped, 0);
+        ward.keep();
+        ward.undo();
+        let duplicate = ward.evaluate(&[record(1, 2.0)], T0 + 3 * S);
+        assert_eq!((duplicate.skipped, duplicate.samples), (1, 1));
+    }
+
+    #[test]
+    fn an_acknowledgement_is_taken_over_when_the_write_conflicts() {
+        let mut ward = ward();
+        let first = ward.evaluate(&[record(1, 2.0)], T0 + S);
+        let raised = first
+            .batch
+            .transitions
+            .iter()
+            .find(|alert| alert.rule == RULE);
+        let stored = Alert {
+            revision: 2,
+            state: AlertState::Acknowledged.into(),
+            acknowledged_by: "Ada".into(),
+            ..raised.unwrap().clone()
+        };
+        ward.keep();
+        let ended = ward.evaluate(&[record(2, 0.0)], T0 + 2 * S);
+        assert_eq!(of_rule(&ended), [(2, AlertState::Latched)]);
+        // The store says: revision 2 exists already.
+        ward.undo();
+        ward.adopt(&stored);
+        let ended = ward.evaluate(&[record(2, 0.0)], T0 + 2 * S);
+        assert_eq!(of_rule(&ended), [(3, AlertState::Resolved)]);
+        ward.keep();
+    }
+
+    #[test]
+    fn an_alert_that_only_the_store_knows_is_not_written_again() {
+        let mut ward = ward();
+        let first = ward.evaluate(&[record(1, 2.0)], T0 + S);
+        let stored = first
+            .batch
+            .transitions
+            .iter()
+            .find(|alert| alert.rule == RULE)
+            .unwrap()
+            .clone();
+        ward.undo();
+        ward.adopt(&Alert {
+            revision: 4,
+            ..stored.clone()
+        });
+        let again = ward.evaluate(&[record(1, 2.0)], T0 + 2 * S);
+        assert_eq!(of_rule(&again), []);
+        ward.keep();
+        // The rules are at revision 1; their next one conflicts, and now they know the episode.
+        let next = ward.evaluate(&[record(2, 0.0)], T0 + 3 * S);
+        assert_eq!(of_rule(&next), [(2, AlertState::Latched)]);
+        ward.undo();
+        ward.adopt(&Alert {
+            revision: 4,
+            ..stored
+        });
+        let next = ward.evaluate(&[record(2, 0.0)], T0 + 3 * S);
+        assert_eq!(of_rule(&next), [(5, AlertState::Latched)]);
+    }
+
+    #[test]
+    fn another_member_goes_on_from_the_stored_states() {
+        let mut first = ward();
+        let evaluation = first.evaluate(&[record(1, 2.0)], T0 + S);
+        assert_eq!(evaluation.batch.states.len(), 1);
+        assert_eq!(evaluation.batch.states[0].partition, 3);
+        let mut second = ward();
+        second.load(3, evaluation.batch.states);
+        assert_eq!(second.len(), 1);
+        let ended = second.evaluate(&[record(1, 2.0), record(2, 0.0)], T0 + 2 * S);
+        assert_eq!(of_rule(&ended), [(2, AlertState::Latched)]);
+        assert_eq!(ended.skipped, 1);
+        second.keep();
+        second.release(3);
+        assert_eq!(second.len(), 0);
+    }
+
+    #[test]
+    fn time_passes_only_for_those_who_are_present() {
+        let mut ward = ward();
+        let mut pulse = record(1, 0.0);
+        let sample = &mut pulse.2.samples[0];
+        sample.metric = Metric::HeartRate.into();
+        sample.reading = Some(sample::Reading::Value(150.0));
+        let arrived_us = T0 + S;
+        ward.evaluate(&[pulse], arrived_us);
+        ward.keep();
+        let mut raised = |now_us| {
+            let batch = ward.on_time(now_us);
+            ward.undo();
+            let mut transitions = batch.transitions.iter();
+            transitions.any(|alert| alert.rule == "heart-rate-very-high")
+        };
+        assert!(!raised(arrived_us + 9 * S));
+        assert!(raised(arrived_us + 10 * S));
+        assert!(!raised(arrived_us + PRESENT_US));
+    }
+
+    #[test]
+    fn a_state_that_cannot_be_read_begins_anew() {
+        let mut ward = ward();
+        ward.load(
+            0,
+            vec![RuleState {
+                topic: Topic::Vitals,
+                partition: 0,
+                key: "p".into(),
+                state: Bytes::from_static(b"{"),
+            }],
+        );
+        assert_eq!(
+            of_rule(&ward.evaluate(&[record(1, 2.0)], T0 + S)),
+            [(1, AlertState::Active)]
+        );
+    }
+}

@@ -146,14 +146,17 @@ impl Webhook {
             request = request.header(header::AUTHORIZATION, authorization);
         }
         let request = request.body(Full::new(body))?;
-        // The connection lives as long as this call: dropping it closes the socket.
+        // The connection lives as long as this call: dropping it closes the socket. A receiver that closes at once ends it in
+        // the same turn in which the answer becomes ready, so its end says nothing about the answer.
+        let answer = sender.send_request(request);
+        tokio::pin!(answer, connection);
         let answer = tokio::select! {
-            answer = sender.send_request(request) => answer?,
-            ended = connection => {
+            answer = &mut answer => answer,
+            ended = &mut connection => {
                 ended?;
-                return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+                answer.await
             }
-        };
+        }?;
         let status = answer.status();
         if status.is_success() {
             Ok(())

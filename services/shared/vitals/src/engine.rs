@@ -14,10 +14,10 @@ use contracts::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    catalogue::{Reading, entry},
-    machine::{Evidence, Frame, Machine, Origin, Phase, Verdict},
+    machine::{Evidence, Frame, Machine, Origin, Phase, Verdict, delay_us},
     news2::{self, Observation, Score, Spo2Scale},
     rules::{Condition, Rule, RuleSet},
+    verdict,
 };
 
 /// Streams whose order is remembered for one patient; past it the one silent for longest is forgotten, and a
@@ -44,6 +44,8 @@ pub struct Engine {
     retired: Vec<(Rule, Machine)>,
     latest: BTreeMap<i32, Latest>,
     streams: BTreeMap<String, Stream>,
+    /// Last blow seen by each rule of that kind; as many as there are such rules.
+    impacts: BTreeMap<String, i64>,
     clock_us: i64,
     persisted_us: i64,
     dirty: bool,
@@ -73,6 +75,8 @@ struct Stored {
     machines: Vec<StoredMachine>,
     latest: BTreeMap<i32, Latest>,
     streams: BTreeMap<String, Stream>,
+    #[serde(default)]
+    impacts: BTreeMap<String, i64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -107,6 +111,7 @@ impl Engine {
             origin,
             latest: BTreeMap::new(),
             streams: BTreeMap::new(),
+            impacts: BTreeMap::new(),
             clock_us: 0,
             persisted_us: 0,
             dirty: false,
@@ -136,6 +141,10 @@ impl Engine {
         }
         engine.latest = stored.latest;
         engine.streams = stored.streams;
+        engine.impacts = stored.impacts;
+        engine
+            .impacts
+            .retain(|rule, _| engine.rules.rules.iter().any(|own| own.id == *rule));
         engine.clock_us = stored.clock_us;
         engine.persisted_us = stored.clock_us;
         Ok(engine)
@@ -160,6 +169,7 @@ impl Engine {
                 .collect(),
             latest: self.latest.clone(),
             streams: self.streams.clone(),
+            impacts: self.impacts.clone(),
         };
         // Maps with string or integer keys and finite numbers: serialisation has no way to fail.
         serde_json::to_vec(&stored).unwrap_or_default()
@@ -251,36 +261,40 @@ impl Engine {
             if !rule.condition.depends_on(metric) {
                 continue;
             }
-            let verdict = match rule.condition {
-                Condition::Above { limit, .. } if value >= limit => Verdict::Holds,
-                Condition::Above { clear, .. } if value < clear => Verdict::Ended,
-                Condition::Below { limit, .. } if value <= limit => Verdict::Holds,
-                Condition::Below { clear, .. } if value > clear => Verdict::Ended,
-                Condition::Above { .. } | Condition::Below { .. } => Verdict::Unknown,
-                Condition::News2 { from, to } => {
-                    let score = score.get_or_insert_with(|| self.news2(now_us));
-                    news2_verdict(score, |aggregate| (from..=to).contains(&aggregate))
-                }
-                Condition::News2Red => {
-                    let score = score.get_or_insert_with(|| self.news2(now_us));
-                    let is_red = !score.red.is_empty();
-                    news2_verdict(score, |aggregate| is_red && aggregate < news2::MEDIUM_FROM)
-                }
-            };
+            if let Condition::News2 { .. } | Condition::News2Red = rule.condition {
+                score.get_or_insert_with(|| self.news2(now_us));
+            }
+            let score = score.as_ref();
             let machine = &mut self.machines[index];
+            let verdict = match rule.condition {
+                Condition::Fall {
+                    impact_g,
+                    still_g,
+                    within_ms,
+                } => {
+                    if value >= impact_g {
+                        self.impacts.insert(rule.id.clone(), now_us);
+                        self.dirty = true;
+                    }
+                    let impact_us = self.impacts.get(&rule.id).copied();
+                    let since_us = impact_us.map(|impact_us| now_us - impact_us);
+                    let is_recent = since_us
+                        .is_some_and(|since_us| (0..=delay_us(within_ms)).contains(&since_us));
+                    verdict::fall(value, still_g, is_recent || machine.phase != Phase::Normal)
+                }
+                _ => verdict::of(&rule.condition, value, score),
+            };
             if machine.phase == Phase::Normal && verdict != Verdict::Holds {
-                machine.last_us = now_us;
                 continue;
             }
             let evidence = Evidence {
                 time_us: now_us,
                 value: score
-                    .as_ref()
                     .filter(|_| rule.condition.metric() == Metric::Unspecified)
                     .map_or(value, |score| f64::from(score.aggregate)),
                 device: sample.device.clone(),
                 gateway: sample.gateway.clone(),
-                summary: describe(rule, value, score.as_ref()),
+                summary: verdict::describe(rule, value, score),
                 traceparent: sample.traceparent.clone(),
                 backfill: self.backfill,
             };
@@ -322,7 +336,7 @@ impl Engine {
                 device: latest
                     .map(|latest| latest.device.clone())
                     .unwrap_or_default(),
-                summary: describe(rule, value, score.as_ref()),
+                summary: verdict::describe(rule, value, score.as_ref()),
                 ..Evidence::default()
             };
             let frame = Frame {
@@ -488,45 +502,4 @@ fn score_of(
         |metric| rules.stale_after_us(metric),
         now_us,
     )
-}
-
-/// Stale readings that would still satisfy the condition leave it unknown; missing ones never do.
-fn news2_verdict(score: &Score, satisfied: impl Fn(u32) -> bool) -> Verdict {
-    if satisfied(score.aggregate) {
-        Verdict::Holds
-    } else if score.with_stale > score.aggregate && satisfied(score.with_stale) {
-        Verdict::Unknown
-    } else {
-        Verdict::Ended
-    }
-}
-
-fn describe(rule: &Rule, value: f64, score: Option<&Score>) -> String {
-    let metric = rule.condition.metric();
-    let (display, unit) = entry(metric).map_or(("", ""), |entry| (entry.display, entry.unit));
-    let lasting = match rule.for_ms / 1000 {
-        0 => String::new(),
-        seconds => format!(" for {seconds} s"),
-    };
-    let is_step = entry(metric).is_some_and(|entry| entry.reading == Reading::Step);
-    match (&rule.condition, score) {
-        (Condition::Above { .. }, _) if is_step => format!("{display}: {value}"),
-        (Condition::Above { limit, .. }, _) => {
-            format!("{display} {value} {unit}, at or above {limit}{lasting}")
-        }
-        (Condition::Below { limit, .. }, _) => {
-            format!("{display} {value} {unit}, at or below {limit}{lasting}")
-        }
-        (Condition::News2Red, Some(score)) => {
-            let red: Vec<&str> = score
-                .red
-                .iter()
-                .map(|metric| crate::name(*metric))
-                .collect();
-            format!("{}, 3 points for {}", score.describe(), red.join(", "))
-        }
-        (Condition::News2 { .. } | Condition::News2Red, score) => {
-            score.map(Score::describe).unwrap_or_default()
-        }
-    }
 }

@@ -6,12 +6,14 @@
 //! event time in microseconds since the Unix epoch, handed in by the caller.
 
 mod catalogue;
+mod defaults;
 mod edge;
 mod engine;
 mod machine;
 pub mod news2;
 pub mod rules;
 mod validate;
+mod verdict;
 
 pub use catalogue::{ENTRIES, Entry, Reading, by_name, entry, name};
 pub use contracts::vitals::{Metric, Priority, Sample};

@@ -423,6 +423,6 @@ pub(crate) mod exact {
     }
 }
 
-fn delay_us(delay_ms: u64) -> i64 {
+pub(crate) fn delay_us(delay_ms: u64) -> i64 {
     i64::try_from(delay_ms.saturating_mul(1000)).unwrap_or(i64::MAX)
 }

@@ -64,6 +64,12 @@ pub enum Condition {
         limit: f64,
         clear: f64,
     },
+    /// A blow of `impact_g` or more, then stillness (within `still_g` of gravity alone) that begins at most `within_ms` later.
+    Fall {
+        impact_g: f64,
+        still_g: f64,
+        within_ms: u64,
+    },
     /// The NEWS2 aggregate is in `from..=to`.
     News2 { from: u32, to: u32 },
     /// A single parameter scores 3 while the aggregate is below medium.
@@ -75,6 +81,7 @@ impl Condition {
     pub fn metric(&self) -> Metric {
         match self {
             Condition::Above { metric, .. } | Condition::Below { metric, .. } => *metric,
+            Condition::Fall { .. } => Metric::Activity,
             Condition::News2 { .. } | Condition::News2Red => Metric::Unspecified,
         }
     }
@@ -84,6 +91,7 @@ impl Condition {
             Condition::Above { metric: own, .. } | Condition::Below { metric: own, .. } => {
                 *own == metric
             }
+            Condition::Fall { .. } => metric == Metric::Activity,
             Condition::News2 { .. } | Condition::News2Red => {
                 crate::news2::PARAMETERS.contains(&metric)
             }
@@ -143,184 +151,6 @@ impl RuleSet {
         }
         Ok(())
     }
-
-    /// Thresholds for adults at home, when nobody chose others.
-    ///
-    /// Limits: the red and amber bands of NEWS2 (RCP 2017); hypertensive crisis 180/120 mmHg (ACC/AHA 2017).
-    /// Delays: 15 s before an SpO2 alarm removes about 60 % of those that nobody needs (Gorges et al.,
-    /// Anesth Analg 2009: 14 s removed 50 %, 19 s 67 %). Staleness: a worn sensor reports within
-    /// minutes; NEWS2 itself is taken at least every 12 h, pressure and temperature every 4 h from a score of 1 on.
-    pub fn default_set() -> RuleSet {
-        use Priority::{High, Low, Medium};
-        let above = |id: &str, metric, limit, clear, priority, for_s: u64| Rule {
-            id: id.into(),
-            priority,
-            condition: Condition::Above {
-                metric,
-                limit,
-                clear,
-            },
-            for_ms: for_s * 1000,
-            clear_for_ms: for_s * 1000,
-        };
-        let below = |id: &str, metric, limit, clear, priority, for_s: u64| Rule {
-            id: id.into(),
-            priority,
-            condition: Condition::Below {
-                metric,
-                limit,
-                clear,
-            },
-            for_ms: for_s * 1000,
-            clear_for_ms: for_s * 1000,
-        };
-        let news2 = |id: &str, condition, priority| Rule {
-            id: id.into(),
-            priority,
-            condition,
-            for_ms: 5_000,
-            clear_for_ms: 30_000,
-        };
-        let stale_after_s = [
-            (Metric::HeartRate, 600),
-            (Metric::RespirationRate, 600),
-            (Metric::Spo2, 600),
-            (Metric::Temperature, 4 * 3600),
-            (Metric::SystolicPressure, 4 * 3600),
-            (Metric::DiastolicPressure, 4 * 3600),
-            (Metric::Consciousness, 12 * 3600),
-            (Metric::SupplementalOxygen, 12 * 3600),
-            (Metric::Battery, 3600),
-        ];
-        RuleSet {
-            name: "default".into(),
-            version: 1,
-            stale_after_s: stale_after_s
-                .into_iter()
-                .map(|(metric, seconds)| (name(metric).to_owned(), seconds))
-                .collect(),
-            rules: vec![
-                above(
-                    "heart-rate-very-high",
-                    Metric::HeartRate,
-                    131.0,
-                    126.0,
-                    High,
-                    10,
-                ),
-                above(
-                    "heart-rate-high",
-                    Metric::HeartRate,
-                    111.0,
-                    106.0,
-                    Medium,
-                    60,
-                ),
-                below(
-                    "heart-rate-very-low",
-                    Metric::HeartRate,
-                    40.0,
-                    43.0,
-                    High,
-                    10,
-                ),
-                below("heart-rate-low", Metric::HeartRate, 45.0, 48.0, Low, 60),
-                below("spo2-very-low", Metric::Spo2, 85.0, 87.0, High, 10),
-                below("spo2-low", Metric::Spo2, 90.0, 92.0, Medium, 15),
-                above(
-                    "respiration-rate-very-high",
-                    Metric::RespirationRate,
-                    30.0,
-                    27.0,
-                    High,
-                    15,
-                ),
-                above(
-                    "respiration-rate-high",
-                    Metric::RespirationRate,
-                    25.0,
-                    23.0,
-                    Medium,
-                    30,
-                ),
-                below(
-                    "respiration-rate-very-low",
-                    Metric::RespirationRate,
-                    8.0,
-                    10.0,
-                    High,
-                    15,
-                ),
-                above(
-                    "temperature-very-high",
-                    Metric::Temperature,
-                    39.1,
-                    38.8,
-                    Medium,
-                    0,
-                ),
-                above("temperature-high", Metric::Temperature, 38.1, 37.8, Low, 0),
-                below(
-                    "temperature-low",
-                    Metric::Temperature,
-                    35.0,
-                    35.4,
-                    Medium,
-                    0,
-                ),
-                below(
-                    "systolic-pressure-low",
-                    Metric::SystolicPressure,
-                    90.0,
-                    95.0,
-                    High,
-                    0,
-                ),
-                above(
-                    "systolic-pressure-high",
-                    Metric::SystolicPressure,
-                    180.0,
-                    170.0,
-                    Medium,
-                    0,
-                ),
-                above(
-                    "diastolic-pressure-high",
-                    Metric::DiastolicPressure,
-                    120.0,
-                    110.0,
-                    Medium,
-                    0,
-                ),
-                above(
-                    "consciousness-lowered",
-                    Metric::Consciousness,
-                    1.0,
-                    1.0,
-                    High,
-                    0,
-                ),
-                below("battery-low", Metric::Battery, 15.0, 20.0, Low, 0),
-                news2(
-                    "news2-high",
-                    Condition::News2 {
-                        from: crate::news2::HIGH_FROM,
-                        to: u32::MAX,
-                    },
-                    High,
-                ),
-                news2(
-                    "news2-medium",
-                    Condition::News2 {
-                        from: crate::news2::MEDIUM_FROM,
-                        to: crate::news2::HIGH_FROM - 1,
-                    },
-                    Medium,
-                ),
-                news2("news2-red", Condition::News2Red, Medium),
-            ],
-        }
-    }
 }
 
 impl Rule {
@@ -354,6 +184,25 @@ impl Rule {
                 limit,
                 clear,
             } => (*metric, *limit, *clear, clear >= limit),
+            Condition::Fall {
+                impact_g,
+                still_g,
+                within_ms,
+            } => {
+                let is_sane = (1.5..=32.0).contains(impact_g)
+                    && (0.01..=0.5).contains(still_g)
+                    && *within_ms <= DELAY_MS_MAX;
+                if is_sane {
+                    return Ok(());
+                }
+                return wrong(
+                    "rules.condition",
+                    format!(
+                        "{impact_g} g is outside 1.5 to 32, {still_g} g outside 0.01 to 0.5, or {within_ms} above {DELAY_MS_MAX}"
+                    ),
+                    "2.5, 0.1 and 60000",
+                );
+            }
             Condition::News2 { from, to } if from > to => {
                 return wrong(
                     "rules.condition",
@@ -487,6 +336,12 @@ mod tests {
             "rules.limit"
         );
         assert_eq!(condition(above(Metric::Ecg, 1.0, 1.0)), "rules.metric");
+        let fall = Condition::Fall {
+            impact_g: 0.5,
+            still_g: 0.1,
+            within_ms: 1,
+        };
+        assert_eq!(condition(fall), "rules.condition");
         assert_eq!(
             condition(Condition::News2 { from: 7, to: 5 }),
             "rules.condition"

@@ -434,6 +434,64 @@ fn an_acknowledgement_written_by_somebody_else_is_adopted() {
 }
 
 #[test]
+fn a_fall_is_a_blow_and_then_stillness() {
+    let run = |activity: &[f64]| {
+        let mut engine = Engine::new(
+            "p",
+            Arc::new(RuleSet::default_set()),
+            Profile::default(),
+            Origin::Core,
+        );
+        let alerts: Vec<Alert> = activity
+            .iter()
+            .enumerate()
+            .flat_map(|(second, value)| {
+                let second = second as i64;
+                engine.on_sample(&reading(
+                    Metric::Activity,
+                    second as u64 + 1,
+                    second,
+                    *value,
+                ))
+            })
+            .collect();
+        states(&alerts)
+    };
+    let join = |parts: &[(usize, f64)]| -> Vec<f64> {
+        parts
+            .iter()
+            .flat_map(|(count, value)| vec![*value; *count])
+            .collect()
+    };
+    use AlertState::{Active, Latched};
+    // Walking, a blow, a few seconds of struggle, then nothing; later somebody helps the person up.
+    let fall = join(&[
+        (30, 1.5),
+        (1, 3.4),
+        (5, 1.4),
+        (20, 1.01),
+        (5, 1.2),
+        (10, 1.01),
+    ]);
+    assert_eq!(run(&fall), [Active]);
+    let helped = join(&[(5, 1.5), (1, 3.4), (20, 1.0), (40, 1.6)]);
+    assert_eq!(run(&helped), [Active, Latched]);
+    // A stumble and on; a rest without a blow; a rest long after one.
+    assert_eq!(run(&join(&[(5, 1.5), (1, 3.0), (90, 1.5), (90, 1.0)])), []);
+    assert_eq!(run(&join(&[(5, 1.5), (200, 1.0)])), []);
+    assert_eq!(
+        run(&join(&[
+            (5, 1.5),
+            (1, 3.0),
+            (8, 1.0),
+            (70, 1.6),
+            (200, 1.0)
+        ])),
+        []
+    );
+}
+
+#[test]
 fn names_in_rule_files_are_checked() {
     #[derive(serde::Deserialize)]
     struct Holder {

@@ -1,0 +1,550 @@
+//! Alerting as a whole, on the embedded bus and store: samples on the topic, alerts in the store, on the topic and at people.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use alerting::Config;
+use bus::{Bus, EmbeddedBus, EmbeddedOptions, Event, Record, Topic};
+use contracts::{
+    alerts::{
+        AcknowledgeRequest, Alert, AlertState, ListAlertsRequest,
+        alerts_service_client::AlertsServiceClient,
+    },
+    vitals::{EdgeAlert, Metric, Sample, VitalsRecord, sample},
+};
+use parking_lot::Mutex;
+use prost::Message;
+use service_kit::{
+    Context, Secret,
+    grpc::channel,
+    tls::{Identity, IdentityFiles, PeerId, authority::LocalAuthority},
+};
+use store::{PatientEntry, Scope, SpO2Scale, SqliteStore, Store};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
+use tonic::{Code, transport::Channel};
+
+const S: i64 = 1_000_000;
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn now_us() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_micros() as i64
+}
+
+struct World {
+    bus: Arc<dyn Bus>,
+    store: Arc<dyn Store>,
+    authority: LocalAuthority,
+    files: IdentityFiles,
+    _dir: tempfile::TempDir,
+}
+
+struct Running {
+    context: Context,
+    joined: tokio::task::JoinHandle<Result<(), alerting::RunError>>,
+}
+
+impl World {
+    fn new() -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = LocalAuthority::open_or_create(&dir.path().join("identities")).unwrap();
+        let files = authority.issue(&PeerId::service("alerting"), &[]).unwrap();
+        let data: &Path = dir.path();
+        World {
+            bus: Arc::new(EmbeddedBus::open(data, EmbeddedOptions::default()).unwrap()),
+            store: Arc::new(SqliteStore::open(data).unwrap()),
+            authority,
+            files,
+            _dir: dir,
+        }
+    }
+
+    fn start(&self, webhook: Option<&str>) -> Running {
+        let config = Config {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            identity: self.files.clone(),
+            allow: vec!["dashboard".into()],
+            rules: None,
+            webhook: webhook.map(Secret::new),
+            webhook_token: Some(Secret::new("token-1")),
+            webhook_ca: None,
+            webhook_give_up_s: 60,
+            backfill_after_s: 600,
+        };
+        let context = Context::new("alerting");
+        let joined = tokio::spawn(alerting::run(
+            config,
+            Arc::clone(&self.bus),
+            Arc::clone(&self.store),
+            context.clone(),
+        ));
+        Running { context, joined }
+    }
+
+    async fn client(&self, running: &Running, id: &PeerId) -> AlertsServiceClient<Channel> {
+        let address = running.context.address("grpc").await.unwrap();
+        let identity = Identity::load(&self.authority.issue(id, &[]).unwrap()).unwrap();
+        let url = format!("https://127.0.0.1:{}", address.port());
+        AlertsServiceClient::new(channel(&url, Some(&identity)).unwrap())
+    }
+
+    async fn publish(&self, key: &str, record: VitalsRecord) {
+        let record = Record::new(key, record.encode_to_vec());
+        self.bus.publish(Topic::Vitals, vec![record]).await.unwrap();
+    }
+
+    async fn alerts(&self) -> Vec<Alert> {
+        let query = store::AlertsQuery {
+            include_resolved: true,
+            ..store::AlertsQuery::default()
+        };
+        self.store.alerts(&Scope::Service, &query).await.unwrap()
+    }
+
+    /// Waits for an alert of the rule in the state.
+    async fn alert(&self, rule: &str, state: AlertState) -> Alert {
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        loop {
+            let alerts = self.alerts().await;
+            let found = alerts.iter().find(|a| a.rule == rule && a.state() == state);
+            if let Some(alert) = found {
+                return alert.clone();
+            }
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "{rule} {state:?} in {alerts:?}"
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+impl Running {
+    async fn stop(self) {
+        self.context.shutdown().request();
+        self.joined.await.unwrap().unwrap();
+    }
+}
+
+/// One reading a second from `first_sequence` on, the first at `from_us`.
+fn readings(
+    metric: Metric,
+    patient: &str,
+    first_sequence: u64,
+    from_us: i64,
+    values: &[f64],
+) -> VitalsRecord {
+    let samples = values.iter().enumerate().map(|(index, value)| {
+        let mut sample = Sample {
+            device: format!("{patient}-belt"),
+            gateway: "gateway-1".into(),
+            patient: patient.into(),
+            sequence: first_sequence + index as u64,
+            metric: metric.into(),
+            device_time_us: from_us + index as i64 * S,
+            ingest_time_us: now_us(),
+            reading: Some(sample::Reading::Value(*value)),
+            ..Sample::default()
+        };
+        vitals::fill_defaults(&mut sample);
+        sample
+    });
+    VitalsRecord {
+        samples: samples.collect(),
+        ..VitalsRecord::default()
+    }
+}
+
+fn pulses(patient: &str, first_sequence: u64, from_us: i64, values: &[f64]) -> VitalsRecord {
+    readings(Metric::HeartRate, patient, first_sequence, from_us, values)
+}
+
+type Calls = Arc<Mutex<Vec<(String, serde_json::Value)>>>;
+
+/// A receiver of webhooks that fails the first `failures` calls with 503.
+async fn receiver(mut failures: u32) -> (String, Calls) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let calls = Calls::default();
+    let seen = Arc::clone(&calls);
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            let (head, body) = loop {
+                let mut chunk = [0; 4096];
+                let read = stream.read(&mut chunk).await.unwrap();
+                assert!(read > 0, "the call ends early");
+                request.extend_from_slice(&chunk[..read]);
+                let text = String::from_utf8_lossy(&request).into_owned();
+                let Some((head, body)) = text.split_once("\r\n\r\n") else {
+                    continue;
+                };
+                let header = |name: &str| {
+                    head.lines()
+                        .filter_map(|line| line.split_once(": "))
+                        .find(|(own, _)| own.eq_ignore_ascii_case(name))
+                        .map(|(_, value)| value.to_owned())
+                };
+                assert!(head.starts_with("POST /hook HTTP/1.1"));
+                assert_eq!(header("authorization").as_deref(), Some("Bearer token-1"));
+                let length: usize = header("content-length").unwrap().parse().unwrap();
+                if body.len() >= length {
+                    break (header("idempotency-key").unwrap(), body.to_owned());
+                }
+            };
+            let status = if failures > 0 {
+                failures -= 1;
+                "503 Service Unavailable"
+            } else {
+                seen.lock()
+                    .push((head, serde_json::from_str(&body).unwrap()));
+                "204 No Content"
+            };
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    (url, calls)
+}
+
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    while !condition() {
+        assert!(tokio::time::Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_alert_from_the_first_reading_to_its_end() {
+    let world = World::new();
+    let (url, calls) = receiver(2).await;
+    let mut tail = world.bus.tail(Topic::Alerts).await.unwrap();
+    let running = world.start(Some(&url));
+    let start = now_us() - 60 * S;
+    world
+        .publish("ann", pulses("ann", 1, start, &[150.0; 15]))
+        .await;
+    let raised = world
+        .alert("heart-rate-very-high", AlertState::Active)
+        .await;
+    assert_eq!(raised.since_us, start);
+    assert_eq!(raised.changed_us, start + 10 * S);
+    assert_eq!((raised.patient.as_str(), raised.revision), ("ann", 1));
+    assert!(raised.recorded_us >= start && !raised.backfill);
+
+    // Only the dashboard may acknowledge, and only with a name.
+    let request = AcknowledgeRequest {
+        id: raised.id.clone(),
+        by: "Ada".into(),
+        note: "seen".into(),
+    };
+    for (peer, code) in [
+        (PeerId::service("ingest"), Code::PermissionDenied),
+        (
+            PeerId::gateway("default", "gateway-1"),
+            Code::PermissionDenied,
+        ),
+    ] {
+        let mut client = world.client(&running, &peer).await;
+        let refused = client.acknowledge(request.clone()).await.unwrap_err();
+        assert_eq!(refused.code(), code);
+    }
+    let mut client = world.client(&running, &PeerId::service("dashboard")).await;
+    let nobody = AcknowledgeRequest {
+        by: " ".into(),
+        ..request.clone()
+    };
+    assert_eq!(
+        client.acknowledge(nobody).await.unwrap_err().code(),
+        Code::InvalidArgument
+    );
+    let unknown = AcknowledgeRequest {
+        id: "x".into(),
+        ..request.clone()
+    };
+    assert_eq!(
+        client.acknowledge(unknown).await.unwrap_err().code(),
+        Code::NotFound
+    );
+    let acknowledged = client
+        .acknowledge(request.clone())
+        .await
+        .unwrap()
+        .into_inner()
+        .alert
+        .unwrap();
+    assert_eq!(acknowledged.state(), AlertState::Acknowledged);
+    assert_eq!(
+        (acknowledged.revision, acknowledged.acknowledged_by.as_str()),
+        (2, "Ada")
+    );
+    let again = AcknowledgeRequest {
+        by: "Bob".into(),
+        ..request
+    };
+    let unchanged = client
+        .acknowledge(again)
+        .await
+        .unwrap()
+        .into_inner()
+        .alert
+        .unwrap();
+    assert_eq!(unchanged, acknowledged);
+
+    // The rules did not see the acknowledgement; writing their next revision tells them, and the alert ends without a latch.
+    world
+        .publish("ann", pulses("ann", 16, start + 15 * S, &[80.0; 15]))
+        .await;
+    let resolved = world
+        .alert("heart-rate-very-high", AlertState::Resolved)
+        .await;
+    assert_eq!(
+        (resolved.revision, resolved.acknowledged_by.as_str()),
+        (3, "Ada")
+    );
+    let listed = client
+        .list_alerts(ListAlertsRequest {
+            patient: "ann".into(),
+            include_resolved: true,
+            limit: 0,
+        })
+        .await
+        .unwrap()
+        .into_inner()
+        .alerts;
+    assert!(listed.iter().any(|alert| alert.id == raised.id));
+
+    // Every transition is on the topic, in order, and at the receiver, once, in spite of its failures.
+    let mut published = Vec::new();
+    while published.len() < 3 {
+        let event = tokio::time::timeout(LIMIT, tail.next(100))
+            .await
+            .unwrap()
+            .unwrap();
+        if let Event::Batch(deliveries) = event {
+            let alerts = deliveries
+                .into_iter()
+                .map(|d| Alert::decode(d.value).unwrap());
+            published.extend(
+                alerts
+                    .filter(|a| a.id == raised.id)
+                    .map(|a| (a.revision, a.state())),
+            );
+        }
+    }
+    use AlertState::{Acknowledged, Active, Resolved};
+    assert_eq!(published, [(1, Active), (2, Acknowledged), (3, Resolved)]);
+    let keys = || -> Vec<String> {
+        let calls = calls.lock();
+        let of_it = calls
+            .iter()
+            .filter(|(_, body)| body["id"] == raised.id.as_str());
+        of_it.map(|(key, _)| key.clone()).collect()
+    };
+    until("three calls", || keys().len() >= 3).await;
+    let expected: Vec<String> = (1..=3)
+        .map(|revision| format!("{}/{revision}", raised.id))
+        .collect();
+    assert_eq!(keys(), expected);
+    let first = calls
+        .lock()
+        .iter()
+        .find(|(key, _)| *key == expected[0])
+        .unwrap()
+        .1
+        .clone();
+    assert_eq!(first["priority"], "high");
+    assert_eq!(first["metric"], "heart-rate");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_in_the_middle_changes_nothing() {
+    let world = World::new();
+    let start = now_us() - 60 * S;
+    // Stopped before the delay is over, and in between for the end of the episode.
+    let parts: [&[f64]; 3] = [&[150.0; 6], &[150.0; 9], &[80.0; 15]];
+    let mut sequence = 1;
+    for (index, part) in parts.iter().enumerate() {
+        let running = world.start(None);
+        let from_us = start + (sequence as i64 - 1) * S;
+        world
+            .publish("ben", pulses("ben", sequence, from_us, part))
+            .await;
+        sequence += part.len() as u64;
+        match index {
+            0 => {
+                let deadline = tokio::time::Instant::now() + LIMIT;
+                while world
+                    .store
+                    .progress(alerting::GROUP, Topic::Vitals)
+                    .await
+                    .unwrap()
+                    .is_empty()
+                {
+                    assert!(tokio::time::Instant::now() < deadline, "no progress");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                let early = world.alerts().await;
+                assert!(
+                    early.iter().all(|alert| alert.rule == "news2-red"),
+                    "{early:?}"
+                );
+            }
+            1 => {
+                let alert = world
+                    .alert("heart-rate-very-high", AlertState::Active)
+                    .await;
+                assert_eq!((alert.since_us, alert.changed_us), (start, start + 10 * S));
+            }
+            _ => {
+                world
+                    .alert("heart-rate-very-high", AlertState::Latched)
+                    .await;
+            }
+        }
+        running.stop().await;
+    }
+    let alerts = world.alerts().await;
+    let of_rule = alerts
+        .iter()
+        .filter(|alert| alert.rule == "heart-rate-very-high");
+    assert_eq!(of_rule.count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn edge_and_core_are_one_alert_and_poison_stops_nothing() {
+    let world = World::new();
+    let mut letters = world.bus.tail(Topic::DeadLetters).await.unwrap();
+    let running = world.start(None);
+    let start = now_us() - 60 * S;
+    let edge = EdgeAlert {
+        gateway: "gateway-1".into(),
+        device: "cat-belt".into(),
+        rule: "heart-rate-very-high".into(),
+        rule_version: 1,
+        metric: Metric::HeartRate.into(),
+        value: 150.0,
+        time_us: start + 10 * S,
+        priority: contracts::vitals::Priority::High.into(),
+        ..EdgeAlert::default()
+    };
+    let alone = VitalsRecord {
+        alerts: vec![edge],
+        ..VitalsRecord::default()
+    };
+    world.publish("cat", alone.clone()).await;
+    let first = world
+        .alert("heart-rate-very-high", AlertState::Active)
+        .await;
+    assert!(first.from_edge && !first.from_core);
+    assert_eq!(first.patient, "cat");
+
+    let poison = Record::new("cat", vec![0xff; 10]);
+    world
+        .bus
+        .publish(Topic::Vitals, vec![poison])
+        .await
+        .unwrap();
+    world.publish("cat", alone).await;
+    world
+        .publish("cat", pulses("cat", 1, start, &[150.0; 15]))
+        .await;
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    let both = loop {
+        let alert = world
+            .alert("heart-rate-very-high", AlertState::Active)
+            .await;
+        if alert.from_core {
+            break alert;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{alert:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert_eq!((both.id.clone(), both.revision), (first.id, 2));
+    assert!(both.from_edge);
+    let event = tokio::time::timeout(LIMIT, letters.next(10))
+        .await
+        .unwrap()
+        .unwrap();
+    let Event::Batch(letters) = event else {
+        panic!("{event:?}");
+    };
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].value.as_ref(), [0xff; 10]);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backfill_is_recorded_and_calls_nobody() {
+    let world = World::new();
+    let (url, calls) = receiver(0).await;
+    let running = world.start(Some(&url));
+    let long_ago = now_us() - 7200 * S;
+    let mut ended = vec![150.0; 15];
+    ended.extend([80.0; 15]);
+    world
+        .publish("dan", pulses("dan", 1, long_ago, &ended))
+        .await;
+    let recorded = world
+        .alert("heart-rate-very-high", AlertState::Latched)
+        .await;
+    assert!(recorded.backfill);
+    // A live alert of another patient shows that the receiver works, and that nothing of the backfill went before it.
+    world
+        .publish("eve", pulses("eve", 1, now_us() - 30 * S, &[150.0; 15]))
+        .await;
+    until("eve's call", || !calls.lock().is_empty()).await;
+    assert!(
+        calls
+            .lock()
+            .iter()
+            .all(|(_, body)| body["patient"] == "eve")
+    );
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_clinicians_scale_decides() {
+    let world = World::new();
+    for (id, spo2_scale) in [("one", SpO2Scale::One), ("two", SpO2Scale::Two)] {
+        let entry = PatientEntry {
+            id: id.into(),
+            tenant: store::DEFAULT_TENANT.into(),
+            name: id.into(),
+            spo2_scale,
+        };
+        world.store.put_patient(&entry).await.unwrap();
+    }
+    let running = world.start(None);
+    // 91 % is red on scale 1 and in the target range on scale 2.
+    for patient in ["two", "one"] {
+        let record = readings(Metric::Spo2, patient, 1, now_us() - 30 * S, &[91.0; 20]);
+        world.publish(patient, record).await;
+    }
+    let red = world.alert("news2-red", AlertState::Active).await;
+    assert_eq!(red.patient, "one");
+    // A later reading of the other patient has raised its alert, so the earlier ones have been judged.
+    let flat = readings(Metric::Battery, "two", 1, now_us(), &[5.0]);
+    world.publish("two", flat).await;
+    world.alert("battery-low", AlertState::Active).await;
+    let alerts = world.alerts().await;
+    assert!(
+        !alerts
+            .iter()
+            .any(|alert| alert.rule == "news2-red" && alert.patient == "two")
+    );
+    running.stop().await;
+}
