@@ -16,8 +16,10 @@ use tonic::{Request, Status, Streaming, metadata::MetadataValue};
 
 use crate::patient::{Episode, Patient};
 
-/// How often patients are asked for what is due.
-const TICK: Duration = Duration::from_millis(200);
+/// Patients whose samples are due within this time are asked together.
+const TICK: Duration = Duration::from_millis(10);
+/// Without patients there is nothing to wait for.
+const IDLE: Duration = Duration::from_secs(1);
 /// Requests not acknowledged; then samples gather.
 const IN_FLIGHT_MAX: usize = 8;
 const SAMPLES_PER_REQUEST_MAX: usize = 1_000;
@@ -157,12 +159,10 @@ impl Feed {
 
     /// Returns why the connection ended.
     async fn feed(&mut self, mut connection: Connection, queue: &mut Queue) -> Status {
-        let mut ticks = tokio::time::interval(TICK);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut triggers_open = true;
         loop {
             tokio::select! {
-                _ = ticks.tick() => {
+                () = tokio::time::sleep(self.until_due(now_us())) => {
                     let now_us = now_us();
                     for patient in &mut self.patients {
                         queue.push(patient.next(now_us));
@@ -185,6 +185,12 @@ impl Feed {
                 }
             }
         }
+    }
+
+    fn until_due(&self, now_us: i64) -> Duration {
+        let due_us = self.patients.iter().map(Patient::due_us).min();
+        let wait_us = due_us.map(|due_us| u64::try_from(due_us - now_us).unwrap_or(0));
+        wait_us.map_or(IDLE, |us| Duration::from_micros(us).max(TICK))
     }
 
     fn trigger(&mut self, device: &str, episode: Episode) {

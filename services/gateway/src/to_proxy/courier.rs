@@ -93,7 +93,12 @@ impl<D: Disk> Courier<D> {
     /// Sends until shutdown is requested, then what it can within FLUSH_LIMIT.
     pub async fn run(self, shutdown: Shutdown) {
         let reader = self.journal.reader();
-        let mut sender = Sender::new(self.options.limits, reader.head(), reader.durable());
+        let mut sender = Sender::new(
+            Instant::now(),
+            self.options.limits,
+            reader.head(),
+            reader.durable(),
+        );
         let mut durable = self.journal.durable();
         let mut paths = self.uplink.events();
         let mut paths_open = true;

@@ -1,12 +1,13 @@
 //! What to send next, without a socket or a clock.
 //!
-//! State is three positions of the journal, `acknowledged <= next <= durable`, and at most one link to ingest in use beside one
-//! that is being opened. Invariants:
+//! State is three positions of the journal, `acknowledged <= next <= durable`, and up to three links to ingest: the current one, a
+//! spare that stands idle, and one that is being opened. Invariants:
 //! 1. Whatever link becomes current starts at `acknowledged`: everything sent on an earlier one and not acknowledged is sent again.
 //!    Ingest discards what it has.
 //! 2. An acknowledgement counts whichever link it came over.
-//! 3. When a path dies, or acknowledgements stay away, a second link is opened at once; the old one stays in use until the new one
-//!    stands, for it may not have been on the dead path.
+//! 3. When a path dies, or acknowledgements stay away, the spare takes over at once. It has nothing in flight, so the dead path
+//!    holds nothing of it back, and the round trips of CONNECT, TLS and gRPC are behind it.
+//! 4. Without a spare a link is opened at once, and the old one stays in use until the new one stands.
 
 use std::{
     collections::VecDeque,
@@ -70,6 +71,26 @@ struct InFlight {
     sent: Instant,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Opening {
+    generation: Generation,
+    since: Instant,
+    /// A path died meanwhile: it may be the one that the handshake waits for.
+    disturbed: bool,
+}
+
+impl Opening {
+    /// When it is given up.
+    fn until(&self) -> Instant {
+        self.since
+            + if self.disturbed {
+                REOPEN_INTERVAL
+            } else {
+                OPEN_LIMIT
+            }
+    }
+}
+
 #[derive(Debug)]
 pub struct Sender {
     limits: Limits,
@@ -81,17 +102,20 @@ pub struct Sender {
     sending: bool,
     in_flight: VecDeque<InFlight>,
     current: Option<Generation>,
-    opening: Option<(Generation, Instant)>,
+    spare: Option<Generation>,
+    opening: Option<Opening>,
     closing: VecDeque<Generation>,
     generations: Generation,
+    created: Instant,
     opened_at: Option<Instant>,
-    reopen: bool,
+    /// The current link, if any, is to be replaced.
+    replace: bool,
     retry_at: Option<Instant>,
     backoff: Backoff,
 }
 
 impl Sender {
-    pub fn new(limits: Limits, acknowledged: u64, durable: u64) -> Self {
+    pub fn new(now: Instant, limits: Limits, acknowledged: u64, durable: u64) -> Self {
         Self {
             limits,
             durable,
@@ -101,11 +125,13 @@ impl Sender {
             sending: false,
             in_flight: VecDeque::new(),
             current: None,
+            spare: None,
             opening: None,
             closing: VecDeque::new(),
             generations: 0,
+            created: now,
             opened_at: None,
-            reopen: true,
+            replace: false,
             retry_at: None,
             backoff: Backoff::new(RETRY_INITIAL, RETRY_MAX),
         }
@@ -125,7 +151,7 @@ impl Sender {
             Event::Durable(position) => self.durable = self.durable.max(position),
             Event::Up(generation) => self.on_up(generation),
             Event::Lost(generation, random) => self.on_lost(now, generation, random),
-            Event::PathDown => self.reopen = true,
+            Event::PathDown => self.want_another(),
             Event::Sent { generation, end } => {
                 self.sending = false;
                 if self.current == Some(generation) && end > self.next {
@@ -158,6 +184,15 @@ impl Sender {
             self.trimmed = self.acknowledged;
             return Some(Command::Trim(self.acknowledged));
         }
+        if !self.replace && self.acknowledgement_is_overdue(now) {
+            self.want_another();
+        }
+        if (self.replace || self.current.is_none())
+            && let Some(spare) = self.spare.take()
+        {
+            self.make_current(spare);
+            return self.poll(now);
+        }
         if let Some(command) = self.poll_open(now) {
             return Some(command);
         }
@@ -174,51 +209,49 @@ impl Sender {
     }
 
     fn poll_open(&mut self, now: Instant) -> Option<Command> {
-        if let Some((generation, since)) = self.opening {
-            if now < since + OPEN_LIMIT {
-                // A path that dies meanwhile may be the one that the handshake waits for: start over, but not in a hurry.
-                if !self.reopen || now < since + REOPEN_INTERVAL {
-                    return None;
-                }
+        if let Some(opening) = self.opening {
+            if now < opening.until() {
+                return None;
             }
             self.opening = None;
-            self.reopen = true;
-            self.closing.push_back(generation);
+            return Some(Command::Close(opening.generation));
         }
-        if self.acknowledgement_is_overdue(now) {
-            self.reopen = true;
+        if self.open_at().is_none_or(|at| now < at) {
+            return None;
         }
-        let due = if self.current.is_none() {
-            self.retry_at.is_none_or(|at| now >= at) || self.reopen
-        } else {
-            self.reopen
-        };
-        let paced = self.opened_at.is_none_or(|at| now >= at + REOPEN_INTERVAL);
-        if !(due && paced) {
-            return self.closing.pop_front().map(Command::Close);
-        }
-        self.reopen = false;
         self.retry_at = None;
         self.generations += 1;
-        self.opening = Some((self.generations, now));
+        self.opening = Some(Opening {
+            generation: self.generations,
+            since: now,
+            disturbed: false,
+        });
         self.opened_at = Some(now);
         Some(Command::Open(self.generations))
     }
 
+    /// When a link is to be opened, given that none is being opened: one to replace the current one at the pace of
+    /// REOPEN_INTERVAL, a first one or a spare also not before the pause that follows a loss.
+    fn open_at(&self) -> Option<Instant> {
+        if self.spare.is_some() {
+            return None;
+        }
+        let paced = self.opened_at.map(|at| at + REOPEN_INTERVAL);
+        let paused = if self.replace { None } else { self.retry_at };
+        // At once when nothing was ever opened.
+        Some(paced.max(paused).unwrap_or(self.created))
+    }
+
     /// When `poll` may have a command although no event came.
     pub fn deadline(&self) -> Option<Instant> {
-        let paced = self.opened_at.map(|at| at + REOPEN_INTERVAL);
-        let open = match (self.opening, self.reopen) {
-            (Some((_, since)), true) => Some(since + REOPEN_INTERVAL),
-            (Some((_, since)), false) => Some(since + OPEN_LIMIT),
-            (None, true) => paced,
-            (None, false) if self.current.is_none() => self.retry_at.max(paced),
-            (None, false) => None,
+        let open = match self.opening {
+            Some(opening) => Some(opening.until()),
+            None => self.open_at(),
         };
         let overdue = self
             .in_flight
             .front()
-            .filter(|_| self.opening.is_none())
+            .filter(|_| !self.replace)
             .map(|batch| batch.sent + self.limits.acknowledge_limit);
         [open, overdue].into_iter().flatten().min()
     }
@@ -229,25 +262,45 @@ impl Sender {
             .is_some_and(|batch| now >= batch.sent + self.limits.acknowledge_limit)
     }
 
+    fn want_another(&mut self) {
+        self.replace = true;
+        if let Some(opening) = &mut self.opening {
+            opening.disturbed = true;
+        }
+    }
+
     fn on_up(&mut self, generation: Generation) {
         if self
             .opening
-            .is_none_or(|(opening, _)| opening != generation)
+            .is_none_or(|opening| opening.generation != generation)
         {
             self.closing.push_back(generation);
             return;
         }
         self.opening = None;
+        if self.current.is_none() || self.replace {
+            self.make_current(generation);
+        } else {
+            self.spare = Some(generation);
+        }
+    }
+
+    fn make_current(&mut self, generation: Generation) {
         self.closing.extend(self.current.replace(generation));
+        self.replace = false;
         self.start_over();
     }
 
     fn on_lost(&mut self, now: Instant, generation: Generation, random: f64) {
         if self
             .opening
-            .is_some_and(|(opening, _)| opening == generation)
+            .is_some_and(|opening| opening.generation == generation)
         {
             self.opening = None;
+            // Nothing answers where this one was tried: no hurry any more.
+            self.replace &= self.current.is_some();
+        } else if self.spare == Some(generation) {
+            self.spare = None;
         } else if self.current == Some(generation) {
             self.current = None;
             self.start_over();
@@ -279,9 +332,10 @@ mod tests {
 
     impl Bench {
         fn new(durable: u64) -> Self {
+            let now = Instant::now();
             Self {
-                sender: Sender::new(LIMITS, 0, durable),
-                now: Instant::now(),
+                sender: Sender::new(now, LIMITS, 0, durable),
+                now,
             }
         }
 
@@ -349,6 +403,31 @@ mod tests {
     }
 
     #[test]
+    fn a_spare_takes_over_at_once_and_is_replaced() {
+        let mut bench = Bench::new(100);
+        bench.commands();
+        bench.tell(Event::Up(1));
+        bench.sent(1, 10);
+        assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(2)]);
+        assert_eq!(bench.tell(Event::Up(2)), []);
+        bench.sent(1, 20);
+        assert_eq!(bench.tell(Event::PathDown), [Command::Close(1), send(2, 0)]);
+        assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(3)]);
+        bench.tell(Event::Up(3));
+        // The same when the link itself is lost.
+        bench.sent(2, 20);
+        bench.sent(2, 30);
+        assert_eq!(bench.tell(Event::Lost(2, 0.5)), [send(3, 0)]);
+        // A spare that is lost is opened again after a pause, and the current link goes on.
+        let opened = bench.pass(Duration::from_secs(1));
+        assert_eq!(opened, [Command::Open(4)]);
+        bench.tell(Event::Up(4));
+        assert_eq!(bench.tell(Event::Lost(4, 0.5)), []);
+        assert_eq!(bench.pass(Duration::from_secs(1)), [Command::Open(5)]);
+        assert_eq!(bench.sent(3, 10), [send(3, 10)]);
+    }
+
+    #[test]
     fn a_storm_of_path_deaths_opens_links_at_a_bounded_pace() {
         let mut bench = Bench::new(0);
         bench.commands();
@@ -371,12 +450,17 @@ mod tests {
         bench.commands();
         bench.tell(Event::Up(1));
         bench.sent(1, 10);
+        assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(2)]);
+        let late = LIMITS.acknowledge_limit - REOPEN_INTERVAL;
+        assert_eq!(bench.sender.deadline(), Some(bench.now + late));
+        // A spare that is still not up is doubtful, too.
+        assert_eq!(bench.pass(late), [Command::Close(2), Command::Open(3)]);
+        // But a slow network gets its time.
+        assert_eq!(bench.pass(Duration::from_secs(2)), []);
         assert_eq!(
-            bench.sender.deadline(),
-            Some(bench.now + LIMITS.acknowledge_limit)
+            bench.tell(Event::Up(3)),
+            [Command::Close(1), Command::Open(4), send(3, 0)]
         );
-        assert_eq!(bench.pass(LIMITS.acknowledge_limit), [Command::Open(2)]);
-        assert_eq!(bench.tell(Event::Up(2)), [Command::Close(1), send(2, 0)]);
     }
 
     #[test]
