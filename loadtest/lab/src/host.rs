@@ -108,6 +108,10 @@ pub struct Host {
     endpoint: Endpoint,
     conn: Option<(ConnectionHandle, Connection)>,
     manager: Manager,
+    /// Interfaces that exist; until the server has answered, the handshake is sent over each.
+    interfaces: Vec<usize>,
+    /// The interface of the first answer, which carries the first path.
+    first: Option<usize>,
     open_paths: Vec<PathId>,
     received: bool,
     lost: Option<ConnectionError>,
@@ -163,6 +167,8 @@ impl Host {
             endpoint: Endpoint::new(Arc::new(config), server, true),
             conn: None,
             manager,
+            interfaces: Vec::new(),
+            first: None,
             open_paths: vec![PathId::ZERO],
             received: false,
             lost: None,
@@ -246,6 +252,7 @@ impl Host {
             FourTuple::new(client_address(interface), Some(SERVER.ip()))
         };
         self.received = true;
+        self.first.get_or_insert(interface);
         self.buffer.clear();
         match self
             .endpoint
@@ -307,11 +314,25 @@ impl Host {
                 break;
             };
             let interface = if self.client {
-                transmit.src_ip.map_or(Some(0), interface_of)
+                transmit.src_ip.map_or(self.first, interface_of)
             } else {
                 interface_of(transmit.destination.ip())
             };
-            let Some(interface) = interface else { continue };
+            let segment = transmit.segment_size.unwrap_or(transmit.size).max(1);
+            let Some(interface) = interface else {
+                // The handshake races over all interfaces.
+                for (&interface, payload) in self.interfaces.iter().flat_map(|interface| {
+                    self.buffer[..transmit.size]
+                        .chunks(segment)
+                        .map(move |payload| (interface, payload))
+                }) {
+                    out.push(Outgoing {
+                        interface,
+                        payload: BytesMut::from(payload),
+                    });
+                }
+                continue;
+            };
             // A dead path's datagrams leave by a living interface.
             let interface = match &self.manager {
                 Manager::Ours(steering) if self.client => {
@@ -319,7 +340,6 @@ impl Host {
                 }
                 _ => interface,
             };
-            let segment = transmit.segment_size.unwrap_or(transmit.size).max(1);
             for payload in self.buffer[..transmit.size].chunks(segment) {
                 out.push(Outgoing {
                     interface,
@@ -355,11 +375,14 @@ impl Host {
             Event::Connected => {
                 match &mut self.manager {
                     Manager::Ours(steering) => {
-                        let interface = self.client.then_some(InterfaceId(0));
+                        let first = self.first.unwrap_or_default();
+                        let interface = self.client.then_some(InterfaceId(first as u16));
                         steering.on_event(at, multipath::Event::Connected { interface });
                     }
                     Manager::Plain { missing, of_path } if self.client => {
-                        of_path.push((PathId::ZERO, 0));
+                        let first = self.first.unwrap_or_default();
+                        of_path.push((PathId::ZERO, first));
+                        missing.retain(|entry| entry.0 != first);
                         for (_, at) in missing.iter_mut() {
                             *at = now;
                         }
@@ -406,15 +429,13 @@ impl Host {
         }
     }
 
-    /// Names the client's interfaces; all but the first are to be opened after the handshake.
+    /// Names an interface of the client. The handshake races over all of them; the others are opened after it.
     pub fn add_interface(&mut self, now: Duration, interface: usize, up: bool) {
+        self.interfaces.push(interface);
         match &mut self.manager {
             Manager::Ours(_) if up => self.link_changed(now, interface, true),
             Manager::Ours(_) => {}
-            Manager::Plain { missing, .. } if interface > 0 => {
-                missing.push((interface, Duration::MAX / 4))
-            }
-            Manager::Plain { .. } => {}
+            Manager::Plain { missing, .. } => missing.push((interface, Duration::MAX / 4)),
         }
     }
 

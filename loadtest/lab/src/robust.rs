@@ -43,7 +43,7 @@ pub fn scenario(seed: u64) -> Scenario {
     let paths = random.random_range(1..=INTERFACES_MAX);
     let interfaces = (0..paths)
         .map(|index| {
-            let changes = changes(&mut random, index == 0);
+            let changes = changes(&mut random);
             let mut half = || {
                 let mut half = Half::constant(
                     random.random_range(0.2..20.0),
@@ -108,12 +108,10 @@ pub fn scenario(seed: u64) -> Scenario {
     scenario
 }
 
-/// The first link is up at the start: racing the handshake over all of them is the tunnel's, not the connection's.
-fn changes(random: &mut ChaCha8Rng, first: bool) -> Vec<(f64, bool)> {
+fn changes(random: &mut ChaCha8Rng) -> Vec<(f64, bool)> {
     let count = random.random_range(0..=CHANGES_MAX);
-    let earliest = if first { 1.0 } else { 0.0 };
     let mut times: Vec<f64> = (0..count)
-        .map(|_| random.random_range(earliest..CALM_FROM_S))
+        .map(|_| random.random_range(0.0..CALM_FROM_S))
         .collect();
     times.sort_by(f64::total_cmp);
     let mut changes: Vec<(f64, bool)> = times

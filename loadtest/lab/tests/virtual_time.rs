@@ -160,6 +160,29 @@ fn scenario_files_round_trip_and_are_refused_with_a_reason() {
     ));
 }
 
+#[test]
+fn the_first_link_may_be_down_at_the_start() {
+    let identity = Identity::new().unwrap();
+    for announced in [false, true] {
+        let mut scenario = two_links(Controller::Ours, Direction::Upload, 5);
+        let first = &mut scenario.interfaces[0];
+        *first = first.clone().with_changes(&[(0.0, false), (1.0, true)]);
+        first.announced = announced;
+        let report = run(&scenario, &identity, Mechanisms::default()).unwrap();
+        assert!(report.completed, "{report:?}");
+        // The other link's handshake and no more.
+        assert!(
+            report.from_connect_s - report.from_stream_s < 0.4,
+            "{report:?}"
+        );
+        assert!(
+            report.links[0].delivered_bytes > 1_000_000,
+            "{:?}",
+            report.links
+        );
+    }
+}
+
 fn setting(direction: Direction) -> Setting {
     Setting {
         seed: 1,
