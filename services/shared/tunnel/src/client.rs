@@ -1,9 +1,4 @@
-//! The client's end: a session with the proxy that is kept up for ever.
-//!
-//! The keeper connects, races the handshake over all interfaces, and replaces the session when it is closed, when the proxy
-//! says goodbye, or when nothing has been heard on any path for `SILENCE_MAX`. A silent session is not thrown away: the keeper tries a
-//! fresh handshake beside it, and when that succeeds while the old one stays mute, new tunnels open in the fresh one. The tunnels
-//! of the old one go on when its probes, whose pauses have grown with the outage, get through again.
+//! The client's end: what applications see of a tunnel. The session beneath is the keeper's.
 
 use std::{
     io,
@@ -12,17 +7,17 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use http::{StatusCode, uri::Authority};
 use multipath::Keepalive;
-use service_kit::Backoff;
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     interfaces::{FanOut, Interface},
+    keeper::Keeper,
     names::{NAME_BYTES_MAX, is_name},
     paths::PathSnapshot,
     request::Urgency,
@@ -31,15 +26,6 @@ use crate::{
     steer::{Control, Way, interface_id},
     stream::TunnelStream,
 };
-
-/// Silence on all paths after which a fresh session is tried.
-const SILENCE_MAX: Duration = Duration::from_secs(3);
-
-/// How long the old session may still prove that it lives once a fresh one stands beside it.
-const SECOND_THOUGHT: Duration = Duration::from_millis(500);
-
-/// How often the keeper looks for silence.
-const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Events that a slow subscriber may fall behind; it then misses the oldest ones.
 const EVENTS_MAX: usize = 256;
@@ -166,7 +152,7 @@ pub(crate) struct Shared {
     pub(crate) race: Race,
     pub(crate) routes: Routes,
     ways: parking_lot::Mutex<Vec<Way>>,
-    session: watch::Sender<Option<Arc<Session>>>,
+    pub(crate) session: watch::Sender<Option<Arc<Session>>>,
     keepalive: watch::Sender<Keepalive>,
     pub(crate) events: broadcast::Sender<TunnelEvent>,
     pub(crate) end: CancellationToken,
@@ -369,17 +355,17 @@ impl Shared {
         *self.keepalive.borrow()
     }
 
-    fn next_number(&self) -> u64 {
+    pub(crate) fn next_number(&self) -> u64 {
         self.sessions.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn tell(&self, event: TunnelEvent) {
+    pub(crate) fn tell(&self, event: TunnelEvent) {
         // Nobody listening is fine.
         let _ = self.events.send(event);
     }
 
     /// Where the proxy is at the moment.
-    async fn proxy_address(&self) -> SocketAddr {
+    pub(crate) async fn proxy_address(&self) -> SocketAddr {
         let configured = self.config.proxy;
         let Some(host) = &self.config.proxy_host else {
             return configured;
@@ -395,114 +381,6 @@ impl Shared {
             Err(error) => {
                 tracing::warn!(%host, %error, "the proxy's name does not resolve");
                 configured
-            }
-        }
-    }
-}
-
-/// Keeps a session up.
-struct Keeper {
-    shared: Arc<Shared>,
-    dialler: Dialler,
-    backoff: Backoff,
-}
-
-impl Keeper {
-    fn new(shared: Arc<Shared>, dialler: Dialler) -> Self {
-        Self {
-            shared,
-            dialler,
-            backoff: Backoff::for_reconnect(),
-        }
-    }
-
-    async fn run(mut self) {
-        let end = self.shared.end.clone();
-        if end.run_until_cancelled(self.keep()).await.is_none() {
-            let session = self.shared.session.send_replace(None);
-            if let Some(session) = session {
-                session.close(b"closed by the client");
-                self.shared.tell(TunnelEvent::SessionDown {
-                    session: session.number,
-                });
-            }
-        }
-    }
-
-    async fn keep(&mut self) {
-        let mut current: Option<Arc<Session>> = None;
-        loop {
-            if let Some(session) = &current {
-                self.watch(session).await;
-            }
-            // Whatever ended the watch, a fresh session is wanted now; the old one may still serve meanwhile.
-            let closed = current.as_ref().is_none_or(|old| old.is_closed());
-            if closed {
-                self.replace(&mut current, None);
-            }
-            match self.dial().await {
-                Some(fresh) => {
-                    let revived = match &current {
-                        Some(old) if !old.is_retired() => old.speaks_within(SECOND_THOUGHT).await,
-                        _ => false,
-                    };
-                    if revived {
-                        fresh.close(b"the old session lives");
-                    } else {
-                        self.replace(&mut current, Some(fresh));
-                    }
-                    self.backoff.reset();
-                }
-                None => self.backoff.wait().await,
-            }
-        }
-    }
-
-    /// Returns when the session ended, was retired, or has gone mute.
-    async fn watch(&self, session: &Session) {
-        let mut ticks = tokio::time::interval(WATCH_INTERVAL);
-        loop {
-            tokio::select! {
-                () = session.closed() => return,
-                () = session.retired() => return,
-                _ = ticks.tick() => {
-                    if session.paths.silence(Instant::now()) > SILENCE_MAX {
-                        return;
-                    }
-                }
-            }
-        }
-    }
-
-    fn replace(&self, current: &mut Option<Arc<Session>>, fresh: Option<Arc<Session>>) {
-        if let Some(old) = current.take() {
-            tracing::info!(session = old.number, reason = ?old.close_reason(), "session down");
-            self.shared.tell(TunnelEvent::SessionDown {
-                session: old.number,
-            });
-            // Its open tunnels go on until they end, if it still lives or comes back to life.
-            old.retire();
-            tokio::spawn(async move { old.finish().await });
-        }
-        self.shared.session.send_replace(fresh.clone());
-        if let Some(fresh) = &fresh {
-            tracing::info!(session = fresh.number, proxy = %fresh.remote, "session up");
-            metrics::counter!("braid_tunnel_sessions_total").increment(1);
-            self.shared.tell(TunnelEvent::SessionUp {
-                session: fresh.number,
-            });
-        }
-        *current = fresh;
-    }
-
-    async fn dial(&self) -> Option<Arc<Session>> {
-        let proxy = self.shared.proxy_address().await;
-        let number = self.shared.next_number();
-        match self.dialler.dial(&self.shared, proxy, number).await {
-            Ok(session) => Some(session),
-            Err(error) => {
-                tracing::info!(%proxy, %error, "no session with the proxy");
-                None
             }
         }
     }

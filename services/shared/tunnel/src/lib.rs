@@ -2,7 +2,7 @@
 //! streams of HTTP/3 in it; the server takes them.
 //!
 //! ```text
-//!   Tunnel (client.rs) -- keeper --> Session (session.rs) == paths ==> ServerSession (server.rs) <-- TunnelServer
+//!   Tunnel (client.rs) -- Keeper --> Session (session.rs) == paths ==> ServerSession (server.rs) <-- TunnelServer
 //!      | open_tcp                       |                                  |                          ConnectRequest
 //!      v                                v                                  v                                |
 //!   TunnelStream (stream.rs)         Steered (steer.rs): IO shell of `multipath` on both ends          TunnelStream
@@ -16,6 +16,7 @@
 mod client;
 mod h3_over_noq;
 mod interfaces;
+mod keeper;
 mod names;
 mod paths;
 mod request;

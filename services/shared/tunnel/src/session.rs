@@ -104,7 +104,13 @@ impl Dialler {
         let connecting = shared
             .endpoint
             .connect_with(config, proxy, &shared.config.server_name)?;
-        let connection = tokio::time::timeout(timeout, connecting)
+        let handshake = async {
+            let connection = connecting.await?;
+            // TLS 1.3 is done here before the server has looked at our certificate; its confirmation says that it took it.
+            connection.handshake_confirmed().await?;
+            Ok::<_, noq::ConnectionError>(connection)
+        };
+        let connection = tokio::time::timeout(timeout, handshake)
             .await
             .map_err(|_| DialError::TimedOut(timeout))??;
         let first = shared.race.winner();
@@ -122,6 +128,7 @@ impl Dialler {
         let (control, controls) = mpsc::channel(CONTROLS_MAX);
         let session = Arc::new(Session {
             number,
+            since: Instant::now(),
             remote: proxy,
             connection: connection.clone(),
             requests: Mutex::new(requests),
@@ -173,6 +180,7 @@ impl Dialler {
 
 pub(crate) struct Session {
     pub(crate) number: u64,
+    since: Instant,
     pub(crate) remote: SocketAddr,
     connection: noq::Connection,
     requests: Mutex<SendRequest<Opener, Bytes>>,
@@ -266,6 +274,10 @@ impl Session {
     pub(crate) fn close(&self, reason: &[u8]) {
         self.connection
             .close(noq::VarInt::from_u32(NO_ERROR), reason);
+    }
+
+    pub(crate) fn age(&self) -> Duration {
+        self.since.elapsed()
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -6,7 +6,12 @@
 #[path = "support/bench.rs"]
 mod bench;
 
-use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bench::{Bench, Identities, authority, echo, listen_anywhere, noise, serve, within};
 use testkit::link::LinkConfig;
@@ -211,6 +216,23 @@ async fn a_draining_session_ends_its_tunnels_in_peace() {
     drop(stream);
     within(draining).await.unwrap();
     assert!(handle.is_closed());
+    bench.tunnel.close().await;
+}
+
+#[tokio::test]
+async fn a_server_that_turns_us_away_is_not_stormed() {
+    let identities = Identities::new();
+    let server = TunnelServer::bind(identities.server_config(listen_anywhere())).unwrap();
+    let addr = server.local_addr();
+    let bench = Bench::start(identities, addr, &fast(), &[]);
+    let mut first = None;
+    for _ in 0..5 {
+        let session = within(server.accept()).await.unwrap();
+        first.get_or_insert_with(Instant::now);
+        session.handle().close("not you");
+    }
+    // Pauses of at least 50, 100, 200 and 400 ms lie between five sessions.
+    assert!(first.unwrap().elapsed() >= Duration::from_millis(750));
     bench.tunnel.close().await;
 }
 
