@@ -6,9 +6,10 @@ use bus::{Bus, Consumer, Delivery, Event, Topic, dead_letter};
 use bytes::Bytes;
 use contracts::vitals::VitalsRecord;
 use prost::Message;
-use service_kit::{Backoff, Context};
+use service_kit::{Backoff, Context, telemetry::continue_trace};
 use store::{AlertsBatch, Claims, Scope, SpO2Scale, Store};
 use tokio::time::MissedTickBehavior;
+use tracing::Instrument;
 use vitals::{Profile, news2::Spo2Scale};
 
 use crate::{
@@ -142,15 +143,22 @@ impl Loop {
             }
         }
         self.fetch_profiles(&records).await;
+        let span = tracing::info_span!("evaluate", records = records.len());
+        // One span for the batch, in the trace of its first traced sample.
+        let mut samples = records.iter().flat_map(|(_, _, record)| &record.samples);
+        if let Some(traced) = samples.find(|sample| !sample.traceparent.is_empty()) {
+            continue_trace(&span, &traced.traceparent);
+        }
         loop {
             let now_us = now_us();
-            let evaluation = self.ward.evaluate(&records, now_us);
+            let evaluation = span.in_scope(|| self.ward.evaluate(&records, now_us));
             let progress = self.claims.progress(&deliveries);
             if progress.is_empty() {
                 self.ward.undo();
                 return;
             }
-            match self.writer.write(&evaluation.batch, &progress).await {
+            let written = self.writer.write(&evaluation.batch, &progress);
+            match written.instrument(span.clone()).await {
                 Outcome::Stored => {
                     self.ward.keep();
                     metrics::counter!("braid_alerting_samples_total").increment(evaluation.samples);

@@ -16,7 +16,8 @@ use bus::{Bus, Committed, Delivery, Event, Topic};
 use bytes::Bytes;
 use contracts::alerts::{Alert, AlertState};
 use prost::Message;
-use service_kit::{Backoff, Context};
+use service_kit::{Backoff, Context, telemetry::continue_trace};
+use tracing::Instrument;
 
 use crate::{PEOPLE_GROUP, webhook::Webhook};
 
@@ -118,8 +119,15 @@ async fn tell(
     let Some(webhook) = webhook.filter(|_| !alert.backfill) else {
         return;
     };
+    let span = tracing::info_span!("tell", alert = alert.id, revision = alert.revision);
+    continue_trace(&span, &alert.traceparent);
+    call(webhook, &alert, give_up_after).instrument(span).await;
+}
+
+/// Tries until the receiver has it, refuses it for good, or the time is up.
+async fn call(webhook: &Webhook, alert: &Alert, give_up_after: Duration) {
     let key = format!("{}/{}", alert.id, alert.revision);
-    let body = body(&alert);
+    let body = body(alert);
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
     let started = Instant::now();
     loop {

@@ -2,8 +2,9 @@
 //!
 //! The engine reads no clock: a sample carries its time, and `on_time` lets time pass without one. The same
 //! samples in the same order give the same transitions, wherever the engine runs and however often it was stored and
-//! restored in between. A sample whose sequence number the stream has passed changes nothing, so duplicates and stragglers are
-//! harmless. Order within a stream is its sequence, not its time: a device clock that steps back does not deafen the rules.
+//! restored in between. A sample that its stream has passed in both sequence and time changes nothing, so duplicates and
+//! stragglers are harmless; one that is new in either is taken, so that neither a clock that steps back nor a sequence
+//! that begins anew deafens the rules.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -59,6 +60,8 @@ struct Latest {
     value: f64,
     time_us: i64,
     device: String,
+    #[serde(default)]
+    gateway: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -251,6 +254,7 @@ impl Engine {
                     value,
                     time_us: now_us,
                     device: sample.device.clone(),
+                    gateway: sample.gateway.clone(),
                 },
             );
         }
@@ -324,19 +328,24 @@ impl Engine {
             }
             let score = (rule.condition.metric() == Metric::Unspecified)
                 .then(|| score_of(&self.latest, &rules, self.profile, now_us));
-            let latest = self.latest.get(&(rule.condition.metric() as i32));
+            // The reading that counts; of a score, the newest of them.
+            let latest = match rule.condition.metric() {
+                Metric::Unspecified => self.latest.values().max_by_key(|latest| latest.time_us),
+                metric => self.latest.get(&(metric as i32)),
+            };
             let value = score
                 .as_ref()
                 .map(|score| f64::from(score.aggregate))
                 .or(latest.map(|latest| latest.value))
                 .unwrap_or_default();
+            let of_latest = |field: fn(&Latest) -> &String| latest.map(field).cloned();
             let evidence = Evidence {
                 time_us: now_us,
                 value,
-                device: latest
-                    .map(|latest| latest.device.clone())
-                    .unwrap_or_default(),
+                device: of_latest(|latest| &latest.device).unwrap_or_default(),
+                gateway: of_latest(|latest| &latest.gateway).unwrap_or_default(),
                 summary: verdict::describe(rule, value, score.as_ref()),
+                backfill: self.backfill,
                 ..Evidence::default()
             };
             let frame = Frame {
@@ -451,11 +460,10 @@ impl Engine {
     fn advance_stream(&mut self, sample: &Sample) -> bool {
         let key = format!("{}/{}", sample.device, sample.stream);
         if let Some(stream) = self.streams.get_mut(&key) {
-            let is_next = if sample.sequence == 0 || stream.sequence == 0 {
-                sample.device_time_us > stream.time_us
-            } else {
-                sample.sequence > stream.sequence
-            };
+            // Older in both is a straggler. A lower sequence at a later time is a gateway that lost its journal and
+            // counts anew, and an earlier time at a higher sequence a clock that stepped back: neither may deafen the rules.
+            let is_later = sample.device_time_us > stream.time_us;
+            let is_next = is_later || (stream.sequence > 0 && sample.sequence > stream.sequence);
             if is_next {
                 stream.sequence = sample.sequence;
                 stream.time_us = sample.device_time_us;
