@@ -11,7 +11,6 @@ use tonic::transport::Channel;
 
 use crate::identity::FOLDER;
 use crate::process::{self, Failure};
-use crate::run_service::failure;
 use crate::up::{Addresses, OPERATOR};
 
 #[derive(Debug, Subcommand)]
@@ -135,9 +134,9 @@ impl LinkCommand {
 fn connect(place: &Place) -> Result<LinkServiceClient<Channel>, Failure> {
     let addresses = Addresses::read(&place.data)?;
     let files = IdentityFiles::in_dir(&place.data.join(FOLDER), OPERATOR);
-    let identity = Identity::load(&files).map_err(failure)?;
-    let channel =
-        grpc::channel(&format!("https://{}", addresses.links), Some(&identity)).map_err(failure)?;
+    let identity = Identity::load(&files).map_err(Failure::other)?;
+    let channel = grpc::channel(&format!("https://{}", addresses.links), Some(&identity))
+        .map_err(Failure::other)?;
     Ok(LinkServiceClient::new(channel))
 }
 

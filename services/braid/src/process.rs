@@ -33,8 +33,8 @@ pub enum Failure {
 }
 
 impl Failure {
-    pub fn other(reason: impl Into<String>) -> Failure {
-        Failure::Other(reason.into())
+    pub fn other(reason: impl fmt::Display) -> Failure {
+        Failure::Other(reason.to_string())
     }
 
     /// Says whose failure it is.
@@ -68,29 +68,6 @@ impl From<ConfigError> for Failure {
     }
 }
 
-/// A service's error, which may be a refused configuration further down: a port in use, say.
-impl From<Box<dyn std::error::Error + Send + Sync>> for Failure {
-    fn from(error: Box<dyn std::error::Error + Send + Sync>) -> Failure {
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error.as_ref());
-        while let Some(current) = cause {
-            if let Some(config) = current.downcast_ref::<ConfigError>() {
-                return Failure::Config(config.clone());
-            }
-            if let Some(bind @ tunnel::BindError::Socket { address, .. }) = current.downcast_ref() {
-                let other =
-                    SocketAddr::new(address.ip(), address.port().wrapping_add(10_000).max(1024));
-                return Failure::Config(ConfigError::new(
-                    "listen",
-                    bind.to_string(),
-                    format!("--listen {other}"),
-                ));
-            }
-            cause = current.source();
-        }
-        Failure::Other(error.to_string())
-    }
-}
-
 /// An event loop for `main`.
 pub fn block_on<F: Future>(main: F) -> Result<F::Output, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -111,8 +88,7 @@ where
 {
     block_on(async {
         config.telemetry.validate()?;
-        let traces = telemetry::init(noun, &config.telemetry)
-            .map_err(|error| Failure::other(error.to_string()))?;
+        let traces = telemetry::init(noun, &config.telemetry).map_err(Failure::other)?;
         let context = Context::new(noun);
         let bound = admin::start(config.admin, "admin", vec![context.clone()]).await?;
         tracing::info!(address = %bound, "admin listener");
@@ -168,7 +144,5 @@ pub fn watch_signals(shutdown: Shutdown) -> Result<(), Failure> {
 
 /// Runs an experiment; a missed target is exit status 1.
 pub fn lab(command: lab::LabCommand) -> Result<ExitCode, Failure> {
-    command
-        .run()
-        .map_err(|error| Failure::other(error.to_string()))
+    command.run().map_err(Failure::other)
 }

@@ -85,13 +85,15 @@ impl ServiceCommand {
             ServiceCommand::Gateway(it) => {
                 let Alone { service, process } = *it;
                 process::run("gateway", process, async |context| {
-                    gateway::run(service, None, context).await.map_err(failure)
+                    gateway::run(service, None, context)
+                        .await
+                        .map_err(Failure::from)
                 })
             }
             ServiceCommand::Proxy(it) => {
                 let Alone { service, process } = *it;
                 process::run("proxy", process, async |context| {
-                    proxy::run(service, context).await.map_err(failure)
+                    proxy::run(service, context).await.map_err(Failure::from)
                 })
             }
             ServiceCommand::Ingest(it) => {
@@ -104,7 +106,7 @@ impl ServiceCommand {
                     let Engines { bus, store } = engines.open()?;
                     ingest::run(service, bus, store, context)
                         .await
-                        .map_err(failure)
+                        .map_err(Failure::from)
                 })
             }
             ServiceCommand::Alerting(it) => {
@@ -117,7 +119,7 @@ impl ServiceCommand {
                     let Engines { bus, store } = engines.open()?;
                     alerting::run(service, bus, store, context)
                         .await
-                        .map_err(failure)
+                        .map_err(Failure::from)
                 })
             }
             ServiceCommand::PathTelemetry(it) => {
@@ -130,7 +132,7 @@ impl ServiceCommand {
                     let Engines { bus, store } = engines.open()?;
                     path_telemetry::run(service, bus, store, context)
                         .await
-                        .map_err(failure)
+                        .map_err(Failure::from)
                 })
             }
             ServiceCommand::Dashboard(it) => {
@@ -143,7 +145,7 @@ impl ServiceCommand {
                     let Engines { bus, store } = engines.open()?;
                     dashboard::run(service, bus, store, context)
                         .await
-                        .map_err(failure)
+                        .map_err(Failure::from)
                 })
             }
             ServiceCommand::Up(it) => {
@@ -175,10 +177,36 @@ impl ServiceCommand {
             }
             ServiceCommand::Up(it) => config::render(it, matches, "up", file, command),
         };
-        text.map_err(|error| Failure::other(error.to_string()))
+        text.map_err(Failure::other)
     }
 }
 
-pub fn failure<E: std::error::Error + Send + Sync + 'static>(error: E) -> Failure {
-    Failure::from(Box::new(error) as Box<dyn std::error::Error + Send + Sync>)
+/// A service's own refusal of its configuration, a port in use above all, is told apart from everything else.
+macro_rules! refusals_of {
+    ($($service:ident),*) => {$(
+        impl From<$service::RunError> for Failure {
+            fn from(error: $service::RunError) -> Failure {
+                match error {
+                    $service::RunError::Config(error) => Failure::Config(error),
+                    other => Failure::Other(other.to_string()),
+                }
+            }
+        }
+    )*};
+}
+
+refusals_of!(gateway, ingest, alerting, path_telemetry, dashboard);
+
+impl From<proxy::RunError> for Failure {
+    fn from(error: proxy::RunError) -> Failure {
+        match error {
+            proxy::RunError::Config(error) => Failure::Config(error),
+            proxy::RunError::Bind(error) => Failure::Config(ConfigError::new(
+                "listen",
+                error.to_string(),
+                "--listen 0.0.0.0:14433",
+            )),
+            other => Failure::Other(other.to_string()),
+        }
+    }
 }

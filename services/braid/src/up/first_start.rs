@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rand::RngExt;
-use service_kit::tls::authority::{AuthorityError, LocalAuthority};
+use service_kit::tls::authority::LocalAuthority;
 use service_kit::tls::{IdentityFiles, PeerId};
 use service_kit::{ConfigError, Secret};
 use store::{DEFAULT_TENANT, Role, Store};
@@ -51,8 +51,7 @@ pub fn prepare(data: &Path) -> Result<Start, Failure> {
         Err(TryLockError::Error(error)) => return Err(unusable(error.to_string())),
     }
     let identities = data.join(FOLDER);
-    let authority = LocalAuthority::open_or_create(&identities)
-        .map_err(|error| Failure::other(error.to_string()))?;
+    let authority = LocalAuthority::open_or_create(&identities).map_err(Failure::other)?;
     let start = Start {
         authority,
         password_file: identities.join("admin.password"),
@@ -103,14 +102,12 @@ impl Start {
             Role::Administrator,
         )
         .await
-        .map_err(|error| Failure::other(error.to_string()))?;
+        .map_err(Failure::other)?;
         Ok(Secret::new(password))
     }
 
     fn issue(&self, id: &PeerId) -> Result<IdentityFiles, Failure> {
-        self.authority
-            .issue(id, &[])
-            .map_err(|error: AuthorityError| Failure::other(error.to_string()))
+        self.authority.issue(id, &[]).map_err(Failure::other)
     }
 }
 

@@ -14,7 +14,6 @@ use super::links::Links;
 use super::services::{Core, Services, Stage, defaults};
 use crate::process::Failure;
 use crate::register::now_us;
-use crate::run_service::failure;
 
 /// Names for people; further patients are numbered.
 const NAMES: [&str; 8] = [
@@ -132,7 +131,7 @@ pub async fn start(
         contexts.push(
             services.start("gateway", Stage::Gateway, |context| async move {
                 let ended = gateway::run(it, Some(interfaces), context).await;
-                ended.map_err(|error| under_our_flag(failure(error)))
+                ended.map_err(|error| under_our_flag(error.into()))
             }),
         );
     }
@@ -179,7 +178,9 @@ pub fn start_patients(
             triggers: triggered,
         };
         services.start("patient", Stage::Outside, |context| async move {
-            feed.run(context.shutdown().clone()).await.map_err(failure)
+            feed.run(context.shutdown().clone())
+                .await
+                .map_err(Failure::other)
         });
     }
     triggers

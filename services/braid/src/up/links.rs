@@ -20,7 +20,6 @@ use super::UpConfig;
 use super::first_start::Start;
 use super::services::{Services, Stage};
 use crate::process::Failure;
-use crate::run_service::failure;
 
 /// Fastest and slowest that a link may be set to, bits per second.
 const RATE_MIN: u64 = 1_000;
@@ -196,14 +195,14 @@ pub async fn serve(
     start: &Start,
     links: Links,
 ) -> Result<SocketAddr, Failure> {
-    let identity = Identity::load(&start.service("links")?).map_err(failure)?;
+    let identity = Identity::load(&start.service("links")?).map_err(Failure::other)?;
     let listener = grpc::bind(SocketAddr::from(([127, 0, 0, 1], 0)), "links").await?;
     let context = services.start("links", Stage::Outside, |context| async move {
         let routes = tonic::service::Routes::new(LinkServiceServer::new(links));
         let tls = identity.server_config(true, &[b"h2"]);
         grpc::serve_routes(listener, "grpc", routes, Some(tls), &context)
             .await
-            .map_err(failure)
+            .map_err(Failure::other)
     });
     services.address(&context, "grpc").await
 }

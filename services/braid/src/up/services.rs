@@ -13,7 +13,6 @@ use super::UpConfig;
 use super::first_start::Start;
 use crate::engines::Engines;
 use crate::process::Failure;
-use crate::run_service::failure;
 
 /// How often the services' readiness is carried over to the process's.
 const MIRROR_INTERVAL: Duration = Duration::from_millis(100);
@@ -189,8 +188,8 @@ pub fn defaults<C: clap::Args>() -> Result<C, Failure> {
     let command = C::augment_args(clap::Command::new("defaults").no_binary_name(true));
     let matches = command
         .try_get_matches_from(std::iter::empty::<&str>())
-        .map_err(|error| Failure::other(error.to_string()))?;
-    C::from_arg_matches(&matches).map_err(|error| Failure::other(error.to_string()))
+        .map_err(Failure::other)?;
+    C::from_arg_matches(&matches).map_err(Failure::other)
 }
 
 fn anywhere() -> SocketAddr {
@@ -209,7 +208,9 @@ pub async fn start_core(
     it.identity = identity("ingest")?;
     let Engines { bus, store } = engines.clone();
     let ingest_context = services.start("ingest", Stage::Core, |context| async move {
-        ingest::run(it, bus, store, context).await.map_err(failure)
+        ingest::run(it, bus, store, context)
+            .await
+            .map_err(Failure::from)
     });
 
     let mut it: alerting::Config = defaults()?;
@@ -219,7 +220,7 @@ pub async fn start_core(
     let alerting_context = services.start("alerting", Stage::Core, |context| async move {
         alerting::run(it, bus, store, context)
             .await
-            .map_err(failure)
+            .map_err(Failure::from)
     });
 
     let mut it: path_telemetry::Config = defaults()?;
@@ -230,7 +231,7 @@ pub async fn start_core(
         services.start("path-telemetry", Stage::Core, |context| async move {
             path_telemetry::run(it, bus, store, context)
                 .await
-                .map_err(failure)
+                .map_err(Failure::from)
         });
 
     let ingest = services.address(&ingest_context, "grpc").await?;
@@ -243,7 +244,7 @@ pub async fn start_core(
     it.allow = vec![ingest.to_string(), path_telemetry.to_string()];
     it.path_telemetry = format!("https://{path_telemetry}");
     let proxy_context = services.start("proxy", Stage::Core, |context| async move {
-        proxy::run(it, context).await.map_err(failure)
+        proxy::run(it, context).await.map_err(Failure::from)
     });
     let proxy = services.address(&proxy_context, "tunnel").await?;
     Ok(Core {
@@ -273,7 +274,7 @@ pub async fn start_dashboard(
     let context = services.start("dashboard", Stage::Outside, |context| async move {
         dashboard::run(it, bus, store, context)
             .await
-            .map_err(failure)
+            .map_err(Failure::from)
     });
     services.address(&context, "page").await
 }
