@@ -224,10 +224,13 @@ async fn a_server_that_turns_us_away_is_not_stormed() {
     let identities = Identities::new();
     let server = TunnelServer::bind(identities.server_config(listen_anywhere())).unwrap();
     let addr = server.local_addr();
-    let bench = Bench::start(identities, addr, &fast(), &[]);
+    let mut bench = Bench::start(identities, addr, &fast(), &[]);
     let mut first = None;
     for _ in 0..5 {
         let session = within(server.accept()).await.unwrap();
+        bench
+            .until(|event| matches!(event, TunnelEvent::SessionUp { .. }))
+            .await;
         first.get_or_insert_with(Instant::now);
         session.handle().close("not you");
     }
