@@ -548,3 +548,59 @@ async fn the_clinicians_scale_decides() {
     );
     running.stop().await;
 }
+
+/// Members come and go while the episodes run; each patient gets one alert with every transition once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_that_come_and_go_raise_each_alert_once() {
+    const PATIENTS: usize = 12;
+    let world = World::new();
+    let start = now_us() - 120 * S;
+    let phases: [&[f64]; 4] = [&[75.0; 5], &[150.0; 6], &[150.0; 9], &[75.0; 15]];
+    let mut members = vec![world.start(None)];
+    let mut sequence = 1;
+    for (index, phase) in phases.iter().enumerate() {
+        let from_us = start + (sequence as i64 - 1) * S;
+        for patient in 0..PATIENTS {
+            let name = format!("patient-{patient}");
+            world
+                .publish(&name, pulses(&name, sequence, from_us, phase))
+                .await;
+        }
+        sequence += phase.len() as u64;
+        match index {
+            0 | 1 => members.push(world.start(None)),
+            2 => members.remove(0).stop().await,
+            _ => {}
+        }
+    }
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    let of_rule = loop {
+        let alerts = world.alerts().await;
+        let of_rule: Vec<Alert> = alerts
+            .into_iter()
+            .filter(|alert| alert.rule == "heart-rate-very-high")
+            .collect();
+        let ended = of_rule
+            .iter()
+            .filter(|alert| alert.state() == AlertState::Latched);
+        if ended.count() == PATIENTS {
+            break of_rule;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{of_rule:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!(of_rule.len(), PATIENTS, "one episode a patient");
+    for alert in &of_rule {
+        assert_eq!(alert.since_us, start + 5 * S);
+        let history = world
+            .store
+            .alert_history(&Scope::Service, &alert.id)
+            .await
+            .unwrap();
+        let states: Vec<AlertState> = history.iter().map(Alert::state).collect();
+        assert_eq!(states, [AlertState::Active, AlertState::Latched]);
+    }
+    for member in members {
+        member.stop().await;
+    }
+}
