@@ -15,7 +15,6 @@
 //!   growing or a queue shows.
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,6 +24,7 @@ use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use crate::compete::Compete;
 use crate::filter::{MaxFilter, MinRtt};
 use crate::gate::{Gate, PathModel};
+use crate::sampler::Sampler;
 
 /// Window in start-up and pacing there, in products; 2/ln 2 doubles the rate every round.
 const STARTUP_GAIN: f64 = 2.89;
@@ -53,9 +53,6 @@ const RATE_WINDOW_ROUNDS: u64 = 4;
 const WINDOW_PACKETS_MIN: u64 = 4;
 /// Share of loss that pacing makes good; beyond it the loss is taken for congestion.
 const LOSS_COMPENSATED_MAX: f64 = 0.08;
-/// Packets remembered per path for rate samples; the oldest are forgotten, which only makes their samples missing.
-const SENT_RECORDS_MAX: usize = 32_768;
-
 /// Settings of the controllers of one connection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ControllerConfig {
@@ -107,17 +104,6 @@ enum Phase {
     },
 }
 
-#[derive(Debug, Clone, Copy)]
-struct SentRecord {
-    pn: u64,
-    sent: Instant,
-    delivered: u64,
-    delivered_at: Instant,
-    first_sent: Instant,
-    app_limited: bool,
-    settled: bool,
-}
-
 /// A place in the gate, given up with its last owner.
 #[derive(Debug)]
 struct Membership {
@@ -148,19 +134,9 @@ pub struct PathController {
     config: ControllerConfig,
     mtu: u64,
     phase: Phase,
-    records: VecDeque<SentRecord>,
+    sampler: Sampler,
     in_flight: u64,
-    delivered: u64,
-    delivered_at: Instant,
-    first_sent: Instant,
-    lost: u64,
     loss_share: f64,
-    /// Delivered bytes up to which samples count as limited by the application.
-    app_limited_until: u64,
-    /// What the library said last; packets sent meanwhile give samples that only raise the rate.
-    app_limited: bool,
-    /// The newest packet of the batch of acknowledgements under way.
-    batch: Option<SentRecord>,
     round: u64,
     round_ends_at: u64,
     round_rtt_min: Option<Duration>,
@@ -196,16 +172,9 @@ impl PathController {
             member: Membership { gate, slot },
             mtu,
             phase: Phase::Startup,
-            records: VecDeque::new(),
+            sampler: Sampler::new(now),
             in_flight: 0,
-            delivered: 0,
-            delivered_at: now,
-            first_sent: now,
-            lost: 0,
             loss_share: 0.0,
-            app_limited_until: 0,
-            app_limited: true,
-            batch: None,
             round: 0,
             round_ends_at: 0,
             round_rtt_min: None,
@@ -299,36 +268,9 @@ impl PathController {
         Some((paced.max(floor) as u64).max(1))
     }
 
-    fn take_record(&mut self, sent: Instant, pn: u64) -> Option<SentRecord> {
-        let from = self.records.partition_point(|record| record.sent < sent);
-        let record = self
-            .records
-            .range_mut(from..)
-            .take_while(|record| record.sent == sent)
-            .find(|record| record.pn == pn && !record.settled)?;
-        record.settled = true;
-        let found = *record;
-        while self.records.front().is_some_and(|record| record.settled) {
-            self.records.pop_front();
-        }
-        Some(found)
-    }
-
-    fn forget_old_records(&mut self, now: Instant) {
-        let horizon = self.rtt_smoothed * 4 + Duration::from_secs(1);
-        while self.records.len() > SENT_RECORDS_MAX
-            || self
-                .records
-                .front()
-                .is_some_and(|record| record.settled || now > record.sent + horizon)
-        {
-            self.records.pop_front();
-        }
-    }
-
     fn on_round(&mut self, now: Instant, app_limited: bool) {
         self.round += 1;
-        self.round_ends_at = self.delivered;
+        self.round_ends_at = self.sampler.delivered();
         if self.phase == Phase::Startup && !app_limited {
             let rate = self.rate.get();
             if rate >= self.startup_rate * 1.25 {
@@ -452,6 +394,23 @@ impl PathController {
         }
     }
 
+    pub(crate) fn acked(&mut self, now: Instant, sent: Instant, bytes: u64, pn: u64) {
+        self.sampler.on_ack(now, sent, bytes, pn);
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+        self.loss_share -= self.loss_share * (bytes as f64 / (256 * self.mtu) as f64).min(0.5);
+        if self.phase == Phase::Startup {
+            self.startup_window += bytes;
+        }
+        let rtt_s = self.rtt_smoothed.as_secs_f64();
+        if let Some(compete) = self
+            .compete
+            .as_mut()
+            .filter(|_| self.phase == Phase::Cruise)
+        {
+            compete.on_ack(now, rtt_s);
+        }
+    }
+
     fn report(&self, now: Instant, app_limited: bool) {
         self.member.gate.report(
             now,
@@ -473,22 +432,9 @@ impl PathController {
 
 impl Controller for PathController {
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
-        if self.in_flight == 0 {
-            self.first_sent = now;
-            self.delivered_at = now;
-        }
-        let bytes = u64::from(bytes);
-        self.records.push_back(SentRecord {
-            pn,
-            sent: now,
-            delivered: self.delivered,
-            delivered_at: self.delivered_at,
-            first_sent: self.first_sent,
-            app_limited: self.app_limited || self.delivered < self.app_limited_until,
-            settled: false,
-        });
-        self.forget_old_records(now);
-        self.in_flight += bytes;
+        let horizon = self.rtt_smoothed * 4 + Duration::from_secs(1);
+        self.sampler.on_sent(now, pn, self.in_flight == 0, horizon);
+        self.in_flight += u64::from(bytes);
         self.member.gate.sent(self.member.slot, self.in_flight);
     }
 
@@ -501,27 +447,7 @@ impl Controller for PathController {
         _app_limited: bool,
         _rtt: &RttEstimator,
     ) {
-        self.delivered += bytes;
-        self.delivered_at = now;
-        self.in_flight = self.in_flight.saturating_sub(bytes);
-        self.loss_share -= self.loss_share * (bytes as f64 / (256 * self.mtu) as f64).min(0.5);
-        if self.phase == Phase::Startup {
-            self.startup_window += bytes;
-        }
-        let rtt_s = self.rtt_smoothed.as_secs_f64();
-        if let Some(compete) = self
-            .compete
-            .as_mut()
-            .filter(|_| self.phase == Phase::Cruise)
-        {
-            compete.on_ack(now, rtt_s);
-        }
-        let Some(record) = self.take_record(sent, pn) else {
-            return;
-        };
-        if self.batch.is_none_or(|newest| record.sent >= newest.sent) {
-            self.batch = Some(record);
-        }
+        self.acked(now, sent, bytes, pn);
     }
 
     fn on_end_acks(
@@ -532,25 +458,18 @@ impl Controller for PathController {
         _largest: Option<u64>,
     ) {
         self.in_flight = in_flight;
-        self.app_limited = app_limited;
-        if app_limited {
-            self.app_limited_until = self.delivered + in_flight;
-        }
-        if let Some(record) = self.batch.take() {
-            self.on_rtt_sample(now, now.saturating_duration_since(record.sent));
-            self.first_sent = record.sent;
-            let sending = record.sent.saturating_duration_since(record.first_sent);
-            let acking = now.saturating_duration_since(record.delivered_at);
-            let interval = sending.max(acking);
+        if let Some(sample) = self.sampler.on_end_acks(now, in_flight, app_limited) {
+            self.on_rtt_sample(now, sample.rtt);
             let floor = self.rtt_min.get().unwrap_or_default() / 2;
-            if !interval.is_zero() && interval >= floor {
-                let rate = (self.delivered - record.delivered) as f64 / interval.as_secs_f64();
-                if !record.app_limited || rate > self.rate.get() {
-                    self.rate.update(self.round, rate);
-                }
+            let rate = sample.rate_bytes_per_s;
+            if !sample.interval.is_zero()
+                && sample.interval >= floor
+                && (!sample.app_limited || rate > self.rate.get())
+            {
+                self.rate.update(self.round, rate);
             }
-            if record.delivered >= self.round_ends_at {
-                self.on_round(now, record.app_limited);
+            if sample.delivered_before >= self.round_ends_at {
+                self.on_round(now, sample.app_limited);
             }
         }
         match self.phase {
@@ -559,12 +478,12 @@ impl Controller for PathController {
             } if self.in_flight <= self.model_window() => {
                 self.round_rtt_min = None;
                 self.phase = Phase::RttProbe {
-                    until_delivered: Some(self.delivered + self.in_flight),
+                    until_delivered: Some(self.sampler.delivered() + self.in_flight),
                 };
             }
             Phase::RttProbe {
                 until_delivered: Some(until),
-            } if self.delivered >= until => {
+            } if self.sampler.delivered() >= until => {
                 self.end_rtt_probe(now);
             }
             Phase::Cruise
@@ -578,13 +497,12 @@ impl Controller for PathController {
     }
 
     fn on_cwnd_limited(&mut self) {
-        self.app_limited = false;
+        self.sampler.on_limited();
     }
 
     fn on_packet_lost(&mut self, lost_bytes: u16, _pn: u64, _now: Instant) {
         let bytes = u64::from(lost_bytes);
         self.in_flight = self.in_flight.saturating_sub(bytes);
-        self.lost += bytes;
         let weight = (bytes as f64 / (256 * self.mtu) as f64).min(0.5);
         self.loss_share += (1.0 - self.loss_share) * weight;
     }

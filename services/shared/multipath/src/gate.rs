@@ -132,8 +132,8 @@ impl Gate {
                 acked_at: None,
                 acks: Rhythm::default(),
             });
-            state.newest = Some(slot);
         }
+        state.newest = (slot < SLOTS_MAX).then_some(slot);
         slot
     }
 

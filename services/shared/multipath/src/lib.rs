@@ -31,6 +31,7 @@ mod controller;
 mod filter;
 mod gate;
 mod liveness;
+mod sampler;
 mod steering;
 
 pub use controller::{ControllerConfig, Controllers, PathController};

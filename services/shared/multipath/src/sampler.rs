@@ -1,0 +1,143 @@
+//! Delivery-rate samples: what was delivered between the sending of a packet and its acknowledgement, over the longer
+//! of the interval in which it was sent and the one in which it was acknowledged.
+//!
+//! Packets are known by number and time of sending, since the handshake's number spaces share the path's controller.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Packets remembered per path; the oldest are forgotten, which only makes their samples missing.
+const RECORDS_MAX: usize = 32_768;
+
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    pn: u64,
+    sent: Instant,
+    delivered: u64,
+    delivered_at: Instant,
+    first_sent: Instant,
+    app_limited: bool,
+    settled: bool,
+}
+
+/// What the newest packet of a batch of acknowledgements tells.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    pub(crate) rtt: Duration,
+    pub(crate) interval: Duration,
+    pub(crate) rate_bytes_per_s: f64,
+    /// The application had less to send than the path could take: a lower bound.
+    pub(crate) app_limited: bool,
+    /// Bytes delivered when the packet was sent.
+    pub(crate) delivered_before: u64,
+}
+
+/// The samples of one path.
+#[derive(Debug, Clone)]
+pub(crate) struct Sampler {
+    records: VecDeque<Record>,
+    delivered: u64,
+    delivered_at: Instant,
+    first_sent: Instant,
+    /// Delivered bytes up to which samples count as limited by the application.
+    app_limited_until: u64,
+    app_limited: bool,
+    /// The newest packet of the batch of acknowledgements under way.
+    batch: Option<Record>,
+}
+
+impl Sampler {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            records: VecDeque::new(),
+            delivered: 0,
+            delivered_at: now,
+            first_sent: now,
+            app_limited_until: 0,
+            app_limited: true,
+            batch: None,
+        }
+    }
+
+    pub(crate) fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// The connection had more to send than the window took.
+    pub(crate) fn on_limited(&mut self) {
+        self.app_limited = false;
+    }
+
+    /// `idle`: nothing else is in flight. Records older than `horizon` are forgotten.
+    pub(crate) fn on_sent(&mut self, now: Instant, pn: u64, idle: bool, horizon: Duration) {
+        if idle {
+            self.first_sent = now;
+            self.delivered_at = now;
+        }
+        self.records.push_back(Record {
+            pn,
+            sent: now,
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            first_sent: self.first_sent,
+            app_limited: self.app_limited || self.delivered < self.app_limited_until,
+            settled: false,
+        });
+        while self.records.len() > RECORDS_MAX
+            || self
+                .records
+                .front()
+                .is_some_and(|record| record.settled || now > record.sent + horizon)
+        {
+            self.records.pop_front();
+        }
+    }
+
+    pub(crate) fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, pn: u64) {
+        self.delivered += bytes;
+        self.delivered_at = now;
+        let from = self.records.partition_point(|record| record.sent < sent);
+        let record = self
+            .records
+            .range_mut(from..)
+            .take_while(|record| record.sent == sent)
+            .find(|record| record.pn == pn && !record.settled);
+        if let Some(record) = record {
+            record.settled = true;
+            if self.batch.is_none_or(|newest| record.sent >= newest.sent) {
+                self.batch = Some(*record);
+            }
+        }
+    }
+
+    /// The batch is complete.
+    pub(crate) fn on_end_acks(
+        &mut self,
+        now: Instant,
+        in_flight: u64,
+        app_limited: bool,
+    ) -> Option<Sample> {
+        self.app_limited = app_limited;
+        if app_limited {
+            self.app_limited_until = self.delivered + in_flight;
+        }
+        let record = self.batch.take()?;
+        self.first_sent = record.sent;
+        let sending = record.sent.saturating_duration_since(record.first_sent);
+        let acking = now.saturating_duration_since(record.delivered_at);
+        let interval = sending.max(acking);
+        let seconds = interval.as_secs_f64();
+        let delivered = (self.delivered - record.delivered) as f64;
+        Some(Sample {
+            rtt: now.saturating_duration_since(record.sent),
+            interval,
+            rate_bytes_per_s: if seconds > 0.0 {
+                delivered / seconds
+            } else {
+                0.0
+            },
+            app_limited: record.app_limited,
+            delivered_before: record.delivered,
+        })
+    }
+}
