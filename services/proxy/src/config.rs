@@ -45,6 +45,9 @@ pub struct Config {
     /// Tunnels of one device; beyond it requests are answered 429.
     #[arg(long, value_name = "COUNT", default_value_t = 128)]
     pub tunnels_per_device_max: usize,
+    /// Requests of one device per second, four seconds' worth at once; beyond it they are answered 429.
+    #[arg(long, value_name = "COUNT", default_value_t = 25)]
+    pub requests_per_second_max: u32,
     /// Longest wait for a name's addresses and for the destination to accept, in milliseconds; then 504.
     #[arg(long, value_name = "MS", default_value_t = 5_000)]
     pub connect_timeout_ms: u64,
@@ -111,6 +114,12 @@ impl ServiceConfig for Config {
             self.tunnels_per_device_max as u64,
             1,
             4_096,
+        )?;
+        within(
+            "requests_per_second_max",
+            self.requests_per_second_max.into(),
+            1,
+            10_000,
         )?;
         within(
             "connect_timeout_ms",

@@ -3,7 +3,7 @@
 //! TLS has verified the certificate's chain by the time a session arrives here. The certificate must name a gateway;
 //! services and anything else are turned away.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use service_kit::{Shutdown, tls::PeerId};
 use tokio_util::task::TaskTracker;
@@ -93,7 +93,7 @@ async fn serve(
     tasks: TaskTracker,
 ) {
     while let Some(request) = session.accept().await {
-        let Ok(permit) = entered.tunnels().clone().try_acquire_owned() else {
+        let Some(permit) = entered.tunnel(Instant::now()) else {
             metrics::counter!("braid_proxy_connects_total", "result" => "limited").increment(1);
             tasks.spawn(request.refuse(StatusCode::TOO_MANY_REQUESTS));
             continue;

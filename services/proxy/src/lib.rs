@@ -6,6 +6,7 @@
 //!                           +--> sessions --> path_reports --> outbox --> to_path_telemetry --> gRPC
 //! ```
 
+mod budget;
 pub mod config;
 mod destinations;
 mod from_gateway;
@@ -64,6 +65,7 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
         sessions_max: config.sessions_max,
         sessions_per_device_max: config.sessions_per_device_max,
         tunnels_per_device_max: config.tunnels_per_device_max,
+        requests_per_second_max: config.requests_per_second_max,
     });
     let upstream = Arc::new(Upstream {
         destinations,

@@ -3,11 +3,14 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
+    time::Instant,
 };
 
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tunnel::{PathSnapshot, SessionHandle};
+
+use crate::budget::Budget;
 
 /// What the table needs of a session; a trait so that the rules can be tested without a network.
 pub(crate) trait Handle: Clone {
@@ -40,6 +43,7 @@ struct Device<H> {
     /// By session number, which rises: the first is the oldest.
     sessions: BTreeMap<u64, H>,
     tunnels: Arc<Semaphore>,
+    requests: Arc<Mutex<Budget>>,
 }
 
 /// Limits of the table.
@@ -48,6 +52,7 @@ pub(crate) struct Limits {
     pub(crate) sessions_max: usize,
     pub(crate) sessions_per_device_max: usize,
     pub(crate) tunnels_per_device_max: usize,
+    pub(crate) requests_per_second_max: u32,
 }
 
 struct State<H> {
@@ -93,6 +98,10 @@ impl<H: Handle> Sessions<H> {
         let device = state.devices.entry(id.clone()).or_insert_with(|| Device {
             sessions: BTreeMap::new(),
             tunnels: Arc::new(Semaphore::new(limits.tunnels_per_device_max)),
+            requests: Arc::new(Mutex::new(Budget::new(
+                limits.requests_per_second_max,
+                Instant::now(),
+            ))),
         });
         if evicts && let Some((_, oldest)) = device.sessions.pop_first() {
             oldest.close("replaced by a newer session of the same device");
@@ -104,6 +113,7 @@ impl<H: Handle> Sessions<H> {
         Ok(Entered {
             sessions: self.clone(),
             tunnels: device.tunnels.clone(),
+            requests: device.requests.clone(),
             id,
             number,
         })
@@ -153,13 +163,18 @@ impl<H: Handle> Sessions<H> {
 pub(crate) struct Entered<H: Handle> {
     sessions: Arc<Sessions<H>>,
     tunnels: Arc<Semaphore>,
+    requests: Arc<Mutex<Budget>>,
     id: DeviceId,
     number: u64,
 }
 
 impl<H: Handle> Entered<H> {
-    pub(crate) fn tunnels(&self) -> &Arc<Semaphore> {
-        &self.tunnels
+    /// A place for one more tunnel of the device; none when it has its full number, or asks too often.
+    pub(crate) fn tunnel(&self, now: Instant) -> Option<OwnedSemaphorePermit> {
+        if !self.requests.lock().spend(now) {
+            return None;
+        }
+        self.tunnels.clone().try_acquire_owned().ok()
     }
 
     pub(crate) fn device(&self) -> &DeviceId {
@@ -176,6 +191,8 @@ impl<H: Handle> Drop for Entered<H> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
     use super::*;
 
     #[derive(Clone, Default)]
@@ -205,6 +222,7 @@ mod tests {
             sessions_max: 3,
             sessions_per_device_max: 2,
             tunnels_per_device_max: 1,
+            requests_per_second_max: 1,
         })
     }
 
@@ -244,10 +262,15 @@ mod tests {
         let first = table.enter(device("a"), 1, Fake::default()).unwrap();
         let second = table.enter(device("a"), 2, Fake::default()).unwrap();
         let other = table.enter(device("b"), 3, Fake::default()).unwrap();
-        let permit = first.tunnels().clone().try_acquire_owned().unwrap();
-        assert!(second.tunnels().clone().try_acquire_owned().is_err());
-        assert!(other.tunnels().clone().try_acquire_owned().is_ok());
+        let now = Instant::now();
+        let permit = first.tunnel(now).unwrap();
+        assert!(second.tunnel(now).is_none());
+        assert!(other.tunnel(now).is_some());
         drop(permit);
-        assert!(second.tunnels().clone().try_acquire_owned().is_ok());
+        assert!(second.tunnel(now).is_some());
+        // Four requests are the burst of one per second; three were made.
+        assert!(first.tunnel(now).is_some());
+        assert!(second.tunnel(now).is_none());
+        assert!(second.tunnel(now + Duration::from_secs(1)).is_some());
     }
 }

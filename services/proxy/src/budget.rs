@@ -1,0 +1,58 @@
+//! How many requests a device may make per second: a token bucket; sans-IO.
+
+use std::time::Instant;
+
+/// Requests that may come at once after a pause, as seconds of the steady rate: a gateway that comes back opens all its
+/// tunnels together.
+const BURST_SECONDS: f64 = 4.0;
+
+#[derive(Debug)]
+pub(crate) struct Budget {
+    per_second: f64,
+    tokens: f64,
+    filled_at: Instant,
+}
+
+impl Budget {
+    pub(crate) fn new(per_second: u32, now: Instant) -> Self {
+        let per_second = f64::from(per_second);
+        Self {
+            per_second,
+            tokens: per_second * BURST_SECONDS,
+            filled_at: now,
+        }
+    }
+
+    /// Whether one more request is within the budget; if so it is spent.
+    pub(crate) fn spend(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.filled_at).as_secs_f64();
+        self.filled_at = now;
+        let most = self.per_second * BURST_SECONDS;
+        self.tokens = (self.tokens + passed * self.per_second).min(most);
+        if self.tokens < 1.0 {
+            return false;
+        }
+        self.tokens -= 1.0;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_burst_then_the_steady_rate() {
+        let start = Instant::now();
+        let mut budget = Budget::new(10, start);
+        let mut spent = |at_ms| budget.spend(start + Duration::from_millis(at_ms));
+        assert_eq!((0..100).filter(|_| spent(0)).count(), 40);
+        assert_eq!((0..100).filter(|_| spent(500)).count(), 5);
+        assert!(!spent(550));
+        assert!(spent(601));
+        // An hour of rest gives no more than the burst.
+        assert_eq!((0..100).filter(|_| spent(3_600_000)).count(), 40);
+    }
+}
