@@ -15,6 +15,13 @@ use crate::liveness::Rhythm;
 /// Paths one connection may have had at once; controllers beyond it run ungated.
 const SLOTS_MAX: usize = 64;
 
+/// What the faster paths may deliver while a packet of a far slower one is under way; a fifth of a stream's receive window.
+const HEAD_START_BYTES: f64 = 512_000.0;
+/// A path is only held if the others together are this much faster.
+const SLOWER_BY: f64 = 4.0;
+/// A path acknowledged within this time counts among the others.
+const OTHERS_ALIVE: Duration = Duration::from_millis(300);
+const PACKET_BYTES: u64 = 1_500;
 /// How recent another path's acknowledgement must be when a path is judged stalled.
 const OTHERS_RECENT: Duration = Duration::from_millis(40);
 
@@ -152,6 +159,7 @@ impl Gate {
     pub(crate) fn report(&self, now: Instant, model: PathModel) {
         let mut state = self.state.lock();
         state.acked_at = Some(now);
+        state.now = state.now.max(Some(now));
         if model.busy {
             state.busy_at = Some(now);
         }
@@ -219,7 +227,36 @@ impl Gate {
     }
 
     /// Whether the path may take the next packet.
-    pub(crate) fn admits(&self, _slot: usize) -> bool {
-        true
+    ///
+    /// What a far slower path takes is waited for by all that comes after it in the stream. So such a path is held when the
+    /// packet would arrive later than `HEAD_START_BYTES` that the other paths deliver meanwhile: the receive window is
+    /// then never filled by waiting for it, and the end of a transfer waits no longer than that.
+    pub(crate) fn admits(&self, slot: usize) -> bool {
+        let state = self.state.lock();
+        let (Some(own), Some(now)) = (state.slots.get(slot), state.now) else {
+            return true;
+        };
+        let mut rate = 0.0;
+        let mut trip = Duration::MAX;
+        for (index, other) in state.slots.iter().enumerate() {
+            let lives = other.acked_at.is_some_and(|at| now < at + OTHERS_ALIVE);
+            if index != slot && other.owners > 0 && lives && other.model.busy {
+                rate += other.model.rate_bytes_per_s;
+                trip = trip.min(other.model.rtt_min / 2);
+            }
+        }
+        let model = &own.model;
+        if model.rate_bytes_per_s <= 0.0 || rate < model.rate_bytes_per_s * SLOWER_BY {
+            return true;
+        }
+        let ahead = trip + Duration::from_secs_f64(HEAD_START_BYTES / rate);
+        let queued = (model.in_flight_bytes + PACKET_BYTES) as f64 / model.rate_bytes_per_s;
+        let silent = match own.acked_at {
+            Some(at) if model.in_flight_bytes > 0 => now.saturating_duration_since(at),
+            _ => Duration::ZERO,
+        };
+        let arrival = model.rtt_min / 2 + Duration::from_secs_f64(queued.min(60.0));
+        // One packet may always be under way: it is how a recovered path is noticed.
+        arrival.max(silent) <= ahead || model.in_flight_bytes < PACKET_BYTES
     }
 }
