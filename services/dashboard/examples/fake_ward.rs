@@ -92,7 +92,7 @@ async fn main() {
                 ward.vitals(samples.to_vec()).await;
             }
         }
-        if tick % 4 == 0 {
+        if tick.is_multiple_of(4) {
             let links = ward.links.lock().clone();
             let reports = links
                 .iter()
@@ -116,7 +116,7 @@ fn report(link: &Link, sequence: u64, now: i64) -> PathReport {
         interval_ms: 1_000,
         sent_bytes: if wifi { 5_400 } else { 2_200 } + sequence % 9 * 60,
         sent_packets: 40,
-        lost_packets: u64::from(sequence % 11 == 0),
+        lost_packets: u64::from(sequence.is_multiple_of(11)),
         rtt_ms: if wifi { 18.0 + wave } else { 72.0 + 3.0 * wave },
         sequence,
         ..PathReport::default()
