@@ -105,6 +105,7 @@ impl<D: Disk> Courier<D> {
         let (events, mut link_events) = mpsc::channel(EVENTS_MAX);
         let mut links: Vec<Link> = Vec::new();
         let mut flush_until = None;
+        let mut was_up = false;
         let mut jitter = Jitter::new();
         let mut cuts = Cuts::default();
         loop {
@@ -129,6 +130,14 @@ impl<D: Disk> Courier<D> {
                     }
                 }
             }
+            if sender.is_up() != was_up {
+                was_up = sender.is_up();
+                if was_up {
+                    self.check.ok();
+                } else {
+                    self.check.failing("no connection to ingest");
+                }
+            }
             if flush_until.is_some_and(|until| sender.is_idle() || Instant::now() >= until) {
                 break;
             }
@@ -139,10 +148,7 @@ impl<D: Disk> Courier<D> {
                 }
                 Some(event) = link_events.recv() => {
                     let event = match event {
-                        LinkEvent::Up(generation) => {
-                            self.check.ok();
-                            Event::Up(generation)
-                        }
+                        LinkEvent::Up(generation) => Event::Up(generation),
                         LinkEvent::Lost(generation, reason) => {
                             tracing::info!(class = self.options.class, reason, "link to ingest lost");
                             Event::Lost(generation, jitter.next())
@@ -150,9 +156,6 @@ impl<D: Disk> Courier<D> {
                         LinkEvent::Answer(answer) => self.on_answer(answer, &cuts).await,
                     };
                     sender.on_event(Instant::now(), event);
-                    if !sender.is_up() {
-                        self.check.failing("no connection to ingest");
-                    }
                 }
                 Ok(()) = durable.changed() => {
                     let position = *durable.borrow_and_update();

@@ -18,8 +18,10 @@ pub struct Got {
     pub alerts: BTreeMap<u64, EdgeAlert>,
     pub gaps: Vec<Gap>,
     pub connections: u32,
-    /// Takes requests and answers none.
+    /// Swallows requests; a stream that lost one so stays mute.
     pub silent: bool,
+    /// Ends the stream that the next request comes over, and forgets the request.
+    pub end_next: bool,
     /// Refuses samples of this device.
     pub refused_device: String,
 }
@@ -49,11 +51,8 @@ impl FakeIngest {
         Running { address, task }
     }
 
-    fn take(&self, request: UploadRequest) -> Option<UploadResponse> {
+    fn take(&self, request: UploadRequest) -> UploadResponse {
         let mut got = self.got.lock();
-        if got.silent {
-            return None;
-        }
         let mut rejections = Vec::new();
         for (index, sample) in request.samples.into_iter().enumerate() {
             if sample.device == got.refused_device {
@@ -76,10 +75,10 @@ impl FakeIngest {
             got.alerts.insert(alert.sequence, alert);
         }
         got.gaps.extend(request.gaps);
-        Some(UploadResponse {
+        UploadResponse {
             position: request.position,
             rejections,
-        })
+        }
     }
 }
 
@@ -96,10 +95,17 @@ impl IngestService for FakeIngest {
         let (answers, stream) = mpsc::channel(16);
         let ingest = self.clone();
         tokio::spawn(async move {
+            // What follows a request that was swallowed must not be acknowledged: a position covers all before it.
+            let mut swallowed = false;
             while let Ok(Some(request)) = requests.message().await {
-                if let Some(answer) = ingest.take(request)
-                    && answers.send(Ok(answer)).await.is_err()
-                {
+                swallowed |= ingest.got.lock().silent;
+                if swallowed {
+                    continue;
+                }
+                if std::mem::take(&mut ingest.got.lock().end_next) {
+                    return;
+                }
+                if answers.send(Ok(ingest.take(request))).await.is_err() {
                     return;
                 }
             }
