@@ -12,6 +12,7 @@ use service_kit::ConfigError;
 use service_kit::config::{self, ConfigFile, EXIT_CONFIG};
 
 use crate::episode::EpisodeCommand;
+use crate::bench::BenchCommand;
 use crate::identity::IdentityCommand;
 use crate::links::LinkCommand;
 use crate::process::Failure;
@@ -70,6 +71,8 @@ enum Braid {
     /// Issue certificates from the authority in a data directory.
     #[command(subcommand)]
     Identity(IdentityCommand),
+    /// Figures of this machine, each beside its target.
+    Bench(BenchCommand),
     /// Experiments in virtual time.
     #[command(subcommand)]
     Lab(lab::LabCommand),
@@ -115,6 +118,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Episode(episode) => episode.run()?,
         Braid::Register(register) => register.run()?,
         Braid::Identity(identity) => identity.run()?,
+        Braid::Bench(bench) => return bench.run(),
         Braid::Lab(lab) => return crate::process::lab(lab),
         Braid::Completion { shell } => {
             let mut script = Vec::new();

@@ -114,9 +114,9 @@ pub async fn until_drained(
     tokio::select! {
         outcome = service => outcome,
         () = overdue => Err(Failure::other(format!(
-            "{} did not finish within {} s and was left behind; what it had acknowledged is on disk",
+            "{} did not finish within {:.1} s and was left behind; what it had acknowledged is on disk",
             context.noun(),
-            EXIT_LIMIT.as_secs(),
+            EXIT_LIMIT.as_secs_f32(),
         ))),
     }
 }

@@ -29,6 +29,8 @@ use services::Services;
 const PATIENTS_MAX: u32 = 64;
 /// How long the gateways may hand over before the core is asked to end too.
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(1_500);
+/// How long everybody together may take after that.
+const END_LIMIT: Duration = Duration::from_millis(2_800);
 
 /// `braid up`.
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
@@ -155,6 +157,6 @@ pub async fn run(config: UpConfig, context: Context) -> Result<(), Failure> {
     .await;
     // A failed start must take down what had been started, in the same order as a clean end.
     context.shutdown().request();
-    services.end(HAND_OVER_LIMIT).await;
-    outcome
+    let ended = services.end(HAND_OVER_LIMIT, END_LIMIT).await;
+    outcome.and(ended)
 }

@@ -157,8 +157,20 @@ fn a_sample_by_hand_is_stored_once_through_a_cut_and_a_restart() {
             == 2
     });
     assert_eq!(password(&running.program.log()), first_password);
+
+    // Without any network the gateways cannot hand over; the end must be orderly all the same, and nothing lost.
+    for link in ["wifi", "lte"] {
+        let (code, _, error) = run(&["link", "cut", link, "--data", data_flag]);
+        assert_eq!(code, 0, "{error}");
+    }
+    send(running.sensors, 4);
     end(running);
     assert_eq!(rows(&data, "guest-sensor"), (3, 3));
+    let running = up(dir.path());
+    eventually("the sample that was taken offline", || {
+        rows(&data, "guest-sensor") == (4, 4)
+    });
+    end(running);
 }
 
 #[test]

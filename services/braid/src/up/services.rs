@@ -16,6 +16,8 @@ use crate::process::Failure;
 
 /// How often the services' readiness is carried over to the process's.
 const MIRROR_INTERVAL: Duration = Duration::from_millis(100);
+/// How long the proxy waits for tunnels that nobody closed.
+const PROXY_DRAIN_MS: u64 = 300;
 /// Outcomes that wait to be read: one is enough to end, the others are dropped.
 const OUTCOMES_MAX: usize = 1;
 
@@ -110,8 +112,8 @@ impl Services {
         }
     }
 
-    /// Ends stage by stage; the core waits for the gateways at most `hand_over`.
-    pub async fn end(&self, hand_over: Duration) {
+    /// Ends stage by stage; the core waits for the gateways at most `hand_over`. Whoever has not ended `limit` after that is named.
+    pub async fn end(&self, hand_over: Duration, limit: Duration) -> Result<(), Failure> {
         self.request(Stage::Outside);
         self.request(Stage::Gateway);
         let gateways = self.ended(Stage::Gateway);
@@ -119,9 +121,24 @@ impl Services {
             tracing::info!("the gateways keep what they could not hand over in their journals");
         }
         self.request(Stage::Core);
-        for stage in [Stage::Outside, Stage::Gateway, Stage::Core] {
-            self.ended(stage).await;
+        let all = async {
+            for stage in [Stage::Outside, Stage::Gateway, Stage::Core] {
+                self.ended(stage).await;
+            }
+        };
+        if tokio::time::timeout(limit, all).await.is_ok() {
+            return Ok(());
         }
+        let running = self.running.lock();
+        let left: Vec<&str> = running
+            .iter()
+            .filter(|running| !running.context.has_ended())
+            .map(|running| running.context.noun())
+            .collect();
+        Err(Failure::other(format!(
+            "left behind: {}; what they had acknowledged is on disk",
+            left.join(", ")
+        )))
     }
 
     fn request(&self, stage: Stage) {
@@ -243,6 +260,8 @@ pub async fn start_core(
     it.identity = identity("proxy")?;
     it.allow = vec![ingest.to_string(), path_telemetry.to_string()];
     it.path_telemetry = format!("https://{path_telemetry}");
+    // The gateways have had their time before the proxy is asked to end.
+    it.drain_ms = PROXY_DRAIN_MS;
     let proxy_context = services.start("proxy", Stage::Core, |context| async move {
         proxy::run(it, context).await.map_err(Failure::from)
     });

@@ -119,6 +119,10 @@ impl Context {
         self.inner.ended.cancel();
     }
 
+    pub fn has_ended(&self) -> bool {
+        self.inner.ended.is_cancelled()
+    }
+
     pub async fn ended(&self) {
         self.inner.ended.cancelled().await;
     }
