@@ -40,6 +40,7 @@ async function start(bin) {
       if (/sign in as admin with \S+/.test(out)) resolve(clearTimeout(timer));
     });
   });
+  figures["address printed after start, s"] = (performance.now() - startedAt) / 1000;
   address = /https?:\/\/\S+\?code=\S+/.exec(out)[0];
   password = /sign in as admin with (\S+)/.exec(out)[1];
   sensors = `http://${JSON.parse(readFileSync(join(data, "up.json"), "utf8")).sensors}`;
@@ -215,6 +216,15 @@ test("an episode of a simulated patient raises an alert and moves the patient up
   const alert = page.locator(".alert", { hasText: NAME }).first();
   await alert.waitFor({ timeout: EPISODE_DEADLINE });
   await page.locator(`.patient[data-patient="${PATIENT}"] .chip:visible`).waitFor();
+});
+
+test("a lost connection is shown, and the page comes back by itself", async () => {
+  await page.context().setOffline(true);
+  // A running stream survives that switch; a new one does not.
+  await page.locator(".patient").last().click();
+  await page.locator('#connection[data-state="lost"]').waitFor();
+  await page.context().setOffline(false);
+  await page.locator('#connection[data-state="live"]').waitFor();
 });
 
 test("no script failed on the way", async () => {
