@@ -11,8 +11,8 @@ use clap_complete::Shell;
 use service_kit::ConfigError;
 use service_kit::config::{self, ConfigFile, EXIT_CONFIG};
 
-use crate::episode::EpisodeCommand;
 use crate::bench::BenchCommand;
+use crate::episode::EpisodeCommand;
 use crate::identity::IdentityCommand;
 use crate::links::LinkCommand;
 use crate::process::Failure;
