@@ -15,8 +15,8 @@ use tracing::Instrument;
 
 use crate::{GROUP, now_us};
 
-/// Records taken from the bus at once; more wait there.
-const BATCH_RECORDS_MAX: usize = 1000;
+/// Records taken from the bus at once; more wait there. An alert's transaction waits for at most one of these.
+const BATCH_RECORDS_MAX: usize = 250;
 /// How often the lag is measured.
 const TICK: Duration = Duration::from_secs(1);
 /// The loop counts as stalled after so long without a turn.

@@ -118,7 +118,7 @@ async fn main() {
         .unwrap();
     let mut stored = 0;
     while stored < total {
-        let Event::Batch(deliveries) = consumer.next(1000).await.unwrap() else {
+        let Event::Batch(deliveries) = consumer.next(250).await.unwrap() else {
             continue;
         };
         let mut batch = VitalsBatch::default();
