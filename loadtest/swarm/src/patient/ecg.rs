@@ -139,6 +139,10 @@ impl Beat {
             .map(|wave| {
                 let scale = if wave.stretches { stretch } else { 1.0 };
                 let distance = (from_r - wave.at * scale) / (wave.width * scale);
+                // Beyond six deviations nothing is left of it, and most readings are beyond.
+                if distance.abs() > 6.0 {
+                    return 0.0;
+                }
                 wave.height_mv * (-0.5 * distance * distance).exp()
             })
             .sum()
