@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use program::{Program, eventually, http, now_us, rows, run};
+use program::{Program, eventually, http, now_us, rows, run, run_with};
 
 const ANYWHERE: [&str; 6] = [
     "--listen",
@@ -223,6 +223,25 @@ fn configuration_is_layered_and_printed_with_its_origins() {
         "{text}"
     );
     assert!(!text.contains("a-long-secret"));
+
+    let variables = [
+        ("BRAID_GATEWAY_PROXY", "p:1"),
+        ("BRAID_GATEWAY_JOURNAL_GATHER_MS", "7"),
+    ];
+    let args = [
+        "config",
+        "gateway",
+        "--config",
+        file,
+        "--journal-gather-ms",
+        "5",
+    ];
+    let (_, text, _) = run_with(&args, &variables);
+    assert!(
+        text.contains("proxy = \"p:1\"  # environment, BRAID_GATEWAY_PROXY"),
+        "{text}"
+    );
+    assert!(text.contains("journal_gather_ms = 5  # flag"), "{text}");
 
     std::fs::write(file, "[gateway]\nproxi = \"x:1\"\n").unwrap();
     let (code, _, error) = run(&["gateway", "--config", file]);

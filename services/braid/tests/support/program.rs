@@ -103,7 +103,15 @@ impl Drop for Program {
 
 /// Runs `braid ARGS` to its end: exit code, standard output, standard error.
 pub fn run(args: &[&str]) -> (i32, String, String) {
-    let output = command(args).output().unwrap();
+    run_with(args, &[])
+}
+
+/// The same with variables.
+pub fn run_with(args: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
+    let output = command(args)
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
     (
         output.status.code().unwrap(),
         String::from_utf8(output.stdout).unwrap(),
