@@ -4,6 +4,10 @@ SHELL := /bin/bash
 STEP  := infra/dev/step.sh
 WEB   := services/dashboard/web
 ARGS  ?=
+CACHE := $(or $(BRAID_CACHE),$(HOME)/.cache/braid)
+
+# What need.sh installed comes first.
+export PATH := $(CACHE)/node/bin:$(CACHE)/cargo-tools/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help run build test lint fmt proto deny unit web web-check page bench lab clean
@@ -22,7 +26,7 @@ build: ## everything
 
 test: ## everything that CI checks; installs what it needs
 	@rm -f target/steps.txt
-	@infra/dev/need.sh cc node chromium buf cargo-deny
+	@infra/dev/need.sh cc node chromium cargo-deny
 	@$(STEP) format   cargo fmt --all --check
 	@$(STEP) contracts $(MAKE) --no-print-directory proto
 	@$(STEP) lint     $(MAKE) --no-print-directory lint
@@ -38,23 +42,26 @@ fmt: ## formats the code
 lint: ## clippy, warnings refused
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 
-proto: ## lints the contracts by buf's rules
-	cd proto && PATH="$${BRAID_CACHE:-$$HOME/.cache/braid}/buf/node_modules/.bin:$$PATH" buf lint
+proto: $(WEB)/node_modules/.package-lock.json ## lints the contracts by buf's rules
+	cd proto && $(CURDIR)/$(WEB)/node_modules/.bin/buf lint
 
 deny: ## licences, banned and unknown sources of dependencies
-	PATH="$${BRAID_CACHE:-$$HOME/.cache/braid}/cargo-tools/bin:$$PATH" cargo deny --log-level error check licenses bans sources
+	cargo deny --log-level error check licenses bans sources
 
 unit: ## every Rust test
 	cargo test --workspace --quiet
 
-web: ## builds the web page into the folder that the binary embeds
-	cd $(WEB) && npm ci --no-fund --no-audit --silent && npm run --silent build
+$(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json
+	cd $(WEB) && npm ci --no-fund --no-audit --silent
 
-web-check: web ## the committed page is the one its sources build
-	git diff --exit-code --stat -- $(WEB)/dist
+web: $(WEB)/node_modules/.package-lock.json ## builds the web page into the folder that the binary embeds
+	cd $(WEB) && npm run --silent build
 
-page: ## the browser test: values move, a path is cut, an alert is acknowledged
-	cargo build -p braid
+web-check: $(WEB)/node_modules/.package-lock.json ## the committed page is the one its sources build
+	cd $(WEB) && npm run --silent check:fresh
+
+page: $(WEB)/node_modules/.package-lock.json ## the browser test: values move, a path is cut, an alert is acknowledged
+	cargo build --workspace --bins
 	cd $(WEB) && BRAID_BIN=$(CURDIR)/target/debug/braid npm test --silent
 
 bench: ## figures on this machine beside their targets; also target/bench.json

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # need.sh TOOL... - installs the tools that tests need and that are not here yet; says what it does.
 #
-#   need.sh cc node chromium cargo-deny buf
+#   need.sh cc node chromium cargo-deny
 #
 # Debian packages come by apt-get (root, or sudo). Everything else goes below $BRAID_CACHE (default ~/.cache/braid),
 # outside the checkout, so that a second run and a fresh clone find it.
@@ -46,21 +46,12 @@ need_cargo_deny() {
   rm -rf "$cache/cargo-tools/target"
 }
 
-need_buf() {
-  [ -x "$cache/buf/node_modules/.bin/buf" ] && return
-  need_node
-  say "buf into $cache/buf"
-  npm install --silent --no-fund --no-audit --allow-scripts=@bufbuild/buf --prefix "$cache/buf" @bufbuild/buf@1 >/dev/null 2>&1 ||
-    npm install --silent --no-fund --no-audit --prefix "$cache/buf" @bufbuild/buf@1
-}
-
 for tool; do
   case $tool in
     cc)         command -v cc >/dev/null || apt_install gcc libc6-dev ;;
     node)       need_node ;;
     chromium)   command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core ;;
     cargo-deny) need_cargo_deny ;;
-    buf)        need_buf ;;
     *)          die "no recipe for '$tool'" ;;
   esac
 done

@@ -4,8 +4,6 @@
 set -uo pipefail
 
 name=$1; shift
-cache=${BRAID_CACHE:-$HOME/.cache/braid}
-export PATH=$cache/node/bin:$cache/cargo-tools/bin:$cache/buf/node_modules/.bin:$PATH
 mkdir -p target
 printf '\n== %s: %s\n' "$name" "$*"
 start=$(date +%s)
