@@ -17,6 +17,8 @@ const SLOTS_MAX: usize = 64;
 
 /// What the faster paths may deliver while a packet of a far slower one is under way; a fifth of a stream's receive window.
 const HEAD_START_BYTES: f64 = 512_000.0;
+/// A path filled once, and its short queue, take this many of its own round trips.
+const OWN_ROUND_TRIPS: f64 = 2.5;
 /// A path is only held if the others together are this much faster.
 const SLOWER_BY: f64 = 4.0;
 /// A path acknowledged within this time counts among the others.
@@ -49,6 +51,8 @@ struct Slot {
     model: PathModel,
     /// The next packet passes whatever is in flight.
     permit: bool,
+    /// When anything was last sent, to the precision of `State::now`.
+    sent_at: Option<Instant>,
     acked_at: Option<Instant>,
     acks: Rhythm,
 }
@@ -63,6 +67,9 @@ struct State {
     busy_at: Option<Instant>,
     now: Option<Instant>,
 }
+
+/// A path with more than its window in flight, lost and not yet known to be, may still send a packet this often.
+const QUIET_MAX: Duration = Duration::from_millis(100);
 
 /// Shared by all controllers of one connection and its [`Steering`](crate::Steering).
 #[derive(Debug, Default)]
@@ -124,6 +131,7 @@ impl Gate {
                 owners: 1,
                 model: model(free),
                 permit: false,
+                sent_at: None,
                 acked_at: None,
                 acks: Rhythm::default(),
             };
@@ -136,6 +144,7 @@ impl Gate {
                 owners: 1,
                 model: model(slot),
                 permit: false,
+                sent_at: None,
                 acked_at: None,
                 acks: Rhythm::default(),
             });
@@ -172,7 +181,10 @@ impl Gate {
     }
 
     pub(crate) fn sent(&self, slot: usize, in_flight_bytes: u64) {
-        if let Some(slot) = self.state.lock().slots.get_mut(slot) {
+        let mut state = self.state.lock();
+        let now = state.now;
+        if let Some(slot) = state.slots.get_mut(slot) {
+            slot.sent_at = now;
             slot.model.in_flight_bytes = in_flight_bytes;
             slot.permit = false;
         }
@@ -190,12 +202,16 @@ impl Gate {
         }
     }
 
+    /// Also where nothing was sent for a while: a full window holds pings back, and the peer would take the silence for death.
     pub(crate) fn is_permitted(&self, slot: usize) -> bool {
-        self.state
-            .lock()
-            .slots
-            .get(slot)
-            .is_some_and(|slot| slot.permit)
+        let state = self.state.lock();
+        state.slots.get(slot).is_some_and(|slot| {
+            let quiet = state
+                .now
+                .zip(slot.sent_at)
+                .is_some_and(|(now, sent)| now >= sent + QUIET_MAX);
+            slot.permit || quiet
+        })
     }
 
     pub(crate) fn in_flight(&self, slot: usize) -> u64 {
@@ -249,7 +265,9 @@ impl Gate {
         if model.rate_bytes_per_s <= 0.0 || rate < model.rate_bytes_per_s * SLOWER_BY {
             return true;
         }
-        let ahead = trip + Duration::from_secs_f64(HEAD_START_BYTES / rate);
+        // Where the others are so fast that this is less than the path's own round trips, it may still be filled once.
+        let ahead = (trip + Duration::from_secs_f64(HEAD_START_BYTES / rate))
+            .max(model.rtt_min.mul_f64(OWN_ROUND_TRIPS));
         let queued = (model.in_flight_bytes + PACKET_BYTES) as f64 / model.rate_bytes_per_s;
         let silent = match own.acked_at {
             Some(at) if model.in_flight_bytes > 0 => now.saturating_duration_since(at),
