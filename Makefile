@@ -7,7 +7,7 @@ ARGS  ?=
 CACHE := $(or $(BRAID_CACHE),$(HOME)/.cache/braid)
 
 # What need.sh installed comes first.
-export PATH := $(CACHE)/node/bin:$(CACHE)/cargo-tools/bin:$(PATH)
+export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help run build test lint fmt proto deny unit web web-check page bench lab clean
@@ -26,7 +26,7 @@ build: ## everything
 
 test: ## everything that CI checks; installs what it needs
 	@rm -f target/steps.txt
-	@infra/dev/need.sh cc node chromium cargo-deny
+	@infra/dev/need.sh cc node chromium cargo-deny buf
 	@$(STEP) format   cargo fmt --all --check
 	@$(STEP) contracts $(MAKE) --no-print-directory proto
 	@$(STEP) lint     $(MAKE) --no-print-directory lint
@@ -42,8 +42,9 @@ fmt: ## formats the code
 lint: ## clippy, warnings refused
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 
-proto: $(WEB)/node_modules/.package-lock.json ## lints the contracts by buf's rules
-	cd proto && $(CURDIR)/$(WEB)/node_modules/.bin/buf lint
+proto: ## lints the contracts by buf's rules
+	@infra/dev/need.sh buf
+	cd proto && buf lint
 
 deny: ## licences, banned and unknown sources of dependencies
 	cargo deny --log-level error check licenses bans sources
@@ -52,12 +53,15 @@ unit: ## every Rust test
 	cargo test --workspace --quiet
 
 $(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json
+	@infra/dev/need.sh node
 	cd $(WEB) && npm ci --no-fund --no-audit --silent
 
 web: $(WEB)/node_modules/.package-lock.json ## builds the web page into the folder that the binary embeds
+	@infra/dev/need.sh buf
 	cd $(WEB) && npm run --silent build
 
 web-check: $(WEB)/node_modules/.package-lock.json ## the committed page is the one its sources build
+	@infra/dev/need.sh buf
 	cd $(WEB) && npm run --silent check:fresh
 
 page: $(WEB)/node_modules/.package-lock.json ## the browser test: values move, a path is cut, an alert is acknowledged

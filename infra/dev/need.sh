@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # need.sh TOOL... - installs the tools that tests need and that are not here yet; says what it does.
 #
-#   need.sh cc node chromium cargo-deny
+#   need.sh cc node chromium cargo-deny buf
 #
 # Debian packages come by apt-get (root, or sudo). Everything else goes below $BRAID_CACHE (default ~/.cache/braid),
 # outside the checkout, so that a second run and a fresh clone find it.
@@ -46,12 +46,21 @@ need_cargo_deny() {
   rm -rf "$cache/cargo-tools/target"
 }
 
+# Not among the page's packages: a lock file cannot name the platforms' binaries that a mirror does not carry.
+need_buf() {
+  [ -x "$cache/buf/node_modules/.bin/buf" ] && return
+  need_node
+  say "buf into $cache/buf"
+  PATH=$cache/node/bin:$PATH npm install --silent --no-fund --no-audit --prefix "$cache/buf" @bufbuild/buf@1.75.0
+}
+
 for tool; do
   case $tool in
     cc)         command -v cc >/dev/null || apt_install gcc libc6-dev ;;
     node)       need_node ;;
     chromium)   command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core ;;
     cargo-deny) need_cargo_deny ;;
+    buf)        need_buf ;;
     *)          die "no recipe for '$tool'" ;;
   esac
 done
