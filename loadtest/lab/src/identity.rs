@@ -37,10 +37,12 @@ impl Identity {
 
         let mut roots = rustls::RootCertStore::empty();
         roots.add(certificate.clone())?;
-        let client = rustls::ClientConfig::builder_with_provider(provider.clone())
+        let mut client = rustls::ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_root_certificates(roots)
             .with_no_client_auth();
+        // A run must not resume the session of the run before it.
+        client.resumption = rustls::client::Resumption::disabled();
         let server = rustls::ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_no_client_auth()
