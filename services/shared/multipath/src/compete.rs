@@ -83,7 +83,7 @@ mod tests {
         let mut now = start;
         while now < start + Duration::from_secs_f64(to_plateau) {
             now += Duration::from_millis(50);
-            window.on_ack(now, 0.05);
+            window.on_ack(now, 0.2);
         }
         assert!((window.window_packets() - 100.0).abs() < 2.0);
     }

@@ -6,6 +6,11 @@
 
 use std::time::{Duration, Instant};
 
+/// Bounds of what a policy may ask for.
+const INTERVAL_MIN: Duration = Duration::from_millis(10);
+const INTERVAL_MAX: Duration = Duration::from_secs(10);
+const SILENT_INTERVALS_MAX: u32 = 100;
+
 /// How a path is probed: K and T_KA of the keepalive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
@@ -24,6 +29,14 @@ impl Default for Keepalive {
 }
 
 impl Keepalive {
+    /// A policy from outside, within what is sensible: no storm of pings, and no silence without end.
+    pub(crate) fn bounded(self) -> Self {
+        Self {
+            interval: self.interval.clamp(INTERVAL_MIN, INTERVAL_MAX),
+            silent_intervals: self.silent_intervals.clamp(1, SILENT_INTERVALS_MAX),
+        }
+    }
+
     /// Silence that a path may keep and still count as alive, beside its round trip.
     pub fn silence_max(&self) -> Duration {
         self.interval * self.silent_intervals.max(1)
@@ -142,8 +155,7 @@ impl Liveness {
     }
 
     pub(crate) fn dead_at(&self) -> Instant {
-        let fatal =
-            (self.silence_suspect() * 2).clamp(DENSE_SILENCE_FATAL, self.keepalive.silence_max());
+        let fatal = (self.silence_suspect() * 2).max(DENSE_SILENCE_FATAL);
         self.heard_at + fatal.min(self.keepalive.silence_max()) * self.patience
     }
 

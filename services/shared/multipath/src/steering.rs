@@ -283,6 +283,7 @@ impl Steering {
                 }
             }
             Event::Keepalive(keepalive) => {
+                let keepalive = keepalive.bounded();
                 self.config.keepalive = keepalive;
                 for path in self.paths.values_mut() {
                     path.liveness.set_keepalive(keepalive);
