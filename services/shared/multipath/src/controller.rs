@@ -164,7 +164,7 @@ pub struct PathController {
 }
 
 impl PathController {
-    fn new(gate: Arc<Gate>, config: ControllerConfig, now: Instant, mtu: u16) -> Self {
+    pub(crate) fn new(gate: Arc<Gate>, config: ControllerConfig, now: Instant, mtu: u16) -> Self {
         let slot = gate.enter();
         let rebase_epoch = gate.rebase_epoch();
         let mtu = u64::from(mtu);

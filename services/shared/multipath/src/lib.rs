@@ -28,6 +28,8 @@ use noq_proto::{TransportConfig, VarInt};
 
 mod compete;
 mod controller;
+#[cfg(test)]
+mod controller_tests;
 mod filter;
 mod gate;
 mod liveness;

@@ -1,0 +1,134 @@
+//! The controller over a link in closed form: a rate, a delay, a queue without end, every packet acknowledged.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use noq_proto::congestion::Controller;
+
+use crate::controller::{ControllerConfig, PathController};
+use crate::gate::Gate;
+
+const PACKET: u64 = 1_200;
+
+struct Link {
+    now: Instant,
+    free_at: Instant,
+    rate_bytes_per_s: f64,
+    delay: Duration,
+    /// Sent, acknowledged at, number; every `lose_every`th is lost behind the bottleneck.
+    under_way: VecDeque<(Instant, Instant, u64)>,
+    next_pn: u64,
+    lose_every: u64,
+    delivered: u64,
+    queue_max: Duration,
+}
+
+impl Link {
+    fn new(now: Instant, rate_bytes_per_s: f64, delay_ms: u64, lose_every: u64) -> Self {
+        Self {
+            now,
+            free_at: now,
+            rate_bytes_per_s,
+            delay: Duration::from_millis(delay_ms),
+            under_way: VecDeque::new(),
+            next_pn: 0,
+            lose_every,
+            delivered: 0,
+            queue_max: Duration::ZERO,
+        }
+    }
+
+    /// The sender always has data; pacing is as exact as a step.
+    fn run(&mut self, controller: &mut PathController, length: Duration) {
+        let end = self.now + length;
+        let step = Duration::from_micros(500);
+        let mut credit = 0.0_f64;
+        while self.now < end {
+            self.now += step;
+            while self
+                .under_way
+                .front()
+                .is_some_and(|packet| packet.1 <= self.now)
+            {
+                let Some((sent, _, pn)) = self.under_way.pop_front() else {
+                    break;
+                };
+                if self.lose_every > 0 && pn.is_multiple_of(self.lose_every) {
+                    controller.on_packet_lost(PACKET as u16, pn, self.now);
+                } else {
+                    self.delivered += PACKET;
+                    controller.acked(self.now, sent, PACKET, pn);
+                }
+                let in_flight = self.under_way.len() as u64 * PACKET;
+                controller.on_end_acks(self.now, in_flight, false, Some(pn));
+            }
+            let paced = controller.metrics().pacing_rate.unwrap_or(1_000_000) as f64;
+            credit = (credit + paced * step.as_secs_f64()).min(10.0 * PACKET as f64);
+            while credit >= PACKET as f64
+                && (self.under_way.len() as u64 + 1) * PACKET <= controller.window()
+            {
+                credit -= PACKET as f64;
+                controller.on_packet_sent(self.now, PACKET as u16, self.next_pn);
+                let serving = Duration::from_secs_f64(PACKET as f64 / self.rate_bytes_per_s);
+                self.queue_max = self
+                    .queue_max
+                    .max(self.free_at.saturating_duration_since(self.now));
+                self.free_at = self.free_at.max(self.now) + serving;
+                let acked_at = self.free_at + self.delay * 2;
+                self.under_way.push_back((self.now, acked_at, self.next_pn));
+                self.next_pn += 1;
+            }
+        }
+    }
+}
+
+fn controller(now: Instant) -> PathController {
+    PathController::new(Gate::new(), ControllerConfig::default(), now, PACKET as u16)
+}
+
+#[test]
+fn a_path_is_filled_with_a_short_queue_whatever_is_lost() {
+    for lose_every in [0, 20] {
+        let start = Instant::now();
+        let mut controller = controller(start);
+        let mut link = Link::new(start, 1_000_000.0, 25, lose_every);
+        link.run(&mut controller, Duration::from_secs(3));
+        let before = link.delivered;
+        link.queue_max = Duration::ZERO;
+        link.run(&mut controller, Duration::from_secs(20));
+        let share = (link.delivered - before) as f64 / 20e6;
+        let possible = if lose_every == 0 { 1.0 } else { 0.95 };
+        assert!(share > 0.98 * possible, "delivered {share} of the rate");
+        assert!(
+            link.queue_max <= Duration::from_millis(50),
+            "queue {:?}",
+            link.queue_max
+        );
+    }
+}
+
+#[test]
+fn a_tenfold_rise_is_found() {
+    let start = Instant::now();
+    let mut controller = controller(start);
+    let mut link = Link::new(start, 200_000.0, 20, 0);
+    link.run(&mut controller, Duration::from_secs(5));
+    link.rate_bytes_per_s = 2_000_000.0;
+    link.run(&mut controller, Duration::from_secs(2));
+    let before = link.delivered;
+    link.run(&mut controller, Duration::from_secs(2));
+    assert!((link.delivered - before) as f64 > 0.9 * 4e6);
+}
+
+#[test]
+fn a_permit_passes_a_full_window_once() {
+    let start = Instant::now();
+    let gate = Gate::new();
+    let config = ControllerConfig::default();
+    let mut controller = PathController::new(gate.clone(), config, start, PACKET as u16);
+    let window = controller.window();
+    gate.permit(controller.slot());
+    assert!(controller.window() > window);
+    controller.on_packet_sent(start, PACKET as u16, 0);
+    assert_eq!(controller.window(), window);
+}
