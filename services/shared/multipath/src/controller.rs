@@ -210,7 +210,7 @@ impl PathController {
     fn product(&self) -> Option<f64> {
         let rtt = self.rtt_min.get()?;
         let rate = self.rate.get();
-        (rate > 0.0).then(|| rate * rtt.as_secs_f64())
+        (rate > 0.0).then_some(rate * rtt.as_secs_f64())
     }
 
     /// Bytes that may be in flight, the gate aside.
