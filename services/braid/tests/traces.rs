@@ -1,4 +1,5 @@
-//! One trace follows a sample over process borders: a collector sees spans of the sensor's trace from gateway and ingest.
+//! One trace follows a sample over process borders: a collector sees spans of the sensor's trace from every service that reads
+//! samples. Proxy and path-telemetry are not among them: the proxy cannot read what it forwards.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/program.rs"]
@@ -20,6 +21,8 @@ use separate::Separate;
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
 
+/// The hops of a sample, from the sensor's request to the page.
+const HOPS: [&str; 4] = ["gateway", "ingest", "alerting", "dashboard"];
 const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 
 struct Collector(mpsc::Sender<ExportTraceServiceRequest>);
@@ -64,7 +67,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_sensors_trace_goes_on_in_gateway_and_ingest() {
+async fn the_sensors_trace_goes_on_in_every_service_that_reads_samples() {
     let (sender, mut exported) = mpsc::channel(64);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("--otlp-endpoint=http://{}", listener.local_addr().unwrap());
@@ -76,7 +79,14 @@ async fn the_sensors_trace_goes_on_in_gateway_and_ingest() {
 
     let dir = tempfile::tempdir().unwrap();
     let mut separate = Separate::prepare(dir.path(), &["sensor-1".to_owned()], &[&endpoint]);
-    for noun in ["path-telemetry", "ingest", "proxy", "gateway"] {
+    for noun in [
+        "path-telemetry",
+        "alerting",
+        "ingest",
+        "dashboard",
+        "proxy",
+        "gateway",
+    ] {
         separate.start(noun);
     }
     let sensors = separate.sensors();
@@ -92,7 +102,7 @@ async fn the_sensors_trace_goes_on_in_gateway_and_ingest() {
     .unwrap();
 
     let mut seen = BTreeSet::new();
-    while !(seen.contains("gateway") && seen.contains("ingest")) {
+    while !HOPS.iter().all(|hop| seen.contains(*hop)) {
         let request = tokio::time::timeout(program::PATIENCE, exported.recv()).await;
         let request =
             request.unwrap_or_else(|_| panic!("spans of the trace came from {seen:?} only"));

@@ -90,7 +90,9 @@ impl PathEstimate {
         if report.rtt_ms > 0.0 {
             self.rtt_s.update(now_s, report.rtt_ms / 1e3);
         }
-        if report.sent_packets >= PACKETS_MIN {
+        // What a silent path loses is an outage, and no property that the next keepalive should be tuned to.
+        let is_silent = matches!(report.state(), PathState::Suspect | PathState::Closed);
+        if report.sent_packets >= PACKETS_MIN && !is_silent {
             let loss = (report.lost_packets as f64 / report.sent_packets as f64).min(1.0);
             match report.end() {
                 End::Gateway => self.loss_up.update(now_s, loss),
@@ -381,6 +383,22 @@ mod tests {
             estimates.observe(&report("wifi", End::Gateway, at_s, 20.0, 0));
         }
         assert_eq!(interval_ms(), clean);
+    }
+
+    /// Otherwise every cut would slow down the detection of the next one.
+    #[test]
+    fn an_outage_is_not_taken_for_loss() {
+        let estimates = Estimates::new(GOALS);
+        for at_s in 0..60 {
+            estimates.observe(&report("wifi", End::Gateway, at_s, 20.0, 0));
+        }
+        let before = estimates.policy("gateway-1").paths;
+        for (at_s, state) in [(60, PathState::Suspect), (61, PathState::Closed)] {
+            let mut silent = report("wifi", End::Gateway, at_s, 20.0, 100);
+            silent.state = state.into();
+            estimates.observe(&silent);
+        }
+        assert_eq!(estimates.policy("gateway-1").paths, before);
     }
 
     #[test]

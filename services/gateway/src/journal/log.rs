@@ -150,6 +150,7 @@ impl<D: Disk> Log<D> {
         match self.streams.next(
             &sample.device,
             &sample.stream,
+            sample.gateway_time_us,
             sample.device_time_us,
             sample.sensor_sequence,
         ) {
@@ -166,7 +167,10 @@ impl<D: Disk> Log<D> {
     pub fn stage_alert(&mut self, alert: &mut EdgeAlert) -> Result<Staged, StageError> {
         self.prepare(alert.encoded_len())?;
         let (device, stream) = ALERTS_STREAM;
-        match self.streams.next(device, stream, alert.time_us, None) {
+        match self
+            .streams
+            .next(device, stream, alert.time_us, alert.time_us, None)
+        {
             Next::Retry => Ok(Staged::Retry),
             Next::TooManyStreams => Err(StageError::TooManyStreams),
             Next::Sequence(sequence) => {

@@ -125,18 +125,25 @@ impl Streams {
             .collect()
     }
 
-    /// The next sequence of a stream; taken for good at `commit`, given back by `revert`.
+    /// The next sequence of a stream; taken for good at `commit`, given back by `revert`. A stream that is new to this journal begins
+    /// at the clock's microsecond, not at 1: no stream has a million samples a second, so a gateway whose disk was wiped goes on
+    /// above every number it gave before, and ingest does not take its new samples for duplicates.
     pub fn next(
         &mut self,
         device: &str,
         stream: &str,
+        clock_us: i64,
         time_us: i64,
         sensor_sequence: Option<u64>,
     ) -> Next {
         let id = match self.find(device, stream) {
             Some(id) => id,
             None if self.rows.len() >= STREAMS_MAX => return Next::TooManyStreams,
-            None => self.insert(device, stream),
+            None => {
+                let id = self.insert(device, stream);
+                self.rows[id].counters.next_sequence = u64::try_from(clock_us).unwrap_or(1).max(1);
+                id
+            }
         };
         let counters = &mut self.rows[id].counters;
         if sensor_sequence.is_some_and(|number| counters.is_retry(number, time_us)) {
@@ -223,13 +230,29 @@ mod tests {
     #[test]
     fn sequences_start_at_one_and_come_back_after_a_revert() {
         let mut streams = Streams::default();
-        assert_eq!(streams.next("d", "hr", 1, None), Next::Sequence(1));
+        assert_eq!(streams.next("d", "hr", 0, 1, None), Next::Sequence(1));
         streams.commit();
-        assert_eq!(streams.next("d", "hr", 2, None), Next::Sequence(2));
-        assert_eq!(streams.next("d", "spo2", 2, None), Next::Sequence(1));
+        assert_eq!(streams.next("d", "hr", 0, 2, None), Next::Sequence(2));
+        assert_eq!(streams.next("d", "spo2", 0, 2, None), Next::Sequence(1));
         streams.revert();
         assert_eq!(streams.counters("d", "spo2"), None);
-        assert_eq!(streams.next("d", "hr", 2, None), Next::Sequence(2));
+        assert_eq!(streams.next("d", "hr", 0, 2, None), Next::Sequence(2));
+    }
+
+    #[test]
+    fn a_gateway_whose_disk_was_wiped_repeats_no_sequence() {
+        let clock_us = 1_790_000_000_000_000;
+        let mut streams = Streams::default();
+        let given: Vec<Next> = (0..1_000)
+            .map(|n| streams.next("d", "hr", clock_us + n * 10_000, n, None))
+            .collect();
+        assert_eq!(given[0], Next::Sequence(1_790_000_000_000_000));
+        assert_eq!(given[999], Next::Sequence(1_790_000_000_000_999));
+
+        let mut wiped = Streams::default();
+        let after = wiped.next("d", "hr", clock_us + 10_000_000, 0, None);
+        assert!(!given.contains(&after));
+        assert_eq!(after, Next::Sequence(1_790_000_010_000_000));
     }
 
     #[test]
@@ -237,25 +260,31 @@ mod tests {
         let mut streams = Streams::default();
         for number in [1, 2, 4] {
             assert!(matches!(
-                streams.next("d", "hr", number, Some(number as u64)),
+                streams.next("d", "hr", 0, number, Some(number as u64)),
                 Next::Sequence(_)
             ));
         }
         streams.commit();
         let mut streams = Streams::from_rows(&streams.to_rows());
-        assert_eq!(streams.next("d", "hr", 2, Some(2)), Next::Retry);
-        assert_eq!(streams.next("d", "hr", 4, Some(4)), Next::Retry);
-        assert_eq!(streams.next("d", "hr", 3, Some(3)), Next::Sequence(4));
-        assert_eq!(streams.next("d", "hr", 3, Some(3)), Next::Retry);
+        assert_eq!(streams.next("d", "hr", 0, 2, Some(2)), Next::Retry);
+        assert_eq!(streams.next("d", "hr", 0, 4, Some(4)), Next::Retry);
+        assert_eq!(streams.next("d", "hr", 0, 3, Some(3)), Next::Sequence(4));
+        assert_eq!(streams.next("d", "hr", 0, 3, Some(3)), Next::Retry);
     }
 
     #[test]
     fn a_sensor_that_lost_its_counter_is_no_retry() {
         let mut streams = Streams::default();
-        streams.next("d", "hr", 1_000, Some(500));
-        assert_eq!(streams.next("d", "hr", 1_001, Some(1)), Next::Sequence(2));
-        assert_eq!(streams.next("d", "hr", 1_001, Some(1)), Next::Retry);
-        assert_eq!(streams.next("d", "hr", 1_002, Some(2)), Next::Sequence(3));
+        streams.next("d", "hr", 0, 1_000, Some(500));
+        assert_eq!(
+            streams.next("d", "hr", 0, 1_001, Some(1)),
+            Next::Sequence(2)
+        );
+        assert_eq!(streams.next("d", "hr", 0, 1_001, Some(1)), Next::Retry);
+        assert_eq!(
+            streams.next("d", "hr", 0, 1_002, Some(2)),
+            Next::Sequence(3)
+        );
     }
 
     #[test]
@@ -263,14 +292,14 @@ mod tests {
         let mut streams = Streams::default();
         for device in 0..STREAMS_MAX {
             assert_eq!(
-                streams.next(&device.to_string(), "hr", 1, None),
+                streams.next(&device.to_string(), "hr", 0, 1, None),
                 Next::Sequence(1)
             );
         }
         assert_eq!(
-            streams.next("one more", "hr", 1, None),
+            streams.next("one more", "hr", 0, 1, None),
             Next::TooManyStreams
         );
-        assert_eq!(streams.next("0", "hr", 1, None), Next::Sequence(2));
+        assert_eq!(streams.next("0", "hr", 0, 1, None), Next::Sequence(2));
     }
 }
