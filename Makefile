@@ -50,7 +50,7 @@ deny: ## licences, banned and unknown sources of dependencies
 	cargo deny --log-level error check licenses bans sources
 
 unit: ## every Rust test
-	cargo test --workspace --quiet
+	cargo test --workspace --quiet --no-fail-fast
 
 $(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json
 	@infra/dev/need.sh node
