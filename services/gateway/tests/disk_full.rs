@@ -108,7 +108,10 @@ async fn a_full_disk_refuses_says_so_and_goes_on_when_there_is_room() {
             other => panic!("{other:?}"),
         })
         .collect();
-    assert_eq!(sequences, [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)]);
+    // The stream began at the clock of its first sample.
+    let first = (START_US + 1_000_000) as u64;
+    let expected: Vec<_> = (0..5).map(|n| (first + n, 1 + n)).collect();
+    assert_eq!(sequences, expected);
 }
 
 #[tokio::test]
