@@ -207,7 +207,7 @@ impl Up {
         })
     }
 
-    /// A metric's value, summed over its labels; 0 while nobody answers or it does not exist.
+    /// A metric's value, summed over the labels that `name` leaves open; 0 while nobody answers or it does not exist.
     async fn metric(&self, name: &str) -> f64 {
         let text = scrape(self.admin).await.unwrap_or_default();
         text.lines()
@@ -283,7 +283,9 @@ impl Drop for Up {
 fn start_and_end() -> Result<Vec<Figure>, Failure> {
     block_on(async {
         let mut up = Up::start("start", 3, None)?;
-        let first = up.until("braid_dashboard_records_total", 1.0).await?;
+        let first = up
+            .until(r#"braid_dashboard_records_total{topic="vitals"}"#, 1.0)
+            .await?;
         tokio::time::sleep(SETTLE).await;
         let memory = up.memory()?;
         let drain = up.drain().await?;
