@@ -44,7 +44,7 @@ pub struct UpConfig {
     /// Seed of the patients and of the links' losses.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
-    /// Address of the web page.
+    /// Address of the web page; beyond this machine it is served over TLS with a certificate of the authority in the data directory.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
     /// Where the first gateway takes samples; the others take any free port. Loopback only, since it asks for no token.
@@ -62,6 +62,13 @@ pub struct UpConfig {
     /// One-way delay of the emulated LTE.
     #[arg(long, value_name = "NUMBER", default_value_t = 35)]
     pub lte_delay_ms: u32,
+}
+
+impl UpConfig {
+    /// Passwords and health data leave this machine encrypted or not at all.
+    fn serves_tls(&self) -> bool {
+        !self.listen.ip().is_loopback()
+    }
 }
 
 impl ServiceConfig for UpConfig {
@@ -144,6 +151,7 @@ pub async fn run(config: UpConfig, context: Context) -> Result<(), Failure> {
         episodes::serve(&config.data, triggers, context.shutdown().clone())?;
         let report = report::Report {
             page,
+            scheme: if config.serves_tls() { "https" } else { "http" },
             sensors: sensors.first().copied(),
             links: links_address,
             sign_in_code: core.sign_in_code.clone(),

@@ -49,6 +49,16 @@ impl ServiceConfig for Config {
         {
             self.identity.validate()?;
         }
+        if !(self.tls || self.secure_cookies || self.listen.ip().is_loopback()) {
+            return Err(ConfigError::new(
+                "tls",
+                format!(
+                    "passwords and health data would cross the network in the clear on {}",
+                    self.listen
+                ),
+                "--tls true, or --secure-cookies true where something in front ends TLS",
+            ));
+        }
         url("alerting_url", &self.alerting_url, "https://alerting:7002")?;
         if !self.links_url.is_empty() {
             url("links_url", &self.links_url, "http://127.0.0.1:7010")?;
@@ -120,6 +130,16 @@ mod tests {
             .unwrap();
         let refused = parse(&[]).validate().unwrap_err();
         assert_eq!(refused.field, "cert");
+    }
+
+    #[test]
+    fn nothing_is_served_in_the_clear_beyond_this_machine() {
+        let open = ["--alerting-url", "http://a:1", "--listen", "0.0.0.0:8080"];
+        let refused = parse(&open).validate().unwrap_err();
+        assert_eq!(refused.field, "tls");
+        parse(&[&open[..], &["--secure-cookies", "true"]].concat())
+            .validate()
+            .unwrap();
     }
 
     #[test]

@@ -14,6 +14,7 @@ const FILE: &str = "up.json";
 
 pub struct Report {
     pub page: SocketAddr,
+    pub scheme: &'static str,
     pub sensors: Option<SocketAddr>,
     pub links: SocketAddr,
     pub sign_in_code: Secret,
@@ -61,17 +62,14 @@ impl Report {
     }
 
     pub fn print(&self, data: &Path, ward: &Ward) {
-        let page = self.page;
+        let page = format!("{}://{}", self.scheme, self.page);
         println!(
             "Braid is up; its data is in {}. Ctrl-C ends it, and a restart continues.\n",
             data.display()
         );
+        println!("  page      {page}/?code={}", self.sign_in_code.expose());
         println!(
-            "  page      http://{page}/?code={}",
-            self.sign_in_code.expose()
-        );
-        println!(
-            "            http://{page}  sign in as admin with {}",
+            "            {page}  sign in as admin with {}",
             self.password.expose()
         );
         if let (Some(sensors), Some(device)) = (self.sensors, ward.own_device()) {

@@ -285,6 +285,7 @@ pub async fn start_dashboard(
 ) -> Result<SocketAddr, Failure> {
     let mut it: dashboard::Config = defaults()?;
     it.listen = config.listen;
+    it.tls = config.serves_tls();
     it.identity = start.service("dashboard")?;
     it.alerting_url = format!("https://{}", core.alerting);
     it.links_url = format!("https://{links}");
