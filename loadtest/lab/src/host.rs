@@ -504,6 +504,10 @@ impl Host {
                             let event = match open(conn, usize::from(interface.0), status, at) {
                                 Ok(path) => {
                                     self.paths_opened += 1;
+                                    // What is heard on a path before it is validated counts too.
+                                    if !self.open_paths.contains(&path) {
+                                        self.open_paths.push(path);
+                                    }
                                     multipath::Event::Opened { interface, path }
                                 }
                                 Err(

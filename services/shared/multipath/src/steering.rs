@@ -36,7 +36,8 @@ const REOPEN_FAILURES_FREE: u32 = 20;
 const VALIDATION_HEARD: Duration = Duration::from_millis(600);
 /// Pause between the pings of a path that is not validated: at first, and at most; it grows with the path's age.
 const VALIDATION_PING_MIN: Duration = Duration::from_millis(200);
-const VALIDATION_PING_MAX: Duration = Duration::from_secs(2);
+/// At most so that a network that returns after hours carries traffic within a second.
+const VALIDATION_PING_MAX: Duration = Duration::from_millis(500);
 /// In this time the pause doubles.
 const VALIDATION_PING_GROWTH: Duration = Duration::from_secs(60);
 /// How long after the last backlog a sender counts as thin.
@@ -197,6 +198,8 @@ struct Interface {
     path: Option<PathId>,
     /// An `Open` is out and not answered.
     opening: bool,
+    /// The last `Open` found no path id.
+    waits_for_id: bool,
     open_at: Instant,
     failures: u32,
     /// The interface over which this one's datagrams leave meanwhile.
@@ -254,6 +257,7 @@ impl Steering {
             Event::OpenFailed { interface, failure } => {
                 if let Some(entry) = self.interfaces.get_mut(&interface) {
                     entry.opening = false;
+                    entry.waits_for_id = failure == OpenFailure::NoIdYet;
                     entry.open_at = now
                         + match failure {
                             OpenFailure::NoIdYet => RETRY_CIDS,
@@ -274,7 +278,11 @@ impl Steering {
             } => {
                 if let Some(entry) = self.paths.get_mut(&path) {
                     entry.rtt = rtt;
-                    entry.heard |= entry.liveness.received(now, datagrams);
+                    let heard = entry.liveness.received(now, datagrams);
+                    entry.heard |= heard;
+                    if heard {
+                        self.ids_may_have_come(now);
+                    }
                 }
             }
             Event::Backlog { bytes } => {
@@ -288,6 +296,15 @@ impl Steering {
                 for path in self.paths.values_mut() {
                     path.liveness.set_keepalive(keepalive);
                 }
+            }
+        }
+    }
+
+    /// What was received may have brought the ids that an interface waits for.
+    fn ids_may_have_come(&mut self, now: Instant) {
+        for interface in self.interfaces.values_mut() {
+            if std::mem::take(&mut interface.waits_for_id) {
+                interface.open_at = interface.open_at.min(now);
             }
         }
     }
@@ -387,6 +404,7 @@ impl Steering {
                         up: true,
                         path,
                         opening: false,
+                        waits_for_id: false,
                         open_at: now,
                         failures: 0,
                         via: None,
