@@ -17,7 +17,15 @@ const SERVICES: [&str; 6] = [
 ];
 
 /// Where the data path begins and ends: nothing of ours stands on the other side.
-const ENDS: [&str; 6] = ["sensors", "upstream", "bus", "store", "people", "browser"];
+const ENDS: [&str; 7] = [
+    "sensors",
+    "applications",
+    "upstream",
+    "bus",
+    "store",
+    "people",
+    "browser",
+];
 
 /// Files with more lines than this before their tests are asked whether they answer one question; the answer stands in `LONG`.
 const LINES_MAX: usize = 500;

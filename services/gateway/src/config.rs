@@ -16,6 +16,11 @@ const SEGMENTS_MIN: u64 = 4;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const GATHER_MS_MAX: u64 = 1_000;
 const INTERFACES_MAX: usize = 8;
+const TOKEN_BYTES_MIN: usize = 8;
+/// What a SOCKS5 password can hold.
+const TOKEN_BYTES_MAX: usize = 255;
+/// Most connections of applications that may be allowed; each holds two buffers of 64 KiB and the windows of QUIC and TCP.
+const APPLICATIONS_MAX: usize = 4096;
 
 #[derive(Clone, Debug, clap::Args, Serialize)]
 pub struct Config {
@@ -62,6 +67,21 @@ pub struct Config {
     /// Rules that raise alerts at the edge (JSON); none: the built-in set.
     #[arg(long)]
     pub rules: Option<PathBuf>,
+    /// Where applications reach the gateway as HTTP CONNECT and SOCKS5 proxy; none: nowhere. What they send goes after vitals.
+    #[arg(long, value_name = "ADDRESS")]
+    pub applications: Option<SocketAddr>,
+    /// The same for applications that somebody waits for; what they send goes before the others', and beside vitals.
+    #[arg(long, value_name = "ADDRESS")]
+    pub applications_prompt: Option<SocketAddr>,
+    /// Token that applications send as the proxy's password; required when one of their addresses is no loopback address.
+    #[arg(long)]
+    pub applications_token: Option<Secret>,
+    /// Connections of applications at once; beyond it they are refused (503).
+    #[arg(long, value_name = "COUNT", default_value_t = 128)]
+    pub applications_connections_max: usize,
+    /// An application's connection that carries nothing for so long is closed, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    pub applications_idle_timeout_s: u64,
     #[command(flatten)]
     #[serde(flatten)]
     pub identity: IdentityFiles,
@@ -96,6 +116,62 @@ impl Config {
 
     pub fn gather(&self) -> Duration {
         Duration::from_millis(self.journal_gather_ms)
+    }
+
+    /// The addresses for applications, each with its flag.
+    pub fn application_addresses(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+        [
+            ("applications", self.applications),
+            ("applications_prompt", self.applications_prompt),
+        ]
+        .into_iter()
+        .filter_map(|(field, address)| Some((field, address?)))
+    }
+
+    fn validate_applications(&self) -> Result<(), ConfigError> {
+        const EXAMPLE: &str = "--applications-token \"$(openssl rand -hex 16)\"";
+        let refuse = |field: &str, reason: String, example: &str| {
+            Err(ConfigError::new(field, reason, example))
+        };
+        for (_, address) in self.application_addresses() {
+            if self.applications_token.is_none() && !address.ip().is_loopback() {
+                return refuse(
+                    "applications_token",
+                    format!("{address} is reachable by others, so applications need a token"),
+                    EXAMPLE,
+                );
+            }
+        }
+        if let Some(token) = &self.applications_token
+            && !(TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&token.expose().len())
+        {
+            return refuse(
+                "applications_token",
+                format!("has not {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} characters"),
+                EXAMPLE,
+            );
+        }
+        if !(1..=APPLICATIONS_MAX).contains(&self.applications_connections_max) {
+            return refuse(
+                "applications_connections_max",
+                format!(
+                    "{} is not within 1 to {APPLICATIONS_MAX}",
+                    self.applications_connections_max
+                ),
+                "--applications-connections-max 128",
+            );
+        }
+        if !(1..=86_400).contains(&self.applications_idle_timeout_s) {
+            return refuse(
+                "applications_idle_timeout_s",
+                format!(
+                    "{} is not within 1 to 86400",
+                    self.applications_idle_timeout_s
+                ),
+                "--applications-idle-timeout-s 900",
+            );
+        }
+        Ok(())
     }
 
     pub fn access_networks(&self) -> Result<Vec<AccessNetwork>, ConfigError> {
@@ -253,6 +329,65 @@ impl ServiceConfig for Config {
                 );
             }
         }
+        self.validate_applications()?;
         self.identity.validate()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        config: Config,
+    }
+
+    /// The field that is refused.
+    fn refused(flags: &[&str]) -> Option<String> {
+        let line = ["gateway"].into_iter().chain(flags.iter().copied());
+        let config = CommandLine::parse_from(line).config;
+        config
+            .validate_applications()
+            .err()
+            .map(|error| error.field)
+    }
+
+    #[test]
+    fn applications_come_in_only_where_that_is_safe() {
+        assert_eq!(refused(&[]), None);
+        assert_eq!(refused(&["--applications", "127.0.0.1:1080"]), None);
+        assert_eq!(refused(&["--applications-prompt", "[::1]:1080"]), None);
+        let token = Some("applications_token".to_owned());
+        assert_eq!(refused(&["--applications", "0.0.0.0:1080"]), token);
+        assert_eq!(refused(&["--applications-prompt", "192.0.2.1:1080"]), token);
+        let with = |token: &str| {
+            refused(&[
+                "--applications",
+                "0.0.0.0:1080",
+                "--applications-token",
+                token,
+            ])
+        };
+        assert_eq!(with("12345678"), None);
+        assert_eq!(with("1234567"), token);
+        assert_eq!(with(&"x".repeat(256)), token);
+        for (flag, field) in [
+            (
+                "--applications-connections-max",
+                "applications_connections_max",
+            ),
+            (
+                "--applications-idle-timeout-s",
+                "applications_idle_timeout_s",
+            ),
+        ] {
+            assert_eq!(refused(&[flag, "0"]).as_deref(), Some(field));
+            assert_eq!(refused(&[flag, "1000000"]).as_deref(), Some(field));
+        }
     }
 }

@@ -5,10 +5,12 @@
 //! from_sensors -> intake -> edge_rules -> journal (alerts)  -> to_proxy == tunnel ==> ingest
 //!                       \---------------> journal (vitals) /
 //!                                         tunnel's paths -> to_path_telemetry
+//! from_applications (HTTP CONNECT, SOCKS5) ---------> tunnel ==> any TCP destination
 //! ```
 
 pub mod config;
 pub mod edge_rules;
+pub mod from_applications;
 pub mod from_sensors;
 pub mod intake;
 pub mod journal;
@@ -22,14 +24,15 @@ use service_kit::{
     grpc::ServeError,
     tls::{Identity, IdentityError, PeerId},
 };
-use tokio::task::JoinHandle;
-use tunnel::{Interface, StartError, Tunnel, TunnelConfig};
+use tokio::{net::TcpListener, task::JoinHandle};
+use tunnel::{Interface, StartError, Tunnel, TunnelConfig, Urgency};
 use vitals::RuleSet;
 
 pub use config::Config;
 
 use crate::{
     edge_rules::EdgeRules,
+    from_applications::Applications,
     intake::Intake,
     journal::{Condition, Directory, Journal, Limits, recovery},
     to_path_telemetry::Telemetry,
@@ -74,6 +77,7 @@ pub async fn run(
         other => return Err(RunError::NotAGateway(other)),
     };
     let proxy = resolve(&config.proxy).await?;
+    let applications = bind_applications(&config, &context).await?;
     let interfaces = match interfaces {
         Some(interfaces) => interfaces,
         None => bind_interfaces(&config, proxy)?,
@@ -101,13 +105,48 @@ pub async fn run(
             .tasks()
             .spawn(telemetry.run(context.shutdown().clone()))
     });
+    let applications = (!applications.is_empty()).then(|| {
+        let serving = Applications {
+            tunnel: tunnel.clone(),
+            options: from_applications::Options {
+                token: config.applications_token.clone(),
+                connections_max: config.applications_connections_max,
+                idle_max: Duration::from_secs(config.applications_idle_timeout_s),
+            },
+        };
+        context
+            .tasks()
+            .spawn(serving.run(applications, context.clone()))
+    });
     let served = serve(config, gateway, uplink, &context).await;
     context.shutdown().request();
+    if let Some(applications) = applications {
+        applications.await?;
+    }
     if let Some(telemetry) = telemetry {
         telemetry.await?;
     }
     tunnel.close().await;
     served
+}
+
+/// Binds and announces the listeners for applications, each with the urgency of its streams.
+async fn bind_applications(
+    config: &Config,
+    context: &Context,
+) -> Result<Vec<(TcpListener, Urgency)>, RunError> {
+    let mut listeners = Vec::new();
+    for (field, address) in config.application_addresses() {
+        let listener = service_kit::grpc::bind(address, field).await?;
+        let (name, urgency) = match field {
+            "applications" => (from_applications::LISTENER, Urgency::Bulk),
+            _ => (from_applications::LISTENER_PROMPT, Urgency::Prompt),
+        };
+        let bound = listener.local_addr().map_err(ServeError::LocalAddress)?;
+        context.listening(name, bound);
+        listeners.push((listener, urgency));
+    }
+    Ok(listeners)
 }
 
 /// All of the gateway but the tunnel.

@@ -13,7 +13,6 @@ mod from_gateway;
 mod outbox;
 mod path_reports;
 mod sessions;
-mod splice;
 mod to_path_telemetry;
 mod to_upstream;
 

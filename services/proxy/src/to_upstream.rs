@@ -9,12 +9,9 @@ use std::{
 
 use socket2::SockRef;
 use tokio::net::TcpStream;
-use tunnel::{ConnectRequest, StatusCode};
+use tunnel::{ConnectRequest, StatusCode, Traffic, splice};
 
-use crate::{
-    destinations::{Admitted, Destinations},
-    splice::{self, Traffic},
-};
+use crate::destinations::{Admitted, Destinations};
 
 /// Addresses of one name that are tried; the rest is ignored.
 const ADDRESSES_MAX: usize = 8;
@@ -93,8 +90,10 @@ impl Upstream {
         metrics::counter!("braid_proxy_connects_total", "result" => "ok").increment(1);
         let open = metrics::gauge!("braid_proxy_tunnels_open");
         open.increment(1.0);
-        let traffic = Traffic::default();
-        let ended = splice::both(stream, upstream, self.idle_timeout, &traffic).await;
+        let counter =
+            |direction| metrics::counter!("braid_proxy_bytes_total", "direction" => direction);
+        let traffic = Traffic::new(counter("up"), counter("down"));
+        let ended = splice(stream, upstream, self.idle_timeout, &traffic).await;
         open.decrement(1.0);
         let (up_bytes, down_bytes) = traffic.bytes();
         tracing::debug!(device, %authority, up_bytes, down_bytes, ?ended, "tunnel ended");

@@ -50,7 +50,7 @@ pub struct Options {
 impl Options {
     pub const VITALS: Self = Self {
         class: "vitals",
-        urgency: Urgency::Bulk,
+        urgency: Urgency::Prompt,
         limits: Limits {
             in_flight_max: 16,
             acknowledge_limit: Duration::from_secs(10),

@@ -21,6 +21,17 @@ impl Secret {
     pub fn expose(&self) -> &str {
         &self.0
     }
+
+    /// Takes as long for a wrong first byte as for a wrong last one.
+    pub fn is(&self, given: &[u8]) -> bool {
+        let own = self.0.as_bytes();
+        own.len() == given.len()
+            && own
+                .iter()
+                .zip(given)
+                .fold(0, |difference, (own, given)| difference | (own ^ given))
+                == 0
+    }
 }
 
 impl FromStr for Secret {
@@ -52,6 +63,8 @@ mod tests {
     fn neither_debug_nor_serialize_shows_it() {
         let secret: Secret = "hunter2".parse().unwrap();
         assert_eq!(secret.expose(), "hunter2");
+        assert!(secret.is(b"hunter2"));
+        assert!(!secret.is(b"hunter") && !secret.is(b"hunter3") && !secret.is(b""));
         assert_eq!(format!("{secret:?}"), MASK);
         assert_eq!(serde_json::to_string(&secret).unwrap(), "\"***\"");
     }

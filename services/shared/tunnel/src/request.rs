@@ -16,6 +16,8 @@ const URGENCY_DEFAULT: i32 = 3;
 pub enum Urgency {
     /// Goes before everything else: alerts.
     Urgent,
+    /// Goes before bulk: vitals, and what somebody waits for.
+    Prompt,
     /// Goes when nothing more urgent waits.
     #[default]
     Bulk,
@@ -25,12 +27,13 @@ impl Urgency {
     fn header(self) -> HeaderValue {
         HeaderValue::from_static(match self {
             Self::Urgent => "u=0",
+            Self::Prompt => "u=2",
             Self::Bulk => "u=5",
         })
     }
 
-    /// What the peer asked for. Between the two of ours anything above the default counts as urgent.
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
+    /// What the peer asked for, as the next lower of ours: a request that does not say is bulk.
+    pub fn of(headers: &HeaderMap) -> Self {
         let urgency = headers
             .get(PRIORITY)
             .and_then(|value| value.to_str().ok())
@@ -40,10 +43,10 @@ impl Urgency {
                     .find_map(|item| item.trim().strip_prefix("u=")?.parse::<i32>().ok())
             })
             .unwrap_or(URGENCY_DEFAULT);
-        if urgency < URGENCY_DEFAULT {
-            Self::Urgent
-        } else {
-            Self::Bulk
+        match urgency {
+            ..=0 => Self::Urgent,
+            1..URGENCY_DEFAULT => Self::Prompt,
+            _ => Self::Bulk,
         }
     }
 
@@ -51,6 +54,7 @@ impl Urgency {
     pub(crate) fn stream_priority(self) -> i32 {
         match self {
             Self::Urgent => 3,
+            Self::Prompt => -1,
             Self::Bulk => -2,
         }
     }
@@ -81,7 +85,7 @@ mod tests {
     #[test]
     fn urgency_survives_the_header() {
         let authority: Authority = "ingest:7001".parse().unwrap();
-        for urgency in [Urgency::Urgent, Urgency::Bulk] {
+        for urgency in [Urgency::Urgent, Urgency::Prompt, Urgency::Bulk] {
             let request = connect(&authority, urgency);
             assert_eq!(Urgency::of(request.headers()), urgency);
             assert_eq!(request.uri().authority(), Some(&authority));
@@ -96,7 +100,8 @@ mod tests {
             headers.insert(PRIORITY, value.parse().unwrap());
             Urgency::of(&headers)
         };
-        assert_eq!(urgency("i, u=1"), Urgency::Urgent);
+        assert_eq!(urgency("i, u=1"), Urgency::Prompt);
+        assert_eq!(urgency("u=0"), Urgency::Urgent);
         assert_eq!(urgency("u=7, i"), Urgency::Bulk);
         assert_eq!(urgency("u=x"), Urgency::Bulk);
         assert_eq!(Urgency::of(&HeaderMap::new()), Urgency::Bulk);

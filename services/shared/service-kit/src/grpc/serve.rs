@@ -67,7 +67,11 @@ pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener
             _ => format!("{address}: {error}"),
         };
         let other = SocketAddr::new(address.ip(), address.port().wrapping_add(10_000).max(1024));
-        ConfigError::new(flag, reason, format!("--{flag} {other}"))
+        ConfigError::new(
+            flag,
+            reason,
+            format!("--{} {other}", flag.replace('_', "-")),
+        )
     })
 }
 

@@ -1,0 +1,293 @@
+//! Applications' way in: HTTP CONNECT and SOCKS5 on one port, told apart by the first byte; each connection becomes a tunnel.
+//!
+//! ```text
+//! TCP -> conversation (http | socks5, sans-IO) -> tunnel.open_tcp -> splice
+//! ```
+//!
+//! A connection that is still negotiating holds one of `NEGOTIATIONS_MAX` places and one that carries bytes holds one of
+//! `connections_max`: a slow or silent application takes no place from those that work. An application's stream never goes before
+//! alerts, whatever it asks for.
+
+mod conversation;
+mod http_connect;
+mod refusal;
+mod socks5;
+
+use std::{io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use conversation::{Conversation, Dialect, Step, Wanted};
+use refusal::Refusal;
+use service_kit::{Context, DRAIN_LIMIT, Secret};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tunnel::{SpliceError, Traffic, Tunnel, TunnelStream, Urgency, splice};
+
+/// Names under which the listeners are announced.
+pub const LISTENER: &str = "applications";
+pub const LISTENER_PROMPT: &str = "applications-prompt";
+
+/// Connections of one listener that have not said yet what they want; further ones wait in the kernel's backlog.
+const NEGOTIATIONS_MAX: usize = 64;
+/// A connection that has not said by then what it wants is refused.
+const NEGOTIATION_MAX: Duration = Duration::from_secs(10);
+/// Pause after `accept` failed, which means that file descriptors have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// What is left of the drain limit for closing the tunnel itself once the applications have had their time.
+const CLOSE_RESERVE: Duration = Duration::from_millis(1_500);
+/// A refused application may still be sending; what it sends is read and dropped for so long, so that the refusal reaches it
+/// before a reset does.
+const REFUSAL_LINGER: Duration = Duration::from_millis(500);
+
+/// Settings of the applications' way in.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What applications have to know; none on loopback.
+    pub token: Option<Secret>,
+    /// Tunnels of applications at once; further requests are refused with 503.
+    pub connections_max: usize,
+    /// A tunnel that carries nothing for so long is closed.
+    pub idle_max: Duration,
+}
+
+/// Takes connections of applications until shutdown is requested, then lets them end for a while.
+pub struct Applications {
+    pub tunnel: Tunnel,
+    pub options: Options,
+}
+
+struct Shared {
+    tunnel: Tunnel,
+    options: Options,
+    places: Arc<Semaphore>,
+}
+
+impl Applications {
+    /// Each listener with how urgent its streams are unless they say so themselves.
+    pub async fn run(self, listeners: Vec<(TcpListener, Urgency)>, context: Context) {
+        let shared = Arc::new(Shared {
+            places: Arc::new(Semaphore::new(self.options.connections_max)),
+            tunnel: self.tunnel,
+            options: self.options,
+        });
+        let connections = TaskTracker::new();
+        let cut = CancellationToken::new();
+        let accepting = listeners.into_iter().map(|(listener, urgency)| {
+            accept_all(
+                listener,
+                urgency,
+                shared.clone(),
+                connections.clone(),
+                cut.clone(),
+            )
+        });
+        let accepting = futures::future::join_all(accepting);
+        tokio::select! {
+            () = context.shutdown().requested() => {}
+            _ = accepting => {}
+        }
+        connections.close();
+        let grace = DRAIN_LIMIT.saturating_sub(CLOSE_RESERVE);
+        if tokio::time::timeout(grace, connections.wait())
+            .await
+            .is_err()
+        {
+            tracing::info!(left = connections.len(), "applications cut off");
+            cut.cancel();
+            connections.wait().await;
+        }
+    }
+}
+
+async fn accept_all(
+    listener: TcpListener,
+    urgency: Urgency,
+    shared: Arc<Shared>,
+    connections: TaskTracker,
+    cut: CancellationToken,
+) {
+    let negotiations = Arc::new(Semaphore::new(NEGOTIATIONS_MAX));
+    loop {
+        // Never closed.
+        let Ok(negotiating) = negotiations.clone().acquire_owned().await else {
+            return;
+        };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "an application's connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let (shared, cut) = (shared.clone(), cut.clone());
+        connections.spawn(async move {
+            let serving = async {
+                if let Err(error) = shared.serve(stream, urgency, negotiating).await {
+                    tracing::debug!(%error, "an application's connection ended");
+                }
+            };
+            cut.run_until_cancelled(serving).await;
+        });
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    #[error("negotiating: {0}")]
+    Negotiate(io::Error),
+    #[error("refused: {0}")]
+    Refused(Refusal),
+    #[error(transparent)]
+    Splice(#[from] SpliceError),
+}
+
+/// What a negotiation came to.
+enum Negotiated {
+    Wanted(Wanted),
+    Refused(Refusal),
+    /// The application went away first.
+    Gone,
+}
+
+impl Shared {
+    async fn serve(
+        &self,
+        mut stream: TcpStream,
+        urgency: Urgency,
+        negotiating: tokio::sync::OwnedSemaphorePermit,
+    ) -> Result<(), ServeError> {
+        stream.set_nodelay(true).map_err(ServeError::Negotiate)?;
+        let mut conversation = Conversation::new(self.options.token.clone());
+        let talking = negotiate(&mut stream, &mut conversation);
+        let negotiated = match tokio::time::timeout(NEGOTIATION_MAX, talking).await {
+            Ok(negotiated) => negotiated.map_err(ServeError::Negotiate)?,
+            Err(_) => Negotiated::Refused(Refusal::TooSlow),
+        };
+        let dialect = conversation.dialect();
+        let wanted = match negotiated {
+            Negotiated::Wanted(wanted) => wanted,
+            Negotiated::Refused(refusal) => return refuse(stream, dialect, refusal).await,
+            Negotiated::Gone => return Ok(()),
+        };
+        let Ok(_place) = self.places.clone().try_acquire_owned() else {
+            return refuse(stream, dialect, Refusal::Full(self.options.connections_max)).await;
+        };
+        drop(negotiating);
+        let urgency = admitted(wanted.urgency.unwrap_or(urgency));
+        let opened = self.tunnel.open_tcp(&wanted.authority, urgency).await;
+        let mut tunnel = match opened {
+            Ok(tunnel) => tunnel,
+            Err(error) => {
+                tracing::info!(authority = %wanted.authority, %error, "an application's destination was not reached");
+                return refuse(stream, dialect, Refusal::NotOpened(error)).await;
+            }
+        };
+        count(dialect, "opened");
+        let open = Open::enter();
+        stream
+            .write_all(&dialect.opened())
+            .await
+            .map_err(ServeError::Negotiate)?;
+        send_early(&mut tunnel, wanted.early)
+            .await
+            .map_err(ServeError::Negotiate)?;
+        let counter = |direction| metrics::counter!("braid_gateway_applications_bytes_total", "direction" => direction);
+        let traffic = Traffic::new(counter("down"), counter("up"));
+        let ended = splice(tunnel, stream, self.options.idle_max, &traffic).await;
+        drop(open);
+        let (down_bytes, up_bytes) = traffic.bytes();
+        tracing::debug!(authority = %wanted.authority, up_bytes, down_bytes, ?ended, "an application's tunnel ended");
+        Ok(ended?)
+    }
+}
+
+/// Alerts stay in front of everything that applications ask for.
+fn admitted(asked: Urgency) -> Urgency {
+    match asked {
+        Urgency::Urgent | Urgency::Prompt => Urgency::Prompt,
+        Urgency::Bulk => Urgency::Bulk,
+    }
+}
+
+/// Some applications send before they are told that the tunnel stands.
+async fn send_early(tunnel: &mut TunnelStream, early: Bytes) -> io::Result<()> {
+    tunnel.write_all(&early).await?;
+    tunnel.flush().await
+}
+
+async fn negotiate(
+    stream: &mut TcpStream,
+    conversation: &mut Conversation,
+) -> io::Result<Negotiated> {
+    loop {
+        match conversation.step() {
+            Step::Say(answer) => stream.write_all(&answer).await?,
+            Step::Want(wanted) => return Ok(Negotiated::Wanted(wanted)),
+            Step::Refuse(refusal) => return Ok(Negotiated::Refused(refusal)),
+            Step::More => {
+                if stream.read_buf(conversation.input()).await? == 0 {
+                    return Ok(Negotiated::Gone);
+                }
+            }
+        }
+    }
+}
+
+async fn refuse(
+    mut stream: TcpStream,
+    dialect: Dialect,
+    refusal: Refusal,
+) -> Result<(), ServeError> {
+    count(dialect, refusal.label());
+    let telling = async {
+        stream.write_all(&dialect.refused(&refusal)).await?;
+        stream.shutdown().await?;
+        let mut rest = [0; 1024];
+        while stream.read(&mut rest).await? > 0 {}
+        Ok(())
+    };
+    if let Ok(Err(error)) = tokio::time::timeout(REFUSAL_LINGER, telling).await {
+        return Err(ServeError::Negotiate(error));
+    }
+    Err(ServeError::Refused(refusal))
+}
+
+fn count(dialect: Dialect, result: &'static str) {
+    metrics::counter!("braid_gateway_applications_requests_total", "protocol" => dialect.label(), "result" => result)
+        .increment(1);
+}
+
+/// Counts the tunnels that are open.
+struct Open;
+
+impl Open {
+    fn enter() -> Self {
+        metrics::gauge!("braid_gateway_applications_open").increment(1.0);
+        Self
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        metrics::gauge!("braid_gateway_applications_open").decrement(1.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_application_goes_before_alerts() {
+        let asked = [Urgency::Urgent, Urgency::Prompt, Urgency::Bulk];
+        assert_eq!(
+            asked.map(admitted),
+            [Urgency::Prompt, Urgency::Prompt, Urgency::Bulk]
+        );
+    }
+}

@@ -1,0 +1,45 @@
+//! Why an application does not get its connection; each protocol says it in its own codes.
+
+use tunnel::{OpenError, StatusCode};
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("{0}")]
+    Malformed(&'static str),
+    #[error("the request is larger than {0} bytes")]
+    TooLarge(usize),
+    #[error("the request did not arrive in time")]
+    TooSlow,
+    #[error("this is a proxy for CONNECT only")]
+    NotConnect,
+    #[error("the kind of address is not known")]
+    AddressKind,
+    #[error("the token is missing or wrong")]
+    Unauthorized,
+    #[error("{0} connections are open, the most there may be")]
+    Full(usize),
+    #[error(transparent)]
+    NotOpened(OpenError),
+}
+
+impl Refusal {
+    /// Bounded: a label of metrics.
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Self::Malformed(_) | Self::TooLarge(_) | Self::NotConnect | Self::AddressKind => {
+                "malformed"
+            }
+            Self::TooSlow => "slow",
+            Self::Unauthorized => "unauthorized",
+            Self::Full(_) => "full",
+            Self::NotOpened(OpenError::Refused(status)) => match *status {
+                StatusCode::FORBIDDEN => "forbidden",
+                StatusCode::TOO_MANY_REQUESTS => "limited",
+                StatusCode::GATEWAY_TIMEOUT => "timeout",
+                _ => "unreachable",
+            },
+            Self::NotOpened(OpenError::NoSession(_) | OpenError::Closed) => "no_session",
+            Self::NotOpened(OpenError::TimedOut(_)) => "timeout",
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Bytes between a tunnel and a TCP connection, both ways: what the gateway does for its applications and the proxy for its destinations.
+//!
+//! Each direction holds one buffer and reads again only when all of it has been taken by the other side, so a slow reader stops the
+//! writer: at most `2 * BUFFER_BYTES` per tunnel wait here, the rest in the windows of QUIC and TCP. The end of one
+//! direction is passed on as half-close. An error in either direction breaks both off with a reset, so that nobody takes a torn
+//! transfer for a complete one.
+
+use std::{
+    io,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use metrics::Counter;
+use socket2::SockRef;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::stream::TunnelStream;
+
+/// What one direction of one tunnel holds.
+const BUFFER_BYTES: usize = 32 * 1024;
+
+/// Bytes that passed one tunnel, and when the last ones did.
+pub struct Traffic {
+    start: Instant,
+    /// Since `start`.
+    last_ms: AtomicU64,
+    from_tunnel: Lane,
+    to_tunnel: Lane,
+}
+
+struct Lane {
+    bytes: AtomicU64,
+    counter: Counter,
+}
+
+impl Lane {
+    fn new(counter: Counter) -> Self {
+        Self {
+            bytes: AtomicU64::new(0),
+            counter,
+        }
+    }
+}
+
+impl Traffic {
+    /// The counters take the bytes besides, of all tunnels together.
+    pub fn new(from_tunnel: Counter, to_tunnel: Counter) -> Self {
+        Self {
+            start: Instant::now(),
+            last_ms: AtomicU64::new(0),
+            from_tunnel: Lane::new(from_tunnel),
+            to_tunnel: Lane::new(to_tunnel),
+        }
+    }
+
+    /// From the tunnel, and into it.
+    pub fn bytes(&self) -> (u64, u64) {
+        (
+            self.from_tunnel.bytes.load(Ordering::Relaxed),
+            self.to_tunnel.bytes.load(Ordering::Relaxed),
+        )
+    }
+
+    fn passed(&self, lane: &Lane, bytes: usize) {
+        lane.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        lane.counter.increment(bytes as u64);
+        let since_ms = self.start.elapsed().as_millis() as u64;
+        self.last_ms.store(since_ms, Ordering::Relaxed);
+    }
+
+    fn last(&self) -> Instant {
+        self.start + Duration::from_millis(self.last_ms.load(Ordering::Relaxed))
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SpliceError {
+    #[error("from the tunnel: {0}")]
+    FromTunnel(io::Error),
+    #[error("into the tunnel: {0}")]
+    ToTunnel(io::Error),
+    #[error("nothing passed for {0:?}")]
+    Idle(Duration),
+}
+
+/// Runs until both directions have ended. Dropped before that, it breaks the tunnel off with a reset.
+pub async fn splice(
+    tunnel: TunnelStream,
+    tcp: TcpStream,
+    idle_max: Duration,
+    traffic: &Traffic,
+) -> Result<(), SpliceError> {
+    let mut tcp = ResetOnDrop {
+        tcp,
+        in_order: false,
+    };
+    let (mut from_tunnel, mut to_tunnel) = tokio::io::split(tunnel);
+    let (mut from_tcp, mut to_tcp) = tcp.tcp.split();
+    let out = async {
+        let lane = &traffic.from_tunnel;
+        pass(&mut from_tunnel, &mut to_tcp, |bytes| {
+            traffic.passed(lane, bytes);
+        })
+        .await
+        .map_err(SpliceError::FromTunnel)
+    };
+    let back = async {
+        let lane = &traffic.to_tunnel;
+        pass(&mut from_tcp, &mut to_tunnel, |bytes| {
+            traffic.passed(lane, bytes);
+        })
+        .await
+        .map_err(SpliceError::ToTunnel)
+    };
+    tokio::select! {
+        ended = async { tokio::try_join!(out, back) } => ended.map(|_| ())?,
+        () = idle(traffic, idle_max) => return Err(SpliceError::Idle(idle_max)),
+    }
+    tcp.in_order = true;
+    Ok(())
+}
+
+/// The tunnel resets itself when dropped unfinished; TCP needs to be told.
+struct ResetOnDrop {
+    tcp: TcpStream,
+    in_order: bool,
+}
+
+impl Drop for ResetOnDrop {
+    fn drop(&mut self) {
+        if !self.in_order {
+            // Fails only for a socket that is gone already.
+            let _ = SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO));
+        }
+    }
+}
+
+async fn pass(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    passed: impl Fn(usize),
+) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let count = from.read(&mut buffer).await?;
+        if count == 0 {
+            return to.shutdown().await;
+        }
+        to.write_all(&buffer[..count]).await?;
+        to.flush().await?;
+        passed(count);
+    }
+}
+
+/// Returns once nothing has passed for `max`.
+async fn idle(traffic: &Traffic, max: Duration) {
+    loop {
+        let deadline = traffic.last() + max;
+        if Instant::now() >= deadline {
+            return;
+        }
+        tokio::time::sleep_until(deadline.into()).await;
+    }
+}
