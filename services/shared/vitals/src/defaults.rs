@@ -4,8 +4,9 @@ use contracts::vitals::{Metric, Priority};
 
 use crate::{
     catalogue::name,
+    condition::{Condition, Direction},
     news2,
-    rules::{Condition, Rule, RuleSet},
+    rules::{Rule, RuleSet},
 };
 
 impl RuleSet {
@@ -14,7 +15,9 @@ impl RuleSet {
     /// Limits: the red and amber bands of NEWS2 (RCP 2017); hypertensive crisis 180/120 mmHg (ACC/AHA 2017).
     /// Delays: 14 s removed 50 % and 19 s 67 % of the alarms that were ignored or of no use (Gorges et al., Anesth Analg
     /// 2009). Staleness: a worn sensor reports within minutes; NEWS2 itself is taken at least every 12 h, and every 4 h from a
-    /// score of 1 on.
+    /// score of 1 on. Sudden variation: a desaturation counts from 3 or 4 % on (AASM 2012), and six are past the noise of a
+    /// wearable oximeter; a heart slows by 12 to 23 /min in the first minute after exercise (Cole et al., NEJM 1999), so 40
+    /// is no recovery.
     pub fn default_set() -> RuleSet {
         use Priority::{High, Low, Medium};
         let above = |id: &str, metric, limit, clear, priority, for_s: u64| Rule {
@@ -39,6 +42,32 @@ impl RuleSet {
             for_ms: for_s * 1000,
             clear_for_ms: for_s * 1000,
         };
+        let change =
+            |id: &str, metric, direction, by, clear, within_s: u64, priority, for_s: u64| Rule {
+                id: id.into(),
+                priority,
+                condition: Condition::Change {
+                    metric,
+                    direction,
+                    by,
+                    clear,
+                    within_ms: within_s * 1000,
+                },
+                for_ms: for_s * 1000,
+                clear_for_ms: for_s * 1000,
+            };
+        let trend = |id: &str, metric, per_hour, clear_per_hour, hours: u64| Rule {
+            id: id.into(),
+            priority: Low,
+            condition: Condition::Trend {
+                metric,
+                per_hour,
+                clear_per_hour,
+                window_ms: hours * 3_600_000,
+            },
+            for_ms: 300_000,
+            clear_for_ms: 300_000,
+        };
         let news2 = |id: &str, condition, priority| Rule {
             id: id.into(),
             priority,
@@ -59,7 +88,7 @@ impl RuleSet {
         ];
         RuleSet {
             name: "default".into(),
-            version: 1,
+            version: 2,
             stale_after_s: stale_after_s
                 .into_iter()
                 .map(|(metric, seconds)| (name(metric).to_owned(), seconds))
@@ -166,6 +195,52 @@ impl RuleSet {
                     0,
                 ),
                 below("battery-low", Metric::Battery, 15.0, 20.0, Low, 0),
+                change(
+                    "heart-rate-sudden-rise",
+                    Metric::HeartRate,
+                    Direction::Rise,
+                    40.0,
+                    25.0,
+                    120,
+                    Low,
+                    20,
+                ),
+                change(
+                    "heart-rate-sudden-drop",
+                    Metric::HeartRate,
+                    Direction::Drop,
+                    40.0,
+                    25.0,
+                    60,
+                    Medium,
+                    10,
+                ),
+                change(
+                    "spo2-sudden-drop",
+                    Metric::Spo2,
+                    Direction::Drop,
+                    6.0,
+                    3.0,
+                    120,
+                    Medium,
+                    15,
+                ),
+                Rule {
+                    id: "heart-rate-unusual".into(),
+                    priority: Low,
+                    condition: Condition::Deviation {
+                        metric: Metric::HeartRate,
+                        direction: Direction::Either,
+                        z: 4.0,
+                        clear_z: 3.0,
+                        floor: 5.0,
+                        half_life_ms: 1_800_000,
+                    },
+                    for_ms: 120_000,
+                    clear_for_ms: 120_000,
+                },
+                trend("temperature-rising", Metric::Temperature, 0.5, 0.2, 2),
+                trend("spo2-falling", Metric::Spo2, -2.0, -1.0, 1),
                 // Bourke et al., Gait & Posture 2007: peaks of 2.74 g at the thigh and 3.52 g at the trunk find all falls; the
                 // mean over a sample's interval is lower than its peak.
                 Rule {

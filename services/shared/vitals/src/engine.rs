@@ -6,6 +6,8 @@
 //! stragglers are harmless; one that is new in either is taken, so that neither a clock that steps back nor a sequence
 //! that begins anew deafens the rules.
 
+mod stored;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use contracts::{
@@ -14,10 +16,14 @@ use contracts::{
 };
 use serde::{Deserialize, Serialize};
 
+pub use stored::RestoreError;
+
 use crate::{
+    condition::Condition,
     machine::{Evidence, Frame, Machine, Origin, Phase, Verdict, delay_us},
+    memory::Memory,
     news2::{self, Observation, Score, Spo2Scale},
-    rules::{Condition, Rule, RuleSet},
+    rules::{Rule, RuleSet},
     verdict,
 };
 
@@ -47,6 +53,8 @@ pub struct Engine {
     streams: BTreeMap<String, Stream>,
     /// Last blow seen by each rule of that kind; as many as there are such rules.
     impacts: BTreeMap<String, i64>,
+    /// What rules about change remember; as many as there are such rules.
+    memories: BTreeMap<String, Memory>,
     clock_us: i64,
     persisted_us: i64,
     dirty: bool,
@@ -70,34 +78,6 @@ struct Stream {
     time_us: i64,
 }
 
-/// The serialised state. Machines go by rule id, so that a new version of a set takes over those it still has.
-#[derive(Serialize, Deserialize)]
-struct Stored {
-    version: u32,
-    clock_us: i64,
-    machines: Vec<StoredMachine>,
-    latest: BTreeMap<i32, Latest>,
-    streams: BTreeMap<String, Stream>,
-    #[serde(default)]
-    impacts: BTreeMap<String, i64>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct StoredMachine {
-    rule: Rule,
-    machine: Machine,
-}
-
-const STORED_VERSION: u32 = 1;
-
-#[derive(Debug, thiserror::Error)]
-pub enum RestoreError {
-    #[error("the stored rule state cannot be read: {0}")]
-    Malformed(#[from] serde_json::Error),
-    #[error("the stored rule state has version {0}, this program reads {STORED_VERSION}")]
-    Version(u32),
-}
-
 impl Engine {
     pub fn new(
         patient: impl Into<String>,
@@ -115,67 +95,13 @@ impl Engine {
             latest: BTreeMap::new(),
             streams: BTreeMap::new(),
             impacts: BTreeMap::new(),
+            memories: BTreeMap::new(),
             clock_us: 0,
             persisted_us: 0,
             dirty: false,
             skipped: 0,
             backfill: false,
         }
-    }
-
-    /// An engine that goes on where `state` left off.
-    pub fn restore(
-        patient: impl Into<String>,
-        rules: Arc<RuleSet>,
-        profile: Profile,
-        origin: Origin,
-        state: &[u8],
-    ) -> Result<Engine, RestoreError> {
-        let stored: Stored = serde_json::from_slice(state)?;
-        if stored.version != STORED_VERSION {
-            return Err(RestoreError::Version(stored.version));
-        }
-        let mut engine = Engine::new(patient, rules, profile, origin);
-        for StoredMachine { rule, machine } in stored.machines {
-            match engine.index(&rule.id) {
-                Some(index) => engine.machines[index] = machine,
-                None => engine.retired.push((rule, machine)),
-            }
-        }
-        engine.latest = stored.latest;
-        engine.streams = stored.streams;
-        engine.impacts = stored.impacts;
-        engine
-            .impacts
-            .retain(|rule, _| engine.rules.rules.iter().any(|own| own.id == *rule));
-        engine.clock_us = stored.clock_us;
-        engine.persisted_us = stored.clock_us;
-        Ok(engine)
-    }
-
-    /// The state to store together with the transitions that led to it.
-    pub fn state(&self) -> Vec<u8> {
-        let stored = Stored {
-            version: STORED_VERSION,
-            clock_us: self.clock_us,
-            machines: self
-                .rules
-                .rules
-                .iter()
-                .zip(&self.machines)
-                .filter(|(_, machine)| **machine != Machine::default())
-                .chain(self.retired.iter().map(|(rule, machine)| (rule, machine)))
-                .map(|(rule, machine)| StoredMachine {
-                    rule: rule.clone(),
-                    machine: machine.clone(),
-                })
-                .collect(),
-            latest: self.latest.clone(),
-            streams: self.streams.clone(),
-            impacts: self.impacts.clone(),
-        };
-        // Maps with string or integer keys and finite numbers: serialisation has no way to fail.
-        serde_json::to_vec(&stored).unwrap_or_default()
     }
 
     /// Whether the state is worth storing; asking answers no until the next change.
@@ -285,6 +211,20 @@ impl Engine {
                     let is_recent = since_us
                         .is_some_and(|since_us| (0..=delay_us(within_ms)).contains(&since_us));
                     verdict::fall(value, still_g, is_recent || machine.phase != Phase::Normal)
+                }
+                Condition::Change { .. }
+                | Condition::Deviation { .. }
+                | Condition::Trend { .. } => {
+                    if !self.memories.contains_key(&rule.id) {
+                        let fresh = Memory::of(&rule.condition);
+                        self.memories
+                            .extend(fresh.map(|memory| (rule.id.clone(), memory)));
+                    }
+                    self.memories
+                        .get_mut(&rule.id)
+                        .map_or(Verdict::Unknown, |memory| {
+                            memory.judge(&rule.condition, now_us, value)
+                        })
                 }
                 _ => verdict::of(&rule.condition, value, score),
             };

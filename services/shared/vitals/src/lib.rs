@@ -6,21 +6,24 @@
 //! event time in microseconds since the Unix epoch, handed in by the caller.
 
 mod catalogue;
+mod condition;
 mod defaults;
 mod edge;
 mod engine;
 mod machine;
+mod memory;
 pub mod news2;
 pub mod rules;
 mod validate;
 mod verdict;
 
 pub use catalogue::{ENTRIES, Entry, Reading, by_name, entry, name};
+pub use condition::{Condition, Direction};
 pub use contracts::vitals::{Metric, Priority, Sample};
 pub use edge::edge_alert;
 pub use engine::{Engine, Profile, RestoreError, STREAMS_MAX};
 pub use machine::{Origin, episode_id};
-pub use rules::{Condition, Rule, RuleSet};
+pub use rules::{Rule, RuleSet};
 pub use validate::{
     ClockBounds, IDENTIFIER_BYTES_MAX, Invalid, WAVEFORM_VALUES_MAX, fill_defaults, validate,
     validate_identifier, validate_reading, validate_time,

@@ -10,7 +10,8 @@ use contracts::vitals::{Metric, Priority};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    catalogue::{Reading, by_name, entry, name},
+    catalogue::{by_name, name},
+    condition::Condition,
     validate::{Invalid, validate_identifier},
 };
 
@@ -45,58 +46,6 @@ pub struct Rule {
     /// And must have ended for so long before the alert does.
     #[serde(default)]
     pub clear_for_ms: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Condition {
-    /// Begins at `limit` or more, ends below `clear`; in between it stays as it is.
-    Above {
-        #[serde(with = "metric_name")]
-        metric: Metric,
-        limit: f64,
-        clear: f64,
-    },
-    /// Begins at `limit` or less, ends above `clear`.
-    Below {
-        #[serde(with = "metric_name")]
-        metric: Metric,
-        limit: f64,
-        clear: f64,
-    },
-    /// A blow of `impact_g` or more, then stillness (within `still_g` of gravity alone) that begins at most `within_ms` later.
-    Fall {
-        impact_g: f64,
-        still_g: f64,
-        within_ms: u64,
-    },
-    /// The NEWS2 aggregate is in `from..=to`.
-    News2 { from: u32, to: u32 },
-    /// A single parameter scores 3 while the aggregate is below medium.
-    News2Red,
-}
-
-impl Condition {
-    /// The metric of a threshold; `Unspecified` for a score over several.
-    pub fn metric(&self) -> Metric {
-        match self {
-            Condition::Above { metric, .. } | Condition::Below { metric, .. } => *metric,
-            Condition::Fall { .. } => Metric::Activity,
-            Condition::News2 { .. } | Condition::News2Red => Metric::Unspecified,
-        }
-    }
-
-    pub fn depends_on(&self, metric: Metric) -> bool {
-        match self {
-            Condition::Above { metric: own, .. } | Condition::Below { metric: own, .. } => {
-                *own == metric
-            }
-            Condition::Fall { .. } => metric == Metric::Activity,
-            Condition::News2 { .. } | Condition::News2Red => {
-                crate::news2::PARAMETERS.contains(&metric)
-            }
-        }
-    }
 }
 
 impl RuleSet {
@@ -173,73 +122,10 @@ impl Rule {
         if self.priority == Priority::Unspecified {
             return wrong("rules.priority", "is missing".into(), "\"high\"");
         }
-        let (metric, limit, clear, ordered) = match &self.condition {
-            Condition::Above {
-                metric,
-                limit,
-                clear,
-            } => (*metric, *limit, *clear, clear <= limit),
-            Condition::Below {
-                metric,
-                limit,
-                clear,
-            } => (*metric, *limit, *clear, clear >= limit),
-            Condition::Fall {
-                impact_g,
-                still_g,
-                within_ms,
-            } => {
-                let is_sane = (1.5..=32.0).contains(impact_g)
-                    && (0.01..=0.5).contains(still_g)
-                    && *within_ms <= DELAY_MS_MAX;
-                if is_sane {
-                    return Ok(());
-                }
-                return wrong(
-                    "rules.condition",
-                    format!(
-                        "{impact_g} g is outside 1.5 to 32, {still_g} g outside 0.01 to 0.5, or {within_ms} above {DELAY_MS_MAX}"
-                    ),
-                    "2.5, 0.1 and 60000",
-                );
-            }
-            Condition::News2 { from, to } if from > to => {
-                return wrong(
-                    "rules.condition",
-                    format!("{from} is above {to}"),
-                    "5 and 6",
-                );
-            }
-            Condition::News2 { .. } | Condition::News2Red => return Ok(()),
-        };
-        let Some(entry) =
-            entry(metric).filter(|entry| !matches!(entry.reading, Reading::Waveform { .. }))
-        else {
-            return wrong(
-                "rules.metric",
-                "has no single number to compare".into(),
-                "\"heart-rate\"",
-            );
-        };
-        let (low, high) = entry.range;
-        if !(low..=high).contains(&limit) || !(low..=high).contains(&clear) {
-            return wrong(
-                "rules.limit",
-                format!(
-                    "{limit} or {clear} is outside {low} to {high} {}",
-                    entry.unit
-                ),
-                &entry.example.to_string(),
-            );
+        match self.condition.check() {
+            Ok(()) => Ok(()),
+            Err(flaw) => wrong(flaw.field, flaw.reason, &flaw.example),
         }
-        if !ordered {
-            return wrong(
-                "rules.clear",
-                format!("{clear} is on the wrong side of the limit {limit}"),
-                &limit.to_string(),
-            );
-        }
-        Ok(())
     }
 }
 

@@ -2,9 +2,10 @@
 
 use crate::{
     catalogue::{Reading, entry},
+    condition::{Condition, Direction},
     machine::Verdict,
     news2::{self, Score},
-    rules::{Condition, Rule},
+    rules::Rule,
 };
 
 /// Of a threshold or a score; a fall also depends on what was before, see `fall`.
@@ -71,6 +72,38 @@ pub(crate) fn describe(rule: &Rule, value: f64, score: Option<&Score>) -> String
         (Condition::Below { limit, .. }, _) => {
             format!("{display} {value} {unit}, at or below {limit}{lasting}")
         }
+        (
+            Condition::Change {
+                direction,
+                by,
+                within_ms,
+                ..
+            },
+            _,
+        ) => {
+            let moved = match direction {
+                Direction::Rise => "up",
+                Direction::Drop => "down",
+                Direction::Either => "changed",
+            };
+            let seconds = within_ms / 1000;
+            format!("{display} {value} {unit}, {moved} by {by} or more within {seconds} s{lasting}")
+        }
+        (Condition::Deviation { direction, z, .. }, _) => {
+            let side = match direction {
+                Direction::Rise => "above",
+                Direction::Drop => "below",
+                Direction::Either => "from",
+            };
+            format!(
+                "{display} {value} {unit}, {z} spreads or more {side} this person's mean{lasting}"
+            )
+        }
+        (Condition::Trend { per_hour, .. }, _) => {
+            let moved = if *per_hour < 0.0 { "falling" } else { "rising" };
+            let size = per_hour.abs();
+            format!("{display} {value} {unit}, {moved} by {size} or more an hour{lasting}")
+        }
         (Condition::Fall { impact_g, .. }, _) => {
             format!("A blow of {impact_g} g or more, then no movement{lasting}")
         }
@@ -78,7 +111,7 @@ pub(crate) fn describe(rule: &Rule, value: f64, score: Option<&Score>) -> String
             let red: Vec<&str> = score
                 .red
                 .iter()
-                .map(|metric| crate::name(*metric))
+                .map(|metric| entry(*metric).map_or("", |entry| entry.display))
                 .collect();
             format!("{}, 3 points for {}", score.describe(), red.join(", "))
         }

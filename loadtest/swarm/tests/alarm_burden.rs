@@ -1,0 +1,61 @@
+//! How often the built-in rules call somebody: never for people who are well, and always for those who fall ill.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use contracts::alerts::AlertState;
+use swarm::patient::{Episode, Patient, Profile};
+use vitals::{Engine, Origin, RuleSet};
+
+const START_US: i64 = 1_800_000_000_000_000;
+const MINUTE_US: i64 = 60_000_000;
+
+fn patient(seed: u64) -> Patient {
+    let profile = Profile {
+        ecg: false,
+        episode_interval_s: 0.0,
+        ..Profile::varied(seed, "belt")
+    };
+    Patient::new(seed, profile, START_US)
+}
+
+/// Alerts raised by rule, over so many minutes.
+fn raised(patient: &mut Patient, minutes: i64) -> BTreeMap<String, u32> {
+    let rules = Arc::new(RuleSet::default_set());
+    let mut engine = Engine::new("p", rules, vitals::Profile::default(), Origin::Core);
+    let mut counts = BTreeMap::new();
+    for minute in 1..=minutes {
+        for sample in patient.next(START_US + minute * MINUTE_US) {
+            for alert in engine.on_sample(&sample) {
+                if alert.state() == AlertState::Active {
+                    *counts.entry(alert.rule).or_insert(0) += 1;
+                }
+            }
+        }
+    }
+    counts
+}
+
+#[test]
+fn nobody_is_called_for_eight_hours_of_three_people_who_are_well() {
+    for seed in 100..103 {
+        assert_eq!(
+            raised(&mut patient(seed), 8 * 60),
+            BTreeMap::new(),
+            "seed {seed}"
+        );
+    }
+}
+
+#[test]
+fn a_sudden_desaturation_is_seen_as_one() {
+    for seed in 200..203 {
+        let mut patient = patient(seed);
+        patient.next(START_US + 30 * MINUTE_US);
+        assert!(patient.trigger(Episode::Desaturation));
+        let counts = raised(&mut patient, 60);
+        assert!(
+            counts.contains_key("spo2-sudden-drop"),
+            "seed {seed}: {counts:?}"
+        );
+    }
+}

@@ -1,0 +1,304 @@
+//! What rules about change remember of a metric, in bounded space.
+//!
+//! A [`Window`] keeps a stretch of readings as `SLOTS` equal slots with smallest, largest and mean value each: enough to say how far a
+//! reading is from anything seen in the stretch, and how steeply the stretch rises. A [`Baseline`] keeps a smoothed mean and
+//! spread, which is what "usual for this person" means here. Both run on event time, and a reading older than the newest changes nothing.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    condition::{Condition, Direction},
+    machine::{Verdict, delay_us, exact},
+};
+
+/// Parts of a window; the oldest is dropped when the window moves on, so a window reaches back between 15/16 and all of its length.
+const SLOTS: i64 = 16;
+/// A slope over fewer slots, or over less than half the window, is not one.
+const TREND_SLOTS_MIN: usize = 6;
+/// A baseline of fewer readings, or of less than one half-life, does not know what is usual.
+const BASELINE_READINGS_MIN: u32 = 20;
+/// Half-lives without a reading after which a baseline begins anew: it weighs less than a thousandth by then.
+const BASELINE_FORGOTTEN_AFTER: f64 = 10.0;
+const US_PER_HOUR: f64 = 3_600e6;
+
+/// Of one rule for one patient.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub(crate) enum Memory {
+    Window(Window),
+    Baseline(Baseline),
+}
+
+impl Memory {
+    /// None for a condition that looks at one reading alone.
+    pub(crate) fn of(condition: &Condition) -> Option<Memory> {
+        match condition {
+            Condition::Change {
+                within_ms: window_ms,
+                ..
+            }
+            | Condition::Trend { window_ms, .. } => Some(Memory::Window(Window::new(*window_ms))),
+            Condition::Deviation { half_life_ms, .. } => {
+                Some(Memory::Baseline(Baseline::new(*half_life_ms)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it was made for this condition, and not for one of the same name with another length.
+    pub(crate) fn fits(&self, condition: &Condition) -> bool {
+        match (self, Memory::of(condition)) {
+            (Memory::Window(own), Some(Memory::Window(new))) => own.slot_us == new.slot_us,
+            (Memory::Baseline(own), Some(Memory::Baseline(new))) => {
+                own.half_life_us == new.half_life_us
+            }
+            _ => false,
+        }
+    }
+
+    /// Judges a reading by what was before it, then remembers it.
+    pub(crate) fn judge(&mut self, condition: &Condition, time_us: i64, value: f64) -> Verdict {
+        match (self, condition) {
+            (
+                Memory::Window(window),
+                Condition::Change {
+                    direction,
+                    by,
+                    clear,
+                    ..
+                },
+            ) => {
+                window.push(time_us, value);
+                let change = match direction {
+                    Direction::Rise => window.rise(value),
+                    Direction::Drop => window.drop(value),
+                    Direction::Either => window.rise(value).max(window.drop(value)),
+                };
+                between(change, *by, *clear)
+            }
+            (
+                Memory::Window(window),
+                Condition::Trend {
+                    per_hour,
+                    clear_per_hour,
+                    ..
+                },
+            ) => {
+                window.push(time_us, value);
+                // A falling trend is a rising one upside down.
+                let sign = per_hour.signum();
+                window.slope_per_hour().map_or(Verdict::Unknown, |slope| {
+                    between(slope * sign, per_hour * sign, clear_per_hour * sign)
+                })
+            }
+            (
+                Memory::Baseline(baseline),
+                Condition::Deviation {
+                    direction,
+                    z,
+                    clear_z,
+                    floor,
+                    ..
+                },
+            ) => {
+                let deviation = baseline.deviation(time_us, value, *floor);
+                baseline.push(time_us, value, *z * baseline.spread().max(*floor));
+                let Some(deviation) = deviation else {
+                    return Verdict::Unknown;
+                };
+                let deviation = match direction {
+                    Direction::Rise => deviation,
+                    Direction::Drop => -deviation,
+                    Direction::Either => deviation.abs(),
+                };
+                between(deviation, *z, *clear_z)
+            }
+            _ => Verdict::Unknown,
+        }
+    }
+}
+
+fn between(value: f64, limit: f64, clear: f64) -> Verdict {
+    if value >= limit {
+        Verdict::Holds
+    } else if value < clear {
+        Verdict::Ended
+    } else {
+        Verdict::Unknown
+    }
+}
+
+/// The readings of the last stretch, thinned.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Window {
+    slot_us: i64,
+    /// Oldest first, at most `SLOTS`; slots without a reading are not kept.
+    slots: VecDeque<Slot>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Slot {
+    number: i64,
+    #[serde(with = "exact")]
+    min: f64,
+    #[serde(with = "exact")]
+    max: f64,
+    #[serde(with = "exact")]
+    sum: f64,
+    count: u32,
+}
+
+impl Window {
+    fn new(length_ms: u64) -> Window {
+        Window {
+            slot_us: (delay_us(length_ms) / SLOTS).max(1),
+            slots: VecDeque::new(),
+        }
+    }
+
+    fn push(&mut self, time_us: i64, value: f64) {
+        let number = time_us.div_euclid(self.slot_us);
+        // A clock that stepped back further than the window: what was remembered lies in a future that never came.
+        if self
+            .slots
+            .back()
+            .is_some_and(|newest| number <= newest.number - SLOTS)
+        {
+            self.slots.clear();
+        }
+        match self.slots.back_mut() {
+            Some(newest) if number <= newest.number => {
+                newest.min = newest.min.min(value);
+                newest.max = newest.max.max(value);
+                newest.sum += value;
+                newest.count = newest.count.saturating_add(1);
+            }
+            _ => self.slots.push_back(Slot {
+                number,
+                min: value,
+                max: value,
+                sum: value,
+                count: 1,
+            }),
+        }
+        let newest = self.slots.back().map_or(number, |newest| newest.number);
+        self.slots.retain(|slot| slot.number > newest - SLOTS);
+    }
+
+    fn rise(&self, value: f64) -> f64 {
+        let lowest = self.slots.iter().map(|slot| slot.min);
+        value - lowest.fold(value, f64::min)
+    }
+
+    fn drop(&self, value: f64) -> f64 {
+        let highest = self.slots.iter().map(|slot| slot.max);
+        highest.fold(value, f64::max) - value
+    }
+
+    /// Least squares through the slots' means; none while there are too few of them.
+    fn slope_per_hour(&self) -> Option<f64> {
+        let (first, last) = (self.slots.front()?, self.slots.back()?);
+        let spans_half = last.number - first.number >= SLOTS / 2;
+        if self.slots.len() < TREND_SLOTS_MIN || !spans_half {
+            return None;
+        }
+        let count = self.slots.len() as f64;
+        let hours_of =
+            |slot: &Slot| (slot.number - first.number) as f64 * self.slot_us as f64 / US_PER_HOUR;
+        let mean_of = |slot: &Slot| slot.sum / f64::from(slot.count);
+        let hours = self.slots.iter().map(hours_of).sum::<f64>() / count;
+        let mean = self.slots.iter().map(mean_of).sum::<f64>() / count;
+        let (mut joint, mut square) = (0.0, 0.0);
+        for slot in &self.slots {
+            let off = hours_of(slot) - hours;
+            joint += off * (mean_of(slot) - mean);
+            square += off * off;
+        }
+        (square > 0.0).then(|| joint / square)
+    }
+}
+
+/// What is usual for this person: exponentially weighted mean and variance, by elapsed time and not by number of readings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Baseline {
+    half_life_us: i64,
+    since_us: i64,
+    time_us: i64,
+    readings: u32,
+    #[serde(with = "exact")]
+    mean: f64,
+    #[serde(with = "exact")]
+    variance: f64,
+}
+
+impl Baseline {
+    fn new(half_life_ms: u64) -> Baseline {
+        Baseline {
+            half_life_us: delay_us(half_life_ms).max(1),
+            since_us: 0,
+            time_us: 0,
+            readings: 0,
+            mean: 0.0,
+            variance: 0.0,
+        }
+    }
+
+    fn spread(&self) -> f64 {
+        self.variance.sqrt()
+    }
+
+    fn deviation(&self, time_us: i64, value: f64, floor: f64) -> Option<f64> {
+        let known_for_us = self.time_us - self.since_us;
+        let is_known = self.readings >= BASELINE_READINGS_MIN
+            && known_for_us >= self.half_life_us
+            && !self.is_forgotten(time_us);
+        is_known.then(|| (value - self.mean) / self.spread().max(floor))
+    }
+
+    fn half_lives_until(&self, time_us: i64) -> f64 {
+        (time_us - self.time_us) as f64 / self.half_life_us as f64
+    }
+
+    /// Also when the clock stepped back by more than a half-life.
+    fn is_forgotten(&self, time_us: i64) -> bool {
+        !(-1.0..=BASELINE_FORGOTTEN_AFTER).contains(&self.half_lives_until(time_us))
+    }
+
+    /// A reading further from the mean than `reach` moves the mean as one at `reach` would, and teaches nothing of the spread: an
+    /// episode does not soon become what is usual, and a new usual is still learnt within some half-lives.
+    fn push(&mut self, time_us: i64, value: f64, reach: f64) {
+        if self.readings == 0 || self.is_forgotten(time_us) {
+            self.since_us = time_us;
+            self.time_us = time_us;
+            self.readings = 1;
+            self.mean = value;
+            self.variance = 0.0;
+            return;
+        }
+        let elapsed = self.half_lives_until(time_us);
+        if elapsed < 0.0 {
+            return;
+        }
+        self.time_us = time_us;
+        self.readings = self.readings.saturating_add(1);
+        let off = value - self.mean;
+        if self.readings <= BASELINE_READINGS_MIN {
+            // The first readings count alike: half a life after the first one, it would otherwise still be most of the mean.
+            self.learn(1.0 / f64::from(self.readings), off);
+            return;
+        }
+        let weight = 1.0 - (-elapsed * std::f64::consts::LN_2).exp();
+        if off.abs() > reach {
+            self.mean += weight * reach.copysign(off);
+        } else {
+            self.learn(weight, off);
+        }
+    }
+
+    fn learn(&mut self, weight: f64, off: f64) {
+        self.mean += weight * off;
+        self.variance = (1.0 - weight) * (self.variance + weight * off * off);
+    }
+}
