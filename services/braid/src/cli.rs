@@ -17,6 +17,7 @@ use crate::identity::IdentityCommand;
 use crate::links::LinkCommand;
 use crate::process::Failure;
 use crate::register::RegisterCommand;
+use crate::rules::RulesCommand;
 use crate::run_service::ServiceCommand;
 
 /// Tables of the configuration file, which are the subcommands that take one.
@@ -68,6 +69,9 @@ enum Braid {
     Episode(EpisodeCommand),
     /// Enter a device, its gateway and its patient into the register.
     Register(RegisterCommand),
+    /// Show, check and try alert rules before they go live.
+    #[command(subcommand)]
+    Rules(RulesCommand),
     /// Issue certificates from the authority in a data directory.
     #[command(subcommand)]
     Identity(IdentityCommand),
@@ -117,6 +121,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Link(link) => link.run()?,
         Braid::Episode(episode) => episode.run()?,
         Braid::Register(register) => register.run()?,
+        Braid::Rules(rules) => return rules.run(),
         Braid::Identity(identity) => identity.run()?,
         Braid::Bench(bench) => return bench.run(),
         Braid::Lab(lab) => return crate::process::lab(lab),

@@ -8,6 +8,7 @@ mod identity;
 mod links;
 mod process;
 mod register;
+mod rules;
 mod run_service;
 mod up;
 

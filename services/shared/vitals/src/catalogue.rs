@@ -184,6 +184,11 @@ pub fn name(metric: Metric) -> &'static str {
     entry(metric).map_or("unspecified", |entry| entry.name)
 }
 
+/// Name for people; empty for `Metric::Unspecified`.
+pub(crate) fn display(metric: Metric) -> &'static str {
+    entry(metric).map_or("", |entry| entry.display)
+}
+
 pub fn by_name(name: &str) -> Option<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.name == name)
 }

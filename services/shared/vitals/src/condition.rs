@@ -28,8 +28,8 @@ pub enum Condition {
         limit: f64,
         clear: f64,
     },
-    /// Away from what the last `within_ms` held by `by` or more; ends when less than `clear` away, at the latest when the
-    /// window has passed the change: from then on the level is the affair of a threshold.
+    /// Away by `by` or more from a level held for a quarter of the last `within_ms`; ends when less than `clear` away, at the latest
+    /// when the window has passed the change: from then on the level is the affair of a threshold.
     Change {
         #[serde(with = "metric_name")]
         metric: Metric,

@@ -72,7 +72,7 @@ impl RuleSet {
             id: id.into(),
             priority,
             condition,
-            for_ms: 5_000,
+            for_ms: 10_000,
             clear_for_ms: 30_000,
         };
         let stale_after_s = [

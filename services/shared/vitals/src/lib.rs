@@ -5,6 +5,7 @@
 //! runs it in the core, so the two reach the same conclusion from the same samples. Every time is an
 //! event time in microseconds since the Unix epoch, handed in by the caller.
 
+pub mod cases;
 mod catalogue;
 mod condition;
 mod defaults;
@@ -13,6 +14,7 @@ mod engine;
 mod machine;
 mod memory;
 pub mod news2;
+pub mod rehearsal;
 pub mod rules;
 mod validate;
 mod verdict;
@@ -23,6 +25,7 @@ pub use contracts::vitals::{Metric, Priority, Sample};
 pub use edge::edge_alert;
 pub use engine::{Engine, Profile, RestoreError, STREAMS_MAX};
 pub use machine::{Origin, episode_id};
+pub use news2::Spo2Scale;
 pub use rules::{Rule, RuleSet};
 pub use validate::{
     ClockBounds, IDENTIFIER_BYTES_MAX, Invalid, WAVEFORM_VALUES_MAX, fill_defaults, validate,

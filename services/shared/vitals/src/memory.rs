@@ -1,7 +1,7 @@
 //! What rules about change remember of a metric, in bounded space.
 //!
-//! A [`Window`] keeps a stretch of readings as `SLOTS` equal slots with smallest, largest and mean value each: enough to say how far a
-//! reading is from anything seen in the stretch, and how steeply the stretch rises. A [`Baseline`] keeps a smoothed mean and
+//! A [`Window`] keeps a stretch of readings as the means of `SLOTS` equal slots: enough to say how far a reading is from a level
+//! that was held in the stretch, and how steeply the stretch rises. A [`Baseline`] keeps a smoothed mean and
 //! spread, which is what "usual for this person" means here. Both run on event time, and a reading older than the newest changes nothing.
 
 use std::collections::VecDeque;
@@ -15,6 +15,8 @@ use crate::{
 
 /// Parts of a window; the oldest is dropped when the window moves on, so a window reaches back between 15/16 and all of its length.
 const SLOTS: i64 = 16;
+/// A level counts once it was held for so many slots, a quarter of the window: nobody changed who comes back from an artefact.
+const HELD_SLOTS: usize = 4;
 /// A slope over fewer slots, or over less than half the window, is not one.
 const TREND_SLOTS_MIN: usize = 6;
 /// A baseline of fewer readings, or of less than one half-life, does not know what is usual.
@@ -142,12 +144,14 @@ pub(crate) struct Window {
 struct Slot {
     number: i64,
     #[serde(with = "exact")]
-    min: f64,
-    #[serde(with = "exact")]
-    max: f64,
-    #[serde(with = "exact")]
     sum: f64,
     count: u32,
+}
+
+impl Slot {
+    fn mean(&self) -> f64 {
+        self.sum / f64::from(self.count)
+    }
 }
 
 impl Window {
@@ -170,15 +174,11 @@ impl Window {
         }
         match self.slots.back_mut() {
             Some(newest) if number <= newest.number => {
-                newest.min = newest.min.min(value);
-                newest.max = newest.max.max(value);
                 newest.sum += value;
                 newest.count = newest.count.saturating_add(1);
             }
             _ => self.slots.push_back(Slot {
                 number,
-                min: value,
-                max: value,
                 sum: value,
                 count: 1,
             }),
@@ -187,14 +187,22 @@ impl Window {
         self.slots.retain(|slot| slot.number > newest - SLOTS);
     }
 
+    /// How far a reading is above the lowest level held.
     fn rise(&self, value: f64) -> f64 {
-        let lowest = self.slots.iter().map(|slot| slot.min);
-        value - lowest.fold(value, f64::min)
+        self.held(f64::total_cmp).map_or(0.0, |level| value - level)
     }
 
+    /// How far a reading is below the highest level held.
     fn drop(&self, value: f64) -> f64 {
-        let highest = self.slots.iter().map(|slot| slot.max);
-        highest.fold(value, f64::max) - value
+        let highest_first = |a: &f64, b: &f64| b.total_cmp(a);
+        self.held(highest_first).map_or(0.0, |level| level - value)
+    }
+
+    /// The most extreme level that `HELD_SLOTS` slots reached.
+    fn held(&self, order: impl Fn(&f64, &f64) -> std::cmp::Ordering) -> Option<f64> {
+        let mut means: Vec<f64> = self.slots.iter().map(Slot::mean).collect();
+        means.sort_by(order);
+        means.get(HELD_SLOTS - 1).copied()
     }
 
     /// Least squares through the slots' means; none while there are too few of them.
@@ -207,13 +215,12 @@ impl Window {
         let count = self.slots.len() as f64;
         let hours_of =
             |slot: &Slot| (slot.number - first.number) as f64 * self.slot_us as f64 / US_PER_HOUR;
-        let mean_of = |slot: &Slot| slot.sum / f64::from(slot.count);
         let hours = self.slots.iter().map(hours_of).sum::<f64>() / count;
-        let mean = self.slots.iter().map(mean_of).sum::<f64>() / count;
+        let mean = self.slots.iter().map(Slot::mean).sum::<f64>() / count;
         let (mut joint, mut square) = (0.0, 0.0);
         for slot in &self.slots {
             let off = hours_of(slot) - hours;
-            joint += off * (mean_of(slot) - mean);
+            joint += off * (slot.mean() - mean);
             square += off * off;
         }
         (square > 0.0).then(|| joint / square)

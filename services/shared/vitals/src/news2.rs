@@ -78,7 +78,7 @@ impl Score {
             .missing
             .iter()
             .chain(&self.stale)
-            .map(|metric| crate::name(*metric))
+            .map(|metric| crate::catalogue::display(*metric))
             .collect();
         format!(
             "NEWS2 at least {} (without {})",
@@ -421,7 +421,7 @@ mod tests {
         assert_eq!((partial.aggregate, partial.with_stale), (0, 3));
         assert_eq!(
             partial.describe(),
-            "NEWS2 at least 0 (without temperature, heart-rate)"
+            "NEWS2 at least 0 (without Body temperature, Heart rate)"
         );
         let wire = query::News2::from(&partial);
         assert!(wire.partial && wire.missing.len() == 2);

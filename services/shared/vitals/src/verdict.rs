@@ -1,7 +1,7 @@
 //! What one condition says of one reading, and how that is put into words.
 
 use crate::{
-    catalogue::{Reading, entry},
+    catalogue::{Reading, display as display_of, entry},
     condition::{Condition, Direction},
     machine::Verdict,
     news2::{self, Score},
@@ -108,11 +108,7 @@ pub(crate) fn describe(rule: &Rule, value: f64, score: Option<&Score>) -> String
             format!("A blow of {impact_g} g or more, then no movement{lasting}")
         }
         (Condition::News2Red, Some(score)) => {
-            let red: Vec<&str> = score
-                .red
-                .iter()
-                .map(|metric| entry(*metric).map_or("", |entry| entry.display))
-                .collect();
+            let red: Vec<&str> = score.red.iter().map(|metric| display_of(*metric)).collect();
             format!("{}, 3 points for {}", score.describe(), red.join(", "))
         }
         (Condition::News2 { .. } | Condition::News2Red, score) => {

@@ -328,23 +328,23 @@ fn news2_rises_from_medium_to_high_and_survives_staleness() {
     assert!(at(&mut engine, Metric::RespirationRate, 0, 22.0).is_empty());
     assert!(at(&mut engine, Metric::Spo2, 1, 93.0).is_empty());
     assert!(at(&mut engine, Metric::HeartRate, 2, 105.0).is_empty());
-    let medium = at(&mut engine, Metric::HeartRate, 7, 105.0);
+    let medium = at(&mut engine, Metric::HeartRate, 12, 105.0);
     assert_eq!(
         medium,
         [(
             "news2-medium".to_owned(),
             AlertState::Active,
             5.0,
-            "NEWS2 at least 5 (without supplemental-oxygen, systolic-pressure, consciousness, temperature)"
+            "NEWS2 at least 5 (without Supplemental oxygen, Systolic blood pressure, Consciousness (ACVPU), Body temperature)"
                 .to_owned()
         )]
     );
-    assert!(at(&mut engine, Metric::Temperature, 8, 39.5).is_empty());
-    let high = at(&mut engine, Metric::HeartRate, 13, 105.0);
+    assert!(at(&mut engine, Metric::Temperature, 13, 39.5).is_empty());
+    let high = at(&mut engine, Metric::HeartRate, 23, 105.0);
     assert_eq!(high[0].0, "news2-high");
     assert_eq!(high[0].1, AlertState::Active);
-    assert!(at(&mut engine, Metric::HeartRate, 14, 105.0).is_empty());
-    let resolved = at(&mut engine, Metric::HeartRate, 40, 105.0);
+    assert!(at(&mut engine, Metric::HeartRate, 24, 105.0).is_empty());
+    let resolved = at(&mut engine, Metric::HeartRate, 55, 105.0);
     assert_eq!(resolved[0].0, "news2-medium");
     assert_eq!(resolved[0].1, AlertState::Resolved);
 

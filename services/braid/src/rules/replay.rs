@@ -1,0 +1,270 @@
+//! `braid rules replay`: a rule set over stored history.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use contracts::vitals::{Priority, Sample};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use store::{PatientEntry, Scope, SpO2Scale, Store};
+use time::format_description::well_known::Rfc3339;
+use vitals::rehearsal::{Raised, Rehearsal, missed};
+use vitals::{Profile, RuleSet, Spo2Scale};
+
+use crate::engines::open_store;
+use crate::process::{self, Failure};
+use crate::register::now_us;
+
+const DAY_US: f64 = 86_400e6;
+/// An alert of the proposed rules that comes so long before or after one of the present rules stands for it.
+const SLACK_US: i64 = 60_000_000;
+/// Samples read at once.
+const PAGE: usize = 20_000;
+/// Missed alerts printed one by one; the table counts all.
+const SHOWN_MAX: usize = 20;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  braid rules replay --rules rules.json               against the built-in rules, last 7 days\n  braid rules replay --rules new.json --against old.json --days 30 --patient ada --json"
+)]
+pub struct ReplayCommand {
+    /// The proposed rule set; without it the built-in one.
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+    /// The present rule set, whose alerts must not be missed; without it the built-in one.
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+    /// How far back.
+    #[arg(long, value_name = "DAYS", default_value_t = 7.0)]
+    days: f64,
+    /// Only this patient; may be repeated.
+    #[arg(long, value_name = "ID")]
+    patient: Vec<String>,
+    #[arg(long, value_name = "ID", default_value = store::DEFAULT_TENANT)]
+    tenant: String,
+    /// Print JSON.
+    #[arg(long, default_value_t = false)]
+    json: bool,
+    /// Data directory of the embedded store.
+    #[arg(long, value_name = "DIR", env = "BRAID_DATA", default_value = "./data")]
+    data: PathBuf,
+}
+
+/// What one rule did in both sets.
+#[derive(Debug, Default, Serialize)]
+struct RuleCount {
+    present: u64,
+    proposed: u64,
+    missed: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Missed {
+    patient: String,
+    rule: String,
+    at_us: i64,
+    summary: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    patients: u64,
+    samples: u64,
+    /// Hours in which a patient has samples, as days.
+    patient_days: f64,
+    present_per_patient_day: f64,
+    proposed_per_patient_day: f64,
+    rules: BTreeMap<String, RuleCount>,
+    missed: Vec<Missed>,
+}
+
+impl ReplayCommand {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        if !(self.days > 0.0 && self.days.is_finite()) {
+            return Err(Failure::other(format!(
+                "--days {} is no time: write --days 7",
+                self.days
+            )));
+        }
+        let proposed = Arc::new(super::read_rules(self.rules.as_deref())?);
+        let present = Arc::new(super::read_rules(self.against.as_deref())?);
+        let store = open_store(&self.data)?;
+        let report = process::block_on(self.replay(&*store, &present, &proposed))??;
+        if report.patients == 0 {
+            return Err(Failure::other(format!(
+                "no such patient in tenant {:?} of {}",
+                self.tenant,
+                self.data.display()
+            )));
+        }
+        let text = if self.json {
+            serde_json::to_string_pretty(&report).map_err(Failure::other)?
+        } else {
+            report.table()
+        };
+        super::say(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn replay(
+        &self,
+        store: &dyn Store,
+        present: &Arc<RuleSet>,
+        proposed: &Arc<RuleSet>,
+    ) -> Result<Report, Failure> {
+        let scope = Scope::Tenant(self.tenant.clone());
+        let mut patients = store.patients(&scope).await.map_err(Failure::other)?;
+        patients.retain(|entry| self.patient.is_empty() || self.patient.contains(&entry.id));
+        let to_us = now_us();
+        let from_us = to_us.saturating_sub((self.days * DAY_US) as i64);
+        let style = ProgressStyle::with_template(
+            "{bar:30} {pos}/{len} patients, {msg} samples, {eta} left",
+        )
+        .map_err(Failure::other)?;
+        let bar = ProgressBar::new(patients.len() as u64).with_style(style);
+        let mut report = Report {
+            patients: patients.len() as u64,
+            samples: 0,
+            patient_days: 0.0,
+            present_per_patient_day: 0.0,
+            proposed_per_patient_day: 0.0,
+            rules: BTreeMap::new(),
+            missed: Vec::new(),
+        };
+        for entry in &patients {
+            let mut rehearsals = [present, proposed]
+                .map(|rules| Rehearsal::new(&entry.id, Arc::clone(rules), profile_of(entry)));
+            let mut next_us = from_us;
+            loop {
+                let page = store
+                    .samples(&scope, &entry.id, next_us, to_us, PAGE)
+                    .await
+                    .map_err(Failure::other)?;
+                let (whole, resume_us) = whole_instants(&page);
+                for sample in whole {
+                    for rehearsal in &mut rehearsals {
+                        rehearsal.feed(sample);
+                    }
+                }
+                report.samples += whole.len() as u64;
+                bar.set_message(report.samples.to_string());
+                match resume_us {
+                    Some(resume_us) => next_us = resume_us,
+                    None => break,
+                }
+            }
+            let [present, proposed] = rehearsals.map(Rehearsal::finish);
+            report.patient_days += present.1 as f64 / 24.0;
+            report.add(&present.0, &proposed.0);
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        report.finish();
+        Ok(report)
+    }
+}
+
+/// A full page may end in the midst of an instant: what of it is whole, and where the next one begins.
+fn whole_instants(page: &[Sample]) -> (&[Sample], Option<i64>) {
+    let last_us = match page.last() {
+        Some(last) if page.len() == PAGE => last.device_time_us,
+        _ => return (page, None),
+    };
+    let whole = page.partition_point(|sample| sample.device_time_us < last_us);
+    if whole == 0 {
+        // One instant with a page of samples: no patient has as many streams, so what is beyond is a fault's.
+        return (page, Some(last_us + 1));
+    }
+    (&page[..whole], Some(last_us))
+}
+
+fn profile_of(entry: &PatientEntry) -> Profile {
+    Profile {
+        spo2_scale: match entry.spo2_scale {
+            SpO2Scale::One => Spo2Scale::One,
+            SpO2Scale::Two => Spo2Scale::Two,
+        },
+    }
+}
+
+impl Report {
+    fn add(&mut self, present: &[Raised], proposed: &[Raised]) {
+        for raised in present {
+            self.rules.entry(raised.rule.clone()).or_default().present += 1;
+        }
+        for raised in proposed {
+            self.rules.entry(raised.rule.clone()).or_default().proposed += 1;
+        }
+        for raised in missed(present, proposed, SLACK_US) {
+            self.rules.entry(raised.rule.clone()).or_default().missed += 1;
+            // Of low priority nobody is called away for; the table counts them.
+            if raised.priority > Priority::Low {
+                self.missed.push(Missed {
+                    patient: raised.patient.clone(),
+                    rule: raised.rule.clone(),
+                    at_us: raised.raised_us,
+                    summary: raised.summary.clone(),
+                });
+            }
+        }
+    }
+
+    fn finish(&mut self) {
+        let per_day = |count: u64| count as f64 / self.patient_days.max(1.0 / 24.0);
+        let total = |count: fn(&RuleCount) -> u64| self.rules.values().map(count).sum::<u64>();
+        self.present_per_patient_day = per_day(total(|rule| rule.present));
+        self.proposed_per_patient_day = per_day(total(|rule| rule.proposed));
+    }
+
+    fn table(&self) -> String {
+        let mut lines = vec![
+            format!(
+                "{} patients, {} samples, {:.1} patient-days",
+                self.patients, self.samples, self.patient_days
+            ),
+            format!(
+                "alarms per patient-day: {:.2} present, {:.2} proposed",
+                self.present_per_patient_day, self.proposed_per_patient_day
+            ),
+            String::new(),
+            format!(
+                "{:32} {:>8} {:>9} {:>7}",
+                "rule", "present", "proposed", "missed"
+            ),
+        ];
+        for (rule, count) in &self.rules {
+            lines.push(format!(
+                "{rule:32} {:>8} {:>9} {:>7}",
+                count.present, count.proposed, count.missed
+            ));
+        }
+        if !self.missed.is_empty() {
+            lines.push(String::new());
+            lines.push("would have been missed (medium and high):".into());
+        }
+        for missed in self.missed.iter().take(SHOWN_MAX) {
+            lines.push(format!(
+                "  {} {:20} {:24} {}",
+                instant(missed.at_us),
+                missed.patient,
+                missed.rule,
+                missed.summary
+            ));
+        }
+        if self.missed.len() > SHOWN_MAX {
+            let more = self.missed.len() - SHOWN_MAX;
+            lines.push(format!("  and {more} more; --json lists all"));
+        }
+        lines.join("\n")
+    }
+}
+
+/// UTC, to the second.
+fn instant(time_us: i64) -> String {
+    time::OffsetDateTime::from_unix_timestamp(time_us.div_euclid(1_000_000))
+        .ok()
+        .and_then(|at| at.format(&Rfc3339).ok())
+        .unwrap_or_else(|| time_us.to_string())
+}

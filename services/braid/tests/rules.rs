@@ -1,0 +1,157 @@
+//! `braid rules` as somebody uses it who writes rules.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn braid(args: &[&str], dir: &Path) -> (i32, String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new(env!("CARGO_BIN_EXE_braid"))
+        .args(args)
+        .current_dir(dir)
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+#[test]
+fn the_built_in_rules_do_what_their_examples_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, out, error) = braid(&["rules", "test"], dir.path());
+    assert_eq!(code, 0, "{out}{error}");
+    assert!(
+        out.contains("as expected") && !out.contains("FAILED"),
+        "{out}"
+    );
+}
+
+#[test]
+fn rules_are_shown_changed_checked_and_found_wanting() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, shown, _) = braid(&["rules", "show"], dir.path());
+    assert_eq!(code, 0);
+    // A hospital that finds tachycardia too loud.
+    let deaf = shown.replacen("\"limit\": 131.0", "\"limit\": 191.0", 1);
+    assert_ne!(shown, deaf);
+    std::fs::write(dir.path().join("deaf.json"), &deaf).unwrap();
+    let (code, out, error) = braid(&["rules", "check", "deaf.json"], dir.path());
+    assert_eq!((code, error.as_str()), (0, ""), "{out}");
+    let (code, out, _) = braid(&["rules", "test", "--rules", "deaf.json"], dir.path());
+    assert_eq!(code, 1, "{out}");
+    assert!(out.contains("FAILED  case \"tachycardia"), "{out}");
+    // And one who cannot spell.
+    let broken = shown.replacen("heart-rate\"", "hart-rate\"", 1);
+    std::fs::write(dir.path().join("broken.json"), broken).unwrap();
+    let (code, _, error) = braid(&["rules", "check", "broken.json"], dir.path());
+    assert_eq!(code, 64, "{error}");
+    assert!(
+        error.contains("hart-rate") && error.contains("broken.json"),
+        "{error}"
+    );
+}
+
+mod replay {
+    use std::sync::Arc;
+
+    use contracts::vitals::{Metric, Sample, sample};
+    use store::{PatientEntry, Register, SpO2Scale, SqliteStore, VitalsBatch, VitalsStore};
+
+    use super::*;
+
+    const HOURS: u64 = 3;
+
+    fn now_us() -> i64 {
+        let now = std::time::SystemTime::now();
+        let since = now.duration_since(std::time::UNIX_EPOCH).unwrap();
+        i64::try_from(since.as_micros()).unwrap()
+    }
+
+    /// Three hours of a heart at 70, with two episodes at 140 of 30 s each.
+    async fn fill(dir: &Path) {
+        let store = SqliteStore::open(dir).unwrap();
+        let patient = PatientEntry {
+            id: "ada".into(),
+            tenant: store::DEFAULT_TENANT.into(),
+            name: "Ada".into(),
+            spo2_scale: SpO2Scale::One,
+        };
+        store.put_patient(&patient).await.unwrap();
+        let begin_us = (now_us() - 4 * 3_600_000_000) / 3_600_000_000 * 3_600_000_000;
+        let samples: Vec<Sample> = (0..HOURS * 3600)
+            .map(|second| {
+                let is_ill = [3000, 7000]
+                    .iter()
+                    .any(|at| (*at..at + 30).contains(&second));
+                let mut sample = Sample {
+                    device: "belt".into(),
+                    gateway: "gateway".into(),
+                    patient: "ada".into(),
+                    sequence: second + 1,
+                    metric: Metric::HeartRate.into(),
+                    device_time_us: begin_us + second as i64 * 1_000_000,
+                    reading: Some(sample::Reading::Value(if is_ill { 140.0 } else { 70.0 })),
+                    ..Sample::default()
+                };
+                vitals::fill_defaults(&mut sample);
+                sample
+            })
+            .collect();
+        for chunk in samples.chunks(2000) {
+            let batch = VitalsBatch {
+                samples: chunk.to_vec(),
+                gaps: Vec::new(),
+            };
+            store
+                .write_vitals(Arc::new(batch), Vec::new())
+                .await
+                .unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_replay_counts_alarms_and_names_what_would_have_been_missed() {
+        let dir = tempfile::tempdir().unwrap();
+        fill(&dir.path().join("data")).await;
+        let (_, shown, _) = braid(&["rules", "show"], dir.path());
+        let mut set: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        let rules = set["rules"].as_array_mut().unwrap();
+        rules.retain(|rule| rule["id"] == "heart-rate-high" || rule["id"] == "battery-low");
+        std::fs::write(dir.path().join("few.json"), set.to_string()).unwrap();
+        let args = [
+            "rules", "replay", "--rules", "few.json", "--data", "data", "--json",
+        ];
+        let (code, out, error) = braid(&args, dir.path());
+        assert_eq!(code, 0, "{error}");
+        let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(report["samples"], HOURS * 3600);
+        assert_eq!(report["patient_days"], HOURS as f64 / 24.0);
+        let very_high = &report["rules"]["heart-rate-very-high"];
+        assert_eq!(
+            (
+                &very_high["present"],
+                &very_high["proposed"],
+                &very_high["missed"]
+            ),
+            (&2.into(), &0.into(), &2.into())
+        );
+        assert_eq!(report["proposed_per_patient_day"], 0.0);
+        // The same set on both sides misses nothing.
+        let (code, out, error) = braid(&["rules", "replay", "--data", "data"], dir.path());
+        assert_eq!(code, 0, "{error}");
+        assert!(
+            out.contains("10800 samples") && !out.contains("would have been missed"),
+            "{out}"
+        );
+        let (code, _, error) = braid(
+            &["rules", "replay", "--data", "data", "--patient", "bob"],
+            dir.path(),
+        );
+        assert_eq!(code, 1);
+        assert!(error.contains("no such patient"), "{error}");
+    }
+}
