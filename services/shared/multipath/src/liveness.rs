@@ -163,6 +163,10 @@ impl Liveness {
         self.ping_at
     }
 
+    pub(crate) fn ping_at_once(&mut self, now: Instant) {
+        self.ping_at = now;
+    }
+
     /// Whether a ping is due; if so the next one is scheduled, after another interval if one is given.
     pub(crate) fn take_ping(&mut self, now: Instant, interval: Option<Duration>) -> bool {
         if now < self.ping_at {

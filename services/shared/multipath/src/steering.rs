@@ -102,7 +102,8 @@ pub enum OpenFailure {
 pub enum Event {
     /// The handshake is done; path zero runs over this interface (none at a server).
     Connected { interface: Option<InterfaceId> },
-    /// The interface exists, has an address and a carrier.
+    /// The interface exists, has an address and a carrier. Said again when there is reason to try it at once: it has
+    /// returned, or has another address.
     LinkUp { interface: InterfaceId },
     /// Its address is gone or its carrier lost.
     LinkDown { interface: InterfaceId },
@@ -202,6 +203,8 @@ struct Interface {
     waits_for_id: bool,
     open_at: Instant,
     failures: u32,
+    /// It came back while its path was being given up: the next one is opened without a pause.
+    returned: bool,
     /// The interface over which this one's datagrams leave meanwhile.
     via: Option<InterfaceId>,
 }
@@ -390,6 +393,12 @@ impl Steering {
                 entry.up = true;
                 entry.failures = 0;
                 entry.open_at = now;
+                entry.returned = entry.path.is_some();
+                // A path that is still there goes on, from another address perhaps: a ping tells both ends.
+                let path = entry.path.and_then(|id| self.paths.get_mut(&id));
+                if let Some(path) = path {
+                    path.liveness.ping_at_once(now);
+                }
             }
             None if full => {}
             None => {
@@ -407,6 +416,7 @@ impl Steering {
                         waits_for_id: false,
                         open_at: now,
                         failures: 0,
+                        returned: false,
                         via: None,
                     },
                 );
@@ -426,6 +436,7 @@ impl Steering {
         }
         if let Some(entry) = interface.and_then(|interface| self.interfaces.get_mut(&interface)) {
             entry.path = Some(id);
+            entry.returned = false;
         }
         // The controller built last belongs to the path opened last; a server cannot know that.
         let slot = match self.config.side {
@@ -485,7 +496,12 @@ impl Steering {
             entry.path = None;
             entry.via = None;
             entry.failures = entry.failures.saturating_add(1);
-            entry.open_at = now + reopen_after(entry.failures);
+            entry.open_at = if entry.returned {
+                now
+            } else {
+                now + reopen_after(entry.failures)
+            };
+            entry.returned = false;
         }
     }
 
@@ -546,8 +562,9 @@ impl Steering {
             } else if path.established {
                 self.is_dead(now, path)
             } else {
-                path.heard && now >= path.opened_at + VALIDATION_HEARD
-                    || self.interface_is_down(path)
+                // One that was never answered waits for its interface, for its id would be lost.
+                path.heard
+                    && (now >= path.opened_at + VALIDATION_HEARD || self.interface_is_down(path))
             };
             (over && self.another_lives(now, *id)).then_some(*id)
         })?;

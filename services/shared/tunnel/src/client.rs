@@ -20,10 +20,12 @@ use crate::{
     keeper::Keeper,
     names::{NAME_BYTES_MAX, is_name},
     paths::PathSnapshot,
+    proxy_address::ProxyAddress,
     request::Urgency,
     routes::{Race, Routes},
     session::{ConnectError, Dialler, Session},
-    steer::{Control, Way, interface_id},
+    slots::{AttachError, Slots},
+    steer::Control,
     stream::TunnelStream,
 };
 
@@ -36,8 +38,9 @@ const CLOSE_MAX: Duration = Duration::from_secs(1);
 /// Settings of a tunnel.
 #[derive(Clone)]
 pub struct TunnelConfig {
+    /// The proxy's address; an unspecified one of the right family when only the name is known.
     pub proxy: SocketAddr,
-    /// `host:port` looked up anew before every connection; `proxy` is used while the name does not resolve.
+    /// `host:port` looked up anew with every connection; the address known last is used meanwhile.
     pub proxy_host: Option<String>,
     /// Name that the proxy's certificate must bear.
     pub server_name: String,
@@ -88,8 +91,6 @@ pub enum TunnelEvent {
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("a tunnel needs at least one interface")]
-    NoInterface,
     #[error(
         "{name:?} is no name for an interface: 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' or '.'"
     )]
@@ -151,7 +152,8 @@ pub(crate) struct Shared {
     pub(crate) endpoint: noq::Endpoint,
     pub(crate) race: Race,
     pub(crate) routes: Routes,
-    ways: parking_lot::Mutex<Vec<Way>>,
+    pub(crate) slots: Arc<Slots>,
+    pub(crate) proxy: Arc<ProxyAddress>,
     pub(crate) session: watch::Sender<Option<Arc<Session>>>,
     keepalive: watch::Sender<Keepalive>,
     pub(crate) events: broadcast::Sender<TunnelEvent>,
@@ -160,26 +162,16 @@ pub(crate) struct Shared {
 }
 
 impl Tunnel {
-    /// Starts to connect and returns at once. Must be called inside a Tokio runtime.
+    /// Starts to connect and returns at once. Interfaces may come and go later. Must be called inside a Tokio runtime.
     pub fn start(config: TunnelConfig, interfaces: Vec<Interface>) -> Result<Tunnel, StartError> {
-        if interfaces.is_empty() {
-            return Err(StartError::NoInterface);
-        }
         if let Some(bad) = interfaces.iter().find(|way| !is_name(&way.name)) {
             return Err(StartError::Name {
                 name: bad.name.clone(),
             });
         }
-        let ways: Vec<Way> = interfaces
-            .iter()
-            .map(|interface| Way {
-                name: interface.name.as_str().into(),
-                local_ip: interface.local_ip,
-                up: true,
-            })
-            .collect();
         let dialler = Dialler::new(&config.tls).map_err(|_| StartError::Tls)?;
-        let fan_out = FanOut::new(interfaces);
+        let slots = Slots::new(interfaces);
+        let fan_out = FanOut::new(slots.clone(), config.proxy.is_ipv6());
         let (race, routes) = (fan_out.race(), fan_out.routes());
         let endpoint = noq::Endpoint::new_with_abstract_socket(
             noq::EndpointConfig::default(),
@@ -189,12 +181,14 @@ impl Tunnel {
         )?;
         let end = CancellationToken::new();
         let keepalive = watch::Sender::new(config.keepalive);
+        let proxy = ProxyAddress::new(config.proxy_host.clone(), config.proxy);
         let shared = Arc::new(Shared {
             config,
             endpoint,
             race,
             routes,
-            ways: parking_lot::Mutex::new(ways),
+            slots,
+            proxy,
             session: watch::Sender::new(None),
             keepalive,
             events: broadcast::Sender::new(EVENTS_MAX),
@@ -306,19 +300,21 @@ impl Tunnel {
         self.control(Control::Keepalive(keepalive));
     }
 
-    /// Tells that an access network lost its address or carrier, or has it back. Silence is detected without it, only later.
+    /// Adds an access network, or gives the one of that name another socket: a path over it is opened at once. A path that the
+    /// network still has goes on from its new address.
+    pub fn attach(&self, interface: Interface) -> Result<(), AttachError> {
+        self.shared.slots.attach(interface).map(|_| ())
+    }
+
+    /// Takes an access network away: its address or carrier is lost, or the device. What was under way over it is moved to
+    /// the others at once. Returns whether it was there.
+    pub fn detach(&self, name: &str) -> bool {
+        self.shared.slots.detach(name)
+    }
+
+    /// Tells that an access network keeps its socket but does not work, or works again.
     pub fn set_link(&self, name: &str, up: bool) {
-        let index = {
-            let mut ways = self.shared.ways.lock();
-            let Some(index) = ways.iter().position(|way| &*way.name == name) else {
-                return;
-            };
-            ways[index].up = up;
-            index
-        };
-        if let Some(interface) = interface_id(index) {
-            self.control(Control::Link { interface, up });
-        }
+        self.shared.slots.set_up(name, up);
     }
 
     fn control(&self, control: Control) {
@@ -327,11 +323,11 @@ impl Tunnel {
         }
     }
 
-    /// Names and addresses of the access networks.
+    /// Names and addresses of the access networks that are there.
     pub fn interfaces(&self) -> Vec<(String, IpAddr)> {
-        let ways = self.shared.ways.lock();
-        ways.iter()
-            .map(|way| (way.name.to_string(), way.local_ip))
+        let states = self.shared.slots.states().into_iter();
+        states
+            .filter_map(|slot| Some((slot.name.to_string(), slot.local_ip?)))
             .collect()
     }
 
@@ -347,10 +343,6 @@ impl Tunnel {
 }
 
 impl Shared {
-    pub(crate) fn ways(&self) -> Vec<Way> {
-        self.ways.lock().clone()
-    }
-
     pub(crate) fn keepalive(&self) -> Keepalive {
         *self.keepalive.borrow()
     }
@@ -362,26 +354,5 @@ impl Shared {
     pub(crate) fn tell(&self, event: TunnelEvent) {
         // Nobody listening is fine.
         let _ = self.events.send(event);
-    }
-
-    /// Where the proxy is at the moment.
-    pub(crate) async fn proxy_address(&self) -> SocketAddr {
-        let configured = self.config.proxy;
-        let Some(host) = &self.config.proxy_host else {
-            return configured;
-        };
-        let of_our_family = |address: &SocketAddr| {
-            self.ways
-                .lock()
-                .first()
-                .is_none_or(|way| way.local_ip.is_ipv4() == address.is_ipv4())
-        };
-        match tokio::net::lookup_host(host).await {
-            Ok(mut found) => found.find(of_our_family).unwrap_or(configured),
-            Err(error) => {
-                tracing::warn!(%host, %error, "the proxy's name does not resolve");
-                configured
-            }
-        }
     }
 }

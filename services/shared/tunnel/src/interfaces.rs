@@ -1,22 +1,24 @@
-//! One UDP socket per access network, joined into the one socket that a QUIC endpoint has.
+//! One UDP socket per access network, joined into the one socket that a QUIC endpoint has. Networks come and go while it lives
+//! ([`Slots`]).
 //!
-//! A path is opened with an explicit local address, so its datagrams carry `src_ip`, and the fan-out sends each through the
-//! socket of the interface that owns the address. Datagrams without one belong to the first path of a connection, whose
+//! A path is opened with its place's label as local address, so its datagrams carry it as `src_ip`, and the fan-out sends each
+//! through the socket of that place. Datagrams without one belong to the first path of a connection, whose
 //! interface is not chosen by anybody: until the server has answered, they go out over *every* interface, which races the
 //! handshake with a single connection. The server keeps the address that reached it first and ignores the copies (before the
 //! handshake is confirmed it takes no packet from another address); the first answer settles the interface here.
 //!
 //! While a dead path is being emptied, the steering sends its datagrams over another interface ([`Routes`]); the server takes that for
-//! a change of the client's address.
+//! a change of the client's address. A place without a socket loses what is sent over it, as a dead network does.
 //!
 //! A full socket buffer on one interface must not hold back the others: with more than one interface such a datagram is dropped,
 //! and congestion control sees a loss, as it would at any full queue.
 
 use std::{
     io::{self, IoSliceMut},
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZeroUsize,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -25,7 +27,10 @@ use noq::{
     udp::{RecvMeta, Transmit},
 };
 
-use crate::routes::{Race, Routes};
+use crate::{
+    routes::{Race, Routes},
+    slots::{SharedSocket, Slots, label, slot_of},
+};
 
 /// A socket that fails this often in a row without a datagram between is left alone until the next wake-up, so that
 /// a broken interface does not spin the endpoint.
@@ -77,38 +82,31 @@ pub(crate) fn enlarge_buffers(socket: &socket2::Socket) {
     let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
 }
 
-#[derive(Debug)]
-struct Member {
-    local_ip: IpAddr,
-    socket: Box<dyn AsyncUdpSocket>,
-}
-
 /// The sockets of all interfaces as one.
 #[derive(Debug)]
 pub(crate) struct FanOut {
-    members: Vec<Member>,
+    slots: Arc<Slots>,
+    /// What the sockets were taken from the table at.
+    generation: Option<u64>,
+    sockets: Vec<Option<SharedSocket>>,
     race: Race,
     routes: Routes,
     /// The interface asked first by the next receive, so that none starves.
     next: usize,
+    /// The family of the addresses that the endpoint connects to.
+    ipv6: bool,
 }
 
 impl FanOut {
-    /// `interfaces` must not be empty.
-    pub(crate) fn new(interfaces: Vec<Interface>) -> Self {
-        let routes = Routes::new(interfaces.len());
-        let members = interfaces
-            .into_iter()
-            .map(|interface| Member {
-                local_ip: interface.local_ip,
-                socket: interface.socket,
-            })
-            .collect();
+    pub(crate) fn new(slots: Arc<Slots>, ipv6: bool) -> Self {
         Self {
-            members,
+            slots,
+            generation: None,
+            sockets: Vec::new(),
             race: Race::default(),
-            routes,
+            routes: Routes::default(),
             next: 0,
+            ipv6,
         }
     }
 
@@ -119,16 +117,26 @@ impl FanOut {
     pub(crate) fn routes(&self) -> Routes {
         self.routes.clone()
     }
+
+    fn refresh(&mut self) {
+        let generation = self.slots.generation();
+        if self.generation != Some(generation) {
+            self.generation = Some(generation);
+            let attached = self.slots.attached();
+            self.sockets = attached
+                .into_iter()
+                .map(|slot| slot.map(|attached| attached.socket))
+                .collect();
+        }
+    }
 }
 
 impl AsyncUdpSocket for FanOut {
     fn create_sender(&self) -> Pin<Box<dyn UdpSender>> {
         Box::pin(FanOutSender {
-            members: self
-                .members
-                .iter()
-                .map(|member| (member.local_ip, member.socket.create_sender()))
-                .collect(),
+            slots: self.slots.clone(),
+            generation: None,
+            members: Vec::new(),
             race: self.race.clone(),
             routes: self.routes.clone(),
         })
@@ -140,20 +148,25 @@ impl AsyncUdpSocket for FanOut {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        let count = self.members.len();
+        self.slots.register(cx.waker());
+        self.refresh();
+        let count = self.sockets.len();
         for offset in 0..count {
             let index = (self.next + offset) % count;
-            let member = &mut self.members[index];
+            let Some(socket) = &self.sockets[index] else {
+                continue;
+            };
+            let mut socket = socket.lock();
             // An error of one interface (gone, unreachable) must not end the endpoint, which lives on the others.
             for _ in 0..RECEIVE_ERRORS_MAX {
-                match member.socket.poll_recv(cx, bufs, meta) {
+                match socket.poll_recv(cx, bufs, meta) {
                     Poll::Pending => break,
                     Poll::Ready(Err(error)) => {
-                        tracing::debug!(local_ip = %member.local_ip, %error, "receiving failed");
+                        tracing::debug!(slot = index, %error, "receiving failed");
                     }
                     Poll::Ready(Ok(received)) => {
                         for meta in meta.iter_mut().take(received) {
-                            meta.dst_ip = Some(member.local_ip);
+                            meta.dst_ip = Some(label(index));
                         }
                         self.race.settle(index);
                         self.next = (index + 1) % count;
@@ -165,55 +178,99 @@ impl AsyncUdpSocket for FanOut {
         Poll::Pending
     }
 
+    /// No interface's own: it tells the endpoint the family only.
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.members
-            .first()
-            .ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?
-            .socket
-            .local_addr()
+        Ok(if self.ipv6 {
+            (Ipv6Addr::UNSPECIFIED, 0).into()
+        } else {
+            (Ipv4Addr::UNSPECIFIED, 0).into()
+        })
     }
 
     fn max_receive_segments(&self) -> NonZeroUsize {
-        self.members
-            .iter()
-            .map(|member| member.socket.max_receive_segments())
-            .max()
-            .unwrap_or(NonZeroUsize::MIN)
+        self.slots.receive_segments()
     }
 
     fn may_fragment(&self) -> bool {
-        self.members
+        let attached = self.slots.attached();
+        attached
             .iter()
-            .any(|member| member.socket.may_fragment())
+            .flatten()
+            .any(|attached| attached.socket.lock().may_fragment())
     }
 }
 
 #[derive(Debug)]
+struct Member {
+    ipv6: bool,
+    socket: SharedSocket,
+    sender: Pin<Box<dyn UdpSender>>,
+}
+
+#[derive(Debug)]
 struct FanOutSender {
-    members: Vec<(IpAddr, Pin<Box<dyn UdpSender>>)>,
+    slots: Arc<Slots>,
+    generation: Option<u64>,
+    members: Vec<Option<Member>>,
     race: Race,
     routes: Routes,
 }
 
 impl FanOutSender {
+    fn refresh(&mut self) {
+        let generation = self.slots.generation();
+        if self.generation == Some(generation) {
+            return;
+        }
+        self.generation = Some(generation);
+        let mut before = std::mem::take(&mut self.members);
+        before.resize_with(crate::slots::SLOTS_MAX, || None);
+        let attached = self.slots.attached().into_iter();
+        self.members = attached
+            .zip(before)
+            .map(|(attached, before)| {
+                let attached = attached?;
+                if let Some(member) = before
+                    && Arc::ptr_eq(&member.socket, &attached.socket)
+                {
+                    return Some(member);
+                }
+                let sender = attached.socket.lock().create_sender();
+                Some(Member {
+                    ipv6: attached.local_ip.is_ipv6(),
+                    sender,
+                    socket: attached.socket,
+                })
+            })
+            .collect();
+    }
+
     fn send_over(
         &mut self,
         index: usize,
         transmit: &Transmit<'_>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        let alone = self.members.len() == 1;
-        let Some((local_ip, sender)) = self.members.get_mut(index) else {
+        let alone = self.members.iter().flatten().count() == 1;
+        let Some(Some(member)) = self.members.get_mut(index) else {
             return Poll::Ready(Ok(()));
         };
-        match sender.as_mut().poll_send(transmit, cx) {
+        if member.ipv6 != transmit.destination.is_ipv6() {
+            return Poll::Ready(Ok(()));
+        }
+        // The socket is bound to its address already.
+        let transmit = Transmit {
+            src_ip: None,
+            ..transmit.clone()
+        };
+        match member.sender.as_mut().poll_send(&transmit, cx) {
             Poll::Pending if alone => Poll::Pending,
             Poll::Pending => {
                 metrics::counter!("braid_tunnel_socket_full_datagrams_total").increment(1);
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(error)) => {
-                tracing::debug!(%local_ip, %error, "sending failed");
+                tracing::debug!(slot = index, %error, "sending failed");
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
@@ -228,34 +285,25 @@ impl UdpSender for FanOutSender {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        this.refresh();
         let chosen = match transmit.src_ip {
-            Some(ip) => {
-                let own = this.members.iter().position(|(local, _)| *local == ip);
-                let Some(own) = own else {
-                    // An address that no interface has: the datagram has no way to go and counts as lost.
-                    return Poll::Ready(Ok(()));
-                };
-                let route = this.routes.get(own);
-                if route != own
-                    && let Some((local_ip, _)) = this.members.get(route)
-                {
-                    let rerouted = Transmit {
-                        src_ip: Some(*local_ip),
-                        ..transmit.clone()
-                    };
-                    return this.send_over(route, &rerouted, cx);
-                }
-                own
-            }
-            None => match this.race.winner() {
-                Some(index) => index,
-                None => {
-                    for index in 1..this.members.len() {
-                        let _ = this.send_over(index, transmit, cx);
-                    }
-                    0
-                }
+            Some(ip) => match slot_of(ip) {
+                Some(own) => this.routes.get(own),
+                // No label: the datagram has no way to go and counts as lost.
+                None => return Poll::Ready(Ok(())),
             },
+            None => {
+                let winner = this.race.winner();
+                match winner.filter(|index| matches!(this.members.get(*index), Some(Some(_)))) {
+                    Some(index) => index,
+                    None => {
+                        for index in 1..this.members.len() {
+                            let _ = this.send_over(index, transmit, cx);
+                        }
+                        0
+                    }
+                }
+            }
         };
         this.send_over(chosen, transmit, cx)
     }
@@ -263,7 +311,8 @@ impl UdpSender for FanOutSender {
     fn max_transmit_segments(&self) -> NonZeroUsize {
         self.members
             .iter()
-            .map(|(_, sender)| sender.max_transmit_segments())
+            .flatten()
+            .map(|member| member.sender.max_transmit_segments())
             .min()
             .unwrap_or(NonZeroUsize::MIN)
     }
@@ -327,26 +376,31 @@ mod tests {
 
     struct Bench {
         wires: Vec<Fake>,
+        slots: Arc<Slots>,
         fan_out: FanOut,
         sender: Pin<Box<dyn UdpSender>>,
     }
 
-    fn ip(index: usize) -> IpAddr {
-        IpAddr::from([127, 0, index as u8 + 1, 1])
+    fn interface(index: usize, wire: &Fake) -> Interface {
+        Interface {
+            name: format!("way-{index}"),
+            // The same address everywhere: modems do that.
+            local_ip: IpAddr::from([192, 168, 8, 100]),
+            socket: Box::new(wire.clone()),
+        }
     }
 
     impl Bench {
         fn new(count: usize) -> Self {
             let wires: Vec<Fake> = (0..count).map(|_| Fake::default()).collect();
-            let interfaces = wires.iter().enumerate().map(|(index, wire)| Interface {
-                name: format!("way-{index}"),
-                local_ip: ip(index),
-                socket: Box::new(wire.clone()),
-            });
-            let fan_out = FanOut::new(interfaces.collect());
+            let interfaces = wires.iter().enumerate();
+            let interfaces = interfaces.map(|(index, wire)| interface(index, wire));
+            let slots = Slots::new(interfaces.collect());
+            let fan_out = FanOut::new(slots.clone(), false);
             let sender = fan_out.create_sender();
             Self {
                 wires,
+                slots,
                 fan_out,
                 sender,
             }
@@ -394,12 +448,12 @@ mod tests {
         assert_eq!(bench.sent(), [1, 1, 1]);
         assert_eq!(bench.fan_out.race.winner(), None);
         bench.wires[1].0.lock().to_receive.push_back(Ok(1));
-        assert_eq!(bench.receive(), Some(ip(1)));
+        assert_eq!(bench.receive(), Some(label(1)));
         bench.send(None);
         assert_eq!(bench.sent(), [1, 2, 1]);
         // A later datagram elsewhere changes nothing.
         bench.wires[0].0.lock().to_receive.push_back(Ok(1));
-        assert_eq!(bench.receive(), Some(ip(0)));
+        assert_eq!(bench.receive(), Some(label(0)));
         assert_eq!(bench.fan_out.race.winner(), Some(1));
         bench.fan_out.race().start();
         bench.send(None);
@@ -409,38 +463,80 @@ mod tests {
     #[test]
     fn a_path_has_its_own_interface_unless_it_is_rerouted() {
         let mut bench = Bench::new(2);
-        bench.send(Some(ip(1)));
+        bench.send(Some(label(1)));
         assert_eq!(bench.sent(), [0, 1]);
         let routes = bench.fan_out.routes();
         routes.belong_to(7);
         routes.set(6, 1, 0);
-        bench.send(Some(ip(1)));
+        bench.send(Some(label(1)));
         assert_eq!(bench.sent(), [0, 2], "another session's route is ignored");
         routes.set(7, 1, 0);
-        bench.send(Some(ip(1)));
+        bench.send(Some(label(1)));
         assert_eq!(bench.sent(), [1, 2]);
-        assert_eq!(bench.wires[0].0.lock().sent, [Some(ip(0))]);
+        assert_eq!(bench.wires[0].0.lock().sent, [None]);
         routes.belong_to(8);
-        bench.send(Some(ip(1)));
+        bench.send(Some(label(1)));
         assert_eq!(bench.sent(), [1, 3]);
-        assert!(bench.send(Some(ip(9))), "no such address: lost");
+        assert!(bench.send(Some(label(9))), "no such place: lost");
+        assert!(bench.send(Some([127, 0, 0, 1].into())), "no label: lost");
         assert_eq!(bench.sent(), [1, 3]);
+    }
+
+    #[test]
+    fn networks_come_and_go() {
+        let mut bench = Bench::new(1);
+        let late = Fake::default();
+        bench.send(Some(label(1)));
+        assert_eq!(bench.slots.attach(interface(1, &late)), Ok(1));
+        bench.wires.push(late);
+        bench.send(Some(label(1)));
+        assert_eq!(bench.sent(), [0, 1]);
+        bench.wires[1].0.lock().to_receive.push_back(Ok(1));
+        assert_eq!(bench.receive(), Some(label(1)));
+        // The winner of the race goes away: it is open again.
+        assert!(bench.slots.detach("way-1"));
+        assert!(!bench.slots.detach("way-1"));
+        bench.send(None);
+        bench.send(Some(label(1)));
+        assert_eq!(bench.sent(), [1, 1]);
+        bench.wires[1].0.lock().to_receive.push_back(Ok(1));
+        assert_eq!(bench.receive(), None);
+        // It returns with another socket, in its old place.
+        let again = Fake::default();
+        assert_eq!(bench.slots.attach(interface(1, &again)), Ok(1));
+        bench.wires.push(again);
+        bench.send(Some(label(1)));
+        assert_eq!(bench.sent(), [1, 1, 1]);
+    }
+
+    #[test]
+    fn a_place_is_given_away_only_when_there_is_no_other() {
+        use crate::slots::{AttachError, SLOTS_MAX};
+        let bench = Bench::new(SLOTS_MAX);
+        let one_more = || interface(SLOTS_MAX, &Fake::default());
+        assert_eq!(bench.slots.attach(one_more()), Err(AttachError::Full));
+        assert!(bench.slots.detach("way-3"));
+        assert_eq!(bench.slots.attach(one_more()), Ok(3));
+        assert_eq!(
+            bench.slots.attach(interface(3, &Fake::default())),
+            Err(AttachError::Full)
+        );
     }
 
     #[test]
     fn a_full_or_broken_interface_holds_back_nobody() {
         let mut bench = Bench::new(2);
         bench.wires[0].0.lock().full = true;
-        assert!(bench.send(Some(ip(0))));
-        assert!(bench.send(Some(ip(1))));
+        assert!(bench.send(Some(label(0))));
+        assert!(bench.send(Some(label(1))));
         assert_eq!(bench.sent(), [0, 1]);
         let broken = (0..RECEIVE_ERRORS_MAX).map(|_| Err(io::ErrorKind::NetworkDown.into()));
         bench.wires[0].0.lock().to_receive.extend(broken);
         bench.wires[1].0.lock().to_receive.push_back(Ok(1));
-        assert_eq!(bench.receive(), Some(ip(1)));
+        assert_eq!(bench.receive(), Some(label(1)));
         assert_eq!(bench.receive(), None);
         let mut alone = Bench::new(1);
         alone.wires[0].0.lock().full = true;
-        assert!(!alone.send(Some(ip(0))), "alone it may wait");
+        assert!(!alone.send(Some(label(0))), "alone it may wait");
     }
 }

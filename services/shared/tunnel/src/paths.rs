@@ -13,7 +13,7 @@ use noq::{PathId, PathStats, WeakPathHandle};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::names::is_name;
+use crate::{names::is_name, slots::Slots};
 
 /// Closed paths that stay on record so that their last bytes are still reported; the oldest go first.
 const CLOSED_KEPT_MAX: usize = 8;
@@ -72,14 +72,17 @@ pub(crate) fn number(id: PathId) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Paths {
     session: u64,
+    /// At the client: what the labels stand for that the transport has for local addresses.
+    slots: Option<Arc<Slots>>,
     state: Mutex<State>,
     names: watch::Sender<Names>,
 }
 
 impl Paths {
-    pub(crate) fn new(session: u64, now: Instant) -> Arc<Self> {
+    pub(crate) fn new(session: u64, slots: Option<Arc<Slots>>, now: Instant) -> Arc<Self> {
         Arc::new(Self {
             session,
+            slots,
             state: Mutex::new(State {
                 records: BTreeMap::new(),
                 received_datagrams: 0,
@@ -187,7 +190,14 @@ impl Paths {
                 record.rtt_min = Some(record.rtt_min.map_or(stats.rtt, |min| min.min(stats.rtt)));
             }
             if let Ok(tuple) = path.network_path() {
-                record.local_ip = tuple.local_ip();
+                let local_ip = tuple.local_ip();
+                record.local_ip = match &self.slots {
+                    // The address of a network that is away stays on record.
+                    Some(slots) => local_ip
+                        .and_then(|ip| slots.address(ip))
+                        .or(record.local_ip),
+                    None => local_ip,
+                };
                 record.remote_address = Some(tuple.remote());
             }
             received.push((*id, stats.udp_rx.datagrams, stats.rtt));

@@ -5,6 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
+use crate::slots::SLOTS_MAX;
+
 /// No interface has been settled on.
 const EVERY: usize = usize::MAX;
 
@@ -40,18 +42,20 @@ impl Race {
 /// time; what an older one still sets is ignored.
 #[derive(Debug, Clone)]
 pub(crate) struct Routes {
-    ways: Arc<[AtomicUsize]>,
+    ways: Arc<[AtomicUsize; SLOTS_MAX]>,
     owner: Arc<AtomicU64>,
 }
 
-impl Routes {
-    pub(crate) fn new(interfaces: usize) -> Self {
+impl Default for Routes {
+    fn default() -> Self {
         Self {
-            ways: (0..interfaces).map(AtomicUsize::new).collect(),
+            ways: Arc::new(std::array::from_fn(AtomicUsize::new)),
             owner: Arc::default(),
         }
     }
+}
 
+impl Routes {
     /// From here on the routes are those of this session; each interface takes its own way.
     pub(crate) fn belong_to(&self, session: u64) {
         self.owner.store(session, Ordering::Relaxed);

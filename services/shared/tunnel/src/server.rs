@@ -259,7 +259,7 @@ impl Accepting {
             .build(over_noq)
             .await?;
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let paths = Paths::new(number, Instant::now());
+        let paths = Paths::new(number, None, Instant::now());
         let (control, controls) = mpsc::channel(CONTROLS_MAX);
         let mut steering = SteeringConfig::new(Side::Server);
         steering.keepalive = self.keepalive;
@@ -268,10 +268,9 @@ impl Accepting {
             steering: Steering::new(steering, gate),
             paths: paths.clone(),
             handles: handles.clone(),
-            ways: Vec::new(),
+            ways: None,
             first: None,
             remote,
-            routes: None,
             controls,
             received_datagrams: 0,
         };

@@ -21,7 +21,8 @@ use crate::{
     names,
     paths::Paths,
     request::{self, Urgency},
-    steer::{CONTROLS_MAX, Change, Control, Steered},
+    slots::slot_of,
+    steer::{CONTROLS_MAX, Change, Control, Steered, Ways},
     stream::{OpenStreams, TunnelStream},
     transport::{ALPN, transport_config},
 };
@@ -113,7 +114,10 @@ impl Dialler {
         let connection = tokio::time::timeout(timeout, handshake)
             .await
             .map_err(|_| DialError::TimedOut(timeout))??;
-        let first = shared.race.winner();
+        let local_ip = connection
+            .path(noq::PathId::ZERO)
+            .and_then(|path| path.local_ip().ok().flatten());
+        let first = local_ip.and_then(slot_of).or(shared.race.winner());
         let over_noq = h3_over_noq::Connection::new(connection.clone());
         let handles = over_noq.send_handles();
         let (mut driver, requests) = h3::client::builder()
@@ -124,7 +128,7 @@ impl Dialler {
             let error = driver.wait_idle().await;
             tracing::debug!(%error, "HTTP/3 connection ended");
         });
-        let paths = Paths::new(number, Instant::now());
+        let paths = Paths::new(number, Some(shared.slots.clone()), Instant::now());
         let (control, controls) = mpsc::channel(CONTROLS_MAX);
         let session = Arc::new(Session {
             number,
@@ -146,10 +150,9 @@ impl Dialler {
             steering: Steering::new(steering, gate),
             paths: paths.clone(),
             handles,
-            ways: shared.ways(),
+            ways: Some(Ways::new(shared.slots.clone(), shared.routes.clone())),
             first,
             remote: proxy,
-            routes: Some(shared.routes.clone()),
             controls,
             received_datagrams: 0,
         };

@@ -2,7 +2,7 @@
 //! The same on both ends; the server has no interfaces and opens nothing.
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -10,12 +10,13 @@ use std::{
 use futures::{FutureExt, StreamExt};
 use multipath::{Command, Event, InterfaceId, Keepalive, OpenFailure, PathState, Steering};
 use noq::{Connection, FourTuple, PathError, PathEvent, PathId};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::{
     h3_over_noq::SendHandles,
     paths::{Paths, number},
     routes::Routes,
+    slots::{SlotState, Slots, label},
 };
 
 /// Longest pause between two looks at the counters: bounds how late a sign of life, or its absence, is noticed.
@@ -40,7 +41,6 @@ pub(crate) const CONTROLS_MAX: usize = 16;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Control {
     Keepalive(Keepalive),
-    Link { interface: InterfaceId, up: bool },
 }
 
 /// A path became usable or ceased to be.
@@ -50,12 +50,25 @@ pub(crate) enum Change {
     Down(PathId),
 }
 
-/// An access network of the client.
-#[derive(Debug, Clone)]
-pub(crate) struct Way {
-    pub(crate) name: Arc<str>,
-    pub(crate) local_ip: IpAddr,
-    pub(crate) up: bool,
+/// The client's access networks as one connection sees them.
+pub(crate) struct Ways {
+    slots: Arc<Slots>,
+    changes: watch::Receiver<u64>,
+    /// What the steering was told last.
+    told: Vec<SlotState>,
+    /// Where the fan-out reads which way each way's datagrams take.
+    routes: Routes,
+}
+
+impl Ways {
+    pub(crate) fn new(slots: Arc<Slots>, routes: Routes) -> Self {
+        Self {
+            changes: slots.watch(),
+            slots,
+            told: Vec::new(),
+            routes,
+        }
+    }
 }
 
 /// One connection being steered.
@@ -64,13 +77,11 @@ pub(crate) struct Steered {
     pub(crate) steering: Steering,
     pub(crate) paths: Arc<Paths>,
     pub(crate) handles: SendHandles,
-    /// Empty at the server.
-    pub(crate) ways: Vec<Way>,
+    /// None at the server.
+    pub(crate) ways: Option<Ways>,
     /// The way of path zero; none at the server.
     pub(crate) first: Option<usize>,
     pub(crate) remote: SocketAddr,
-    /// Where the fan-out reads which way each way's datagrams take; none at the server.
-    pub(crate) routes: Option<Routes>,
     pub(crate) controls: mpsc::Receiver<Control>,
     /// As of the last turn, over all open paths.
     pub(crate) received_datagrams: u64,
@@ -105,6 +116,7 @@ impl Steered {
                     None => break,
                 },
                 Some(control) = self.controls.recv() => self.on_control(control),
+                () = ways_changed(&mut self.ways) => self.look_at_ways(),
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
         }
@@ -119,18 +131,39 @@ impl Steered {
         if let Some(path) = self.connection.path(PathId::ZERO) {
             self.paths.add(&path);
         }
-        self.name(PathId::ZERO, self.first);
         self.steering.on_event(now, Event::Connected { interface });
-        for (index, way) in self.ways.iter().enumerate() {
-            if let Some(interface) = interface_id(index).filter(|_| way.up) {
-                self.steering.on_event(now, Event::LinkUp { interface });
-            }
-        }
+        self.look_at_ways();
+        self.name(PathId::ZERO, self.first);
         self.set_state(PathId::ZERO, PathState::Available, changed);
     }
 
+    /// Tells the steering which access networks have come or gone since the last look.
+    fn look_at_ways(&mut self) {
+        let Some(ways) = &mut self.ways else {
+            return;
+        };
+        let states = ways.slots.states();
+        let now = Instant::now();
+        for (index, state) in states.iter().enumerate() {
+            let Some(interface) = interface_id(index) else {
+                continue;
+            };
+            let before = ways.told.get(index);
+            let was_up = before.is_some_and(|before| before.up);
+            if state.up && before.is_none_or(|before| before.arrivals != state.arrivals) {
+                self.steering.on_event(now, Event::LinkUp { interface });
+            } else if was_up && !state.up {
+                tracing::info!(name = &*state.name, "access network lost");
+                self.steering.on_event(now, Event::LinkDown { interface });
+            }
+        }
+        ways.told = states;
+    }
+
     fn name(&self, id: PathId, way: Option<usize>) {
-        if let Some(way) = way.and_then(|index| self.ways.get(index)) {
+        let ways = self.ways.as_ref();
+        let known = ways.zip(way).and_then(|(ways, index)| ways.told.get(index));
+        if let Some(way) = known {
             self.paths.set_name(number(id), &way.name);
         }
     }
@@ -167,13 +200,14 @@ impl Steered {
     }
 
     fn set_routes(&self) {
-        let Some(routes) = &self.routes else {
+        let Some(ways) = &self.ways else {
             return;
         };
-        for index in 0..self.ways.len() {
+        for index in 0..ways.told.len() {
             if let Some(interface) = interface_id(index) {
                 let via = self.steering.route_of(interface);
-                routes.set(self.paths.session(), index, usize::from(via.0));
+                let session = self.paths.session();
+                ways.routes.set(session, index, usize::from(via.0));
             }
         }
     }
@@ -199,10 +233,7 @@ impl Steered {
             }
             Command::Open { interface, status } => {
                 let index = usize::from(interface.0);
-                let Some(way) = self.ways.get(index) else {
-                    return;
-                };
-                let tuple = FourTuple::new(self.remote, Some(way.local_ip));
+                let tuple = FourTuple::new(self.remote, Some(label(index)));
                 let opening = self.connection.open_path(tuple, status);
                 let opened = opening
                     .path_id()
@@ -222,7 +253,7 @@ impl Steered {
                                 PathError::RemoteCidsExhausted | PathError::MaxPathIdReached,
                             )) => OpenFailure::NoIdYet,
                             Some(Err(error)) => {
-                                tracing::debug!(way = %way.name, %error, "path not opened");
+                                tracing::debug!(slot = index, %error, "path not opened");
                                 OpenFailure::Refused
                             }
                             _ => OpenFailure::Refused,
@@ -259,14 +290,6 @@ impl Steered {
     fn on_control(&mut self, control: Control) {
         let event = match control {
             Control::Keepalive(keepalive) => Event::Keepalive(keepalive),
-            Control::Link {
-                interface,
-                up: true,
-            } => Event::LinkUp { interface },
-            Control::Link {
-                interface,
-                up: false,
-            } => Event::LinkDown { interface },
         };
         self.steering.on_event(Instant::now(), event);
     }
@@ -281,6 +304,16 @@ impl Steered {
             _ => {}
         }
     }
+}
+
+/// Never at the server.
+async fn ways_changed(ways: &mut Option<Ways>) {
+    if let Some(ways) = ways
+        && ways.changes.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// A suspect path still counts: it may answer yet.

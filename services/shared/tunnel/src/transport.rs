@@ -19,8 +19,9 @@ const TUNNELS_MAX: u32 = 256;
 /// Paths at once; half of them may be on their way out while their successors open.
 pub(crate) const PATHS_MAX: u32 = 16;
 
-/// A connection without a sign of life from the peer for so long is over.
-const IDLE_MAX_MS: u32 = 30_000;
+/// A connection without a sign of life from the peer for so long is over. Longer than most outages of all networks: the same
+/// connection then goes on one round trip after its client's return.
+const IDLE_MAX_MS: u32 = 120_000;
 
 /// The library's own keepalive, beside the steering's pings, so that a connection survives a stalled steering task.
 const PATH_KEEP_ALIVE: Duration = Duration::from_secs(2);

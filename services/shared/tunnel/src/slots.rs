@@ -1,0 +1,278 @@
+//! The places of a client's access networks: each has a name and, while the network is there, a socket.
+//!
+//! Networks come and go while connections live, so a connection knows a network only by its place. What the transport takes for a
+//! local address is a label of the place ([`label`]), never a real address: two modems that both hand out 192.168.8.100 stay two
+//! networks, and a network that returns with another address goes on under the same label, which the server sees as a change of the client's
+//! address on that path.
+//!
+//! Bound: `SLOTS_MAX` places. A network that was taken away keeps its place until a new one finds no other; a network
+//! beyond that is refused.
+
+use std::{
+    net::{IpAddr, Ipv6Addr},
+    num::NonZeroUsize,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use futures::task::AtomicWaker;
+use noq::AsyncUdpSocket;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::interfaces::Interface;
+
+/// Places; as many as the steering takes interfaces.
+pub(crate) const SLOTS_MAX: usize = 16;
+
+/// Segments that a receive call of the kernel may join into one buffer; what is prepared for when no socket says otherwise.
+const RECEIVE_SEGMENTS: NonZeroUsize = match NonZeroUsize::new(64) {
+    Some(segments) => segments,
+    None => NonZeroUsize::MIN,
+};
+
+/// The discard prefix of RFC 6666: no packet ever bears such an address.
+const LABEL_PREFIX: u16 = 0x0100;
+
+/// The local address that the transport knows a place by.
+pub(crate) fn label(slot: usize) -> IpAddr {
+    let slot = u16::try_from(slot).unwrap_or(u16::MAX);
+    Ipv6Addr::new(LABEL_PREFIX, 0, 0, 0, 0, 0, 0, slot).into()
+}
+
+/// The place that a label stands for.
+pub(crate) fn slot_of(label: IpAddr) -> Option<usize> {
+    match label {
+        IpAddr::V6(ip) => match ip.segments() {
+            [LABEL_PREFIX, 0, 0, 0, 0, 0, 0, slot] => Some(slot.into()),
+            _ => None,
+        },
+        IpAddr::V4(_) => None,
+    }
+}
+
+/// A socket that the endpoint receives from and every connection makes its senders of. Hardly ever waited for:
+/// the endpoint holds the lock while it receives, and senders are made only when a network or a connection comes.
+pub(crate) type SharedSocket = Arc<Mutex<Box<dyn AsyncUdpSocket>>>;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Attached {
+    pub(crate) local_ip: IpAddr,
+    pub(crate) socket: SharedSocket,
+}
+
+#[derive(Debug, Clone)]
+struct Slot {
+    name: Arc<str>,
+    up: bool,
+    /// Rises whenever the place has reason to be tried at once.
+    arrivals: u64,
+    attached: Option<Attached>,
+}
+
+/// What a place looks like to the steering.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SlotState {
+    pub(crate) name: Arc<str>,
+    pub(crate) up: bool,
+    pub(crate) arrivals: u64,
+    pub(crate) local_ip: Option<IpAddr>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    #[error("more than {SLOTS_MAX} access networks at once")]
+    Full,
+    #[error("its socket joins more datagrams than the endpoint was prepared for")]
+    Segments,
+}
+
+/// The table of places, shared by the endpoint, its connections and whoever adds and removes networks.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    slots: Mutex<Vec<Slot>>,
+    /// Rises with every change of a socket.
+    generation: AtomicU64,
+    /// The task that receives.
+    receiver: AtomicWaker,
+    receive_segments: NonZeroUsize,
+    changes: watch::Sender<u64>,
+}
+
+impl Slots {
+    /// Interfaces beyond `SLOTS_MAX` are left out.
+    pub(crate) fn new(interfaces: Vec<Interface>) -> Arc<Self> {
+        let segments = interfaces
+            .iter()
+            .map(|interface| interface.socket.max_receive_segments())
+            .max()
+            .unwrap_or(RECEIVE_SEGMENTS);
+        let slots = Arc::new(Self {
+            slots: Mutex::default(),
+            generation: AtomicU64::new(0),
+            receiver: AtomicWaker::new(),
+            receive_segments: segments,
+            changes: watch::Sender::new(0),
+        });
+        for interface in interfaces {
+            let name = interface.name.clone();
+            if let Err(error) = slots.attach(interface) {
+                tracing::warn!(name, %error, "access network left out");
+            }
+        }
+        slots
+    }
+
+    /// Gives the network of that name this socket, in its old place if it had one, and lets it be tried at once.
+    pub(crate) fn attach(&self, interface: Interface) -> Result<usize, AttachError> {
+        if interface.socket.max_receive_segments() > self.receive_segments {
+            return Err(AttachError::Segments);
+        }
+        let index = {
+            let mut slots = self.slots.lock();
+            let index = match slots.iter().position(|slot| *slot.name == *interface.name) {
+                Some(index) => index,
+                None if slots.len() < SLOTS_MAX => {
+                    slots.push(Slot {
+                        name: interface.name.as_str().into(),
+                        up: true,
+                        arrivals: 0,
+                        attached: None,
+                    });
+                    slots.len() - 1
+                }
+                None => {
+                    let vacant = slots.iter().position(|slot| slot.attached.is_none());
+                    vacant.ok_or(AttachError::Full)?
+                }
+            };
+            let slot = &mut slots[index];
+            slot.name = interface.name.as_str().into();
+            slot.up = true;
+            slot.arrivals += 1;
+            slot.attached = Some(Attached {
+                local_ip: interface.local_ip,
+                socket: Arc::new(Mutex::new(interface.socket)),
+            });
+            index
+        };
+        self.sockets_changed();
+        Ok(index)
+    }
+
+    /// The network is gone, and its socket with it; returns whether it was there.
+    pub(crate) fn detach(&self, name: &str) -> bool {
+        let gone = {
+            let mut slots = self.slots.lock();
+            slots
+                .iter_mut()
+                .find(|slot| &*slot.name == name)
+                .map(|slot| {
+                    slot.up = false;
+                    slot.attached.take()
+                })
+        };
+        let was_there = matches!(gone, Some(Some(_)));
+        if was_there {
+            self.sockets_changed();
+        }
+        was_there
+    }
+
+    /// The network works, or does not, with the socket that it has. Up lets it be tried at once.
+    pub(crate) fn set_up(&self, name: &str, up: bool) {
+        {
+            let mut slots = self.slots.lock();
+            let Some(slot) = slots.iter_mut().find(|slot| &*slot.name == name) else {
+                return;
+            };
+            slot.up = up && slot.attached.is_some();
+            slot.arrivals += u64::from(slot.up);
+        }
+        self.changed();
+    }
+
+    fn sockets_changed(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+        self.receiver.wake();
+        self.changed();
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Told of every change; read the [`Slots::states`] then.
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// To be called by the task that receives before it looks at the generation.
+    pub(crate) fn register(&self, waker: &std::task::Waker) {
+        self.receiver.register(waker);
+    }
+
+    pub(crate) fn receive_segments(&self) -> NonZeroUsize {
+        self.receive_segments
+    }
+
+    /// The sockets by place.
+    pub(crate) fn attached(&self) -> Vec<Option<Attached>> {
+        let slots = self.slots.lock();
+        slots.iter().map(|slot| slot.attached.clone()).collect()
+    }
+
+    pub(crate) fn states(&self) -> Vec<SlotState> {
+        let slots = self.slots.lock();
+        slots
+            .iter()
+            .map(|slot| SlotState {
+                name: slot.name.clone(),
+                up: slot.up,
+                arrivals: slot.arrivals,
+                local_ip: slot.attached.as_ref().map(|attached| attached.local_ip),
+            })
+            .collect()
+    }
+
+    /// How often networks have come so far.
+    pub(crate) fn arrivals(&self) -> u64 {
+        self.slots.lock().iter().map(|slot| slot.arrivals).sum()
+    }
+
+    pub(crate) fn any_up(&self) -> bool {
+        self.slots.lock().iter().any(|slot| slot.up)
+    }
+
+    /// The real address behind a label; other addresses are what they are.
+    pub(crate) fn address(&self, label: IpAddr) -> Option<IpAddr> {
+        match slot_of(label) {
+            Some(index) => {
+                let slots = self.slots.lock();
+                let attached = slots.get(index)?.attached.as_ref()?;
+                Some(attached.local_ip)
+            }
+            None => Some(label),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_stand_for_places() {
+        for slot in [0, 1, SLOTS_MAX - 1] {
+            assert_eq!(slot_of(label(slot)), Some(slot));
+        }
+        assert_eq!(slot_of(IpAddr::from([127, 0, 0, 1])), None);
+        assert_eq!(slot_of("100::1:0".parse().expect("an address")), None);
+    }
+}
