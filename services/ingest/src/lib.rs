@@ -77,7 +77,7 @@ pub async fn run(
     let gateways = from_gateway::Gateways::new(register, lanes, context.shutdown().clone());
     let routes = tonic::service::Routes::new(IngestServiceServer::new(gateways));
     let tls = identity.server_config(true, &[b"h2"]);
-    serve_routes(listener, "grpc", routes, Some(tls), &context).await?;
+    serve_routes(listener, "grpc", routes, Some(tls), &config.front, &context).await?;
     if !context.drain_tasks().await {
         tracing::warn!("drained incompletely; gateways send again what was not acknowledged");
     }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use service_kit::{ConfigError, ServiceConfig, tls::IdentityFiles};
+use service_kit::{ConfigError, ServiceConfig, grpc::FrontConfig, tls::IdentityFiles};
 
 /// How gateways are told to spread their traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
@@ -25,6 +25,9 @@ pub struct Config {
     #[command(flatten)]
     #[serde(flatten)]
     pub identity: IdentityFiles,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub front: FrontConfig,
     /// Services whose certificate may report on every gateway's paths.
     #[arg(
         long,

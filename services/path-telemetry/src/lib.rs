@@ -77,7 +77,15 @@ pub async fn run(
         .add_service(PathTelemetryServiceServer::new(intake))
         .add_service(PolicyServiceServer::new(policies));
     let tls = identity.server_config(true, &[b"h2"]);
-    serve_routes(listener, "grpc", routes.routes(), Some(tls), &context).await?;
+    serve_routes(
+        listener,
+        "grpc",
+        routes.routes(),
+        Some(tls),
+        &config.front,
+        &context,
+    )
+    .await?;
     if !context.drain_tasks().await {
         tracing::warn!("drained incompletely; what was in hand is read again from the bus");
     }

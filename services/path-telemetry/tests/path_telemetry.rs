@@ -42,6 +42,7 @@ impl World {
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path()).unwrap());
         let config = Config {
             listen: "127.0.0.1:0".parse().unwrap(),
+            front: Default::default(),
             identity,
             allow: vec!["proxy".into()],
             steering: Steering::Auto,

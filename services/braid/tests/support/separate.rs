@@ -20,17 +20,28 @@ pub struct Separate {
     pub data: PathBuf,
     logs: PathBuf,
     extra: Vec<String>,
-    ports: Ports,
+    pub ports: Ports,
+    /// Where gateways meet Envoy instead of ingest and path-telemetry.
+    pub front: Option<SocketAddr>,
     programs: Vec<(&'static str, Program)>,
 }
 
-struct Ports {
-    ingest: SocketAddr,
-    alerting: SocketAddr,
-    path_telemetry: SocketAddr,
-    proxy: SocketAddr,
-    sensors: SocketAddr,
-    page: SocketAddr,
+pub struct Ports {
+    pub ingest: SocketAddr,
+    pub alerting: SocketAddr,
+    pub path_telemetry: SocketAddr,
+    pub proxy: SocketAddr,
+    pub sensors: SocketAddr,
+    pub page: SocketAddr,
+    /// In the order of `NOUNS`.
+    admin: [SocketAddr; NOUNS.len()],
+}
+
+impl Ports {
+    pub fn admin(&self, noun: &str) -> SocketAddr {
+        let at = NOUNS.iter().position(|known| *known == noun).unwrap();
+        self.admin[at]
+    }
 }
 
 impl Separate {
@@ -69,7 +80,9 @@ impl Separate {
                 proxy: free_udp(),
                 sensors: free_tcp(),
                 page: free_tcp(),
+                admin: NOUNS.map(|_| free_tcp()),
             },
+            front: None,
             programs: Vec::new(),
         }
     }
@@ -93,8 +106,16 @@ impl Separate {
             format!("--cert={}", file(format!("{name}.pem"))),
             format!("--key={}", file(format!("{name}.key"))),
             format!("--ca={}", file("ca.pem".to_owned())),
-            "--admin=127.0.0.1:0".to_owned(),
+            format!("--admin={}", ports.admin(noun)),
         ];
+        let devices = |own: SocketAddr| self.front.unwrap_or(own);
+        if self.front.is_some() {
+            match noun {
+                "ingest" | "path-telemetry" => args.push("--front=envoy".to_owned()),
+                "dashboard" => args.push("--tls=true".to_owned()),
+                _ => {}
+            }
+        }
         args.extend(self.extra.iter().cloned());
         let on_engines = [format!("--bus={engine}"), format!("--store={engine}")];
         match noun {
@@ -125,15 +146,19 @@ impl Separate {
             ),
             "proxy" => args.extend([
                 format!("--listen={}", ports.proxy),
-                format!("--allow={},{}", ports.ingest, ports.path_telemetry),
+                format!(
+                    "--allow={},{}",
+                    devices(ports.ingest),
+                    devices(ports.path_telemetry)
+                ),
                 format!("--path-telemetry=https://{}", ports.path_telemetry),
             ]),
             "gateway" => args.extend([
                 format!("--listen={}", ports.sensors),
                 format!("--data-dir={}", self.data.join("gw-1").display()),
                 format!("--proxy={}", ports.proxy),
-                format!("--ingest=https://{}", ports.ingest),
-                format!("--path-telemetry=https://{}", ports.path_telemetry),
+                format!("--ingest=https://{}", devices(ports.ingest)),
+                format!("--path-telemetry=https://{}", devices(ports.path_telemetry)),
                 "--interface=wifi=127.0.1.200".to_owned(),
                 "--interface=lte=127.0.2.200".to_owned(),
             ]),

@@ -134,6 +134,7 @@ impl World {
         let config = Config {
             listen: "127.0.0.1:0".parse().unwrap(),
             identity: self.files.clone(),
+            front: Default::default(),
             register_refresh_s: 1,
         };
         let bus = Arc::new(Switch {

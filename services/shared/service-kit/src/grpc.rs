@@ -1,7 +1,9 @@
 //! Serving and calling gRPC (and plain HTTP) over TLS 1.3 with identities.
 
 mod channel;
+mod front;
 mod serve;
 
 pub use channel::{ChannelError, channel, channel_over};
+pub use front::FrontConfig;
 pub use serve::{Peer, ServeError, bind, serve, serve_routes};

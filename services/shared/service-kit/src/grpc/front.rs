@@ -1,0 +1,169 @@
+//! What stands in front of a listener ends the client's TLS and says in a header who the client is.
+//!
+//! Only a peer that is itself verified as the named front is believed; from anybody else the header means nothing. The front must
+//! set the header anew for every request (Envoy: `SANITIZE_SET`), so more than one client in it is a misconfigured front and refused.
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::Peer;
+use crate::tls::{PeerId, PeerIdError};
+
+const FORWARDED_CERTIFICATE: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
+
+/// Flag of services that may stand behind a front.
+#[derive(Clone, Debug, Default, clap::Args, serde::Serialize)]
+pub struct FrontConfig {
+    /// Service in front that ends clients' TLS and whose certificate may speak for them, such as envoy; without it everybody
+    /// speaks for themselves.
+    #[arg(long, value_name = "NOUN")]
+    pub front: Option<String>,
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(crate) enum FrontError {
+    #[error("the front named {0} clients, where a request has one")]
+    Clients(usize),
+    #[error("the front named a client with {0} URIs, where an identity is exactly one")]
+    Uris(usize),
+    #[error("the front's header is not text")]
+    NotText,
+    #[error(transparent)]
+    Identity(#[from] PeerIdError),
+}
+
+/// Replaces the front's own identity by that of the client it speaks for.
+pub(crate) async fn believe(front: String, mut request: Request, next: Next) -> Response {
+    if let Some(peer) = request.extensions().get::<Peer>() {
+        match speaks_for(&front, peer, request.headers()) {
+            Ok(peer) => {
+                request.extensions_mut().insert(peer);
+            }
+            Err(error) => {
+                tracing::warn!(%error, %front, "request refused");
+                return (StatusCode::FORBIDDEN, error.to_string()).into_response();
+            }
+        }
+    }
+    request.headers_mut().remove(FORWARDED_CERTIFICATE);
+    next.run(request).await
+}
+
+fn speaks_for(front: &str, peer: &Peer, headers: &HeaderMap) -> Result<Peer, FrontError> {
+    let is_front = matches!(&peer.id, Some(PeerId::Service { noun }) if noun == front);
+    if !is_front {
+        return Ok(peer.clone());
+    }
+    let mut values = headers.get_all(FORWARDED_CERTIFICATE).iter();
+    let id = match (values.next(), values.count()) {
+        // A client without a certificate, which the front let through.
+        (None, _) => None,
+        (Some(value), 0) => Some(client(value.to_str().map_err(|_| FrontError::NotText)?)?),
+        (Some(_), more) => return Err(FrontError::Clients(1 + more)),
+    };
+    Ok(Peer {
+        address: peer.address,
+        id,
+    })
+}
+
+/// `By=...;Hash=...;URI=spiffe://...`; values may be quoted, clients are separated by commas.
+fn client(value: &str) -> Result<PeerId, FrontError> {
+    let clients = split(value, ',');
+    let [client] = clients.as_slice() else {
+        return Err(FrontError::Clients(clients.len()));
+    };
+    let uris: Vec<&str> = split(client, ';')
+        .into_iter()
+        .filter_map(|pair| pair.trim().split_once('='))
+        .filter(|(key, _)| key.eq_ignore_ascii_case("uri"))
+        .map(|(_, value)| value.trim_matches('"'))
+        .collect();
+    match uris.as_slice() {
+        [uri] => Ok(uri.parse()?),
+        _ => Err(FrontError::Uris(uris.len())),
+    }
+}
+
+/// At separators outside of quotes; a backslash takes the meaning from the next character.
+fn split(text: &str, separator: char) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let (mut begin, mut quoted, mut escaped) = (0, false, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => quoted = !quoted,
+            _ if c == separator && !quoted => {
+                parts.push(&text[begin..at]);
+                begin = at + c.len_utf8();
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[begin..]);
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const GATEWAY: &str = "spiffe://braid/tenant/home/gateway/gw-1";
+
+    fn heard(from: &PeerId, headers: &[&str]) -> Result<Option<PeerId>, FrontError> {
+        let peer = Peer {
+            address: "127.0.0.1:1".parse().unwrap(),
+            id: Some(from.clone()),
+        };
+        let headers: HeaderMap = headers
+            .iter()
+            .map(|value| (FORWARDED_CERTIFICATE, value.parse().unwrap()))
+            .collect();
+        speaks_for("envoy", &peer, &headers).map(|peer| peer.id)
+    }
+
+    fn element(uri: &str) -> String {
+        format!(r#"By=spiffe://braid/service/envoy;Hash=ab12;Subject="CN=a\",URI=b,c";URI={uri}"#)
+    }
+
+    #[test]
+    fn the_front_speaks_for_its_client() {
+        let envoy = PeerId::service("envoy");
+        let gateway: PeerId = GATEWAY.parse().unwrap();
+        assert_eq!(heard(&envoy, &[&element(GATEWAY)]), Ok(Some(gateway)));
+        assert_eq!(heard(&envoy, &[]), Ok(None));
+    }
+
+    #[test]
+    fn nobody_else_does() {
+        for peer in [
+            PeerId::gateway("home", "gw-2"),
+            PeerId::service("dashboard"),
+        ] {
+            assert_eq!(heard(&peer, &[&element(GATEWAY)]), Ok(Some(peer.clone())));
+        }
+    }
+
+    #[test]
+    fn a_header_that_names_anything_but_one_client_is_refused() {
+        let envoy = PeerId::service("envoy");
+        let two = format!("{},{}", element(GATEWAY), element(GATEWAY));
+        assert_eq!(heard(&envoy, &[&two]), Err(FrontError::Clients(2)));
+        let one = element(GATEWAY);
+        assert_eq!(heard(&envoy, &[&one, &one]), Err(FrontError::Clients(2)));
+        assert_eq!(heard(&envoy, &["By=x;Hash=y"]), Err(FrontError::Uris(0)));
+        let both = format!("{one};URI={GATEWAY}");
+        assert_eq!(heard(&envoy, &[&both]), Err(FrontError::Uris(2)));
+        let foreign = heard(&envoy, &[&element("spiffe://other/service/ingest")]);
+        assert!(matches!(foreign, Err(FrontError::Identity(_))));
+        // A quote that never ends hides everything behind it.
+        assert_eq!(
+            heard(&envoy, &[r#"Subject="a;URI=b"#]),
+            Err(FrontError::Uris(0))
+        );
+    }
+}
