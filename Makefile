@@ -10,7 +10,7 @@ CACHE := $(or $(BRAID_CACHE),$(HOME)/.cache/braid)
 export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto deny unit web web-check page bench lab clean
+.PHONY: help run build test lint fmt proto deny unit web web-check page bench lab lab-kernel clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -73,6 +73,9 @@ bench: ## figures on this machine beside their targets; also target/bench.json
 
 lab: ## figures in virtual time beside the papers' and our targets
 	cargo run --release -p braid -- lab targets $(ARGS)
+
+lab-kernel: ## the same in kernel time: namespaces, TUN, TCP and MPTCP beside ours (needs root; ARGS="--only kernel.product")
+	cargo run --release -p braid -- lab kernel $(ARGS)
 
 clean: ## removes what was built
 	cargo clean

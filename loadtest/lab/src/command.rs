@@ -8,6 +8,7 @@ use crate::experiments::{self, Findings};
 use crate::figures::{Figure, table};
 use crate::host::Mechanisms;
 use crate::identity::{Identity, IdentityError};
+use crate::kernel::{KernelError, KernelOptions};
 use crate::report::RunReport;
 use crate::runner::Runner;
 use crate::scenario::{Controller, Direction, Scenario, ScenarioError};
@@ -37,6 +38,8 @@ pub enum LabCommand {
     Mechanisms(Options),
     /// One scenario from a TOML file.
     Run(RunOptions),
+    /// Real sockets in network namespaces, beside virtual time, TCP and MPTCP (needs root).
+    Kernel(KernelOptions),
 }
 
 /// Flags that all experiments take.
@@ -86,6 +89,8 @@ pub enum LabError {
     Scenario(#[from] ScenarioError),
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
     #[error("cannot write {}", file.display())]
     Write {
         file: PathBuf,
@@ -100,7 +105,7 @@ pub enum LabError {
 impl LabCommand {
     fn only_run(&self) -> Option<String> {
         match self {
-            Self::Run(_) => None,
+            Self::Run(_) | Self::Kernel(_) => None,
             Self::Pals(options)
             | Self::Regional(options)
             | Self::Lte(options)
@@ -134,6 +139,7 @@ impl LabCommand {
             Self::Mechanisms(options) => {
                 finish(&options, experiments::mechanisms(&runner, &options)?)
             }
+            Self::Kernel(options) => options.run(runner.identity()),
             Self::Run(options) => {
                 let text = std::fs::read_to_string(&options.file).map_err(|source| {
                     ScenarioError::Read {

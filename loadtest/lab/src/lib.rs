@@ -9,6 +9,7 @@ pub mod figures;
 mod host;
 mod identity;
 mod journal;
+pub mod kernel;
 pub mod lte;
 pub mod pals;
 pub mod report;
@@ -17,6 +18,7 @@ pub mod robust;
 mod runner;
 pub mod scenario;
 mod traffic;
+mod wire;
 mod world;
 
 pub use command::{LabCommand, LabError, Options, RunOptions};

@@ -12,7 +12,7 @@ use crate::scenario::{Controller, Direction, Interface, Scenario, ScenarioError}
 use crate::world::derive_seed;
 
 /// Goodput that a full-size packet leaves of the link's bytes.
-const HEADER_SHARE: f64 = 0.958;
+pub(crate) const HEADER_SHARE: f64 = 0.958;
 /// Length of a transfer at full capacity.
 const TRANSFER_S: f64 = 10.0;
 const FLOWS: u32 = 8;
@@ -86,6 +86,31 @@ fn scenario(
     }
 }
 
+/// One flow over the symmetric and the near profile, and the cuts: what kernel time runs, by id.
+pub(crate) fn scenarios(
+    seed: u64,
+    controller: Controller,
+    direction: Direction,
+) -> Vec<(&'static str, Scenario)> {
+    let whole = [0, 2].map(|index| {
+        let profile = &PROFILES[index];
+        let seed = derive_seed(seed, 3000 + index as u64);
+        let one = scenario(profile, &[0, 1], 1, seed, controller, direction);
+        (profile.name, one)
+    });
+    let cuts = cut_scenarios(seed, controller, direction);
+    let cuts = ["cut_first", "cut_second"].into_iter().zip(cuts);
+    whole.into_iter().chain(cuts).collect()
+}
+
+/// Percent of the header limit that a flow over a profile is to reach.
+pub(crate) fn target_of(name: &str) -> Option<f64> {
+    let mut profiles = PROFILES.iter();
+    profiles
+        .find(|profile| profile.name == name)
+        .map(|profile| profile.target)
+}
+
 pub fn run(
     runner: &Runner,
     prefix: &str,
@@ -153,8 +178,19 @@ pub fn cuts(
     controller: Controller,
     direction: Direction,
 ) -> Result<(Vec<Figure>, Vec<RunReport>), ScenarioError> {
+    let scenarios = cut_scenarios(seed, controller, direction);
+    let reports = runner.run(&format!("{prefix} cut"), &scenarios, Mechanisms::default())?;
+    let figures = reports
+        .iter()
+        .enumerate()
+        .flat_map(|(cut, report)| cut_figures(prefix, cut, report))
+        .collect();
+    Ok((figures, reports))
+}
+
+fn cut_scenarios(seed: u64, controller: Controller, direction: Direction) -> Vec<Scenario> {
     let profile = &PROFILES[2];
-    let scenarios: Vec<Scenario> = (0..2)
+    (0..2)
         .map(|cut| {
             let mut scenario = scenario(
                 profile,
@@ -173,41 +209,42 @@ pub fn cuts(
                 .with_changes(&[(CUT_S, false), (RESTORE_S, true)]);
             scenario
         })
-        .collect();
-    let reports = runner.run(&format!("{prefix} cut"), &scenarios, Mechanisms::default())?;
-    let mut figures = Vec::new();
-    for (cut, report) in reports.iter().enumerate() {
-        let gap_s = report.bulk_gap_ms.unwrap_or(f64::INFINITY) / 1e3;
-        let alive = report
-            .timeline
-            .last()
-            .is_some_and(|last| last.as_secs_f64() > CUT_END_S - 0.5);
-        let gap_s = if alive { gap_s } else { f64::INFINITY };
-        let which = ["first", "second"][cut];
-        figures.push(Figure::at_most(
+        .collect()
+}
+
+/// What a run in which path `cut` was cut and came back answers.
+pub(crate) fn cut_figures(prefix: &str, cut: usize, report: &RunReport) -> [Figure; 2] {
+    let gap_s = report.bulk_gap_ms.unwrap_or(f64::INFINITY) / 1e3;
+    let alive = report
+        .timeline
+        .last()
+        .is_some_and(|last| last.as_secs_f64() > CUT_END_S - 0.5);
+    let gap_s = if alive { gap_s } else { f64::INFINITY };
+    let which = ["first", "second"][cut];
+    let rate = PROFILES[2].links[cut].0;
+    let bins = report
+        .links
+        .get(cut)
+        .map(|link| link.bins.as_slice())
+        .unwrap_or_default();
+    let returned = (0..(CUT_END_S - RESTORE_S) as u64 * 10)
+        .map(|bin| Duration::from_secs_f64(RESTORE_S) + BIN * bin as u32)
+        .find(|&from| mbit_within(bins, from, from + BIN) >= rate * RESTORED_SHARE)
+        .map_or(f64::INFINITY, |from| from.as_secs_f64() - RESTORE_S);
+    [
+        Figure::at_most(
             format!("{prefix}.cut_{which}.gap"),
             "s",
             Some(10.0),
             2.0,
             gap_s,
-        ));
-        let rate = profile.links[cut].0;
-        let bins = report
-            .links
-            .get(cut)
-            .map(|link| link.bins.as_slice())
-            .unwrap_or_default();
-        let returned = (0..(CUT_END_S - RESTORE_S) as u64 * 10)
-            .map(|bin| Duration::from_secs_f64(RESTORE_S) + BIN * bin as u32)
-            .find(|&from| mbit_within(bins, from, from + BIN) >= rate * RESTORED_SHARE)
-            .map_or(f64::INFINITY, |from| from.as_secs_f64() - RESTORE_S);
-        figures.push(Figure::at_most(
+        ),
+        Figure::at_most(
             format!("{prefix}.cut_{which}.restored"),
             "s",
             Some(10.0),
             1.0,
             returned,
-        ));
-    }
-    Ok((figures, reports))
+        ),
+    ]
 }

@@ -36,6 +36,13 @@ fn pattern() -> &'static Bytes {
     })
 }
 
+/// The next bytes of a stream of `total` bytes at `offset`; some, not all.
+pub(crate) fn pattern_from(offset: u64, total: u64) -> Bytes {
+    let from = (offset % PATTERN_BYTES as u64) as usize;
+    let left = usize::try_from(total.saturating_sub(offset)).unwrap_or(usize::MAX);
+    pattern().slice(from..from + left.min(PATTERN_BYTES - from))
+}
+
 /// The peers' data did not arrive as it was sent: a bug of the transport.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TrafficError {
@@ -58,9 +65,7 @@ struct Sending {
 impl Sending {
     fn pump(&mut self, conn: &mut Connection) {
         while self.sent < self.total {
-            let from = (self.sent % PATTERN_BYTES as u64) as usize;
-            let len = ((self.total - self.sent) as usize).min(PATTERN_BYTES - from);
-            let mut chunks = [pattern().slice(from..from + len)];
+            let mut chunks = [pattern_from(self.sent, self.total)];
             match conn.send_stream(self.id).write_chunks(&mut &mut chunks[..]) {
                 Ok(0) | Err(WriteError::Blocked) => return,
                 Ok(written) => self.sent += written as u64,
@@ -129,7 +134,7 @@ impl Receiving {
     }
 }
 
-fn matches_pattern(offset: u64, bytes: &[u8]) -> bool {
+pub(crate) fn matches_pattern(offset: u64, bytes: &[u8]) -> bool {
     let mut from = (offset % PATTERN_BYTES as u64) as usize;
     let mut rest = bytes;
     while !rest.is_empty() {

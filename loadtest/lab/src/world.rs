@@ -8,22 +8,15 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
-use testkit::link::{Link, Rate, Verdict};
-
 use crate::host::{Host, HostError, Mechanisms, Outgoing};
 use crate::identity::Identity;
-use crate::report::{BIN, CompetitorReport, LinkReport, RunReport, percentile, sorted};
+use crate::report::{CompetitorReport, RunReport, percentile, sorted};
 use crate::scenario::{Direction, IP_UDP_HEADER_BYTES, Scenario, ScenarioError};
+use crate::wire::{Bulk, GAP_WINDOW, Wire};
+use bytes::BytesMut;
 
 /// Turns at one and the same time after which the run is given up as a live-lock.
 const TURNS_AT_ONCE_MAX: u32 = 100_000;
-/// How long after a change of a link gaps are looked for.
-const GAP_WINDOW: Duration = Duration::from_secs(10);
-/// One queueing sample per this many packets of a link.
-const QUEUE_SAMPLE_EVERY: u64 = 8;
 
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
@@ -54,17 +47,6 @@ impl Ord for Arrival {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.order).cmp(&(other.at, other.order))
     }
-}
-
-/// One direction of one link and what was seen of it.
-struct Wire {
-    link: Link,
-    bins: Vec<u64>,
-    queueing_ms: Vec<f64>,
-    packets: u64,
-    duplicate: f64,
-    corrupt: f64,
-    random: ChaCha8Rng,
 }
 
 struct World {
@@ -127,29 +109,7 @@ impl World {
         let mut wires = Vec::new();
         let mut announcements = Vec::new();
         for (index, interface) in scenario.interfaces.iter().enumerate() {
-            let wire =
-                |half: &crate::scenario::Half, direction: u64| -> Result<Wire, ScenarioError> {
-                    let link = Link::new(
-                        half.to_link()?,
-                        derive_seed(scenario.seed, 16 + index as u64 * 2 + direction),
-                    );
-                    Ok(Wire {
-                        link,
-                        bins: Vec::new(),
-                        queueing_ms: Vec::new(),
-                        packets: 0,
-                        duplicate: half.duplicate,
-                        corrupt: half.corrupt,
-                        random: ChaCha8Rng::seed_from_u64(derive_seed(
-                            scenario.seed,
-                            64 + index as u64 * 2 + direction,
-                        )),
-                    })
-                };
-            wires.push([
-                wire(&interface.to_server, 0)?,
-                wire(&interface.to_client, 1)?,
-            ]);
+            wires.push(Wire::pair(interface, scenario.seed, index)?);
             if interface.announced {
                 let changes = interface.to_server.changes.iter();
                 announcements
@@ -170,8 +130,8 @@ impl World {
                 let mut host = Host::new(side == CLIENT, &own, identity, mechanisms, start, seed);
                 if side == CLIENT {
                     for (index, wires) in wires.iter().enumerate() {
-                        let up = wires[0].link.is_up(Duration::ZERO)
-                            || !scenario.interfaces[index].announced;
+                        let up =
+                            wires[0].is_up(Duration::ZERO) || !scenario.interfaces[index].announced;
                         host.add_interface(Duration::ZERO, index, up);
                     }
                 }
@@ -289,26 +249,11 @@ impl World {
                 continue;
             };
             self.packets += 1;
-            let bytes = payload.len() as u64 + IP_UDP_HEADER_BYTES;
-            let Verdict::DeliverAt(at) = wire.link.offer(self.now, bytes) else {
+            let Some(passed) = wire.pass(self.now, IP_UDP_HEADER_BYTES, &mut payload) else {
                 continue;
             };
-            let bin = (at.as_nanos() / BIN.as_nanos()) as usize;
-            if wire.bins.len() <= bin {
-                wire.bins.resize(bin + 1, 0);
-            }
-            wire.bins[bin] += bytes;
-            wire.packets += 1;
-            if wire.packets.is_multiple_of(QUEUE_SAMPLE_EVERY) {
-                let queueing = (at - self.now).saturating_sub(wire.link.config().delay);
-                wire.queueing_ms.push(queueing.as_secs_f64() * 1e3);
-            }
-            if wire.corrupt > 0.0 && wire.random.random_bool(wire.corrupt) {
-                let at = wire.random.random_range(0..payload.len());
-                payload[at] ^= 1 << wire.random.random_range(0..8);
-            }
-            let copy = (wire.duplicate > 0.0 && wire.random.random_bool(wire.duplicate))
-                .then(|| payload.clone());
+            let at = passed.at;
+            let copy = passed.twice.then(|| payload.clone());
             for payload in std::iter::once(payload).chain(copy) {
                 self.order += 1;
                 self.under_way.push(Reverse(Arrival {
@@ -323,25 +268,10 @@ impl World {
         self.under_way_max = self.under_way_max.max(self.under_way.len());
     }
 
-    /// Bytes that the direction's links could carry in `from..to`: of all together, and of the best one.
-    fn capacity(&self, scenario: &Scenario, from: Duration, to: Duration) -> (f64, f64) {
-        let side = match scenario.direction {
-            Direction::Upload => 0,
-            Direction::Download => 1,
-        };
-        let each = self.wires.iter().map(|wires| {
-            let config = wires[side].link.config();
-            capacity_while_up(&config.rate, &config.schedule, from, to)
-        });
-        each.fold((0.0, 0.0), |(sum, best): (f64, f64), bytes| {
-            (sum + bytes, best.max(bytes))
-        })
-    }
-
     fn report(mut self, scenario: &Scenario, outcome: Result<(), HostError>) -> RunReport {
-        let (receiver, side) = match scenario.direction {
-            Direction::Upload => (SERVER, 0),
-            Direction::Download => (CLIENT, 1),
+        let receiver = match scenario.direction {
+            Direction::Upload => SERVER,
+            Direction::Download => CLIENT,
         };
         let completed = outcome.is_ok() && self.hosts[receiver].application.is_complete();
         let timeline = std::mem::take(&mut self.hosts[receiver].application.timeline);
@@ -351,29 +281,16 @@ impl World {
             self.now
         };
         let opened = self.hosts[CLIENT].application.opened_at().unwrap_or(end);
-        let delivered: u64 = timeline.bins.iter().sum();
-        let (sum, best) = self.capacity(scenario, Duration::ZERO, end);
-        let (sum_stream, _) = self.capacity(scenario, opened, end);
-        let share = |capacity: f64| {
-            if capacity > 0.0 {
-                100.0 * delivered as f64 / capacity
-            } else {
-                0.0
-            }
+        let lost = matches!(outcome, Err(HostError::Lost(_)));
+        let bulk = Bulk {
+            completed,
+            error: outcome.err().map(|error| error.to_string()),
+            opened,
+            end,
+            timeline,
         };
-        let changes = scenario
-            .interfaces
-            .iter()
-            .flat_map(|interface| &interface.half(scenario.direction).changes);
-        let first_cut = changes
-            .filter(|change| !change.1 && change.0 < end.as_secs_f64())
-            .map(|change| change.0)
-            .reduce(f64::min);
-        let first_cut = first_cut.map(Duration::from_secs_f64);
-        let counters = self.wires.iter().map(|wires| wires[side].link.counters());
-        let (served, passed) = counters.fold((0, 0), |(served, passed), link| {
-            (served + link.served_bytes, passed + link.delivered_bytes)
-        });
+        let bulk = bulk.report(scenario, &mut self.wires);
+        let first_cut = bulk.first_cut;
         let competitors = scenario
             .competitors
             .iter()
@@ -402,26 +319,7 @@ impl World {
                 .fold(0.0, f64::max)
         });
         RunReport {
-            name: scenario.name.clone(),
-            seed: scenario.seed,
-            controller: scenario.controller.name(),
-            completed,
-            connection_lost: matches!(outcome, Err(HostError::Lost(_))),
-            error: outcome
-                .err()
-                .map(|error| error.to_string())
-                .or_else(|| (!completed).then(|| "not completed within the limit".to_owned())),
-            bytes: scenario.bytes,
-            delivered_bytes: delivered,
-            from_connect_s: end.as_secs_f64(),
-            from_stream_s: end.saturating_sub(opened).as_secs_f64(),
-            efficiency_connect: share(sum),
-            efficiency_stream: share(sum_stream),
-            efficiency_best_single: share(best),
-            utilisation: 100.0 * served as f64 / sum.max(1.0),
-            payload_share: 100.0 * delivered as f64 / (passed as f64).max(1.0),
-            bulk_gap_ms: first_cut
-                .map(|cut| timeline.gap_within(cut, cut + GAP_WINDOW).as_secs_f64() * 1e3),
+            connection_lost: lost,
             vitals_gap_ms,
             vitals_ms_p50: percentile(&vitals_ms, 0.5),
             vitals_ms_p99: percentile(&vitals_ms, 0.99),
@@ -429,69 +327,12 @@ impl World {
                 .application
                 .vitals_sent()
                 .saturating_sub(delays.len() as u64),
-            links: self
-                .wires
-                .iter_mut()
-                .zip(&scenario.interfaces)
-                .map(|(wires, interface)| wires[side].report(&interface.name))
-                .collect(),
             competitors,
             paths_opened: self.hosts[CLIENT].paths_opened,
             paths_closed: self.hosts[CLIENT].paths_closed,
             packets: self.packets,
             under_way_max: self.under_way_max,
-            timeline,
+            ..bulk.report
         }
-    }
-}
-
-impl Wire {
-    fn report(&mut self, name: &str) -> LinkReport {
-        let counters = self.link.counters();
-        let queueing = sorted(std::mem::take(&mut self.queueing_ms));
-        LinkReport {
-            name: name.to_owned(),
-            offered_bytes: counters.offered_bytes,
-            delivered_bytes: counters.delivered_bytes,
-            served_bytes: counters.served_bytes,
-            lost_random: counters.lost_random,
-            lost_queue: counters.lost_queue,
-            lost_down: counters.lost_down,
-            queue_bytes_max: counters.queue_bytes_max,
-            queueing_ms_p50: percentile(&queueing, 0.5).unwrap_or(0.0),
-            queueing_ms_p95: percentile(&queueing, 0.95).unwrap_or(0.0),
-            bins: std::mem::take(&mut self.bins),
-        }
-    }
-}
-
-/// Bytes that a rate carries in `from..to` while the schedule says up.
-pub fn capacity_while_up(
-    rate: &Rate,
-    schedule: &[(Duration, bool)],
-    from: Duration,
-    to: Duration,
-) -> f64 {
-    let mut bytes = 0.0;
-    let mut at = from;
-    let mut up = schedule
-        .iter()
-        .take_while(|change| change.0 <= from)
-        .last()
-        .is_none_or(|change| change.1);
-    for &(time, next) in schedule
-        .iter()
-        .filter(|change| change.0 > from && change.0 < to)
-    {
-        if up {
-            bytes += rate.capacity_bytes(at, time);
-        }
-        at = time;
-        up = next;
-    }
-    if up {
-        bytes + rate.capacity_bytes(at, to)
-    } else {
-        bytes
     }
 }

@@ -1,0 +1,34 @@
+//! Kernel time: the same scenarios over real sockets in two network namespaces, through a userspace emulator of the same link model.
+//!
+//! ```text
+//!   namespace "client"                  this process                     namespace "server"
+//!   Tunnel, TCP, MPTCP -- TUN wan0 --> Emulator: link model --> TUN wan0 -- TunnelServer, proxy, TCP, MPTCP
+//!                      -- TUN wan1 -->                      --> TUN wan1 --
+//! ```
+//!
+//! For what only a kernel has (TCP, MPTCP, socket buffers, real timers), and to see that virtual time tells the truth. A run is
+//! believed only when the machine kept up: the emulator keeps how late it wrote each packet, the endpoints how late their timers fired.
+
+mod baseline;
+mod bed;
+mod command;
+mod compare;
+mod emulator;
+#[cfg(test)]
+mod emulator_tests;
+mod identities;
+mod lateness;
+mod line;
+mod namespace;
+mod network;
+mod priority;
+mod product;
+mod speed;
+mod transfer;
+
+pub use bed::{Kept, KernelError, KernelReport};
+pub use command::KernelOptions;
+pub use compare::{Comparison, compare, scenarios};
+pub use identities::Identities;
+pub use namespace::{Namespace, NamespaceError, permitted};
+pub use transfer::run;

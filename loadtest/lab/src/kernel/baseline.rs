@@ -1,0 +1,132 @@
+//! What a kernel has by itself, on the same links: TCP over one path, MPTCP over all.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use super::bed::{Bed, KernelError, KernelReport, Receipt};
+use super::network::{SERVER_IP, client_ip, device_name};
+use super::transfer::{receive, send};
+use crate::scenario::{Direction, Scenario};
+
+/// Where the receiver listens.
+const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_IP), 5201);
+const BACKLOG: i32 = 16;
+
+/// One of the kernel's transports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Over the first interface of the scenario.
+    Tcp,
+    /// Over all of them.
+    Mptcp,
+}
+
+impl Transport {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Mptcp => "mptcp",
+        }
+    }
+
+    fn protocol(self) -> Protocol {
+        match self {
+            Self::Tcp => Protocol::TCP,
+            Self::Mptcp => Protocol::MPTCP,
+        }
+    }
+}
+
+/// Runs the scenario's transfer as one flow of the kernel's, with its congestion control of that name at both ends.
+pub fn run(
+    scenario: &Scenario,
+    transport: Transport,
+    congestion: &str,
+) -> Result<KernelReport, KernelError> {
+    let bed = Bed::new(scenario)?;
+    if transport == Transport::Mptcp {
+        bed.network.allow_mptcp(scenario.interfaces.len())?;
+    }
+    let receipt = Receipt::new(bed.origin, 1);
+    let listener = {
+        let congestion = congestion.to_owned();
+        let listening = bed
+            .server
+            .spawn(async move { listen(transport, &congestion) });
+        bed.server
+            .block_on(listening)
+            .map_err(|error| KernelError::Endpoint(error.to_string()))??
+    };
+    let (total, direction, origin) = (scenario.bytes, scenario.direction, bed.origin);
+    let served = receipt.clone();
+    bed.server.spawn(async move {
+        let outcome = async {
+            let (mut stream, _) = listener.accept().await?;
+            match direction {
+                Direction::Upload => receive(&mut stream, total, &served).await,
+                Direction::Download => {
+                    stream.read_u8().await?;
+                    send(&mut stream, total).await
+                }
+            }
+        };
+        if let Err(error) = outcome.await {
+            served.failed(format!("server: {error}"));
+        }
+    });
+    let opened: Arc<Mutex<Option<Duration>>> = Arc::default();
+    let (asked, open, congestion) = (receipt.clone(), opened.clone(), congestion.to_owned());
+    bed.client.spawn(async move {
+        let outcome = async {
+            tokio::time::sleep_until(origin.into()).await;
+            let mut stream = connect(transport, &congestion).await?;
+            *open.lock() = Some(asked.now());
+            match direction {
+                Direction::Upload => send(&mut stream, total).await,
+                Direction::Download => {
+                    stream.write_u8(1).await?;
+                    receive(&mut stream, total, &asked).await
+                }
+            }
+        };
+        if let Err(error) = outcome.await {
+            asked.failed(format!("client: {error}"));
+        }
+    });
+    receipt.wait(&bed.client, scenario.limit());
+    let bulk = receipt.bulk(*opened.lock(), scenario.limit());
+    bed.finish(scenario, bulk)
+}
+
+fn socket(transport: Transport, congestion: &str) -> std::io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(transport.protocol()))?;
+    socket.set_tcp_congestion(congestion.as_bytes())?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+fn listen(transport: Transport, congestion: &str) -> std::io::Result<TcpListener> {
+    let socket = socket(transport, congestion)?;
+    socket.bind(&SERVER.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+async fn connect(transport: Transport, congestion: &str) -> std::io::Result<TcpStream> {
+    let socket = socket(transport, congestion)?;
+    // MPTCP takes its further subflows from the endpoints that the namespace lists.
+    if transport == Transport::Tcp {
+        socket.bind_device(Some(device_name(0).as_bytes()))?;
+    }
+    socket.bind(&SocketAddr::new(IpAddr::V4(client_ip(0)), 0).into())?;
+    TcpSocket::from_std_stream(socket.into())
+        .connect(SERVER)
+        .await
+}

@@ -1,0 +1,402 @@
+//! `braid lab kernel`: which parts run with which flags, and the tables that they print.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use super::baseline::{self, Transport};
+use super::bed::{Kept, KernelError, KernelReport};
+use super::compare::{Comparison, believed, compare, scenarios, shortened};
+use super::identities::Identities;
+use super::namespace::permitted;
+use super::{product, speed, transfer};
+use crate::command::LabError;
+use crate::figures::{Figure, table};
+use crate::identity::Identity;
+use crate::rival;
+use crate::scenario::{Controller, Direction, Interface, RateSpec, Scenario, ScenarioError};
+
+/// Percentage points within which real and virtual time agree.
+const POINTS_MAX: f64 = 3.0;
+/// PALS scenarios of each case when not said otherwise.
+const PALS_SCENARIOS: u32 = 2;
+/// What the emulator carries at the least, in Mbit/s, when the links limit nothing.
+const UNLIMITED_MBIT_MIN: f64 = 1000.0;
+/// The kernel's congestion controls that are compared; those that it lacks are left out.
+const CONGESTIONS: [&str; 3] = ["cubic", "bbr", "reno"];
+/// Flows of the product's table beside one.
+const FLOWS: u32 = 8;
+
+const EXAMPLES: &str = "\
+Examples:
+  braid lab kernel                                    everything; some ten minutes
+  braid lab kernel --only kernel.vs_virtual.pals      PALS in both times, both directions
+  braid lab kernel --only kernel.product --direction upload
+  braid lab kernel --file scenario.toml               one scenario file in both times
+  braid lab kernel --only kernel.baseline --json      TCP, MPTCP and ours on the same links, as JSON
+
+Needs root, /dev/net/tun and iproute2. Namespaces are called braidlab-<process>-<number>-<role> and go with the run; those of a run
+that was killed go with the next one. Each run lasts some ten seconds. A run in which the machine did not keep up is repeated.";
+
+/// Kernel time: real sockets in network namespaces through an emulator of the same links, beside virtual time, TCP and MPTCP.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_long_help = EXAMPLES, after_help = EXAMPLES)]
+pub struct KernelOptions {
+    /// Seed of everything random.
+    #[arg(long, env = "BRAID_LAB_SEED", default_value_t = 1)]
+    pub seed: u64,
+    /// PALS scenarios of each case (no loss, loss, handover).
+    #[arg(long, env = "BRAID_LAB_SCENARIOS", default_value_t = PALS_SCENARIOS)]
+    pub scenarios: u32,
+    /// Only figures whose id starts with this: kernel.emulator, kernel.vs_virtual, kernel.baseline, kernel.product.
+    #[arg(long, env = "BRAID_LAB_ONLY")]
+    pub only: Option<String>,
+    /// Print the figures as a JSON array.
+    #[arg(long, env = "BRAID_LAB_JSON", default_value_t = false)]
+    pub json: bool,
+    /// Who sends; both when not given.
+    #[arg(long, env = "BRAID_LAB_DIRECTION", value_enum)]
+    pub direction: Option<Direction>,
+    /// A scenario file to run in both times, instead of the experiments.
+    #[arg(long, env = "BRAID_LAB_FILE")]
+    pub file: Option<PathBuf>,
+    /// How often a run is made at most until the machine keeps up with it.
+    #[arg(long, env = "BRAID_LAB_ATTEMPTS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=20))]
+    pub attempts: u32,
+}
+
+/// What one command does and has found.
+struct Session<'a> {
+    options: &'a KernelOptions,
+    identity: &'a Identity,
+    identities: Identities,
+    figures: Vec<Figure>,
+    /// Runs that were shown and are not to be believed.
+    doubtful: u32,
+}
+
+impl KernelOptions {
+    /// Runs what is asked for; failure when a target is missed or the machine did not keep up.
+    pub fn run(&self, identity: &Identity) -> Result<ExitCode, LabError> {
+        permitted().map_err(KernelError::from)?;
+        let identities = Identities::new().map_err(KernelError::from)?;
+        let mut session = Session {
+            options: self,
+            identity,
+            identities,
+            figures: Vec::new(),
+            doubtful: 0,
+        };
+        match &self.file {
+            Some(file) => session.file(file)?,
+            None => session.experiments()?,
+        }
+        session.finish()
+    }
+
+    fn wants(&self, id: &str) -> bool {
+        let related = |only: &String| only.starts_with(id) || id.starts_with(only.as_str());
+        self.only.as_ref().is_none_or(related)
+    }
+
+    fn directions(&self) -> impl Iterator<Item = (Direction, &'static str)> {
+        let only = self.direction;
+        [(Direction::Upload, ""), (Direction::Download, ".download")]
+            .into_iter()
+            .filter(move |(direction, _)| only.is_none_or(|only| only == *direction))
+    }
+}
+
+impl Session<'_> {
+    fn file(&mut self, file: &PathBuf) -> Result<(), LabError> {
+        let text = std::fs::read_to_string(file).map_err(|source| ScenarioError::Read {
+            file: file.clone(),
+            source,
+        })?;
+        let scenario = Scenario::from_toml(&text)?;
+        self.say_comparison_header();
+        self.compare(&scenario.name.clone(), "", &scenario)
+    }
+
+    fn experiments(&mut self) -> Result<(), LabError> {
+        if self.options.wants("kernel.emulator") {
+            self.emulator()?;
+        }
+        if self.options.wants("kernel.vs_virtual") {
+            self.say_comparison_header();
+            for (direction, suffix) in self.options.directions() {
+                for (id, scenario) in
+                    scenarios(self.options.seed, self.options.scenarios, direction)
+                {
+                    if self
+                        .options
+                        .wants(&format!("kernel.vs_virtual.{id}{suffix}"))
+                    {
+                        self.compare(&id, suffix, &scenario)?;
+                    }
+                }
+            }
+        }
+        if self.options.wants("kernel.baseline") {
+            self.baselines()?;
+        }
+        if self.options.wants("kernel.product") {
+            self.products()?;
+        }
+        Ok(())
+    }
+
+    /// A line for people; with `--json` they are spared it.
+    fn say(&self, line: &str) {
+        if self.options.json {
+            eprintln!("{line}");
+        } else {
+            println!("{line}");
+        }
+    }
+
+    fn judge(&mut self, kept: &Kept) -> &'static str {
+        if kept.up {
+            ""
+        } else {
+            self.doubtful += 1;
+            "THE MACHINE DID NOT KEEP UP"
+        }
+    }
+
+    fn emulator(&mut self) -> Result<(), LabError> {
+        let speed = speed::measure()?;
+        let how = if speed.independent {
+            "iperf3"
+        } else {
+            "own TCP flow"
+        };
+        self.say(&format!(
+            "emulator without limits ({how}, one TCP flow): {:.0} Mbit/s, written {:.2} ms late at p99",
+            speed.mbit, speed.kept.emulator.p99_ms
+        ));
+        self.figures.push(Figure::at_least(
+            "kernel.emulator.unlimited",
+            "Mbit/s",
+            None,
+            UNLIMITED_MBIT_MIN,
+            speed.mbit,
+        ));
+        Ok(())
+    }
+
+    fn say_comparison_header(&self) {
+        self.say(&format!(
+            "{:<34} {:>8} {:>8} {:>7} {:>8} {:>9} {:>9} {:>5}",
+            "efficiency from connect(), %",
+            "virtual",
+            "real",
+            "points",
+            "seconds",
+            "emulator",
+            "endpoints",
+            "runs"
+        ));
+    }
+
+    fn compare(&mut self, id: &str, suffix: &str, scenario: &Scenario) -> Result<(), LabError> {
+        let name = format!("{id}{suffix}");
+        let comparison = compare(
+            &name,
+            scenario,
+            self.identity,
+            &self.identities,
+            self.options.attempts,
+        )?;
+        let judged = self.judge(&comparison.real_time.kept);
+        let Comparison {
+            virtual_time,
+            real_time,
+            attempts,
+            ..
+        } = &comparison;
+        let points = comparison.points();
+        let error = real_time.report.error.as_deref().filter(|_| {
+            // Both run into the limit when that is how the scenario ends.
+            virtual_time.completed || real_time.report.error != virtual_time.error
+        });
+        self.say(&format!(
+            "{name:<34} {:>8.2} {:>8.2} {points:>+7.2} {:>8.1} {:>6.2} ms {:>6.2} ms {attempts:>5} {judged} {}",
+            virtual_time.efficiency_connect,
+            real_time.report.efficiency_connect,
+            real_time.report.from_connect_s,
+            real_time.kept.emulator.p99_ms,
+            real_time.kept.endpoints.p99_ms,
+            error.unwrap_or_default(),
+        ));
+        self.figures.push(Figure::at_most(
+            format!("kernel.vs_virtual.{name}"),
+            "points",
+            None,
+            POINTS_MAX,
+            points.abs(),
+        ));
+        self.figures.push(Figure::shown(
+            format!("kernel.real.{name}"),
+            "%",
+            Some(virtual_time.efficiency_connect),
+            real_time.report.efficiency_connect,
+        ));
+        Ok(())
+    }
+
+    /// TCP and MPTCP of the kernel beside the tunnel.
+    fn baselines(&mut self) -> Result<(), LabError> {
+        self.say_run_header();
+        for (direction, suffix) in self.options.directions() {
+            let all = scenarios(self.options.seed, self.options.scenarios, direction);
+            for (id, scenario) in all {
+                let name = format!("kernel.baseline.{id}{suffix}");
+                let compared = id.starts_with("pals.") || id == "rival.near";
+                if compared && self.options.wants(&name) {
+                    self.baseline(&name, &scenario)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn baseline(&mut self, name: &str, scenario: &Scenario) -> Result<(), LabError> {
+        let attempts = self.options.attempts;
+        let ours = believed(attempts, || transfer::run(scenario, &self.identities))?;
+        let ours = self.row(&format!("{name}.ours"), ours);
+        let best = best_alone(scenario);
+        let mut most: f64 = 0.0;
+        for congestion in available_congestions() {
+            for (transport, scenario) in [(Transport::Tcp, &best), (Transport::Mptcp, scenario)] {
+                let run = believed(attempts, || baseline::run(scenario, transport, congestion))?;
+                let label = format!("{name}.{}_{congestion}", transport.name());
+                most = most.max(self.row(&label, run));
+            }
+        }
+        self.figures.push(Figure::at_least(
+            format!("{name}.ours_to_best"),
+            "x",
+            None,
+            1.0,
+            ours / most.max(1e-3),
+        ));
+        Ok(())
+    }
+
+    fn say_run_header(&self) {
+        self.say(&format!(
+            "{:<46} {:>8} {:>11} {:>7} {:>9} {:>9} {:>5}",
+            "run", "Mbit/s", "of links, %", "gap, s", "emulator", "endpoints", "runs"
+        ));
+    }
+
+    /// Shows a run; its goodput from connect() in Mbit/s.
+    fn row(&mut self, name: &str, (run, attempts): (KernelReport, u32)) -> f64 {
+        let judged = self.judge(&run.kept);
+        let report = &run.report;
+        let mbit = report.delivered_bytes as f64 * 8e-6 / report.from_connect_s.max(1e-3);
+        let gap = report
+            .bulk_gap_ms
+            .map_or_else(|| "-".to_owned(), |gap_ms| format!("{:.2}", gap_ms / 1e3));
+        self.say(&format!(
+            "{name:<46} {mbit:>8.2} {:>11.2} {gap:>7} {:>6.2} ms {:>6.2} ms {attempts:>5} {judged} {}",
+            report.efficiency_connect,
+            run.kept.emulator.p99_ms,
+            run.kept.endpoints.p99_ms,
+            report.error.as_deref().unwrap_or_default(),
+        ));
+        self.figures.push(Figure::shown(name, "Mbit/s", None, mbit));
+        mbit
+    }
+
+    /// TCP through forwarder, tunnel and proxy service.
+    fn products(&mut self) -> Result<(), LabError> {
+        self.say_run_header();
+        let attempts = self.options.attempts;
+        for (direction, suffix) in self.options.directions() {
+            let all = rival::scenarios(self.options.seed, Controller::Ours, direction);
+            for (cut, (id, scenario)) in all.into_iter().enumerate() {
+                let prefix = format!("kernel.product{suffix}");
+                let name = format!("{prefix}.{id}");
+                if !self.options.wants(&name) {
+                    continue;
+                }
+                let Some(target) = rival::target_of(id) else {
+                    let run = believed(attempts, || product::run(&scenario, &self.identities))?;
+                    let figures = rival::cut_figures(&prefix, cut % 2, &run.0.report);
+                    self.row(&name, run);
+                    self.figures.extend(figures);
+                    continue;
+                };
+                for (flows, label) in [(1, "one_flow"), (FLOWS, "eight_flows")] {
+                    let mut scenario = shortened(scenario.clone());
+                    scenario.streams = flows;
+                    let run = believed(attempts, || product::run(&scenario, &self.identities))?;
+                    let share = run.0.report.efficiency_stream / rival::HEADER_SHARE;
+                    self.row(&format!("{name}.{label}.run"), run);
+                    self.figures.push(Figure::at_least(
+                        format!("{name}.{label}"),
+                        "%",
+                        None,
+                        target,
+                        share,
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<ExitCode, LabError> {
+        let chosen = |figure: &Figure| {
+            let only = self.options.only.as_ref();
+            only.is_none_or(|only| figure.id.starts_with(only.as_str()))
+        };
+        let figures: Vec<Figure> = self.figures.into_iter().filter(chosen).collect();
+        let mut out = std::io::stdout().lock();
+        if self.options.json {
+            writeln!(out, "{}", serde_json::to_string_pretty(&figures)?)?;
+        } else {
+            write!(out, "\n{}", table(&figures))?;
+        }
+        if self.doubtful > 0 {
+            eprintln!(
+                "{} runs are not to be believed: the emulator wrote packets later than 1 ms, or the endpoints' timers fired later than 5 ms, at p99. Give the machine some rest, or more --attempts.",
+                self.doubtful
+            );
+        }
+        let met = self.doubtful == 0 && figures.iter().all(|figure| figure.met);
+        Ok(if met {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+}
+
+/// The same transfer over the link that carries most until the end.
+fn best_alone(scenario: &Scenario) -> Scenario {
+    let mut alone = scenario.clone();
+    let capacity = |interface: &Interface| {
+        let half = interface.half(scenario.direction);
+        match (half.changes.is_empty(), &half.rate) {
+            (true, RateSpec::Mbit(mbit)) => *mbit,
+            _ => 0.0,
+        }
+    };
+    let best = scenario
+        .interfaces
+        .iter()
+        .max_by(|a, b| capacity(a).total_cmp(&capacity(b)));
+    alone.interfaces = best.into_iter().cloned().collect();
+    alone
+}
+
+/// What the kernel has of the congestion controls that are compared.
+fn available_congestions() -> Vec<&'static str> {
+    let all = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")
+        .unwrap_or_default();
+    let has = |name: &&str| all.split_whitespace().any(|one| one == *name);
+    CONGESTIONS.into_iter().filter(has).collect()
+}

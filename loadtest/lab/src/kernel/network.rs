@@ -1,0 +1,119 @@
+//! Two namespaces and a TUN device at either end of every path between them.
+//!
+//! ```text
+//!   client namespace                              server namespace
+//!   wan0 10.71.0.2 ---- emulator: to server -----> wan0 10.71.0.1
+//!                  <--- emulator: to client ------               lo 10.71.255.1, the server's one address
+//!   wan1 10.71.1.2 ---- ...                        wan1 10.71.1.1
+//! ```
+//!
+//! The client has a route to the server over each device. A socket takes the one of the device that it is bound to, or of its
+//! source address, as a phone's would; one that is bound to neither takes the first device.
+
+use std::io;
+use std::net::Ipv4Addr;
+
+use tun_rs::{DeviceBuilder, SyncDevice};
+
+use super::namespace::{Namespace, NamespaceError};
+use crate::scenario::{INTERFACES_MAX, LINK_MTU_BYTES};
+
+/// The server's address, reached over every path.
+pub const SERVER_IP: Ipv4Addr = Ipv4Addr::new(10, 71, 255, 1);
+/// Packets that a device holds until the emulator reads them. The link's own queue is the emulator's; this one must never be it.
+const DEVICE_QUEUE_PACKETS: u32 = 20_000;
+/// Number of the client's first routing table of its own.
+const TABLE_FIRST: usize = 100;
+
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    #[error("cannot make a TUN device (is /dev/net/tun there?)")]
+    Device(#[source] io::Error),
+    #[error("give between 1 and {INTERFACES_MAX} paths")]
+    Paths,
+}
+
+/// The client's address on a path.
+pub fn client_ip(path: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 71, path as u8, 2)
+}
+
+pub fn device_name(path: usize) -> String {
+    format!("wan{path}")
+}
+
+/// The devices of one path.
+pub struct Ends {
+    pub client: SyncDevice,
+    pub server: SyncDevice,
+}
+
+pub struct Network {
+    pub client: Namespace,
+    pub server: Namespace,
+}
+
+impl Network {
+    /// Namespaces, addresses, routes and the paths' devices, which belong to the emulator.
+    pub fn new(paths: usize) -> Result<(Self, Vec<Ends>), NetworkError> {
+        if paths == 0 || paths > INTERFACES_MAX {
+            return Err(NetworkError::Paths);
+        }
+        let client = Namespace::new("client")?;
+        let server = Namespace::new("server")?;
+        server.ip(&["addr", "add", &format!("{SERVER_IP}/32"), "dev", "lo"])?;
+        let mut ends = Vec::new();
+        for path in 0..paths {
+            ends.push(Ends {
+                client: device(&client, path)?,
+                server: device(&server, path)?,
+            });
+            let name = device_name(path);
+            let ip = client_ip(path).to_string();
+            let server_ip = SERVER_IP.to_string();
+            let table = (TABLE_FIRST + path).to_string();
+            client.ip(&["addr", "add", &format!("{ip}/24"), "dev", &name])?;
+            server.ip(&["addr", "add", &format!("10.71.{path}.1/24"), "dev", &name])?;
+            client.ip(&[
+                "route", "add", &server_ip, "dev", &name, "src", &ip, "metric", &table,
+            ])?;
+            client.ip(&[
+                "route", "add", &server_ip, "dev", &name, "src", &ip, "table", &table,
+            ])?;
+            client.ip(&["rule", "add", "from", &ip, "lookup", &table])?;
+        }
+        Ok((Self { client, server }, ends))
+    }
+
+    /// Lets MPTCP use every path of the client.
+    pub fn allow_mptcp(&self, paths: usize) -> Result<(), NamespaceError> {
+        let most = INTERFACES_MAX.to_string();
+        for namespace in [&self.client, &self.server] {
+            namespace.ip(&["mptcp", "limits", "set", "subflow", &most])?;
+        }
+        for path in 0..paths {
+            let ip = client_ip(path).to_string();
+            let name = device_name(path);
+            self.client
+                .ip(&["mptcp", "endpoint", "add", &ip, "dev", &name, "subflow"])?;
+        }
+        Ok(())
+    }
+}
+
+fn device(namespace: &Namespace, path: usize) -> Result<SyncDevice, NetworkError> {
+    namespace
+        .run(|| {
+            let device = DeviceBuilder::new()
+                .name(device_name(path))
+                .mtu(LINK_MTU_BYTES as u16)
+                .tx_queue_len(DEVICE_QUEUE_PACKETS)
+                .enable(true)
+                .build_sync()?;
+            device.set_nonblocking(true)?;
+            Ok(device)
+        })?
+        .map_err(NetworkError::Device)
+}

@@ -1,0 +1,247 @@
+//! One direction of one link and what was seen of it: the same in virtual and in kernel time.
+
+use std::time::Duration;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use testkit::link::{Link, Rate, Verdict};
+
+use crate::report::{BIN, LinkReport, RunReport, Timeline, percentile, sorted};
+use crate::scenario::{Direction, Half, Interface, Scenario, ScenarioError};
+use crate::world::derive_seed;
+
+/// How long after a change of a link gaps are looked for.
+pub(crate) const GAP_WINDOW: Duration = Duration::from_secs(10);
+/// One queueing sample per this many packets of a link.
+const QUEUE_SAMPLE_EVERY: u64 = 8;
+
+/// A packet that arrives.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Passed {
+    pub(crate) at: Duration,
+    /// It arrives a second time.
+    pub(crate) twice: bool,
+}
+
+pub(crate) struct Wire {
+    link: Link,
+    bins: Vec<u64>,
+    queueing_ms: Vec<f64>,
+    packets: u64,
+    duplicate: f64,
+    corrupt: f64,
+    random: ChaCha8Rng,
+}
+
+impl Wire {
+    /// The link of the client's interface number `index`: to the server, to the client.
+    pub(crate) fn pair(
+        interface: &Interface,
+        seed: u64,
+        index: usize,
+    ) -> Result<[Self; 2], ScenarioError> {
+        let index = index as u64 * 2;
+        Ok([
+            Self::new(&interface.to_server, seed, index)?,
+            Self::new(&interface.to_client, seed, index + 1)?,
+        ])
+    }
+
+    fn new(half: &Half, seed: u64, number: u64) -> Result<Self, ScenarioError> {
+        Ok(Self {
+            link: Link::new(half.to_link()?, derive_seed(seed, 16 + number)),
+            bins: Vec::new(),
+            queueing_ms: Vec::new(),
+            packets: 0,
+            duplicate: half.duplicate,
+            corrupt: half.corrupt,
+            random: ChaCha8Rng::seed_from_u64(derive_seed(seed, 64 + number)),
+        })
+    }
+
+    pub(crate) fn is_up(&self, now: Duration) -> bool {
+        self.link.is_up(now)
+    }
+
+    /// Passes a packet, whose headers beside `payload` have `header_bytes`, into the link; none when it is lost.
+    pub(crate) fn pass(
+        &mut self,
+        now: Duration,
+        header_bytes: u64,
+        payload: &mut [u8],
+    ) -> Option<Passed> {
+        let bytes = payload.len() as u64 + header_bytes;
+        let Verdict::DeliverAt(at) = self.link.offer(now, bytes) else {
+            return None;
+        };
+        let bin = (at.as_nanos() / BIN.as_nanos()) as usize;
+        if self.bins.len() <= bin {
+            self.bins.resize(bin + 1, 0);
+        }
+        self.bins[bin] += bytes;
+        self.packets += 1;
+        if self.packets.is_multiple_of(QUEUE_SAMPLE_EVERY) {
+            let queueing = at
+                .saturating_sub(now)
+                .saturating_sub(self.link.config().delay);
+            self.queueing_ms.push(queueing.as_secs_f64() * 1e3);
+        }
+        if self.corrupt > 0.0 && self.random.random_bool(self.corrupt) && !payload.is_empty() {
+            let at = self.random.random_range(0..payload.len());
+            payload[at] ^= 1 << self.random.random_range(0..8);
+        }
+        let twice = self.duplicate > 0.0 && self.random.random_bool(self.duplicate);
+        Some(Passed { at, twice })
+    }
+
+    pub(crate) fn report(&mut self, name: &str) -> LinkReport {
+        let counters = self.link.counters();
+        let queueing = sorted(std::mem::take(&mut self.queueing_ms));
+        LinkReport {
+            name: name.to_owned(),
+            offered_bytes: counters.offered_bytes,
+            delivered_bytes: counters.delivered_bytes,
+            served_bytes: counters.served_bytes,
+            lost_random: counters.lost_random,
+            lost_queue: counters.lost_queue,
+            lost_down: counters.lost_down,
+            queue_bytes_max: counters.queue_bytes_max,
+            queueing_ms_p50: percentile(&queueing, 0.5).unwrap_or(0.0),
+            queueing_ms_p95: percentile(&queueing, 0.95).unwrap_or(0.0),
+            bins: std::mem::take(&mut self.bins),
+        }
+    }
+}
+
+/// How a bulk transfer went.
+pub(crate) struct Bulk {
+    pub(crate) completed: bool,
+    pub(crate) error: Option<String>,
+    /// When the streams were opened, and when the last byte arrived or the run was ended.
+    pub(crate) opened: Duration,
+    pub(crate) end: Duration,
+    pub(crate) timeline: Timeline,
+}
+
+pub(crate) struct BulkReport {
+    pub(crate) report: RunReport,
+    /// The first time at which a link went down during the transfer.
+    pub(crate) first_cut: Option<Duration>,
+}
+
+impl Bulk {
+    /// What the transfer and the links tell together; nothing of vitals, competitors and the hosts' own counters.
+    pub(crate) fn report(self, scenario: &Scenario, wires: &mut [[Wire; 2]]) -> BulkReport {
+        let side = match scenario.direction {
+            Direction::Upload => 0,
+            Direction::Download => 1,
+        };
+        let Self {
+            completed,
+            error,
+            opened,
+            end,
+            timeline,
+        } = self;
+        let delivered: u64 = timeline.bins.iter().sum();
+        // Of all links together, and of the best one.
+        let capacity = |from, to| {
+            let each = wires.iter().map(|wires| {
+                let config = wires[side].link.config();
+                capacity_while_up(&config.rate, &config.schedule, from, to)
+            });
+            each.fold((0.0, 0.0), |(sum, best): (f64, f64), bytes| {
+                (sum + bytes, best.max(bytes))
+            })
+        };
+        let (sum, best) = capacity(Duration::ZERO, end);
+        let (sum_stream, _) = capacity(opened, end);
+        let share = |capacity: f64| {
+            if capacity > 0.0 {
+                100.0 * delivered as f64 / capacity
+            } else {
+                0.0
+            }
+        };
+        let changes = scenario
+            .interfaces
+            .iter()
+            .flat_map(|interface| &interface.half(scenario.direction).changes);
+        let first_cut = changes
+            .filter(|change| !change.1 && change.0 < end.as_secs_f64())
+            .map(|change| change.0)
+            .reduce(f64::min);
+        let first_cut = first_cut.map(Duration::from_secs_f64);
+        let counters = wires.iter().map(|wires| wires[side].link.counters());
+        let (served, passed) = counters.fold((0, 0), |(served, passed), link| {
+            (served + link.served_bytes, passed + link.delivered_bytes)
+        });
+        let report = RunReport {
+            name: scenario.name.clone(),
+            seed: scenario.seed,
+            controller: scenario.controller.name(),
+            completed,
+            connection_lost: false,
+            error: error
+                .or_else(|| (!completed).then(|| "not completed within the limit".to_owned())),
+            bytes: scenario.bytes,
+            delivered_bytes: delivered,
+            from_connect_s: end.as_secs_f64(),
+            from_stream_s: end.saturating_sub(opened).as_secs_f64(),
+            efficiency_connect: share(sum),
+            efficiency_stream: share(sum_stream),
+            efficiency_best_single: share(best),
+            utilisation: 100.0 * served as f64 / sum.max(1.0),
+            payload_share: 100.0 * delivered as f64 / (passed as f64).max(1.0),
+            bulk_gap_ms: first_cut
+                .map(|cut| timeline.gap_within(cut, cut + GAP_WINDOW).as_secs_f64() * 1e3),
+            vitals_gap_ms: None,
+            vitals_ms_p50: None,
+            vitals_ms_p99: None,
+            vitals_lost: 0,
+            links: wires
+                .iter_mut()
+                .zip(&scenario.interfaces)
+                .map(|(wires, interface)| wires[side].report(&interface.name))
+                .collect(),
+            competitors: Vec::new(),
+            paths_opened: 0,
+            paths_closed: 0,
+            packets: 0,
+            under_way_max: 0,
+            timeline,
+        };
+        BulkReport { report, first_cut }
+    }
+}
+
+/// Bytes that a rate carries in `from..to` while the schedule says up.
+pub fn capacity_while_up(
+    rate: &Rate,
+    schedule: &[(Duration, bool)],
+    from: Duration,
+    to: Duration,
+) -> f64 {
+    let mut bytes = 0.0;
+    let mut at = from;
+    let mut up = schedule
+        .iter()
+        .take_while(|change| change.0 <= from)
+        .last()
+        .is_none_or(|change| change.1);
+    for &(time, next) in schedule
+        .iter()
+        .filter(|change| change.0 > from && change.0 < to)
+    {
+        if up {
+            bytes += rate.capacity_bytes(at, time);
+        }
+        at = time;
+        up = next;
+    }
+    if up {
+        bytes + rate.capacity_bytes(at, to)
+    } else {
+        bytes
+    }
+}
