@@ -323,6 +323,20 @@ impl Tunnel {
         }
     }
 
+    /// Where the proxy is, as far as that is known.
+    pub(crate) fn proxy(&self) -> Option<SocketAddr> {
+        self.shared.proxy.current()
+    }
+
+    pub(crate) fn is_over_ipv6(&self) -> bool {
+        self.shared.config.proxy.is_ipv6()
+    }
+
+    /// Returns when the tunnel is being closed.
+    pub(crate) async fn closed(&self) {
+        self.shared.end.cancelled().await;
+    }
+
     /// Names and addresses of the access networks that are there.
     pub fn interfaces(&self) -> Vec<(String, IpAddr)> {
         let states = self.shared.slots.states().into_iter();

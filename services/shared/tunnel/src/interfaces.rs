@@ -57,23 +57,28 @@ impl Interface {
         local_ip: IpAddr,
         device: Option<&str>,
     ) -> io::Result<Self> {
-        let socket = socket2::Socket::new(
-            socket2::Domain::for_address(SocketAddr::new(local_ip, 0)),
-            socket2::Type::DGRAM,
-            Some(socket2::Protocol::UDP),
-        )?;
-        if let Some(device) = device {
-            socket.bind_device(Some(device.as_bytes()))?;
-        }
+        let socket = bind_socket(local_ip, device)?;
         enlarge_buffers(&socket);
-        socket.set_nonblocking(true)?;
-        socket.bind(&SocketAddr::new(local_ip, 0).into())?;
         Ok(Self {
             name: name.into(),
             local_ip,
             socket: TokioRuntime.wrap_udp_socket(socket.into())?,
         })
     }
+}
+
+pub(crate) fn bind_socket(local_ip: IpAddr, device: Option<&str>) -> io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(
+        socket2::Domain::for_address(SocketAddr::new(local_ip, 0)),
+        socket2::Type::DGRAM,
+        Some(socket2::Protocol::UDP),
+    )?;
+    if let Some(device) = device {
+        socket.bind_device(Some(device.as_bytes()))?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&SocketAddr::new(local_ip, 0).into())?;
+    Ok(socket)
 }
 
 /// Larger buffers are an optimisation; without the right to them the default remains.

@@ -13,11 +13,13 @@
 //! A path's death costs no connection: the steering closes it while another lives. The loss of all paths costs no tunnel
 //! for as long as the connection's idle time-out; after it the client makes a fresh session by itself.
 
+mod access;
 mod client;
 mod h3_over_noq;
 mod interfaces;
 mod keeper;
 mod names;
+mod netlink;
 mod paths;
 mod proxy_address;
 mod request;
@@ -31,10 +33,12 @@ mod steer;
 mod stream;
 mod transport;
 
+pub use access::{AccessRule, Family};
 pub use client::{OpenError, StartError, Tunnel, TunnelConfig, TunnelEvent};
 pub use http::{StatusCode, uri::Authority};
 pub use interfaces::Interface;
 pub use multipath::{Keepalive, PathState};
+pub use netlink::FollowError;
 pub use paths::PathSnapshot;
 pub use request::Urgency;
 pub use requests::ConnectRequest;

@@ -1,0 +1,259 @@
+//! Follows the kernel's devices, addresses and routes over netlink, and gives the tunnel the access networks that `access` decides on.
+//!
+//! The kernel drops notices when a reader is too slow, and says so; then the whole list is read again. Notices that wait are
+//! bounded by the kernel's buffer and by how fast they are taken here, which is at once.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    time::Instant,
+};
+
+use futures::{FutureExt, StreamExt, TryStreamExt, channel::mpsc::UnboundedReceiver};
+use rtnetlink::{
+    Handle, MulticastGroup, new_multicast_connection,
+    packet_core::{NetlinkMessage, NetlinkPayload},
+    packet_route::{
+        AddressFamily, RouteNetlinkMessage,
+        address::{AddressAttribute, AddressHeaderFlags, AddressMessage},
+        link::{LinkAttribute, LinkFlags, LinkMessage},
+        route::RouteType,
+    },
+    sys,
+};
+
+use crate::{
+    access::{Access, AccessRule, Action, Binding, Fact},
+    client::Tunnel,
+    interfaces::Interface,
+};
+
+/// Notices taken before anything is done about them, so that a burst is one change.
+const NOTICES_MAX: usize = 256;
+
+#[derive(Debug, thiserror::Error)]
+pub enum FollowError {
+    #[error("no netlink socket: {0}")]
+    Socket(#[from] io::Error),
+    #[error("the kernel's list of devices: {0}")]
+    List(#[from] rtnetlink::Error),
+    #[error("the netlink socket was closed")]
+    Closed,
+}
+
+type Notices = UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, sys::SocketAddr)>;
+
+impl Tunnel {
+    /// Adds and removes access networks by these rules as the kernel's devices, addresses and routes change, until the tunnel is
+    /// closed. Networks of other names are left alone. Belongs to the network namespace in which it is first polled.
+    pub async fn follow(&self, rules: Vec<AccessRule>) -> Result<(), FollowError> {
+        let (connection, handle, notices) = new_multicast_connection(&[
+            MulticastGroup::Link,
+            MulticastGroup::Ipv4Ifaddr,
+            MulticastGroup::Ipv6Ifaddr,
+            MulticastGroup::Ipv4Route,
+            MulticastGroup::Ipv6Route,
+        ])?;
+        let follower = Follower {
+            tunnel: self.clone(),
+            handle,
+            notices,
+            access: Access::new(rules, self.is_over_ipv6()),
+        };
+        tokio::select! {
+            () = connection => Err(FollowError::Closed),
+            ended = follower.run() => ended,
+            () = self.closed() => Ok(()),
+        }
+    }
+}
+
+struct Follower {
+    tunnel: Tunnel,
+    handle: Handle,
+    notices: Notices,
+    access: Access,
+}
+
+impl Follower {
+    async fn run(mut self) -> Result<(), FollowError> {
+        self.list().await?;
+        loop {
+            self.act();
+            let retry_at = self.access.next_deadline();
+            let retry = async {
+                match retry_at {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let notice = tokio::select! {
+                notice = self.notices.next() => notice.ok_or(FollowError::Closed)?,
+                () = retry => continue,
+            };
+            let mut overrun = self.take(notice.0);
+            for _ in 0..NOTICES_MAX {
+                let Some(Some(notice)) = self.notices.next().now_or_never() else {
+                    break;
+                };
+                overrun |= self.take(notice.0);
+            }
+            if overrun {
+                tracing::debug!("netlink notices were lost; reading the list anew");
+                self.list().await?;
+            }
+        }
+    }
+
+    /// Returns whether notices were lost.
+    fn take(&mut self, notice: NetlinkMessage<RouteNetlinkMessage>) -> bool {
+        match notice.payload {
+            NetlinkPayload::Overrun(_) => return true,
+            NetlinkPayload::InnerMessage(message) => {
+                for fact in facts(message) {
+                    self.access.learn(fact);
+                }
+            }
+            _ => {}
+        }
+        false
+    }
+
+    async fn list(&mut self) -> Result<(), FollowError> {
+        self.access.learn(Fact::List);
+        let mut links = self.handle.link().get().execute();
+        while let Some(link) = links.try_next().await? {
+            for fact in facts(RouteNetlinkMessage::NewLink(link)) {
+                self.access.learn(fact);
+            }
+        }
+        let mut addresses = self.handle.address().get().execute();
+        while let Some(address) = addresses.try_next().await? {
+            for fact in facts(RouteNetlinkMessage::NewAddress(address)) {
+                self.access.learn(fact);
+            }
+        }
+        self.access.learn(Fact::Complete);
+        Ok(())
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.access.poll(Instant::now()) {
+            let proxy = self.tunnel.proxy();
+            match action {
+                Action::Attach { name, binding } => {
+                    let works = match self.attach(&name, &binding, proxy) {
+                        Ok(()) => true,
+                        Err(error) => {
+                            tracing::info!(name, %error, "access network not usable yet");
+                            self.tunnel.detach(&name);
+                            false
+                        }
+                    };
+                    self.access.done(Instant::now(), &name, works);
+                }
+                Action::Check { name, binding } => {
+                    let works = leads_to(&binding, proxy);
+                    if let Err(error) = &works {
+                        tracing::info!(name, %error, "access network lost its way to the proxy");
+                        self.tunnel.detach(&name);
+                    }
+                    self.access.done(Instant::now(), &name, works.is_ok());
+                }
+                Action::Detach { name } => {
+                    tracing::info!(name, "access network gone");
+                    self.tunnel.detach(&name);
+                }
+            }
+        }
+    }
+
+    fn attach(&self, name: &str, binding: &Binding, proxy: Option<SocketAddr>) -> io::Result<()> {
+        leads_to(binding, proxy)?;
+        let interface = Interface::bind(name, binding.local_ip, binding.device.as_deref())?;
+        self.tunnel.attach(interface).map_err(io::Error::other)?;
+        tracing::info!(
+            name,
+            local_ip = %binding.local_ip,
+            device = binding.device,
+            "access network there"
+        );
+        Ok(())
+    }
+}
+
+/// Whether the kernel knows a route to the proxy from there; sends nothing.
+fn leads_to(binding: &Binding, proxy: Option<SocketAddr>) -> io::Result<()> {
+    let Some(proxy) = proxy else {
+        return Ok(());
+    };
+    let socket = crate::interfaces::bind_socket(binding.local_ip, binding.device.as_deref())?;
+    socket.connect(&proxy.into())
+}
+
+fn facts(message: RouteNetlinkMessage) -> Vec<Fact> {
+    match message {
+        // A bridge tells in the same words which ports it has.
+        RouteNetlinkMessage::NewLink(link) | RouteNetlinkMessage::DelLink(link)
+            if link.header.interface_family != AddressFamily::Unspec =>
+        {
+            Vec::new()
+        }
+        RouteNetlinkMessage::NewLink(link) => device(&link).into_iter().collect(),
+        RouteNetlinkMessage::DelLink(link) => vec![Fact::DeviceGone {
+            index: link.header.index,
+        }],
+        RouteNetlinkMessage::NewAddress(message) => {
+            let not_yet = AddressHeaderFlags::Tentative
+                | AddressHeaderFlags::Dadfailed
+                | AddressHeaderFlags::Deprecated;
+            let usable = !message.header.flags.intersects(not_yet);
+            let index = message.header.index;
+            let ip = address(&message).into_iter();
+            ip.map(|ip| Fact::Address { index, ip, usable }).collect()
+        }
+        RouteNetlinkMessage::DelAddress(message) => {
+            let index = message.header.index;
+            let ip = address(&message).into_iter();
+            ip.map(|ip| Fact::AddressGone { index, ip }).collect()
+        }
+        RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route)
+            if route.header.kind == RouteType::Unicast =>
+        {
+            vec![Fact::Routes]
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn device(link: &LinkMessage) -> Option<Fact> {
+    let name = link
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            LinkAttribute::IfName(name) => Some(name.clone()),
+            _ => None,
+        })?;
+    // Running: not waiting for a login to the radio network either.
+    let up = LinkFlags::Up | LinkFlags::LowerUp | LinkFlags::Running;
+    Some(Fact::Device {
+        index: link.header.index,
+        name,
+        up: link.header.flags.contains(up),
+    })
+}
+
+/// On a point-to-point link the local address is not the one called address.
+fn address(message: &AddressMessage) -> Option<IpAddr> {
+    let attributes = message.attributes.iter();
+    let local = attributes.clone().find_map(|attribute| match attribute {
+        AddressAttribute::Local(ip) => Some(*ip),
+        _ => None,
+    });
+    local.or_else(|| {
+        attributes.clone().find_map(|attribute| match attribute {
+            AddressAttribute::Address(ip) => Some(*ip),
+            _ => None,
+        })
+    })
+}

@@ -1,0 +1,277 @@
+//! What the kernel tells of its devices is acted on at once: in network namespaces, with real devices that lose their carrier, their
+//! address or themselves while a bulk download and small requests run. Skips where there are no namespaces to be had.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/bench.rs"]
+mod bench;
+#[path = "support/netns.rs"]
+mod netns;
+
+use std::{
+    sync::{Arc, mpsc},
+    time::{Duration, Instant},
+};
+
+use bench::{Identities, authority, serve, within};
+use netns::{World, proxy};
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tunnel::{
+    AccessRule, ConnectRequest, Family, PathState, SessionHandle, Tunnel, TunnelConfig,
+    TunnelServer, Urgency,
+};
+
+/// From the event to other paths carrying, and from the return to the path carrying again.
+const TAKEOVER_MAX: Duration = Duration::from_millis(100);
+const RETURN_MAX: Duration = Duration::from_secs(1);
+
+/// Bytes that count as carrying, and as having found the path's rate.
+const CARRIED_BYTES: u64 = 50_000;
+const SETTLED_BYTES: u64 = 4_000_000;
+
+const RATE: &str = "40mbit";
+
+/// `D`: download without end. Anything else is echoed.
+async fn download_or_echo(request: ConnectRequest, _: SessionHandle) {
+    let Ok(mut stream) = request.accept().await else {
+        return;
+    };
+    let mut first = [0];
+    if stream.read_exact(&mut first).await.is_err() {
+        return;
+    }
+    if first == *b"D" {
+        let chunk = vec![7; 16 * 1024];
+        while stream.write_all(&chunk).await.is_ok() {}
+        return;
+    }
+    let mut byte = first;
+    loop {
+        if stream.write_all(&byte).await.is_err() || stream.flush().await.is_err() {
+            return;
+        }
+        if stream.read_exact(&mut byte).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// When something last happened, and the longest pauses since the last question.
+#[derive(Clone)]
+struct Pulse(Arc<Mutex<(Instant, Duration)>>);
+
+impl Pulse {
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new((Instant::now(), Duration::ZERO))))
+    }
+
+    fn beat(&self) {
+        let mut state = self.0.lock();
+        let now = Instant::now();
+        state.1 = state.1.max(now - state.0);
+        state.0 = now;
+    }
+
+    fn longest(&self) -> Duration {
+        self.beat();
+        std::mem::take(&mut self.0.lock().1)
+    }
+}
+
+struct Load {
+    tunnel: Tunnel,
+    bulk: Pulse,
+    small: Pulse,
+}
+
+impl Load {
+    async fn start(identities: &Identities, patterns: &[&str]) -> Load {
+        let tls = identities.client.client_config(&[tunnel::ALPN]);
+        let config = TunnelConfig::new(proxy(), "localhost", tls);
+        let tunnel = Tunnel::start(config, Vec::new()).unwrap();
+        let rules = patterns.iter().map(|pattern| AccessRule::Devices {
+            pattern: (*pattern).to_owned(),
+            name: None,
+            family: Family::Any,
+        });
+        let rules = rules.collect();
+        let following = tunnel.clone();
+        tokio::spawn(async move { following.follow(rules).await.unwrap() });
+        Load {
+            tunnel,
+            bulk: Pulse::new(),
+            small: Pulse::new(),
+        }
+    }
+
+    async fn run(&self) {
+        let mut download = within(self.tunnel.open_tcp(&authority(), Urgency::Bulk))
+            .await
+            .unwrap();
+        download.write_all(b"D").await.unwrap();
+        download.flush().await.unwrap();
+        let bulk = self.bulk.clone();
+        tokio::spawn(async move {
+            let mut chunk = vec![0; 64 * 1024];
+            while download.read(&mut chunk).await.is_ok_and(|count| count > 0) {
+                bulk.beat();
+            }
+        });
+        let mut echo = within(self.tunnel.open_tcp(&authority(), Urgency::Urgent))
+            .await
+            .unwrap();
+        let small = self.small.clone();
+        tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(Duration::from_millis(10));
+            let mut answer = [0];
+            loop {
+                ticks.tick().await;
+                let asked = echo.write_all(b"e").await.is_ok() && echo.flush().await.is_ok();
+                if !asked || echo.read_exact(&mut answer).await.is_err() {
+                    return;
+                }
+                small.beat();
+            }
+        });
+    }
+
+    fn carried(&self, name: &str) -> u64 {
+        let paths = self.tunnel.paths();
+        let of = paths
+            .iter()
+            .filter(|path| path.name == name && path.state != PathState::Closed);
+        of.map(|path| path.received_bytes).sum()
+    }
+
+    /// Waits until the network carries bulk that it did not carry before; returns how long that took.
+    async fn carries(&self, name: &str, bytes: u64, since: Instant) -> Duration {
+        let before = self.carried(name);
+        within(async {
+            let mut base = before;
+            loop {
+                let carried = self.carried(name);
+                // A new path counts from zero.
+                base = base.min(carried);
+                if carried >= base + bytes {
+                    return since.elapsed();
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        })
+        .await
+    }
+}
+
+/// A proxy in its namespace until the sender is dropped.
+fn start_proxy(world: &World, identities: &Identities) -> mpsc::Sender<()> {
+    let config = identities.server_config(proxy());
+    let (stop, stopped) = mpsc::channel::<()>();
+    let (ready, is_ready) = mpsc::channel();
+    world.spawn("px", move || async move {
+        let server = Arc::new(TunnelServer::bind(config).unwrap());
+        serve(server.clone(), download_or_echo);
+        ready.send(()).unwrap();
+        let _ = tokio::task::spawn_blocking(move || stopped.recv()).await;
+        server.close().await;
+    });
+    is_ready.recv().unwrap();
+    stop
+}
+
+/// Cuts the first network and then the second, and lets each return.
+fn cut_and_return(what: &'static str, cut: fn(&World, &str, u8), back: fn(&World, &str, u8)) {
+    let Some(world) = World::new() else {
+        return;
+    };
+    let world = Arc::new(world);
+    let identities = Identities::new();
+    let _proxy = start_proxy(&world, &identities);
+    world.plug("wlan0", 1, RATE);
+    world.plug("wwan0", 2, RATE);
+    let gateway = world.clone();
+    let tested = world.spawn("gw", move || async move {
+        let load = Load::start(&identities, &["wlan*", "wwan*"]).await;
+        load.run().await;
+        for (device, net) in [("wlan0", 1), ("wwan0", 2)] {
+            for name in ["wlan0", "wwan0"] {
+                load.carries(name, SETTLED_BYTES, Instant::now()).await;
+            }
+            load.bulk.longest();
+            load.small.longest();
+            let world = gateway.clone();
+            let at = Instant::now();
+            tokio::task::spawn_blocking(move || cut(&world, device, net)).await.unwrap();
+            let told = at.elapsed();
+            let other = if net == 1 { "wwan0" } else { "wlan0" };
+            load.carries(other, CARRIED_BYTES, at).await;
+            within(async {
+                while load.tunnel.paths().iter().any(|path| {
+                    path.name == device && !matches!(path.state, PathState::Closed | PathState::Validating)
+                }) {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            })
+            .await;
+            let (bulk, small) = (load.bulk.longest(), load.small.longest());
+            println!(
+                "{what} {device}: the command took {told:?}; longest pause of bulk {bulk:?}, of small requests {small:?} (target < {TAKEOVER_MAX:?})"
+            );
+            assert!(bulk < TAKEOVER_MAX && small < TAKEOVER_MAX);
+            let world = gateway.clone();
+            let at = Instant::now();
+            tokio::task::spawn_blocking(move || back(&world, device, net)).await.unwrap();
+            let told = at.elapsed();
+            let returned = load.carries(device, CARRIED_BYTES, at).await;
+            println!(
+                "{what} {device}: back after {returned:?}, the command included, which took {told:?} (target < {RETURN_MAX:?})"
+            );
+            assert!(returned < RETURN_MAX + told);
+        }
+        load.tunnel.close().await;
+    });
+    tested.join().unwrap();
+}
+
+#[test]
+fn a_device_is_set_down_and_up() {
+    cut_and_return(
+        "link down",
+        |world, device, _| world.ip("gw", &format!("link set {device} down")),
+        World::up,
+    );
+}
+
+#[test]
+fn a_device_loses_its_carrier() {
+    cut_and_return(
+        "carrier lost",
+        |world, device, _| world.ip("rt", &format!("link set m-{device} down")),
+        |world, device, net| {
+            world.ip("rt", &format!("link set m-{device} up"));
+            world.route(device, net);
+        },
+    );
+}
+
+#[test]
+fn a_device_loses_its_address() {
+    cut_and_return(
+        "address gone",
+        |world, device, net| world.ip("gw", &format!("addr del 10.{net}.0.2/24 dev {device}")),
+        |world, device, net| {
+            // Another lease than before.
+            world.ip("gw", &format!("addr add 10.{net}.0.2/24 dev {device}"));
+            world.route(device, net);
+        },
+    );
+}
+
+#[test]
+fn a_device_is_pulled_out_and_plugged_in() {
+    cut_and_return(
+        "device removed",
+        |world, device, _| world.ip("gw", &format!("link del {device}")),
+        |world, device, net| world.plug(device, net, RATE),
+    );
+}

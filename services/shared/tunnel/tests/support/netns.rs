@@ -1,0 +1,167 @@
+//! A gateway and a proxy in network namespaces of their own, with a router between them that shapes each access network, so that
+//! no sender is held back by its own interface.
+//!
+//! ```text
+//!   gateway: wifi0 10.1.0.2 --\                       /-- core0 10.9.0.2: proxy
+//!            lte0  10.2.0.2 ---- router (ip_forward) --
+//!            ...   10.n.0.2 --/
+//! ```
+
+// Each test file uses its part.
+#![allow(dead_code)]
+
+use std::{
+    fs::File,
+    net::SocketAddr,
+    os::fd::AsFd,
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+    thread::JoinHandle,
+};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+static WORLDS: AtomicU32 = AtomicU32::new(0);
+
+pub struct World {
+    id: String,
+}
+
+/// Runs `ip` and says whether it worked.
+fn try_ip(arguments: &str) -> Result<(), String> {
+    let output = Command::new("ip")
+        .args(arguments.split_whitespace())
+        .output()
+        .map_err(|error| format!("ip: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(format!("ip {arguments}: {}", said.trim()))
+}
+
+impl World {
+    /// None, with a message, where namespaces are not to be had.
+    pub fn new() -> Option<World> {
+        let number = WORLDS.fetch_add(1, Ordering::Relaxed);
+        let world = World {
+            id: format!("braid{}-{number}", std::process::id()),
+        };
+        for side in ["gw", "rt", "px"] {
+            if let Err(error) = try_ip(&format!("netns add {}", world.name(side))) {
+                assert!(
+                    std::env::var_os("BRAID_REQUIRE_NETNS").is_none(),
+                    "namespaces are required here: {error}"
+                );
+                println!("SKIPPED: this test needs root and network namespaces ({error})");
+                return None;
+            }
+            world.ip(side, "link set lo up");
+        }
+        let forward = Command::new("ip")
+            .args(["netns", "exec", &world.name("rt"), "sysctl", "-qw"])
+            .arg("net.ipv4.ip_forward=1")
+            .status();
+        assert!(forward.is_ok_and(|status| status.success()), "ip_forward");
+        let (rt, px) = (world.name("rt"), world.name("px"));
+        world.ip(
+            "px",
+            &format!("link add core0 type veth peer name m-core netns {rt}"),
+        );
+        world.ip("px", "addr add 10.9.0.2/24 dev core0");
+        world.ip("px", "link set core0 up");
+        world.ip("rt", "addr add 10.9.0.1/24 dev m-core");
+        world.ip("rt", "link set m-core up");
+        world.ip("px", "route add default via 10.9.0.1");
+        assert!(!px.is_empty());
+        Some(world)
+    }
+
+    pub fn name(&self, side: &str) -> String {
+        format!("{}-{side}", self.id)
+    }
+
+    pub fn ip(&self, side: &str, arguments: &str) {
+        let arguments = format!("-n {} {arguments}", self.name(side));
+        if let Err(error) = try_ip(&arguments) {
+            panic!("{error}");
+        }
+    }
+
+    /// Plugs an access network in: a device of the gateway in network `net`, shaped towards the gateway.
+    pub fn plug(&self, device: &str, net: u8, rate: &str) {
+        let rt = self.name("rt");
+        self.ip(
+            "gw",
+            &format!("link add {device} type veth peer name m-{device} netns {rt}"),
+        );
+        self.ip("rt", &format!("addr add 10.{net}.0.1/24 dev m-{device}"));
+        self.ip("rt", &format!("link set m-{device} up"));
+        let shaped = Command::new("tc")
+            .args([
+                "-n",
+                &rt,
+                "qdisc",
+                "add",
+                "dev",
+                &format!("m-{device}"),
+                "root",
+            ])
+            .args(["tbf", "rate", rate, "burst", "16k", "latency", "30ms"])
+            .status();
+        assert!(shaped.is_ok_and(|status| status.success()), "tc");
+        self.ip("gw", &format!("addr add 10.{net}.0.2/24 dev {device}"));
+        self.up(device, net);
+    }
+
+    /// Up, with the route that a DHCP client would add.
+    pub fn up(&self, device: &str, net: u8) {
+        self.ip("gw", &format!("link set {device} up"));
+        self.route(device, net);
+    }
+
+    pub fn route(&self, device: &str, net: u8) {
+        self.ip(
+            "gw",
+            &format!("route replace default via 10.{net}.0.1 dev {device} metric {net}"),
+        );
+    }
+
+    /// Runs `work` in a namespace, with a runtime whose threads belong to it too.
+    pub fn spawn<T, F>(
+        &self,
+        side: &str,
+        work: impl FnOnce() -> F + Send + 'static,
+    ) -> JoinHandle<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T>,
+    {
+        let path = format!("/run/netns/{}", self.name(side));
+        std::thread::spawn(move || {
+            let namespace = File::open(&path).unwrap();
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()
+                .unwrap()
+                .block_on(work())
+        })
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for side in ["gw", "rt", "px"] {
+            // What was not created cannot be deleted.
+            let _ = try_ip(&format!("netns del {}", self.name(side)));
+        }
+    }
+}
+
+pub const PROXY: ([u8; 4], u16) = ([10, 9, 0, 2], 4433);
+
+pub fn proxy() -> SocketAddr {
+    PROXY.into()
+}
