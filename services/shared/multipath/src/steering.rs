@@ -45,7 +45,8 @@ const THIN_AFTER: Duration = Duration::from_millis(300);
 /// The fastest path is changed at most this often, and only for a gain of an eighth and a millisecond.
 const FASTEST_DWELL: Duration = Duration::from_millis(500);
 
-/// A server waits longer before it closes: the client may still be saving what was in flight.
+/// A server waits longer before it closes, and as long again after an outage of everything: the client may still be saving
+/// what was in flight.
 const SERVER_PATIENCE: u32 = 4;
 /// How long a dead path's datagrams take another interface: two round trips and this, until little is left, and at most that.
 const REROUTE_MIN: Duration = Duration::from_millis(50);
@@ -220,6 +221,8 @@ pub struct Steering {
     fastest: Option<PathId>,
     fastest_since: Option<Instant>,
     backlog_at: Option<Instant>,
+    /// Since when there has been a living path without a break.
+    lively_since: Option<Instant>,
     /// When `poll` last ran; what was due then has been done or waits for an event.
     polled_at: Option<Instant>,
 }
@@ -235,6 +238,7 @@ impl Steering {
             fastest: None,
             fastest_since: None,
             backlog_at: None,
+            lively_since: None,
             polled_at: None,
         }
     }
@@ -319,6 +323,12 @@ impl Steering {
         if !self.connected {
             return None;
         }
+        if self.paths.values().any(|path| self.lives(now, path)) {
+            self.lively_since = self.lively_since.or(Some(now));
+        } else {
+            self.lively_since = None;
+            self.recall_reroutes(now);
+        }
         self.poll_close(now)
             .or_else(|| self.poll_status(now))
             .or_else(|| self.poll_ping(now))
@@ -353,6 +363,7 @@ impl Steering {
             .map(|interface| interface.open_at);
         paths
             .chain(opens)
+            .chain(self.closes_from())
             .filter(|at| self.polled_at.is_none_or(|polled| *at > polled))
             .min()
     }
@@ -533,7 +544,17 @@ impl Steering {
     }
 
     fn is_dead(&self, now: Instant, path: &Path) -> bool {
-        self.interface_is_down(path) || path.liveness.is_dead(now)
+        self.interface_is_down(path)
+            || path.liveness.is_dead(now) && self.closes_from().is_some_and(|at| now >= at)
+    }
+
+    /// From when on this end may close a silent path.
+    fn closes_from(&self) -> Option<Instant> {
+        let patience = match self.config.side {
+            Side::Client => Duration::ZERO,
+            Side::Server => self.config.keepalive.silence_max() * SERVER_PATIENCE,
+        };
+        self.lively_since.map(|since| since + patience)
     }
 
     fn interface_is_down(&self, path: &Path) -> bool {
@@ -611,6 +632,25 @@ impl Steering {
             }
         }
         true
+    }
+
+    /// The way around has died too. The library has taken it for the path's own by then, so the path cannot return to its
+    /// interface: that is free for a new one, and the old path is emptied and closed once anything lives.
+    fn recall_reroutes(&mut self, now: Instant) {
+        for path in self.paths.values_mut() {
+            let Some(since) = &mut path.rerouted_at else {
+                continue;
+            };
+            *since = now;
+            let interface = path.interface.take();
+            if let Some(entry) = interface.and_then(|id| self.interfaces.get_mut(&id)) {
+                entry.path = None;
+                entry.via = None;
+                entry.returned = false;
+                entry.failures = 0;
+                entry.open_at = now;
+            }
+        }
     }
 
     /// Whether a rerouted path has nothing left to save: both directions had the time for their acknowledgements.

@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Which addresses of a device may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Family {
-    /// That of the proxy's address.
+    /// One in which the proxy has an address, IPv4 first.
     #[default]
     Any,
     V4,
@@ -78,6 +78,11 @@ pub(crate) enum Fact {
     },
     /// Some route was added or removed.
     Routes,
+    /// In which families the proxy is known to have an address.
+    Proxy {
+        v4: bool,
+        v6: bool,
+    },
     /// From here on a complete list follows, which ends with `Complete`.
     List,
     Complete,
@@ -129,18 +134,18 @@ struct Network {
 #[derive(Debug)]
 pub(crate) struct Access {
     rules: Vec<AccessRule>,
-    ipv6: bool,
+    /// Families in which the proxy may be reached: IPv4, IPv6. Both while nothing is known of it.
+    families: (bool, bool),
     complete: bool,
     devices: BTreeMap<u32, Device>,
     networks: BTreeMap<String, Network>,
 }
 
 impl Access {
-    /// `ipv6` is the family of the proxy's address.
-    pub(crate) fn new(rules: Vec<AccessRule>, ipv6: bool) -> Self {
+    pub(crate) fn new(rules: Vec<AccessRule>) -> Self {
         Self {
             rules,
-            ipv6,
+            families: (true, true),
             complete: false,
             devices: BTreeMap::new(),
             networks: BTreeMap::new(),
@@ -178,6 +183,9 @@ impl Access {
                 }
             }
             Fact::Routes => {}
+            Fact::Proxy { v4, v6 } => {
+                self.families = if v4 || v6 { (v4, v6) } else { (true, true) };
+            }
             Fact::List => {
                 self.complete = false;
                 self.devices.clear();
@@ -289,10 +297,10 @@ impl Access {
                     }
                 }
                 AccessRule::Routed { name } => {
-                    let local_ip = if self.ipv6 {
-                        IpAddr::from([0_u16; 8])
-                    } else {
+                    let local_ip = if self.families.0 {
                         IpAddr::from([0_u8; 4])
+                    } else {
+                        IpAddr::from([0_u16; 8])
                     };
                     wanted.entry(name.clone()).or_insert(Binding {
                         local_ip,
@@ -309,12 +317,13 @@ impl Access {
         if !device.up {
             return None;
         }
-        let ipv6 = match family {
-            Family::Any => self.ipv6,
-            Family::V4 => false,
-            Family::V6 => true,
+        let (v4, v6) = match family {
+            Family::Any => self.families,
+            Family::V4 => (true, false),
+            Family::V6 => (false, true),
         };
-        let fits = |ip: &IpAddr| ip.is_ipv6() == ipv6 && leads_out(*ip);
+        // Addresses are in order: those of IPv4 come first.
+        let fits = |ip: &IpAddr| (if ip.is_ipv6() { v6 } else { v4 }) && leads_out(*ip);
         let current = self
             .networks
             .get(name)

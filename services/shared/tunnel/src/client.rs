@@ -38,8 +38,10 @@ const CLOSE_MAX: Duration = Duration::from_secs(1);
 /// Settings of a tunnel.
 #[derive(Clone)]
 pub struct TunnelConfig {
-    /// The proxy's address; an unspecified one of the right family when only the name is known.
+    /// The proxy's address; an unspecified one when only the name is known.
     pub proxy: SocketAddr,
+    /// The same proxy's address of the other family, for access networks that have only that.
+    pub proxy_other_family: Option<SocketAddr>,
     /// `host:port` looked up anew with every connection; the address known last is used meanwhile.
     pub proxy_host: Option<String>,
     /// Name that the proxy's certificate must bear.
@@ -61,6 +63,7 @@ impl TunnelConfig {
     ) -> Self {
         Self {
             proxy,
+            proxy_other_family: None,
             proxy_host: None,
             server_name: server_name.into(),
             tls,
@@ -171,7 +174,9 @@ impl Tunnel {
         }
         let dialler = Dialler::new(&config.tls).map_err(|_| StartError::Tls)?;
         let slots = Slots::new(interfaces);
-        let fan_out = FanOut::new(slots.clone(), config.proxy.is_ipv6());
+        let addresses = [Some(config.proxy), config.proxy_other_family];
+        let proxy = ProxyAddress::new(config.proxy_host.clone(), addresses.into_iter().flatten());
+        let fan_out = FanOut::new(slots.clone(), proxy.clone());
         let (race, routes) = (fan_out.race(), fan_out.routes());
         let endpoint = noq::Endpoint::new_with_abstract_socket(
             noq::EndpointConfig::default(),
@@ -181,7 +186,6 @@ impl Tunnel {
         )?;
         let end = CancellationToken::new();
         let keepalive = watch::Sender::new(config.keepalive);
-        let proxy = ProxyAddress::new(config.proxy_host.clone(), config.proxy);
         let shared = Arc::new(Shared {
             config,
             endpoint,
@@ -324,12 +328,8 @@ impl Tunnel {
     }
 
     /// Where the proxy is, as far as that is known.
-    pub(crate) fn proxy(&self) -> Option<SocketAddr> {
-        self.shared.proxy.current()
-    }
-
-    pub(crate) fn is_over_ipv6(&self) -> bool {
-        self.shared.config.proxy.is_ipv6()
+    pub(crate) fn proxy(&self) -> &ProxyAddress {
+        &self.shared.proxy
     }
 
     /// Returns when the tunnel is being closed.

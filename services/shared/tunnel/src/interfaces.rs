@@ -10,12 +10,14 @@
 //! While a dead path is being emptied, the steering sends its datagrams over another interface ([`Routes`]); the server takes that for
 //! a change of the client's address. A place without a socket loses what is sent over it, as a dead network does.
 //!
+//! The transport sees all proxies as IPv6, those of IPv4 as mapped addresses; [`ProxyAddress`] translates between the families.
+//!
 //! A full socket buffer on one interface must not hold back the others: with more than one interface such a datagram is dropped,
 //! and congestion control sees a loss, as it would at any full queue.
 
 use std::{
     io::{self, IoSliceMut},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6},
     num::NonZeroUsize,
     pin::Pin,
     sync::Arc,
@@ -28,6 +30,7 @@ use noq::{
 };
 
 use crate::{
+    proxy_address::ProxyAddress,
     routes::{Race, Routes},
     slots::{SharedSocket, Slots, label, slot_of},
 };
@@ -98,12 +101,11 @@ pub(crate) struct FanOut {
     routes: Routes,
     /// The interface asked first by the next receive, so that none starves.
     next: usize,
-    /// The family of the addresses that the endpoint connects to.
-    ipv6: bool,
+    proxy: Arc<ProxyAddress>,
 }
 
 impl FanOut {
-    pub(crate) fn new(slots: Arc<Slots>, ipv6: bool) -> Self {
+    pub(crate) fn new(slots: Arc<Slots>, proxy: Arc<ProxyAddress>) -> Self {
         Self {
             slots,
             generation: None,
@@ -111,7 +113,7 @@ impl FanOut {
             race: Race::default(),
             routes: Routes::default(),
             next: 0,
-            ipv6,
+            proxy,
         }
     }
 
@@ -144,6 +146,7 @@ impl AsyncUdpSocket for FanOut {
             members: Vec::new(),
             race: self.race.clone(),
             routes: self.routes.clone(),
+            proxy: self.proxy.clone(),
         })
     }
 
@@ -172,6 +175,7 @@ impl AsyncUdpSocket for FanOut {
                     Poll::Ready(Ok(received)) => {
                         for meta in meta.iter_mut().take(received) {
                             meta.dst_ip = Some(label(index));
+                            meta.addr = mapped(self.proxy.known_as(meta.addr));
                         }
                         self.race.settle(index);
                         self.next = (index + 1) % count;
@@ -185,11 +189,7 @@ impl AsyncUdpSocket for FanOut {
 
     /// No interface's own: it tells the endpoint the family only.
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(if self.ipv6 {
-            (Ipv6Addr::UNSPECIFIED, 0).into()
-        } else {
-            (Ipv4Addr::UNSPECIFIED, 0).into()
-        })
+        Ok((Ipv6Addr::UNSPECIFIED, 0).into())
     }
 
     fn max_receive_segments(&self) -> NonZeroUsize {
@@ -202,6 +202,14 @@ impl AsyncUdpSocket for FanOut {
             .iter()
             .flatten()
             .any(|attached| attached.socket.lock().may_fragment())
+    }
+}
+
+/// As the endpoint sees it.
+fn mapped(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(v4) => SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into(),
+        SocketAddr::V6(_) => address,
     }
 }
 
@@ -219,6 +227,7 @@ struct FanOutSender {
     members: Vec<Option<Member>>,
     race: Race,
     routes: Routes,
+    proxy: Arc<ProxyAddress>,
 }
 
 impl FanOutSender {
@@ -260,11 +269,16 @@ impl FanOutSender {
         let Some(Some(member)) = self.members.get_mut(index) else {
             return Poll::Ready(Ok(()));
         };
-        if member.ipv6 != transmit.destination.is_ipv6() {
+        let destination = SocketAddr::new(
+            transmit.destination.ip().to_canonical(),
+            transmit.destination.port(),
+        );
+        let Some(destination) = self.proxy.reached_by(destination, member.ipv6) else {
             return Poll::Ready(Ok(()));
-        }
+        };
         // The socket is bound to its address already.
         let transmit = Transmit {
+            destination,
             src_ip: None,
             ..transmit.clone()
         };
@@ -401,7 +415,8 @@ mod tests {
             let interfaces = wires.iter().enumerate();
             let interfaces = interfaces.map(|(index, wire)| interface(index, wire));
             let slots = Slots::new(interfaces.collect());
-            let fan_out = FanOut::new(slots.clone(), false);
+            let proxy = ProxyAddress::new(None, [([127, 0, 0, 1], 2).into()]);
+            let fan_out = FanOut::new(slots.clone(), proxy);
             let sender = fan_out.create_sender();
             Self {
                 wires,
@@ -413,7 +428,7 @@ mod tests {
 
         fn send(&mut self, src_ip: Option<IpAddr>) -> bool {
             let transmit = Transmit {
-                destination: SocketAddr::from(([127, 0, 0, 1], 2)),
+                destination: mapped(([127, 0, 0, 1], 2).into()),
                 ecn: None,
                 contents: b"x",
                 segment_size: None,

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use crate::{
     client::{Shared, TunnelEvent},
+    proxy_address::Addresses,
     session::{DialError, Dialler, Session},
 };
 
@@ -53,7 +54,7 @@ pub(crate) struct Keeper {
     networks: watch::Receiver<u64>,
     /// Arrivals of networks that have been acted on.
     arrivals: u64,
-    address: watch::Receiver<std::net::SocketAddr>,
+    address: watch::Receiver<Addresses>,
 }
 
 impl Keeper {
@@ -174,7 +175,7 @@ impl Keeper {
         let mut begin_at = began;
         loop {
             let now = Instant::now();
-            let proxy = shared.proxy.current();
+            let proxy = shared.proxy.current().canonical();
             if let Some(proxy) = proxy
                 && now >= begin_at
                 && attempts.len() < ATTEMPTS_MAX

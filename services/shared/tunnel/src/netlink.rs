@@ -3,11 +3,7 @@
 //! The kernel drops notices when a reader is too slow, and says so; then the whole list is read again. Notices that wait are
 //! bounded by the kernel's buffer and by how fast they are taken here, which is at once.
 
-use std::{
-    io,
-    net::{IpAddr, SocketAddr},
-    time::Instant,
-};
+use std::{io, net::IpAddr, time::Instant};
 
 use futures::{FutureExt, StreamExt, TryStreamExt, channel::mpsc::UnboundedReceiver};
 use rtnetlink::{
@@ -26,6 +22,7 @@ use crate::{
     access::{Access, AccessRule, Action, Binding, Fact},
     client::Tunnel,
     interfaces::Interface,
+    proxy_address::Addresses,
 };
 
 /// Notices taken before anything is done about them, so that a burst is one change.
@@ -58,7 +55,7 @@ impl Tunnel {
             tunnel: self.clone(),
             handle,
             notices,
-            access: Access::new(rules, self.is_over_ipv6()),
+            access: Access::new(rules),
         };
         tokio::select! {
             () = connection => Err(FollowError::Closed),
@@ -77,6 +74,9 @@ struct Follower {
 
 impl Follower {
     async fn run(mut self) -> Result<(), FollowError> {
+        let mut proxy = self.tunnel.proxy().watch();
+        let at_first = *proxy.borrow_and_update();
+        self.access.learn(at_first.into());
         self.list().await?;
         loop {
             self.act();
@@ -89,6 +89,11 @@ impl Follower {
             };
             let notice = tokio::select! {
                 notice = self.notices.next() => notice.ok_or(FollowError::Closed)?,
+                Ok(()) = proxy.changed() => {
+                    let now_at = *proxy.borrow_and_update();
+                    self.access.learn(now_at.into());
+                    continue;
+                }
                 () = retry => continue,
             };
             let mut overrun = self.take(notice.0);
@@ -139,7 +144,7 @@ impl Follower {
 
     fn act(&mut self) {
         while let Some(action) = self.access.poll(Instant::now()) {
-            let proxy = self.tunnel.proxy();
+            let proxy = self.tunnel.proxy().current();
             match action {
                 Action::Attach { name, binding } => {
                     let works = match self.attach(&name, &binding, proxy) {
@@ -168,7 +173,7 @@ impl Follower {
         }
     }
 
-    fn attach(&self, name: &str, binding: &Binding, proxy: Option<SocketAddr>) -> io::Result<()> {
+    fn attach(&self, name: &str, binding: &Binding, proxy: Addresses) -> io::Result<()> {
         leads_to(binding, proxy)?;
         let interface = Interface::bind(name, binding.local_ip, binding.device.as_deref())?;
         self.tunnel.attach(interface).map_err(io::Error::other)?;
@@ -183,12 +188,24 @@ impl Follower {
 }
 
 /// Whether the kernel knows a route to the proxy from there; sends nothing.
-fn leads_to(binding: &Binding, proxy: Option<SocketAddr>) -> io::Result<()> {
-    let Some(proxy) = proxy else {
+fn leads_to(binding: &Binding, proxy: Addresses) -> io::Result<()> {
+    if proxy.canonical().is_none() {
         return Ok(());
-    };
+    }
+    let proxy = proxy
+        .of_family(binding.local_ip.is_ipv6())
+        .ok_or(io::ErrorKind::AddrNotAvailable)?;
     let socket = crate::interfaces::bind_socket(binding.local_ip, binding.device.as_deref())?;
     socket.connect(&proxy.into())
+}
+
+impl From<Addresses> for Fact {
+    fn from(proxy: Addresses) -> Self {
+        Self::Proxy {
+            v4: proxy.v4.is_some(),
+            v6: proxy.v6.is_some(),
+        }
+    }
 }
 
 fn facts(message: RouteNetlinkMessage) -> Vec<Fact> {

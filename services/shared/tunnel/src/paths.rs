@@ -198,7 +198,9 @@ impl Paths {
                         .or(record.local_ip),
                     None => local_ip,
                 };
-                record.remote_address = Some(tuple.remote());
+                let remote = tuple.remote();
+                record.remote_address =
+                    Some(SocketAddr::new(remote.ip().to_canonical(), remote.port()));
             }
             received.push((*id, stats.udp_rx.datagrams, stats.rtt));
         }

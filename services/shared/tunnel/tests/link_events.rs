@@ -26,6 +26,9 @@ use tunnel::{
 const TAKEOVER_MAX: Duration = Duration::from_millis(100);
 const RETURN_MAX: Duration = Duration::from_secs(1);
 
+/// The library's server takes no path over from an address of its own of the other family, so such a path is closed, not saved.
+const FAMILIES_MAX: Duration = Duration::from_millis(500);
+
 /// Bytes that count as carrying, and as having found the path's rate.
 const CARRIED_BYTES: u64 = 50_000;
 const SETTLED_BYTES: u64 = 4_000_000;
@@ -73,6 +76,10 @@ impl Pulse {
         state.0 = now;
     }
 
+    fn idle(&self) -> Duration {
+        self.0.lock().0.elapsed()
+    }
+
     fn longest(&self) -> Duration {
         self.beat();
         std::mem::take(&mut self.0.lock().1)
@@ -88,7 +95,8 @@ struct Load {
 impl Load {
     async fn start(identities: &Identities, patterns: &[&str]) -> Load {
         let tls = identities.client.client_config(&[tunnel::ALPN]);
-        let config = TunnelConfig::new(proxy(), "localhost", tls);
+        let mut config = TunnelConfig::new(proxy(), "localhost", tls);
+        config.proxy_other_family = Some(netns::proxy_ipv6());
         let tunnel = Tunnel::start(config, Vec::new()).unwrap();
         let rules = patterns.iter().map(|pattern| AccessRule::Devices {
             pattern: (*pattern).to_owned(),
@@ -165,7 +173,7 @@ impl Load {
 
 /// A proxy in its namespace until the sender is dropped.
 fn start_proxy(world: &World, identities: &Identities) -> mpsc::Sender<()> {
-    let config = identities.server_config(proxy());
+    let config = identities.server_config(([0_u16; 8], proxy().port()).into());
     let (stop, stopped) = mpsc::channel::<()>();
     let (ready, is_ready) = mpsc::channel();
     world.spawn("px", move || async move {
@@ -274,4 +282,108 @@ fn a_device_is_pulled_out_and_plugged_in() {
         |world, device, _| world.ip("gw", &format!("link del {device}")),
         |world, device, net| world.plug(device, net, RATE),
     );
+}
+
+/// A network of IPv4 and one of IPv6 make one tunnel.
+#[test]
+fn networks_of_both_families_are_used_together() {
+    let Some(world) = World::new() else {
+        return;
+    };
+    let world = Arc::new(world);
+    let identities = Identities::new();
+    let _proxy = start_proxy(&world, &identities);
+    // The first path is over IPv6, and the tunnel starts before there is any network.
+    let gateway = world.clone();
+    let tested = world.spawn("gw", move || async move {
+        let load = Load::start(&identities, &["*"]).await;
+        gateway.plug_ipv6("wwan0", 2, RATE);
+        load.run().await;
+        load.carries("wwan0", SETTLED_BYTES, Instant::now()).await;
+        gateway.plug("wlan0", 1, RATE);
+        load.carries("wlan0", SETTLED_BYTES, Instant::now()).await;
+        for (cut, other) in [("wwan0", "wlan0"), ("wlan0", "wwan0")] {
+            load.bulk.longest();
+            load.small.longest();
+            gateway.ip("rt", &format!("link set m-{cut} down"));
+            load.carries(other, SETTLED_BYTES, Instant::now()).await;
+            let (bulk, small) = (load.bulk.longest(), load.small.longest());
+            println!("{cut} cut, {other} of the other family carries: longest pause of bulk {bulk:?}, of small requests {small:?} (target < {FAMILIES_MAX:?})");
+            assert!(bulk < FAMILIES_MAX && small < FAMILIES_MAX);
+            gateway.ip("rt", &format!("link set m-{cut} up"));
+            if cut == "wwan0" {
+                gateway.ip("rt", "addr replace fd00:2::1/64 dev m-wwan0 nodad");
+            }
+            load.carries(cut, SETTLED_BYTES, Instant::now()).await;
+        }
+        let remotes: Vec<_> = load.tunnel.paths();
+        assert!(remotes.iter().any(|path| path.local_ip.is_some_and(|ip| ip.is_ipv6())));
+        load.tunnel.close().await;
+    });
+    tested.join().unwrap();
+}
+
+/// Outages of everything, in seconds; longer ones by `BRAID_OUTAGES=10,60`.
+fn outages() -> Vec<u64> {
+    let longer = std::env::var("BRAID_OUTAGES").unwrap_or_default();
+    let longer = longer.split(',').filter_map(|text| text.parse().ok());
+    [1, 4].into_iter().chain(longer).collect()
+}
+
+#[test]
+fn all_networks_vanish_and_return() {
+    let Some(world) = World::new() else {
+        return;
+    };
+    let world = Arc::new(world);
+    let identities = Identities::new();
+    let _proxy = start_proxy(&world, &identities);
+    world.plug("wlan0", 1, RATE);
+    world.plug("wwan0", 2, RATE);
+    let gateway = world.clone();
+    let tested = world.spawn("gw", move || async move {
+        let load = Load::start(&identities, &["*"]).await;
+        load.run().await;
+        for seconds in outages() {
+            for name in ["wlan0", "wwan0"] {
+                load.carries(name, SETTLED_BYTES, Instant::now()).await;
+            }
+            for name in ["wlan0", "wwan0"] {
+                gateway.ip("gw", &format!("link set {name} down"));
+            }
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            // One of them returns, and not the one of the first path only.
+            let (device, net) = if seconds % 2 == 0 { ("wlan0", 1) } else { ("wwan0", 2) };
+            gateway.up(device, net);
+            let at = Instant::now();
+            let tunnel = load.tunnel.clone();
+            let fresh = async {
+                let mut stream = within(tunnel.open_tcp(&authority(), Urgency::Urgent)).await.unwrap();
+                stream.write_all(b"e").await.unwrap();
+                stream.flush().await.unwrap();
+                let mut answer = [0];
+                within(stream.read_exact(&mut answer)).await.unwrap();
+                at.elapsed()
+            };
+            let old = async {
+                within(async {
+                    while load.small.idle() > Duration::from_millis(50) {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                })
+                .await;
+                at.elapsed()
+            };
+            let (fresh, old) = tokio::join!(fresh, old);
+            println!(
+                "outage of {seconds} s: a fresh stream answers after {fresh:?}, the old one after {old:?} (target < {RETURN_MAX:?})"
+            );
+            assert!(fresh < RETURN_MAX && old < RETURN_MAX);
+            for (name, net) in [("wlan0", 1), ("wwan0", 2)] {
+                gateway.up(name, net);
+            }
+        }
+        load.tunnel.close().await;
+    });
+    tested.join().unwrap();
 }

@@ -42,7 +42,7 @@ struct Bench {
 impl Bench {
     fn new(rules: Vec<AccessRule>) -> Self {
         let mut bench = Self {
-            access: Access::new(rules, false),
+            access: Access::new(rules),
             now: Instant::now(),
             attached: BTreeMap::new(),
             unreachable: Vec::new(),
@@ -201,6 +201,16 @@ fn families_and_names() {
     assert_eq!(four.tell(facts()), ["+fixed 192.0.2.7@eth0"]);
     let mut six = Bench::new(vec![rule("fixed", Family::V6)]);
     assert_eq!(six.tell(facts()), ["+fixed 2001:db8::7@eth0"]);
+    // IPv4 where the proxy has it.
+    assert!(
+        four.tell(vec![Fact::Proxy { v4: true, v6: true }])
+            .is_empty()
+    );
+    let only_six = vec![Fact::Proxy {
+        v4: false,
+        v6: true,
+    }];
+    assert_eq!(four.tell(only_six), ["+fixed 2001:db8::7@eth0"]);
     // A rule takes a device only if no earlier one has.
     let mut both = Bench::new(vec![rule("a", Family::V4), devices("*")]);
     assert_eq!(both.tell(facts()), ["+a 192.0.2.7@eth0"]);

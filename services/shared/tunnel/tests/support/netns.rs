@@ -60,10 +60,10 @@ impl World {
         }
         let forward = Command::new("ip")
             .args(["netns", "exec", &world.name("rt"), "sysctl", "-qw"])
-            .arg("net.ipv4.ip_forward=1")
+            .args(["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])
             .status();
         assert!(forward.is_ok_and(|status| status.success()), "ip_forward");
-        let (rt, px) = (world.name("rt"), world.name("px"));
+        let rt = world.name("rt");
         world.ip(
             "px",
             &format!("link add core0 type veth peer name m-core netns {rt}"),
@@ -73,7 +73,9 @@ impl World {
         world.ip("rt", "addr add 10.9.0.1/24 dev m-core");
         world.ip("rt", "link set m-core up");
         world.ip("px", "route add default via 10.9.0.1");
-        assert!(!px.is_empty());
+        world.ip("px", "addr add fd00:9::2/64 dev core0 nodad");
+        world.ip("rt", "addr add fd00:9::1/64 dev m-core nodad");
+        world.ip("px", "-6 route add default via fd00:9::1");
         Some(world)
     }
 
@@ -88,14 +90,38 @@ impl World {
         }
     }
 
-    /// Plugs an access network in: a device of the gateway in network `net`, shaped towards the gateway.
+    /// Plugs an access network of IPv4 in: a device of the gateway in network `net`, shaped towards the gateway.
     pub fn plug(&self, device: &str, net: u8, rate: &str) {
+        self.cable(device, rate);
+        self.ip("rt", &format!("addr add 10.{net}.0.1/24 dev m-{device}"));
+        self.ip("gw", &format!("addr add 10.{net}.0.2/24 dev {device}"));
+        self.up(device, net);
+    }
+
+    /// The same of IPv6 only.
+    pub fn plug_ipv6(&self, device: &str, net: u8, rate: &str) {
+        self.cable(device, rate);
+        self.ip(
+            "rt",
+            &format!("addr add fd00:{net}::1/64 dev m-{device} nodad"),
+        );
+        self.ip("gw", &format!("link set {device} up"));
+        self.ip(
+            "gw",
+            &format!("addr add fd00:{net}::2/64 dev {device} nodad"),
+        );
+        self.ip(
+            "gw",
+            &format!("-6 route replace default via fd00:{net}::1 dev {device}"),
+        );
+    }
+
+    fn cable(&self, device: &str, rate: &str) {
         let rt = self.name("rt");
         self.ip(
             "gw",
             &format!("link add {device} type veth peer name m-{device} netns {rt}"),
         );
-        self.ip("rt", &format!("addr add 10.{net}.0.1/24 dev m-{device}"));
         self.ip("rt", &format!("link set m-{device} up"));
         let shaped = Command::new("tc")
             .args([
@@ -110,8 +136,6 @@ impl World {
             .args(["tbf", "rate", rate, "burst", "16k", "latency", "30ms"])
             .status();
         assert!(shaped.is_ok_and(|status| status.success()), "tc");
-        self.ip("gw", &format!("addr add 10.{net}.0.2/24 dev {device}"));
-        self.up(device, net);
     }
 
     /// Up, with the route that a DHCP client would add.
@@ -164,4 +188,8 @@ pub const PROXY: ([u8; 4], u16) = ([10, 9, 0, 2], 4433);
 
 pub fn proxy() -> SocketAddr {
     PROXY.into()
+}
+
+pub fn proxy_ipv6() -> SocketAddr {
+    ([0xfd00, 9, 0, 0, 0, 0, 0, 2], PROXY.1).into()
 }
