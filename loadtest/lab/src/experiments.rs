@@ -36,6 +36,7 @@ impl Findings {
     }
 }
 
+type PartOutcome = Result<(Vec<Figure>, Vec<RunReport>), ScenarioError>;
 type Outcome = Result<Findings, ScenarioError>;
 
 impl Options {
@@ -170,9 +171,34 @@ pub fn rival(runner: &Runner, options: &Options) -> Outcome {
 }
 
 pub fn bottleneck(runner: &Runner, options: &Options) -> Outcome {
-    each_direction(options, "bottleneck", |prefix, direction| {
-        at_bottleneck::run(runner, prefix, options.seed, options.controller, direction)
-    })
+    let mut findings = Findings::default();
+    for (direction, suffix) in options.directions() {
+        let setting = at_bottleneck::Setting {
+            seed: options.seed,
+            controller: options.controller,
+            direction,
+        };
+        let prefix = format!("bottleneck{suffix}");
+        for part in ["with", "alone"] {
+            if options.wants(&format!("{prefix}.{part}")) {
+                findings.add(at_bottleneck::run(runner, &prefix, setting)?);
+                break;
+            }
+        }
+        type Part = fn(&Runner, &str, at_bottleneck::Setting) -> PartOutcome;
+        let parts: [(&str, Part); 3] = [
+            ("drop", at_bottleneck::falling::run),
+            ("coupled", at_bottleneck::coupled::run),
+            ("table", at_bottleneck::table),
+        ];
+        for (part, run) in parts {
+            let prefix = format!("{prefix}.{part}");
+            if options.wants(&prefix) {
+                findings.add(run(runner, &prefix, setting)?);
+            }
+        }
+    }
+    Ok(findings)
 }
 
 pub fn robust(runner: &Runner, options: &Options) -> Outcome {
@@ -277,7 +303,7 @@ pub fn mechanisms(runner: &Runner, options: &Options) -> Outcome {
 fn each_direction(
     options: &Options,
     name: &str,
-    run: impl Fn(&str, Direction) -> Result<(Vec<Figure>, Vec<RunReport>), ScenarioError>,
+    run: impl Fn(&str, Direction) -> PartOutcome,
 ) -> Outcome {
     let mut findings = Findings::default();
     for (direction, suffix) in options.directions() {

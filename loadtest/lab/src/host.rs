@@ -1,15 +1,15 @@
 //! One simulated machine: an endpoint of the library with at most one connection, the steering of its paths, and its application.
 //! The world hands it datagrams and the time, and takes the datagrams it wants to send.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use multipath::{
-    Command, ControllerConfig, Controllers, Gate, InterfaceId, OpenFailure, PathState, Steering,
-    SteeringConfig,
+    Command, ControllerConfig, Controllers, Coupling, Gate, InterfaceId, OpenFailure, PathState,
+    Steering, SteeringConfig,
 };
 use noq_proto::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig};
 use noq_proto::{
@@ -18,6 +18,7 @@ use noq_proto::{
     TransportConfig, VarInt,
 };
 
+use crate::address::{self, Generation, SERVER, interface_of};
 use crate::identity::{Identity, SERVER_NAME};
 use crate::scenario::{Controller, INTERFACES_MAX, Scenario};
 use crate::traffic::{Application, TrafficError};
@@ -33,30 +34,25 @@ const BATCH_DATAGRAMS: NonZeroUsize = NonZeroUsize::MIN;
 /// How soon a path is tried again when the library alone opens paths.
 const PLAIN_RETRY: Duration = Duration::from_millis(50);
 
-/// How often a traced run prints its models.
-const TRACE_EVERY: Duration = Duration::from_millis(100);
-
-/// The server's only address.
-pub const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 255, 0, 1)), 443);
-
-/// The client's address on an interface.
-pub fn client_address(interface: usize) -> SocketAddr {
-    SocketAddr::new(
-        IpAddr::V4(Ipv4Addr::new(10, 0, interface as u8, 2)),
-        50_000 + interface as u16,
-    )
-}
-
-/// The interface that owns an address of the client.
-pub fn interface_of(ip: IpAddr) -> Option<usize> {
-    (0..INTERFACES_MAX).find(|&interface| client_address(interface).ip() == ip)
-}
+/// How often the models are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A datagram that a host wants to send.
 #[derive(Debug)]
 pub struct Outgoing {
     pub interface: usize,
+    /// None where the client lets its system choose.
+    pub address: Option<ClientAddress>,
     pub payload: BytesMut,
+}
+
+/// The address of the client that a datagram bears.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientAddress {
+    /// As source, from the client itself.
+    Own(IpAddr),
+    /// As destination, from the server.
+    Public(SocketAddr),
 }
 
 /// Why a run ended early.
@@ -79,6 +75,8 @@ pub struct Mechanisms {
     pub startup_floor: bool,
     pub liveness: bool,
     pub reroute: bool,
+    pub gate: bool,
+    pub coupling: bool,
 }
 
 impl Default for Mechanisms {
@@ -88,6 +86,8 @@ impl Default for Mechanisms {
             startup_floor: true,
             liveness: true,
             reroute: true,
+            gate: true,
+            coupling: true,
         }
     }
 }
@@ -110,6 +110,8 @@ pub struct Host {
     manager: Manager,
     /// Interfaces that exist; until the server has answered, the handshake is sent over each.
     interfaces: Vec<usize>,
+    /// By interface.
+    generations: [Generation; INTERFACES_MAX],
     /// The interface of the first answer, which carries the first path.
     first: Option<usize>,
     open_paths: Vec<PathId>,
@@ -120,8 +122,11 @@ pub struct Host {
     pub paths_closed: u32,
     buffer: Vec<u8>,
     gate: Arc<Gate>,
-    /// When the models are printed next, if the run is traced.
-    trace_at: Option<Duration>,
+    /// When the models are looked at next, how often that was, and how often two paths were coupled.
+    look_at: Duration,
+    looks: u32,
+    coupled: u32,
+    trace: bool,
 }
 
 impl Host {
@@ -168,6 +173,7 @@ impl Host {
             conn: None,
             manager,
             interfaces: Vec::new(),
+            generations: [Generation::default(); INTERFACES_MAX],
             first: None,
             open_paths: vec![PathId::ZERO],
             received: false,
@@ -177,7 +183,10 @@ impl Host {
             paths_closed: 0,
             buffer: Vec::with_capacity(65_536),
             gate,
-            trace_at: std::env::var_os("BRAID_LAB_TRACE").map(|_| Duration::ZERO),
+            look_at: Duration::ZERO,
+            looks: 0,
+            coupled: 0,
+            trace: std::env::var_os("BRAID_LAB_TRACE").is_some(),
         };
         if client {
             let mut config = ClientConfig::new(identity.client.clone());
@@ -202,6 +211,11 @@ impl Host {
             };
             steering.on_event(at, event);
         }
+    }
+
+    /// The client's interface has another address, or the address translator before it.
+    pub fn address_changed(&mut self, interface: usize, generation: Generation) {
+        self.generations[interface] = generation;
     }
 
     /// Who asks to be called at the next deadline.
@@ -242,14 +256,16 @@ impl Host {
         &mut self,
         now: Duration,
         interface: usize,
+        generation: Generation,
         payload: BytesMut,
         out: &mut Vec<Outgoing>,
     ) {
         let at = self.start + now;
         let path = if self.client {
-            FourTuple::new(SERVER, Some(client_address(interface).ip()))
+            let own = address::client(interface, self.generations[interface]);
+            FourTuple::new(SERVER, Some(own.ip()))
         } else {
-            FourTuple::new(client_address(interface), Some(SERVER.ip()))
+            FourTuple::new(address::public(interface, generation), Some(SERVER.ip()))
         };
         self.received = true;
         self.first.get_or_insert(interface);
@@ -277,6 +293,7 @@ impl Host {
                 let size = transmit.size;
                 out.push(Outgoing {
                     interface,
+                    address: None,
                     payload: BytesMut::from(&self.buffer[..size]),
                 });
             }
@@ -301,7 +318,7 @@ impl Host {
             self.on_connection_event(now, &mut conn, event);
         }
         let outcome = self.application.turn(&mut conn, now);
-        self.trace_models(now);
+        self.look_at_models(now);
         self.steer(now, &mut conn);
         while let Some(event) = conn.poll_endpoint_events() {
             if let Some(event) = self.endpoint.handle_event(handle, event) {
@@ -318,6 +335,11 @@ impl Host {
             } else {
                 interface_of(transmit.destination.ip())
             };
+            let address = if self.client {
+                transmit.src_ip.map(ClientAddress::Own)
+            } else {
+                Some(ClientAddress::Public(transmit.destination))
+            };
             let segment = transmit.segment_size.unwrap_or(transmit.size).max(1);
             let Some(interface) = interface else {
                 // The handshake races over all interfaces.
@@ -328,6 +350,7 @@ impl Host {
                 }) {
                     out.push(Outgoing {
                         interface,
+                        address: None,
                         payload: BytesMut::from(payload),
                     });
                 }
@@ -343,6 +366,7 @@ impl Host {
             for payload in self.buffer[..transmit.size].chunks(segment) {
                 out.push(Outgoing {
                     interface,
+                    address,
                     payload: BytesMut::from(payload),
                 });
             }
@@ -357,16 +381,26 @@ impl Host {
         self.lost.take().map_or(Ok(()), |reason| Err(reason.into()))
     }
 
-    /// For developers: the models of all paths ten times a virtual second, on standard error, with `BRAID_LAB_TRACE` set.
-    fn trace_models(&mut self, now: Duration) {
-        if self.trace_at.is_none_or(|at| now < at) {
+    /// Ten times a virtual second. For developers, with `BRAID_LAB_TRACE` set, the models are printed on standard error.
+    fn look_at_models(&mut self, now: Duration) {
+        if now < self.look_at {
             return;
         }
-        self.trace_at = Some(now + TRACE_EVERY);
-        let name = if self.client { "client" } else { "server" };
-        for model in self.gate.models() {
-            eprintln!("{:>10.3} {name} {model:?}", now.as_secs_f64());
+        self.look_at = now + LOOK_EVERY;
+        let models = self.gate.models();
+        self.looks += 1;
+        self.coupled += u32::from(models.iter().any(|model| model.coupled));
+        if self.trace {
+            let name = if self.client { "client" } else { "server" };
+            for model in models {
+                eprintln!("{:>10.3} {name} {model:?}", now.as_secs_f64());
+            }
         }
+    }
+
+    /// Share of the time in which paths were coupled.
+    pub fn coupled_share(&self) -> f64 {
+        f64::from(self.coupled) / f64::from(self.looks.max(1))
     }
 
     fn on_connection_event(&mut self, now: Duration, conn: &mut Connection, event: Event) {
@@ -393,7 +427,7 @@ impl Host {
             }
             Event::ConnectionLost { reason } => self.lost = Some(reason),
             Event::Path(event) => {
-                if self.trace_at.is_some() {
+                if self.trace {
                     eprintln!(
                         "{:>10.3} {} {event:?}",
                         now.as_secs_f64(),
@@ -441,7 +475,7 @@ impl Host {
 
     fn steer(&mut self, now: Duration, conn: &mut Connection) {
         let at = self.start + now;
-        let trace = self.trace_at.is_some();
+        let trace = self.trace;
         match &mut self.manager {
             Manager::Plain { missing, of_path } => {
                 let due: Vec<usize> = missing
@@ -451,7 +485,8 @@ impl Host {
                     .collect();
                 for interface in due {
                     missing.retain(|entry| entry.0 != interface);
-                    match open(conn, interface, PathStatus::Available, at) {
+                    let local = address::client(interface, self.generations[interface]);
+                    match open(conn, local.ip(), PathStatus::Available, at) {
                         Ok(path) => {
                             self.paths_opened += 1;
                             of_path.push((path, interface));
@@ -501,7 +536,9 @@ impl Host {
                             drop(conn.close_path(at, path, VarInt::from_u32(0)))
                         }
                         Command::Open { interface, status } => {
-                            let event = match open(conn, usize::from(interface.0), status, at) {
+                            let index = usize::from(interface.0);
+                            let local = address::client(index, self.generations[index]);
+                            let event = match open(conn, local.ip(), status, at) {
                                 Ok(path) => {
                                     self.paths_opened += 1;
                                     // What is heard on a path before it is validated counts too.
@@ -535,15 +572,11 @@ impl Host {
 
 fn open(
     conn: &mut Connection,
-    interface: usize,
+    local: IpAddr,
     status: PathStatus,
     at: Instant,
 ) -> Result<PathId, PathError> {
-    conn.open_path(
-        FourTuple::new(SERVER, Some(client_address(interface).ip())),
-        status,
-        at,
-    )
+    conn.open_path(FourTuple::new(SERVER, Some(local)), status, at)
 }
 
 fn transport(scenario: &Scenario, gate: &Arc<Gate>, mechanisms: Mechanisms) -> TransportConfig {
@@ -552,6 +585,12 @@ fn transport(scenario: &Scenario, gate: &Arc<Gate>, mechanisms: Mechanisms) -> T
         Controller::Ours => {
             let controller = ControllerConfig {
                 startup_floor: mechanisms.startup_floor,
+                gated: mechanisms.gate,
+                coupling: if mechanisms.coupling {
+                    Coupling::Detected
+                } else {
+                    Coupling::Off
+                },
                 ..ControllerConfig::default()
             };
             Controllers::new(gate.clone(), controller)

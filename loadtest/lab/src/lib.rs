@@ -1,5 +1,6 @@
 //! The laboratory: the transport's two ends over simulated links in virtual time, and the experiments that Braid is measured by.
 
+mod address;
 pub mod bottleneck;
 mod command;
 pub mod drive;

@@ -146,10 +146,8 @@ fn interface(
     half.rate = RateSpec::Steps(steps);
     half.changes = changes.to_vec();
     Interface {
-        name: name.to_owned(),
-        to_server: half.clone(),
-        to_client: half,
         announced: true,
+        ..Interface::alike(name, half)
     }
 }
 
@@ -279,12 +277,7 @@ pub fn run_recorded(
                                 (RTT_FIRST_MS + RTT_STEP_MS * position as f64) / 2.0,
                             );
                             half.rate = RateSpec::Loaded(Arc::new(trace.starting_at(start_ms)));
-                            Interface {
-                                name: name.clone(),
-                                to_server: half.clone(),
-                                to_client: half,
-                                announced: false,
-                            }
+                            Interface::alike(name, half)
                         });
                 let name = format!("lte.recorded.{count}.{point}");
                 let seed = derive_seed(seed, 4200 + u64::from(point));

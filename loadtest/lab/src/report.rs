@@ -73,6 +73,9 @@ pub struct LinkReport {
     pub queueing_ms_p95: f64,
     #[serde(skip)]
     pub bins: Vec<u64>,
+    /// Samples of that delay: seconds and milliseconds.
+    #[serde(skip)]
+    pub queueing: Vec<(f64, f64)>,
 }
 
 /// What a connection beside the measured one received.
@@ -118,6 +121,8 @@ pub struct RunReport {
     pub paths_opened: u32,
     pub paths_closed: u32,
     pub packets: u64,
+    /// Share of the time in which the sender took paths for parts of one bottleneck.
+    pub coupled_share: f64,
     /// Most datagrams that the links held at once.
     pub under_way_max: usize,
     #[serde(skip)]

@@ -86,6 +86,8 @@ pub fn scenario(seed: u64) -> Scenario {
                 to_server: half(),
                 to_client: half(),
                 announced: random.random_bool(0.5),
+                shares: None,
+                address_changes: Vec::new(),
             }
         })
         .collect();

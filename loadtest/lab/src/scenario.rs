@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::address::ADDRESSES_MAX;
 use serde::{Deserialize, Serialize};
 use testkit::link::{LinkConfig, Loss, Rate, Trace, TraceError, queue_of_one_bdp};
 
@@ -66,7 +67,7 @@ pub struct Scenario {
     /// Small urgent messages from client to server beside the transfer.
     #[serde(default)]
     pub vitals: Option<Vitals>,
-    /// Further connections that do the same transfer over the same links at the same time.
+    /// Further connections that do the same transfer at the same time, each over one interface: the first, the second, and so on in turn.
     #[serde(default)]
     pub competitors: Vec<Controller>,
     /// Virtual time after which the run counts as not completed.
@@ -136,7 +137,17 @@ impl Scenario {
         if !(self.limit_s > 0.0 && self.limit_s <= 100_000.0) {
             return refuse("limit_s", "give between 0 and 100000, for example 120.0");
         }
-        for interface in &self.interfaces {
+        for (index, interface) in self.interfaces.iter().enumerate() {
+            let own = |other: usize| other < index && self.interfaces[other].shares.is_none();
+            if interface.shares.is_some_and(|other| !own(other)) {
+                return refuse(
+                    "shares",
+                    "give the number of an earlier interface with a bottleneck of its own, for example 0",
+                );
+            }
+            if interface.address_changes.len() > ADDRESSES_MAX {
+                return refuse("address_changes", "give at most 200");
+            }
             for half in [&interface.to_server, &interface.to_client] {
                 if !(0.0..=60_000.0).contains(&half.delay_ms)
                     || !(0.0..=10_000.0).contains(&half.jitter_ms)
@@ -182,17 +193,42 @@ pub struct Interface {
     /// Whether the client's operating system tells of changes of state; otherwise they are found out by silence.
     #[serde(default)]
     pub announced: bool,
+    /// Number of an earlier interface whose bottleneck (rate, queue, loss, cuts) this one goes through; the delay is its own.
+    #[serde(default)]
+    pub shares: Option<usize>,
+    /// Seconds at which the interface gets another address.
+    #[serde(default)]
+    pub address_changes: Vec<(f64, AddressChange)>,
+}
+
+/// How an address changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AddressChange {
+    /// An address translator on the way forgets the client and gives it another port. Nobody is told.
+    Translated,
+    /// The client's own address; its operating system tells of the loss, and of the new one a little later.
+    Own,
 }
 
 impl Interface {
     /// The same link both ways; `rtt_ms` is split evenly.
     pub fn symmetric(name: &str, rate_mbit: f64, rtt_ms: f64, loss: f64) -> Self {
-        let half = Half::constant(rate_mbit, rtt_ms / 2.0).with_loss(loss);
+        Self::alike(
+            name,
+            Half::constant(rate_mbit, rtt_ms / 2.0).with_loss(loss),
+        )
+    }
+
+    /// The same half both ways.
+    pub fn alike(name: &str, half: Half) -> Self {
         Self {
             name: name.to_owned(),
             to_server: half.clone(),
             to_client: half,
             announced: false,
+            shares: None,
+            address_changes: Vec::new(),
         }
     }
 
@@ -310,6 +346,15 @@ pub enum RateSpec {
 }
 
 impl RateSpec {
+    /// The highest rate; zero for a trace, whose file would have to be read.
+    pub fn mbit_max(&self) -> f64 {
+        match self {
+            Self::Mbit(mbit) => *mbit,
+            Self::Steps(steps) => steps.iter().map(|step| step.1).fold(0.0, f64::max),
+            Self::Trace { .. } | Self::Loaded(_) => 0.0,
+        }
+    }
+
     pub fn to_rate(&self) -> Result<Rate, ScenarioError> {
         Ok(match self {
             Self::Mbit(mbit) => Rate::Constant(mbit * 1e6),

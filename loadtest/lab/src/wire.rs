@@ -26,7 +26,8 @@ pub(crate) struct Passed {
 pub(crate) struct Wire {
     link: Link,
     bins: Vec<u64>,
-    queueing_ms: Vec<f64>,
+    /// Seconds and milliseconds.
+    queueing: Vec<(f64, f64)>,
     packets: u64,
     duplicate: f64,
     corrupt: f64,
@@ -51,12 +52,16 @@ impl Wire {
         Ok(Self {
             link: Link::new(half.to_link()?, derive_seed(seed, 16 + number)),
             bins: Vec::new(),
-            queueing_ms: Vec::new(),
+            queueing: Vec::new(),
             packets: 0,
             duplicate: half.duplicate,
             corrupt: half.corrupt,
             random: ChaCha8Rng::seed_from_u64(derive_seed(seed, 64 + number)),
         })
+    }
+
+    pub(crate) fn delay(&self) -> Duration {
+        self.link.config().delay
     }
 
     pub(crate) fn is_up(&self, now: Duration) -> bool {
@@ -84,7 +89,8 @@ impl Wire {
             let queueing = at
                 .saturating_sub(now)
                 .saturating_sub(self.link.config().delay);
-            self.queueing_ms.push(queueing.as_secs_f64() * 1e3);
+            self.queueing
+                .push((now.as_secs_f64(), queueing.as_secs_f64() * 1e3));
         }
         if self.corrupt > 0.0 && self.random.random_bool(self.corrupt) && !payload.is_empty() {
             let at = self.random.random_range(0..payload.len());
@@ -96,7 +102,8 @@ impl Wire {
 
     pub(crate) fn report(&mut self, name: &str) -> LinkReport {
         let counters = self.link.counters();
-        let queueing = sorted(std::mem::take(&mut self.queueing_ms));
+        let samples = std::mem::take(&mut self.queueing);
+        let queueing = sorted(samples.iter().map(|sample| sample.1));
         LinkReport {
             name: name.to_owned(),
             offered_bytes: counters.offered_bytes,
@@ -109,6 +116,7 @@ impl Wire {
             queueing_ms_p50: percentile(&queueing, 0.5).unwrap_or(0.0),
             queueing_ms_p95: percentile(&queueing, 0.95).unwrap_or(0.0),
             bins: std::mem::take(&mut self.bins),
+            queueing: samples,
         }
     }
 }
@@ -146,7 +154,11 @@ impl Bulk {
         let delivered: u64 = timeline.bins.iter().sum();
         // Of all links together, and of the best one.
         let capacity = |from, to| {
-            let each = wires.iter().map(|wires| {
+            let own = wires
+                .iter()
+                .zip(&scenario.interfaces)
+                .filter(|(_, interface)| interface.shares.is_none());
+            let each = own.map(|(wires, _)| {
                 let config = wires[side].link.config();
                 capacity_while_up(&config.rate, &config.schedule, from, to)
             });
@@ -208,6 +220,7 @@ impl Bulk {
             paths_opened: 0,
             paths_closed: 0,
             packets: 0,
+            coupled_share: 0.0,
             under_way_max: 0,
             timeline,
         };

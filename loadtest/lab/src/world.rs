@@ -8,15 +8,18 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
-use crate::host::{Host, HostError, Mechanisms, Outgoing};
+use crate::address::{self, Generation};
+use crate::host::{ClientAddress, Host, HostError, Mechanisms, Outgoing};
 use crate::identity::Identity;
 use crate::report::{CompetitorReport, RunReport, percentile, sorted};
-use crate::scenario::{Direction, IP_UDP_HEADER_BYTES, Scenario, ScenarioError};
+use crate::scenario::{AddressChange, Direction, IP_UDP_HEADER_BYTES, Scenario, ScenarioError};
 use crate::wire::{Bulk, GAP_WINDOW, Wire};
 use bytes::BytesMut;
 
 /// Turns at one and the same time after which the run is given up as a live-lock.
 const TURNS_AT_ONCE_MAX: u32 = 100_000;
+/// From the loss of an address to the news of the next one.
+const NEW_ADDRESS_AFTER: Duration = Duration::from_millis(80);
 
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
@@ -26,6 +29,8 @@ struct Arrival {
     order: u64,
     to: usize,
     interface: usize,
+    /// The client's addresses when it was sent.
+    generation: Generation,
     payload: BytesMut,
 }
 
@@ -55,6 +60,12 @@ struct World {
     under_way: BinaryHeap<Reverse<Arrival>>,
     /// By interface; to the server, to the client.
     wires: Vec<[Wire; 2]>,
+    /// By interface: whose wires it goes through, and its own delays.
+    through: Vec<(usize, [Duration; 2])>,
+    /// By interface.
+    generations: Vec<Generation>,
+    /// The last one comes first.
+    address_changes: Vec<(Duration, usize, AddressChange)>,
     /// Client and server of each connection in turn; the first pair is the measured one.
     hosts: Vec<Host>,
     /// Changes that the client is told: time, interface, up.
@@ -91,6 +102,18 @@ fn trace_bins(report: &RunReport) {
     }
 }
 
+/// Whether a datagram's address on the client's side is one of now: its source if the client sends it, else its destination.
+/// A dead path's datagrams leave by another interface with that one's address.
+fn is_valid(address: ClientAddress, interface: usize, generation: Generation) -> bool {
+    match address {
+        ClientAddress::Own(ip) => {
+            address::interface_of(ip) != Some(interface)
+                || address::client(interface, generation).ip() == ip
+        }
+        ClientAddress::Public(address) => address::public(interface, generation) == address,
+    }
+}
+
 /// Independent seeds from one (SplitMix64).
 pub fn derive_seed(seed: u64, index: u64) -> u64 {
     let mut z = seed.wrapping_add((index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -116,6 +139,22 @@ impl World {
                     .extend(changes.map(|&(at_s, up)| (Duration::from_secs_f64(at_s), index, up)));
             }
         }
+        let mut through = Vec::new();
+        let mut address_changes = Vec::new();
+        for (index, interface) in scenario.interfaces.iter().enumerate() {
+            let delays = [&interface.to_server, &interface.to_client]
+                .map(|half| Duration::from_secs_f64(half.delay_ms / 1e3));
+            through.push((interface.shares.unwrap_or(index), delays));
+            for &(at_s, change) in &interface.address_changes {
+                let at = Duration::from_secs_f64(at_s);
+                address_changes.push((at, index, change));
+                if change == AddressChange::Own {
+                    announcements.push((at, index, false));
+                    announcements.push((at + NEW_ADDRESS_AFTER, index, true));
+                }
+            }
+        }
+        address_changes.sort_by_key(|change| Reverse((change.0, change.1)));
         announcements.sort();
         announcements.reverse();
         let mut hosts = Vec::new();
@@ -125,11 +164,13 @@ impl World {
         {
             let mut own = scenario.clone();
             own.controller = *controller;
+            let uses = |index: usize| pair == 0 || index == (pair - 1) % wires.len();
             for side in [CLIENT, SERVER] {
                 let seed = derive_seed(scenario.seed, (pair * 1000 + side) as u64);
                 let mut host = Host::new(side == CLIENT, &own, identity, mechanisms, start, seed);
                 if side == CLIENT {
-                    for (index, wires) in wires.iter().enumerate() {
+                    for (index, wires) in wires.iter().enumerate().filter(|(index, _)| uses(*index))
+                    {
                         let up =
                             wires[0].is_up(Duration::ZERO) || !scenario.interfaces[index].announced;
                         host.add_interface(Duration::ZERO, index, up);
@@ -142,7 +183,10 @@ impl World {
             now: Duration::ZERO,
             order: 0,
             under_way: BinaryHeap::new(),
+            generations: vec![Generation::default(); wires.len()],
             wires,
+            through,
+            address_changes,
             hosts,
             announcements,
             packets: 0,
@@ -180,7 +224,9 @@ impl World {
             let arrival = self.under_way.peek().map(|Reverse(arrival)| arrival.at);
             let announced = self.announcements.last().map(|change| change.0);
             let timer = timers.iter().flatten().min().copied();
-            let Some(next) = [arrival, timer, announced].into_iter().flatten().min() else {
+            let moved = self.address_changes.last().map(|change| change.0);
+            let next = [arrival, timer, announced, moved].into_iter().flatten();
+            let Some(next) = next.min() else {
                 return Ok(());
             };
             if next > limit {
@@ -201,6 +247,19 @@ impl World {
             }
             for (touched, timer) in touched.iter_mut().zip(&timers) {
                 *touched = timer.is_some_and(|at| at <= self.now);
+            }
+            while let Some(&(at, interface, change)) = self.address_changes.last()
+                && at <= self.now
+            {
+                self.address_changes.pop();
+                let generation = &mut self.generations[interface];
+                generation.public += 1;
+                if change == AddressChange::Own {
+                    generation.own += 1;
+                }
+                for host in (0..self.hosts.len()).filter(|&host| is_client(host)) {
+                    self.hosts[host].address_changed(interface, *generation);
+                }
             }
             while self
                 .announcements
@@ -227,6 +286,7 @@ impl World {
                 self.hosts[arrival.to].receive(
                     self.now,
                     arrival.interface,
+                    arrival.generation,
                     arrival.payload,
                     &mut out,
                 );
@@ -238,21 +298,23 @@ impl World {
     fn transmit(&mut self, from: usize, out: &mut Vec<Outgoing>) {
         for Outgoing {
             interface,
+            address,
             mut payload,
         } in out.drain(..)
         {
-            let Some(wire) = self
-                .wires
-                .get_mut(interface)
-                .map(|wires| &mut wires[from % 2])
-            else {
+            let Some(&(bottleneck, delays)) = self.through.get(interface) else {
                 continue;
             };
+            let wire = &mut self.wires[bottleneck][from % 2];
             self.packets += 1;
+            let generation = self.generations[interface];
+            if address.is_some_and(|address| !is_valid(address, interface, generation)) {
+                continue;
+            }
             let Some(passed) = wire.pass(self.now, IP_UDP_HEADER_BYTES, &mut payload) else {
                 continue;
             };
-            let at = passed.at;
+            let at = passed.at - wire.delay() + delays[from % 2];
             let copy = passed.twice.then(|| payload.clone());
             for payload in std::iter::once(payload).chain(copy) {
                 self.order += 1;
@@ -261,6 +323,7 @@ impl World {
                     order: self.order,
                     to: from ^ 1,
                     interface,
+                    generation,
                     payload,
                 }));
             }
@@ -331,6 +394,7 @@ impl World {
             paths_opened: self.hosts[CLIENT].paths_opened,
             paths_closed: self.hosts[CLIENT].paths_closed,
             packets: self.packets,
+            coupled_share: self.hosts[receiver ^ 1].coupled_share(),
             under_way_max: self.under_way_max,
             ..bulk.report
         }

@@ -32,12 +32,7 @@ fn scenario() -> Scenario {
         queue_bytes: Some(QUEUE_BYTES),
         ..Half::constant(UNLIMITED_MBIT, 0.0)
     };
-    let interface = Interface {
-        name: "wan".to_owned(),
-        to_server: half.clone(),
-        to_client: half,
-        announced: false,
-    };
+    let interface = Interface::alike("wan", half);
     Scenario::transfer(
         "unlimited",
         1,

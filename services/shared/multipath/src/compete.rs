@@ -19,17 +19,17 @@ pub(crate) struct Compete {
     plateau: f64,
     start: f64,
     window: f64,
-    cut_in_round: u64,
+    cut_at: Option<Instant>,
 }
 
 impl Compete {
-    pub(crate) fn new(now: Instant, window_packets: f64, round: u64) -> Self {
+    pub(crate) fn new(now: Instant, window_packets: f64) -> Self {
         Self {
             epoch: now,
             plateau: window_packets,
             start: window_packets,
             window: window_packets,
-            cut_in_round: round,
+            cut_at: None,
         }
     }
 
@@ -47,12 +47,17 @@ impl Compete {
         self.window = cubic.max(reno).clamp(self.window, self.window * 1.5);
     }
 
-    /// One cut per round, however many packets were lost in it.
-    pub(crate) fn on_loss(&mut self, now: Instant, round: u64) {
-        if round <= self.cut_in_round {
+    /// Take over a window that another curve has led to.
+    pub(crate) fn follow(&mut self, now: Instant, window_packets: f64) {
+        *self = Self::new(now, window_packets);
+    }
+
+    /// One cut per round trip: a packet sent before the last cut tells nothing new.
+    pub(crate) fn on_loss(&mut self, now: Instant, sent: Instant) {
+        if self.cut_at.is_some_and(|at| sent <= at) {
             return;
         }
-        self.cut_in_round = round;
+        self.cut_at = Some(now);
         // Fast convergence: a sender that has not reached its old plateau releases more.
         self.plateau = if self.window < self.plateau {
             self.window * (1.0 + LEFT_AFTER_LOSS) / 2.0
@@ -74,10 +79,10 @@ mod tests {
     #[test]
     fn a_loss_leaves_seven_tenths_and_the_curve_returns_to_the_plateau() {
         let start = Instant::now();
-        let mut window = Compete::new(start, 100.0, 1);
-        window.on_loss(start, 2);
+        let mut window = Compete::new(start, 100.0);
+        window.on_loss(start, start);
         assert!((window.window_packets() - 70.0).abs() < 1e-9);
-        window.on_loss(start, 2);
+        window.on_loss(start + Duration::from_millis(30), start);
         assert!((window.window_packets() - 70.0).abs() < 1e-9);
         let to_plateau = (30.0_f64 / GROWTH).cbrt();
         let mut now = start;

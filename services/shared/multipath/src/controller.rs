@@ -22,6 +22,7 @@ use noq_proto::RttEstimator;
 use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
 use crate::compete::Compete;
+use crate::coupling::Coupling;
 use crate::filter::{MaxFilter, MinRtt};
 use crate::gate::{Gate, PathModel};
 use crate::sampler::Sampler;
@@ -43,10 +44,16 @@ const PRESSING_PACING: f64 = 1.3;
 const UNQUEUED_SLACK: Duration = Duration::from_millis(1);
 /// Window while the round trip is being confirmed.
 const RTT_PROBE_WINDOW: f64 = 0.95;
+/// Without company the window opens again after such a part of a drained round; the smallest round trip sent in it counts.
+const RTT_PROBE_PART: u32 = 4;
 const RTT_PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// A round with no smaller round trip than this many floors calls for one, but no sooner than after the pause.
 const CROWDED: f64 = 1.45;
 const RTT_PROBE_PAUSE: Duration = Duration::from_secs(2);
+/// A stranger is gone when the queue has been empty for this long (a BBR flow measures its round trip in less), or in this many
+/// drained rounds in a row.
+const UNQUEUED_LONG: Duration = Duration::from_secs(1);
+const EMPTY_DRAINS: u32 = 2;
 /// Rounds a rate sample stays in the filter.
 const RATE_WINDOW_ROUNDS: u64 = 4;
 /// Packets the window never falls below: the peer acknowledges every second packet.
@@ -59,6 +66,9 @@ pub struct ControllerConfig {
     pub initial_window_packets: u64,
     /// Never pace below two initial windows a round trip before the rate is known.
     pub startup_floor: bool,
+    /// Whether far slower paths wait for their turn ([`Gate`]).
+    pub gated: bool,
+    pub coupling: Coupling,
 }
 
 impl Default for ControllerConfig {
@@ -66,6 +76,8 @@ impl Default for ControllerConfig {
         Self {
             initial_window_packets: 32,
             startup_floor: true,
+            gated: true,
+            coupling: Coupling::Detected,
         }
     }
 }
@@ -98,9 +110,12 @@ impl ControllerFactory for Controllers {
 enum Phase {
     Startup,
     Cruise,
-    /// The window is below one product. Once that little is in flight, one more round tells the round trip.
+    /// The window is below one product. Once that little is in flight, what is sent for a part of a round trip tells the round trip, when it is
+    /// acknowledged: the packets acknowledged before were sent into the queue that is drained. The window opens again meanwhile.
     RttProbe {
-        until_delivered: Option<u64>,
+        drained_at: Option<Instant>,
+        refilled_at: Option<Instant>,
+        seen: Option<Duration>,
     },
 }
 
@@ -151,10 +166,22 @@ pub struct PathController {
     probed_at: Instant,
     /// The last round saw no queue: the path can take more than it gets.
     unqueued: bool,
+    /// When a round last saw a queue.
+    queued_at: Instant,
+    /// Drained rounds in a row that met nobody.
+    empty_drains: u32,
     rate: MaxFilter,
+    /// Number and beginning of the rate filter's round, and the round in which it began.
+    rate_round: u64,
+    rate_round_at: Instant,
+    rate_round_of: u64,
+    /// In flight when the last drained round began.
+    undrained: u64,
     rtt_min: MinRtt,
     rtt_smoothed: Duration,
     rebase_epoch: u64,
+    /// Drained rounds of others behind the same bottleneck that this path has joined.
+    drains_joined: u64,
     /// A round-trip probe is due at the end of the start-up.
     probe_wanted: bool,
     startup_window: u64,
@@ -185,10 +212,17 @@ impl PathController {
             compete: None,
             probed_at: now,
             unqueued: false,
+            queued_at: now,
+            empty_drains: 0,
             rate: MaxFilter::new(RATE_WINDOW_ROUNDS),
+            rate_round: 0,
+            rate_round_at: now,
+            rate_round_of: 0,
+            undrained: 0,
             rtt_min: MinRtt::new(now),
             rtt_smoothed: Duration::ZERO,
             rebase_epoch,
+            drains_joined: 0,
             probe_wanted: false,
             startup_window: config.initial_window_packets * mtu,
             startup_rate: 0.0,
@@ -220,7 +254,11 @@ impl PathController {
         };
         match self.phase {
             Phase::Startup => self.startup_window,
-            Phase::Cruise => {
+            Phase::Cruise
+            | Phase::RttProbe {
+                refilled_at: Some(_),
+                ..
+            } => {
                 let gain = if self.unqueued {
                     PRESSING_WINDOW
                 } else {
@@ -285,7 +323,9 @@ impl PathController {
         }
         if let (Some(seen), Some(min)) = (self.round_rtt_min.take(), self.rtt_min.get()) {
             self.unqueued = !app_limited && seen <= min + min / 16 + UNQUEUED_SLACK;
-            if self.unqueued {
+            if !self.unqueued {
+                self.queued_at = now;
+            } else if now >= self.queued_at + UNQUEUED_LONG {
                 self.compete = None;
             }
             // A queue longer than the own one can make it.
@@ -293,9 +333,25 @@ impl PathController {
                 .rtt_floor
                 .is_some_and(|floor| seen > floor.mul_f64(CROWDED) + self.slack());
             if crowded && self.compete.is_none() && now > self.probed_at + RTT_PROBE_PAUSE {
-                self.start_rtt_probe();
+                self.drain();
             }
         }
+    }
+
+    /// The round that a rate sample belongs to. One that lasts longer than a short queue explains counts as several: when the link has
+    /// become slower, its old rate is not kept for as long as the queue takes that came of it.
+    fn rate_round(&mut self, now: Instant) -> u64 {
+        let longest = match self.rtt_floor {
+            Some(floor) => floor.mul_f64(CROWDED) + self.slack(),
+            None => Duration::MAX,
+        };
+        let lasted = now.saturating_duration_since(self.rate_round_at);
+        if self.round != self.rate_round_of || lasted > longest {
+            self.rate_round += 1;
+            self.rate_round_at = now;
+            self.rate_round_of = self.round;
+        }
+        self.rate_round
     }
 
     /// Round trips above the floor that the own packets and jitter explain.
@@ -311,9 +367,41 @@ impl PathController {
         }
     }
 
+    /// A round trip that ends after the queue was drained.
+    fn on_drained_sample(
+        &mut self,
+        now: Instant,
+        drained_at: Instant,
+        mut refilled_at: Option<Instant>,
+        mut seen: Option<Duration>,
+    ) {
+        let rtt = self.rtt_latest;
+        let floor = self.rtt_min.get().unwrap_or(rtt);
+        // In company the whole round is drained: others' queues are told from the own paths' ones that drain at the same time.
+        let drained = match self.compete {
+            Some(_) => floor,
+            None => floor / RTT_PROBE_PART,
+        };
+        if refilled_at.is_none() && now >= drained_at + drained {
+            refilled_at = Some(now);
+        }
+        if let Some(sent) = now.checked_sub(rtt).filter(|sent| *sent >= drained_at) {
+            if let Some(seen) = seen
+                && refilled_at.is_some_and(|at| sent >= at)
+            {
+                return self.end_rtt_probe(now, seen);
+            }
+            seen = Some(seen.map_or(rtt, |seen| seen.min(rtt)));
+        }
+        self.phase = Phase::RttProbe {
+            drained_at: Some(drained_at),
+            refilled_at,
+            seen,
+        };
+    }
+
     /// A whole round was sent into a queue that this end had drained: the end of it saw the bare path, or strangers.
-    fn end_rtt_probe(&mut self, now: Instant) {
-        let seen = self.rtt_latest;
+    fn end_rtt_probe(&mut self, now: Instant, seen: Duration) {
         self.phase = Phase::Cruise;
         self.probed_at = now;
         self.rtt_floor_known = true;
@@ -328,23 +416,38 @@ impl PathController {
                 floor.min(seen)
             });
             self.rtt_crowded = None;
-            self.compete = None;
+            self.empty_drains += 1;
+            if self.empty_drains >= EMPTY_DRAINS {
+                self.compete = None;
+            }
             self.rtt_min.replace(now, seen);
             return;
         }
         self.rtt_crowded = Some(seen);
+        self.empty_drains = 0;
         self.rtt_min.replace(now, floor);
         if self.compete.is_none() {
-            let window = self.rate.get() * seen.as_secs_f64() / self.mtu as f64;
-            self.compete = Some(Compete::new(now, window, self.round));
+            // What this end has in the path and the queue at its rate, and no more than it had before.
+            let window = (self.rate.get() * seen.as_secs_f64()).min(self.undrained as f64);
+            let packets = (window / self.mtu as f64).max(WINDOW_PACKETS_MIN as f64);
+            self.compete = Some(Compete::new(now, packets));
         }
+    }
+
+    /// A drained round, of all paths behind the same bottleneck.
+    fn drain(&mut self) {
+        self.start_rtt_probe();
+        self.member.gate.drain(self.member.slot);
     }
 
     fn start_rtt_probe(&mut self) {
         self.probe_wanted = self.phase == Phase::Startup;
         if self.phase == Phase::Cruise {
+            self.undrained = self.in_flight;
             self.phase = Phase::RttProbe {
-                until_delivered: None,
+                drained_at: None,
+                refilled_at: None,
+                seen: None,
             };
         }
     }
@@ -368,6 +471,11 @@ impl PathController {
             self.rtt_floor = None;
             self.rtt_floor_known = false;
             self.rtt_crowded = None;
+            self.start_rtt_probe();
+        }
+        let drains = self.member.gate.drains(self.member.slot);
+        if drains != self.drains_joined {
+            self.drains_joined = drains;
             self.start_rtt_probe();
         }
         self.round_rtt_min = Some(self.round_rtt_min.map_or(rtt, |min| min.min(rtt)));
@@ -407,7 +515,8 @@ impl PathController {
             .as_mut()
             .filter(|_| self.phase == Phase::Cruise)
         {
-            compete.on_ack(now, rtt_s);
+            let Membership { gate, slot } = &self.member;
+            gate.compete_acked(now, *slot, rtt_s, compete);
         }
     }
 
@@ -419,13 +528,16 @@ impl PathController {
                 rate_bytes_per_s: self.rate.get(),
                 rtt_min: self.rtt_min.get().unwrap_or_default(),
                 rtt_smoothed: self.rtt_smoothed,
+                rtt_latest: self.rtt_latest,
                 in_flight_bytes: self.in_flight,
                 window_bytes: self.model_window(),
                 // Acknowledgements held back by the pacer look like a backlog too, but leave little in flight.
                 busy: !app_limited && self.in_flight * 3 >= self.model_window(),
                 lost_share: self.loss_share,
                 competing: self.compete.is_some(),
+                coupled: false,
             },
+            self.config.coupling,
         );
     }
 }
@@ -458,7 +570,9 @@ impl Controller for PathController {
         _largest: Option<u64>,
     ) {
         self.in_flight = in_flight;
+        let mut newest = false;
         if let Some(sample) = self.sampler.on_end_acks(now, in_flight, app_limited) {
+            newest = true;
             self.on_rtt_sample(now, sample.rtt);
             let floor = self.rtt_min.get().unwrap_or_default() / 2;
             let rate = sample.rate_bytes_per_s;
@@ -466,7 +580,8 @@ impl Controller for PathController {
                 && sample.interval >= floor
                 && (!sample.app_limited || rate > self.rate.get())
             {
-                self.rate.update(self.round, rate);
+                let round = self.rate_round(now);
+                self.rate.update(round, rate);
             }
             if sample.delivered_before >= self.round_ends_at {
                 self.on_round(now, sample.app_limited);
@@ -474,22 +589,24 @@ impl Controller for PathController {
         }
         match self.phase {
             Phase::RttProbe {
-                until_delivered: None,
+                drained_at: None, ..
             } if self.in_flight <= self.model_window() => {
                 self.round_rtt_min = None;
                 self.phase = Phase::RttProbe {
-                    until_delivered: Some(self.sampler.delivered() + self.in_flight),
+                    drained_at: Some(now),
+                    refilled_at: None,
+                    seen: None,
                 };
             }
             Phase::RttProbe {
-                until_delivered: Some(until),
-            } if self.sampler.delivered() >= until => {
-                self.end_rtt_probe(now);
-            }
+                drained_at: Some(drained_at),
+                refilled_at,
+                seen,
+            } if newest => self.on_drained_sample(now, drained_at, refilled_at, seen),
             Phase::Cruise
                 if now > self.rtt_min.confirmed().max(self.probed_at) + self.probe_interval() =>
             {
-                self.start_rtt_probe();
+                self.drain();
             }
             _ => {}
         }
@@ -510,14 +627,15 @@ impl Controller for PathController {
     fn on_congestion_event(
         &mut self,
         now: Instant,
-        _sent: Instant,
+        sent: Instant,
         _is_persistent_congestion: bool,
         _is_ecn: bool,
         _lost_bytes: u64,
         _largest_lost_pn: u64,
     ) {
         if let Some(compete) = &mut self.compete {
-            compete.on_loss(now, self.round);
+            let Membership { gate, slot } = &self.member;
+            gate.compete_lost(now, *slot, sent, compete);
         }
     }
 
@@ -528,7 +646,7 @@ impl Controller for PathController {
     fn window(&self) -> u64 {
         if self.member.gate.is_permitted(self.member.slot) {
             u64::MAX / 2
-        } else if self.member.gate.admits(self.member.slot) {
+        } else if !self.config.gated || self.member.gate.admits(self.member.slot) {
             self.model_window()
         } else {
             0

@@ -132,3 +132,28 @@ fn a_permit_passes_a_full_window_once() {
     controller.on_packet_sent(start, PACKET as u16, 0);
     assert_eq!(controller.window(), window);
 }
+
+/// What a link without loss and without a bottom to its queue holds after a tenfold drop: the own queue, which is nobody else's.
+#[test]
+fn a_tenfold_drop_drains_its_queue_although_nothing_is_lost() {
+    let start = Instant::now();
+    let mut controller = controller(start);
+    let mut link = Link::new(start, 2_500_000.0, 20, 0);
+    link.run(&mut controller, Duration::from_secs(5));
+    link.rate_bytes_per_s = 250_000.0;
+    // Three times what the packets in flight take to leave.
+    let in_flight = link.under_way.len() as f64 * PACKET as f64;
+    link.run(
+        &mut controller,
+        Duration::from_secs_f64(3.0 * in_flight / 250_000.0),
+    );
+    link.queue_max = Duration::ZERO;
+    let before = link.delivered;
+    link.run(&mut controller, Duration::from_secs(10));
+    assert!(
+        link.queue_max <= Duration::from_millis(50),
+        "queue {:?}",
+        link.queue_max
+    );
+    assert!((link.delivered - before) as f64 > 0.95 * 2.5e6);
+}

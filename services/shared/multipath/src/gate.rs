@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::compete::Compete;
+use crate::coupling::{Bottlenecks, Coupling, SLOTS_MAX};
 use crate::liveness::Rhythm;
-
-/// Paths one connection may have had at once; controllers beyond it run ungated.
-const SLOTS_MAX: usize = 64;
 
 /// What the faster paths may deliver while a packet of a far slower one is under way; a fifth of a stream's receive window.
 const HEAD_START_BYTES: f64 = 512_000.0;
@@ -36,6 +35,7 @@ pub struct PathModel {
     pub rate_bytes_per_s: f64,
     pub rtt_min: Duration,
     pub rtt_smoothed: Duration,
+    pub rtt_latest: Duration,
     pub in_flight_bytes: u64,
     pub window_bytes: u64,
     /// The path was blocked by its window or pacing when it last had an acknowledgement: there was more to send.
@@ -43,6 +43,8 @@ pub struct PathModel {
     pub lost_share: f64,
     /// The window follows Cubic because somebody else fills the bottleneck's queue.
     pub competing: bool,
+    /// It is a part of one window that paths through the same bottleneck have together.
+    pub coupled: bool,
 }
 
 #[derive(Debug)]
@@ -65,6 +67,7 @@ struct State {
     rebase_epoch: u64,
     acked_at: Option<Instant>,
     busy_at: Option<Instant>,
+    bottlenecks: Bottlenecks,
     now: Option<Instant>,
 }
 
@@ -120,13 +123,16 @@ impl Gate {
             rate_bytes_per_s: 0.0,
             rtt_min: Duration::ZERO,
             rtt_smoothed: Duration::ZERO,
+            rtt_latest: Duration::ZERO,
             in_flight_bytes: 0,
             window_bytes: 0,
             busy: false,
             lost_share: 0.0,
             competing: false,
+            coupled: false,
         };
         if let Some(free) = state.slots.iter().position(|slot| slot.owners == 0) {
+            state.bottlenecks.forget(free);
             state.slots[free] = Slot {
                 owners: 1,
                 model: model(free),
@@ -160,13 +166,23 @@ impl Gate {
     }
 
     pub(crate) fn leave(&self, slot: usize) {
-        if let Some(slot) = self.state.lock().slots.get_mut(slot) {
-            slot.owners = slot.owners.saturating_sub(1);
+        let mut state = self.state.lock();
+        let Some(entry) = state.slots.get_mut(slot) else {
+            return;
+        };
+        entry.owners = entry.owners.saturating_sub(1);
+        if entry.owners == 0 {
+            state.bottlenecks.forget(slot);
         }
     }
 
-    pub(crate) fn report(&self, now: Instant, model: PathModel) {
+    pub(crate) fn report(&self, now: Instant, mut model: PathModel, coupling: Coupling) {
         let mut state = self.state.lock();
+        let (slot, rtt) = (model.slot, model.rtt_latest);
+        state
+            .bottlenecks
+            .observe(now, slot, rtt, model.competing, coupling);
+        model.coupled = model.competing && state.bottlenecks.is_coupled(slot);
         state.acked_at = Some(now);
         state.now = state.now.max(Some(now));
         if model.busy {
@@ -178,6 +194,25 @@ impl Gate {
                 slot.acks.beat(now.saturating_duration_since(before));
             }
         }
+    }
+
+    /// A competing path's acknowledgement or loss, which concerns all paths of its bottleneck.
+    pub(crate) fn compete_acked(&self, now: Instant, slot: usize, rtt_s: f64, own: &mut Compete) {
+        self.state.lock().bottlenecks.on_ack(now, slot, rtt_s, own);
+    }
+
+    pub(crate) fn compete_lost(&self, now: Instant, slot: usize, sent: Instant, own: &mut Compete) {
+        self.state.lock().bottlenecks.on_loss(now, slot, sent, own);
+    }
+
+    /// The path's drained round begins; those that share its bottleneck are to follow.
+    pub(crate) fn drain(&self, slot: usize) {
+        self.state.lock().bottlenecks.drain(slot);
+    }
+
+    /// Counts the drained rounds that the path is to join.
+    pub(crate) fn drains(&self, slot: usize) -> u64 {
+        self.state.lock().bottlenecks.drains(slot)
     }
 
     pub(crate) fn sent(&self, slot: usize, in_flight_bytes: u64) {

@@ -30,6 +30,7 @@ mod compete;
 mod controller;
 #[cfg(test)]
 mod controller_tests;
+mod coupling;
 mod filter;
 mod gate;
 mod liveness;
@@ -37,6 +38,7 @@ mod sampler;
 mod steering;
 
 pub use controller::{ControllerConfig, Controllers, PathController};
+pub use coupling::Coupling;
 pub use gate::{Gate, PathModel};
 pub use liveness::{Keepalive, PathState};
 pub use steering::{
