@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # need.sh TOOL... - installs the tools that tests need and that are not here yet; says what it does.
 #
-#   need.sh cc node chromium cargo-deny buf envoy
+#   need.sh cc node chromium cargo-deny buf envoy kafka
 #
 # Debian packages come by apt-get (root, or sudo). Everything else goes below $BRAID_CACHE (default ~/.cache/braid),
 # outside the checkout, so that a second run and a fresh clone find it.
@@ -70,9 +70,22 @@ need_envoy() {
   ln -sfn "envoy-$version" "$cache/envoy"
 }
 
+# librdkafka is compiled by its own make and links the system's OpenSSL.
+need_cc() {
+  if command -v c++ >/dev/null && command -v make >/dev/null && pkg-config --exists openssl 2>/dev/null; then return; fi
+  apt_install gcc g++ libc6-dev make pkg-config libssl-dev
+}
+
+# Java runs the brokers of the tests, Maven brings their jars.
+need_kafka() {
+  if ! command -v java >/dev/null || ! command -v mvn >/dev/null; then apt_install default-jre-headless maven; fi
+  "$(dirname "$0")/../airgap/kafka.sh" fetch
+}
+
 for tool; do
   case $tool in
-    cc)         command -v cc >/dev/null || apt_install gcc libc6-dev ;;
+    cc)         need_cc ;;
+    kafka)      need_kafka ;;
     node)       need_node ;;
     chromium)   command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core ;;
     cargo-deny) need_cargo_deny ;;

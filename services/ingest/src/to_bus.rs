@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use bus::{Bus, PUBLISH_RECORDS_MAX, PublishError, Record, Topic};
+use bus::{Bus, PUBLISH_RECORDS_MAX, Record, Topic};
 use contracts::vitals::VitalsRecord;
 use prost::Message;
 use service_kit::{Backoff, Context, Shutdown};
@@ -175,11 +175,11 @@ async fn persist(
         // Records are cheap to copy: their values are shared.
         match bus.publish(Topic::Vitals, records.clone()).await {
             Ok(()) => return Ok(()),
-            Err(PublishError::Unavailable(reason)) => {
+            Err(error) if error.is_retryable() => {
                 metrics::counter!("braid_ingest_publish_retries_total").increment(1);
-                tracing::warn!(reason, "the bus does not take records; gateways wait");
+                tracing::warn!(%error, "the bus does not take records; gateways wait");
             }
-            Err(e) => return Err(NotPublished::Refused(e.to_string())),
+            Err(error) => return Err(NotPublished::Refused(error.to_string())),
         }
         tokio::select! {
             () = shutdown.requested() => return Err(NotPublished::Ending),

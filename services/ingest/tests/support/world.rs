@@ -80,6 +80,10 @@ impl Bus for Switch {
         self.inner.tail(topic).await
     }
 
+    async fn read_back(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
+        self.inner.read_back(topic).await
+    }
+
     async fn partitions(&self, topic: Topic) -> Result<u32, NotReady> {
         self.inner.partitions(topic).await
     }

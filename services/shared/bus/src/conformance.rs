@@ -19,7 +19,7 @@ pub use groups::{
 pub use records::{
     concurrent_publishers_lose_and_double_nothing, durable_across_reopening, lag_counts_what_waits,
     limits_are_refused_with_their_reason, next_can_be_cancelled, order_per_key,
-    tail_gives_what_comes_after_it,
+    read_back_begins_at_the_oldest_and_its_lag_tells_the_end, tail_gives_what_comes_after_it,
 };
 
 use crate::{Bus, Committed, Consumer, Delivery, Event, Record, Topic};
@@ -28,6 +28,11 @@ use crate::{Bus, Committed, Consumer, Delivery, Event, Record, Topic};
 #[async_trait]
 pub trait Harness: Send + Sync {
     async fn start(&self) -> Process;
+
+    /// How long the engine takes to replace a member that was killed, so that a check does not kill faster than that.
+    fn notices_death_within(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 pub struct Process {
@@ -44,7 +49,8 @@ macro_rules! conformance_suite {
     ($harness:expr) => {
         $crate::conformance_suite!($harness;
             order_per_key, durable_across_reopening, concurrent_publishers_lose_and_double_nothing,
-            limits_are_refused_with_their_reason, tail_gives_what_comes_after_it, next_can_be_cancelled,
+            limits_are_refused_with_their_reason, tail_gives_what_comes_after_it,
+            read_back_begins_at_the_oldest_and_its_lag_tells_the_end, next_can_be_cancelled,
             lag_counts_what_waits, members_share_the_partitions, a_dead_member_is_replaced,
             a_commit_survives_and_the_rest_comes_again, a_lost_partition_cannot_be_committed,
             groups_are_independent, start_is_asked_and_obeyed, exactly_once_through_crashes);

@@ -38,17 +38,17 @@ use self::{
     heads::Heads,
     instance::Instance,
     seat::Seat,
-    writer::{Job, Writer, bytes_of},
+    writer::{Job, Writer},
 };
 use crate::{
-    Bus, Consumer, NotReady, PUBLISH_RECORDS_MAX, PublishError, RECORD_BYTES_MAX, Record, StartAt,
-    SubscribeError, Topic,
+    Bus, Consumer, IN_FLIGHT_BYTES_MAX, NotReady, PublishError, Record, StartAt, SubscribeError,
+    Topic,
+    keys::{check_group_name, check_limits},
 };
 
 /// How soon a consumer learns of a record that another process published.
 const WATCH_EVERY: Duration = Duration::from_millis(15);
-/// Bytes that publishers may have in flight; `publish` waits beyond. Counted in units of 1 KiB, at least one a call, so calls are bounded too.
-const IN_FLIGHT_BYTES_MAX: usize = 64 << 20;
+/// [`IN_FLIGHT_BYTES_MAX`] is counted in units, at least one a call, so calls are bounded too.
 const UNIT: usize = 1 << 10;
 
 #[derive(Debug, Clone)]
@@ -228,19 +228,7 @@ impl Bus for EmbeddedBus {
         if records.is_empty() {
             return Ok(());
         }
-        if records.len() > PUBLISH_RECORDS_MAX {
-            return Err(PublishError::TooMany {
-                records: records.len(),
-            });
-        }
-        let mut bytes = 0;
-        for record in &records {
-            let size = bytes_of(record);
-            if size > RECORD_BYTES_MAX {
-                return Err(PublishError::TooLarge { bytes: size });
-            }
-            bytes += size;
-        }
+        let bytes = check_limits(&records)?;
         let closed = || PublishError::Unavailable("it was closed".into());
         // A call with more than all permits takes all of them and runs alone.
         let units = (bytes / UNIT + 1).min(IN_FLIGHT_BYTES_MAX / UNIT);
@@ -268,10 +256,7 @@ impl Bus for EmbeddedBus {
         group: &str,
         start: Arc<dyn StartAt>,
     ) -> Result<Box<dyn Consumer>, SubscribeError> {
-        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if group.is_empty() || group.len() > 100 || !group.chars().all(legal) {
-            return Err(SubscribeError::GroupName(group.to_owned()));
-        }
+        check_group_name(group)?;
         let reader = schema::open_reader(&self.inner.dir)
             .map_err(|e| SubscribeError::Unavailable(e.to_string()))?;
         let id = self.inner.next_id.fetch_add(1, Ordering::Relaxed);
@@ -307,6 +292,21 @@ impl Bus for EmbeddedBus {
             .into_iter()
             .filter(|(t, _, _)| *t == topic)
             .map(|(_, partition, next)| (partition, next))
+            .collect();
+        Ok(Box::new(EmbeddedConsumer::new(
+            self.inner.clone(),
+            topic,
+            reader,
+            positions,
+            None,
+        )))
+    }
+
+    async fn read_back(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
+        let reader = schema::open_reader(&self.inner.dir)
+            .map_err(|e| SubscribeError::Unavailable(e.to_string()))?;
+        let positions = (0..self.inner.heads.partitions(topic))
+            .map(|partition| (partition, 0))
             .collect();
         Ok(Box::new(EmbeddedConsumer::new(
             self.inner.clone(),

@@ -1,7 +1,7 @@
 //! The bus between Braid's services: ordered partitions, durable publishing, consumer groups.
 //!
 //! Two engines implement [`Bus`]: [`embedded`] (SQLite in a data directory, also from several processes at once) and
-//! Kafka. What both promise, and `conformance` checks:
+//! [`kafka`]. What both promise, and `conformance` checks:
 //!
 //! - Records of one key go to one partition and keep the order in which they were published by one caller.
 //! - `publish` returns `Ok` once the records survive a power cut (embedded: fsync; Kafka: all in-sync replicas).
@@ -13,20 +13,25 @@
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod embedded;
+pub mod kafka;
+mod keys;
 
 pub use embedded::{EmbeddedBus, EmbeddedOptions};
+pub use kafka::{KafkaBus, KafkaOptions};
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use thiserror::Error;
 
-/// Largest value of one record. A bigger one is refused with [`PublishError::TooLarge`]; Kafka's default `max.message.bytes`
-/// is the same.
+/// Largest record: value, key and headers. A bigger one is refused with [`PublishError::TooLarge`].
 pub const RECORD_BYTES_MAX: usize = 1 << 20;
 /// Records in one `publish` call; more are refused with [`PublishError::TooMany`].
 pub const PUBLISH_RECORDS_MAX: usize = 10_000;
+
+/// Bytes that the publishers of a process may have in flight on its bus; `publish` waits beyond.
+pub const IN_FLIGHT_BYTES_MAX: usize = 64 << 20;
 
 /// A stream of records. Each service owns its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -157,7 +162,8 @@ impl StartAt for Committed {
 #[async_trait]
 pub trait Bus: Send + Sync {
     /// Returns once the records are durable, all of them or (on error) perhaps none. After [`PublishError::Unavailable`] the
-    /// caller cannot know whether they are there and sends them again: consumers are idempotent. Waits when too much is in flight.
+    /// caller cannot know whether they are there and sends them again, all of them, so that their order holds: consumers are
+    /// idempotent. Waits when too much is in flight; an engine that waited long enough says [`PublishError::Full`].
     async fn publish(&self, topic: Topic, records: Vec<Record>) -> Result<(), PublishError>;
 
     /// Joins a consumer group. Members share the topic's partitions.
@@ -171,6 +177,9 @@ pub trait Bus: Send + Sync {
     /// Follows all partitions from their present end, without a group and without commits: for live views. Its only event is `Batch`.
     /// The end is fixed when this returns: what is published later is delivered.
     async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError>;
+
+    /// The same from the oldest record that is kept: for people who look into a topic. `lag` tells what is left.
+    async fn read_back(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError>;
 
     async fn partitions(&self, topic: Topic) -> Result<u32, NotReady>;
 
@@ -196,6 +205,12 @@ pub enum PublishError {
     /// Ours or the engine's fault; publishing again is safe.
     #[error("the bus does not answer: {0}")]
     Unavailable(String),
+    /// Nothing was sent: what is in flight already fills the queue. Publishing again later is safe.
+    #[error("the bus has taken nothing for {0:?}: {IN_FLIGHT_BYTES_MAX} bytes wait for it already")]
+    Full(Duration),
+    /// The bus understood the record and will never take it.
+    #[error("the bus refuses the record: {0}")]
+    Refused(String),
     /// The caller's fault; again would fail again.
     #[error("a record of {bytes} bytes is more than the {RECORD_BYTES_MAX} that the bus takes")]
     TooLarge { bytes: usize },
@@ -205,7 +220,7 @@ pub enum PublishError {
 
 impl PublishError {
     pub fn is_retryable(&self) -> bool {
-        matches!(self, PublishError::Unavailable(_))
+        matches!(self, PublishError::Unavailable(_) | PublishError::Full(_))
     }
 }
 

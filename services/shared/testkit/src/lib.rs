@@ -2,4 +2,5 @@
 
 pub mod disk;
 pub mod emulated_link;
+pub mod kafka;
 pub mod link;

@@ -148,6 +148,33 @@ pub async fn tail_gives_what_comes_after_it(harness: &dyn Harness) {
     assert_eq!(numbers, [10, 11]);
 }
 
+pub async fn read_back_begins_at_the_oldest_and_its_lag_tells_the_end(harness: &dyn Harness) {
+    let bus = harness.start().await.bus;
+    let read_back = async || {
+        let reader = bus.read_back(Topic::Vitals).await;
+        reader.unwrap_or_else(|e| panic!("read_back: {e}"))
+    };
+    let lag = async |reader: &mut Box<dyn crate::Consumer>| {
+        let lag = reader.lag().await;
+        lag.unwrap_or_else(|e| panic!("lag: {e}"))
+    };
+    assert_eq!(lag(&mut read_back().await).await, 0, "an empty topic");
+    publish(
+        &bus,
+        Topic::Vitals,
+        (0..30).map(|n| numbered(&format!("k{n}"), n)).collect(),
+    )
+    .await;
+    // Twice: nothing is remembered of who has read.
+    for _ in 0..2 {
+        let mut reader = read_back().await;
+        assert_eq!(lag(&mut reader).await, 30);
+        let numbers: BTreeSet<u32> = read(&mut reader, 30).await.iter().map(number).collect();
+        assert_eq!(numbers.len(), 30);
+        assert_eq!(lag(&mut reader).await, 0);
+    }
+}
+
 pub async fn next_can_be_cancelled(harness: &dyn Harness) {
     let bus = harness.start().await.bus;
     let publisher = tokio::spawn({

@@ -17,7 +17,10 @@ use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{EmbeddedOptions, headers, heads::Heads, schema};
-use crate::{NotReady, PublishError, Record, Topic};
+use crate::{
+    NotReady, PublishError, Record, Topic,
+    keys::{bytes_of, partition_of},
+};
 
 /// Bytes in one transaction: what is beyond waits for the next. At least one job is taken whatever its size.
 const GROUP_BYTES_MAX: usize = 8 << 20;
@@ -259,25 +262,6 @@ impl Writer {
 }
 
 /// What a record counts against every bound of bytes.
-pub fn bytes_of(record: &Record) -> usize {
-    record.key.len()
-        + record.value.len()
-        + record
-            .headers
-            .iter()
-            .map(|(name, value)| name.len() + value.len() + 8)
-            .sum::<usize>()
-}
-
-/// FNV-1a, so that every process and version agrees.
-fn partition_of(key: &str, partitions: u32) -> u32 {
-    let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    // The high bits are the better mixed ones.
-    u32::try_from((hash >> 32) % u64::from(partitions.max(1))).unwrap_or(0)
-}
-
 fn now_us() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

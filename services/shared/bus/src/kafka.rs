@@ -1,0 +1,222 @@
+//! The bus on a Kafka cluster, by librdkafka.
+//!
+//! - Publishing: [`publisher`], idempotent and acknowledged by all in-sync copies, with a bounded queue.
+//! - Consuming: [`consumer`], one client per member; cooperative rebalancing, so that only partitions that move are interrupted.
+//!   Offsets committed here serve the cluster's own lag figures and groups without a store.
+//! - Starting: [`connect`] waits for the cluster, creates the topics that are missing and refuses those that are wrong.
+//!
+//! The partition of a key is the embedded bus's (`keys`), computed here and not by the library. It depends on the number of
+//! partitions, which is read once at the start: after partitions were added all services must be started anew.
+
+mod connect;
+mod consumer;
+mod options;
+mod publisher;
+mod seat;
+mod topics;
+mod trouble;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Instant,
+};
+
+use async_trait::async_trait;
+use rdkafka::{Offset, config::FromClientConfigAndContext, consumer::Consumer as _};
+use tokio::sync::watch;
+
+pub use connect::OpenError;
+pub use options::{DEAD_LETTERS_KEPT, KafkaOptions, Password, Sasl, SaslMechanism, Tls};
+pub use topics::WrongSetting;
+
+use self::{
+    consumer::{Group, KafkaConsumer},
+    publisher::Publisher,
+    seat::{Member, Seat},
+    trouble::Trouble,
+};
+use crate::{
+    Bus, ConsumeError, Consumer, NotReady, PublishError, Record, StartAt, SubscribeError, Topic,
+    keys::{check_group_name, check_limits},
+};
+
+pub struct KafkaBus {
+    options: KafkaOptions,
+    trouble: Arc<Trouble>,
+    publisher: Publisher,
+    /// Partitions by the topic's name on the cluster.
+    partitions: BTreeMap<String, u32>,
+    probes: AtomicU32,
+    ended: watch::Sender<bool>,
+}
+
+impl KafkaBus {
+    /// Returns once the cluster answers and its topics are as they must be. Until it answers, which may be for ever, `waiting` hears
+    /// what for. What waiting cannot heal is an error.
+    pub async fn open(
+        options: KafkaOptions,
+        waiting: impl Fn(&str) + Send + Sync,
+    ) -> Result<KafkaBus, OpenError> {
+        let trouble = Arc::new(Trouble::default());
+        let publisher = Publisher::new(&options, trouble.clone())?;
+        let partitions = connect::prepare(&options, &publisher, &trouble, &waiting).await?;
+        Ok(KafkaBus {
+            options,
+            trouble,
+            publisher,
+            partitions,
+            probes: AtomicU32::new(0),
+            ended: watch::Sender::new(false),
+        })
+    }
+
+    /// Ends as if the process were killed: queued records are not sent, and groups find out by themselves. For tests of failures.
+    pub fn abandon(&self) {
+        self.ended.send_replace(true);
+        self.publisher.abandon();
+    }
+
+    fn partitions_of(&self, name: &str) -> u32 {
+        // `open` has seen every topic.
+        self.partitions.get(name).copied().unwrap_or(1)
+    }
+
+    /// A client of one topic, for a group or without one.
+    fn consumer(
+        &self,
+        topic: Topic,
+        group: Option<Group>,
+    ) -> Result<KafkaConsumer, SubscribeError> {
+        let name = self.options.topic(topic);
+        let seat = Arc::new(Seat::default());
+        let member = Member {
+            topic: name.clone(),
+            seat: seat.clone(),
+            trouble: self.trouble.clone(),
+        };
+        let config = match &group {
+            Some(group) => self.options.member(&group.name),
+            None => self.options.reader(),
+        };
+        let unavailable =
+            |e: rdkafka::error::KafkaError| SubscribeError::Unavailable(e.to_string());
+        let client = rdkafka::consumer::StreamConsumer::from_config_and_context(&config, member)
+            .map_err(unavailable)?;
+        if group.is_some() {
+            client.subscribe(&[&name]).map_err(unavailable)?;
+        }
+        let ended = Ended(self.ended.subscribe());
+        let trouble = self.trouble.clone();
+        Ok(KafkaConsumer::new(
+            client, topic, name, seat, group, ended, trouble,
+        ))
+    }
+
+    async fn reader(
+        &self,
+        topic: Topic,
+        from: Offset,
+    ) -> Result<Box<dyn Consumer>, SubscribeError> {
+        let mut reader = self.consumer(topic, None)?;
+        let partitions = self.partitions_of(&self.options.topic(topic));
+        match reader.read_all(partitions, from).await {
+            Ok(()) => Ok(Box::new(reader)),
+            Err(ConsumeError::Unavailable(reason)) => Err(SubscribeError::Unavailable(reason)),
+            Err(error) => Err(SubscribeError::Unavailable(error.to_string())),
+        }
+    }
+
+    async fn publish_to(&self, name: &str, records: &[Record]) -> Result<(), PublishError> {
+        self.publisher
+            .publish(name, self.partitions_of(name), records)
+            .await
+    }
+}
+
+#[async_trait]
+impl Bus for KafkaBus {
+    async fn publish(&self, topic: Topic, records: Vec<Record>) -> Result<(), PublishError> {
+        check_limits(&records)?;
+        if records.is_empty() {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let published = self.publish_to(&self.options.topic(topic), &records).await;
+        let topic = topic.name();
+        metrics::gauge!("braid_bus_publish_queue_bytes").set(self.publisher.depth_bytes() as f64);
+        match &published {
+            Ok(()) => {
+                metrics::histogram!("braid_bus_publish_seconds", "topic" => topic)
+                    .record(started.elapsed());
+                metrics::counter!("braid_bus_published_records_total", "topic" => topic)
+                    .increment(records.len() as u64);
+            }
+            Err(error) => {
+                let reason = match error {
+                    PublishError::Unavailable(_) => "unavailable",
+                    PublishError::Full(_) => "full",
+                    PublishError::Refused(_) => "refused",
+                    PublishError::TooLarge { .. } | PublishError::TooMany { .. } => "limit",
+                };
+                metrics::counter!("braid_bus_publish_errors_total", "topic" => topic, "reason" => reason)
+                    .increment(1);
+            }
+        }
+        published
+    }
+
+    async fn subscribe(
+        &self,
+        topic: Topic,
+        group: &str,
+        start: Arc<dyn StartAt>,
+    ) -> Result<Box<dyn Consumer>, SubscribeError> {
+        check_group_name(group)?;
+        let group = Group {
+            name: group.to_owned(),
+            start,
+        };
+        Ok(Box::new(self.consumer(topic, Some(group))?))
+    }
+
+    async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
+        self.reader(topic, Offset::End).await
+    }
+
+    async fn read_back(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
+        self.reader(topic, Offset::Beginning).await
+    }
+
+    async fn partitions(&self, topic: Topic) -> Result<u32, NotReady> {
+        Ok(self.partitions_of(&self.options.topic(topic)))
+    }
+
+    /// Writes to a topic of its own, another partition each time, so that every broker is asked now and then.
+    async fn ready(&self) -> Result<(), NotReady> {
+        let probe = self.probes.fetch_add(1, Ordering::Relaxed);
+        let record = Record::new(format!("probe-{}", probe % 64), Vec::new());
+        self.publish_to(&self.options.readiness_topic(), &[record])
+            .await
+            .map_err(|error| NotReady(error.to_string()))
+    }
+}
+
+/// Tells consumers that their bus was abandoned.
+pub(crate) struct Ended(watch::Receiver<bool>);
+
+impl Ended {
+    fn is_ended(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Never returns while the bus lives, and also not when it was dropped in order: its consumers go on.
+    async fn ended(&mut self) {
+        if self.0.wait_for(|ended| *ended).await.is_err() {
+            std::future::pending().await
+        }
+    }
+}

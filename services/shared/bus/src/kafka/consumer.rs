@@ -1,0 +1,450 @@
+//! One member of a group, or a reader without a group.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::FutureExt;
+use rdkafka::{
+    Message, Offset, TopicPartitionList,
+    consumer::{CommitMode, Consumer as _, StreamConsumer},
+    error::KafkaError,
+    message::{BorrowedMessage, Headers},
+    types::RDKafkaErrorCode,
+};
+
+use super::{
+    Ended,
+    seat::{Member, Seat, list},
+    trouble::Trouble,
+};
+use crate::{CommitError, ConsumeError, Consumer, Delivery, Event, StartAt, Topic};
+
+/// Bytes of values in one batch; at least one record is delivered whatever its size.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+/// A question to the cluster about offsets, or a commit.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// The same for the lag, which services ask for between two batches.
+const LAG_WITHIN: Duration = Duration::from_secs(1);
+
+/// A member that lost partitions goes on polling for this long before it says so: its part in the rebalance is then over, and
+/// others need not wait until it has stored what it holds. It takes milliseconds while the cluster is well.
+const HAND_OVER_WITHIN: Duration = Duration::from_millis(500);
+/// Records that may come meanwhile; the rest waits in the library.
+const EARLY_RECORDS_MAX: usize = 1000;
+
+type Client = StreamConsumer<Member>;
+
+pub struct Group {
+    pub name: String,
+    pub start: Arc<dyn StartAt>,
+}
+
+pub struct KafkaConsumer {
+    /// `None` only while it is dropped.
+    client: Option<Arc<Client>>,
+    topic: Topic,
+    name: String,
+    seat: Arc<Seat>,
+    /// `None`: a reader without a group.
+    group: Option<Group>,
+    /// Offset to deliver next, of each partition that is ours. Bounded by the topic's partitions.
+    positions: BTreeMap<u32, u64>,
+    /// Taken from the library, not yet delivered; at most [`EARLY_RECORDS_MAX`].
+    early: VecDeque<Delivery>,
+    /// A commit that was given up may still be under way; another waits its turn by failing.
+    committing: Arc<AtomicBool>,
+    ended: Ended,
+    trouble: Arc<Trouble>,
+}
+
+impl KafkaConsumer {
+    pub fn new(
+        client: Client,
+        topic: Topic,
+        name: String,
+        seat: Arc<Seat>,
+        group: Option<Group>,
+        ended: Ended,
+        trouble: Arc<Trouble>,
+    ) -> KafkaConsumer {
+        KafkaConsumer {
+            client: Some(Arc::new(client)),
+            topic,
+            name,
+            seat,
+            group,
+            positions: BTreeMap::new(),
+            early: VecDeque::new(),
+            committing: Arc::default(),
+            ended,
+            trouble,
+        }
+    }
+
+    /// Reads all partitions from their present end or from their oldest record, without a group.
+    pub async fn read_all(&mut self, partitions: u32, from: Offset) -> Result<(), ConsumeError> {
+        let all: Vec<u32> = (0..partitions).collect();
+        let starts = self.offsets(&all, from, ANSWER_WITHIN).await?;
+        let client = self.client()?;
+        client
+            .assign(&self.at(&starts))
+            .map_err(|e| ConsumeError::Unavailable(e.to_string()))?;
+        self.seat.hold(&all);
+        self.positions = starts;
+        Ok(())
+    }
+
+    fn client(&self) -> Result<&Arc<Client>, ConsumeError> {
+        match &self.client {
+            Some(client) if !self.ended.is_ended() => Ok(client),
+            _ => Err(ConsumeError::Unavailable("it was closed".into())),
+        }
+    }
+
+    fn at(&self, starts: &BTreeMap<u32, u64>) -> TopicPartitionList {
+        let mut list = TopicPartitionList::with_capacity(starts.len());
+        for (partition, offset) in starts {
+            let partition = i32::try_from(*partition).unwrap_or(i32::MAX);
+            let offset = Offset::Offset(i64::try_from(*offset).unwrap_or(i64::MAX));
+            // Fails only for offsets that the library has no number for.
+            let _ = list.add_partition_offset(&self.name, partition, offset);
+        }
+        list
+    }
+
+    /// The ends or the oldest offsets, asked in one request per broker.
+    async fn offsets(
+        &self,
+        partitions: &[u32],
+        which: Offset,
+        within: Duration,
+    ) -> Result<BTreeMap<u32, u64>, ConsumeError> {
+        let client = self.client()?.clone();
+        let mut question = list(&self.name, partitions);
+        // Instead of a time, the protocol takes -1 for the end and -2 for the oldest.
+        question
+            .set_all_offsets(which)
+            .map_err(|e| ConsumeError::Unavailable(e.to_string()))?;
+        let answer = tokio::task::spawn_blocking(move || {
+            client
+                .offsets_for_times(question, within)
+                .map(known_offsets)
+        });
+        self.answered(answer.await)
+    }
+
+    async fn committed(&self, partitions: &[u32]) -> Result<BTreeMap<u32, u64>, ConsumeError> {
+        let client = self.client()?.clone();
+        let question = list(&self.name, partitions);
+        let answer = tokio::task::spawn_blocking(move || {
+            client
+                .committed_offsets(question, ANSWER_WITHIN)
+                .map(known_offsets)
+        });
+        self.answered(answer.await)
+    }
+
+    fn answered<T>(
+        &self,
+        answer: Result<Result<T, KafkaError>, tokio::task::JoinError>,
+    ) -> Result<T, ConsumeError> {
+        match answer {
+            Ok(Ok(answer)) => {
+                self.trouble.over();
+                Ok(answer)
+            }
+            Ok(Err(e)) => Err(ConsumeError::Unavailable(
+                self.trouble.explain(&e.to_string()),
+            )),
+            Err(e) => Err(ConsumeError::Unavailable(e.to_string())),
+        }
+    }
+
+    async fn revoked(&mut self) -> Result<Option<Event>, ConsumeError> {
+        if !self.seat.has_revoked() {
+            return Ok(None);
+        }
+        let given_up = tokio::time::sleep(HAND_OVER_WITHIN);
+        tokio::pin!(given_up);
+        while self.seat.is_handing_over() && self.early.len() < EARLY_RECORDS_MAX {
+            let client = self.client()?.clone();
+            tokio::select! {
+                message = client.recv() => {
+                    // A complaint was noted by the client's context.
+                    self.early.extend(message.ok().map(|m| delivery(self.topic, &m)));
+                }
+                () = self.seat.changed.notified() => {}
+                () = &mut given_up => break,
+            }
+        }
+        let partitions = self.seat.take_revoked();
+        self.positions.retain(|p, _| !partitions.contains(p));
+        self.early.retain(|d| !partitions.contains(&d.partition));
+        Ok(Some(Event::Revoked(partitions.into_iter().collect())))
+    }
+
+    async fn assigned(&mut self) -> Result<Option<Event>, ConsumeError> {
+        let gained: Vec<u32> = self.seat.gained().into_iter().collect();
+        let Some(group) = self.group.as_ref().filter(|_| !gained.is_empty()) else {
+            return Ok(None);
+        };
+        let mut starts = BTreeMap::new();
+        for partition in &gained {
+            if let Some(offset) = group.start.next_offset(self.topic, *partition).await? {
+                starts.insert(*partition, offset);
+            }
+        }
+        let unknown = |starts: &BTreeMap<u32, u64>| -> Vec<u32> {
+            let unknown = gained.iter().filter(|p| !starts.contains_key(p));
+            unknown.copied().collect()
+        };
+        let asked = unknown(&starts);
+        if !asked.is_empty() {
+            starts.extend(self.committed(&asked).await?);
+        }
+        let new = unknown(&starts);
+        if !new.is_empty() {
+            starts.extend(self.offsets(&new, Offset::Beginning, ANSWER_WITHIN).await?);
+        }
+        // No await from here on: a cancelled call has changed nothing, and the next one asks again.
+        let list = self.at(&starts);
+        self.client()?
+            .incremental_assign(&list)
+            .map_err(|e| ConsumeError::Unavailable(e.to_string()))?;
+        self.seat.hold(&gained);
+        self.positions.extend(starts);
+        Ok(Some(Event::Assigned(gained)))
+    }
+
+    /// What is here already. Never waits, so a cancelled call has taken nothing.
+    fn batch(&mut self, max_records: usize) -> Vec<Delivery> {
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        while batch.len() < max_records && bytes < BATCH_BYTES_MAX {
+            let next = self.early.pop_front().or_else(|| self.at_hand());
+            let Some(delivery) = next else { break };
+            bytes += delivery.value.len();
+            batch.push(delivery);
+        }
+        // A partition may have gone while the batch was gathered; somebody else gets these records.
+        batch.retain(|delivery| self.seat.holds(delivery.partition));
+        batch
+    }
+
+    fn at_hand(&self) -> Option<Delivery> {
+        // A complaint, which was noted by the client's context, ends the batch too.
+        let message = self.client.as_ref()?.recv().now_or_never()?.ok()?;
+        Some(delivery(self.topic, &message))
+    }
+
+    /// Moves the positions, and says when records have gone before this group read them: offsets have no holes otherwise.
+    fn pass(&mut self, batch: &[Delivery]) {
+        for delivery in batch {
+            let Some(position) = self.positions.get_mut(&delivery.partition) else {
+                continue;
+            };
+            if delivery.offset > *position && self.group.is_some() {
+                let (topic, partition) = (self.topic, delivery.partition);
+                let records = delivery.offset - *position;
+                tracing::error!(%topic, partition, records, "records expired before they were read");
+                metrics::counter!("braid_bus_unread_expired_records_total", "topic" => topic.name())
+                    .increment(records);
+            }
+            *position = delivery.offset + 1;
+        }
+    }
+}
+
+#[async_trait]
+impl Consumer for KafkaConsumer {
+    async fn next(&mut self, max_records: usize) -> Result<Event, ConsumeError> {
+        loop {
+            if let Some(event) = self.revoked().await? {
+                return Ok(event);
+            }
+            if let Some(event) = self.assigned().await? {
+                return Ok(event);
+            }
+            if self.early.is_empty() {
+                let client = self.client()?.clone();
+                tokio::select! {
+                    message = client.recv() => match message {
+                        Ok(message) => self.early.push_back(delivery(self.topic, &message)),
+                        Err(error) => {
+                            if let Some(reason) = lasting(&error) {
+                                return Err(ConsumeError::Unavailable(self.trouble.explain(&reason)));
+                            }
+                            continue;
+                        }
+                    },
+                    () = self.seat.changed.notified() => continue,
+                    () = self.ended.ended() => continue,
+                }
+            }
+            self.trouble.over();
+            let batch = self.batch(max_records.max(1));
+            if !batch.is_empty() {
+                self.pass(&batch);
+                return Ok(Event::Batch(batch));
+            }
+        }
+    }
+
+    async fn commit(&mut self, asked: &[(u32, u64)]) -> Result<(), CommitError> {
+        if self.group.is_none() || asked.is_empty() {
+            return Ok(());
+        }
+        let unavailable = CommitError::Unavailable;
+        let client = self.client().map_err(|e| unavailable(e.to_string()))?;
+        let (mine, others): (Vec<_>, Vec<_>) = asked
+            .iter()
+            .copied()
+            .partition(|(p, _)| self.seat.holds(*p));
+        if !mine.is_empty() {
+            if self.committing.swap(true, Ordering::AcqRel) {
+                return Err(unavailable("an earlier commit has no answer yet".into()));
+            }
+            let offsets = self.at(&mine.into_iter().collect());
+            let (client, committing) = (client.clone(), self.committing.clone());
+            let answer = tokio::task::spawn_blocking(move || {
+                let answer = client.commit(&offsets, CommitMode::Sync);
+                committing.store(false, Ordering::Release);
+                answer
+            });
+            match tokio::time::timeout(ANSWER_WITHIN, answer).await {
+                Ok(Ok(Ok(()))) => {}
+                Ok(Ok(Err(error))) if is_foreign(&error) => {
+                    let all = asked.iter().map(|(partition, _)| *partition);
+                    return Err(CommitError::NotOwner(all.collect()));
+                }
+                Ok(Ok(Err(error))) => {
+                    return Err(unavailable(self.trouble.explain(&error.to_string())));
+                }
+                Ok(Err(error)) => return Err(unavailable(error.to_string())),
+                Err(_) => {
+                    let what = format!("no answer within {ANSWER_WITHIN:?}");
+                    return Err(unavailable(self.trouble.explain(&what)));
+                }
+            }
+        }
+        if others.is_empty() {
+            Ok(())
+        } else {
+            Err(CommitError::NotOwner(
+                others.into_iter().map(|(p, _)| p).collect(),
+            ))
+        }
+    }
+
+    async fn lag(&mut self) -> Result<u64, ConsumeError> {
+        let mine: Vec<u32> = self.positions.keys().copied().collect();
+        let lag = if mine.is_empty() {
+            0
+        } else {
+            let ends = self.offsets(&mine, Offset::End, LAG_WITHIN).await?;
+            let waiting = |(partition, position): (&u32, &u64)| {
+                ends.get(partition)
+                    .map_or(0, |end| end.saturating_sub(*position))
+            };
+            self.positions.iter().map(waiting).sum()
+        };
+        if let Some(group) = &self.group {
+            metrics::gauge!("braid_bus_lag_records", "topic" => self.topic.name(), "group" => group.name.clone())
+                .set(lag as f64);
+        }
+        Ok(lag)
+    }
+}
+
+impl Drop for KafkaConsumer {
+    fn drop(&mut self) {
+        let Some(client) = self.client.take() else {
+            return;
+        };
+        if self.ended.is_ended() {
+            // As if the process had been killed: the group must find out by itself.
+            std::mem::forget(client);
+            return;
+        }
+        if self.seat.close() {
+            // The library waits for the answer to a rebalance and could not be closed without it.
+            let _ = client.incremental_assign(&TopicPartitionList::new());
+        }
+        // Leaving the group takes a turn to the cluster and back.
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(move || drop(client))),
+            Err(_) => drop(client),
+        }
+    }
+}
+
+fn known_offsets(list: TopicPartitionList) -> BTreeMap<u32, u64> {
+    list.elements()
+        .iter()
+        .filter_map(|element| {
+            let partition = u32::try_from(element.partition()).ok()?;
+            match element.offset() {
+                Offset::Offset(offset) => Some((partition, u64::try_from(offset).ok()?)),
+                _ => None,
+            }
+        })
+        .collect()
+}
+
+/// Complaints that waiting inside `next` would hide. Lost connections are not among them: the library heals those.
+fn lasting(error: &KafkaError) -> Option<String> {
+    if let KafkaError::MessageConsumptionFatal(code) = error {
+        return Some(code.to_string());
+    }
+    match error.rdkafka_error_code()? {
+        code @ (RDKafkaErrorCode::Authentication
+        | RDKafkaErrorCode::SaslAuthenticationFailed
+        | RDKafkaErrorCode::TopicAuthorizationFailed
+        | RDKafkaErrorCode::GroupAuthorizationFailed
+        | RDKafkaErrorCode::UnknownTopicOrPartition
+        | RDKafkaErrorCode::UnknownTopic) => Some(code.to_string()),
+        _ => None,
+    }
+}
+
+/// The group has gone on without this member.
+fn is_foreign(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            RDKafkaErrorCode::IllegalGeneration
+                | RDKafkaErrorCode::UnknownMemberId
+                | RDKafkaErrorCode::FencedInstanceId
+                | RDKafkaErrorCode::AssignmentLost
+        )
+    )
+}
+
+fn delivery(topic: Topic, message: &BorrowedMessage<'_>) -> Delivery {
+    let bytes = |slice: Option<&[u8]>| slice.map(Bytes::copy_from_slice).unwrap_or_default();
+    let headers = message.headers().map_or_else(Vec::new, |headers| {
+        headers
+            .iter()
+            .map(|header| (header.key.to_owned(), bytes(header.value)))
+            .collect()
+    });
+    Delivery {
+        topic,
+        partition: u32::try_from(message.partition()).unwrap_or_default(),
+        offset: u64::try_from(message.offset()).unwrap_or_default(),
+        key: message
+            .key()
+            .map_or_else(String::new, |key| String::from_utf8_lossy(key).into_owned()),
+        value: bytes(message.payload()),
+        headers,
+        published_us: message.timestamp().to_millis().unwrap_or_default() * 1000,
+    }
+}

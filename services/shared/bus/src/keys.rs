@@ -1,0 +1,62 @@
+//! What both engines agree on: the partition of a key, the size of a record, and what is refused.
+
+use crate::{PUBLISH_RECORDS_MAX, PublishError, RECORD_BYTES_MAX, Record, SubscribeError};
+
+/// FNV-1a, so that every process, version and engine agrees.
+pub fn partition_of(key: &str, partitions: u32) -> u32 {
+    let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    // The high bits are the better mixed ones.
+    u32::try_from((hash >> 32) % u64::from(partitions.max(1))).unwrap_or(0)
+}
+
+/// What counts against [`crate::RECORD_BYTES_MAX`].
+pub fn bytes_of(record: &Record) -> usize {
+    record.key.len()
+        + record.value.len()
+        + record
+            .headers
+            .iter()
+            .map(|(name, value)| name.len() + value.len() + 8)
+            .sum::<usize>()
+}
+
+/// The bytes of one `publish` call, unless it is refused.
+pub fn check_limits(records: &[Record]) -> Result<usize, PublishError> {
+    if records.len() > PUBLISH_RECORDS_MAX {
+        return Err(PublishError::TooMany {
+            records: records.len(),
+        });
+    }
+    records.iter().try_fold(0, |sum, record| {
+        let bytes = bytes_of(record);
+        if bytes > RECORD_BYTES_MAX {
+            return Err(PublishError::TooLarge { bytes });
+        }
+        Ok(sum + bytes)
+    })
+}
+
+pub fn check_group_name(group: &str) -> Result<(), SubscribeError> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if group.is_empty() || group.len() > 100 || !group.chars().all(legal) {
+        return Err(SubscribeError::GroupName(group.to_owned()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_partition_of_a_key_never_changes() {
+        // Written down once: records that are stored, and alerting's state per partition, depend on them.
+        let known = [("ada", 8), ("patient-7", 8), ("", 8), ("gw-1", 4)];
+        assert_eq!(
+            known.map(|(key, partitions)| partition_of(key, partitions)),
+            [1, 6, 4, 2]
+        );
+    }
+}

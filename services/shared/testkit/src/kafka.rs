@@ -1,0 +1,234 @@
+//! A real Kafka for tests, run by `infra/airgap/kafka.sh`: nodes are child processes that end with the test.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "polls processes and ports; callers are tests that wait for it"
+)]
+
+use std::{
+    fs::{self, File},
+    io,
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        OnceLock,
+        mpsc::{SyncSender, sync_channel},
+    },
+    time::{Duration, Instant},
+};
+
+/// A cold start on a busy machine; reached only when something is wrong.
+const UP_WITHIN: Duration = Duration::from_secs(120);
+/// Set by `make test`: a test that needs an engine which is not here fails instead of being skipped.
+const REQUIRED: &str = "BRAID_TEST_ENGINES";
+
+pub struct Cluster {
+    dir: PathBuf,
+    port: u16,
+    nodes: Vec<Option<Child>>,
+}
+
+impl Cluster {
+    /// Starts `nodes` brokers; `extra` are lines for their `server.properties`. `None`, with a message, when Kafka is not installed.
+    pub fn start(nodes: usize, extra: &str) -> Option<Cluster> {
+        Cluster::start_with(nodes, |_| extra.to_owned())
+    }
+
+    /// The same for lines that name the first node's port.
+    pub fn start_with(nodes: usize, extra: impl FnOnce(u16) -> String) -> Option<Cluster> {
+        if !is_installed() {
+            return None;
+        }
+        let port = free_ports(nodes);
+        let mut cluster = Cluster::stopped(port, nodes, &extra(port));
+        cluster.start_all();
+        Some(cluster)
+    }
+
+    /// Folders and configuration on ports of which nobody listens yet.
+    pub fn prepared(nodes: usize, extra: &str) -> Option<Cluster> {
+        is_installed().then(|| Cluster::stopped(free_ports(nodes), nodes, extra))
+    }
+
+    fn stopped(port: u16, nodes: usize, extra: &str) -> Cluster {
+        remove_leftovers();
+        let dir = std::env::temp_dir().join(format!("{PREFIX}{}-{port}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a temporary directory");
+        let status = Command::new(script())
+            .args(["prepare", &nodes.to_string(), &port.to_string()])
+            .arg(&dir)
+            .env("BRAID_KAFKA_EXTRA", extra)
+            .status()
+            .expect("bash");
+        assert!(status.success(), "kafka.sh prepare failed");
+        Cluster {
+            dir,
+            port,
+            nodes: (0..nodes).map(|_| None).collect(),
+        }
+    }
+
+    /// `host:port` of every node.
+    pub fn brokers(&self) -> Vec<String> {
+        (0..self.nodes.len())
+            .map(|node| format!("127.0.0.1:{}", self.port_of(node)))
+            .collect()
+    }
+
+    fn port_of(&self, node: usize) -> u16 {
+        self.port + u16::try_from(node).expect("few nodes")
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self, node: usize) {
+        if let Some(mut child) = self.nodes[node].take() {
+            child.kill().expect("a child of ours");
+            child.wait().expect("a child of ours");
+        }
+    }
+
+    pub fn kill_all(&mut self) {
+        // All are gone before any is waited for, as in a power cut.
+        for child in self.nodes.iter_mut().flatten() {
+            child.kill().expect("a child of ours");
+        }
+        for node in 0..self.nodes.len() {
+            self.kill(node);
+        }
+    }
+
+    /// Starts a node that does not run, on its old data; returns once it takes connections.
+    pub fn restart(&mut self, node: usize) {
+        self.launch(node);
+        self.wait_for(node);
+    }
+
+    pub fn start_all(&mut self) {
+        // A quorum is needed before any of them opens its port.
+        for node in 0..self.nodes.len() {
+            self.launch(node);
+        }
+        for node in 0..self.nodes.len() {
+            self.wait_for(node);
+        }
+    }
+
+    fn launch(&mut self, node: usize) {
+        if self.nodes[node].is_some() {
+            return;
+        }
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log(node))
+            .expect("the node's log");
+        let mut command = Command::new(script());
+        command
+            .arg("node")
+            .arg(&self.dir)
+            .arg((node + 1).to_string())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("the node's log"))
+            .stderr(log);
+        self.nodes[node] = Some(spawn(command).expect("bash"));
+    }
+
+    fn wait_for(&mut self, node: usize) {
+        let deadline = Instant::now() + UP_WITHIN;
+        while TcpStream::connect(("127.0.0.1", self.port_of(node))).is_err() {
+            let ended = self.nodes[node]
+                .as_mut()
+                .is_none_or(|child| child.try_wait().is_ok_and(|status| status.is_some()));
+            if ended || Instant::now() > deadline {
+                let log = fs::read_to_string(self.log(node)).unwrap_or_default();
+                let tail: Vec<&str> = log.lines().rev().take(30).collect();
+                for line in tail.iter().rev() {
+                    eprintln!("{line}");
+                }
+                panic!("node {} did not come up", node + 1);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn log(&self, node: usize) -> PathBuf {
+        self.dir.join(format!("node{}/server.log", node + 1))
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.kill_all();
+        // What is left is removed by the next start.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../infra/airgap/kafka.sh")
+}
+
+/// Says so when not.
+fn is_installed() -> bool {
+    let here = Command::new(script()).arg("here").status();
+    let here = here.is_ok_and(|status| status.success());
+    if !here {
+        let how = "infra/dev/need.sh kafka installs Java, Maven and Kafka";
+        assert!(
+            std::env::var_os(REQUIRED).is_none(),
+            "Kafka is not here and {REQUIRED} asks for it: {how}"
+        );
+        eprintln!("SKIPPED: no Kafka on this machine; {how}");
+    }
+    here
+}
+
+const PREFIX: &str = "braid-test-kafka-";
+
+/// A test that is killed, or keeps its cluster in a static, leaves its folder behind.
+fn remove_leftovers() {
+    let Ok(entries) = fs::read_dir(std::env::temp_dir()) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        let owner = owner.and_then(|rest| rest.split('-').next());
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// The first of `nodes` ports in a row that are free, with their controllers' a thousand higher. Below those that the kernel gives away.
+fn free_ports(nodes: usize) -> u16 {
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    (0..1000)
+        .map(|_| rand::random_range(20_000_u16..30_000))
+        .find(|first| {
+            (0..u16::try_from(nodes).expect("few nodes"))
+                .all(|node| is_free(first + node) && is_free(first + node + 1000))
+        })
+        .expect("free ports")
+}
+
+type Order = (Command, SyncSender<io::Result<Child>>);
+
+/// A node ends with the thread that started it, and a test's thread ends with the test. So one thread starts them all.
+fn spawn(command: Command) -> io::Result<Child> {
+    static ORDERS: OnceLock<SyncSender<Order>> = OnceLock::new();
+    let orders = ORDERS.get_or_init(|| {
+        let (orders, received) = sync_channel::<Order>(0);
+        std::thread::spawn(move || {
+            for (mut command, answer) in received {
+                // The one who asked waits for it.
+                let _ = answer.send(command.spawn());
+            }
+        });
+        orders
+    });
+    let (answer, child) = sync_channel(1);
+    let gone = || io::Error::other("the thread that starts processes has ended");
+    orders.send((command, answer)).map_err(|_| gone())?;
+    child.recv().map_err(|_| gone())?
+}
