@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # need.sh TOOL... - installs the tools that tests need and that are not here yet; says what it does.
 #
-#   need.sh cc node chromium cargo-deny buf envoy kafka
+#   need.sh cc node chromium cargo-deny buf envoy kafka timescaledb
 #
 # Debian packages come by apt-get (root, or sudo). Everything else goes below $BRAID_CACHE (default ~/.cache/braid),
 # outside the checkout, so that a second run and a fresh clone find it.
@@ -82,6 +82,12 @@ need_kafka() {
   "$(dirname "$0")/../airgap/kafka.sh" fetch
 }
 
+# PostgreSQL with TimescaleDB in a root file system of its own.
+need_timescaledb() {
+  command -v mmdebstrap >/dev/null && command -v bwrap >/dev/null || apt_install mmdebstrap bubblewrap
+  "$(dirname "$0")/../airgap/timescaledb.sh" build
+}
+
 for tool; do
   case $tool in
     cc)         need_cc ;;
@@ -91,6 +97,7 @@ for tool; do
     cargo-deny) need_cargo_deny ;;
     buf)        need_buf ;;
     envoy)      need_envoy ;;
+    timescaledb) need_timescaledb ;;
     *)          die "no recipe for '$tool'" ;;
   esac
 done

@@ -15,6 +15,7 @@ use crate::bench::BenchCommand;
 use crate::episode::EpisodeCommand;
 use crate::identity::IdentityCommand;
 use crate::links::LinkCommand;
+use crate::migrate::MigrateCommand;
 use crate::process::Failure;
 use crate::register::RegisterCommand;
 use crate::rules::RulesCommand;
@@ -72,6 +73,8 @@ enum Braid {
     /// Show, check and try alert rules before they go live.
     #[command(subcommand)]
     Rules(RulesCommand),
+    /// Bring the schema of the store up to date.
+    Migrate(MigrateCommand),
     /// Issue certificates from the authority in a data directory.
     #[command(subcommand)]
     Identity(IdentityCommand),
@@ -122,6 +125,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Episode(episode) => episode.run()?,
         Braid::Register(register) => register.run()?,
         Braid::Rules(rules) => return rules.run(),
+        Braid::Migrate(migrate) => migrate.run()?,
         Braid::Identity(identity) => identity.run()?,
         Braid::Bench(bench) => return bench.run(),
         Braid::Lab(lab) => return crate::process::lab(lab),

@@ -1,13 +1,18 @@
 //! Which bus and which store a service runs on.
 
+mod store;
+
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use bus::{Bus, EmbeddedBus, EmbeddedOptions};
 use serde::{Serialize, Serializer};
-use service_kit::ConfigError;
-use store::{SqliteStore, Store};
+use service_kit::{ConfigError, Context};
+
+use self::store::open_store;
+pub use self::store::{StoreChoice, StoreConfig, StoreUrl};
+use ::store::Store;
 
 /// `sqlite:DIR`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,15 +50,21 @@ pub struct EnginesConfig {
     /// Bus to publish to and to consume from.
     #[arg(long, value_name = "URL", default_value = "sqlite:./data")]
     pub bus: EngineUrl,
-    /// Store of rows, register and accounts.
-    #[arg(long, value_name = "URL", default_value = "sqlite:./data")]
-    pub store: EngineUrl,
+    #[command(flatten)]
+    pub store: StoreConfig,
 }
 
 impl EnginesConfig {
-    /// Opens both; several processes may open the same directory.
-    pub fn open(&self) -> Result<Engines, ConfigError> {
-        Engines::open(&self.bus.dir, &self.store.dir)
+    /// Opens both; several processes may open the same directory. Waits for a server that does not answer; `None` when the
+    /// service is asked to end before it does.
+    pub async fn open(&self, context: &Context) -> Result<Option<Engines>, ConfigError> {
+        let Some(store) = self.store.open(context).await? else {
+            return Ok(None);
+        };
+        Ok(Some(Engines {
+            bus: open_bus(&self.bus.dir)?,
+            store,
+        }))
     }
 }
 
@@ -66,26 +77,22 @@ pub struct Engines {
 
 impl Engines {
     pub fn open(bus_dir: &Path, store_dir: &Path) -> Result<Engines, ConfigError> {
-        let bus = EmbeddedBus::open(bus_dir, EmbeddedOptions::default())
-            .map_err(|error| refused("bus", bus_dir, &error))?;
         Ok(Engines {
-            bus: Arc::new(bus),
+            bus: open_bus(bus_dir)?,
             store: open_store(store_dir)?,
         })
     }
 }
 
-pub fn open_store(dir: &Path) -> Result<Arc<dyn Store>, ConfigError> {
-    let store = SqliteStore::open(dir).map_err(|error| refused("store", dir, &error))?;
-    Ok(Arc::new(store))
-}
-
-fn refused(flag: &str, dir: &Path, error: &dyn std::error::Error) -> ConfigError {
-    ConfigError::new(
-        flag,
-        format!("{}: {error}", dir.display()),
-        format!("--{flag} sqlite:./data"),
-    )
+fn open_bus(dir: &Path) -> Result<Arc<dyn Bus>, ConfigError> {
+    let bus = EmbeddedBus::open(dir, EmbeddedOptions::default()).map_err(|error| {
+        ConfigError::new(
+            "bus",
+            format!("{}: {error}", dir.display()),
+            "--bus sqlite:./data",
+        )
+    })?;
+    Ok(Arc::new(bus))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod engines;
 mod episode;
 mod identity;
 mod links;
+mod migrate;
 mod process;
 mod register;
 mod rules;

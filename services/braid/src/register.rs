@@ -1,11 +1,10 @@
 //! `braid register`: who wears which sensor, and which gateway speaks for it.
 
-use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use store::{DeviceEntry, PatientEntry, SpO2Scale};
 
-use crate::engines::open_store;
+use crate::engines::StoreChoice;
 use crate::process::{self, Failure};
 
 #[derive(Debug, clap::Args)]
@@ -30,15 +29,14 @@ pub struct RegisterCommand {
     spo2_scale_two: bool,
     #[arg(long, value_name = "ID", default_value = store::DEFAULT_TENANT)]
     tenant: String,
-    /// Data directory of the embedded store.
-    #[arg(long, value_name = "DIR", env = "BRAID_DATA", default_value = "./data")]
-    data: PathBuf,
+    #[command(flatten)]
+    store: StoreChoice,
 }
 
 impl RegisterCommand {
     pub fn run(self) -> Result<(), Failure> {
         process::block_on(async move {
-            let store = open_store(&self.data)?;
+            let store = self.store.open().await?;
             let refused = |error: store::WriteError| Failure::other(error.to_string());
             store
                 .put_patient(&PatientEntry {

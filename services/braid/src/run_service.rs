@@ -103,7 +103,9 @@ impl ServiceCommand {
                     process,
                 } = *it;
                 process::run("ingest", process, async |context| {
-                    let Engines { bus, store } = engines.open()?;
+                    let Some(Engines { bus, store }) = engines.open(&context).await? else {
+                        return Ok(());
+                    };
                     ingest::run(service, bus, store, context)
                         .await
                         .map_err(Failure::from)
@@ -116,7 +118,9 @@ impl ServiceCommand {
                     process,
                 } = *it;
                 process::run("alerting", process, async |context| {
-                    let Engines { bus, store } = engines.open()?;
+                    let Some(Engines { bus, store }) = engines.open(&context).await? else {
+                        return Ok(());
+                    };
                     alerting::run(service, bus, store, context)
                         .await
                         .map_err(Failure::from)
@@ -129,7 +133,9 @@ impl ServiceCommand {
                     process,
                 } = *it;
                 process::run("path-telemetry", process, async |context| {
-                    let Engines { bus, store } = engines.open()?;
+                    let Some(Engines { bus, store }) = engines.open(&context).await? else {
+                        return Ok(());
+                    };
                     path_telemetry::run(service, bus, store, context)
                         .await
                         .map_err(Failure::from)
@@ -142,7 +148,9 @@ impl ServiceCommand {
                     process,
                 } = *it;
                 process::run("dashboard", process, async |context| {
-                    let Engines { bus, store } = engines.open()?;
+                    let Some(Engines { bus, store }) = engines.open(&context).await? else {
+                        return Ok(());
+                    };
                     dashboard::run(service, bus, store, context)
                         .await
                         .map_err(Failure::from)

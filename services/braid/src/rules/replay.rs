@@ -13,7 +13,7 @@ use time::format_description::well_known::Rfc3339;
 use vitals::rehearsal::{Raised, Rehearsal, missed};
 use vitals::{Profile, RuleSet, Spo2Scale};
 
-use crate::engines::open_store;
+use crate::engines::StoreChoice;
 use crate::process::{self, Failure};
 use crate::register::now_us;
 
@@ -47,9 +47,8 @@ pub struct ReplayCommand {
     /// Print JSON.
     #[arg(long, default_value_t = false)]
     json: bool,
-    /// Data directory of the embedded store.
-    #[arg(long, value_name = "DIR", env = "BRAID_DATA", default_value = "./data")]
-    data: PathBuf,
+    #[command(flatten)]
+    store: StoreChoice,
 }
 
 /// What one rule did in both sets.
@@ -90,13 +89,15 @@ impl ReplayCommand {
         }
         let proposed = Arc::new(super::read_rules(self.rules.as_deref())?);
         let present = Arc::new(super::read_rules(self.against.as_deref())?);
-        let store = open_store(&self.data)?;
-        let report = process::block_on(self.replay(&*store, &present, &proposed))??;
+        let report = process::block_on(async {
+            let store = self.store.open().await?;
+            self.replay(&*store, &present, &proposed).await
+        })??;
         if report.patients == 0 {
             return Err(Failure::other(format!(
                 "no such patient in tenant {:?} of {}",
                 self.tenant,
-                self.data.display()
+                self.store.config().store
             )));
         }
         let text = if self.json {

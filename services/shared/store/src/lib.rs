@@ -1,6 +1,6 @@
 //! The store: what Braid keeps of vitals, alerts, paths, the register of devices and patients, people and their audit log.
 //!
-//! Two engines implement [`Store`]: [`sqlite`] (embedded, several processes on one data directory) and TimescaleDB. What both
+//! Two engines implement [`Store`]: [`sqlite`] (embedded, several processes on one data directory) and [`timescale`]. What both
 //! promise, and `conformance` checks:
 //!
 //! - A write is one transaction: rows, state and the consumer's [`Progress`], all or nothing, durable when it returns.
@@ -23,6 +23,7 @@ mod progress;
 mod register;
 pub mod sqlite;
 mod thinning;
+pub mod timescale;
 mod vitals;
 
 pub use accounts::{Account, Accounts, AuditEntry, AuditQuery, Role};
@@ -35,6 +36,7 @@ pub use progress::{Claim, Progress, ProgressStore};
 pub use register::{DeviceEntry, GatewayEntry, PatientEntry, Register, SpO2Scale};
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use thinning::Thinner;
+pub use timescale::{TimescaleOptions, TimescaleStore};
 pub use vitals::{LatestVital, SeriesPoints, SeriesQuery, VitalsBatch, VitalsStore, Written};
 
 /// Everything a service may ask of the store.

@@ -4,3 +4,4 @@ pub mod disk;
 pub mod emulated_link;
 pub mod kafka;
 pub mod link;
+pub mod timescale_server;

@@ -1,0 +1,258 @@
+//! `--store`: SQLite in a directory, or TimescaleDB.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Serialize, Serializer};
+use service_kit::{Backoff, CheckHandle, ConfigError, Context, Secret};
+use store::timescale::OpenError;
+use store::{SqliteStore, Store, TimescaleOptions, TimescaleStore};
+
+const EXAMPLE: &str = "--store postgres://braid@timescaledb:5432/braid";
+
+/// `sqlite:DIR` or `postgres://USER@HOST:PORT/DATABASE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreUrl {
+    Embedded(PathBuf),
+    Timescale(String),
+}
+
+impl FromStr for StoreUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<StoreUrl, String> {
+        const CHOICE: &str = "write sqlite:DIRECTORY or postgres://USER@HOST:PORT/DATABASE";
+        let Some((scheme, rest)) = text.split_once(':') else {
+            return Err(format!("names no engine: {CHOICE}"));
+        };
+        match scheme {
+            "sqlite" if !rest.is_empty() => Ok(StoreUrl::Embedded(rest.into())),
+            "sqlite" => Err(format!("names no directory: {CHOICE}")),
+            "postgres" | "postgresql" => {
+                // Whatever can be said without asking the server; TLS needs the other flags.
+                match TimescaleStore::address(&TimescaleOptions::new(text, "")) {
+                    Err(OpenError::Url(reason)) => Err(format!("{reason}: {CHOICE}")),
+                    _ => Ok(StoreUrl::Timescale(text.to_owned())),
+                }
+            }
+            other => Err(format!("{other} is no engine: {CHOICE}")),
+        }
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreUrl::Embedded(dir) => write!(f, "sqlite:{}", dir.display()),
+            StoreUrl::Timescale(url) => f.write_str(url),
+        }
+    }
+}
+
+impl Serialize for StoreUrl {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// `#[command(flatten)]` of whatever stands on the store.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+pub struct StoreConfig {
+    /// Store of rows, register and accounts: sqlite:DIRECTORY or postgres://USER@HOST:PORT/DATABASE.
+    #[arg(long, value_name = "URL", default_value = "sqlite:./data")]
+    pub store: StoreUrl,
+    /// Password of the URL's user.
+    #[arg(
+        long,
+        value_name = "PASSWORD",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub store_password: Secret,
+    /// PEM file of the authorities that may vouch for the database server; needed unless it is on this machine or the URL says
+    /// sslmode=disable.
+    #[arg(long, value_name = "FILE")]
+    pub store_ca: Option<PathBuf>,
+    /// Leave the schema as it is and refuse an old one, for a user who may not create tables: run `braid migrate` before.
+    #[arg(long)]
+    pub store_no_migrate: bool,
+}
+
+impl StoreConfig {
+    /// Waits for a server that does not answer and says what for; `None` when the service is asked to end before it does.
+    pub async fn open(&self, context: &Context) -> Result<Option<Arc<dyn Store>>, ConfigError> {
+        let url = match &self.store {
+            StoreUrl::Embedded(dir) => return open_store(dir).map(Some),
+            StoreUrl::Timescale(url) => url,
+        };
+        let options = self.options(url)?;
+        let mut waiting: Option<CheckHandle> = None;
+        let mut backoff = Backoff::for_reconnect();
+        loop {
+            let failure = tokio::select! {
+                opened = TimescaleStore::open(&options) => match opened {
+                    Ok(store) => {
+                        if let Some(check) = waiting {
+                            check.ok();
+                        }
+                        return Ok(Some(Arc::new(store)));
+                    }
+                    Err(failure) => failure,
+                },
+                () = context.shutdown().requested() => return Ok(None),
+            };
+            if !failure.may_pass() {
+                return Err(refused(&failure));
+            }
+            tracing::warn!(attempt = backoff.attempts() + 1, "waiting: {failure}");
+            waiting
+                .get_or_insert_with(|| context.health().check("store"))
+                .failing(failure.to_string());
+            tokio::select! {
+                () = backoff.wait() => {}
+                () = context.shutdown().requested() => return Ok(None),
+            }
+        }
+    }
+
+    /// The same for a command that has nothing else to do: a server that does not answer is a failure.
+    pub async fn open_now(&self) -> Result<Arc<dyn Store>, ConfigError> {
+        match &self.store {
+            StoreUrl::Embedded(dir) => open_store(dir),
+            StoreUrl::Timescale(url) => {
+                let store = TimescaleStore::open(&self.options(url)?).await;
+                Ok(Arc::new(store.map_err(|failure| refused(&failure))?))
+            }
+        }
+    }
+
+    pub fn options(&self, url: &str) -> Result<TimescaleOptions, ConfigError> {
+        let tls_roots = match &self.store_ca {
+            None => None,
+            Some(path) => Some(std::fs::read(path).map_err(|error| {
+                ConfigError::new(
+                    "store_ca",
+                    format!("{}: {error}", path.display()),
+                    "--store-ca ca.pem",
+                )
+            })?),
+        };
+        let options = TimescaleOptions {
+            tls_roots,
+            migrate: !self.store_no_migrate,
+            ..TimescaleOptions::new(url, self.store_password.expose())
+        };
+        TimescaleStore::address(&options).map_err(|failure| refused(&failure))?;
+        Ok(options)
+    }
+}
+
+/// `#[command(flatten)]` of commands for people: the store in the data directory, or the one that `--store` names.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StoreChoice {
+    /// Data directory of the embedded store.
+    #[arg(long, value_name = "DIR", env = "BRAID_DATA", default_value = "./data")]
+    data: PathBuf,
+    /// Another store: sqlite:DIRECTORY or postgres://USER@HOST:PORT/DATABASE.
+    #[arg(long, value_name = "URL", env = "BRAID_STORE")]
+    store: Option<StoreUrl>,
+    /// Password of the URL's user.
+    #[arg(
+        long,
+        value_name = "PASSWORD",
+        env = "BRAID_STORE_PASSWORD",
+        default_value = "",
+        hide_default_value = true,
+        hide_env_values = true
+    )]
+    store_password: Secret,
+    /// PEM file of the authorities that may vouch for the database server.
+    #[arg(long, value_name = "FILE", env = "BRAID_STORE_CA")]
+    store_ca: Option<PathBuf>,
+}
+
+impl StoreChoice {
+    pub fn config(&self) -> StoreConfig {
+        StoreConfig {
+            store: self
+                .store
+                .clone()
+                .unwrap_or_else(|| StoreUrl::Embedded(self.data.clone())),
+            store_password: self.store_password.clone(),
+            store_ca: self.store_ca.clone(),
+            store_no_migrate: false,
+        }
+    }
+
+    pub async fn open(&self) -> Result<Arc<dyn Store>, ConfigError> {
+        self.config().open_now().await
+    }
+}
+
+fn refused(failure: &OpenError) -> ConfigError {
+    let (field, example) = match failure {
+        OpenError::Credentials { .. } => ("store_password", "BRAID_INGEST_STORE_PASSWORD=..."),
+        OpenError::Tls { .. } => ("store_ca", "--store-ca ca.pem"),
+        OpenError::Older { .. } | OpenError::Migration { .. } => (
+            "store",
+            "braid migrate --store postgres://owner@timescaledb:5432/braid",
+        ),
+        _ => ("store", EXAMPLE),
+    };
+    ConfigError::new(field, failure.to_string(), example)
+}
+
+pub fn open_store(dir: &Path) -> Result<Arc<dyn Store>, ConfigError> {
+    let store = SqliteStore::open(dir).map_err(|error| {
+        ConfigError::new(
+            "store",
+            format!("{}: {error}", dir.display()),
+            "--store sqlite:./data",
+        )
+    })?;
+    Ok(Arc::new(store))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_engines_are_named_by_their_urls() {
+        assert_eq!("sqlite:/a/b".parse(), Ok(StoreUrl::Embedded("/a/b".into())));
+        let url = "postgres://u@h:5432/d";
+        assert_eq!(url.parse(), Ok(StoreUrl::Timescale(url.to_owned())));
+        for text in [
+            "",
+            "/a/b",
+            "sqlite:",
+            "mysql:x",
+            "postgres://u:secret@h/d",
+            "postgres://h",
+        ] {
+            let refused = text.parse::<StoreUrl>();
+            assert!(
+                refused
+                    .as_ref()
+                    .is_err_and(|reason| reason.contains("sqlite:") && reason.contains("postgres:")),
+                "{text}: {refused:?}"
+            );
+            assert!(!format!("{refused:?}").contains("secret"));
+        }
+    }
+
+    #[test]
+    fn a_server_elsewhere_needs_an_authority() {
+        let config = StoreConfig {
+            store: StoreUrl::Embedded(".".into()),
+            store_password: Secret::new(""),
+            store_ca: None,
+            store_no_migrate: false,
+        };
+        let refused = config.options("postgres://u@db.example/d");
+        assert!(refused.is_err_and(|e| e.field == "store_ca"));
+        assert!(config.options("postgres://u@127.0.0.1/d").is_ok());
+    }
+}

@@ -1,0 +1,403 @@
+//! Integer keys of texts that repeat, cached. A row of these tables is never removed nor renumbered, so what was committed once
+//! stays true, also when another process made it. They are made before and outside of the transaction that needs them: a write
+//! that is undone leaves at most a name without rows.
+
+use std::collections::{BTreeSet, HashMap};
+
+use contracts::vitals::Sample;
+use deadpool_postgres::Object;
+use tokio_postgres::types::ToSql;
+
+use super::{TimescaleStore, fault::Fault};
+
+/// Entries of each cache; beyond it is emptied and filled anew from the tables.
+const CACHE_MAX: usize = 100_000;
+/// Rounds of asking for unknown keys: patients and gateways and devices, streams, series, path sessions; one to spare.
+const ROUNDS_MAX: usize = 5;
+
+#[derive(Default)]
+pub struct Keys {
+    patients: HashMap<String, i32>,
+    gateways: HashMap<String, i32>,
+    devices: HashMap<String, Device>,
+    /// By (gateway, path, end, session).
+    sessions: HashMap<(i32, String, i32, i64), i32>,
+}
+
+struct Device {
+    key: i32,
+    streams: HashMap<String, Stream>,
+}
+
+struct Stream {
+    key: i32,
+    /// One, unless the device moved between patients or gateways.
+    series: Vec<Series>,
+}
+
+struct Series {
+    patient: String,
+    gateway: String,
+    metric: i32,
+    unit: String,
+    key: i32,
+    longest_us: i64,
+}
+
+/// Where a sample goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    pub device: i32,
+    pub stream: i32,
+    pub series: i32,
+    /// Length of the series' longest waveform as far as this process knows.
+    pub longest_us: i64,
+}
+
+/// Texts without a key yet, in order, so that two processes that make them at once lock alike.
+#[derive(Default)]
+pub struct Missing {
+    patients: BTreeSet<String>,
+    gateways: BTreeSet<String>,
+    devices: BTreeSet<String>,
+    streams: BTreeSet<(i32, String)>,
+    series: BTreeSet<(i32, i32, i32, i32, String)>,
+    sessions: BTreeSet<(i32, String, i32, i64)>,
+    /// Of the devices whose streams or series are missing, by key.
+    names: HashMap<i32, String>,
+}
+
+impl Missing {
+    fn is_empty(&self) -> bool {
+        self.patients.is_empty()
+            && self.gateways.is_empty()
+            && self.devices.is_empty()
+            && self.streams.is_empty()
+            && self.series.is_empty()
+            && self.sessions.is_empty()
+    }
+}
+
+impl Keys {
+    pub fn place(&self, sample: &Sample, missing: &mut Missing) -> Option<Place> {
+        let (device, stream) = self.stream(&sample.device, &sample.stream, missing)?;
+        let found = stream.series.iter().find(|s| {
+            s.metric == sample.metric
+                && s.patient == sample.patient
+                && s.gateway == sample.gateway
+                && s.unit == sample.unit
+        });
+        if let Some(series) = found {
+            return Some(Place {
+                device,
+                stream: stream.key,
+                series: series.key,
+                longest_us: series.longest_us,
+            });
+        }
+        let patient = self.patient(&sample.patient, missing);
+        let gateway = self.gateway(&sample.gateway, missing);
+        if let (Some(patient), Some(gateway)) = (patient, gateway) {
+            missing.names.insert(device, sample.device.clone());
+            missing.series.insert((
+                stream.key,
+                patient,
+                gateway,
+                sample.metric,
+                sample.unit.clone(),
+            ));
+        }
+        None
+    }
+
+    fn stream(&self, device: &str, stream: &str, missing: &mut Missing) -> Option<(i32, &Stream)> {
+        let Some(known) = self.devices.get(device) else {
+            missing.devices.insert(device.to_owned());
+            return None;
+        };
+        let Some(found) = known.streams.get(stream) else {
+            missing.names.insert(known.key, device.to_owned());
+            missing.streams.insert((known.key, stream.to_owned()));
+            return None;
+        };
+        Some((known.key, found))
+    }
+
+    pub fn stream_key(&self, device: &str, stream: &str, missing: &mut Missing) -> Option<i32> {
+        self.stream(device, stream, missing).map(|(_, s)| s.key)
+    }
+
+    pub fn patient(&self, id: &str, missing: &mut Missing) -> Option<i32> {
+        let key = self.patients.get(id).copied();
+        if key.is_none() {
+            missing.patients.insert(id.to_owned());
+        }
+        key
+    }
+
+    pub fn gateway(&self, id: &str, missing: &mut Missing) -> Option<i32> {
+        let key = self.gateways.get(id).copied();
+        if key.is_none() {
+            missing.gateways.insert(id.to_owned());
+        }
+        key
+    }
+
+    /// Gateway and session of path reports.
+    pub fn session(
+        &self,
+        gateway: &str,
+        path: &str,
+        end: i32,
+        session: u64,
+        missing: &mut Missing,
+    ) -> Option<(i32, i32)> {
+        let gateway = self.gateway(gateway, missing)?;
+        let key = (gateway, path.to_owned(), end, session.cast_signed());
+        match self.sessions.get(&key) {
+            Some(found) => Some((gateway, *found)),
+            None => {
+                missing.sessions.insert(key);
+                None
+            }
+        }
+    }
+
+    /// Remembers a longer waveform of a series, after it was stored.
+    pub fn lengthen(&mut self, sample: &Sample, longest_us: i64) {
+        let stream = self
+            .devices
+            .get_mut(&sample.device)
+            .and_then(|device| device.streams.get_mut(&sample.stream));
+        for series in stream.into_iter().flat_map(|s| &mut s.series) {
+            series.longest_us = series.longest_us.max(longest_us);
+        }
+    }
+
+    fn trim(&mut self) {
+        if self.patients.len() > CACHE_MAX {
+            self.patients.clear();
+        }
+        if self.gateways.len() > CACHE_MAX {
+            self.gateways.clear();
+        }
+        if self.devices.len() > CACHE_MAX {
+            self.devices.clear();
+        }
+        if self.sessions.len() > CACHE_MAX {
+            self.sessions.clear();
+        }
+    }
+}
+
+/// Looks everything up with `look`, making what is missing, until `look` misses nothing.
+pub async fn resolve<T>(
+    store: &TimescaleStore,
+    mut look: impl FnMut(&Keys, &mut Missing) -> Option<T>,
+) -> Result<T, Fault> {
+    for round in 0..=ROUNDS_MAX {
+        let mut missing = Missing::default();
+        {
+            let mut keys = store.keys.lock();
+            if round == 0 {
+                keys.trim();
+            }
+            if let Some(found) = look(&keys, &mut missing)
+                && missing.is_empty()
+            {
+                return Ok(found);
+            }
+        }
+        let connection = store.writer().await?;
+        make(&store.keys, &connection, &missing).await?;
+    }
+    Err(Fault::Unavailable(
+        "keys vanish as they are made".to_owned(),
+    ))
+}
+
+async fn make(
+    keys: &parking_lot::Mutex<Keys>,
+    connection: &Object,
+    missing: &Missing,
+) -> Result<(), Fault> {
+    if !missing.patients.is_empty() {
+        let ids: Vec<&String> = missing.patients.iter().collect();
+        let rows = find_or_insert(
+            connection,
+            "SELECT id, key FROM patients WHERE id = ANY($1)",
+            // Without a tenant: only services see it until it is registered.
+            "INSERT INTO patients (id, tenant, name, spo2_scale) SELECT id, '', id, 1 FROM unnest($1::text[]) AS id
+             ON CONFLICT (id) DO NOTHING",
+            &[&ids],
+            ids.len(),
+        )
+        .await?;
+        let found = rows.iter().map(|row| (row.get(0), row.get(1)));
+        keys.lock().patients.extend(found);
+    }
+    if !missing.gateways.is_empty() {
+        let ids: Vec<&String> = missing.gateways.iter().collect();
+        let rows = find_or_insert(
+            connection,
+            "SELECT id, key FROM gateways WHERE id = ANY($1)",
+            "INSERT INTO gateways (id, tenant) SELECT id, '' FROM unnest($1::text[]) AS id ON CONFLICT (id) DO NOTHING",
+            &[&ids],
+            ids.len(),
+        )
+        .await?;
+        let found = rows.iter().map(|row| (row.get(0), row.get(1)));
+        keys.lock().gateways.extend(found);
+    }
+    if !missing.devices.is_empty() {
+        let names: Vec<&String> = missing.devices.iter().collect();
+        let rows = find_or_insert(
+            connection,
+            "SELECT device, key FROM device_heads WHERE device = ANY($1)",
+            "INSERT INTO device_heads (device) SELECT * FROM unnest($1::text[]) ON CONFLICT (device) DO NOTHING",
+            &[&names],
+            names.len(),
+        )
+        .await?;
+        let mut keys = keys.lock();
+        for row in &rows {
+            let key = row.get(1);
+            keys.devices.entry(row.get(0)).or_insert_with(|| Device {
+                key,
+                streams: HashMap::new(),
+            });
+        }
+    }
+    if !missing.streams.is_empty() {
+        let devices: Vec<i32> = missing.streams.iter().map(|s| s.0).collect();
+        let names: Vec<&String> = missing.streams.iter().map(|s| &s.1).collect();
+        let rows = find_or_insert(
+            connection,
+            "SELECT s.device, s.stream, s.key FROM unnest($1::int[], $2::text[]) AS w (device, stream)
+                 JOIN streams s USING (device, stream)",
+            "INSERT INTO streams (device, stream) SELECT * FROM unnest($1::int[], $2::text[]) ON CONFLICT (device, stream) DO NOTHING",
+            &[&devices, &names],
+            names.len(),
+        )
+        .await?;
+        let mut keys = keys.lock();
+        for row in &rows {
+            let device = missing
+                .names
+                .get(&row.get::<_, i32>(0))
+                .and_then(|name| keys.devices.get_mut(name));
+            if let Some(device) = device {
+                let key = row.get(2);
+                device.streams.entry(row.get(1)).or_insert_with(|| Stream {
+                    key,
+                    series: Vec::new(),
+                });
+            }
+        }
+    }
+    if !missing.series.is_empty() {
+        make_series(keys, connection, missing).await?;
+    }
+    if !missing.sessions.is_empty() {
+        make_sessions(keys, connection, missing).await?;
+    }
+    Ok(())
+}
+
+async fn make_series(
+    keys: &parking_lot::Mutex<Keys>,
+    connection: &Object,
+    missing: &Missing,
+) -> Result<(), Fault> {
+    let streams: Vec<i32> = missing.series.iter().map(|s| s.0).collect();
+    let patients: Vec<i32> = missing.series.iter().map(|s| s.1).collect();
+    let gateways: Vec<i32> = missing.series.iter().map(|s| s.2).collect();
+    let metrics: Vec<i32> = missing.series.iter().map(|s| s.3).collect();
+    let units: Vec<&String> = missing.series.iter().map(|s| &s.4).collect();
+    let rows = find_or_insert(
+        connection,
+        "SELECT t.device, t.stream, p.id, g.id, e.metric, e.unit, e.key, e.longest_us
+         FROM unnest($1::int[], $2::int[], $3::int[], $4::int[], $5::text[]) AS w (stream, patient, gateway, metric, unit)
+             JOIN series e USING (stream, patient, gateway, metric, unit) JOIN streams t ON t.key = e.stream
+             JOIN patients p ON p.key = e.patient JOIN gateways g ON g.key = e.gateway",
+        "INSERT INTO series (stream, patient, gateway, metric, unit)
+         SELECT * FROM unnest($1::int[], $2::int[], $3::int[], $4::int[], $5::text[])
+         ON CONFLICT (stream, patient, gateway, metric, unit) DO NOTHING",
+        &[&streams, &patients, &gateways, &metrics, &units],
+        streams.len(),
+    )
+    .await?;
+    let mut keys = keys.lock();
+    for row in &rows {
+        let stream = missing
+            .names
+            .get(&row.get::<_, i32>(0))
+            .and_then(|name| keys.devices.get_mut(name))
+            .and_then(|device| device.streams.get_mut(row.get::<_, &str>(1)));
+        let key = row.get(6);
+        if let Some(stream) = stream
+            && stream.series.iter().all(|s| s.key != key)
+        {
+            stream.series.push(Series {
+                patient: row.get(2),
+                gateway: row.get(3),
+                metric: row.get(4),
+                unit: row.get(5),
+                key,
+                longest_us: row.get(7),
+            });
+        }
+    }
+    Ok(())
+}
+
+async fn make_sessions(
+    keys: &parking_lot::Mutex<Keys>,
+    connection: &Object,
+    missing: &Missing,
+) -> Result<(), Fault> {
+    let gateways: Vec<i32> = missing.sessions.iter().map(|s| s.0).collect();
+    let paths: Vec<&String> = missing.sessions.iter().map(|s| &s.1).collect();
+    let ends: Vec<i32> = missing.sessions.iter().map(|s| s.2).collect();
+    let sessions: Vec<i64> = missing.sessions.iter().map(|s| s.3).collect();
+    let heads = connection
+        .prepare_cached(
+            "INSERT INTO gateway_heads (key) SELECT DISTINCT * FROM unnest($1::int[]) ORDER BY 1 ON CONFLICT (key) DO NOTHING",
+        )
+        .await?;
+    connection.execute(&heads, &[&gateways]).await?;
+    let rows = find_or_insert(
+        connection,
+        "SELECT s.gateway, s.path, s.end_of, s.session, s.key
+         FROM unnest($1::int[], $2::text[], $3::int[], $4::bigint[]) AS w (gateway, path, end_of, session)
+             JOIN path_sessions s USING (gateway, path, end_of, session)",
+        "INSERT INTO path_sessions (gateway, path, end_of, session)
+         SELECT * FROM unnest($1::int[], $2::text[], $3::int[], $4::bigint[])
+         ON CONFLICT (gateway, path, end_of, session) DO NOTHING",
+        &[&gateways, &paths, &ends, &sessions],
+        paths.len(),
+    )
+    .await?;
+    let found = rows
+        .iter()
+        .map(|row| ((row.get(0), row.get(1), row.get(2), row.get(3)), row.get(4)));
+    keys.lock().sessions.extend(found);
+    Ok(())
+}
+
+async fn find_or_insert(
+    connection: &Object,
+    find: &str,
+    insert: &str,
+    values: &[&(dyn ToSql + Sync)],
+    wanted: usize,
+) -> Result<Vec<tokio_postgres::Row>, Fault> {
+    let find = connection.prepare_cached(find).await?;
+    let rows = connection.query(&find, values).await?;
+    if rows.len() >= wanted {
+        return Ok(rows);
+    }
+    let insert = connection.prepare_cached(insert).await?;
+    connection.execute(&insert, values).await?;
+    Ok(connection.query(&find, values).await?)
+}

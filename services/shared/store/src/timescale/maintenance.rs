@@ -1,0 +1,38 @@
+use async_trait::async_trait;
+
+use super::{TimescaleStore, fault::Fault, retention, rollups, transaction};
+use crate::{Expire, Maintenance, NotReady, WriteError};
+
+impl TimescaleStore {
+    /// Brings the roll-ups up to date with everything that is older than some seconds, as the background task does every few
+    /// seconds by itself; returns how many devices had something. Nothing to do where TimescaleDB keeps them.
+    pub async fn roll_up(&self) -> Result<u64, WriteError> {
+        let mut total = 0;
+        if self.applied.continuous {
+            return Ok(total);
+        }
+        let now_us = retention::now_us();
+        loop {
+            let done = transaction!(self, tx => rollups::step(tx, now_us, &self.ages));
+            match done? {
+                0 => return Ok(total),
+                devices => total += devices,
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Maintenance for TimescaleStore {
+    async fn ready(&self) -> Result<(), NotReady> {
+        let written = transaction!(self, tx => async {
+            tx.execute("UPDATE probe SET count = count + 1", &[]).await?;
+            Ok::<_, Fault>(())
+        });
+        written.map_err(|e| NotReady(e.to_string()))
+    }
+
+    async fn expire(&self, what: Expire, before_us: i64) -> Result<u64, WriteError> {
+        transaction!(self, tx => retention::expire(tx, what, before_us))
+    }
+}

@@ -1,0 +1,216 @@
+//! From options to a store that works: connect, check the server, bring the schema up to date.
+
+use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use thiserror::Error;
+use tokio_postgres::{Client, Config, NoTls, config::SslMode, error::SqlState};
+
+use super::{
+    TimescaleOptions, fault, migrate,
+    tls::{self, MakeRustls},
+};
+
+/// Oldest TimescaleDB whose functions the schema uses.
+const EXTENSION_LEAST: (u32, u32) = (2, 13);
+/// A caller waits this long for a connection of the pool, and for a new one to be made.
+const POOL_WAIT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Why the store cannot be used. Only [`OpenError::Unreachable`] passes by waiting.
+#[derive(Debug, Clone, Error)]
+pub enum OpenError {
+    #[error("{0}")]
+    Url(String),
+    #[error("TimescaleDB at {address} does not answer: {reason}")]
+    Unreachable { address: String, reason: String },
+    #[error("TimescaleDB at {address} refuses the user or the password: {reason}")]
+    Credentials { address: String, reason: String },
+    #[error("there is no such database at {address}: {reason}")]
+    NoDatabase { address: String, reason: String },
+    #[error("no trusted connection to {address}: {reason}")]
+    Tls { address: String, reason: String },
+    #[error("the extension timescaledb is not in the database and cannot be created: {0}")]
+    Extension(String),
+    #[error(
+        "the extension timescaledb is version {found}; at least {}.{} is needed: ALTER EXTENSION timescaledb UPDATE",
+        EXTENSION_LEAST.0,
+        EXTENSION_LEAST.1
+    )]
+    ExtensionOld { found: String },
+    #[error(
+        "the schema is version {found}, and this program knows {known}: run the newer program, or one of that version"
+    )]
+    Newer { found: i32, known: i32 },
+    #[error("the schema is version {found}, and this program needs {known}: run `braid migrate`")]
+    Older { found: i32, known: i32 },
+    #[error(
+        "migration {version} was applied with another content than this program has: this is another program's database"
+    )]
+    Changed { version: i32 },
+    #[error("migration {version} failed: {reason}")]
+    Migration { version: i32, reason: String },
+}
+
+impl OpenError {
+    /// Waiting may help; everything else wants somebody to change something.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, OpenError::Unreachable { .. })
+    }
+
+    pub(super) fn from_server(address: &str, error: &tokio_postgres::Error) -> OpenError {
+        let (address, reason) = (address.to_owned(), fault::explain(error));
+        let Some(code) = error.code() else {
+            return without_code(address, reason, error);
+        };
+        match *code {
+            SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+                OpenError::Credentials { address, reason }
+            }
+            SqlState::INVALID_CATALOG_NAME => OpenError::NoDatabase { address, reason },
+            _ => OpenError::Unreachable { address, reason },
+        }
+    }
+}
+
+fn without_code(address: String, reason: String, error: &tokio_postgres::Error) -> OpenError {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(inner) = cause {
+        // An io::Error shows its content only by `get_ref`.
+        let io = inner
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::get_ref);
+        if inner.is::<rustls::Error>() || io.is_some_and(|e| e.is::<rustls::Error>()) {
+            return OpenError::Tls { address, reason };
+        }
+        cause = inner.source();
+    }
+    if reason.contains("server does not support TLS") {
+        return OpenError::Tls { address, reason };
+    }
+    if reason.contains("password missing") {
+        return OpenError::Credentials { address, reason };
+    }
+    OpenError::Unreachable { address, reason }
+}
+
+/// What the server's edition offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Edition {
+    /// Compression, continuous aggregates and policies: `timescaledb.license` is `timescale`.
+    pub community: bool,
+}
+
+#[derive(Clone)]
+pub struct Server {
+    config: Config,
+    tls: Option<MakeRustls>,
+    pub address: String,
+}
+
+impl Server {
+    pub fn new(options: &TimescaleOptions) -> Result<Server, OpenError> {
+        let (config, address) = options.config()?;
+        let tls = match (config.get_ssl_mode(), &options.tls_roots) {
+            (SslMode::Disable, _) | (_, None) => None,
+            (_, Some(roots)) => Some(MakeRustls(tls::client_config(roots).map_err(|reason| {
+                OpenError::Tls {
+                    address: address.clone(),
+                    reason: format!("the file of authorities {reason}"),
+                }
+            })?)),
+        };
+        Ok(Server {
+            config,
+            tls,
+            address,
+        })
+    }
+
+    /// A connection outside of the pools, without a limit on statements; ends when the client is dropped.
+    pub async fn connect(&self) -> Result<Client, OpenError> {
+        let refused = |e: tokio_postgres::Error| OpenError::from_server(&self.address, &e);
+        let client = match &self.tls {
+            None => {
+                let (client, connection) = self.config.connect(NoTls).await.map_err(refused)?;
+                tokio::spawn(drive(connection));
+                client
+            }
+            Some(tls) => {
+                let connected = self.config.connect(tls.clone()).await;
+                let (client, connection) = connected.map_err(refused)?;
+                tokio::spawn(drive(connection));
+                client
+            }
+        };
+        client
+            .batch_execute("SET statement_timeout = 0; SET lock_timeout = 0")
+            .await
+            .map_err(refused)?;
+        Ok(client)
+    }
+
+    pub fn pool(&self, connections_max: usize) -> Result<Pool, OpenError> {
+        let how = ManagerConfig {
+            recycling_method: RecyclingMethod::Fast,
+        };
+        let manager = match &self.tls {
+            None => Manager::from_config(self.config.clone(), NoTls, how),
+            Some(tls) => Manager::from_config(self.config.clone(), tls.clone(), how),
+        };
+        Pool::builder(manager)
+            .max_size(connections_max)
+            .runtime(Runtime::Tokio1)
+            .wait_timeout(Some(POOL_WAIT))
+            .create_timeout(Some(POOL_WAIT))
+            .recycle_timeout(Some(POOL_WAIT))
+            .build()
+            .map_err(|e| OpenError::Url(e.to_string()))
+    }
+
+    /// Checks the extension and brings the schema up to date (or says that it is not). Returns the version before and after.
+    pub async fn prepare(&self, migrate: bool) -> Result<(Edition, migrate::Applied), OpenError> {
+        let client = self.connect().await?;
+        let failed = |e: tokio_postgres::Error| OpenError::from_server(&self.address, &e);
+        extension(&client, &self.address).await?;
+        let license = client
+            .query_one("SELECT current_setting('timescaledb.license', true)", &[])
+            .await
+            .map_err(failed)?;
+        let edition = Edition {
+            community: license.get::<_, Option<&str>>(0) == Some("timescale"),
+        };
+        let applied = migrate::run(&client, &self.address, edition, migrate).await?;
+        Ok((edition, applied))
+    }
+}
+
+async fn drive(connection: impl Future<Output = Result<(), tokio_postgres::Error>>) {
+    // Whoever waits on the client sees the error too.
+    if let Err(error) = connection.await {
+        tracing::debug!(reason = fault::explain(&error), "a connection ended");
+    }
+}
+
+async fn extension(client: &Client, address: &str) -> Result<(), OpenError> {
+    let failed = |e: tokio_postgres::Error| OpenError::from_server(address, &e);
+    const FIND: &str = "SELECT extversion FROM pg_extension WHERE extname = 'timescaledb'";
+    let mut found = client.query_opt(FIND, &[]).await.map_err(failed)?;
+    if found.is_none() {
+        let created = client
+            .batch_execute("CREATE EXTENSION IF NOT EXISTS timescaledb")
+            .await;
+        // Two processes that create it at once: one of them fails, and it is there. A server that did not load the library
+        // closes the connection.
+        let refused = created.err().filter(|e| e.as_db_error().is_some());
+        found = match (client.query_opt(FIND, &[]).await, refused) {
+            (Ok(None) | Err(_), Some(refused)) => {
+                return Err(OpenError::Extension(fault::explain(&refused)));
+            }
+            (again, _) => again.map_err(failed)?,
+        };
+    }
+    let version: String = found.map_or_else(String::new, |row| row.get(0));
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+    if (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < EXTENSION_LEAST {
+        return Err(OpenError::ExtensionOld { found: version });
+    }
+    Ok(())
+}

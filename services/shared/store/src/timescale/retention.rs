@@ -1,0 +1,225 @@
+//! Removes what is too old: whole chunks of hypertables, which costs nothing per row, and rows of the small tables.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use contracts::alerts::AlertState;
+use deadpool_postgres::Transaction;
+use tokio_postgres::{Client, GenericClient};
+
+use super::{Ages, fault::Fault, time::Micros};
+use crate::Expire;
+
+/// Rows of a small table removed in one statement; what is left waits for the next round.
+const STEP: i64 = 10_000;
+/// Runs of sequences outlive their rows by this, so that what is sent again late is still known as stored.
+const RUNS_LONGER: Duration = Duration::from_secs(7 * 24 * 3600);
+
+pub fn now_us() -> i64 {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// The time before which something of this age is too old; far in the past when it is kept for ever.
+pub fn cutoff(now_us: i64, age: Duration) -> Micros {
+    let age_us = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
+    Micros::clamped(now_us.saturating_sub(age_us))
+}
+
+/// Exactly the rows before `before_us`, for operators and tests; the statement limit of a service does not hold for it.
+pub async fn expire(
+    transaction: &Transaction<'_>,
+    what: Expire,
+    before_us: i64,
+) -> Result<u64, Fault> {
+    transaction
+        .batch_execute("SET LOCAL statement_timeout = 0")
+        .await?;
+    match what {
+        Expire::Vitals => hypertable(transaction, "samples", before_us).await,
+        Expire::Waveforms => hypertable(transaction, "waveforms", before_us).await,
+        Expire::Paths => hypertable(transaction, "paths", before_us).await,
+        Expire::Alerts => Ok(alerts(&**transaction, before_us, i64::MAX).await?),
+        Expire::Audit => Ok(audit(&**transaction, before_us, i64::MAX).await?),
+    }
+}
+
+/// Chunks that are wholly too old are counted and dropped, the rest is deleted row by row.
+async fn hypertable(
+    transaction: &Transaction<'_>,
+    table: &str,
+    before_us: i64,
+) -> Result<u64, Fault> {
+    let before = Micros::clamped(before_us);
+    let whole: Option<Micros> = transaction
+        .query_one(
+            "SELECT max(range_end) FROM timescaledb_information.chunks WHERE hypertable_name = $1 AND range_end <= $2",
+            &[&table, &before],
+        )
+        .await?
+        .get(0);
+    let mut removed = 0;
+    if let Some(end) = whole {
+        let count: i64 = transaction
+            .query_one(
+                &format!("SELECT count(*) FROM {table} WHERE time < $1"),
+                &[&end],
+            )
+            .await?
+            .get(0);
+        removed += count.cast_unsigned();
+        transaction.query(&drop_chunks(table), &[&end]).await?;
+    }
+    removed += transaction
+        .execute(&format!("DELETE FROM {table} WHERE time < $1"), &[&before])
+        .await?;
+    Ok(removed)
+}
+
+fn drop_chunks(table: &str) -> String {
+    format!("SELECT drop_chunks('{table}', older_than => $1::timestamptz)")
+}
+
+async fn alerts(
+    client: &impl GenericClient,
+    before_us: i64,
+    limit: i64,
+) -> Result<u64, tokio_postgres::Error> {
+    // since <= changed, so the index on since narrows it.
+    let rows = client
+        .query(
+            "WITH old AS (DELETE FROM alerts WHERE id IN (SELECT id FROM alerts WHERE since_us < $1 AND changed_us < $1 AND state = $2
+                 LIMIT $3) RETURNING id),
+             gone AS (DELETE FROM alert_transitions t USING old WHERE t.id = old.id)
+             SELECT count(*) FROM old",
+            &[&before_us, &(AlertState::Resolved as i32), &limit],
+        )
+        .await?;
+    Ok(rows
+        .first()
+        .map_or(0, |row| row.get::<_, i64>(0).cast_unsigned()))
+}
+
+async fn audit(
+    client: &impl GenericClient,
+    before_us: i64,
+    limit: i64,
+) -> Result<u64, tokio_postgres::Error> {
+    client
+        .execute(
+            "DELETE FROM audit WHERE key IN (SELECT key FROM audit WHERE time_us < $1 LIMIT $2)",
+            &[&before_us, &limit],
+        )
+        .await
+}
+
+/// One round by age. `policies`: TimescaleDB drops the chunks of hypertables itself.
+pub async fn round(
+    client: &Client,
+    ages: &Ages,
+    policies: bool,
+    continuous: bool,
+) -> Result<(), tokio_postgres::Error> {
+    let now = now_us();
+    if !policies {
+        let mut tables = vec![
+            ("samples", ages.vitals),
+            ("waveforms", ages.waveforms),
+            ("paths", ages.paths),
+        ];
+        if !continuous {
+            tables.extend([("vitals_1m", ages.minutes), ("vitals_1h", ages.hours)]);
+        }
+        for (table, age) in tables {
+            let dropped = client
+                .query(&drop_chunks(table), &[&cutoff(now, age)])
+                .await?;
+            if !dropped.is_empty() {
+                tracing::info!(table, chunks = dropped.len(), "old rows removed");
+                metrics::counter!("braid_store_expired_chunks_total", "table" => table)
+                    .increment(dropped.len() as u64);
+            }
+        }
+    }
+    let longest = ages.vitals.max(ages.waveforms);
+    alerts(client, cutoff(now, ages.alerts).0, STEP).await?;
+    audit(client, cutoff(now, ages.audit).0, STEP).await?;
+    for (sql, age) in [
+        ("DELETE FROM gaps WHERE to_time < $1", longest),
+        (
+            "DELETE FROM stream_runs WHERE written < $1",
+            longest.saturating_add(RUNS_LONGER),
+        ),
+        (
+            "DELETE FROM session_runs WHERE written < $1",
+            ages.paths.saturating_add(RUNS_LONGER),
+        ),
+    ] {
+        client.execute(sql, &[&cutoff(now, age)]).await?;
+    }
+    Ok(())
+}
+
+/// Compression and retention by TimescaleDB itself, where its licence allows. Idempotent; an operator's own settings of a
+/// policy that is there stay.
+pub async fn set_policies(
+    client: &Client,
+    ages: &Ages,
+    continuous: bool,
+) -> Result<(), tokio_postgres::Error> {
+    for (table, segment) in [
+        ("samples", "series"),
+        ("waveforms", "series"),
+        ("paths", "gateway"),
+    ] {
+        let compressed: bool = client
+            .query_one(
+                "SELECT compression_enabled FROM timescaledb_information.hypertables WHERE hypertable_name = $1",
+                &[&table],
+            )
+            .await?
+            .get(0);
+        if !compressed {
+            client
+                .batch_execute(&format!(
+                    "ALTER TABLE {table} SET (timescaledb.compress, timescaledb.compress_segmentby = '{segment}',
+                         timescaledb.compress_orderby = 'time')"
+                ))
+                .await?;
+        }
+        client
+            .batch_execute(&format!(
+                "SELECT add_compression_policy('{table}', INTERVAL '2 days', if_not_exists => true)"
+            ))
+            .await?;
+    }
+    let mut tables = vec![
+        ("samples", ages.vitals),
+        ("waveforms", ages.waveforms),
+        ("paths", ages.paths),
+        ("vitals_1m", ages.minutes),
+        ("vitals_1h", ages.hours),
+    ];
+    tables.retain(|(_, age)| *age < Duration::from_secs(100 * 365 * 24 * 3600));
+    for (table, age) in tables {
+        client
+            .batch_execute(&format!(
+                "SELECT add_retention_policy('{table}', make_interval(secs => {}), if_not_exists => true)",
+                age.as_secs()
+            ))
+            .await?;
+    }
+    if continuous {
+        // From beyond what may come late to a minute ago.
+        client
+            .batch_execute(
+                "SELECT add_continuous_aggregate_policy('vitals_1m', start_offset => INTERVAL '31 days',
+                     end_offset => INTERVAL '1 minute', schedule_interval => INTERVAL '1 minute', if_not_exists => true);
+                 SELECT add_continuous_aggregate_policy('vitals_1h', start_offset => INTERVAL '32 days',
+                     end_offset => INTERVAL '1 hour', schedule_interval => INTERVAL '10 minutes', if_not_exists => true)",
+            )
+            .await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,16 @@
+-- For dashboards: names instead of keys. Replaced at every start, so that they follow the program.
+CREATE OR REPLACE VIEW vitals_view AS
+    SELECT s.time, s.gateway_time, s.ingest_time, p.tenant, p.id AS patient, m.name AS metric, e.unit, s.value, h.device, t.stream,
+        g.id AS gateway, s.sequence
+    FROM samples s JOIN series e ON e.key = s.series JOIN metrics m ON m.metric = e.metric JOIN patients p ON p.key = e.patient
+        JOIN streams t ON t.key = e.stream JOIN device_heads h ON h.key = t.device JOIN gateways g ON g.key = e.gateway;
+CREATE OR REPLACE VIEW vitals_1m_view AS
+    SELECT r.bucket AS time, p.tenant, p.id AS patient, m.name AS metric, e.unit, r.count, r.sum, r.min, r.max, r.sum / r.count AS mean
+    FROM vitals_1m r JOIN series e ON e.key = r.series JOIN metrics m ON m.metric = e.metric JOIN patients p ON p.key = e.patient;
+CREATE OR REPLACE VIEW vitals_1h_view AS
+    SELECT r.bucket AS time, p.tenant, p.id AS patient, m.name AS metric, e.unit, r.count, r.sum, r.min, r.max, r.sum / r.count AS mean
+    FROM vitals_1h r JOIN series e ON e.key = r.series JOIN metrics m ON m.metric = e.metric JOIN patients p ON p.key = e.patient;
+CREATE OR REPLACE VIEW paths_view AS
+    SELECT r.time, g.tenant, g.id AS gateway, s.path, s.end_of, r.state, r.interval_ms, r.sent_bytes, r.received_bytes,
+        r.sent_packets, r.lost_packets, r.rtt_ms
+    FROM paths r JOIN path_sessions s ON s.key = r.session JOIN gateways g ON g.key = r.gateway;

@@ -1,0 +1,535 @@
+use std::{collections::HashMap, sync::Arc};
+
+use async_trait::async_trait;
+use contracts::vitals::{Gap, Metric, Sample, Waveform, sample::Reading};
+use deadpool_postgres::Transaction;
+use prost::Message;
+use tokio_postgres::Row;
+
+use super::{
+    TimescaleStore,
+    copy::Rows,
+    fault::Fault,
+    keys::{self, Place},
+    ledger::{DEVICES, Head, Latest, Locked, Wanted},
+    progress, series,
+    time::Micros,
+    transaction,
+};
+use crate::{
+    LatestVital, Progress, QueryError, Scope, SeriesPoints, SeriesQuery, VitalsBatch, VitalsStore,
+    WriteError, Written,
+};
+
+pub const COPY_SAMPLES: &str = "COPY samples (time, gateway_time, ingest_time, sequence, value, series, sensor_sequence, traceparent)
+    FROM STDIN (FORMAT binary)";
+const COPY_WAVEFORMS: &str =
+    "COPY waveforms (time, gateway_time, ingest_time, sequence, series, period_us, sensor_sequence,
+    traceparent, readings) FROM STDIN (FORMAT binary)";
+
+/// What can be said of a batch without the database: the samples by device, stream and sequence, each pair once.
+struct Plan {
+    places: Vec<Place>,
+    wanted: Vec<Wanted>,
+    /// For each sequence of each of `wanted`, the first sample that has it.
+    indices: Vec<Vec<u32>>,
+    /// (stream, patient, gateway) of each gap.
+    gaps: Vec<(i32, i32, i32)>,
+}
+
+impl Plan {
+    fn new(batch: &VitalsBatch, places: Vec<Place>, gaps: Vec<(i32, i32, i32)>) -> Plan {
+        let mut order: Vec<(i32, i32, i64, u32)> = (0_u32..)
+            .zip(batch.samples.iter().zip(&places))
+            .map(|(index, (sample, place))| {
+                (
+                    place.device,
+                    place.stream,
+                    sample.sequence.cast_signed(),
+                    index,
+                )
+            })
+            .collect();
+        order.sort_unstable();
+        order.dedup_by_key(|(device, stream, sequence, _)| (*device, *stream, *sequence));
+        let mut wanted: Vec<Wanted> = Vec::new();
+        let mut indices: Vec<Vec<u32>> = Vec::new();
+        for (owner, stream, sequence, index) in order {
+            match (wanted.last_mut(), indices.last_mut()) {
+                (Some(last), Some(of_last)) if last.stream == stream => {
+                    last.sequences.push(sequence);
+                    of_last.push(index);
+                }
+                _ => {
+                    wanted.push(Wanted {
+                        owner,
+                        stream,
+                        sequences: vec![sequence],
+                    });
+                    indices.push(vec![index]);
+                }
+            }
+        }
+        Plan {
+            places,
+            wanted,
+            indices,
+            gaps,
+        }
+    }
+
+    /// Indices of the new samples of the n-th of `wanted`; `new` is part of its sequences, in order.
+    fn admitted<'a>(&'a self, n: usize, new: &'a [i64]) -> impl Iterator<Item = usize> + 'a {
+        let mut new = new.iter().peekable();
+        self.wanted[n]
+            .sequences
+            .iter()
+            .zip(&self.indices[n])
+            .filter(move |(sequence, _)| new.next_if_eq(sequence).is_some())
+            .map(|(_, index)| *index as usize)
+    }
+}
+
+/// Refuses what no server could keep, before anything is written.
+fn check(batch: &VitalsBatch) -> Result<(), WriteError> {
+    for sample in &batch.samples {
+        let why = match &sample.reading {
+            None => "it has no reading",
+            Some(Reading::Value(value)) if value.is_nan() => "its value is not a number",
+            _ if sample.sequence > i64::MAX as u64 => "its sequence is beyond 9223372036854775807",
+            _ if !has_times(&[
+                sample.device_time_us,
+                sample.gateway_time_us,
+                sample.ingest_time_us,
+            ]) =>
+            {
+                "one of its times is outside 1 AD to 287168 AD"
+            }
+            _ => continue,
+        };
+        return Err(WriteError::Invalid(format!(
+            "sample {} of {}/{}: {why}",
+            sample.sequence, sample.device, sample.stream
+        )));
+    }
+    for gap in &batch.gaps {
+        if gap.last_sequence > i64::MAX as u64
+            || gap.first_sequence > gap.last_sequence
+            || !has_times(&[gap.from_time_us, gap.to_time_us])
+        {
+            return Err(WriteError::Invalid(format!(
+                "gap {} to {} of {}/{}: beyond what can be kept",
+                gap.first_sequence, gap.last_sequence, gap.device, gap.stream
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn has_times(times: &[i64]) -> bool {
+    times.iter().all(|us| Micros::exact(*us).is_some())
+}
+
+/// Everything that the new rows of a batch change beside themselves.
+#[derive(Default)]
+struct Changes {
+    new: u64,
+    /// Stretch of the new single values of each device.
+    stale: HashMap<i32, (i64, i64)>,
+    touched: Vec<i32>,
+    /// Longest waveform of a series that is longer than what was known, with a sample of it.
+    longest: HashMap<i32, (i64, usize)>,
+}
+
+fn length_us(waveform: &Waveform) -> i64 {
+    i64::from(waveform.period_us) * waveform.values.len() as i64
+}
+
+/// The rows of the new samples, and what they change; the heads take up the newest values.
+fn rows(
+    batch: &VitalsBatch,
+    plan: &Plan,
+    new: &[Vec<i64>],
+    locked: &mut Locked,
+) -> (Rows, Rows, Changes) {
+    let (mut samples, mut waveforms) = (Rows::new(8), Rows::new(9));
+    let mut changes = Changes::default();
+    for (n, new) in new.iter().enumerate() {
+        if new.is_empty() {
+            continue;
+        }
+        let owner = plan.wanted[n].owner;
+        if changes.touched.last() != Some(&owner) {
+            changes.touched.push(owner);
+        }
+        changes.new += new.len() as u64;
+        let mut newest: Option<Latest> = None;
+        for index in plan.admitted(n, new) {
+            let (sample, place) = (&batch.samples[index], &plan.places[index]);
+            let time = sample.device_time_us;
+            let sensor_sequence = sample.sensor_sequence.map(u64::cast_signed);
+            match &sample.reading {
+                Some(Reading::Value(value)) => {
+                    common(&mut samples, sample)
+                        .float8(*value)
+                        .int4(place.series)
+                        .optional_int8(sensor_sequence)
+                        .text_or_null(&sample.traceparent);
+                    let stale = changes.stale.entry(owner).or_insert((time, time));
+                    *stale = (stale.0.min(time), stale.1.max(time));
+                    let latest = Latest {
+                        series: place.series,
+                        time_us: time,
+                        ingest_step_us: sample.ingest_time_us.wrapping_sub(time),
+                        value: *value,
+                    };
+                    match &newest {
+                        Some(n) if n.series == latest.series && n.time_us > time => {}
+                        Some(n) if n.series == latest.series => newest = Some(latest),
+                        _ => {
+                            observe(locked, owner, newest.replace(latest));
+                        }
+                    }
+                }
+                Some(Reading::Waveform(waveform)) => {
+                    common(&mut waveforms, sample)
+                        .int4(place.series)
+                        .int4(waveform.period_us.cast_signed())
+                        .optional_int8(sensor_sequence)
+                        .text_or_null(&sample.traceparent)
+                        .float4s(&waveform.values);
+                    let length = length_us(waveform);
+                    let longest = changes.longest.get(&place.series);
+                    if length > longest.map_or(place.longest_us, |(us, _)| *us) {
+                        changes.longest.insert(place.series, (length, index));
+                    }
+                }
+                // Refused before.
+                None => {}
+            }
+        }
+        observe(locked, owner, newest);
+    }
+    (samples, waveforms, changes)
+}
+
+fn observe(locked: &mut Locked, owner: i32, latest: Option<Latest>) {
+    if let (Some(head), Some(latest)) = (locked.heads.get_mut(&owner), latest) {
+        head.observe(latest);
+    }
+}
+
+fn common<'a>(rows: &'a mut Rows, sample: &Sample) -> &'a mut Rows {
+    rows.row()
+        .time(Micros(sample.device_time_us))
+        .time(Micros(sample.gateway_time_us))
+        .time(Micros(sample.ingest_time_us))
+        .int8(sample.sequence.cast_signed())
+}
+
+async fn write_heads(
+    transaction: &Transaction<'_>,
+    locked: &Locked,
+    changes: &Changes,
+    mark_stale: bool,
+) -> Result<(), Fault> {
+    let (mut heads, mut from, mut to) = (Vec::new(), Vec::new(), Vec::new());
+    for owner in &changes.touched {
+        heads.push(
+            locked
+                .heads
+                .get(owner)
+                .map(Head::encode_to_vec)
+                .unwrap_or_default(),
+        );
+        let stale = changes.stale.get(owner).filter(|_| mark_stale);
+        from.push(stale.map(|(from, _)| Micros(*from)));
+        to.push(stale.map(|(_, to)| Micros(*to)));
+    }
+    if heads.is_empty() {
+        return Ok(());
+    }
+    let statement = transaction
+        .prepare_cached(
+            "UPDATE device_heads h SET head = w.head, stale_from = least(h.stale_from, w.from_time),
+                 stale_to = greatest(h.stale_to, w.to_time)
+             FROM unnest($1::int[], $2::bytea[], $3::timestamptz[], $4::timestamptz[]) AS w (key, head, from_time, to_time)
+             WHERE h.key = w.key",
+        )
+        .await?;
+    transaction
+        .execute(&statement, &[&changes.touched, &heads, &from, &to])
+        .await?;
+    Ok(())
+}
+
+async fn write_longest(transaction: &Transaction<'_>, changes: &Changes) -> Result<(), Fault> {
+    if changes.longest.is_empty() {
+        return Ok(());
+    }
+    let keys: Vec<i32> = changes.longest.keys().copied().collect();
+    let lengths: Vec<i64> = changes.longest.values().map(|(us, _)| *us).collect();
+    transaction
+        .execute(
+            "UPDATE series e SET longest_us = w.length_us FROM unnest($1::int[], $2::bigint[]) AS w (key, length_us)
+             WHERE e.key = w.key AND e.longest_us < w.length_us",
+            &[&keys, &lengths],
+        )
+        .await?;
+    Ok(())
+}
+
+async fn write_gaps(
+    transaction: &Transaction<'_>,
+    gaps: &[Gap],
+    keys: &[(i32, i32, i32)],
+) -> Result<u64, Fault> {
+    if gaps.is_empty() {
+        return Ok(0);
+    }
+    let mut order: Vec<usize> = (0..gaps.len()).collect();
+    order.sort_unstable_by_key(|n| (keys[*n].0, gaps[*n].first_sequence, gaps[*n].last_sequence));
+    let column = |of: &dyn Fn(usize) -> i64| order.iter().map(|n| of(*n)).collect::<Vec<i64>>();
+    let key = |of: &dyn Fn(usize) -> i32| order.iter().map(|n| of(*n)).collect::<Vec<i32>>();
+    let time = |of: &dyn Fn(usize) -> i64| {
+        order
+            .iter()
+            .map(|n| Micros(of(*n)))
+            .collect::<Vec<Micros>>()
+    };
+    Ok(transaction
+        .execute(
+            "INSERT INTO gaps SELECT * FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::int[], $5::int[], $6::timestamptz[],
+                 $7::timestamptz[]) ON CONFLICT DO NOTHING",
+            &[
+                &key(&|n| keys[n].0),
+                &column(&|n| gaps[n].first_sequence.cast_signed()),
+                &column(&|n| gaps[n].last_sequence.cast_signed()),
+                &key(&|n| keys[n].1),
+                &key(&|n| keys[n].2),
+                &time(&|n| gaps[n].from_time_us),
+                &time(&|n| gaps[n].to_time_us),
+            ],
+        )
+        .await?)
+}
+
+impl TimescaleStore {
+    async fn plan(&self, batch: &VitalsBatch) -> Result<Plan, Fault> {
+        let (places, gaps) = keys::resolve(self, |keys, missing| {
+            let places: Vec<Option<Place>> = batch
+                .samples
+                .iter()
+                .map(|sample| keys.place(sample, missing))
+                .collect();
+            let gaps: Vec<Option<(i32, i32, i32)>> = batch
+                .gaps
+                .iter()
+                .map(|gap| {
+                    let stream = keys.stream_key(&gap.device, &gap.stream, missing);
+                    let patient = keys.patient(&gap.patient, missing);
+                    let gateway = keys.gateway(&gap.gateway, missing);
+                    Some((stream?, patient?, gateway?))
+                })
+                .collect();
+            let places = places.into_iter().collect::<Option<Vec<Place>>>()?;
+            Some((places, gaps.into_iter().collect::<Option<Vec<_>>>()?))
+        })
+        .await?;
+        Ok(Plan::new(batch, places, gaps))
+    }
+}
+
+#[async_trait]
+impl VitalsStore for TimescaleStore {
+    async fn write_vitals(
+        &self,
+        batch: Arc<VitalsBatch>,
+        advance: Vec<Progress>,
+    ) -> Result<Written, WriteError> {
+        check(&batch)?;
+        let plan = self.plan(&batch).await.map_err(Fault::into_write)?;
+        let mark_stale = !self.applied.continuous;
+        let (new, longest) = transaction!(self, tx => async {
+            progress::hold(tx, &advance).await?;
+            let (mut locked, new) = DEVICES.admit(tx, &plan.wanted).await?;
+            let (samples, waveforms, changes) = rows(&batch, &plan, &new, &mut locked);
+            samples.send(tx, COPY_SAMPLES).await?;
+            waveforms.send(tx, COPY_WAVEFORMS).await?;
+            // Sent together: the server works them off in this order.
+            let (gaps, ..) = futures::try_join!(
+                write_gaps(tx, &batch.gaps, &plan.gaps),
+                write_heads(tx, &locked, &changes, mark_stale),
+                DEVICES.settle(tx, &locked),
+                write_longest(tx, &changes),
+                progress::advance(tx, &advance),
+            )?;
+            Ok::<_, Fault>((changes.new + gaps, changes.longest))
+        })?;
+        if !longest.is_empty() {
+            let mut keys = self.keys.lock();
+            for (us, index) in longest.into_values() {
+                keys.lengthen(&batch.samples[index], us);
+            }
+        }
+        let total = (batch.samples.len() + batch.gaps.len()) as u64;
+        Ok(Written {
+            new,
+            duplicate: total - new,
+        })
+    }
+
+    async fn latest_vitals(
+        &self,
+        scope: &Scope,
+        patient: Option<&str>,
+    ) -> Result<Vec<LatestVital>, QueryError> {
+        series::latest(&self.reader().await?, scope, patient).await
+    }
+
+    async fn series(
+        &self,
+        scope: &Scope,
+        query: &SeriesQuery,
+    ) -> Result<Vec<SeriesPoints>, QueryError> {
+        series::read(&self.reader().await?, scope, query).await
+    }
+
+    async fn samples(
+        &self,
+        scope: &Scope,
+        patient: &str,
+        from_us: i64,
+        to_us: i64,
+        limit: usize,
+    ) -> Result<Vec<Sample>, QueryError> {
+        let connection = self.reader().await?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let range = (Micros::clamped(from_us), Micros::clamped(to_us));
+        let keys: Vec<i32> = series::of_patient(&connection, scope, patient)
+            .await?
+            .iter()
+            .map(|s| s.key)
+            .collect();
+        let values = connection.prepare_cached(SAMPLES).await?;
+        let rows = connection
+            .query(&values, &[&keys, &range.0, &range.1, &limit])
+            .await?;
+        let mut samples: Vec<Sample> = rows
+            .iter()
+            .map(|row| sample(row, Reading::Value(row.get(12))))
+            .collect();
+        let waveforms = connection.prepare_cached(WAVEFORMS).await?;
+        let rows = connection
+            .query(&waveforms, &[&keys, &range.0, &range.1, &limit])
+            .await?;
+        samples.extend(rows.iter().map(|row| {
+            let waveform = Waveform {
+                period_us: row.get::<_, i32>(12).cast_unsigned(),
+                values: row.get(13),
+            };
+            sample(row, Reading::Waveform(waveform))
+        }));
+        samples.sort_by_key(|sample| sample.device_time_us);
+        samples.truncate(limit as usize);
+        Ok(samples)
+    }
+
+    async fn gaps(
+        &self,
+        scope: &Scope,
+        patient: &str,
+        from_us: i64,
+        to_us: i64,
+    ) -> Result<Vec<Gap>, QueryError> {
+        let connection = self.reader().await?;
+        let statement = connection
+            .prepare_cached(
+                "SELECT h.device, s.stream, r.first_sequence, r.last_sequence, r.from_time, r.to_time, p.id, g.id
+                 FROM patients p JOIN gaps r ON r.patient = p.key JOIN streams s ON s.key = r.stream
+                     JOIN device_heads h ON h.key = s.device JOIN gateways g ON g.key = r.gateway
+                 WHERE p.id = $1 AND ($2::text IS NULL OR p.tenant = $2) AND r.from_time < $4 AND r.to_time >= $3
+                 ORDER BY r.from_time, r.stream, r.first_sequence",
+            )
+            .await?;
+        let rows = connection
+            .query(
+                &statement,
+                &[
+                    &patient,
+                    &scope.as_tenant(),
+                    &Micros::clamped(from_us),
+                    &Micros::clamped(to_us),
+                ],
+            )
+            .await?;
+        let gap = |row: &Row| Gap {
+            device: row.get(0),
+            stream: row.get(1),
+            first_sequence: row.get::<_, i64>(2).cast_unsigned(),
+            last_sequence: row.get::<_, i64>(3).cast_unsigned(),
+            from_time_us: row.get::<_, Micros>(4).0,
+            to_time_us: row.get::<_, Micros>(5).0,
+            patient: row.get(6),
+            gateway: row.get(7),
+        };
+        Ok(rows.iter().map(gap).collect())
+    }
+
+    async fn stream_count(&self, device: &str, stream: &str) -> Result<(u64, u64), QueryError> {
+        let connection = self.reader().await?;
+        // An array, so that the index of each chunk is used.
+        let row = connection
+            .query_one(
+                "WITH k AS (SELECT array_agg(e.key) AS keys FROM series e JOIN streams t ON t.key = e.stream
+                     JOIN device_heads h ON h.key = t.device WHERE h.device = $1 AND t.stream = $2)
+                 SELECT count(*), coalesce(max(sequence), 0) FROM (
+                     SELECT sequence FROM samples WHERE series = ANY((SELECT keys FROM k)::int[])
+                     UNION ALL SELECT sequence FROM waveforms WHERE series = ANY((SELECT keys FROM k)::int[])) rows",
+                &[&device, &stream],
+            )
+            .await?;
+        Ok((
+            row.get::<_, i64>(0).cast_unsigned(),
+            row.get::<_, i64>(1).cast_unsigned(),
+        ))
+    }
+}
+
+macro_rules! select_rows {
+    ($table:literal, $own:literal) => {
+        concat!(
+            "SELECT h.device, t.stream, r.sequence, e.metric, e.unit, r.time, r.gateway_time, r.ingest_time, p.id, g.id,
+                 r.traceparent, r.sensor_sequence, ", $own, "
+             FROM (SELECT * FROM ", $table, " WHERE series = ANY($1) AND time >= $2 AND time < $3
+                   ORDER BY time, series, sequence LIMIT $4) r
+                 JOIN series e ON e.key = r.series JOIN streams t ON t.key = e.stream JOIN device_heads h ON h.key = t.device
+                 JOIN patients p ON p.key = e.patient JOIN gateways g ON g.key = e.gateway
+             ORDER BY r.time, r.series, r.sequence"
+        )
+    };
+}
+const SAMPLES: &str = select_rows!("samples", "r.value");
+const WAVEFORMS: &str = select_rows!("waveforms", "r.period_us, r.readings");
+
+fn sample(row: &Row, reading: Reading) -> Sample {
+    Sample {
+        device: row.get(0),
+        stream: row.get(1),
+        sequence: row.get::<_, i64>(2).cast_unsigned(),
+        metric: row.get(3),
+        unit: row.get(4),
+        device_time_us: row.get::<_, Micros>(5).0,
+        gateway_time_us: row.get::<_, Micros>(6).0,
+        ingest_time_us: row.get::<_, Micros>(7).0,
+        patient: row.get(8),
+        gateway: row.get(9),
+        traceparent: row.get::<_, Option<String>>(10).unwrap_or_default(),
+        sensor_sequence: row.get::<_, Option<i64>>(11).map(i64::cast_unsigned),
+        reading: Some(reading),
+    }
+}
+
+pub fn metric(key: i32) -> Metric {
+    Metric::try_from(key).unwrap_or_default()
+}
