@@ -103,6 +103,18 @@ pub(crate) fn scenarios(
     whole.into_iter().chain(cuts).collect()
 }
 
+/// One flow over the asymmetric profile; dear in real time.
+pub(crate) fn asymmetric(
+    seed: u64,
+    controller: Controller,
+    direction: Direction,
+) -> (&'static str, Scenario) {
+    let profile = &PROFILES[1];
+    let seed = derive_seed(seed, 3001);
+    let one = scenario(profile, &[0, 1], 1, seed, controller, direction);
+    (profile.name, one)
+}
+
 /// Percent of the header limit that a flow over a profile is to reach.
 pub(crate) fn target_of(name: &str) -> Option<f64> {
     let mut profiles = PROFILES.iter();

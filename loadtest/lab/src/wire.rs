@@ -15,6 +15,9 @@ pub(crate) const GAP_WINDOW: Duration = Duration::from_secs(10);
 /// One queueing sample per this many packets of a link.
 const QUEUE_SAMPLE_EVERY: u64 = 8;
 
+/// The error of a run that went well as far as its limit.
+pub(crate) const NOT_COMPLETED: &str = "not completed within the limit";
+
 /// A packet that arrives.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Passed {
@@ -194,8 +197,7 @@ impl Bulk {
             controller: scenario.controller.name(),
             completed,
             connection_lost: false,
-            error: error
-                .or_else(|| (!completed).then(|| "not completed within the limit".to_owned())),
+            error: error.or_else(|| (!completed).then(|| NOT_COMPLETED.to_owned())),
             bytes: scenario.bytes,
             delivered_bytes: delivered,
             from_connect_s: end.as_secs_f64(),

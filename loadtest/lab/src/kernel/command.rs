@@ -14,12 +14,17 @@ use crate::command::LabError;
 use crate::figures::{Figure, table};
 use crate::identity::Identity;
 use crate::rival;
-use crate::scenario::{Controller, Direction, Interface, RateSpec, Scenario, ScenarioError};
+use crate::scenario::{Direction, Interface, RateSpec, Scenario, ScenarioError};
+
+use crate::wire::NOT_COMPLETED;
 
 /// Percentage points within which real and virtual time agree.
 const POINTS_MAX: f64 = 3.0;
-/// PALS scenarios of each case when not said otherwise.
-const PALS_SCENARIOS: u32 = 2;
+/// PALS scenarios of each case when not said otherwise; each of them is seven runs in the table of baselines.
+const COMPARED_SCENARIOS: u32 = 2;
+const BASELINE_SCENARIOS: u32 = 1;
+/// Scenarios that have to agree.
+const WITHIN_MIN: f64 = 5.0;
 /// What the emulator carries at the least, in Mbit/s, when the links limit nothing.
 const UNLIMITED_MBIT_MIN: f64 = 1000.0;
 /// The kernel's congestion controls that are compared; those that it lacks are left out.
@@ -29,7 +34,7 @@ const FLOWS: u32 = 8;
 
 const EXAMPLES: &str = "\
 Examples:
-  braid lab kernel                                    everything; some ten minutes
+  braid lab kernel                                    everything; some twenty minutes
   braid lab kernel --only kernel.vs_virtual.pals      PALS in both times, both directions
   braid lab kernel --only kernel.product --direction upload
   braid lab kernel --file scenario.toml               one scenario file in both times
@@ -45,9 +50,9 @@ pub struct KernelOptions {
     /// Seed of everything random.
     #[arg(long, env = "BRAID_LAB_SEED", default_value_t = 1)]
     pub seed: u64,
-    /// PALS scenarios of each case (no loss, loss, handover).
-    #[arg(long, env = "BRAID_LAB_SCENARIOS", default_value_t = PALS_SCENARIOS)]
-    pub scenarios: u32,
+    /// PALS scenarios of each case (no loss, loss, handover): 2 beside virtual time, 1 in the table of baselines.
+    #[arg(long, env = "BRAID_LAB_SCENARIOS")]
+    pub scenarios: Option<u32>,
     /// Only figures whose id starts with this: kernel.emulator, kernel.vs_virtual, kernel.baseline, kernel.product.
     #[arg(long, env = "BRAID_LAB_ONLY")]
     pub only: Option<String>,
@@ -73,6 +78,8 @@ struct Session<'a> {
     figures: Vec<Figure>,
     /// Runs that were shown and are not to be believed.
     doubtful: u32,
+    /// Scenarios that agree with virtual time.
+    within: u32,
 }
 
 impl KernelOptions {
@@ -86,6 +93,7 @@ impl KernelOptions {
             identities,
             figures: Vec::new(),
             doubtful: 0,
+            within: 0,
         };
         match &self.file {
             Some(file) => session.file(file)?,
@@ -124,10 +132,9 @@ impl Session<'_> {
         }
         if self.options.wants("kernel.vs_virtual") {
             self.say_comparison_header();
+            let per_case = self.options.scenarios.unwrap_or(COMPARED_SCENARIOS);
             for (direction, suffix) in self.options.directions() {
-                for (id, scenario) in
-                    scenarios(self.options.seed, self.options.scenarios, direction)
-                {
+                for (id, scenario) in scenarios(self.options.seed, per_case, direction) {
                     if self
                         .options
                         .wants(&format!("kernel.vs_virtual.{id}{suffix}"))
@@ -136,6 +143,13 @@ impl Session<'_> {
                     }
                 }
             }
+            self.figures.push(Figure::at_least(
+                "kernel.vs_virtual.within",
+                "count",
+                None,
+                WITHIN_MIN,
+                self.within.into(),
+            ));
         }
         if self.options.wants("kernel.baseline") {
             self.baselines()?;
@@ -187,12 +201,12 @@ impl Session<'_> {
 
     fn say_comparison_header(&self) {
         self.say(&format!(
-            "{:<34} {:>8} {:>8} {:>7} {:>8} {:>9} {:>9} {:>5}",
+            "{:<32} {:>7} {:>14} {:>7} {:>7} {:>9} {:>9} {:>5}",
             "efficiency from connect(), %",
             "virtual",
+            "its mean, dev.",
             "real",
             "points",
-            "seconds",
             "emulator",
             "endpoints",
             "runs"
@@ -216,40 +230,47 @@ impl Session<'_> {
             ..
         } = &comparison;
         let points = comparison.points();
-        let error = real_time.report.error.as_deref().filter(|_| {
-            // Both run into the limit when that is how the scenario ends.
-            virtual_time.completed || real_time.report.error != virtual_time.error
-        });
+        let agrees = points.abs() <= POINTS_MAX && real_time.kept.up;
+        self.within += u32::from(agrees);
+        // Both run into the limit when that is how the scenario ends.
+        let error = real_time.report.error.as_deref();
+        let error = error.filter(|_| real_time.report.error != virtual_time.error);
         self.say(&format!(
-            "{name:<34} {:>8.2} {:>8.2} {points:>+7.2} {:>8.1} {:>6.2} ms {:>6.2} ms {attempts:>5} {judged} {}",
+            "{name:<32} {:>7.2} {:>7.2} {:>6.2} {:>7.2} {points:>+7.2} {:>6.2} ms {:>6.2} ms {attempts:>5} {} {judged} {}",
             virtual_time.efficiency_connect,
+            comparison.virtual_mean,
+            comparison.virtual_deviation,
             real_time.report.efficiency_connect,
-            real_time.report.from_connect_s,
             real_time.kept.emulator.p99_ms,
             real_time.kept.endpoints.p99_ms,
+            if agrees { "within" } else { "BEYOND" },
             error.unwrap_or_default(),
         ));
-        self.figures.push(Figure::at_most(
-            format!("kernel.vs_virtual.{name}"),
-            "points",
-            None,
-            POINTS_MAX,
-            points.abs(),
-        ));
-        self.figures.push(Figure::shown(
-            format!("kernel.real.{name}"),
-            "%",
-            Some(virtual_time.efficiency_connect),
-            real_time.report.efficiency_connect,
-        ));
+        let of = |part: &str| format!("kernel.vs_virtual.{name}{part}");
+        self.figures.extend([
+            Figure::shown(of(""), "points", Some(POINTS_MAX), points.abs()),
+            Figure::shown(
+                of(".from_mean"),
+                "points",
+                None,
+                real_time.report.efficiency_connect - comparison.virtual_mean,
+            ),
+            Figure::shown(
+                of(".real"),
+                "%",
+                Some(virtual_time.efficiency_connect),
+                real_time.report.efficiency_connect,
+            ),
+        ]);
         Ok(())
     }
 
     /// TCP and MPTCP of the kernel beside the tunnel.
     fn baselines(&mut self) -> Result<(), LabError> {
         self.say_run_header();
+        let per_case = self.options.scenarios.unwrap_or(BASELINE_SCENARIOS);
         for (direction, suffix) in self.options.directions() {
-            let all = scenarios(self.options.seed, self.options.scenarios, direction);
+            let all = scenarios(self.options.seed, per_case, direction);
             for (id, scenario) in all {
                 let name = format!("kernel.baseline.{id}{suffix}");
                 let compared = id.starts_with("pals.") || id == "rival.near";
@@ -304,7 +325,10 @@ impl Session<'_> {
             report.efficiency_connect,
             run.kept.emulator.p99_ms,
             run.kept.endpoints.p99_ms,
-            report.error.as_deref().unwrap_or_default(),
+            match report.error.as_deref() {
+                Some(NOT_COMPLETED) => "ran to its limit",
+                other => other.unwrap_or_default(),
+            },
         ));
         self.figures.push(Figure::shown(name, "Mbit/s", None, mbit));
         mbit
@@ -313,37 +337,35 @@ impl Session<'_> {
     /// TCP through forwarder, tunnel and proxy service.
     fn products(&mut self) -> Result<(), LabError> {
         self.say_run_header();
-        let attempts = self.options.attempts;
         for (direction, suffix) in self.options.directions() {
-            let all = rival::scenarios(self.options.seed, Controller::Ours, direction);
-            for (cut, (id, scenario)) in all.into_iter().enumerate() {
-                let prefix = format!("kernel.product{suffix}");
-                let name = format!("{prefix}.{id}");
-                if !self.options.wants(&name) {
-                    continue;
-                }
-                let Some(target) = rival::target_of(id) else {
-                    let run = believed(attempts, || product::run(&scenario, &self.identities))?;
-                    let figures = rival::cut_figures(&prefix, cut % 2, &run.0.report);
-                    self.row(&name, run);
-                    self.figures.extend(figures);
-                    continue;
-                };
-                for (flows, label) in [(1, "one_flow"), (FLOWS, "eight_flows")] {
-                    let mut scenario = shortened(scenario.clone());
-                    scenario.streams = flows;
-                    let run = believed(attempts, || product::run(&scenario, &self.identities))?;
-                    let share = run.0.report.efficiency_stream / rival::HEADER_SHARE;
-                    self.row(&format!("{name}.{label}.run"), run);
-                    self.figures.push(Figure::at_least(
-                        format!("{name}.{label}"),
-                        "%",
-                        None,
-                        target,
-                        share,
-                    ));
+            let prefix = format!("kernel.product{suffix}");
+            for (id, scenario) in product::scenarios(self.options.seed, direction) {
+                if self.options.wants(&format!("{prefix}.{id}")) {
+                    self.product(&prefix, id, scenario)?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    fn product(&mut self, prefix: &str, id: &str, scenario: Scenario) -> Result<(), LabError> {
+        let name = format!("{prefix}.{id}");
+        let attempts = self.options.attempts;
+        let Some(target) = rival::target_of(id) else {
+            let run = believed(attempts, || product::run(&scenario, &self.identities))?;
+            let figures = product::figures(prefix, id, &run.0.report);
+            self.row(&name, run);
+            self.figures.extend(figures);
+            return Ok(());
+        };
+        for (flows, label) in [(1, "one_flow"), (FLOWS, "eight_flows")] {
+            let mut scenario = shortened(scenario.clone());
+            scenario.streams = flows;
+            let run = believed(attempts, || product::run(&scenario, &self.identities))?;
+            let share = run.0.report.efficiency_stream / rival::HEADER_SHARE;
+            self.row(&format!("{name}.{label}.run"), run);
+            let figure = Figure::at_least(format!("{name}.{label}"), "%", None, target, share);
+            self.figures.push(figure);
         }
         Ok(())
     }

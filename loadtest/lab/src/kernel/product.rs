@@ -21,7 +21,10 @@ use super::bed::{Bed, KernelError, KernelReport, Receipt};
 use super::identities::{Identities, SERVER_NAME};
 use super::network::SERVER_IP;
 use super::transfer::{SERVER, receive, send, start_tunnel};
-use crate::scenario::{Direction, Scenario};
+use crate::figures::Figure;
+use crate::report::{BIN, RunReport};
+use crate::rival;
+use crate::scenario::{Controller, Direction, Scenario};
 
 /// Where the application's peer listens, in the server's namespace.
 const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_IP), 5001);
@@ -31,6 +34,73 @@ const FORWARDER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1
 const BUFFER_BYTES: usize = 64 * 1024;
 /// How long the proxy may take to listen.
 const START_MAX: Duration = Duration::from_secs(5);
+
+/// A restored path carries traffic within this; so does the only path that is up at the start.
+const RESUMED_S_MAX: f64 = 1.0;
+/// Times of the outage in which both paths are silent.
+const OUTAGE_S: (f64, f64) = (3.0, 7.0);
+/// Length of the runs that end by time.
+const END_S: f64 = 12.0;
+
+/// What is run, by id: the rival's profiles and cuts, an outage of everything, and a first path that is down at the start.
+pub fn scenarios(seed: u64, direction: Direction) -> Vec<(&'static str, Scenario)> {
+    let mut all = rival::scenarios(seed, Controller::Ours, direction);
+    let near = || {
+        let near = all.iter().find(|(id, _)| *id == "near");
+        near.map(|(_, scenario)| {
+            let mut scenario = scenario.clone();
+            scenario.bytes *= 4;
+            scenario.limit_s = END_S;
+            scenario
+        })
+    };
+    let outage = near().map(|mut scenario| {
+        for interface in &mut scenario.interfaces {
+            let changes = [(OUTAGE_S.0, false), (OUTAGE_S.1, true)];
+            *interface = interface.clone().with_changes(&changes);
+        }
+        ("outage", scenario)
+    });
+    let first_down = near().map(|mut scenario| {
+        let first = &mut scenario.interfaces[0];
+        *first = first.clone().with_changes(&[(0.0, false)]);
+        ("first_down", scenario)
+    });
+    all.push(rival::asymmetric(seed, Controller::Ours, direction));
+    all.extend(outage);
+    all.extend(first_down);
+    all
+}
+
+/// What a run that ends by time answers.
+pub fn figures(prefix: &str, id: &str, report: &RunReport) -> Vec<Figure> {
+    let first_after = |from_s: f64| {
+        let from = (from_s / BIN.as_secs_f64()) as usize;
+        let bins = report.timeline.bins.iter().enumerate().skip(from);
+        bins.filter(|(_, bytes)| **bytes > 0)
+            .map(|(bin, _)| bin as f64 * BIN.as_secs_f64() - from_s)
+            .next()
+            .unwrap_or(f64::INFINITY)
+    };
+    match id {
+        "cut_first" => rival::cut_figures(prefix, 0, report).into(),
+        "cut_second" => rival::cut_figures(prefix, 1, report).into(),
+        "outage" => vec![Figure::at_most(
+            format!("{prefix}.outage.resumed"),
+            "s",
+            None,
+            RESUMED_S_MAX,
+            first_after(OUTAGE_S.1),
+        )],
+        _ => vec![Figure::at_most(
+            format!("{prefix}.{id}.first_byte"),
+            "s",
+            None,
+            RESUMED_S_MAX,
+            first_after(0.0),
+        )],
+    }
+}
 
 #[derive(Parser)]
 struct ProxyLine {
