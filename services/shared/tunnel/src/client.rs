@@ -22,15 +22,22 @@ use crate::{
     paths::PathSnapshot,
     proxy_address::ProxyAddress,
     request::Urgency,
+    resume::{
+        self, Ledger,
+        header::{Offer, Token},
+    },
     routes::{Race, Routes},
     session::{ConnectError, Dialler, Session},
     slots::{AttachError, Slots},
     steer::Control,
-    stream::TunnelStream,
+    tunnel_stream::TunnelStream,
 };
 
 /// Events that a slow subscriber may fall behind; it then misses the oldest ones.
 const EVENTS_MAX: usize = 256;
+
+/// Bytes that all resumable tunnels of one client hold beyond 64 KB each; beyond it they take nothing more in.
+const RESUME_BYTES_MAX: usize = 64 << 20;
 
 /// How long `close` waits for the last packets to leave.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
@@ -53,6 +60,8 @@ pub struct TunnelConfig {
     /// An `open_tcp` that takes longer has failed, including the wait for a session.
     pub open_timeout: Duration,
     pub keepalive: Keepalive,
+    /// A resumable tunnel that nothing carries for so long is over. Zero: all tunnels are plain.
+    pub resume_within: Duration,
 }
 
 impl TunnelConfig {
@@ -70,6 +79,7 @@ impl TunnelConfig {
             handshake_timeout: Duration::from_secs(5),
             open_timeout: Duration::from_secs(15),
             keepalive: Keepalive::default(),
+            resume_within: Duration::from_secs(120),
         }
     }
 }
@@ -159,6 +169,7 @@ pub(crate) struct Shared {
     pub(crate) proxy: Arc<ProxyAddress>,
     pub(crate) session: watch::Sender<Option<Arc<Session>>>,
     keepalive: watch::Sender<Keepalive>,
+    pub(crate) ledger: Ledger,
     pub(crate) events: broadcast::Sender<TunnelEvent>,
     pub(crate) end: CancellationToken,
     sessions: AtomicU64,
@@ -195,6 +206,7 @@ impl Tunnel {
             proxy,
             session: watch::Sender::new(None),
             keepalive,
+            ledger: Ledger::new(RESUME_BYTES_MAX),
             events: broadcast::Sender::new(EVENTS_MAX),
             end: end.clone(),
             sessions: AtomicU64::new(crate::session::first_number()),
@@ -206,11 +218,32 @@ impl Tunnel {
         })
     }
 
-    /// Opens a TCP connection from the proxy to `authority` (`host:port`), waiting for a session if there is none.
+    /// Opens a TCP connection from the proxy to `authority` (`host:port`), waiting for a session if there is none. Where the proxy
+    /// agrees, the tunnel is resumable: it survives the loss of paths, of the session and of all networks.
     pub async fn open_tcp(
         &self,
         authority: &Authority,
         urgency: Urgency,
+    ) -> Result<TunnelStream, OpenError> {
+        let resumable = !self.shared.config.resume_within.is_zero();
+        self.open(authority, urgency, resumable).await
+    }
+
+    /// The same as a plain CONNECT, which ends with its stream: for those that replay from a journal of their own, and would
+    /// rather open a fresh tunnel at once than wait for an old one.
+    pub async fn open_plain_tcp(
+        &self,
+        authority: &Authority,
+        urgency: Urgency,
+    ) -> Result<TunnelStream, OpenError> {
+        self.open(authority, urgency, false).await
+    }
+
+    async fn open(
+        &self,
+        authority: &Authority,
+        urgency: Urgency,
+        resumable: bool,
     ) -> Result<TunnelStream, OpenError> {
         let timeout = self.shared.config.open_timeout;
         let mut sessions = self.shared.session.subscribe();
@@ -234,14 +267,35 @@ impl Tunnel {
                         .as_ref()
                         .is_none_or(|session| session.number != number)
                 });
+                // A fresh one for each attempt: whether an earlier one got through is not known.
+                let token = resumable.then(Token::random);
+                let offer = token.map(|token| Offer {
+                    token,
+                    attach: None,
+                });
                 let connected = tokio::select! {
-                    connected = session.connect(authority, urgency) => Some(connected),
+                    connected = session.connect(authority, urgency, offer) => Some(connected),
                     // A mute session may never answer; its successor is there now.
                     _ = replaced => None,
                     () = self.shared.end.cancelled() => return Err(OpenError::Closed),
                 };
                 match connected {
-                    Some(Ok(stream)) => return Ok(stream),
+                    Some(Ok((stream, answered))) => {
+                        return Ok(match token.filter(|_| answered.is_some()) {
+                            Some(token) => {
+                                let request = resume::client::Request {
+                                    authority: authority.clone(),
+                                    urgency,
+                                    token,
+                                };
+                                let shared = &self.shared;
+                                let stream =
+                                    resume::client::begin(shared, session, stream, request);
+                                TunnelStream::resumable(stream)
+                            }
+                            None => TunnelStream::plain(stream),
+                        });
+                    }
                     Some(Err(ConnectError::Refused(status))) => {
                         return Err(OpenError::Refused(status));
                     }

@@ -6,7 +6,7 @@ use std::{io, sync::Arc};
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
-use crate::{paths::Paths, stream::TunnelStream};
+use crate::{paths::Paths, stream::ConnectStream};
 
 /// Longest name of an access network; a longer one is cut by the client and refused by the server.
 pub(crate) const NAME_BYTES_MAX: usize = 32;
@@ -15,7 +15,7 @@ pub(crate) const NAME_BYTES_MAX: usize = 32;
 const LINE_BYTES_MAX: u64 = NAME_BYTES_MAX as u64 + 12;
 
 /// Tells the peer the names of the paths until the session ends.
-pub(crate) async fn tell(mut stream: TunnelStream, paths: Arc<Paths>) -> io::Result<()> {
+pub(crate) async fn tell(mut stream: ConnectStream, paths: Arc<Paths>) -> io::Result<()> {
     let mut named = paths.watch_names();
     let mut told = Vec::new();
     loop {
@@ -36,7 +36,7 @@ pub(crate) async fn tell(mut stream: TunnelStream, paths: Arc<Paths>) -> io::Res
 }
 
 /// Takes in what the client tells. Ends with the stream, or at the first line that is no such line.
-pub(crate) async fn learn(stream: TunnelStream, paths: Arc<Paths>) -> io::Result<()> {
+pub(crate) async fn learn(stream: ConnectStream, paths: Arc<Paths>) -> io::Result<()> {
     let mut lines = BufReader::new(stream);
     let mut line = String::new();
     loop {

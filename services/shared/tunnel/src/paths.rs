@@ -76,6 +76,8 @@ pub(crate) struct Paths {
     slots: Option<Arc<Slots>>,
     state: Mutex<State>,
     names: watch::Sender<Names>,
+    /// Counts paths that fell silent or were closed.
+    troubles: watch::Sender<u64>,
 }
 
 impl Paths {
@@ -89,6 +91,7 @@ impl Paths {
                 heard_at: now,
             }),
             names: watch::Sender::default(),
+            troubles: watch::Sender::default(),
         })
     }
 
@@ -125,6 +128,13 @@ impl Paths {
         open.map(|(id, _)| *id).collect()
     }
 
+    /// Changes whenever a path falls silent or is closed.
+    pub(crate) fn troubles(&self) -> watch::Receiver<u64> {
+        let mut troubles = self.troubles.subscribe();
+        troubles.mark_unchanged();
+        troubles
+    }
+
     /// Returns the state it had before. Closed is final.
     pub(crate) fn set_state(&self, id: PathId, to: PathState) -> Option<PathState> {
         let state = &mut *self.state.lock();
@@ -133,6 +143,11 @@ impl Paths {
             return None;
         }
         let before = std::mem::replace(&mut record.state, to);
+        if matches!(before, PathState::Available | PathState::Backup)
+            && matches!(to, PathState::Suspect | PathState::Closed)
+        {
+            self.troubles.send_modify(|count| *count += 1);
+        }
         if to == PathState::Closed {
             let closed: Vec<PathId> = state
                 .records

@@ -12,8 +12,13 @@ use crate::{
     h3_over_noq::{self, BidiStream, SendHandles},
     names,
     request::{NAMES_PATH, Urgency},
+    resume::{
+        header::{Attach, Attached, Offer, Token},
+        server::{Kept, NotFound, Peer},
+    },
     server::SessionHandle,
-    stream::{OpenStreams, TunnelStream},
+    stream::{ConnectStream, OpenStreams},
+    tunnel_stream::TunnelStream,
 };
 
 /// Requests of one session ready to be accepted; further ones wait in the transport.
@@ -30,6 +35,15 @@ pub(crate) struct Requests {
     pub(crate) handles: SendHandles,
     pub(crate) ready: mpsc::Sender<ConnectRequest>,
     pub(crate) session: SessionHandle,
+    /// None for a client without a certificate, whose tunnels nobody could tell from another's.
+    pub(crate) resuming: Option<Resuming>,
+}
+
+/// The server's resumable tunnels, and who asks.
+#[derive(Clone)]
+pub(crate) struct Resuming {
+    pub(crate) kept: Kept,
+    pub(crate) peer: Arc<Peer>,
 }
 
 impl Requests {
@@ -49,6 +63,7 @@ impl Requests {
                         let request = Resolving {
                             handles: self.handles.clone(),
                             session: self.session.clone(),
+                            resuming: self.resuming.clone(),
                         };
                         // Bounded by the streams that the transport lets the client open.
                         tokio::spawn(request.run(resolver, self.ready.clone()));
@@ -69,6 +84,7 @@ type HttpStream = h3::server::RequestStream<BidiStream, Bytes>;
 struct Resolving {
     handles: SendHandles,
     session: SessionHandle,
+    resuming: Option<Resuming>,
 }
 
 impl Resolving {
@@ -95,12 +111,24 @@ impl Resolving {
                     return;
                 };
                 send.set_priority(urgency.stream_priority());
+                let offer = Offer::read(request.headers());
+                let resuming = match (offer, self.resuming) {
+                    (Some(offer), Some(resuming)) => match offer.attach {
+                        Some(attach) => {
+                            go_on(resuming, offer.token, attach, stream, send, &self.session).await;
+                            return;
+                        }
+                        None => Some((offer.token, resuming)),
+                    },
+                    _ => None,
+                };
                 let request = ConnectRequest {
                     authority,
                     urgency,
                     send,
                     stream,
                     session: self.session,
+                    resuming,
                 };
                 // Nobody listens any more once the session is being dropped; that drops the stream.
                 let _ = ready.send(request).await;
@@ -112,7 +140,7 @@ impl Resolving {
             }
             Err(status) => status,
         };
-        if let Err(error) = respond(&mut stream, refused).await {
+        if let Err(error) = respond(&mut stream, refused, None).await {
             tracing::debug!(%error, "refusal not sent");
         }
     }
@@ -121,12 +149,12 @@ impl Resolving {
         let Some(send) = self.handles.get(stream.id()) else {
             return;
         };
-        if let Err(error) = respond(&mut stream, StatusCode::OK).await {
+        if let Err(error) = respond(&mut stream, StatusCode::OK, None).await {
             tracing::debug!(%error, "names not welcomed");
             return;
         }
         // Not a tunnel, so not counted among the session's.
-        let stream = TunnelStream::of_server(stream, send, OpenStreams::default().enter());
+        let stream = ConnectStream::of_server(stream, send, OpenStreams::default().enter());
         if let Err(error) = names::learn(stream, self.session.record().clone()).await {
             tracing::debug!(%error, "names no longer learnt");
         }
@@ -155,9 +183,48 @@ fn classify(request: &Request<()>) -> Result<Wanted, StatusCode> {
     }
 }
 
-async fn respond(stream: &mut HttpStream, status: StatusCode) -> Result<(), StreamError> {
+/// A client continues a tunnel on this stream.
+async fn go_on(
+    resuming: Resuming,
+    token: Token,
+    attach: Attach,
+    mut stream: HttpStream,
+    send: Arc<h3_over_noq::SendHandle>,
+    session: &SessionHandle,
+) {
+    let found = match resuming.kept.attach(token, &resuming.peer, attach) {
+        Ok(found) => found,
+        Err(error) => {
+            tracing::debug!(session = session.number(), ?token, %error, "a tunnel is not continued");
+            let status = match error {
+                NotFound::Unknown => StatusCode::NOT_FOUND,
+                NotFound::Stale => StatusCode::CONFLICT,
+                NotFound::Violation(_) => StatusCode::BAD_REQUEST,
+            };
+            if let Err(error) = respond(&mut stream, status, None).await {
+                tracing::debug!(%error, "refusal not sent");
+            }
+            return;
+        }
+    };
+    let open = session.open_streams().enter();
+    match respond(&mut stream, StatusCode::OK, Some(found.answer)).await {
+        Ok(()) => found.go_on(ConnectStream::of_server(stream, send, open)),
+        Err(error) => tracing::debug!(%error, "the client was gone before its tunnel went on"),
+    }
+}
+
+/// `agreed` is the answer to one who offers to resume the tunnel.
+async fn respond(
+    stream: &mut HttpStream,
+    status: StatusCode,
+    agreed: Option<Attached>,
+) -> Result<(), StreamError> {
     let mut response = Response::new(());
     *response.status_mut() = status;
+    if let Some(agreed) = agreed {
+        agreed.write(response.headers_mut());
+    }
     stream.send_response(response).await?;
     if !status.is_success() {
         stream.finish().await?;
@@ -172,6 +239,8 @@ pub struct ConnectRequest {
     send: Arc<h3_over_noq::SendHandle>,
     stream: HttpStream,
     session: SessionHandle,
+    /// The client offers to resume the tunnel.
+    resuming: Option<(Token, Resuming)>,
 }
 
 impl ConnectRequest {
@@ -184,18 +253,33 @@ impl ConnectRequest {
         self.urgency
     }
 
-    /// Answers 200 and gives the bytes.
+    /// Answers 200 and gives the bytes. The tunnel is resumable if the client offered that and there is room for one more.
     pub async fn accept(mut self) -> io::Result<TunnelStream> {
         let open = self.session.open_streams().enter();
-        respond(&mut self.stream, StatusCode::OK)
-            .await
-            .map_err(io::Error::other)?;
-        Ok(TunnelStream::of_server(self.stream, self.send, open))
+        let entered = self.resuming.and_then(|(token, resuming)| {
+            resuming
+                .kept
+                .enter(token, &resuming.peer)
+                .inspect_err(|error| tracing::debug!(?token, %error, "the tunnel is plain"))
+                .ok()
+        });
+        respond(
+            &mut self.stream,
+            StatusCode::OK,
+            entered.as_ref().map(|_| Attached::default()),
+        )
+        .await
+        .map_err(io::Error::other)?;
+        let stream = ConnectStream::of_server(self.stream, self.send, open);
+        Ok(match entered {
+            Some(entered) => TunnelStream::resumable(entered.begin(stream)),
+            None => TunnelStream::plain(stream),
+        })
     }
 
     /// Answers with an error: 403, 502, 504, 429, ...
     pub async fn refuse(mut self, status: StatusCode) {
-        if let Err(error) = respond(&mut self.stream, status).await {
+        if let Err(error) = respond(&mut self.stream, status, None).await {
             tracing::debug!(%error, "refusal not sent");
         }
     }

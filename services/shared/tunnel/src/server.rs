@@ -24,7 +24,11 @@ use crate::{
     h3_over_noq,
     interfaces::enlarge_buffers,
     paths::{PathSnapshot, Paths},
-    requests::{ConnectRequest, REQUESTS_WAITING_MAX, Requests},
+    requests::{ConnectRequest, REQUESTS_WAITING_MAX, Requests, Resuming},
+    resume::{
+        ResumeLimits,
+        server::{Kept, Peer},
+    },
     session::NO_ERROR,
     steer::{CONTROLS_MAX, Control, Steered},
     stream::OpenStreams,
@@ -59,6 +63,7 @@ pub struct ServerConfig {
     /// Decides which clients are let in; the protocol list is replaced by HTTP/3's.
     pub tls: Arc<rustls::ServerConfig>,
     pub keepalive: Keepalive,
+    pub resume: ResumeLimits,
 }
 
 impl ServerConfig {
@@ -67,6 +72,7 @@ impl ServerConfig {
             listen,
             tls,
             keepalive: Keepalive::default(),
+            resume: ResumeLimits::default(),
         }
     }
 }
@@ -89,6 +95,7 @@ pub struct TunnelServer {
     sessions: tokio::sync::Mutex<mpsc::Receiver<ServerSession>>,
     tasks: TaskTracker,
     draining: CancellationToken,
+    kept: Kept,
 }
 
 impl TunnelServer {
@@ -99,7 +106,9 @@ impl TunnelServer {
         let mut tls = (*config.tls).clone();
         tls.alpn_protocols = vec![ALPN.to_vec()];
         let crypto = QuicServerConfig::try_from(tls).map_err(|_| BindError::Tls)?;
+        let kept = Kept::new(config.resume);
         let accepting = Accepting {
+            kept: kept.clone(),
             config: noq::ServerConfig::with_crypto(Arc::new(crypto)),
             keepalive: config.keepalive,
             numbers: Arc::new(AtomicU64::new(crate::session::first_number())),
@@ -129,6 +138,7 @@ impl TunnelServer {
             sessions: tokio::sync::Mutex::new(sessions),
             tasks,
             draining,
+            kept,
         })
     }
 
@@ -141,14 +151,16 @@ impl TunnelServer {
         self.sessions.lock().await.recv().await
     }
 
-    /// Takes no more sessions; those there are live on.
+    /// Takes no more sessions; those there are live on. Detached tunnels are reset, now and from now on: whoever holds them
+    /// could come back only with a new session.
     pub fn refuse_new(&self) {
         self.draining.cancel();
+        self.kept.drain();
     }
 
     /// Ends all sessions.
     pub async fn close(&self) {
-        self.draining.cancel();
+        self.refuse_new();
         self.endpoint
             .close(noq::VarInt::from_u32(NO_ERROR), b"the proxy is stopping");
         let _ = tokio::time::timeout(CLOSE_MAX, self.endpoint.wait_all_draining()).await;
@@ -173,6 +185,7 @@ fn bind_socket(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
 
 #[derive(Clone)]
 struct Accepting {
+    kept: Kept,
     config: noq::ServerConfig,
     keepalive: Keepalive,
     numbers: Arc<AtomicU64>,
@@ -284,8 +297,13 @@ impl Accepting {
             open: OpenStreams::default(),
             goodbye: CancellationToken::new(),
         };
+        let resuming = certificates.first().map(|certificate| Resuming {
+            kept: self.kept,
+            peer: Arc::new(Peer::of(certificate)),
+        });
         tokio::spawn(
             Requests {
+                resuming,
                 http,
                 handles,
                 ready,

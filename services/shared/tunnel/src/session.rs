@@ -21,9 +21,10 @@ use crate::{
     names,
     paths::Paths,
     request::{self, Urgency},
+    resume::header::{Attached, Offer},
     slots::slot_of,
     steer::{CONTROLS_MAX, Change, Control, Steered, Ways},
-    stream::{OpenStreams, TunnelStream},
+    stream::{ConnectStream, OpenStreams},
     transport::{ALPN, transport_config},
 };
 
@@ -195,20 +196,25 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// Asks for a tunnel, resumable if `offer` says so; returns the proxy's answer to that, if there is one.
     pub(crate) async fn connect(
         &self,
         authority: &Authority,
         urgency: Urgency,
-    ) -> Result<TunnelStream, ConnectError> {
-        self.ask(request::connect(authority, urgency), urgency)
-            .await
+        offer: Option<Offer>,
+    ) -> Result<(ConnectStream, Option<Attached>), ConnectError> {
+        let mut request = request::connect(authority, urgency);
+        if let Some(offer) = offer {
+            offer.write(request.headers_mut());
+        }
+        self.ask(request, urgency).await
     }
 
     async fn ask(
         &self,
         request: http::Request<()>,
         urgency: Urgency,
-    ) -> Result<TunnelStream, ConnectError> {
+    ) -> Result<(ConnectStream, Option<Attached>), ConnectError> {
         let mut requests = self.requests.lock().clone();
         let mut stream = requests
             .send_request(request)
@@ -223,7 +229,9 @@ impl Session {
         if !response.status().is_success() {
             return Err(ConnectError::Refused(response.status()));
         }
-        Ok(TunnelStream::of_client(stream, handle, self.open.enter()))
+        let answer = Attached::read(response.headers());
+        let stream = ConnectStream::of_client(stream, handle, self.open.enter());
+        Ok((stream, answer))
     }
 
     fn tell_names(self: Arc<Self>, server_name: &str) {
@@ -237,7 +245,7 @@ impl Session {
         tokio::spawn(async move {
             let paths = self.paths.clone();
             let stream = match self.ask(request, Urgency::Urgent).await {
-                Ok(stream) => stream,
+                Ok((stream, _)) => stream,
                 Err(error) => {
                     tracing::debug!(%error, "the proxy does not want to know path names");
                     return;

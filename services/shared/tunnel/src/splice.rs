@@ -18,7 +18,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::stream::TunnelStream;
+use crate::tunnel_stream::TunnelStream;
 
 /// What one direction of one tunnel holds.
 const BUFFER_BYTES: usize = 32 * 1024;

@@ -61,8 +61,8 @@ enum Receiver {
     Server(h3::server::RequestStream<RecvStream, Bytes>),
 }
 
-/// One tunnelled byte stream.
-pub struct TunnelStream {
+/// One CONNECT stream of HTTP/3.
+pub(crate) struct ConnectStream {
     sender: Sender,
     receiver: Receiver,
     handle: Arc<SendHandle>,
@@ -74,7 +74,7 @@ pub struct TunnelStream {
     _open: OpenStream,
 }
 
-impl TunnelStream {
+impl ConnectStream {
     pub(crate) fn of_client(
         stream: h3::client::RequestStream<BidiStream, Bytes>,
         handle: Arc<SendHandle>,
@@ -126,13 +126,8 @@ impl TunnelStream {
         }
     }
 
-    /// The QUIC stream's number within its connection.
-    pub fn id(&self) -> u64 {
-        self.id.into_inner()
-    }
-
     /// Ends the stream as broken in both directions, as a TCP reset would (RFC 9114, 4.4).
-    pub fn abort(mut self) {
+    pub(crate) fn abort(mut self) {
         self.break_off(Code::H3_CONNECT_ERROR);
     }
 
@@ -174,7 +169,69 @@ impl TunnelStream {
     }
 }
 
-impl AsyncRead for TunnelStream {
+/// What a resumable tunnel needs of the stream that carries it: chunks without copies, and errors that tell a tunnel that the peer broke
+/// off from a stream that was merely lost.
+impl ConnectStream {
+    /// The next bytes as they arrived; none at the end.
+    pub(crate) fn poll_chunk(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, WireError>> {
+        while !self.received_all {
+            match ready!(self.poll_receive(cx))? {
+                Some(chunk) if chunk.is_empty() => {}
+                Some(chunk) => return Poll::Ready(Ok(Some(chunk))),
+                None => self.received_all = true,
+            }
+        }
+        Poll::Ready(Ok(None))
+    }
+
+    /// Ready once the transport has taken all that was handed over; only then may more be sent.
+    pub(crate) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WireError>> {
+        self.handle.poll_flush(cx).map_err(WireError::from)
+    }
+
+    /// Hands over the next bytes.
+    pub(crate) fn send(&mut self, cx: &mut Context<'_>, bytes: Bytes) -> Result<(), WireError> {
+        self.begin_send(cx, bytes).map_err(WireError::from)
+    }
+}
+
+/// Why a stream carries nothing more.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WireError {
+    #[error("the peer broke the tunnel off")]
+    Aborted,
+    #[error("{0}")]
+    Lost(io::Error),
+}
+
+impl From<StreamError> for WireError {
+    fn from(error: StreamError) -> Self {
+        match error {
+            StreamError::RemoteTerminate { code, .. } if code == Code::H3_CONNECT_ERROR => {
+                Self::Aborted
+            }
+            other => Self::Lost(to_io(other)),
+        }
+    }
+}
+
+impl From<noq::WriteError> for WireError {
+    fn from(error: noq::WriteError) -> Self {
+        match error {
+            noq::WriteError::Stopped(code)
+                if code.into_inner() == Code::H3_CONNECT_ERROR.value() =>
+            {
+                Self::Aborted
+            }
+            other => Self::Lost(other.into()),
+        }
+    }
+}
+
+impl AsyncRead for ConnectStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -194,7 +251,7 @@ impl AsyncRead for TunnelStream {
     }
 }
 
-impl AsyncWrite for TunnelStream {
+impl AsyncWrite for ConnectStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -237,15 +294,15 @@ impl AsyncWrite for TunnelStream {
     }
 }
 
-impl Drop for TunnelStream {
+impl Drop for ConnectStream {
     fn drop(&mut self) {
         self.break_off(Code::H3_REQUEST_CANCELLED);
     }
 }
 
-impl std::fmt::Debug for TunnelStream {
+impl std::fmt::Debug for ConnectStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TunnelStream")
+        f.debug_struct("ConnectStream")
             .field("id", &self.id)
             .finish_non_exhaustive()
     }

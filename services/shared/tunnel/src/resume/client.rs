@@ -1,0 +1,379 @@
+//! The client's side: notices that a tunnel needs another stream, and asks the proxy for it.
+//!
+//! That is so when the carrying stream has died, when its session has ended or fallen silent while the keeper has made another, and when
+//! the tunnel has stalled (`stall`). The stream of before goes on until the proxy has answered, and stays when the proxy no
+//! longer knows the tunnel: another proxy may have answered in the place of one that is being drained.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use http::{StatusCode, uri::Authority};
+use tokio::sync::watch;
+
+use super::{
+    header::{Attached, Offer, Token},
+    line::{Broken, Line, ResumableStream, TICK},
+    server::until,
+    stall::{Stall, Verdict},
+};
+use crate::{
+    client::Shared,
+    request::Urgency,
+    session::{ConnectError, Session},
+    stream::ConnectStream,
+};
+
+/// A session of which nothing was heard for so long is left for another one.
+const MUTE_MAX: Duration = Duration::from_secs(1);
+
+/// An answer that takes longer is not waited for; the next attempt supersedes it.
+const ATTACH_MAX: Duration = Duration::from_secs(4);
+
+/// Pauses between attempts that failed.
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// The proxy learns that a detached tunnel was broken off if it can be reached within this time; later it finds out by its own limit.
+const TELL_MAX: Duration = Duration::from_secs(30);
+
+/// Begins a tunnel that the proxy has agreed to resume.
+pub(crate) fn begin(
+    shared: &Arc<Shared>,
+    session: Arc<Session>,
+    wire: ConnectStream,
+    request: Request,
+) -> ResumableStream {
+    let line = Line::new(shared.ledger.clone(), Some(wire), Instant::now());
+    let companion = Companion {
+        line: line.clone(),
+        sessions: shared.session.subscribe(),
+        shared: shared.clone(),
+        troubles: session.paths.troubles(),
+        carrier: session,
+        request,
+        stall: Stall::default(),
+        attempt: None,
+        retry_at: None,
+        pause: RETRY_FIRST,
+        leaving: false,
+        aborting: Aborting::No,
+    };
+    tokio::spawn(companion.run());
+    ResumableStream::new(line)
+}
+
+/// What the tunnel was asked for with.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) authority: Authority,
+    pub(crate) urgency: Urgency,
+    pub(crate) token: Token,
+}
+
+/// An attempt to continue that is under way.
+struct Attempt {
+    session: Arc<Session>,
+    answer: Pin<Box<dyn Future<Output = Answer> + Send>>,
+}
+
+enum Answer {
+    Continued(ConnectStream, Attached),
+    Refused(StatusCode),
+    /// The proxy answered as one that resumes nothing.
+    NotResumed,
+    Lost(ConnectError),
+    TimedOut,
+}
+
+async fn ask(session: Arc<Session>, request: Request, offer: Offer) -> Answer {
+    let asking = session.connect(&request.authority, request.urgency, Some(offer));
+    match tokio::time::timeout(ATTACH_MAX, asking).await {
+        Ok(Ok((wire, Some(answer)))) => Answer::Continued(wire, answer),
+        Ok(Ok((wire, None))) => {
+            wire.abort();
+            Answer::NotResumed
+        }
+        Ok(Err(ConnectError::Refused(status))) => Answer::Refused(status),
+        Ok(Err(error)) => Answer::Lost(error),
+        Err(_) => Answer::TimedOut,
+    }
+}
+
+/// The companion of one tunnel; see `line`.
+struct Companion {
+    line: Arc<Line>,
+    shared: Arc<Shared>,
+    sessions: watch::Receiver<Option<Arc<Session>>>,
+    request: Request,
+    /// The session of the carrying stream, or of the last one.
+    carrier: Arc<Session>,
+    /// Rises when a path of the carrier gets into trouble.
+    troubles: watch::Receiver<u64>,
+    stall: Stall,
+    attempt: Option<Attempt>,
+    retry_at: Option<Instant>,
+    pause: Duration,
+    /// The carrier is not good enough although it speaks: any other session is better.
+    leaving: bool,
+    aborting: Aborting,
+}
+
+/// Whether the proxy has to be told that the application broke the tunnel off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Aborting {
+    No,
+    Since(Instant),
+    Told,
+}
+
+enum Woken {
+    Answered(Answer),
+    SessionChanged,
+    Troubled,
+    Otherwise,
+    Closed,
+}
+
+impl Companion {
+    async fn run(mut self) {
+        let end = self.shared.end.clone();
+        loop {
+            let Some(wake) = self.turn(Instant::now()) else {
+                return;
+            };
+            let woken = {
+                let Self {
+                    line,
+                    sessions,
+                    troubles,
+                    attempt,
+                    ..
+                } = &mut self;
+                let answered = async {
+                    match attempt {
+                        Some(attempt) => attempt.answer.as_mut().await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = end.cancelled() => Woken::Closed,
+                    answer = answered => Woken::Answered(answer),
+                    changed = sessions.changed() => match changed {
+                        Ok(()) => Woken::SessionChanged,
+                        Err(_) => Woken::Closed,
+                    },
+                    Ok(()) = troubles.changed() => Woken::Troubled,
+                    () = line.notified() => Woken::Otherwise,
+                    () = until(wake) => Woken::Otherwise,
+                }
+            };
+            match woken {
+                Woken::Answered(answer) => {
+                    if let Some(attempt) = self.attempt.take() {
+                        self.on_answer(attempt, answer);
+                    }
+                }
+                Woken::SessionChanged => {
+                    self.retry_at = None;
+                    self.pause = RETRY_FIRST;
+                    // Nobody answers for a session that has ended.
+                    if self
+                        .attempt
+                        .as_ref()
+                        .is_some_and(|attempt| attempt.session.is_closed())
+                    {
+                        self.attempt = None;
+                    }
+                }
+                Woken::Troubled => self.stall.on_trouble(Instant::now()),
+                Woken::Otherwise => {}
+                Woken::Closed => {
+                    self.line.fail(Broken::Closed);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Looks after the tunnel and returns when to look again; none when nothing is left to do.
+    fn turn(&mut self, now: Instant) -> Option<Option<Instant>> {
+        let look = self.line.look(now);
+        if look.done && !self.is_aborting(now) {
+            return None;
+        }
+        if look.complete && !look.attached {
+            // What is left is the proxy's to forget.
+            return None;
+        }
+        let mut wake = look.busy.then(|| now + TICK);
+        let session = self.sessions.borrow_and_update().clone();
+        let mut wanted = None;
+        if look.attached {
+            let mute = self.carrier.paths.silence(now) > MUTE_MAX;
+            let left = self.leaving || mute || self.carrier.is_closed();
+            match session {
+                Some(session) if session.number != self.carrier.number => {
+                    if left {
+                        wanted = Some(session);
+                    } else {
+                        // A session that is being finished is looked after as long as it speaks.
+                        wake = wake.or(Some(now + MUTE_MAX));
+                    }
+                }
+                session if !mute => wanted = self.look_for_stall(now, look, session),
+                _ => {}
+            }
+            if self.stall.waits() {
+                wake = wake.or(Some(now + TICK));
+            }
+        } else {
+            if !look.done {
+                let deadline = look.detached_at + self.shared.config.resume_within;
+                if deadline <= now {
+                    tracing::debug!(token = ?self.request.token, "a tunnel could not be continued in time");
+                    self.line.fail(Broken::GivenUp);
+                    return None;
+                }
+                wake = Some(deadline);
+            }
+            wanted = session.filter(|session| !session.is_closed());
+        }
+        if let (Some(session), None) = (wanted, &self.attempt) {
+            match self.retry_at.filter(|at| *at > now) {
+                Some(at) => wake = Some(wake.map_or(at, |wake| wake.min(at))),
+                None => self.attach(session),
+            }
+        }
+        Some(wake)
+    }
+
+    /// Whether the proxy has yet to learn that the tunnel was broken off here.
+    fn is_aborting(&mut self, now: Instant) -> bool {
+        if self.line.broken() != Some(Broken::Here) {
+            return false;
+        }
+        match self.aborting {
+            // A reset that has left by a living session arrives.
+            Aborting::No
+                if self.attempt.is_none()
+                    && !self.carrier.is_closed()
+                    && self.carrier.paths.silence(now) < MUTE_MAX =>
+            {
+                false
+            }
+            Aborting::No => {
+                self.aborting = Aborting::Since(now);
+                true
+            }
+            Aborting::Since(since) => now.saturating_duration_since(since) < TELL_MAX,
+            Aborting::Told => false,
+        }
+    }
+
+    fn look_for_stall(
+        &mut self,
+        now: Instant,
+        look: super::line::Look,
+        session: Option<Arc<Session>>,
+    ) -> Option<Arc<Session>> {
+        if self.attempt.is_some() {
+            return None;
+        }
+        let again = self.stall.has_moved();
+        match self.stall.look(now, look.heard_at, look.ponged, look.waits) {
+            Verdict::Fine => None,
+            Verdict::Ask(number) => {
+                self.line.ping(number);
+                None
+            }
+            Verdict::Stalled => {
+                tracing::debug!(token = ?self.request.token, again, "a tunnel has stalled");
+                metrics::counter!("braid_tunnel_stalled_total").increment(1);
+                if again {
+                    // Another stream of the same session did not help.
+                    self.leaving = true;
+                    self.carrier.retire();
+                    return None;
+                }
+                session
+            }
+        }
+    }
+
+    fn attach(&mut self, session: Arc<Session>) {
+        let attach = self.line.begin_attach();
+        tracing::debug!(token = ?self.request.token, session = session.number, epoch = attach.epoch, "continuing a tunnel");
+        let offer = Offer {
+            token: self.request.token,
+            attach: Some(attach),
+        };
+        self.attempt = Some(Attempt {
+            answer: Box::pin(ask(session.clone(), self.request.clone(), offer)),
+            session,
+        });
+    }
+
+    fn on_answer(&mut self, attempt: Attempt, answer: Answer) {
+        let now = Instant::now();
+        match answer {
+            Answer::Continued(wire, _) if self.line.broken().is_some() => {
+                tokio::spawn(Line::tell_broken(wire));
+                self.aborting = Aborting::Told;
+            }
+            Answer::Continued(wire, answer) => {
+                let replayed = self.line.attached(wire, answer, now);
+                super::count_resumed(replayed);
+                self.carrier = attempt.session;
+                self.leaving = false;
+                self.troubles = self.carrier.paths.troubles();
+                self.stall.on_attached();
+                self.retry_at = None;
+                self.pause = RETRY_FIRST;
+            }
+            // The proxy has seen a higher epoch than ours: one that it answered and we did not hear. The next one is higher still.
+            Answer::Refused(StatusCode::CONFLICT) => self.retry_later(now),
+            Answer::Refused(
+                StatusCode::NOT_FOUND | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST,
+            )
+            | Answer::NotResumed => self.on_forgotten(attempt, now),
+            Answer::Refused(status) => {
+                tracing::debug!(token = ?self.request.token, %status, "a tunnel was not continued");
+                self.retry_later(now);
+            }
+            Answer::Lost(error) => {
+                tracing::debug!(token = ?self.request.token, %error, "the session ended while a tunnel was continued");
+                attempt.session.retire();
+                self.retry_later(now);
+            }
+            Answer::TimedOut => {
+                // A session that says much but not this is of no use; the keeper makes another.
+                if attempt.session.paths.silence(now) < MUTE_MAX {
+                    attempt.session.retire();
+                }
+                self.retry_later(now);
+            }
+        }
+    }
+
+    fn on_forgotten(&mut self, attempt: Attempt, now: Instant) {
+        if self.line.is_attached()
+            && !self.carrier.is_closed()
+            && self.carrier.number != attempt.session.number
+        {
+            // The stream of before may come back to life, at another proxy than the one that answered.
+            self.pause = RETRY_MAX;
+            self.retry_later(now);
+            return;
+        }
+        self.line.forgotten();
+        self.aborting = Aborting::Told;
+    }
+
+    fn retry_later(&mut self, now: Instant) {
+        self.retry_at = Some(now + self.pause);
+        self.pause = (self.pause * 2).min(RETRY_MAX);
+    }
+}

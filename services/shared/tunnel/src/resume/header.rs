@@ -1,0 +1,190 @@
+//! How the two ends agree on a resumable tunnel: the header `braid-resume` of the request and of its answer.
+//!
+//! | | |
+//! |---|---|
+//! | a new tunnel | `v=1; token=<32 hexadecimal digits>` |
+//! | its answer | `v=1; received=0` |
+//! | a tunnel is continued | `v=1; token=...; epoch=<rising number>; received=<offset>` |
+//! | its answer | `v=1; received=<offset>` |
+//!
+//! A header of another version, or one that cannot be read, counts as absent: the tunnel is plain.
+
+use std::fmt;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::capsule::VARINT_MAX;
+
+const NAME: HeaderName = HeaderName::from_static("braid-resume");
+
+/// Names a tunnel for as long as both ends keep it. Drawn at random by the client; of use only to the identity that drew it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Token(u128);
+
+impl Token {
+    pub(crate) fn random() -> Self {
+        Self(rand::random())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        digits.then(|| u128::from_str_radix(text, 16).ok().map(Self))?
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// Who knows a token may read nothing by it, but it stays out of logs as a whole all the same.
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}..", self.0 >> 96)
+    }
+}
+
+/// What a client asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Offer {
+    pub(crate) token: Token,
+    /// None: the tunnel is new.
+    pub(crate) attach: Option<Attach>,
+}
+
+/// Where a client continues a tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Attach {
+    /// Rises with every attempt; the highest one holds the tunnel.
+    pub(crate) epoch: u64,
+    /// What the client has received.
+    pub(crate) received: u64,
+}
+
+impl Offer {
+    pub(crate) fn write(&self, headers: &mut HeaderMap) {
+        let mut text = format!("v=1; token={}", self.token);
+        if let Some(attach) = self.attach {
+            text += &format!("; epoch={}; received={}", attach.epoch, attach.received);
+        }
+        insert(headers, text);
+    }
+
+    pub(crate) fn read(headers: &HeaderMap) -> Option<Self> {
+        let fields = Fields::read(headers)?;
+        let token = Token::parse(fields.get("token")?)?;
+        let attach = match (fields.get("epoch"), fields.get("received")) {
+            (None, None) => None,
+            (Some(epoch), Some(received)) => Some(Attach {
+                epoch: number(epoch)?,
+                received: number(received)?,
+            }),
+            _ => return None,
+        };
+        Some(Self { token, attach })
+    }
+}
+
+/// The server's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Attached {
+    /// What the server has received.
+    pub(crate) received: u64,
+}
+
+impl Attached {
+    pub(crate) fn write(&self, headers: &mut HeaderMap) {
+        insert(headers, format!("v=1; received={}", self.received));
+    }
+
+    /// None: the server does not resume this tunnel.
+    pub(crate) fn read(headers: &HeaderMap) -> Option<Self> {
+        let fields = Fields::read(headers)?;
+        Some(Self {
+            received: number(fields.get("received")?)?,
+        })
+    }
+}
+
+fn insert(headers: &mut HeaderMap, text: String) {
+    if let Ok(value) = HeaderValue::try_from(text) {
+        headers.insert(NAME, value);
+    }
+}
+
+/// Offsets and epochs travel as variable-length integers elsewhere, so they have the same bound here.
+fn number(text: &str) -> Option<u64> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = digits.then(|| text.parse().ok())??;
+    (number <= VARINT_MAX).then_some(number)
+}
+
+struct Fields<'a>(Vec<(&'a str, &'a str)>);
+
+impl<'a> Fields<'a> {
+    fn read(headers: &'a HeaderMap) -> Option<Self> {
+        let text = headers.get(NAME)?.to_str().ok()?;
+        let fields = text.split(';').map(|field| field.trim().split_once('='));
+        let fields = Self(fields.collect::<Option<_>>()?);
+        (fields.get("v") == Some("1")).then_some(fields)
+    }
+
+    fn get(&self, name: &str) -> Option<&'a str> {
+        let mut found = self.0.iter().filter(|(key, _)| *key == name);
+        found.next().map(|(_, value)| *value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn offers_and_answers_survive_the_header() {
+        let token = Token::random();
+        for attach in [
+            None,
+            Some(Attach {
+                epoch: 7,
+                received: VARINT_MAX,
+            }),
+        ] {
+            let mut headers = HeaderMap::new();
+            let offer = Offer { token, attach };
+            offer.write(&mut headers);
+            assert_eq!(Offer::read(&headers), Some(offer));
+        }
+        let mut headers = HeaderMap::new();
+        let answer = Attached { received: 42 };
+        answer.write(&mut headers);
+        assert_eq!(Attached::read(&headers), Some(answer));
+        assert_eq!(Attached::read(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn what_cannot_be_read_counts_as_absent() {
+        let token = "0123456789abcdef0123456789abcdef";
+        let read = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(NAME, text.parse().unwrap());
+            Offer::read(&headers)
+        };
+        assert!(read(&format!("v=1; token={token}")).is_some());
+        assert!(read(&format!("v=1; token={token}; colour=red")).is_some());
+        for refused in [
+            format!("v=2; token={token}"),
+            format!("token={token}"),
+            format!("v=1; token={token}; epoch=1"),
+            format!("v=1; token={token}; epoch=-1; received=0"),
+            format!("v=1; token={token}; epoch=1; received={}", VARINT_MAX + 1),
+            format!("v=1; token={}", &token[1..]),
+            format!("v=1; token=+{}", &token[1..]),
+            "v=1".into(),
+            String::new(),
+        ] {
+            assert_eq!(read(&refused), None, "{refused}");
+        }
+    }
+}

@@ -1,0 +1,661 @@
+//! One end of a resumable tunnel with its socket side: the state machine of `flow`, the stream that carries it at the moment, and who
+//! waits for what.
+//!
+//! The application's own task reads from and writes to the carrying stream directly, under the tunnel's lock: no task lies between.
+//! Beside it each end has a companion task, which the application wakes when something is under way, and which then looks in every
+//! `TICK`: it confirms what was read, sends what the stream had not taken, takes in what the application does not read (so that
+//! confirmations behind it arrive), and notices that the carrying stream has died. What to do then differs: the client's companion
+//! opens another one (`client`), the server's waits for that (`server`).
+//!
+//! Both directions share the carrying stream's two wakers, so an arrival wakes the reader, and the writer if it waits
+//! for room; when neither waits, it wakes the companion.
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker, ready},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use futures::task::AtomicWaker;
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::Notify,
+};
+
+use super::{
+    flow::{AttachRefused, Flow, Violation},
+    header::{Attach, Attached},
+    ledger::{Ledger, Share},
+};
+use crate::stream::{ConnectStream, WireError};
+
+/// How often a companion looks in while something is under way.
+pub(super) const TICK: Duration = Duration::from_millis(40);
+
+/// Written and not yet taken by the carrying stream; beyond it the writer waits.
+const UNSENT_BYTES_MAX: u64 = 64 * 1024;
+
+/// Taken from the writer at once.
+const WRITE_BYTES_MAX: usize = 64 * 1024;
+
+/// Chunks taken in by one look of the companion or of a waiting writer; more wait for the next.
+const CHUNKS_PER_LOOK_MAX: usize = 256;
+
+/// A tunnel that the application has left with everything written waits so long for the peer's end, or for the next sign that the
+/// peer still reads; then it is reset.
+const LINGER_MAX: Duration = Duration::from_secs(60);
+
+/// Both ends are done; so long the peer's own end of the carrying stream is waited for.
+const FAREWELL_MAX: Duration = Duration::from_secs(5);
+
+/// Why a tunnel is over before its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Broken {
+    #[error("the tunnel was broken off")]
+    Here,
+    #[error("the peer broke the tunnel off")]
+    ByPeer,
+    #[error("the peer broke the rules: {0}")]
+    Violation(#[from] Violation),
+    #[error("the peer no longer has the tunnel")]
+    Forgotten,
+    #[error("nobody came back to the tunnel in time")]
+    Expired,
+    #[error("the tunnel made place for others")]
+    Crowded,
+    #[error("the tunnel could not be continued in time")]
+    GivenUp,
+    #[error("the tunnel's client is closed")]
+    Closed,
+}
+
+impl From<Broken> for io::Error {
+    fn from(broken: Broken) -> Self {
+        let kind = match broken {
+            Broken::Closed => io::ErrorKind::ConnectionAborted,
+            Broken::Violation(_) => io::ErrorKind::InvalidData,
+            _ => io::ErrorKind::ConnectionReset,
+        };
+        Self::new(kind, broken)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Waiters {
+    reader: AtomicWaker,
+    writer: AtomicWaker,
+    companion: Notify,
+}
+
+impl Waiters {
+    fn wake_all(&self) {
+        self.reader.wake();
+        self.writer.wake();
+        self.companion.notify_one();
+    }
+}
+
+struct OnArrival(Arc<Waiters>);
+
+impl Wake for OnArrival {
+    fn wake(self: Arc<Self>) {
+        let (reader, writer) = (self.0.reader.take(), self.0.writer.take());
+        if reader.is_none() && writer.is_none() {
+            self.0.companion.notify_one();
+        }
+        for waker in [reader, writer].into_iter().flatten() {
+            waker.wake();
+        }
+    }
+}
+
+struct OnRoom(Arc<Waiters>);
+
+impl Wake for OnRoom {
+    fn wake(self: Arc<Self>) {
+        match self.0.writer.take() {
+            Some(writer) => writer.wake(),
+            None => self.0.companion.notify_one(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    flow: Flow,
+    share: Share,
+    wire: Option<ConnectStream>,
+    broken: Option<Broken>,
+    /// When the carrying stream was lost, or the tunnel began.
+    detached_at: Instant,
+    /// When the carrying stream last brought something.
+    heard_at: Instant,
+    heard_ever: bool,
+    /// The application waits in `poll_read`.
+    reader_waits: bool,
+    /// How often the application has read, and as of the companion's last look.
+    reads: u64,
+    reads_seen: u64,
+    /// The application is gone, everything was written, and since then.
+    left_at: Option<Instant>,
+    /// Something arrived that nobody will read.
+    unwanted: bool,
+    /// The carrying stream was finished, both ends being done.
+    finished_at: Option<Instant>,
+    companion_sleeps: bool,
+}
+
+/// What the companion finds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    /// Nothing is left to do.
+    pub(super) done: bool,
+    pub(super) attached: bool,
+    pub(super) detached_at: Instant,
+    /// When the carrying stream last brought something.
+    pub(super) heard_at: Instant,
+    /// Whether it ever did, the ones before included.
+    pub(super) heard_ever: bool,
+    /// Something is under way; look again after `TICK`.
+    pub(super) busy: bool,
+    /// This end waits for the peer to confirm something.
+    pub(super) waits: bool,
+    /// Everything has passed both ways.
+    pub(super) complete: bool,
+    pub(super) ponged: u64,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Line {
+    state: Mutex<State>,
+    waiters: Arc<Waiters>,
+    on_arrival: Waker,
+    on_room: Waker,
+}
+
+impl Line {
+    pub(super) fn new(ledger: Ledger, wire: Option<ConnectStream>, now: Instant) -> Arc<Self> {
+        let waiters = Arc::new(Waiters::default());
+        Arc::new(Self {
+            state: Mutex::new(State {
+                flow: Flow::default(),
+                share: Share::of(ledger),
+                wire,
+                broken: None,
+                detached_at: now,
+                heard_at: now,
+                heard_ever: false,
+                reader_waits: false,
+                reads: 0,
+                reads_seen: 0,
+                left_at: None,
+                unwanted: false,
+                finished_at: None,
+                companion_sleeps: false,
+            }),
+            on_arrival: Waker::from(Arc::new(OnArrival(waiters.clone()))),
+            on_room: Waker::from(Arc::new(OnRoom(waiters.clone()))),
+            waiters,
+        })
+    }
+
+    /// Returns when the companion should look again before its time.
+    pub(super) async fn notified(&self) {
+        self.waiters.companion.notified().await;
+    }
+
+    /// The client's attempt to continue begins; the carrying stream of before, if there is one, goes on meanwhile.
+    pub(super) fn begin_attach(&self) -> Attach {
+        self.state.lock().flow.begin_attach()
+    }
+
+    /// The server has answered: `wire` carries the tunnel from here on. Returns how many bytes are sent again.
+    pub(super) fn attached(&self, wire: ConnectStream, answer: Attached, now: Instant) -> u64 {
+        let state = &mut *self.state.lock();
+        if state.broken.is_some() {
+            return 0;
+        }
+        if let Err(violation) = state.flow.attached(answer) {
+            wire.abort();
+            self.break_off(state, violation.into());
+            return 0;
+        }
+        self.carry(state, wire, now);
+        state.flow.take_replayed_bytes()
+    }
+
+    /// The server is asked to continue; returns the answer. The carrying stream of before is void.
+    pub(super) fn attach(&self, attach: Attach, now: Instant) -> Result<Attached, AttachRefused> {
+        let state = &mut *self.state.lock();
+        let answer = match state.flow.attach(attach) {
+            Ok(answer) => answer,
+            Err(AttachRefused::Stale) => return Err(AttachRefused::Stale),
+            Err(AttachRefused::Violation(violation)) => {
+                self.break_off(state, violation.into());
+                return Err(AttachRefused::Violation(violation));
+            }
+        };
+        state.wire = None;
+        state.detached_at = now;
+        self.waiters.wake_all();
+        Ok(answer)
+    }
+
+    /// The server's answer to the attachment of that epoch has gone out over `wire`. A later one may have come meanwhile;
+    /// then this one is dropped. Returns how many bytes are sent again.
+    pub(super) fn install(&self, wire: ConnectStream, epoch: u64, now: Instant) -> u64 {
+        let state = &mut *self.state.lock();
+        if state.broken.is_some() || state.flow.epoch() != epoch {
+            return 0;
+        }
+        self.carry(state, wire, now);
+        state.flow.take_replayed_bytes()
+    }
+
+    fn carry(&self, state: &mut State, wire: ConnectStream, now: Instant) {
+        state.wire = Some(wire);
+        state.heard_at = now;
+        state.finished_at = None;
+        self.waiters.wake_all();
+    }
+
+    /// Ends the tunnel for both, unless it has ended.
+    pub(super) fn fail(&self, broken: Broken) {
+        let state = &mut *self.state.lock();
+        self.break_off(state, broken);
+    }
+
+    /// The peer has forgotten the tunnel: the end of it, unless everything had passed.
+    pub(super) fn forgotten(&self) {
+        let state = &mut *self.state.lock();
+        if !(state.flow.has_ended() && state.flow.is_read_to_end()) {
+            tracing::debug!("the peer no longer has the tunnel");
+        }
+        self.break_off(state, Broken::Forgotten);
+    }
+
+    pub(super) fn broken(&self) -> Option<Broken> {
+        self.state.lock().broken
+    }
+
+    pub(super) fn is_attached(&self) -> bool {
+        self.state.lock().wire.is_some()
+    }
+
+    /// Whether an application still holds the tunnel.
+    pub(super) fn is_held(&self) -> bool {
+        self.state.lock().left_at.is_none()
+    }
+
+    pub(super) fn ping(&self, number: u64) {
+        let state = &mut *self.state.lock();
+        state.flow.ping(number);
+        let _ = self.poll_send(state);
+    }
+
+    /// Tells the peer over a fresh carrying stream that the tunnel is broken off.
+    pub(super) async fn tell_broken(mut wire: ConnectStream) {
+        let mut capsule = Some(Flow::reset_capsule());
+        let told = poll_fn(|cx| {
+            ready!(wire.poll_sent(cx))?;
+            if let Some(capsule) = capsule.take() {
+                wire.send(cx, capsule)?;
+                ready!(wire.poll_sent(cx))?;
+            }
+            // The peer resets the stream in answer.
+            wire.poll_chunk(cx).map_ok(|_| ())
+        });
+        let _ = tokio::time::timeout(FAREWELL_MAX, told).await;
+    }
+
+    fn break_off(&self, state: &mut State, broken: Broken) {
+        if state.broken.is_some() {
+            return;
+        }
+        state.broken = Some(broken);
+        if let Some(wire) = state.wire.take() {
+            wire.abort();
+        }
+        state.share.settle(0);
+        self.waiters.wake_all();
+    }
+
+    /// The carrying stream is gone; the tunnel is not.
+    fn lose(&self, state: &mut State, why: &io::Error) {
+        if state.wire.take().is_some() {
+            tracing::debug!(%why, "a resumable tunnel lost the stream that carried it");
+            state.detached_at = Instant::now();
+            self.waiters.companion.notify_one();
+        }
+    }
+
+    fn on_wire_error(&self, state: &mut State, error: &WireError) {
+        match error {
+            WireError::Aborted => self.break_off(state, Broken::ByPeer),
+            WireError::Lost(why) => self.lose(state, why),
+        }
+    }
+
+    /// Sends what there is to send. Ready once the carrying stream has taken all of it.
+    fn poll_send(&self, state: &mut State) -> Poll<()> {
+        let cx = &mut Context::from_waker(&self.on_room);
+        loop {
+            let Some(wire) = &mut state.wire else {
+                return Poll::Pending;
+            };
+            let sent = match wire.poll_sent(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) => match state.flow.emit() {
+                    Some(bytes) => wire.send(cx, bytes),
+                    None => return Poll::Ready(()),
+                },
+                Poll::Ready(Err(error)) => Err(error),
+            };
+            if let Err(error) = sent {
+                self.on_wire_error(state, &error);
+            }
+        }
+    }
+
+    /// Takes in one chunk. Pending when there is none, or nothing to carry one.
+    fn poll_arrival(&self, state: &mut State, join: bool) -> Poll<()> {
+        let cx = &mut Context::from_waker(&self.on_arrival);
+        let Some(wire) = &mut state.wire else {
+            return Poll::Pending;
+        };
+        match ready!(wire.poll_chunk(cx)) {
+            Ok(Some(chunk)) => self.take_in(state, chunk, join),
+            // Both ends being done, this is how the peer says goodbye; at any other time the stream has come apart.
+            Ok(None) if state.finished_at.is_some() => return Poll::Pending,
+            Ok(None) => {
+                if !state.flow.is_complete() {
+                    self.lose(state, &io::ErrorKind::UnexpectedEof.into());
+                }
+                return Poll::Pending;
+            }
+            Err(error) => {
+                self.on_wire_error(state, &error);
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(())
+    }
+
+    fn take_in(&self, state: &mut State, chunk: Bytes, join: bool) {
+        state.heard_at = Instant::now();
+        state.heard_ever = true;
+        match state.flow.receive(chunk, join) {
+            Ok(arrived) => {
+                if arrived.confirmed {
+                    self.waiters.writer.wake();
+                }
+                if arrived.data {
+                    self.waiters.reader.wake();
+                    state.unwanted |= state.left_at.is_some() && !state.flow.is_read_to_end();
+                }
+                if arrived.reset {
+                    self.break_off(state, Broken::ByPeer);
+                }
+            }
+            Err(violation) => {
+                tracing::debug!(%violation, "a resumable tunnel is broken off");
+                self.break_off(state, violation.into());
+            }
+        }
+        let held = state.flow.held_bytes();
+        state.share.settle(held);
+    }
+
+    /// Takes in what the application does not read at the moment, as far as the budget goes.
+    fn drain(&self, state: &mut State) {
+        for _ in 0..CHUNKS_PER_LOOK_MAX {
+            if state.share.room(state.flow.held_bytes()) == 0
+                || self.poll_arrival(state, true).is_pending()
+            {
+                return;
+            }
+        }
+        self.waiters.companion.notify_one();
+    }
+
+    /// The application has done something: the companion must be awake.
+    fn stir(&self, state: &mut State) {
+        if state.companion_sleeps {
+            state.companion_sleeps = false;
+            self.waiters.companion.notify_one();
+        }
+    }
+
+    /// The companion looks in.
+    pub(super) fn look(&self, now: Instant) -> Look {
+        let state = &mut *self.state.lock();
+        let done = self.look_after(state, now);
+        let reading = state.reader_waits || state.flow.is_read_to_end() || state.wire.is_none();
+        let busy = !state.flow.is_quiet() || state.flow.unsent() > 0 || !reading;
+        state.companion_sleeps = !busy;
+        Look {
+            done,
+            attached: state.wire.is_some(),
+            detached_at: state.detached_at,
+            heard_at: state.heard_at,
+            heard_ever: state.heard_ever,
+            busy: busy || state.left_at.is_some(),
+            waits: !state.flow.is_confirmed(),
+            complete: state.flow.is_complete(),
+            ponged: state.flow.ponged(),
+        }
+    }
+
+    fn look_after(&self, state: &mut State, now: Instant) -> bool {
+        if state.broken.is_some() {
+            return true;
+        }
+        state.flow.tick(now);
+        let absent = !state.reader_waits && state.reads == state.reads_seen;
+        state.reads_seen = state.reads;
+        if absent || state.left_at.is_some() {
+            self.drain(state);
+        }
+        let sent = self.poll_send(state);
+        if state.broken.is_some() {
+            return true;
+        }
+        if state.left_at.is_some() && state.flow.is_complete() && sent.is_ready() {
+            return self.say_goodbye(state, now);
+        }
+        if let Some(left_at) = state.left_at {
+            let last = left_at.max(state.heard_at);
+            let waited = now.saturating_duration_since(last) > LINGER_MAX && state.wire.is_some();
+            if waited || state.unwanted && state.flow.is_confirmed() {
+                self.break_off(state, Broken::Here);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn say_goodbye(&self, state: &mut State, now: Instant) -> bool {
+        let Some(wire) = &mut state.wire else {
+            return true;
+        };
+        let finished_at = *state.finished_at.get_or_insert(now);
+        let finished = {
+            let cx = &mut Context::from_waker(&self.on_room);
+            Pin::new(&mut *wire).poll_shutdown(cx)
+        };
+        match finished {
+            Poll::Ready(Ok(())) => {
+                let cx = &mut Context::from_waker(&self.on_arrival);
+                // Anything else than silence is the end, or an error after which nothing is left to lose.
+                let silent = wire.poll_chunk(cx).is_pending();
+                !silent || now.saturating_duration_since(finished_at) > FAREWELL_MAX
+            }
+            Poll::Ready(Err(_)) => true,
+            Poll::Pending => now.saturating_duration_since(finished_at) > FAREWELL_MAX,
+        }
+    }
+
+    fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let state = &mut *self.state.lock();
+        let before = buf.filled().len();
+        state.reader_waits = false;
+        state.reads = state.reads.wrapping_add(1);
+        self.waiters.reader.register(cx.waker());
+        while buf.remaining() > 0 {
+            if let Some(piece) = state.flow.read(buf.remaining()) {
+                buf.put_slice(&piece);
+            } else if state.flow.is_read_to_end()
+                || state.broken.is_some()
+                || self.poll_arrival(state, false).is_pending()
+            {
+                break;
+            }
+        }
+        let read = buf.filled().len() - before;
+        if read == 0 && buf.remaining() > 0 && !state.flow.is_read_to_end() {
+            if let Some(broken) = state.broken {
+                return Poll::Ready(Err(broken.into()));
+            }
+            state.reader_waits = true;
+            self.stir(state);
+            return Poll::Pending;
+        }
+        if state.wire.is_some() {
+            // A confirmation that is due goes out at once; the rest waits for the companion.
+            let _ = self.poll_send(state);
+        }
+        let held = state.flow.held_bytes();
+        state.share.settle(held);
+        self.stir(state);
+        Poll::Ready(Ok(()))
+    }
+
+    fn room(state: &State) -> usize {
+        let room = state.flow.room();
+        room.min(state.share.room(state.flow.held_bytes()))
+    }
+
+    fn poll_write(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let state = &mut *self.state.lock();
+        if let Some(broken) = state.broken {
+            return Poll::Ready(Err(broken.into()));
+        }
+        if state.flow.has_ended() {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if buf.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        self.waiters.writer.register(cx.waker());
+        if state.flow.unsent() > 0 {
+            let _ = self.poll_send(state);
+        }
+        if Self::room(state) == 0 {
+            // Confirmations may wait behind what the application does not read.
+            self.drain(state);
+        }
+        if let Some(broken) = state.broken {
+            return Poll::Ready(Err(broken.into()));
+        }
+        let room = Self::room(state);
+        if room == 0 || state.flow.unsent() >= UNSENT_BYTES_MAX {
+            self.stir(state);
+            return Poll::Pending;
+        }
+        let taken = buf.len().min(WRITE_BYTES_MAX).min(room);
+        state.flow.write(Bytes::copy_from_slice(&buf[..taken]));
+        let _ = self.poll_send(state);
+        let held = state.flow.held_bytes();
+        state.share.settle(held);
+        self.stir(state);
+        Poll::Ready(Ok(taken))
+    }
+
+    fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let state = &mut *self.state.lock();
+        self.waiters.writer.register(cx.waker());
+        let sent = self.poll_send(state);
+        if let Some(broken) = state.broken {
+            return Poll::Ready(Err(broken.into()));
+        }
+        self.stir(state);
+        sent.map(Ok)
+    }
+
+    fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.state.lock().flow.end();
+        self.poll_flush(cx)
+    }
+
+    /// The application is gone. What it has written to the end is still delivered; anything else is broken off.
+    fn leave(&self) {
+        let state = &mut *self.state.lock();
+        if state.broken.is_some() {
+            return;
+        }
+        if !state.flow.has_ended() {
+            self.break_off(state, Broken::Here);
+            return;
+        }
+        state.unwanted = state.flow.unread_bytes() > 0 && !state.flow.is_read_to_end();
+        state.flow.discard();
+        state.left_at = Some(Instant::now());
+        self.waiters.companion.notify_one();
+    }
+}
+
+/// The application's end of a resumable tunnel.
+#[derive(Debug)]
+pub(crate) struct ResumableStream {
+    line: Arc<Line>,
+}
+
+impl ResumableStream {
+    pub(super) fn new(line: Arc<Line>) -> Self {
+        Self { line }
+    }
+
+    pub(crate) fn abort(self) {
+        self.line.fail(Broken::Here);
+    }
+}
+
+impl Drop for ResumableStream {
+    fn drop(&mut self) {
+        self.line.leave();
+    }
+}
+
+impl AsyncRead for ResumableStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.line.poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for ResumableStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.line.poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.line.poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.line.poll_shutdown(cx)
+    }
+}

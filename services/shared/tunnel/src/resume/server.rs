@@ -1,0 +1,226 @@
+//! The server's side: takes new resumable tunnels in, gives them back to the peer that comes with the token, and resets those
+//! that nobody comes back to.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use rustls::pki_types::CertificateDer;
+use service_kit::tls::PeerId;
+
+use super::{
+    flow::{AttachRefused, Violation},
+    header::{Attach, Attached, Token},
+    ledger::Ledger,
+    line::{Broken, Line, ResumableStream, TICK},
+    table::{NotKept, ResumeLimits, Table},
+};
+use crate::stream::ConnectStream;
+
+/// A tunnel from which nothing has come yet is kept for so long when it is detached: most likely its client never learnt of it and asked anew.
+const UNSEEN_MAX: Duration = Duration::from_secs(15);
+
+/// Who a peer is for as long as its certificates change: what they say of it, or the certificate itself where that is of no known form.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Peer {
+    Named(String),
+    Certificate(Vec<u8>),
+}
+
+impl Peer {
+    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Self {
+        match PeerId::from_certificate(certificate) {
+            Ok(id) => Self::Named(id.to_string()),
+            Err(_) => Self::Certificate(certificate.to_vec()),
+        }
+    }
+}
+
+/// All resumable tunnels of a server.
+#[derive(Clone)]
+pub(crate) struct Kept {
+    table: Arc<Mutex<Table<Peer, Arc<Line>>>>,
+    detached_max: Duration,
+}
+
+/// A tunnel that was taken in and has no carrying stream yet. Dropped without one, it is forgotten.
+pub(crate) struct Entered {
+    line: Arc<Line>,
+    place: Place,
+}
+
+/// A tunnel that its peer continues.
+pub(crate) struct Found {
+    line: Arc<Line>,
+    epoch: u64,
+    pub(crate) answer: Attached,
+}
+
+/// Why a tunnel is not continued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotFound {
+    #[error("no such tunnel of this peer")]
+    Unknown,
+    #[error("a later attachment was here first")]
+    Stale,
+    #[error("{0}")]
+    Violation(Violation),
+}
+
+impl From<AttachRefused> for NotFound {
+    fn from(refused: AttachRefused) -> Self {
+        match refused {
+            AttachRefused::Stale => Self::Stale,
+            AttachRefused::Violation(violation) => Self::Violation(violation),
+        }
+    }
+}
+
+impl Kept {
+    pub(crate) fn new(limits: ResumeLimits) -> Self {
+        Self {
+            table: Arc::new(Mutex::new(Table::new(limits))),
+            detached_max: limits.detached_max,
+        }
+    }
+
+    pub(crate) fn enter(&self, token: Token, peer: &Peer) -> Result<Entered, NotKept> {
+        let make = |ledger: Ledger| Line::new(ledger, None, Instant::now());
+        let line = self.table.lock().enter(token, peer.clone(), make)?;
+        Ok(Entered {
+            line,
+            place: Place {
+                kept: self.clone(),
+                token,
+            },
+        })
+    }
+
+    pub(crate) fn attach(
+        &self,
+        token: Token,
+        peer: &Peer,
+        attach: Attach,
+    ) -> Result<Found, NotFound> {
+        let line = self
+            .table
+            .lock()
+            .find(token, peer)
+            .ok_or(NotFound::Unknown)?;
+        if line.broken().is_some() {
+            return Err(NotFound::Unknown);
+        }
+        let answer = line.attach(attach, Instant::now())?;
+        Ok(Found {
+            line,
+            epoch: attach.epoch,
+            answer,
+        })
+    }
+
+    /// No session comes any more; see `Table::drain`.
+    pub(crate) fn drain(&self) {
+        let leaving = self.table.lock().drain();
+        for line in leaving {
+            line.fail(Broken::Expired);
+        }
+    }
+
+    fn set_detached(&self, token: Token, detached: bool) {
+        let leaving = {
+            let mut table = self.table.lock();
+            let leaving = if detached {
+                table.detached(token)
+            } else {
+                table.carried(token);
+                Vec::new()
+            };
+            metrics::gauge!("braid_tunnel_detached").set(table.detached_count() as f64);
+            leaving
+        };
+        for line in leaving {
+            line.fail(Broken::Crowded);
+        }
+    }
+}
+
+impl Entered {
+    pub(crate) fn begin(self, wire: ConnectStream) -> ResumableStream {
+        // Epoch zero is that of the tunnel's beginning.
+        self.line.install(wire, 0, Instant::now());
+        tokio::spawn(accompany(self.line.clone(), self.place));
+        ResumableStream::new(self.line)
+    }
+}
+
+impl Found {
+    pub(crate) fn go_on(self, wire: ConnectStream) {
+        let replayed = self.line.install(wire, self.epoch, Instant::now());
+        super::count_resumed(replayed);
+    }
+}
+
+/// A tunnel's place in the table.
+struct Place {
+    kept: Kept,
+    token: Token,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.kept.set_detached(self.token, false);
+        self.kept.table.lock().leave(self.token);
+    }
+}
+
+/// The companion of one tunnel; see `line`.
+async fn accompany(line: Arc<Line>, place: Place) {
+    let kept = place.kept.clone();
+    let mut counted = false;
+    loop {
+        let now = Instant::now();
+        let look = line.look(now);
+        if look.done {
+            break;
+        }
+        let detached = !look.attached;
+        if detached != counted {
+            counted = detached;
+            kept.set_detached(place.token, detached);
+        }
+        let deadline = detached.then(|| {
+            let max = if look.heard_ever {
+                kept.detached_max
+            } else {
+                kept.detached_max.min(UNSEEN_MAX)
+            };
+            look.detached_at + max
+        });
+        if deadline.is_some_and(|deadline| deadline <= now) {
+            // A tunnel that its application has left has nothing to lose any more.
+            if line.is_held() {
+                metrics::counter!("braid_tunnel_resume_expired_total").increment(1);
+            }
+            tracing::debug!(token = ?place.token, "nobody came back to a detached tunnel");
+            line.fail(Broken::Expired);
+            break;
+        }
+        let wake = match deadline {
+            Some(deadline) => Some(deadline),
+            None => look.busy.then(|| now + TICK),
+        };
+        tokio::select! {
+            () = line.notified() => {}
+            () = until(wake) => {}
+        }
+    }
+}
+
+pub(super) async fn until(wake: Option<Instant>) {
+    match wake {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,490 @@
+//! Two ends of a resumable tunnel over attachments that die at any point: whatever happens, each reader gets a prefix of what the
+//! other wrote, an end only behind all of it, and all of it once attachments live long enough.
+
+#![allow(clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::{
+    flow::{AttachRefused, Flow, Violation, WINDOW_BYTES},
+    header::{Attach, Attached},
+};
+
+/// Seeds of the random runs; a seed that ever failed is added to `FAILED`.
+const SEEDS: u64 = 100;
+const FAILED: [u64; 0] = [];
+
+/// One carrying stream. What a dead one held is lost.
+#[derive(Default)]
+struct Wire {
+    dead: bool,
+    to_server: BytesMut,
+    to_client: BytesMut,
+}
+
+/// One end with its application.
+#[derive(Default)]
+struct End {
+    flow: Flow,
+    wire: Option<usize>,
+    written: Vec<u8>,
+    to_write: usize,
+    read: Vec<u8>,
+}
+
+impl End {
+    fn new(to_write: usize) -> Self {
+        Self {
+            to_write,
+            ..Self::default()
+        }
+    }
+
+    fn write(&mut self, random: &mut ChaCha8Rng, max: usize) {
+        let left = self.to_write - self.written.len();
+        let length = random.random_range(0..=max).min(left).min(self.flow.room());
+        if length > 0 {
+            let mut bytes = vec![0; length];
+            random.fill_bytes(&mut bytes);
+            self.written.extend_from_slice(&bytes);
+            self.flow.write(bytes.into());
+        }
+        if self.written.len() == self.to_write {
+            self.flow.end();
+        }
+    }
+
+    fn read(&mut self, max: usize) {
+        if let Some(piece) = self.flow.read(max) {
+            assert!(piece.len() <= max && !piece.is_empty());
+            self.read.extend_from_slice(&piece);
+        }
+    }
+}
+
+struct World {
+    random: ChaCha8Rng,
+    now: Instant,
+    client: End,
+    server: End,
+    wires: Vec<Wire>,
+    attempt: Option<(Attach, usize)>,
+    requests: Vec<(Attach, usize)>,
+    answers: Vec<(Attach, usize, Attached)>,
+    attached: usize,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let size = |random: &mut ChaCha8Rng| match random.random_range(0..8) {
+            0 => 0,
+            1..=3 => random.random_range(1..1_000),
+            4..=6 => random.random_range(1..200_000),
+            _ => random.random_range(1..4_000_000),
+        };
+        let (up, down) = (size(&mut random), size(&mut random));
+        let mut world = Self {
+            random,
+            now: Instant::now(),
+            client: End::new(up),
+            server: End::new(down),
+            wires: vec![Wire::default()],
+            attempt: None,
+            requests: Vec::new(),
+            answers: Vec::new(),
+            attached: 0,
+        };
+        world.client.wire = Some(0);
+        world.server.wire = Some(0);
+        world
+    }
+
+    fn chance(&mut self, of: u32) -> bool {
+        self.random.random_range(0..of) == 0
+    }
+
+    /// Each end puts some of what it has on its wire.
+    fn emit(&mut self) {
+        for _ in 0..self.random.random_range(0..8) {
+            for client in [true, false] {
+                let end = if client {
+                    &mut self.client
+                } else {
+                    &mut self.server
+                };
+                let Some(wire) = end.wire else { continue };
+                let Some(bytes) = end.flow.emit() else {
+                    continue;
+                };
+                let wire = &mut self.wires[wire];
+                if !wire.dead {
+                    let queue = if client {
+                        &mut wire.to_server
+                    } else {
+                        &mut wire.to_client
+                    };
+                    queue.extend_from_slice(&bytes);
+                }
+            }
+        }
+    }
+
+    /// Some of what is on a wire arrives; at an end that no longer listens to it, it is lost. The client listens to the wire of its attempt
+    /// only after the answer.
+    fn deliver(&mut self, wire: usize) {
+        let attempted = self.attempt.is_some_and(|(_, attempted)| attempted == wire);
+        for client in [true, false] {
+            if client && attempted {
+                continue;
+            }
+            let queue = if client {
+                &mut self.wires[wire].to_client
+            } else {
+                &mut self.wires[wire].to_server
+            };
+            let most = queue.len().min(300_000);
+            let bytes = queue.split_to(self.random.random_range(0..=most)).freeze();
+            let join = self.random.random_range(0..2) == 0;
+            let end = if client {
+                &mut self.client
+            } else {
+                &mut self.server
+            };
+            if end.wire == Some(wire) && !bytes.is_empty() {
+                end.flow.receive(bytes, join).unwrap();
+            }
+        }
+    }
+
+    fn request(&mut self) {
+        let attach = self.client.flow.begin_attach();
+        self.wires.push(Wire::default());
+        let wire = self.wires.len() - 1;
+        self.attempt = Some((attach, wire));
+        self.requests.push((attach, wire));
+    }
+
+    /// A request arrives, not necessarily the first one.
+    fn serve(&mut self) {
+        if self.requests.is_empty() {
+            return;
+        }
+        let index = self.random.random_range(0..self.requests.len());
+        let (attach, wire) = self.requests.swap_remove(index);
+        match self.server.flow.attach(attach) {
+            Ok(answer) => {
+                self.server.wire = Some(wire);
+                self.answers.push((attach, wire, answer));
+            }
+            Err(AttachRefused::Stale) => {}
+            Err(refused) => panic!("{refused}"),
+        }
+    }
+
+    /// An answer arrives; the client listens only to that of its last attempt.
+    fn answer(&mut self) {
+        if self.answers.is_empty() {
+            return;
+        }
+        let index = self.random.random_range(0..self.answers.len());
+        let (attach, wire, answer) = self.answers.swap_remove(index);
+        if self.attempt == Some((attach, wire)) {
+            self.client.flow.attached(answer).unwrap();
+            self.client.wire = Some(wire);
+            self.attempt = None;
+            self.attached += 1;
+        }
+    }
+
+    fn cut(&mut self, wire: usize) {
+        let wire = &mut self.wires[wire];
+        wire.dead = true;
+        wire.to_client.clear();
+        wire.to_server.clear();
+    }
+
+    fn check(&self) {
+        for (reader, writer) in [(&self.client, &self.server), (&self.server, &self.client)] {
+            assert!(writer.written.starts_with(&reader.read));
+            assert!(reader.flow.unread_bytes() as u64 <= WINDOW_BYTES + 1);
+            assert!(reader.flow.held_bytes() as u64 <= 2 * WINDOW_BYTES + 200);
+            if reader.flow.is_read_to_end() {
+                assert_eq!(reader.read.len(), writer.to_write);
+            }
+        }
+    }
+
+    fn step(&mut self, wild: bool) {
+        let max = if self.chance(2) { 40 } else { 100_000 };
+        self.client.write(&mut self.random, max);
+        self.server.write(&mut self.random, max);
+        self.emit();
+        for wire in self.wires.len().saturating_sub(4)..self.wires.len() {
+            self.deliver(wire);
+        }
+        for end in [&mut self.client, &mut self.server] {
+            for _ in 0..self.random.random_range(0..6) {
+                let max = self.random.random_range(1..100_000);
+                end.read(max);
+            }
+            end.flow.tick(self.now);
+            if self.random.random_range(0..20) == 0 {
+                let number = self.random.random_range(0..1 << 40);
+                end.flow.ping(number);
+            }
+        }
+        self.now += Duration::from_millis(40);
+        if self.chance(3) {
+            self.serve();
+        }
+        if self.chance(3) {
+            self.answer();
+        }
+        if wild {
+            if self.chance(12) {
+                let wire = self.random.random_range(0..self.wires.len());
+                self.cut(wire);
+            }
+            // Either end may notice a cut, or believe in one that is none.
+            if self.chance(20) {
+                self.client.wire = None;
+            }
+            if self.chance(20) {
+                self.server.wire = None;
+            }
+            if self.chance(40) {
+                self.requests.clear();
+            }
+            if self.chance(40) {
+                self.answers.clear();
+            }
+            if self.chance(15) {
+                self.request();
+            }
+        }
+        self.check();
+    }
+
+    fn is_complete(&self) -> bool {
+        self.client.flow.is_complete() && self.server.flow.is_complete()
+    }
+
+    fn run(seed: u64) -> Self {
+        let mut world = Self::new(seed);
+        for _ in 0..world.random.random_range(0..300) {
+            world.step(true);
+        }
+        // From here on attachments live.
+        world.requests.clear();
+        world.answers.clear();
+        world.request();
+        for _ in 0..5_000 {
+            world.step(false);
+            if world.is_complete() {
+                return world;
+            }
+        }
+        panic!("seed {seed}: not complete");
+    }
+}
+
+#[test]
+fn whatever_dies_the_bytes_are_equal() {
+    run_all(FAILED.into_iter().chain(0..SEEDS));
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn whatever_dies_in_many_runs_the_bytes_are_equal() {
+    run_all(SEEDS..20 * SEEDS);
+}
+
+fn run_all(seeds: impl Iterator<Item = u64>) {
+    let (mut attached, mut runs) = (0, 0);
+    for seed in seeds {
+        runs += 1;
+        let world = World::run(seed);
+        assert!(world.client.read == world.server.written, "seed {seed}");
+        assert!(world.server.read == world.client.written, "seed {seed}");
+        attached += world.attached;
+    }
+    assert!(attached > runs * 2, "{attached} attachments");
+}
+
+/// Without another attachment nothing may look like an end.
+#[test]
+fn a_torn_transfer_never_looks_complete() {
+    let mut torn = 0;
+    for seed in 0..10 * SEEDS {
+        let mut world = World::new(seed);
+        for _ in 0..world.random.random_range(0..100) {
+            world.step(true);
+        }
+        let wires = world.wires.len();
+        (0..wires).for_each(|wire| world.cut(wire));
+        world.requests.clear();
+        for _ in 0..50 {
+            world.client.read(100_000);
+            world.server.read(100_000);
+            world.check();
+        }
+        torn += usize::from(!world.is_complete());
+    }
+    assert!(torn > 100, "{torn} transfers were torn");
+}
+
+/// All that an end would send, as one attachment carries it.
+fn emitted(flow: &mut Flow) -> Bytes {
+    let mut all = BytesMut::new();
+    while let Some(bytes) = flow.emit() {
+        all.extend_from_slice(&bytes);
+    }
+    all.freeze()
+}
+
+#[test]
+fn the_window_stops_the_writer_and_confirmations_let_it_go_on() {
+    let (mut one, mut other) = (Flow::default(), Flow::default());
+    let mut written = 0;
+    while one.room() > 0 {
+        let length = one.room().min(32 * 1024);
+        one.write(vec![7; length].into());
+        written += length;
+        other.receive(emitted(&mut one), true).unwrap();
+    }
+    assert!(
+        written as u64 <= WINDOW_BYTES && written > 2_300_000,
+        "{written}"
+    );
+    assert_eq!(other.unread_bytes(), written);
+    let mut read = 0;
+    while let Some(piece) = other.read(32 * 1024) {
+        read += piece.len();
+    }
+    assert_eq!(read, written);
+    one.receive(emitted(&mut other), false).unwrap();
+    assert!(one.room() > 2_200_000, "{}", one.room());
+}
+
+#[test]
+fn tiny_writes_close_the_window_before_they_fill_the_memory() {
+    let mut flow = Flow::default();
+    let mut count = 0;
+    while flow.room() > 0 {
+        flow.write(Bytes::from_static(b"x"));
+        let _ = emitted(&mut flow);
+        count += 1;
+    }
+    assert!(count < 40_000, "{count}");
+}
+
+#[test]
+fn tiny_writes_that_wait_travel_together() {
+    let (mut one, mut other) = (Flow::default(), Flow::default());
+    for _ in 0..10_000 {
+        one.write(Bytes::from_static(b"x"));
+    }
+    let wire = emitted(&mut one);
+    assert!(wire.len() < 10_020, "{}", wire.len());
+    other.receive(wire, false).unwrap();
+    assert_eq!(other.unread_bytes(), 10_000);
+}
+
+#[test]
+fn a_stale_attachment_and_impossible_offsets_are_refused() {
+    let mut flow = Flow::default();
+    flow.write(Bytes::from_static(b"abc"));
+    let _ = emitted(&mut flow);
+    let at = |epoch, received| Attach { epoch, received };
+    let answer = |received| Ok(Attached { received });
+    assert_eq!(flow.attach(at(2, 3)), answer(0));
+    assert_eq!(flow.attach(at(2, 0)), Err(AttachRefused::Stale));
+    assert_eq!(flow.attach(at(1, 0)), Err(AttachRefused::Stale));
+    assert!(matches!(
+        flow.attach(at(3, 4)),
+        Err(AttachRefused::Violation(Violation::Offset { .. }))
+    ));
+    // What was confirmed is gone.
+    let mut peer = Flow::default();
+    peer.receive(Bytes::from_static(b"\x7b\x01\x04\0abc"), false)
+        .unwrap();
+    peer.read(3);
+    peer.end();
+    flow.receive(emitted(&mut peer), false).unwrap();
+    let mut confirm = BytesMut::new();
+    super::capsule::put(&mut confirm, &super::capsule::Capsule::Confirm(2));
+    flow.receive(confirm.freeze(), false).unwrap();
+    assert_eq!(flow.attach(at(3, 1)), answer(1));
+    assert_eq!(
+        &emitted(&mut flow)[..],
+        b"\x7b\x02\x01\x01\x7b\x01\x02\x02c"
+    );
+}
+
+#[test]
+fn a_peer_that_breaks_the_rules_is_found_out() {
+    use super::capsule::{Capsule, put};
+    let receive = |capsules: &[Capsule]| {
+        let mut wire = BytesMut::new();
+        for capsule in capsules {
+            put(&mut wire, capsule);
+        }
+        Flow::default().receive(wire.freeze(), false)
+    };
+    let data = |length| Capsule::Data(0, vec![1; length].into());
+    let late = Capsule::Data(5, vec![1].into());
+    assert!(receive(&[data(WINDOW_BYTES as usize)]).is_ok());
+    assert_eq!(
+        receive(&[data(WINDOW_BYTES as usize + 1)]),
+        Err(Violation::Window)
+    );
+    assert_eq!(
+        receive(&[data(5), Capsule::End(5), late.clone()]),
+        Err(Violation::BehindEnd)
+    );
+    let (offset, received) = (5, 4);
+    assert_eq!(
+        receive(&[data(4), late]),
+        Err(Violation::Gap { offset, received })
+    );
+    for told in [4, 6] {
+        assert_eq!(
+            receive(&[data(5), Capsule::End(told)]),
+            Err(Violation::End { told, received: 5 })
+        );
+    }
+    assert!(matches!(
+        receive(&[Capsule::Confirm(1)]),
+        Err(Violation::Offset { .. })
+    ));
+}
+
+/// Random bytes from a hostile peer are an error or nothing, never a panic, and never more than the window.
+#[test]
+fn noise_does_no_harm() {
+    for seed in 0..SEEDS {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut flow = Flow::default();
+        flow.write(vec![1; 1000].into());
+        for _ in 0..50 {
+            let mut bytes = vec![0; random.random_range(0..2000)];
+            random.fill_bytes(&mut bytes);
+            // Half of them begin like one of ours.
+            if random.random_range(0..2) == 0 && bytes.len() > 4 {
+                bytes[0] = 0x7b;
+                bytes[1] = random.random_range(1..7);
+            }
+            let received = flow.receive(bytes.into(), random.random_range(0..2) == 0);
+            assert!(flow.unread_bytes() as u64 <= WINDOW_BYTES + 1);
+            let _ = emitted(&mut flow);
+            if received.is_err() {
+                break;
+            }
+        }
+    }
+}
