@@ -4,11 +4,14 @@ use std::{net::SocketAddr, time::Duration};
 
 use service_kit::{ConfigError, ServiceConfig, tls::IdentityFiles};
 
+use tunnel::ResumeLimits;
+
 use crate::destinations::Destinations;
 
 const SESSIONS_MAX: usize = 100_000;
 const CONNECT_TIMEOUT_MS_MAX: u64 = 60_000;
 const DRAIN_MS_MAX: u64 = 600_000;
+const RESUME_MIB_MAX: u64 = 1 << 20;
 
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
 pub struct Config {
@@ -54,6 +57,16 @@ pub struct Config {
     /// A tunnel that carries nothing for so long is closed, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     pub idle_timeout_s: u64,
+    /// A resumable tunnel that its gateway has lost is kept for so long, in seconds; then the destination gets a reset. 0: tunnels are not
+    /// resumable.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub resume_within_s: u64,
+    /// Bytes that the resumable tunnels of one device hold, in MiB, beyond 64 KiB each; beyond it they take nothing more in.
+    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    pub resume_mib_per_device_max: usize,
+    /// The same for all devices together.
+    #[arg(long, value_name = "MIB", default_value_t = 1_024)]
+    pub resume_mib_max: usize,
     /// How long open tunnels may go on after a shutdown was requested, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 3_000)]
     pub drain_ms: u64,
@@ -72,6 +85,17 @@ impl Config {
 
     pub(crate) fn idle_timeout(&self) -> Duration {
         Duration::from_secs(self.idle_timeout_s)
+    }
+
+    pub(crate) fn resume(&self) -> ResumeLimits {
+        ResumeLimits {
+            detached_max: Duration::from_secs(self.resume_within_s),
+            tunnels_per_peer_max: self.tunnels_per_device_max,
+            detached_per_peer_max: self.tunnels_per_device_max,
+            bytes_per_peer_max: self.resume_mib_per_device_max << 20,
+            bytes_all_max: self.resume_mib_max << 20,
+            ..ResumeLimits::default()
+        }
     }
 
     pub(crate) fn drain(&self) -> Duration {
@@ -128,6 +152,19 @@ impl ServiceConfig for Config {
             CONNECT_TIMEOUT_MS_MAX,
         )?;
         within("idle_timeout_s", self.idle_timeout_s, 1, 86_400)?;
+        within("resume_within_s", self.resume_within_s, 0, 3_600)?;
+        within(
+            "resume_mib_per_device_max",
+            self.resume_mib_per_device_max as u64,
+            1,
+            RESUME_MIB_MAX,
+        )?;
+        within(
+            "resume_mib_max",
+            self.resume_mib_max as u64,
+            1,
+            RESUME_MIB_MAX,
+        )?;
         within("report_interval_ms", self.report_interval_ms, 100, 60_000)?;
         within("drain_ms", self.drain_ms, 0, DRAIN_MS_MAX)
     }

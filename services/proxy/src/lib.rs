@@ -71,7 +71,9 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
         connect_timeout: config.connect_timeout(),
         idle_timeout: config.idle_timeout(),
     });
-    let server = Arc::new(TunnelServer::bind(ServerConfig::new(config.listen, tls))?);
+    let mut listen = ServerConfig::new(config.listen, tls);
+    listen.resume = config.resume();
+    let server = Arc::new(TunnelServer::bind(listen)?);
     context.listening("tunnel", server.local_addr());
     listening.ok();
 

@@ -18,7 +18,9 @@ pub trait Uplink: Send + Sync + 'static {
     fn paths(&self) -> Vec<PathSnapshot>;
 }
 
-/// Through CONNECT streams of a tunnel; TLS with the device's certificate runs inside, end to end.
+/// Through CONNECT streams of a tunnel; TLS with the device's certificate runs inside, end to end. The tunnels are plain, not
+/// resumable: a courier whose path died opens a fresh one at once and replays from its journal, while a resumed one would bring
+/// what it carried again, behind which the next alert would wait, and leave ingest with the connection that was given up.
 pub struct Through {
     pub tunnel: Tunnel,
     pub identity: Identity,
@@ -34,7 +36,7 @@ impl Uplink for Through {
                     .parse()
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
                 tunnel
-                    .open_tcp(&authority, urgency)
+                    .open_plain_tcp(&authority, urgency)
                     .await
                     .map_err(io::Error::from)
             }

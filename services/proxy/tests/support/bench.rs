@@ -12,7 +12,10 @@ use service_kit::{
     tls::{Identity, IdentityFiles, PeerId, authority::LocalAuthority},
 };
 use tempfile::TempDir;
-use testkit::{emulated_link::emulate, link::LinkConfig};
+use testkit::{
+    emulated_link::{LinkControl, emulate},
+    link::LinkConfig,
+};
 use tokio::task::JoinHandle;
 use tunnel::{Authority, Interface, Tunnel, TunnelConfig};
 
@@ -85,16 +88,30 @@ impl Proxy {
     }
 
     pub fn tunnel(&self, identity: &Identity, link: &LinkConfig, open_timeout: Duration) -> Tunnel {
+        self.tunnel_over(identity, link, open_timeout).0
+    }
+
+    /// The same with the links' controls.
+    pub fn tunnel_over(
+        &self,
+        identity: &Identity,
+        link: &LinkConfig,
+        open_timeout: Duration,
+    ) -> (Tunnel, Vec<LinkControl>) {
+        let mut links = Vec::new();
         let interfaces = NAMES.iter().enumerate().map(|(index, name)| {
             let ip = std::net::IpAddr::from([127, 0, index as u8 + 1, 1]);
             let mut interface = Interface::bind(*name, ip, None).unwrap();
-            interface.socket = emulate(interface.socket, link, index as u64).0;
+            let (socket, control) = emulate(interface.socket, link, index as u64);
+            interface.socket = socket;
+            links.push(control);
             interface
         });
+        let interfaces: Vec<Interface> = interfaces.collect();
         let tls = identity.client_config(&[tunnel::ALPN]);
         let mut config = TunnelConfig::new(self.address, "proxy", tls);
         config.open_timeout = open_timeout;
-        Tunnel::start(config, interfaces.collect()).unwrap()
+        (Tunnel::start(config, interfaces).unwrap(), links)
     }
 
     pub async fn stop(self) {

@@ -424,3 +424,12 @@ impl Shared {
         let _ = self.events.send(event);
     }
 }
+
+#[cfg(test)]
+impl Tunnel {
+    /// The session at the moment, for tests that ask for what the interface does not offer.
+    pub(crate) async fn session(&self) -> Option<Arc<Session>> {
+        self.up().await;
+        self.shared.session.borrow().clone()
+    }
+}

@@ -10,8 +10,12 @@
 //!   FanOut (interfaces.rs): one UDP socket per access network
 //! ```
 //!
-//! A path's death costs no connection: the steering closes it while another lives. The loss of all paths costs no tunnel
-//! for as long as the connection's idle time-out; after it the client makes a fresh session by itself.
+//! A path's death costs no connection: the steering closes it while another lives. The loss of all paths, or of the connection, costs no
+//! tunnel that both ends have agreed to resume (resume.rs): it goes on over the next session, which the client makes by itself.
+
+// The bench of the integration tests, which some unit tests use too, says `tunnel`.
+#[cfg(test)]
+extern crate self as tunnel;
 
 mod access;
 mod client;

@@ -24,6 +24,8 @@ mod stall;
 mod table;
 
 #[cfg(test)]
+mod ownership_tests;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use ledger::Ledger;

@@ -33,6 +33,9 @@ pub struct Bench {
 pub struct Identities {
     pub server: Identity,
     pub client: Identity,
+    /// The client's with another certificate, and somebody else.
+    pub renewed: Identity,
+    pub stranger: Identity,
     _dir: TempDir,
 }
 
@@ -53,6 +56,8 @@ impl Identities {
         Self {
             server: issue(PeerId::service("proxy")),
             client: issue(PeerId::gateway("acme", "gw-1")),
+            renewed: issue(PeerId::gateway("acme", "gw-1")),
+            stranger: issue(PeerId::gateway("acme", "gw-2")),
             _dir: dir,
         }
     }
