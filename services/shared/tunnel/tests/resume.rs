@@ -101,6 +101,12 @@ impl Scene {
             .unwrap()
     }
 
+    async fn open_plain(&self) -> TunnelStream {
+        let (tunnel, authority) = (&self.bench.tunnel, authority());
+        let opened = tunnel.open_plain_tcp(&authority, Urgency::Bulk);
+        within(opened).await.unwrap()
+    }
+
     /// The transfer of both directions ends as if nothing had happened.
     async fn complete(&mut self, (sent, received): (Sent, Received)) {
         within(sent).await.unwrap().unwrap();
@@ -337,11 +343,7 @@ async fn exchange_plain(stream: TunnelStream, served: &mut mpsc::Receiver<Served
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_does_not_offer_gets_a_plain_tunnel() {
     let mut scene = scene(ResumeLimits::default());
-    let opened = scene
-        .bench
-        .tunnel
-        .open_plain_tcp(&authority(), Urgency::Bulk);
-    let stream = within(opened).await.unwrap();
+    let stream = scene.open_plain().await;
     exchange_plain(stream, &mut scene.served).await;
     scene.bench.tunnel.close().await;
 }
@@ -361,11 +363,7 @@ async fn a_server_that_does_not_answer_the_offer_gets_a_plain_tunnel() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_tunnel_dies_with_its_session() {
     let mut scene = scene(ResumeLimits::default());
-    let opened = scene
-        .bench
-        .tunnel
-        .open_plain_tcp(&authority(), Urgency::Bulk);
-    let stream = within(opened).await.unwrap();
+    let stream = scene.open_plain().await;
     let session = within(scene.sessions.recv()).await.unwrap();
     let (_sent, received) = transfer(stream, noise(UP_BYTES, 2));
     scene.received(500_000).await;
