@@ -64,7 +64,8 @@ impl Scene {
         let proxy = Proxy::start(&flags).await;
         let link = LinkConfig::new(20e6, Duration::from_millis(10));
         let (tunnel, links) = proxy.tunnel_over(&proxy.gateway(), &link, DEADLINE);
-        let opened = tunnel.open_tcp(&authority_of(address), Urgency::Bulk);
+        let to = authority_of(address);
+        let opened = tunnel.open_tcp(&to, Urgency::Bulk);
         let stream = within(opened).await.unwrap();
         assert!(stream.is_resumable());
         Self {
@@ -183,7 +184,8 @@ async fn a_reset_crosses_an_outage() {
     let proxy = Proxy::start(&["--allow", &address.to_string()]).await;
     let link = LinkConfig::new(20e6, Duration::from_millis(10));
     let (tunnel, links) = proxy.tunnel_over(&proxy.gateway(), &link, DEADLINE);
-    let opened = tunnel.open_tcp(&authority_of(address), Urgency::Bulk);
+    let to = authority_of(address);
+    let opened = tunnel.open_tcp(&to, Urgency::Bulk);
     let mut stream = within(opened).await.unwrap();
     links.iter().for_each(|link| link.set_up(false));
     go.send(()).unwrap();
