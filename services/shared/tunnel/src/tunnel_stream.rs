@@ -20,13 +20,13 @@ pub struct TunnelStream(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    Plain(ConnectStream),
+    Plain(Box<ConnectStream>),
     Resumable(ResumableStream),
 }
 
 impl TunnelStream {
     pub(crate) fn plain(stream: ConnectStream) -> Self {
-        Self(Kind::Plain(stream))
+        Self(Kind::Plain(Box::new(stream)))
     }
 
     pub(crate) fn resumable(stream: ResumableStream) -> Self {
@@ -54,7 +54,7 @@ impl AsyncRead for TunnelStream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match &mut self.get_mut().0 {
-            Kind::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Kind::Plain(stream) => Pin::new(&mut **stream).poll_read(cx, buf),
             Kind::Resumable(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
@@ -67,21 +67,21 @@ impl AsyncWrite for TunnelStream {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().0 {
-            Kind::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Kind::Plain(stream) => Pin::new(&mut **stream).poll_write(cx, buf),
             Kind::Resumable(stream) => Pin::new(stream).poll_write(cx, buf),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().0 {
-            Kind::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Kind::Plain(stream) => Pin::new(&mut **stream).poll_flush(cx),
             Kind::Resumable(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().0 {
-            Kind::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Kind::Plain(stream) => Pin::new(&mut **stream).poll_shutdown(cx),
             Kind::Resumable(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }

@@ -80,7 +80,7 @@ struct Attempt {
 }
 
 enum Answer {
-    Continued(ConnectStream, Attached),
+    Continued(Box<ConnectStream>, Attached),
     Refused(StatusCode),
     /// The proxy answered as one that resumes nothing.
     NotResumed,
@@ -91,7 +91,7 @@ enum Answer {
 async fn ask(session: Arc<Session>, request: Request, offer: Offer) -> Answer {
     let asking = session.connect(&request.authority, request.urgency, Some(offer));
     match tokio::time::timeout(ATTACH_MAX, asking).await {
-        Ok(Ok((wire, Some(answer)))) => Answer::Continued(wire, answer),
+        Ok(Ok((wire, Some(answer)))) => Answer::Continued(Box::new(wire), answer),
         Ok(Ok((wire, None))) => {
             wire.abort();
             Answer::NotResumed
@@ -320,11 +320,11 @@ impl Companion {
         let now = Instant::now();
         match answer {
             Answer::Continued(wire, _) if self.line.broken().is_some() => {
-                tokio::spawn(Line::tell_broken(wire));
+                tokio::spawn(Line::tell_broken(*wire));
                 self.aborting = Aborting::Told;
             }
             Answer::Continued(wire, answer) => {
-                let replayed = self.line.attached(wire, answer, now);
+                let replayed = self.line.attached(*wire, answer, now);
                 super::count_resumed(replayed);
                 self.carrier = attempt.session;
                 self.leaving = false;
