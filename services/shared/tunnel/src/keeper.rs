@@ -158,6 +158,8 @@ impl Keeper {
         }
         self.shared.session.send_replace(fresh.clone());
         if let Some(fresh) = &fresh {
+            // Not before: a fresh session may be given up again for the old one.
+            self.shared.routes.belong_to(fresh.number);
             tracing::info!(session = fresh.number, proxy = %fresh.remote, "session up");
             metrics::counter!("braid_tunnel_sessions_total").increment(1);
             self.shared.tell(TunnelEvent::SessionUp {

@@ -157,7 +157,6 @@ impl Dialler {
             controls,
             received_datagrams: 0,
         };
-        shared.routes.belong_to(number);
         let events = shared.events.clone();
         let retired = session.retired.clone();
         tokio::spawn(steered.run(move |change| {
