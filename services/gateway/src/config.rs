@@ -1,13 +1,10 @@
 //! Settings of a gateway.
 
-use std::{
-    net::{IpAddr, SocketAddr, UdpSocket},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::Serialize;
 use service_kit::{ConfigError, Secret, ServiceConfig, tls::IdentityFiles};
+use tunnel::{AccessRule, Family};
 
 use crate::journal::{Limits, Overflow};
 
@@ -16,6 +13,8 @@ const SEGMENTS_MIN: u64 = 4;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const GATHER_MS_MAX: u64 = 1_000;
 const INTERFACES_MAX: usize = 8;
+/// As the kernel has it.
+const DEVICE_BYTES_MAX: usize = 15;
 const TOKEN_BYTES_MIN: usize = 8;
 /// What a SOCKS5 password can hold.
 const TOKEN_BYTES_MAX: usize = 255;
@@ -51,9 +50,12 @@ pub struct Config {
     /// Name that the proxy's certificate bears.
     #[arg(long, default_value = "proxy")]
     pub proxy_name: String,
-    /// An access network, `name=local-address` or `name=local-address@device`; several make several paths. None: the one
-    /// network that leads to the proxy.
-    #[arg(long = "interface", value_name = "NAME=ADDRESS")]
+    /// An access network; several make several paths. A device or a pattern of devices, which may come and go: `wlan0`, `wwan*`,
+    /// `lte=wwan0/ipv6`; or a fixed address: `wifi=192.168.1.7`, `wifi=192.168.1.7@wlan0`. None: whatever leads to the proxy.
+    #[arg(
+        long = "interface",
+        value_name = "[NAME=]DEVICE[/FAMILY]|NAME=ADDRESS[@DEVICE]"
+    )]
     pub interface: Vec<String>,
     /// Ingest, as the proxy reaches it.
     #[arg(long, default_value = "https://ingest:7001")]
@@ -85,14 +87,6 @@ pub struct Config {
     #[command(flatten)]
     #[serde(flatten)]
     pub identity: IdentityFiles,
-}
-
-/// One access network, parsed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AccessNetwork {
-    pub name: String,
-    pub local_ip: IpAddr,
-    pub device: Option<String>,
 }
 
 impl Config {
@@ -174,50 +168,76 @@ impl Config {
         Ok(())
     }
 
-    pub fn access_networks(&self) -> Result<Vec<AccessNetwork>, ConfigError> {
-        self.interface
-            .iter()
-            .map(|text| parse_network(text))
-            .collect()
+    /// The rules by which access networks are taken.
+    pub fn access_rules(&self) -> Result<Vec<AccessRule>, ConfigError> {
+        if self.interface.is_empty() {
+            return Ok(vec![AccessRule::Routed {
+                name: "default".to_owned(),
+            }]);
+        }
+        self.interface.iter().map(|text| parse_rule(text)).collect()
     }
 }
 
-fn parse_network(text: &str) -> Result<AccessNetwork, ConfigError> {
+fn parse_rule(text: &str) -> Result<AccessRule, ConfigError> {
     let refuse = |reason: String| {
         Err(ConfigError::new(
             "interface",
             reason,
-            "--interface wifi=192.168.1.7@wlan0",
+            "--interface wlan0 --interface 'wwan*' --interface wifi=192.168.1.7@wlan0",
         ))
     };
-    let Some((name, rest)) = text.split_once('=') else {
-        return refuse(format!("{text:?} has no '='"));
+    let (name, rest) = match text.split_once('=') {
+        Some((name, rest)) => (Some(name), rest),
+        None => (None, text),
     };
+    if let Some(name) = name
+        && !tunnel::is_name(name)
+    {
+        return refuse(format!("{name:?} is no name for an access network"));
+    }
     let (address, device) = match rest.split_once('@') {
         Some((address, device)) => (address, Some(device.to_owned())),
         None => (rest, None),
     };
-    match address.parse() {
-        Ok(local_ip) if !name.is_empty() => Ok(AccessNetwork {
-            name: name.to_owned(),
-            local_ip,
-            device,
-        }),
-        Ok(_) => refuse(format!("{text:?} has no name")),
-        Err(_) => refuse(format!("{address:?} is not an IP address")),
+    match (address.parse(), name) {
+        (Ok(local_ip), Some(name)) => {
+            return Ok(AccessRule::Address {
+                name: name.to_owned(),
+                local_ip,
+                device,
+            });
+        }
+        (Ok(_), None) => return refuse(format!("{text:?} has no name")),
+        (Err(_), _) if device.is_some() => {
+            return refuse(format!("{address:?} is not an IP address"));
+        }
+        (Err(_), _) => {}
     }
-}
-
-/// The local address that the routing table chooses towards the proxy. Sends nothing.
-pub fn local_address_towards(proxy: SocketAddr) -> std::io::Result<IpAddr> {
-    let any: SocketAddr = if proxy.is_ipv4() {
-        ([0, 0, 0, 0], 0).into()
-    } else {
-        ([0_u16; 8], 0).into()
+    let (pattern, family) = match rest.split_once('/') {
+        None => (rest, Family::Any),
+        Some((pattern, "ipv4")) => (pattern, Family::V4),
+        Some((pattern, "ipv6")) => (pattern, Family::V6),
+        Some((_, other)) => return refuse(format!("{other:?} is neither ipv4 nor ipv6")),
     };
-    let socket = UdpSocket::bind(any)?;
-    socket.connect(proxy)?;
-    Ok(socket.local_addr()?.ip())
+    let is_device = |byte: u8| byte.is_ascii_graphic() && !b"/:@=".contains(&byte);
+    if pattern.is_empty()
+        || pattern.len() > DEVICE_BYTES_MAX
+        || pattern.parse::<SocketAddr>().is_ok()
+        || !pattern.bytes().all(is_device)
+    {
+        return refuse(format!("{rest:?} is neither a device nor an address"));
+    }
+    if name.is_some() && pattern.contains(['*', '?']) {
+        return refuse(format!(
+            "{text:?} gives one name to all devices that match; each bears its own"
+        ));
+    }
+    Ok(AccessRule::Devices {
+        pattern: pattern.to_owned(),
+        name: name.map(str::to_owned),
+        family,
+    })
 }
 
 impl ServiceConfig for Config {
@@ -303,15 +323,34 @@ impl ServiceConfig for Config {
                 "--interface wifi=192.168.1.7@wlan0",
             );
         }
-        let networks = self.access_networks()?;
-        for (n, network) in networks.iter().enumerate() {
-            if networks[..n]
-                .iter()
-                .any(|other| other.name == network.name || other.local_ip == network.local_ip)
-            {
+        let rules = self.access_rules()?;
+        let same = |a: &AccessRule, b: &AccessRule| match (a, b) {
+            (
+                AccessRule::Address { name, local_ip, .. },
+                AccessRule::Address {
+                    name: other,
+                    local_ip: other_ip,
+                    ..
+                },
+            ) => name == other || local_ip == other_ip,
+            (
+                AccessRule::Devices { pattern, name, .. },
+                AccessRule::Devices {
+                    pattern: other,
+                    name: other_name,
+                    ..
+                },
+            ) => pattern == other || name.is_some() && name == other_name,
+            _ => false,
+        };
+        for (n, rule) in rules.iter().enumerate() {
+            if rules[..n].iter().any(|other| same(rule, other)) {
                 return refuse(
                     "interface",
-                    format!("{} repeats a name or an address", network.name),
+                    format!(
+                        "{:?} repeats a name, a device or an address",
+                        self.interface[n]
+                    ),
                     "--interface wifi=192.168.1.7 --interface lte=10.0.0.3",
                 );
             }
@@ -388,6 +427,47 @@ mod tests {
         ] {
             assert_eq!(refused(&[flag, "0"]).as_deref(), Some(field));
             assert_eq!(refused(&[flag, "1000000"]).as_deref(), Some(field));
+        }
+    }
+
+    #[test]
+    fn access_networks_are_read_or_refused() {
+        let devices = |pattern: &str, name: Option<&str>, family| AccessRule::Devices {
+            pattern: pattern.to_owned(),
+            name: name.map(str::to_owned),
+            family,
+        };
+        let address = |name: &str, local_ip: [u8; 4], device: Option<&str>| AccessRule::Address {
+            name: name.to_owned(),
+            local_ip: local_ip.into(),
+            device: device.map(str::to_owned),
+        };
+        for (text, rule) in [
+            ("wlan0", devices("wlan0", None, Family::Any)),
+            ("wwan*", devices("wwan*", None, Family::Any)),
+            ("eth?/ipv6", devices("eth?", None, Family::V6)),
+            ("lte=wwan0/ipv4", devices("wwan0", Some("lte"), Family::V4)),
+            ("wifi=192.168.1.7", address("wifi", [192, 168, 1, 7], None)),
+            (
+                "wifi=192.168.1.7@wlan0",
+                address("wifi", [192, 168, 1, 7], Some("wlan0")),
+            ),
+        ] {
+            assert_eq!(parse_rule(text).ok(), Some(rule), "{text}");
+        }
+        for text in [
+            "",
+            "lte=",
+            "lte=wwan*",
+            "192.168.1.7",
+            "=wlan0",
+            "wi fi=wlan0",
+            "wlan0/ipv5",
+            "wifi=192.168.1.700@wlan0",
+            "a-name-that-is-too-long",
+            "wifi=192.168.1.7:80",
+        ] {
+            assert!(parse_rule(text).is_err(), "{text:?}");
         }
     }
 }

@@ -17,15 +17,21 @@ pub mod journal;
 pub mod to_path_telemetry;
 pub mod to_proxy;
 
-use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use service_kit::{
-    CheckHandle, ConfigError, Context, ServiceConfig,
+    Backoff, CheckHandle, ConfigError, Context, ServiceConfig,
     grpc::ServeError,
     tls::{Identity, IdentityError, PeerId},
 };
 use tokio::{net::TcpListener, task::JoinHandle};
-use tunnel::{Interface, StartError, Tunnel, TunnelConfig, Urgency};
+use tunnel::{AccessRule, Interface, StartError, Tunnel, TunnelConfig, Urgency};
 use vitals::RuleSet;
 
 pub use config::Config;
@@ -38,6 +44,9 @@ use crate::{
     to_path_telemetry::Telemetry,
     to_proxy::{Courier, DeadLetters, Options, Through, Uplink},
 };
+
+/// A start does not wait longer for a name server; the tunnel goes on asking.
+const RESOLVE_MAX: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -53,8 +62,6 @@ pub enum RunError {
     Journal(#[from] recovery::OpenError),
     #[error("the proxy {proxy}: {source}")]
     Proxy { proxy: String, source: io::Error },
-    #[error("access network {name}: {source}")]
-    Interface { name: String, source: io::Error },
     #[error(transparent)]
     Tunnel(#[from] StartError),
     #[error(transparent)]
@@ -76,19 +83,23 @@ pub async fn run(
         PeerId::Gateway { id, .. } => id,
         other => return Err(RunError::NotAGateway(other)),
     };
-    let proxy = resolve(&config.proxy).await?;
     let applications = bind_applications(&config, &context).await?;
-    let interfaces = match interfaces {
-        Some(interfaces) => interfaces,
-        None => bind_interfaces(&config, proxy)?,
-    };
+    let (v4, v6) = resolve(&config.proxy).await?;
+    let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
     let mut tunnel_config = TunnelConfig::new(
-        proxy,
+        v4.or(v6).unwrap_or(unknown),
         config.proxy_name.clone(),
         identity.client_config(&[]),
     );
+    tunnel_config.proxy_other_family = v4.and(v6);
     tunnel_config.proxy_host = Some(config.proxy.clone());
-    let tunnel = Tunnel::start(tunnel_config, interfaces)?;
+    let rules = config.access_rules()?;
+    let follows = interfaces.is_none();
+    let tunnel = Tunnel::start(tunnel_config, interfaces.unwrap_or_default())?;
+    if follows {
+        let tunnel = tunnel.clone();
+        context.tasks().spawn(follow(tunnel, rules));
+    }
     let uplink: Arc<dyn Uplink> = Arc::new(Through {
         tunnel: tunnel.clone(),
         identity,
@@ -270,40 +281,54 @@ fn load_rules(path: Option<&Path>) -> Result<RuleSet, ConfigError> {
     RuleSet::from_json(&text).map_err(|error| refuse(format!("{}: {error}", path.display())))
 }
 
-async fn resolve(proxy: &str) -> Result<SocketAddr, RunError> {
-    let failed = |source| RunError::Proxy {
-        proxy: proxy.to_owned(),
-        source,
+/// The proxy's addresses, one of each family; none when its name does not resolve yet, since there may be no network at the start.
+async fn resolve(proxy: &str) -> Result<(Option<SocketAddr>, Option<SocketAddr>), RunError> {
+    let looked_up = tokio::time::timeout(RESOLVE_MAX, tokio::net::lookup_host(proxy)).await;
+    let found: Vec<SocketAddr> = match looked_up {
+        Ok(Ok(found)) => found.collect(),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
+            return Err(RunError::Proxy {
+                proxy: proxy.to_owned(),
+                source: error,
+            });
+        }
+        Ok(Err(error)) => {
+            tracing::warn!(proxy, %error, "the proxy's name does not resolve yet");
+            Vec::new()
+        }
+        Err(_) => {
+            tracing::warn!(proxy, "no name server answers yet");
+            Vec::new()
+        }
     };
-    tokio::net::lookup_host(proxy)
-        .await
-        .map_err(failed)?
-        .next()
-        .ok_or_else(|| failed(io::Error::new(io::ErrorKind::NotFound, "has no address")))
+    let of_family = |ipv6| found.iter().find(|at| at.is_ipv6() == ipv6).copied();
+    Ok((of_family(false), of_family(true)))
 }
 
-fn bind_interfaces(config: &Config, proxy: SocketAddr) -> Result<Vec<Interface>, RunError> {
-    let mut networks = config.access_networks()?;
-    if networks.is_empty() {
-        let local_ip = config::local_address_towards(proxy).map_err(|source| RunError::Proxy {
-            proxy: config.proxy.clone(),
-            source,
-        })?;
-        networks.push(config::AccessNetwork {
-            name: "default".to_owned(),
-            local_ip,
-            device: None,
-        });
+/// Keeps the tunnel's access networks as the rules want them. Without netlink, fixed addresses are taken once.
+async fn follow(tunnel: Tunnel, rules: Vec<AccessRule>) {
+    let mut backoff = Backoff::for_reconnect();
+    while let Err(error) = tunnel.follow(rules.clone()).await {
+        tracing::warn!(%error, "access networks are not followed");
+        for rule in &rules {
+            let (name, local_ip, device) = match rule {
+                AccessRule::Address {
+                    name,
+                    local_ip,
+                    device,
+                } => (name, *local_ip, device.as_deref()),
+                AccessRule::Routed { name } => (name, IpAddr::from([0, 0, 0, 0]), None),
+                AccessRule::Devices { .. } => continue,
+            };
+            let known = tunnel.interfaces().iter().any(|(known, _)| known == name);
+            if !known {
+                let attached = Interface::bind(name, local_ip, device)
+                    .and_then(|interface| tunnel.attach(interface).map_err(io::Error::other));
+                if let Err(error) = attached {
+                    tracing::warn!(name, %error, "access network not usable");
+                }
+            }
+        }
+        backoff.wait().await;
     }
-    networks
-        .into_iter()
-        .map(|network| {
-            Interface::bind(&network.name, network.local_ip, network.device.as_deref()).map_err(
-                |source| RunError::Interface {
-                    name: network.name,
-                    source,
-                },
-            )
-        })
-        .collect()
 }

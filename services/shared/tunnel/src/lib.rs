@@ -44,6 +44,7 @@ pub use client::{OpenError, StartError, Tunnel, TunnelConfig, TunnelEvent};
 pub use http::{StatusCode, uri::Authority};
 pub use interfaces::Interface;
 pub use multipath::{Keepalive, PathState};
+pub use names::is_name;
 pub use netlink::FollowError;
 pub use paths::PathSnapshot;
 pub use request::Urgency;

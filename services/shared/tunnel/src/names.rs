@@ -58,8 +58,8 @@ fn parse(line: &str) -> Option<(u32, &str)> {
     is_name(name).then_some((id.parse().ok()?, name))
 }
 
-/// Names end up in metrics and tables, so their alphabet is small.
-pub(crate) fn is_name(name: &str) -> bool {
+/// Whether an access network may be called so. Names end up in metrics and tables, so their alphabet is small.
+pub fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= NAME_BYTES_MAX
         && name
