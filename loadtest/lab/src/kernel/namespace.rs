@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space};
 
 use super::priority::{self, Role};
 
@@ -23,7 +23,7 @@ const STALE_MAX: usize = 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum NamespaceError {
     #[error(
-        "kernel time makes network namespaces and TUN devices, which only root may do: run it as root, for example with sudo"
+        "kernel time makes network namespaces and TUN devices, which only root may do (in a container with CAP_NET_ADMIN and CAP_SYS_ADMIN): run it as root, for example with sudo"
     )]
     NotRoot,
     #[error("`ip` is not installed: the package is called iproute2")]
@@ -52,9 +52,12 @@ pub fn ip(arguments: &[&str]) -> Result<(), NamespaceError> {
     })
 }
 
-/// Whether this process may make namespaces; the error says what is missing.
+/// Whether this process may make namespaces and devices; the error says what is missing.
 pub fn permitted() -> Result<(), NamespaceError> {
-    if !rustix::process::geteuid().is_root() {
+    // Root in a container may lack them.
+    let needed = CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN;
+    let has = capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
+    if !has || !rustix::process::geteuid().is_root() {
         return Err(NamespaceError::NotRoot);
     }
     ip(&["-Version"])
