@@ -60,6 +60,11 @@ const RATE_WINDOW_ROUNDS: u64 = 4;
 const WINDOW_PACKETS_MIN: u64 = 4;
 /// Share of loss that pacing makes good; beyond it the loss is taken for congestion.
 const LOSS_COMPENSATED_MAX: f64 = 0.08;
+/// Sent in the first round trip, paced over it once it is known. Against 32: 0.1-0.2 points over 20 MB and 1.5 % of a second's transfer.
+const INITIAL_WINDOW_PACKETS: u64 = 64;
+/// The start-up floor, in initial windows a round trip.
+const STARTUP_FLOOR_WINDOWS: f64 = 2.0;
+
 /// Settings of the controllers of one connection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ControllerConfig {
@@ -74,7 +79,7 @@ pub struct ControllerConfig {
 impl Default for ControllerConfig {
     fn default() -> Self {
         Self {
-            initial_window_packets: 32,
+            initial_window_packets: INITIAL_WINDOW_PACKETS,
             startup_floor: true,
             gated: true,
             coupling: Coupling::Detected,
@@ -286,7 +291,7 @@ impl PathController {
         let srtt = self.rtt_smoothed.as_secs_f64();
         let initial = (self.config.initial_window_packets * self.mtu) as f64;
         let floor = match self.phase {
-            Phase::Startup if self.config.startup_floor => 2.0 * initial / srtt,
+            Phase::Startup if self.config.startup_floor => STARTUP_FLOOR_WINDOWS * initial / srtt,
             // A thin sender's measured rate is no bound: acknowledgements and pings are paced too.
             _ => self.model_window() as f64 / srtt,
         };
@@ -520,12 +525,22 @@ impl PathController {
         }
     }
 
+    /// In start-up no less than a window per round trip: a new path's first packets are few because it was not yet trusted.
+    fn promised_rate(&self) -> f64 {
+        let rate = self.rate.get();
+        if self.phase != Phase::Startup || self.rtt_smoothed.is_zero() {
+            return rate;
+        }
+        rate.max(self.startup_window as f64 / self.rtt_smoothed.as_secs_f64())
+    }
+
     fn report(&self, now: Instant, app_limited: bool) {
         self.member.gate.report(
             now,
             PathModel {
                 slot: self.member.slot,
                 rate_bytes_per_s: self.rate.get(),
+                promised_bytes_per_s: self.promised_rate(),
                 rtt_min: self.rtt_min.get().unwrap_or_default(),
                 rtt_smoothed: self.rtt_smoothed,
                 rtt_latest: self.rtt_latest,
@@ -644,12 +659,15 @@ impl Controller for PathController {
     }
 
     fn window(&self) -> u64 {
-        if self.member.gate.is_permitted(self.member.slot) {
+        let (gate, slot) = (&self.member.gate, self.member.slot);
+        if gate.is_permitted(slot) {
             u64::MAX / 2
-        } else if !self.config.gated || self.member.gate.admits(self.member.slot) {
-            self.model_window()
-        } else {
+        } else if self.config.gated && !gate.admits(slot) {
             0
+        } else if gate.is_stuck(slot) {
+            u64::MAX / 2
+        } else {
+            self.model_window()
         }
     }
 

@@ -33,6 +33,8 @@ pub struct PathModel {
     pub slot: usize,
     /// Estimated delivery rate; zero until measured.
     pub rate_bytes_per_s: f64,
+    /// What the gate counts the path for: the same, but in start-up, when the estimate only says how little was tried.
+    pub promised_bytes_per_s: f64,
     pub rtt_min: Duration,
     pub rtt_smoothed: Duration,
     pub rtt_latest: Duration,
@@ -73,6 +75,8 @@ struct State {
 
 /// A path with more than its window in flight, lost and not yet known to be, may still send a packet this often.
 const QUIET_MAX: Duration = Duration::from_millis(100);
+/// And a path that the gate does not hold after two round trips, but no more often than this.
+const QUIET_MIN: Duration = Duration::from_millis(20);
 
 /// Shared by all controllers of one connection and its [`Steering`](crate::Steering).
 #[derive(Debug, Default)]
@@ -121,6 +125,7 @@ impl Gate {
         let model = |slot| PathModel {
             slot,
             rate_bytes_per_s: 0.0,
+            promised_bytes_per_s: 0.0,
             rtt_min: Duration::ZERO,
             rtt_smoothed: Duration::ZERO,
             rtt_latest: Duration::ZERO,
@@ -257,6 +262,17 @@ impl Gate {
             .map_or(0, |slot| slot.model.in_flight_bytes)
     }
 
+    /// The same, sooner, for a path that the gate does not hold: what is in flight for so long is acknowledged or lost, and
+    /// the acknowledgement of one more packet tells which.
+    pub(crate) fn is_stuck(&self, slot: usize) -> bool {
+        let state = self.state.lock();
+        state.slots.get(slot).is_some_and(|slot| {
+            let limit = (slot.model.rtt_smoothed * 2).clamp(QUIET_MIN, QUIET_MAX);
+            let sent = state.now.zip(slot.sent_at);
+            sent.is_some_and(|(now, sent)| now >= sent + limit)
+        })
+    }
+
     /// When the acknowledgements of a path with data in flight fall out of their rhythm, while those of another path
     /// go on (if nothing is acknowledged at all, it is the acknowledgements' route that is broken).
     pub(crate) fn stalls_at(&self, slot: usize) -> Option<Instant> {
@@ -297,13 +313,14 @@ impl Gate {
             }
         }
         let model = &own.model;
-        if model.rate_bytes_per_s <= 0.0 || rate < model.rate_bytes_per_s * SLOWER_BY {
+        let promised = model.promised_bytes_per_s;
+        if promised <= 0.0 || rate < promised * SLOWER_BY {
             return true;
         }
         // Where the others are so fast that this is less than the path's own round trips, it may still be filled once.
         let ahead = (trip + Duration::from_secs_f64(HEAD_START_BYTES / rate))
             .max(model.rtt_min.mul_f64(OWN_ROUND_TRIPS));
-        let queued = (model.in_flight_bytes + PACKET_BYTES) as f64 / model.rate_bytes_per_s;
+        let queued = (model.in_flight_bytes + PACKET_BYTES) as f64 / promised;
         let silent = match own.acked_at {
             Some(at) if model.in_flight_bytes > 0 => now.saturating_duration_since(at),
             _ => Duration::ZERO,

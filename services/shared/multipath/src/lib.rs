@@ -45,8 +45,9 @@ pub use steering::{
     Command, Event, InterfaceId, OpenFailure, PathSnapshot, Side, Steering, SteeringConfig,
 };
 
-/// Round trip assumed before one is measured: a lost packet of the handshake is repeated after three of it.
-const INITIAL_RTT: Duration = Duration::from_millis(100);
+/// Round trip assumed before one is measured: a lost packet of the handshake, or of a path's challenge, is repeated after three of
+/// it, and then after twice the pause before.
+const INITIAL_RTT: Duration = Duration::from_millis(50);
 /// More behind one gap than this overruns the library's reassembly in 1.4.
 const STREAM_RECEIVE_WINDOW_BYTES: u32 = 2_500_000;
 
