@@ -23,6 +23,8 @@ const SLOWER_BY: f64 = 4.0;
 /// A path acknowledged within this time counts among the others.
 const OTHERS_ALIVE: Duration = Duration::from_millis(300);
 const PACKET_BYTES: u64 = 1_500;
+/// Less than this in flight are pings.
+const TAIL_BYTES: u64 = 600;
 /// How recent another path's acknowledgement must be when a path is judged stalled.
 const OTHERS_RECENT: Duration = Duration::from_millis(40);
 
@@ -271,6 +273,14 @@ impl Gate {
             let sent = state.now.zip(slot.sent_at);
             sent.is_some_and(|(now, sent)| now >= sent + limit)
         })
+    }
+
+    /// There is nothing more to send, and data is under way that may have been lost.
+    pub(crate) fn is_tail(&self) -> bool {
+        let state = self.state.lock();
+        let alive = || state.slots.iter().filter(|slot| slot.owners > 0);
+        let in_flight: u64 = alive().map(|slot| slot.model.in_flight_bytes).sum();
+        in_flight > TAIL_BYTES && alive().all(|slot| !slot.model.busy)
     }
 
     /// When the acknowledgements of a path with data in flight fall out of their rhythm, while those of another path

@@ -53,6 +53,10 @@ const REROUTE_MIN: Duration = Duration::from_millis(50);
 const REROUTE_MAX: Duration = Duration::from_secs(2);
 const REROUTE_LEFT_BYTES: u64 = 3_000;
 
+/// While the end of a transfer is under way each path is pinged four times a round trip, but no more often and no longer than this.
+const TAIL_PING_MIN: Duration = Duration::from_millis(5);
+const TAIL_PINGS_MAX: u32 = 16;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Client,
@@ -190,8 +194,25 @@ struct Path {
     rtt: Duration,
     /// The path's place in the gate; known at the client only.
     slot: Option<usize>,
+    /// Pings sent since the sender fell idle with data under way, and the time of the last one.
+    tail_pings: u32,
+    tail_pinged_at: Option<Instant>,
     /// Since when the path's datagrams take another interface, to save what is in flight.
     rerouted_at: Option<Instant>,
+}
+
+impl Path {
+    /// When the end of a transfer is pinged next, if it still is.
+    fn tail_at(&self) -> Option<Instant> {
+        if !self.established || self.tail_pings >= TAIL_PINGS_MAX {
+            return None;
+        }
+        let interval = (self.rtt / 4).max(TAIL_PING_MIN);
+        Some(
+            self.tail_pinged_at
+                .map_or(self.opened_at, |at| at + interval),
+        )
+    }
 }
 
 #[derive(Debug)]
@@ -340,6 +361,7 @@ impl Steering {
         if !self.connected {
             return None;
         }
+        let is_tail = self.config.liveness && self.gate.is_tail();
         let paths = self.paths.values().flat_map(|path| {
             let liveness = &path.liveness;
             let judged = if path.established {
@@ -352,9 +374,10 @@ impl Steering {
                 let heard = path.opened_at + VALIDATION_HEARD;
                 [liveness.ping_at(), heard, heard]
             };
+            let tail = if is_tail { path.tail_at() } else { None };
             let stalls = path.slot.and_then(|slot| self.gate.stalls_at(slot));
             let emptied = path.rerouted_at.map(|at| at + REROUTE_MIN);
-            judged.into_iter().chain(stalls).chain(emptied)
+            judged.into_iter().chain(stalls).chain(emptied).chain(tail)
         });
         let opens = self
             .interfaces
@@ -464,6 +487,8 @@ impl Steering {
             heard: false,
             rtt: Duration::ZERO,
             slot,
+            tail_pings: 0,
+            tail_pinged_at: None,
             rerouted_at: None,
         });
     }
@@ -727,9 +752,28 @@ impl Steering {
         }
     }
 
+    /// After the last of a transfer nothing follows whose acknowledgement would show what was lost, and the library's own timer
+    /// takes two round trips and more. So the end is pinged while it is under way.
+    fn poll_tail(&mut self, now: Instant) -> Option<PathId> {
+        let is_tail = self.gate.is_tail();
+        let (id, path) = self.paths.iter_mut().find_map(|(id, path)| {
+            if !is_tail {
+                path.tail_pings = 0;
+                path.tail_pinged_at = None;
+            }
+            (is_tail && path.tail_at().is_some_and(|at| now >= at)).then_some((*id, path))
+        })?;
+        path.tail_pings += 1;
+        path.tail_pinged_at = Some(now);
+        Some(id)
+    }
+
     fn poll_ping(&mut self, now: Instant) -> Option<Command> {
         if !self.config.liveness {
             return None;
+        }
+        if let Some(path) = self.poll_tail(now) {
+            return Some(Command::Ping { path });
         }
         let (id, path) = self.paths.iter_mut().find_map(|(id, path)| {
             let interval = if path.established {
