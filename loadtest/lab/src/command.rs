@@ -26,6 +26,8 @@ pub enum LabCommand {
     Figure6(Options),
     /// The profiles of the closest open project.
     Rival(Options),
+    /// Two to eight unequal paths against the best of them alone, and one more each.
+    Gate(Options),
     /// Fairness, added delay and a falling rate at one bottleneck.
     Bottleneck(Options),
     /// Random runs in which everything happens: bytes arrive or the connection ends with a typed error.
@@ -111,6 +113,7 @@ impl LabCommand {
             | Self::Lte(options)
             | Self::Figure6(options)
             | Self::Rival(options)
+            | Self::Gate(options)
             | Self::Bottleneck(options)
             | Self::Robust(options)
             | Self::Targets(options)
@@ -128,6 +131,7 @@ impl LabCommand {
             Self::Lte(options) => finish(&options, experiments::lte(&runner, &options)?),
             Self::Figure6(options) => finish(&options, experiments::figure6(&runner, &options)?),
             Self::Rival(options) => finish(&options, experiments::rival(&runner, &options)?),
+            Self::Gate(options) => finish(&options, experiments::gate(&runner, &options)?),
             Self::Bottleneck(options) => {
                 finish(&options, experiments::bottleneck(&runner, &options)?)
             }

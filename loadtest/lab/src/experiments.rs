@@ -11,13 +11,14 @@ use crate::report::RunReport;
 use crate::runner::Runner;
 use crate::scenario::{Controller, Direction, ScenarioError};
 use crate::{
-    bottleneck as at_bottleneck, figure6 as of_figure6, lte as of_lte, pals as of_pals,
-    rival as of_rival, robust as of_robust,
+    bottleneck as at_bottleneck, figure6 as of_figure6, lte as of_lte, many as of_many,
+    pals as of_pals, rival as of_rival, robust as of_robust,
 };
 
 /// Scenarios of a PALS figure when not said otherwise.
 const PALS_SCENARIOS: u32 = 100;
 const REGIONAL_REPETITIONS: u32 = 50;
+const GATE_DRAWINGS: u32 = 50;
 const ROBUST_RUNS: u32 = 1000;
 /// The table of controllers is for comparison: fewer runs do.
 const COMPARED_SCENARIOS: u32 = 20;
@@ -170,6 +171,19 @@ pub fn rival(runner: &Runner, options: &Options) -> Outcome {
     })
 }
 
+pub fn gate(runner: &Runner, options: &Options) -> Outcome {
+    each_direction(options, "gate", |prefix, direction| {
+        of_many::run(
+            runner,
+            prefix,
+            options.seed,
+            options.scenarios.unwrap_or(GATE_DRAWINGS),
+            options.controller,
+            direction,
+        )
+    })
+}
+
 pub fn bottleneck(runner: &Runner, options: &Options) -> Outcome {
     let mut findings = Findings::default();
     for (direction, suffix) in options.directions() {
@@ -213,7 +227,9 @@ pub fn robust(runner: &Runner, options: &Options) -> Outcome {
 /// Everything that has a target.
 pub fn all(runner: &Runner, options: &Options) -> Outcome {
     let mut findings = Findings::default();
-    for experiment in [pals, regional, lte, figure6, rival, bottleneck, robust] {
+    for experiment in [
+        pals, regional, lte, figure6, rival, gate, bottleneck, robust,
+    ] {
         let more = experiment(runner, options)?;
         findings.add((more.figures, more.reports));
     }

@@ -11,7 +11,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use noq_proto::{Connection, Dir, StreamId};
+use noq_proto::{Connection, Dir, StreamId, VarInt};
 
 use crate::scenario::Vitals;
 
@@ -25,6 +25,9 @@ const ANSWER_MIN: Duration = Duration::from_millis(20);
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Doublings of the time for one message.
 const WRITINGS_COUNTED_MAX: u32 = 5;
+/// A message not answered by then is sent once more on a second stream, so that it is in two packets: the loss of one, or a path's
+/// death that nobody has noticed yet, then costs no round trip.
+const ECHO_AFTER: Duration = Duration::from_millis(15);
 /// Most bytes taken from a stream in one read.
 const READ_BYTES_MAX: usize = 1 << 16;
 
@@ -45,6 +48,9 @@ pub struct VitalsClient {
     journal: VecDeque<Entry>,
     /// Bytes that the stream did not take yet.
     unwritten: Vec<u8>,
+    /// The stream of second copies, and when and of which message the next ones are due.
+    echo: Option<StreamId>,
+    echoes: VecDeque<(Duration, u64)>,
     answers: Vec<(StreamId, Vec<u8>)>,
     /// Smoothed time to an answer and its deviation.
     answer: Option<(Duration, Duration)>,
@@ -63,7 +69,8 @@ impl VitalsClient {
 
     pub fn next_deadline(&self) -> Option<Duration> {
         let overdue = self.journal.iter().map(|entry| self.due(entry)).min();
-        [self.next_at, overdue].into_iter().flatten().min()
+        let echo = self.echoes.front().map(|echo| echo.0);
+        [self.next_at, overdue, echo].into_iter().flatten().min()
     }
 
     fn due(&self, entry: &Entry) -> Duration {
@@ -95,6 +102,9 @@ impl VitalsClient {
             return;
         }
         self.fresh_stream(conn);
+        if let Some(old) = self.echo.take() {
+            let _ = conn.send_stream(old).finish();
+        }
         for index in overdue {
             let entry = &mut self.journal[index];
             entry.written_at = now;
@@ -154,11 +164,36 @@ impl VitalsClient {
                 written_at: now,
                 writings: 1,
             });
+            self.echoes.push_back((at + ECHO_AFTER, self.next_number));
             self.next_number += 1;
             self.next_at = Some(at + Duration::from_millis(vitals.interval_ms.max(1)));
         }
         self.flush(conn);
         self.replay(conn, now, false);
+        self.send_echoes(conn, now);
+    }
+
+    fn send_echoes(&mut self, conn: &mut Connection, now: Duration) {
+        while let Some((_, number)) = self.echoes.pop_front_if(|echo| echo.0 <= now) {
+            let Some(entry) = self.journal.iter().find(|entry| entry.number == number) else {
+                continue;
+            };
+            if self.echo.is_none() {
+                self.echo = conn.streams().open(Dir::Uni);
+                if let Some(id) = self.echo {
+                    let _ = conn.send_stream(id).set_priority(URGENT);
+                }
+            }
+            // A stream without room has a copy under way already.
+            let room = |id: StreamId, conn: &mut Connection| matches!(conn.send_stream(id).write(&entry.message), Ok(written) if written == entry.message.len());
+            if let Some(id) = self.echo
+                && !room(id, conn)
+            {
+                // Half a message would shift all that follow.
+                let _ = conn.send_stream(id).reset(VarInt::from_u32(0));
+                self.echo = None;
+            }
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod identity;
 mod journal;
 pub mod kernel;
 pub mod lte;
+pub mod many;
 pub mod pals;
 pub mod report;
 pub mod rival;

@@ -38,6 +38,8 @@ const BATCH_ENTRIES_MAX: usize = 512;
 const BATCH_BYTES_MAX: usize = 256 << 10;
 /// How long a drain waits for acknowledgements. What is left waits in the journal.
 const FLUSH_LIMIT: Duration = Duration::from_millis(1500);
+/// A path's death this soon after its silence is the same event.
+const SILENT_TO_DOWN_MAX: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -108,6 +110,7 @@ impl<D: Disk> Courier<D> {
         let mut was_up = false;
         let mut jitter = Jitter::new();
         let mut cuts = Cuts::default();
+        let mut silent: Option<(String, Instant)> = None;
         loop {
             while let Some(command) = sender.poll(Instant::now()) {
                 match command {
@@ -162,9 +165,20 @@ impl<D: Disk> Courier<D> {
                     sender.on_event(Instant::now(), Event::Durable(position));
                 }
                 event = paths.recv(), if paths_open => match event {
+                    // The link that took over when the path fell silent was never on it.
+                    Ok(TunnelEvent::PathDown { name })
+                        if silent.as_ref().is_some_and(|(known, since)| {
+                            *known == name && since.elapsed() < SILENT_TO_DOWN_MAX
+                        }) => {}
                     Ok(TunnelEvent::PathDown { name }) => {
                         tracing::info!(class = self.options.class, path = name, "path down: opening a fresh link");
                         metrics::counter!("braid_gateway_links_reopened_total", "class" => self.options.class).increment(1);
+                        sender.on_event(Instant::now(), Event::PathDown);
+                    }
+                    // The spare has nothing in flight there: it takes over before it is known whether the path is dead.
+                    Ok(TunnelEvent::PathSilent { name }) => {
+                        tracing::debug!(class = self.options.class, path = name, "path silent: the spare takes over");
+                        silent = Some((name, Instant::now()));
                         sender.on_event(Instant::now(), Event::PathDown);
                     }
                     Ok(TunnelEvent::SessionDown { .. }) | Err(broadcast::error::RecvError::Lagged(_)) => {

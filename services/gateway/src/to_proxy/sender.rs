@@ -5,7 +5,7 @@
 //! 1. Whatever link becomes current starts at `acknowledged`: everything sent on an earlier one and not acknowledged is sent again.
 //!    Ingest discards what it has.
 //! 2. An acknowledgement counts whichever link it came over.
-//! 3. When a path dies, or acknowledgements stay away, the spare takes over at once. It has nothing in flight, so the dead path
+//! 3. When a path dies or falls silent, or acknowledgements stay away, the spare takes over at once. It has nothing in flight, so the dead path
 //!    holds nothing of it back, and the round trips of CONNECT, TLS and gRPC are behind it.
 //! 4. Without a spare a link is opened at once, and the old one stays in use until the new one stands.
 
@@ -21,6 +21,11 @@ const REOPEN_INTERVAL: Duration = Duration::from_millis(250);
 /// A link that has not come up by then is tried again.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
 const RETRY_INITIAL: Duration = Duration::from_millis(100);
+/// Acknowledgements are overdue after the mean of their times and this many deviations, but no sooner than the least, which is
+/// above the pauses of a busy disk; each takeover in a row without an answer doubles the time.
+const OVERDUE_DEVIATIONS: u32 = 4;
+const OVERDUE_MIN: Duration = Duration::from_millis(250);
+const OVERDUE_DOUBLINGS_MAX: u32 = 6;
 /// Alerts wait for a link no longer than this once the network is back.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
@@ -28,7 +33,7 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 pub struct Limits {
     /// Batches sent and not acknowledged; then sending waits.
     pub in_flight_max: usize,
-    /// After so long without an acknowledgement of the oldest batch the link counts as dead.
+    /// After so long without an acknowledgement of the oldest batch the link counts as dead, whatever was usual before.
     pub acknowledge_limit: Duration,
 }
 
@@ -71,6 +76,28 @@ struct InFlight {
     sent: Instant,
 }
 
+/// How long acknowledgements usually take: mean and deviation, as of a retransmission timer.
+#[derive(Clone, Copy, Debug)]
+struct Usual {
+    mean: Duration,
+    deviation: Duration,
+}
+
+impl Usual {
+    fn update(usual: Option<Self>, sample: Duration) -> Self {
+        match usual {
+            None => Self {
+                mean: sample,
+                deviation: sample / 2,
+            },
+            Some(Self { mean, deviation }) => Self {
+                mean: (mean * 7 + sample) / 8,
+                deviation: (deviation * 3 + mean.abs_diff(sample)) / 4,
+            },
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Opening {
     generation: Generation,
@@ -101,6 +128,11 @@ pub struct Sender {
     /// A `Send` is being carried out.
     sending: bool,
     in_flight: VecDeque<InFlight>,
+    usual: Option<Usual>,
+    /// What ends here or before was sent more than once: its acknowledgement tells no time.
+    repeated_until: u64,
+    /// Takeovers since the last acknowledgement.
+    unanswered: u32,
     current: Option<Generation>,
     spare: Option<Generation>,
     opening: Option<Opening>,
@@ -124,6 +156,9 @@ impl Sender {
             next: acknowledged,
             sending: false,
             in_flight: VecDeque::new(),
+            usual: None,
+            repeated_until: 0,
+            unanswered: 0,
             current: None,
             spare: None,
             opening: None,
@@ -169,7 +204,13 @@ impl Sender {
                     .front()
                     .is_some_and(|batch| batch.end <= self.acknowledged)
                 {
-                    self.in_flight.pop_front();
+                    if let Some(batch) = self.in_flight.pop_front()
+                        && batch.end > self.repeated_until
+                    {
+                        let sample = now.saturating_duration_since(batch.sent);
+                        self.usual = Some(Usual::update(self.usual, sample));
+                    }
+                    self.unanswered = 0;
                     self.backoff.reset();
                 }
             }
@@ -252,14 +293,22 @@ impl Sender {
             .in_flight
             .front()
             .filter(|_| !self.replace)
-            .map(|batch| batch.sent + self.limits.acknowledge_limit);
+            .map(|batch| batch.sent + self.acknowledge_limit());
         [open, overdue].into_iter().flatten().min()
     }
 
     fn acknowledgement_is_overdue(&self, now: Instant) -> bool {
         self.in_flight
             .front()
-            .is_some_and(|batch| now >= batch.sent + self.limits.acknowledge_limit)
+            .is_some_and(|batch| now >= batch.sent + self.acknowledge_limit())
+    }
+
+    fn acknowledge_limit(&self) -> Duration {
+        let limit = self.limits.acknowledge_limit;
+        self.usual.map_or(limit, |usual| {
+            let usual = (usual.mean + usual.deviation * OVERDUE_DEVIATIONS).max(OVERDUE_MIN);
+            (usual * 2u32.pow(self.unanswered.min(OVERDUE_DOUBLINGS_MAX))).min(limit)
+        })
     }
 
     fn want_another(&mut self) {
@@ -311,6 +360,8 @@ impl Sender {
     }
 
     fn start_over(&mut self) {
+        self.repeated_until = self.repeated_until.max(self.next);
+        self.unanswered = self.unanswered.saturating_add(1);
         self.in_flight.clear();
         self.next = self.acknowledged;
     }
@@ -442,6 +493,40 @@ mod tests {
                 .count();
         }
         assert!((1..=4).contains(&opened), "{opened}");
+    }
+
+    #[test]
+    fn an_acknowledgement_that_is_later_than_usual_brings_the_spare() {
+        let mut bench = Bench::new(0);
+        bench.commands();
+        bench.tell(Event::Up(1));
+        bench.pass(REOPEN_INTERVAL);
+        bench.tell(Event::Up(2));
+        for batch in 1..=20 {
+            assert_eq!(bench.tell(Event::Durable(batch)), [send(1, batch - 1)]);
+            bench.sent(1, batch);
+            bench.now += Duration::from_millis(60);
+            bench.tell(Event::Acknowledged(batch));
+        }
+        bench.tell(Event::Durable(21));
+        bench.sent(1, 21);
+        assert_eq!(bench.pass(OVERDUE_MIN - Duration::from_millis(1)), []);
+        // The spare repeats what was not acknowledged, ten times sooner than the fixed limit.
+        assert_eq!(
+            bench.pass(Duration::from_millis(1)),
+            [Command::Close(1), Command::Open(3), send(2, 20)]
+        );
+        bench.sent(2, 21);
+        bench.tell(Event::Up(3));
+        // The second time it waits twice as long, and a late answer teaches nothing.
+        assert_eq!(bench.pass(OVERDUE_MIN), []);
+        bench.tell(Event::Acknowledged(21));
+        assert!(
+            bench
+                .sender
+                .usual
+                .is_some_and(|usual| usual.mean < OVERDUE_MIN / 2)
+        );
     }
 
     #[test]

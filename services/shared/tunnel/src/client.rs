@@ -96,6 +96,10 @@ pub enum TunnelEvent {
     PathUp {
         name: String,
     },
+    /// Nothing was heard on the path for longer than usual: what it carries may be late. It answers again, or `PathDown` follows.
+    PathSilent {
+        name: String,
+    },
     /// Tunnels that were using the path stall until the library has repaired them: a fresh stream is faster.
     PathDown {
         name: String,

@@ -171,6 +171,7 @@ impl Dialler {
             };
             let event = match change {
                 Change::Up(id) => TunnelEvent::PathUp { name: name(id) },
+                Change::Silent(id) => TunnelEvent::PathSilent { name: name(id) },
                 Change::Down(id) => TunnelEvent::PathDown { name: name(id) },
             };
             // Nobody listening is fine.

@@ -47,6 +47,8 @@ pub(crate) enum Control {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     Up(PathId),
+    /// Nothing was heard on it for longer than usual; it may answer yet.
+    Silent(PathId),
     Down(PathId),
 }
 
@@ -301,6 +303,9 @@ impl Steered {
         match (is_up(before), is_up(state)) {
             (false, true) => changed(Change::Up(id)),
             (true, false) => changed(Change::Down(id)),
+            (true, true) if state == PathState::Suspect && before != PathState::Suspect => {
+                changed(Change::Silent(id));
+            }
             _ => {}
         }
     }

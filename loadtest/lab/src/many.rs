@@ -1,0 +1,125 @@
+//! Two to eight paths, very unequal ones included (issue 3, the gate): many are never slower than the best of them alone, and one more never hurts.
+//!
+//! Each scenario draws eight links: rates 50:1 and round trips 10:1 apart, log-uniform, and loss on one of them. The same transfer is
+//! made over each link alone and over the first two, three, ... eight together.
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::figures::Figure;
+use crate::host::Mechanisms;
+use crate::report::RunReport;
+use crate::runner::Runner;
+use crate::scenario::{Controller, Direction, Interface, Scenario, ScenarioError};
+use crate::world::derive_seed;
+
+const PATHS_MAX: usize = 8;
+const BYTES: u64 = 20_000_000;
+const RATE_MBIT: (f64, f64) = (1.0, 50.0);
+const RTT_MS: (f64, f64) = (20.0, 200.0);
+const LOSS: (f64, f64) = (0.01, 0.05);
+const LIMIT_S: f64 = 1000.0;
+/// Many may be this much slower than the best one alone, and one more path may cost this much.
+const VS_BEST_SINGLE: f64 = 0.98;
+const MORE_LINKS: f64 = 0.99;
+
+fn links(seed: u64) -> Vec<Interface> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut log_uniform = |(from, to): (f64, f64)| {
+        let exponent: f64 = random.random_range(0.0..1.0);
+        from * (to / from).powf(exponent)
+    };
+    let each: Vec<(f64, f64)> = (0..PATHS_MAX)
+        .map(|_| (log_uniform(RATE_MBIT), log_uniform(RTT_MS)))
+        .collect();
+    let lossy = random.random_range(0..PATHS_MAX);
+    let loss = random.random_range(LOSS.0..LOSS.1);
+    let link = |(index, (rate, rtt_ms)): (usize, (f64, f64))| {
+        let loss = if index == lossy { loss } else { 0.0 };
+        Interface::symmetric(&format!("link{index}"), rate, rtt_ms, loss)
+    };
+    each.into_iter().enumerate().map(link).collect()
+}
+
+/// The transfers of one drawing: over each link alone, then over the first two, three, ...
+fn transfers(index: u32, seed: u64, controller: Controller, direction: Direction) -> Vec<Scenario> {
+    let links = links(seed);
+    let alone = (0..PATHS_MAX).map(|link| (format!("alone{link}"), vec![links[link].clone()]));
+    let together = (2..=PATHS_MAX).map(|count| (format!("first{count}"), links[..count].to_vec()));
+    alone
+        .chain(together)
+        .map(|(what, interfaces)| {
+            Scenario::transfer(
+                format!("gate.{index}.{what}"),
+                seed,
+                direction,
+                BYTES,
+                controller,
+                LIMIT_S,
+                interfaces,
+            )
+        })
+        .collect()
+}
+
+/// `gate.vs_best_single.N`: the worst scenario's time over the best of the first N links alone, by its time over all N.
+/// `gate.more_links.N`: in how many of them the Nth link did not make it slower.
+pub fn run(
+    runner: &Runner,
+    prefix: &str,
+    seed: u64,
+    drawings: u32,
+    controller: Controller,
+    direction: Direction,
+) -> Result<(Vec<Figure>, Vec<RunReport>), ScenarioError> {
+    let scenarios: Vec<Scenario> = (0..drawings)
+        .flat_map(|index| {
+            let seed = derive_seed(seed, 6000 + u64::from(index));
+            transfers(index, seed, controller, direction)
+        })
+        .collect();
+    let reports = runner.run(prefix, &scenarios, Mechanisms::default())?;
+    let time = |report: &RunReport| {
+        if report.completed {
+            report.from_connect_s
+        } else {
+            f64::INFINITY
+        }
+    };
+    let per_drawing = 2 * PATHS_MAX - 1;
+    let mut figures = Vec::new();
+    for count in 2..=PATHS_MAX {
+        let mut worst = f64::INFINITY;
+        let mut no_worse = 0;
+        for runs in reports.chunks_exact(per_drawing) {
+            let (alone, together) = runs.split_at(PATHS_MAX);
+            let best = |count: usize| {
+                alone[..count]
+                    .iter()
+                    .map(time)
+                    .fold(f64::INFINITY, f64::min)
+            };
+            let over = |count: usize| match count {
+                1 => best(1),
+                _ => time(&together[count - 2]),
+            };
+            worst = worst.min(best(count) / over(count));
+            no_worse += u32::from(over(count) * MORE_LINKS <= over(count - 1));
+        }
+        figures.push(Figure::at_least(
+            format!("{prefix}.vs_best_single.{count}"),
+            "x",
+            None,
+            VS_BEST_SINGLE,
+            worst,
+        ));
+        figures.push(Figure::at_least(
+            format!("{prefix}.more_links.{count}"),
+            "%",
+            None,
+            100.0,
+            100.0 * f64::from(no_worse) / f64::from(drawings.max(1)),
+        ));
+    }
+    Ok((figures, reports))
+}
