@@ -158,3 +158,62 @@ async fn renewed_files_hold_without_a_restart() {
     context.shutdown().request();
     task.await.unwrap();
 }
+
+/// Connects twice with one client, whose store keeps what tickets it gets; between, the server's authority is replaced.
+async fn returns_after_the_authority_changed(
+    tune: impl FnOnce(&mut rustls::ServerConfig),
+) -> Result<rustls::HandshakeKind, String> {
+    let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server_files = service(old.path());
+    let identity = load(&server_files);
+    let mut tls = (*identity.server_config(true, &[b"x"])).clone();
+    tune(&mut tls);
+    let acceptor = tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(tls));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            if let Ok(mut stream) = acceptor.accept(stream).await {
+                // Who is refused hears nothing.
+                let _ = stream.write_all(b"in").await;
+                let _ = stream.shutdown().await;
+            }
+        }
+    });
+    let client = load(&gateway(old.path())).client_config(&[b"x"]);
+    let connector = tokio_rustls::TlsConnector::from(client);
+    let mut last = Err("never asked".to_owned());
+    for round in 0..2 {
+        let name = rustls_pki_types::ServerName::try_from("localhost").unwrap();
+        let exchange = async {
+            let stream = TcpStream::connect(address).await?;
+            let mut stream = connector.connect(name, stream).await?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await?;
+            let kind = stream.get_ref().1.handshake_kind();
+            kind.filter(|_| answer == "in")
+                .ok_or_else(|| std::io::Error::other("not let in"))
+        };
+        last = exchange.await.map_err(|error| error.to_string());
+        if round == 0 {
+            assert_eq!(last, Ok(rustls::HandshakeKind::Full));
+            // The old authority is no longer believed; the server's own certificate stays.
+            let other = LocalAuthority::open_or_create(new.path()).unwrap();
+            let stranger = other.issue(&PeerId::service("other"), &[]).unwrap();
+            std::fs::copy(&stranger.ca, &server_files.ca).unwrap();
+        }
+    }
+    last
+}
+
+#[tokio::test]
+async fn no_ticket_lets_in_whom_the_authority_no_longer_vouches_for() {
+    let ours = returns_after_the_authority_changed(|_| ()).await;
+    assert!(ours.is_err(), "{ours:?}");
+    // What is being prevented: with tickets the certificate is not looked at again.
+    let with_tickets = returns_after_the_authority_changed(|tls| {
+        tls.send_tls13_tickets = 2;
+        tls.session_storage = rustls::server::ServerSessionMemoryCache::new(8);
+    });
+    assert_eq!(with_tickets.await, Ok(rustls::HandshakeKind::Resumed));
+}

@@ -356,7 +356,7 @@ impl Tunnel {
         }
     }
 
-    /// Changes how often paths are probed, at once and for later sessions.
+    /// Changes how often paths are probed by both ends, at once and for later sessions.
     pub fn set_keepalive(&self, keepalive: Keepalive) {
         self.shared.keepalive.send_replace(keepalive);
         self.control(Control::Keepalive(keepalive));
@@ -417,6 +417,10 @@ impl Tunnel {
 impl Shared {
     pub(crate) fn keepalive(&self) -> Keepalive {
         *self.keepalive.borrow()
+    }
+
+    pub(crate) fn watch_keepalive(&self) -> watch::Receiver<Keepalive> {
+        self.keepalive.subscribe()
     }
 
     pub(crate) fn next_number(&self) -> u64 {

@@ -155,7 +155,9 @@ impl Resolving {
         }
         // Not a tunnel, so not counted among the session's.
         let stream = ConnectStream::of_server(stream, send, OpenStreams::default().enter());
-        if let Err(error) = names::learn(stream, self.session.record().clone()).await {
+        let session = self.session.clone();
+        let obey = move |keepalive| session.set_keepalive(keepalive);
+        if let Err(error) = names::learn(stream, self.session.record().clone(), obey).await {
             tracing::debug!(%error, "names no longer learnt");
         }
     }

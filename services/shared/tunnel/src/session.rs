@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use h3::{client::SendRequest, error::StreamError};
 use http::{StatusCode, uri::Authority};
-use multipath::{ControllerConfig, Controllers, Gate, Side, Steering, SteeringConfig};
+use multipath::{ControllerConfig, Controllers, Gate, Keepalive, Side, Steering, SteeringConfig};
 use noq::crypto::rustls::QuicClientConfig;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -106,19 +106,13 @@ impl Dialler {
         let connecting = shared
             .endpoint
             .connect_with(config, proxy, &shared.config.server_name)?;
-        let handshake = async {
-            let connection = connecting.await?;
-            // TLS 1.3 is done here before the server has looked at our certificate; its confirmation says that it took it.
-            connection.handshake_confirmed().await?;
-            Ok::<_, noq::ConnectionError>(connection)
-        };
-        let connection = tokio::time::timeout(timeout, handshake)
+        // TLS 1.3 is done here one round trip before the server has looked at our certificate. Requests leave with the last message of
+        // the handshake all the same: the server hands them on only when it has verified it, and they cannot be replayed. Early data
+        // would come no sooner, since the server would have to keep it until then.
+        let connection = tokio::time::timeout(timeout, connecting)
             .await
             .map_err(|_| DialError::TimedOut(timeout))??;
-        let local_ip = connection
-            .path(noq::PathId::ZERO)
-            .and_then(|path| path.local_ip().ok().flatten());
-        let first = local_ip.and_then(slot_of).or(shared.race.winner());
+        let winner = shared.race.winner();
         let over_noq = h3_over_noq::Connection::new(connection.clone());
         let handles = over_noq.send_handles();
         let (mut driver, requests) = h3::client::builder()
@@ -146,20 +140,20 @@ impl Dialler {
         let mut steering = SteeringConfig::new(Side::Client);
         steering.keepalive = shared.keepalive();
         steering.reroute = true;
-        let steered = Steered {
-            connection,
+        let mut steered = Steered {
+            connection: connection.clone(),
             steering: Steering::new(steering, gate),
             paths: paths.clone(),
             handles,
             ways: Some(Ways::new(shared.slots.clone(), shared.routes.clone())),
-            first,
+            first: None,
             remote: proxy,
             controls,
             received_datagrams: 0,
         };
         let events = shared.events.clone();
         let retired = session.retired.clone();
-        tokio::spawn(steered.run(move |change| {
+        let changed = move |change| {
             // From then on the paths are those of the next session.
             if retired.is_cancelled() {
                 return;
@@ -176,8 +170,21 @@ impl Dialler {
             };
             // Nobody listening is fine.
             let _ = events.send(event);
-        }));
-        session.clone().tell_names(&shared.config.server_name);
+        };
+        tokio::spawn(async move {
+            // Before that there is only the first path, and the server may still refuse us.
+            if connection.handshake_confirmed().await.is_ok() {
+                let path = connection.path(noq::PathId::ZERO);
+                let local_ip = path.and_then(|path| path.local_ip().ok().flatten());
+                steered.first = local_ip.and_then(slot_of).or(winner);
+                drop(connection);
+                steered.run(changed).await;
+            }
+        });
+        let keepalive = shared.watch_keepalive();
+        session
+            .clone()
+            .tell_names(&shared.config.server_name, keepalive);
         Ok(session)
     }
 }
@@ -234,7 +241,11 @@ impl Session {
         Ok((stream, answer))
     }
 
-    fn tell_names(self: Arc<Self>, server_name: &str) {
+    fn tell_names(
+        self: Arc<Self>,
+        server_name: &str,
+        keepalive: tokio::sync::watch::Receiver<Keepalive>,
+    ) {
         let request = match request::names(server_name) {
             Ok(request) => request,
             Err(error) => {
@@ -254,7 +265,7 @@ impl Session {
             let connection = self.connection.clone();
             drop(self);
             tokio::select! {
-                told = names::tell(stream, paths) => if let Err(error) = told {
+                told = names::tell(stream, paths, keepalive) => if let Err(error) = told {
                     tracing::debug!(%error, "path names are no longer told");
                 },
                 _ = connection.closed() => {}

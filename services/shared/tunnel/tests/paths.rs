@@ -8,7 +8,7 @@ mod bench;
 use std::{sync::Arc, time::Duration};
 
 use bench::{Bench, Identities, NAMES, authority, echo, listen_anywhere, noise, serve, within};
-use testkit::link::LinkConfig;
+use testkit::{emulated_link::emulate, link::LinkConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{TunnelEvent, TunnelServer, TunnelStream, Urgency};
 
@@ -225,4 +225,103 @@ async fn the_server_learns_the_names_of_the_paths() {
     })
     .await;
     bench.tunnel.close().await;
+}
+
+/// Datagrams that each end sends on idle paths in a while.
+async fn pings_in(bench: &Bench, session: &tunnel::SessionHandle, length: Duration) -> (u64, u64) {
+    let received = |paths: Vec<tunnel::PathSnapshot>| -> u64 {
+        paths.iter().map(|path| path.received_datagrams).sum()
+    };
+    let before = (received(session.paths()), received(bench.tunnel.paths()));
+    tokio::time::sleep(length).await;
+    let after = (received(session.paths()), received(bench.tunnel.paths()));
+    (after.0 - before.0, after.1 - before.1)
+}
+
+/// What the optimiser recommends holds for both ends: the client is told by the policy, and tells the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_keepalive_set_at_the_client_reaches_both_ends() {
+    let identities = Identities::new();
+    let server = Arc::new(TunnelServer::bind(identities.server_config(listen_anywhere())).unwrap());
+    let config = LinkConfig::new(20.0 * MBIT, Duration::from_millis(1));
+    let bench = Bench::start(identities, server.local_addr(), &config, &[]);
+    let session = within(server.accept()).await.unwrap();
+    bench.both_up().await;
+    let slow = tunnel::Keepalive {
+        interval: Duration::from_secs(2),
+        silent_intervals: 4,
+    };
+    let fast = tunnel::Keepalive {
+        interval: Duration::from_millis(20),
+        silent_intervals: 4,
+    };
+    let length = Duration::from_secs(1);
+    let handle = session.handle();
+    for (keepalive, few) in [(slow, true), (fast, false), (slow, true)] {
+        bench.tunnel.set_keepalive(keepalive);
+        // A ping and its acknowledgement, by each end on each of two paths: about 200 in a second or 4.
+        within(async {
+            loop {
+                let (to_server, to_client) = pings_in(&bench, handle, length).await;
+                if few && to_server < 30 && to_client < 30 {
+                    return;
+                }
+                if !few && to_server > 100 && to_client > 100 {
+                    return;
+                }
+            }
+        })
+        .await;
+    }
+    bench.tunnel.close().await;
+}
+
+/// A NAT that forgets its mapping gives the client another port, on one path after the other; nothing breaks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_changed_address_of_the_client_breaks_nothing() {
+    let bench = start(
+        &LinkConfig::new(20.0 * MBIT, Duration::from_millis(10)),
+        &[],
+    );
+    bench.both_up().await;
+    let session = bench.session();
+    for (index, name) in NAMES.iter().enumerate() {
+        let stream = within(bench.tunnel.open_tcp(&authority(), Urgency::Bulk))
+            .await
+            .unwrap();
+        let sent = noise(2_000_000, 20 + index as u64);
+        let tunnel = bench.tunnel.clone();
+        let rebind = move || {
+            let ip = std::net::IpAddr::from([127, 0, index as u8 + 1, 1]);
+            let mut interface = tunnel::Interface::bind(*name, ip, None).unwrap();
+            let config = LinkConfig::new(20.0 * MBIT, Duration::from_millis(10));
+            (interface.socket, _) = emulate(interface.socket, &config, 9);
+            tunnel.attach(interface).unwrap();
+        };
+        let back = within(exchange(stream, sent.clone(), 500_000, rebind)).await;
+        assert!(back == sent, "bytes differ");
+        bench.both_up().await;
+        assert_eq!(bench.session(), session, "the session survives");
+    }
+    bench.tunnel.close().await;
+}
+
+/// The first tunnel of a fresh session: one round trip for the handshake, one for the request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fresh_session_takes_two_round_trips_to_the_first_tunnel() {
+    let round_trip = Duration::from_millis(300);
+    let mut best = Duration::MAX;
+    for _ in 0..3 {
+        let began = std::time::Instant::now();
+        let bench = start(&LinkConfig::new(20.0 * MBIT, round_trip / 2), &[]);
+        let opened = within(bench.tunnel.open_tcp(&authority(), Urgency::Urgent)).await;
+        opened.unwrap();
+        best = best.min(began.elapsed());
+        bench.tunnel.close().await;
+    }
+    println!("first tunnel after {best:?}, round trip {round_trip:?}");
+    assert!(
+        best >= round_trip * 2 && best < round_trip * 28 / 10,
+        "{best:?}"
+    );
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 use rustls::client::ResolvesClientCert;
 use rustls::crypto::CryptoProvider;
-use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, SignatureScheme};
 
@@ -100,6 +100,12 @@ impl Identity {
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
         // QUIC forbids any other value than these two; without early data nothing can be replayed.
         config.max_early_data_size = 0;
+        if client_auth {
+            // A resumed session takes the client's certificate from the ticket and verifies nothing: one that has expired, or whose
+            // authority is no longer believed, would get in. A full handshake takes no more round trips.
+            config.send_tls13_tickets = 0;
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+        }
         Arc::new(config)
     }
 
