@@ -12,6 +12,7 @@ use service_kit::ConfigError;
 use service_kit::config::{self, ConfigFile, EXIT_CONFIG};
 
 use crate::bench::BenchCommand;
+use crate::dead_letters::DeadLettersCommand;
 use crate::episode::EpisodeCommand;
 use crate::identity::IdentityCommand;
 use crate::links::LinkCommand;
@@ -75,6 +76,9 @@ enum Braid {
     Rules(RulesCommand),
     /// Bring the schema of the store up to date.
     Migrate(MigrateCommand),
+    /// List, look at and replay records that a service could not use.
+    #[command(subcommand)]
+    DeadLetters(DeadLettersCommand),
     /// Issue certificates from the authority in a data directory.
     #[command(subcommand)]
     Identity(IdentityCommand),
@@ -126,6 +130,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Register(register) => register.run()?,
         Braid::Rules(rules) => return rules.run(),
         Braid::Migrate(migrate) => migrate.run()?,
+        Braid::DeadLetters(letters) => letters.run()?,
         Braid::Identity(identity) => identity.run()?,
         Braid::Bench(bench) => return bench.run(),
         Braid::Lab(lab) => return crate::process::lab(lab),

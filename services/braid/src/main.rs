@@ -2,6 +2,7 @@
 
 mod bench;
 mod cli;
+mod dead_letters;
 mod engines;
 mod episode;
 mod identity;

@@ -20,6 +20,8 @@ pub struct Separate {
     pub data: PathBuf,
     logs: PathBuf,
     extra: Vec<String>,
+    /// Flags that name another bus than the one in the data directory.
+    pub bus: Vec<String>,
     pub ports: Ports,
     /// Where gateways meet Envoy instead of ingest and path-telemetry.
     pub front: Option<SocketAddr>,
@@ -73,6 +75,7 @@ impl Separate {
             data,
             logs,
             extra: extra.iter().map(|flag| (*flag).to_owned()).collect(),
+            bus: Vec::new(),
             ports: Ports {
                 ingest: free_tcp(),
                 alerting: free_tcp(),
@@ -117,7 +120,12 @@ impl Separate {
             }
         }
         args.extend(self.extra.iter().cloned());
-        let on_engines = [format!("--bus={engine}"), format!("--store={engine}")];
+        let mut on_engines = vec![format!("--store={engine}")];
+        if self.bus.is_empty() {
+            on_engines.push(format!("--bus={engine}"));
+        } else {
+            on_engines.extend(self.bus.iter().cloned());
+        }
         match noun {
             "ingest" => args.extend(
                 [format!("--listen={}", ports.ingest)]
@@ -182,6 +190,14 @@ impl Separate {
             program.log()
         );
         program.kill();
+    }
+
+    /// Waits for a service that ends by itself: its exit code and what it said.
+    pub fn failure(&mut self, noun: &str) -> (Option<i32>, String) {
+        let at = self.programs.iter().position(|(name, _)| *name == noun);
+        let (_, mut program) = self.programs.remove(at.unwrap());
+        let status = program.wait(crate::program::PATIENCE);
+        (status.code(), program.log())
     }
 
     pub fn assert_all_running(&mut self) {

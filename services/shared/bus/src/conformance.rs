@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-pub use effects::{exactly_once_through_crashes, start_is_asked_and_obeyed};
+pub use effects::{Ledger, exactly_once_through_crashes, start_is_asked_and_obeyed, work};
 pub use groups::{
     a_commit_survives_and_the_rest_comes_again, a_dead_member_is_replaced,
     a_lost_partition_cannot_be_committed, groups_are_independent, members_share_the_partitions,

@@ -2,13 +2,17 @@
 
 use crate::{PUBLISH_RECORDS_MAX, PublishError, RECORD_BYTES_MAX, Record, SubscribeError};
 
-/// FNV-1a, so that every process, version and engine agrees.
+/// FNV-1a, so that every process, version and engine agrees; then MurmurHash3's finaliser, without which names that differ in their
+/// last letter, as `patient-1` to `patient-9` do, share one partition.
 pub fn partition_of(key: &str, partitions: u32) -> u32 {
-    let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+    let mut hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    // The high bits are the better mixed ones.
-    u32::try_from((hash >> 32) % u64::from(partitions.max(1))).unwrap_or(0)
+    for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
+        hash = (hash ^ (hash >> 33)).wrapping_mul(factor);
+    }
+    hash ^= hash >> 33;
+    u32::try_from(hash % u64::from(partitions.max(1))).unwrap_or(0)
 }
 
 /// What counts against [`crate::RECORD_BYTES_MAX`].
@@ -56,7 +60,20 @@ mod tests {
         let known = [("ada", 8), ("patient-7", 8), ("", 8), ("gw-1", 4)];
         assert_eq!(
             known.map(|(key, partitions)| partition_of(key, partitions)),
-            [1, 6, 4, 2]
+            [1, 7, 6, 1]
+        );
+    }
+
+    #[test]
+    fn numbered_patients_are_spread_evenly() {
+        let mut patients = [0; 8];
+        for number in 0..1000 {
+            let partition = partition_of(&format!("patient-{number}"), 8);
+            patients[usize::try_from(partition).unwrap_or(0)] += 1;
+        }
+        assert!(
+            patients.iter().all(|n| (90..160).contains(n)),
+            "{patients:?}"
         );
     }
 }

@@ -13,10 +13,21 @@ use crate::{Event, StartAt, StartAtError, Topic};
 
 /// A store as the real ones are: numbers and next offsets change together, if the epoch is the newest.
 #[derive(Default)]
-struct Ledger {
+pub struct Ledger {
     epochs: BTreeMap<u32, u64>,
     next: BTreeMap<u32, u64>,
-    applied: BTreeMap<u32, usize>,
+    /// How often each number took effect.
+    pub applied: BTreeMap<u32, usize>,
+    /// What each member brought to effect.
+    pub by_member: BTreeMap<&'static str, usize>,
+}
+
+impl Ledger {
+    /// Numbers that took effect more than once.
+    pub fn doubled(&self) -> BTreeSet<u32> {
+        let doubled = self.applied.iter().filter(|(_, times)| **times != 1);
+        doubled.map(|(number, _)| *number).collect()
+    }
 }
 
 struct Claimer {
@@ -97,7 +108,7 @@ pub async fn exactly_once_through_crashes(harness: &dyn Harness) {
         if members.len() < 3 && (members.is_empty() || random.random_bool(0.5)) {
             let process = harness.start().await;
             let slow = Duration::from_millis(random.random_range(0..5));
-            let task = tokio::spawn(work(process.bus.clone(), ledger.clone(), slow));
+            let task = tokio::spawn(work(process.bus.clone(), ledger.clone(), "any", slow));
             members.push((process, task));
         } else if random.random_bool(0.5) {
             let (process, task) = members.remove(random.random_range(0..members.len()));
@@ -114,20 +125,20 @@ pub async fn exactly_once_through_crashes(harness: &dyn Harness) {
     for (_, task) in &members {
         task.abort();
     }
-    let ledger = ledger.lock();
-    let doubled: BTreeSet<u32> = ledger
-        .applied
-        .iter()
-        .filter(|(_, times)| **times != 1)
-        .map(|(n, _)| *n)
-        .collect();
+    let doubled = ledger.lock().doubled();
     assert!(
         doubled.is_empty(),
         "took effect more than once: {doubled:?}"
     );
 }
 
-async fn work(bus: Arc<dyn crate::Bus>, ledger: Arc<Mutex<Ledger>>, slow: Duration) {
+/// A service: every record of `vitals` takes effect in the ledger, unless somebody else has taken over its partition.
+pub async fn work(
+    bus: Arc<dyn crate::Bus>,
+    ledger: Arc<Mutex<Ledger>>,
+    member: &'static str,
+    slow: Duration,
+) {
     let claimer = Arc::new(Claimer {
         ledger: ledger.clone(),
         mine: Mutex::default(),
@@ -151,6 +162,7 @@ async fn work(bus: Arc<dyn crate::Bus>, ledger: Arc<Mutex<Ledger>>, slow: Durati
                     continue;
                 }
                 *ledger.applied.entry(number(delivery)).or_default() += 1;
+                *ledger.by_member.entry(member).or_default() += 1;
                 ledger.next.insert(delivery.partition, delivery.offset + 1);
                 done.push((delivery.partition, delivery.offset + 1));
             }

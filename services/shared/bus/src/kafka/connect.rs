@@ -305,7 +305,7 @@ async fn create(
                 return Err(forbidden(
                     &format!("create topic {topic}"),
                     format!(
-                        "{code}\n  to fix: grant it, or create the topics and start with --bus-create-topics false"
+                        "{code}\n  to fix: grant it, or create the topics and start with --bus-no-create-topics"
                     ),
                 ));
             }

@@ -1,0 +1,230 @@
+//! The services on a real Kafka: end to end while broker, ingest and alerting are killed, dead letters and their second chance, and a start
+//! that says what is wrong.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/program.rs"]
+mod program;
+#[path = "support/sensor.rs"]
+mod sensor;
+#[path = "support/separate.rs"]
+mod separate;
+
+use std::path::Path;
+use std::time::Duration;
+
+use bus::{Bus, EmbeddedBus, EmbeddedOptions, KafkaBus, KafkaOptions, Record, Topic, dead_letter};
+use program::{eventually, http, rows, run};
+use sensor::{Sensors, pause};
+use separate::{NOUNS, Separate};
+use testkit::kafka::Cluster;
+
+/// Samples that must be stored after a failure before the next one.
+const PROGRESS: u64 = 200;
+const PREFIX: &str = "ward-";
+
+fn flags(cluster: &Cluster) -> Vec<String> {
+    vec![
+        format!("--bus=kafka://{}/{PREFIX}", cluster.brokers()[0]),
+        "--bus-replication=1".to_owned(),
+        "--bus-in-sync-min=1".to_owned(),
+    ]
+}
+
+/// A record that no consumer understands.
+fn poison() -> Record {
+    Record::new("ada", &b"\xff\xff\xff\xff"[..])
+}
+
+/// Alerts about the patients that have reached the store.
+fn alerts(data: &Path, patient: &str) -> u64 {
+    let count = || {
+        let connection = rusqlite::Connection::open(data.join("store.db"))?;
+        connection.busy_timeout(Duration::from_secs(5))?;
+        connection.query_row(
+            "SELECT COUNT(*) FROM alerts WHERE patient = ?1",
+            [patient],
+            |row| row.get::<_, i64>(0),
+        )
+    };
+    count().map_or(0, |count| count as u64)
+}
+
+#[test]
+fn on_kafka_nothing_is_lost_or_doubled_and_an_alert_is_raised_while_broker_and_services_are_killed()
+{
+    let Some(mut cluster) = Cluster::start(1, "") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let well: Vec<String> = (1..=4).map(|number| format!("sensor-{number}")).collect();
+    let ill = vec!["sensor-ill".to_owned()];
+    let all = [well.clone(), ill.clone()].concat();
+    let mut separate = Separate::prepare(dir.path(), &all, &[]);
+    separate.bus = flags(&cluster);
+    for noun in NOUNS {
+        separate.start(noun);
+    }
+    let data = separate.data.clone();
+    let stored = || rows(&data, "sensor-%").0;
+    let sensors = Sensors::start(separate.sensors(), &well, |number| 60 + number % 40);
+    eventually("the first rows", || stored() > PROGRESS);
+
+    cluster.kill(0);
+    pause(Duration::from_secs(2));
+    cluster.restart(0);
+    let then = stored();
+    eventually("rows after the broker was killed", || {
+        stored() >= then + PROGRESS
+    });
+
+    let racing = Sensors::start(separate.sensors(), &ill, |_| 190);
+    for noun in ["alerting", "ingest"] {
+        separate.kill(noun);
+        pause(Duration::from_millis(300));
+        separate.start(noun);
+        let then = stored();
+        eventually(&format!("rows after {noun} was killed"), || {
+            stored() >= then + PROGRESS
+        });
+    }
+    eventually("an alert about a heart rate of 190", || {
+        alerts(&data, "wearer-of-sensor-ill") > 0
+    });
+    let accepted = sensors.stop() + racing.stop();
+    eventually(&format!("{accepted} accepted samples in the store"), || {
+        stored() >= accepted
+    });
+    let (rows, readings) = rows(&data, "sensor-%");
+    println!("accepted {accepted}, stored {rows} rows of {readings} different readings");
+    assert_eq!((rows, readings), (accepted, accepted));
+    for patient in &well {
+        assert_eq!(
+            alerts(&data, &format!("wearer-of-{patient}")),
+            0,
+            "{patient} is well"
+        );
+    }
+    separate.assert_all_running();
+
+    // Both consumers of vitals bury what they cannot read, and go on.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let options = KafkaOptions {
+        prefix: PREFIX.to_owned(),
+        replication: 1,
+        in_sync_min: 1,
+        ..KafkaOptions::new(cluster.brokers())
+    };
+    runtime.block_on(async {
+        let bus = KafkaBus::open(options, |reason| println!("{reason}")).await;
+        bus.unwrap()
+            .publish(Topic::Vitals, vec![poison()])
+            .await
+            .unwrap();
+    });
+    let bus_flag = separate.bus[0].clone();
+    let list = |more: &[&str]| {
+        let args = [&["dead-letters", "list", "--json", &bus_flag], more].concat();
+        let (code, text, error) = run(&args);
+        assert_eq!(code, 0, "{error}");
+        serde_json::from_str::<Vec<serde_json::Value>>(&text).unwrap()
+    };
+    eventually("two dead letters", || list(&[]).len() == 2);
+    let of_ingest = list(&["--consumer", "ingest-store"]);
+    let id = of_ingest[0]["id"].as_str().unwrap();
+    let (code, text, error) = run(&["dead-letters", "replay", id, &bus_flag]);
+    assert_eq!((code, text.trim()), (0, "1 of 1 replayed"), "{error}");
+    // It is poison still, so both bury it again.
+    eventually("a replayed letter is struck, and two are new", || {
+        list(&[]).len() == 3 && list(&["--all"]).len() == 4
+    });
+}
+
+#[test]
+fn dead_letters_of_the_embedded_bus_are_listed_shown_and_replayed_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().to_str().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let bus = EmbeddedBus::open(dir.path(), EmbeddedOptions::default()).unwrap();
+        let mut tail = bus.tail(Topic::Vitals).await.unwrap();
+        bus.publish(Topic::Vitals, vec![poison()]).await.unwrap();
+        let bus::Event::Batch(batch) = tail.next(1).await.unwrap() else {
+            panic!("a tail has only batches")
+        };
+        let letter = dead_letter::record(&batch[0], "ingest-store", "no VitalsRecord: varint");
+        bus.publish(Topic::DeadLetters, vec![letter]).await.unwrap();
+    });
+    let succeed = |args: &[&str]| {
+        let (code, text, error) = run(&[&["dead-letters"], args, &["--data", data]].concat());
+        assert_eq!(code, 0, "{args:?}: {error}");
+        text
+    };
+    let listed = succeed(&["list", "--reason", "varint"]);
+    assert!(
+        listed.contains("ingest-store: no VitalsRecord: varint"),
+        "{listed}"
+    );
+    let id = listed.split_whitespace().next().unwrap();
+    let shown = succeed(&["show", id]);
+    assert!(
+        shown.contains("ff ff ff ff") && shown.contains("key       ada"),
+        "{shown}"
+    );
+    assert_eq!(
+        succeed(&["replay", "--every", "--consumer", "nobody"]).trim(),
+        "0 of 0 replayed"
+    );
+    assert_eq!(succeed(&["replay", "--every"]).trim(), "1 of 1 replayed");
+    assert_eq!(succeed(&["replay", "--every"]).trim(), "0 of 0 replayed");
+    assert!(succeed(&["list"]).contains("0 shown, 1 replayed before"));
+    let (code, _, error) = run(&["dead-letters", "show", "0-999", "--data", data]);
+    assert_eq!(code, 1);
+    assert!(error.contains("no dead letter 0-999"), "{error}");
+    let back = runtime.block_on(async {
+        let bus = EmbeddedBus::open(dir.path(), EmbeddedOptions::default()).unwrap();
+        let mut reader = bus.read_back(Topic::Vitals).await.unwrap();
+        match reader.next(10).await.unwrap() {
+            bus::Event::Batch(batch) => batch,
+            event => panic!("{event:?}"),
+        }
+    });
+    assert_eq!(back.len(), 2, "the record and its replay");
+    assert_eq!(
+        (&back[0].key, &back[0].value),
+        (&back[1].key, &back[1].value)
+    );
+    assert_eq!(back[1].headers, []);
+}
+
+#[test]
+fn a_service_that_cannot_start_says_why_once_and_one_that_waits_says_for_what() {
+    let Some(mut cluster) = Cluster::prepared(1, "") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut separate = Separate::prepare(dir.path(), &[], &[]);
+    separate.bus = flags(&cluster);
+    separate.start("ingest");
+    let admin = separate.ports.admin("ingest");
+    let waiting = format!("waiting for Kafka at {}", cluster.brokers()[0]);
+    eventually("the wait is told", || {
+        http(admin, "GET", "/readyz", "", "")
+            .is_ok_and(|(status, body)| status == 503 && body.contains(&waiting))
+    });
+    cluster.start_all();
+    eventually("ingest is ready", || {
+        http(admin, "GET", "/readyz", "", "").is_ok_and(|(status, _)| status == 200)
+    });
+    separate.kill("ingest");
+
+    // One broker cannot keep three copies.
+    separate.bus = vec![format!("--bus=kafka://{}/three-", cluster.brokers()[0])];
+    separate.start("alerting");
+    let (code, log) = separate.failure("alerting");
+    assert_eq!(code, Some(64), "{log}");
+    assert!(
+        log.contains("topic three-vitals cannot have 3 copies on 1 broker(s)")
+            && log.contains("--bus-replication 1 --bus-in-sync-min 1"),
+        "{log}"
+    );
+}
