@@ -144,11 +144,8 @@ async fn a_reader_that_does_not_read_stops_the_writer() {
         .unwrap();
     let taken = within(write_until_blocked(&mut stream, Duration::from_millis(500))).await;
     assert!(taken >= 1_000_000, "only {taken} bytes were taken");
-    // The stream's window and the one chunk that the stream holds back.
-    assert!(
-        taken <= 2_500_000 + 2 * 64 * 1024,
-        "{taken} bytes were taken"
-    );
+    // What a resumable tunnel keeps.
+    assert!(taken <= 4_000_000, "{taken} bytes were taken");
     go.send(true).unwrap();
     within(stream.shutdown()).await.unwrap();
     assert_eq!(within(read.recv()).await, Some(taken));

@@ -368,7 +368,7 @@ impl Companion {
             self.retry_later(now);
             return;
         }
-        self.line.forgotten();
+        self.line.fail(Broken::Forgotten);
         self.aborting = Aborting::Told;
     }
 

@@ -10,6 +10,8 @@
 //! Both directions share the carrying stream's two wakers, so an arrival wakes the reader, and the writer if it waits
 //! for room; when neither waits, it wakes the companion.
 
+mod application;
+
 use std::{
     future::poll_fn,
     io,
@@ -22,10 +24,9 @@ use std::{
 use bytes::Bytes;
 use futures::task::AtomicWaker;
 use parking_lot::Mutex;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    sync::Notify,
-};
+use tokio::{io::AsyncWrite, sync::Notify};
+
+pub(crate) use application::ResumableStream;
 
 use super::{
     flow::{AttachRefused, Flow, Violation},
@@ -36,12 +37,6 @@ use crate::stream::{ConnectStream, WireError};
 
 /// How often a companion looks in while something is under way.
 pub(super) const TICK: Duration = Duration::from_millis(40);
-
-/// Written and not yet taken by the carrying stream; beyond it the writer waits.
-const UNSENT_BYTES_MAX: u64 = 64 * 1024;
-
-/// Taken from the writer at once.
-const WRITE_BYTES_MAX: usize = 64 * 1024;
 
 /// Chunks taken in by one look of the companion or of a waiting writer; more wait for the next.
 const CHUNKS_PER_LOOK_MAX: usize = 256;
@@ -271,15 +266,6 @@ impl Line {
         self.break_off(state, broken);
     }
 
-    /// The peer has forgotten the tunnel: the end of it, unless everything had passed.
-    pub(super) fn forgotten(&self) {
-        let state = &mut *self.state.lock();
-        if !(state.flow.has_ended() && state.flow.is_read_to_end()) {
-            tracing::debug!("the peer no longer has the tunnel");
-        }
-        self.break_off(state, Broken::Forgotten);
-    }
-
     pub(super) fn broken(&self) -> Option<Broken> {
         self.state.lock().broken
     }
@@ -396,7 +382,10 @@ impl Line {
                     self.waiters.writer.wake();
                 }
                 if arrived.data {
-                    self.waiters.reader.wake();
+                    // Without `join` it is the reader itself that is taking in.
+                    if join {
+                        self.waiters.reader.wake();
+                    }
                     state.unwanted |= state.left_at.is_some() && !state.flow.is_read_to_end();
                 }
                 if arrived.reset {
@@ -499,163 +488,5 @@ impl Line {
             Poll::Ready(Err(_)) => true,
             Poll::Pending => now.saturating_duration_since(finished_at) > FAREWELL_MAX,
         }
-    }
-
-    fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let state = &mut *self.state.lock();
-        let before = buf.filled().len();
-        state.reader_waits = false;
-        state.reads = state.reads.wrapping_add(1);
-        self.waiters.reader.register(cx.waker());
-        while buf.remaining() > 0 {
-            if let Some(piece) = state.flow.read(buf.remaining()) {
-                buf.put_slice(&piece);
-            } else if state.flow.is_read_to_end()
-                || state.broken.is_some()
-                || self.poll_arrival(state, false).is_pending()
-            {
-                break;
-            }
-        }
-        let read = buf.filled().len() - before;
-        if read == 0 && buf.remaining() > 0 && !state.flow.is_read_to_end() {
-            if let Some(broken) = state.broken {
-                return Poll::Ready(Err(broken.into()));
-            }
-            state.reader_waits = true;
-            self.stir(state);
-            return Poll::Pending;
-        }
-        if state.wire.is_some() {
-            // A confirmation that is due goes out at once; the rest waits for the companion.
-            let _ = self.poll_send(state);
-        }
-        let held = state.flow.held_bytes();
-        state.share.settle(held);
-        self.stir(state);
-        Poll::Ready(Ok(()))
-    }
-
-    fn room(state: &State) -> usize {
-        let room = state.flow.room();
-        room.min(state.share.room(state.flow.held_bytes()))
-    }
-
-    fn poll_write(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let state = &mut *self.state.lock();
-        if let Some(broken) = state.broken {
-            return Poll::Ready(Err(broken.into()));
-        }
-        if state.flow.has_ended() {
-            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
-        }
-        if buf.is_empty() {
-            return Poll::Ready(Ok(0));
-        }
-        self.waiters.writer.register(cx.waker());
-        if state.flow.unsent() > 0 {
-            let _ = self.poll_send(state);
-        }
-        if Self::room(state) == 0 {
-            // Confirmations may wait behind what the application does not read.
-            self.drain(state);
-        }
-        if let Some(broken) = state.broken {
-            return Poll::Ready(Err(broken.into()));
-        }
-        let room = Self::room(state);
-        if room == 0 || state.flow.unsent() >= UNSENT_BYTES_MAX {
-            self.stir(state);
-            return Poll::Pending;
-        }
-        let taken = buf.len().min(WRITE_BYTES_MAX).min(room);
-        state.flow.write(Bytes::copy_from_slice(&buf[..taken]));
-        let _ = self.poll_send(state);
-        let held = state.flow.held_bytes();
-        state.share.settle(held);
-        self.stir(state);
-        Poll::Ready(Ok(taken))
-    }
-
-    fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let state = &mut *self.state.lock();
-        self.waiters.writer.register(cx.waker());
-        let sent = self.poll_send(state);
-        if let Some(broken) = state.broken {
-            return Poll::Ready(Err(broken.into()));
-        }
-        self.stir(state);
-        sent.map(Ok)
-    }
-
-    fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.state.lock().flow.end();
-        self.poll_flush(cx)
-    }
-
-    /// The application is gone. What it has written to the end is still delivered; anything else is broken off.
-    fn leave(&self) {
-        let state = &mut *self.state.lock();
-        if state.broken.is_some() {
-            return;
-        }
-        if !state.flow.has_ended() {
-            self.break_off(state, Broken::Here);
-            return;
-        }
-        state.unwanted = state.flow.unread_bytes() > 0 && !state.flow.is_read_to_end();
-        state.flow.discard();
-        state.left_at = Some(Instant::now());
-        self.waiters.companion.notify_one();
-    }
-}
-
-/// The application's end of a resumable tunnel.
-#[derive(Debug)]
-pub(crate) struct ResumableStream {
-    line: Arc<Line>,
-}
-
-impl ResumableStream {
-    pub(super) fn new(line: Arc<Line>) -> Self {
-        Self { line }
-    }
-
-    pub(crate) fn abort(self) {
-        self.line.fail(Broken::Here);
-    }
-}
-
-impl Drop for ResumableStream {
-    fn drop(&mut self) {
-        self.line.leave();
-    }
-}
-
-impl AsyncRead for ResumableStream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.line.poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for ResumableStream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.line.poll_write(cx, buf)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.line.poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.line.poll_shutdown(cx)
     }
 }

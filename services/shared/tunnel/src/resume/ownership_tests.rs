@@ -112,7 +112,7 @@ async fn the_stream_of_before_is_void() {
     );
     // The new one works.
     let mut flow = Flow::default();
-    flow.write(bytes::Bytes::from_static(b"echo"));
+    flow.write(b"echo");
     while let Some(bytes) = flow.emit() {
         let mut bytes = Some(bytes);
         within(std::future::poll_fn(|cx| {

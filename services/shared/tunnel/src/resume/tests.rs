@@ -51,7 +51,7 @@ impl End {
             let mut bytes = vec![0; length];
             random.fill_bytes(&mut bytes);
             self.written.extend_from_slice(&bytes);
-            self.flow.write(bytes.into());
+            self.flow.write(&bytes);
         }
         if self.written.len() == self.to_write {
             self.flow.end();
@@ -85,7 +85,7 @@ impl World {
             0 => 0,
             1..=3 => random.random_range(1..1_000),
             4..=6 => random.random_range(1..200_000),
-            _ => random.random_range(1..4_000_000),
+            _ => random.random_range(1..6_000_000),
         };
         let (up, down) = (size(&mut random), size(&mut random));
         let mut world = Self {
@@ -353,12 +353,12 @@ fn the_window_stops_the_writer_and_confirmations_let_it_go_on() {
     let mut written = 0;
     while one.room() > 0 {
         let length = one.room().min(32 * 1024);
-        one.write(vec![7; length].into());
+        one.write(&vec![7; length]);
         written += length;
         other.receive(emitted(&mut one), true).unwrap();
     }
     assert!(
-        written as u64 <= WINDOW_BYTES && written > 2_300_000,
+        written as u64 <= WINDOW_BYTES && written as u64 > WINDOW_BYTES - 40_000,
         "{written}"
     );
     assert_eq!(other.unread_bytes(), written);
@@ -368,7 +368,7 @@ fn the_window_stops_the_writer_and_confirmations_let_it_go_on() {
     }
     assert_eq!(read, written);
     one.receive(emitted(&mut other), false).unwrap();
-    assert!(one.room() > 2_200_000, "{}", one.room());
+    assert!(one.room() as u64 > WINDOW_BYTES - 200_000, "{}", one.room());
 }
 
 #[test]
@@ -376,18 +376,18 @@ fn tiny_writes_close_the_window_before_they_fill_the_memory() {
     let mut flow = Flow::default();
     let mut count = 0;
     while flow.room() > 0 {
-        flow.write(Bytes::from_static(b"x"));
+        flow.write(b"x");
         let _ = emitted(&mut flow);
         count += 1;
     }
-    assert!(count < 40_000, "{count}");
+    assert!(count < 70_000, "{count}");
 }
 
 #[test]
 fn tiny_writes_that_wait_travel_together() {
     let (mut one, mut other) = (Flow::default(), Flow::default());
     for _ in 0..10_000 {
-        one.write(Bytes::from_static(b"x"));
+        one.write(b"x");
     }
     let wire = emitted(&mut one);
     assert!(wire.len() < 10_020, "{}", wire.len());
@@ -398,7 +398,7 @@ fn tiny_writes_that_wait_travel_together() {
 #[test]
 fn a_stale_attachment_and_impossible_offsets_are_refused() {
     let mut flow = Flow::default();
-    flow.write(Bytes::from_static(b"abc"));
+    flow.write(b"abc");
     let _ = emitted(&mut flow);
     let at = |epoch, received| Attach { epoch, received };
     let answer = |received| Ok(Attached { received });
@@ -470,7 +470,7 @@ fn noise_does_no_harm() {
     for seed in 0..SEEDS {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut flow = Flow::default();
-        flow.write(vec![1; 1000].into());
+        flow.write(&[1; 1000]);
         for _ in 0..50 {
             let mut bytes = vec![0; random.random_range(0..2000)];
             random.fill_bytes(&mut bytes);

@@ -1,0 +1,184 @@
+//! The application's side of a resumable tunnel: what it reads and writes, and how it leaves.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::{Broken, Line, State};
+
+/// Written and not yet taken by the carrying stream; beyond it the writer waits.
+const UNSENT_BYTES_MAX: u64 = 64 * 1024;
+
+/// Taken from the writer at once.
+const WRITE_BYTES_MAX: usize = 64 * 1024;
+
+/// Less room than this is none for a writer that has more to write.
+const ROOM_BYTES_MIN: usize = 16 * 1024;
+
+impl Line {
+    fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let state = &mut *self.state.lock();
+        let before = buf.filled().len();
+        state.reader_waits = false;
+        state.reads = state.reads.wrapping_add(1);
+        self.waiters.reader.register(cx.waker());
+        while buf.remaining() > 0 {
+            if let Some(piece) = state.flow.read(buf.remaining()) {
+                buf.put_slice(&piece);
+            } else if state.flow.is_read_to_end()
+                || state.broken.is_some()
+                || self.poll_arrival(state, false).is_pending()
+            {
+                break;
+            }
+        }
+        let read = buf.filled().len() - before;
+        if read == 0 && buf.remaining() > 0 && !state.flow.is_read_to_end() {
+            if let Some(broken) = state.broken {
+                return Poll::Ready(Err(broken.into()));
+            }
+            state.reader_waits = true;
+            self.stir(state);
+            return Poll::Pending;
+        }
+        if state.wire.is_some() {
+            // A confirmation that is due goes out at once; the rest waits for the companion.
+            let _ = self.poll_send(state);
+        }
+        let held = state.flow.held_bytes();
+        state.share.settle(held);
+        self.stir(state);
+        Poll::Ready(Ok(()))
+    }
+
+    fn room(state: &State) -> usize {
+        let room = state.flow.room();
+        room.min(state.share.room(state.flow.held_bytes()))
+    }
+
+    fn poll_write(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let state = &mut *self.state.lock();
+        if let Some(broken) = state.broken {
+            return Poll::Ready(Err(broken.into()));
+        }
+        if state.flow.has_ended() {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        if buf.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        self.waiters.writer.register(cx.waker());
+        if state.flow.unsent() > 0 {
+            let _ = self.poll_send(state);
+        }
+        // No crumbs: what little room there is waits for more, which is on its way as long as anything is unconfirmed.
+        let wanted = buf.len().min(ROOM_BYTES_MIN);
+        if Self::room(state) < wanted {
+            // Confirmations may wait behind what the application does not read.
+            self.drain(state);
+        }
+        if let Some(broken) = state.broken {
+            return Poll::Ready(Err(broken.into()));
+        }
+        let room = Self::room(state);
+        if room < wanted || state.flow.unsent() >= UNSENT_BYTES_MAX {
+            self.stir(state);
+            return Poll::Pending;
+        }
+        let taken = buf.len().min(WRITE_BYTES_MAX).min(room);
+        state.flow.write(&buf[..taken]);
+        let _ = self.poll_send(state);
+        let held = state.flow.held_bytes();
+        state.share.settle(held);
+        self.stir(state);
+        Poll::Ready(Ok(taken))
+    }
+
+    fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let state = &mut *self.state.lock();
+        self.waiters.writer.register(cx.waker());
+        let sent = self.poll_send(state);
+        if let Some(broken) = state.broken {
+            return Poll::Ready(Err(broken.into()));
+        }
+        self.stir(state);
+        sent.map(Ok)
+    }
+
+    fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.state.lock().flow.end();
+        self.poll_flush(cx)
+    }
+
+    /// The application is gone. What it has written to the end is still delivered; anything else is broken off.
+    fn leave(&self) {
+        let state = &mut *self.state.lock();
+        if state.broken.is_some() {
+            return;
+        }
+        if !state.flow.has_ended() {
+            self.break_off(state, Broken::Here);
+            return;
+        }
+        state.unwanted = state.flow.unread_bytes() > 0 && !state.flow.is_read_to_end();
+        state.flow.discard();
+        state.left_at = Some(Instant::now());
+        self.waiters.companion.notify_one();
+    }
+}
+
+/// The application's end of a resumable tunnel.
+#[derive(Debug)]
+pub(crate) struct ResumableStream {
+    line: Arc<Line>,
+}
+
+impl ResumableStream {
+    pub(in crate::resume) fn new(line: Arc<Line>) -> Self {
+        Self { line }
+    }
+
+    pub(crate) fn abort(self) {
+        self.line.fail(Broken::Here);
+    }
+}
+
+impl Drop for ResumableStream {
+    fn drop(&mut self) {
+        self.line.leave();
+    }
+}
+
+impl AsyncRead for ResumableStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.line.poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for ResumableStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.line.poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.line.poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.line.poll_shutdown(cx)
+    }
+}
