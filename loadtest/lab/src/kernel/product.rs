@@ -74,13 +74,14 @@ pub fn scenarios(seed: u64, direction: Direction) -> Vec<(&'static str, Scenario
 
 /// What a run that ends by time answers.
 pub fn figures(prefix: &str, id: &str, report: &RunReport) -> Vec<Figure> {
+    // By the end of the tenth of a second in which the first bytes came.
     let first_after = |from_s: f64| {
         let from = (from_s / BIN.as_secs_f64()) as usize;
-        let bins = report.timeline.bins.iter().enumerate().skip(from);
-        bins.filter(|(_, bytes)| **bytes > 0)
-            .map(|(bin, _)| bin as f64 * BIN.as_secs_f64() - from_s)
-            .next()
-            .unwrap_or(f64::INFINITY)
+        let mut bins = report.timeline.bins.iter().skip(from);
+        let empty = bins.position(|bytes| *bytes > 0);
+        empty.map_or(f64::INFINITY, |empty| {
+            (empty + 1) as f64 * BIN.as_secs_f64()
+        })
     };
     match id {
         "cut_first" => rival::cut_figures(prefix, 0, report).into(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::baseline::{self, Transport};
 use super::bed::{Bed, Kept, KernelError};
 use super::network::SERVER_IP;
+use super::priority::{self, Role};
 use crate::scenario::{Controller, Direction, Half, Interface, RateSpec, Scenario};
 use crate::wire::Bulk;
 
@@ -63,13 +64,18 @@ pub fn measure() -> Result<Speed, KernelError> {
     }
     let bed = Bed::new(&scenario)?;
     let mut server = bed.network.server.run(|| {
+        // What a thread starts has its priority; like every endpoint's, so that the machine's other load is not measured.
+        priority::raise(Role::Endpoint);
         Command::new("iperf3")
             .args(["--server", "--one-off"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
     })??;
-    let measured = bed.network.client.run(iperf_client)?;
+    let measured = bed.network.client.run(|| {
+        priority::raise(Role::Endpoint);
+        iperf_client()
+    })?;
     // Ends by itself after one client; after none it would wait for ever.
     let _ = server.kill();
     let _ = server.wait();
