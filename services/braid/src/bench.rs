@@ -1,6 +1,10 @@
 //! `braid bench`: figures of this machine, each beside its target. Starts `braid up` as a process of its own on a fresh data
 //! directory, so that what is measured is what people run.
 
+pub mod bare;
+mod line;
+mod speed;
+
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -31,7 +35,7 @@ const REQUESTS_WAITING_MAX: usize = 16;
     after_help = "Examples:\n  braid bench\n  braid bench --only embedded.samples_per_s --seconds 30\n  braid bench --json > figures.json"
 )]
 pub struct BenchCommand {
-    /// Measure only this figure; may be repeated.
+    /// Measure only this figure, or this group of them, such as `speed`; may be repeated.
     #[arg(long, value_name = "ID")]
     only: Vec<String>,
     /// How long throughput is measured.
@@ -69,6 +73,21 @@ impl Figure {
         }
     }
 
+    fn at_least(id: &'static str, unit: &'static str, measured: f64, target: f64) -> Figure {
+        Figure {
+            met: measured >= target,
+            ..Figure::at_most(id, unit, measured, target)
+        }
+    }
+
+    /// Measured in the same run on what it is compared with.
+    fn against(self, reference: f64) -> Figure {
+        Figure {
+            reference: Some(reference),
+            ..self
+        }
+    }
+
     fn plain(id: &'static str, unit: &'static str, measured: f64) -> Figure {
         Figure {
             id,
@@ -88,12 +107,24 @@ const IDS: [&str; 4] = [
     "embedded.samples_per_s",
 ];
 
+/// Whether `only` is this figure or the group that it belongs to: `speed` names `speed.bulk_up_vs_noq`.
+fn names(only: &str, id: &str) -> bool {
+    let rest = id.strip_prefix(only.trim_end_matches('.'));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
 impl BenchCommand {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        if let Some(unknown) = self.only.iter().find(|id| !IDS.contains(&id.as_str())) {
+        let all = || IDS.iter().chain(&speed::IDS);
+        if let Some(unknown) = self
+            .only
+            .iter()
+            .find(|only| !all().any(|id| names(only, id)))
+        {
+            let all: Vec<&str> = all().copied().collect();
             return Err(Failure::other(format!(
                 "no figure {unknown:?}; there are {}",
-                IDS.join(", ")
+                all.join(", ")
             )));
         }
         let mut figures = Vec::new();
@@ -108,6 +139,10 @@ impl BenchCommand {
             eprintln!("bench: throughput on one core, {} s", self.seconds);
             figures.push(throughput(Duration::from_secs(self.seconds))?);
         }
+        if speed::IDS.iter().any(|id| self.wants(id)) {
+            eprintln!("bench: gateway and proxy beside a bare pair of the library");
+            figures.extend(speed::measure()?);
+        }
         figures.retain(|figure| self.wants(figure.id));
         self.tell(&figures)?;
         Ok(match figures.iter().all(|figure| figure.met) {
@@ -117,7 +152,7 @@ impl BenchCommand {
     }
 
     fn wants(&self, id: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| only == id)
+        self.only.is_empty() || self.only.iter().any(|only| names(only, id))
     }
 
     fn tell(&self, figures: &[Figure]) -> Result<(), Failure> {
@@ -131,18 +166,16 @@ impl BenchCommand {
             text = json + "\n";
         } else {
             text += &format!(
-                "{:<26} {:>12} {:>12}  {:<10} {}\n",
-                "figure", "measured", "target", "unit", "met"
+                "{:<28} {:>12} {:>12} {:>12}  {:<10} {}\n",
+                "figure", "reference", "target", "measured", "unit", "met"
             );
             for figure in figures {
-                let target = figure
-                    .target
-                    .map_or("-".to_owned(), |target| format!("{target:.1}"));
                 text += &format!(
-                    "{:<26} {:>12.1} {:>12}  {:<10} {}\n",
+                    "{:<28} {:>12} {:>12} {:>12}  {:<10} {}\n",
                     figure.id,
-                    figure.measured,
-                    target,
+                    figure.reference.map_or("-".to_owned(), readable),
+                    figure.target.map_or("-".to_owned(), readable),
+                    readable(figure.measured),
                     figure.unit,
                     match (figure.target, figure.met) {
                         (None, _) => "",
@@ -155,6 +188,15 @@ impl BenchCommand {
         std::io::stdout()
             .write_all(text.as_bytes())
             .map_err(Failure::other)
+    }
+}
+
+/// Three significant digits of small values, none behind the point of large ones.
+fn readable(value: f64) -> String {
+    match value.abs() {
+        ..10.0 => format!("{value:.3}"),
+        ..1000.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
     }
 }
 

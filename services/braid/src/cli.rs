@@ -11,7 +11,7 @@ use clap_complete::Shell;
 use service_kit::ConfigError;
 use service_kit::config::{self, ConfigFile, EXIT_CONFIG};
 
-use crate::bench::BenchCommand;
+use crate::bench::{BenchCommand, bare};
 use crate::dead_letters::DeadLettersCommand;
 use crate::episode::EpisodeCommand;
 use crate::identity::IdentityCommand;
@@ -84,6 +84,8 @@ enum Braid {
     Identity(IdentityCommand),
     /// Figures of this machine, each beside its target.
     Bench(BenchCommand),
+    #[command(hide = true)]
+    BenchEnd(bare::EndCommand),
     /// Experiments in virtual time.
     #[command(subcommand)]
     Lab(lab::LabCommand),
@@ -133,6 +135,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::DeadLetters(letters) => letters.run()?,
         Braid::Identity(identity) => identity.run()?,
         Braid::Bench(bench) => return bench.run(),
+        Braid::BenchEnd(end) => end.run()?,
         Braid::Lab(lab) => return crate::process::lab(lab),
         Braid::Completion { shell } => {
             let mut script = Vec::new();

@@ -1,0 +1,264 @@
+//! What the speed figures are measured on: a gateway and a proxy as people run them, each a process, joined by two paths on
+//! loopback; beside them two bare ends of the library.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use service_kit::tls::authority::LocalAuthority;
+use service_kit::tls::{IdentityFiles, PeerId};
+
+use super::{PATIENCE, POLL_INTERVAL, scrape, unusable};
+use crate::process::{Failure, block_on};
+
+/// The kernel counts processor time of processes in these.
+const TICKS_PER_S: f64 = 100.0;
+/// Nobody listens there: the gateway's own uplinks stay down, and its applications do not need them.
+const NOWHERE: &str = "https://127.0.0.1:1";
+
+/// A process under measurement, killed when dropped.
+pub(super) struct Process {
+    child: Child,
+    name: &'static str,
+}
+
+impl Process {
+    fn spawn(name: &'static str, command: &mut Command) -> Result<Process, Failure> {
+        let child = command
+            .spawn()
+            .map_err(|error| Failure::other(format!("cannot start {name}: {error}")))?;
+        Ok(Process { child, name })
+    }
+
+    /// Processor time used so far, in the process and in the kernel for it.
+    pub(super) fn cpu(&self) -> Result<Duration, Failure> {
+        let path = format!("/proc/{}/stat", self.child.id());
+        let text = std::fs::read_to_string(&path).map_err(|error| unusable(&path, &error))?;
+        // The name in parentheses may hold anything; utime and stime are the 12th and 13th field after it.
+        let ticks: Option<f64> = text.rsplit_once(") ").and_then(|(_, rest)| {
+            let mut fields = rest.split(' ').skip(11);
+            Some(fields.next()?.parse::<f64>().ok()? + fields.next()?.parse::<f64>().ok()?)
+        });
+        ticks
+            .map(|ticks| Duration::from_secs_f64(ticks / TICKS_PER_S))
+            .ok_or_else(|| Failure::other(format!("{path} cannot be read")))
+    }
+
+    fn is_running(&mut self) -> Result<(), Failure> {
+        match self.child.try_wait().map_err(Failure::other)? {
+            None => Ok(()),
+            Some(status) => Err(Failure::other(format!("{} ended: {status}", self.name))),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Files of one run, removed when dropped.
+pub(super) struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Scratch {
+    pub(super) fn new() -> Result<Scratch, Failure> {
+        let path = std::env::temp_dir().join(format!("braid-bench-{}-speed", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(|error| unusable(&path, &error))?;
+        Ok(Scratch(path))
+    }
+
+    fn identity(&self, id: &PeerId) -> Result<IdentityFiles, Failure> {
+        let authority = LocalAuthority::open_or_create(&self.0).map_err(Failure::other)?;
+        authority
+            .issue(id, &["proxy".to_owned()])
+            .map_err(Failure::other)
+    }
+}
+
+fn with_identity(command: &mut Command, files: &IdentityFiles) {
+    command.arg("--cert").arg(&files.cert);
+    command.arg("--key").arg(&files.key);
+    command.arg("--ca").arg(&files.ca);
+}
+
+fn braid() -> Result<Command, Failure> {
+    let mut command = Command::new(std::env::current_exe().map_err(Failure::other)?);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    Ok(command)
+}
+
+/// Free a moment ago; somebody who takes it in between makes the process end and the bench fail.
+fn free_tcp() -> Result<SocketAddr, Failure> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|listener| listener.local_addr())
+        .map_err(Failure::other)
+}
+
+fn free_udp() -> Result<SocketAddr, Failure> {
+    UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|socket| socket.local_addr())
+        .map_err(Failure::other)
+}
+
+/// A gateway and a proxy.
+pub(super) struct Line {
+    pub(super) gateway: Process,
+    pub(super) proxy: Process,
+    /// Where applications come in.
+    applications: SocketAddr,
+    admins: [SocketAddr; 2],
+}
+
+impl Line {
+    /// Returns once a tunnel to `destination` can be opened and both paths carry datagrams.
+    pub(super) fn start(scratch: &Scratch, destination: SocketAddr) -> Result<Line, Failure> {
+        let (applications, tunnel) = (free_tcp()?, free_udp()?);
+        let admins = [free_tcp()?, free_tcp()?];
+        let mut command = braid()?;
+        command
+            .args(["proxy", "--path-telemetry", "", "--log", "warn"])
+            .args(["--listen", &tunnel.to_string()])
+            .args(["--admin", &admins[1].to_string()])
+            .args(["--allow", &destination.to_string()])
+            .args(["--requests-per-second-max", "1000"]);
+        with_identity(&mut command, &scratch.identity(&PeerId::service("proxy"))?);
+        let proxy = Process::spawn("braid proxy", &mut command)?;
+        let mut command = braid()?;
+        command
+            .args(["gateway", "--path-telemetry", "", "--ingest", NOWHERE])
+            .args(["--log", "warn", "--listen", "127.0.0.1:0"])
+            .args(["--interface", "wifi=127.0.1.1"])
+            .args(["--interface", "lte=127.0.2.1"])
+            .args(["--applications", &applications.to_string()])
+            .args(["--admin", &admins[0].to_string()])
+            .args(["--proxy", &tunnel.to_string()])
+            .arg("--data-dir")
+            .arg(scratch.0.join("gateway"));
+        with_identity(
+            &mut command,
+            &scratch.identity(&PeerId::gateway("default", "bench"))?,
+        );
+        let gateway = Process::spawn("braid gateway", &mut command)?;
+        let mut line = Line {
+            gateway,
+            proxy,
+            applications,
+            admins,
+        };
+        line.wait(destination)?;
+        Ok(line)
+    }
+
+    fn wait(&mut self, destination: SocketAddr) -> Result<(), Failure> {
+        let deadline = Instant::now() + PATIENCE;
+        while self.connect(destination).is_err() {
+            self.gateway.is_running()?;
+            self.proxy.is_running()?;
+            if Instant::now() > deadline {
+                return Err(Failure::other("no tunnel within the time allowed"));
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// A connection of an application through gateway and proxy.
+    pub(super) fn connect(&self, destination: SocketAddr) -> Result<TcpStream, Failure> {
+        let mut stream = TcpStream::connect(self.applications).map_err(Failure::other)?;
+        stream.set_nodelay(true).map_err(Failure::other)?;
+        let request = format!("CONNECT {destination} HTTP/1.1\r\n\r\n");
+        stream
+            .write_all(request.as_bytes())
+            .map_err(Failure::other)?;
+        let mut answer = Vec::new();
+        let mut byte = [0];
+        while !answer.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut byte).map_err(Failure::other)?;
+            answer.push(byte[0]);
+        }
+        match answer.starts_with(b"HTTP/1.1 200 ") {
+            true => Ok(stream),
+            false => Err(Failure::other(String::from_utf8_lossy(&answer))),
+        }
+    }
+
+    /// Datagrams of both processes for one system call, out and in, since they started.
+    pub(super) fn datagrams_per_call(&self) -> Result<(f64, f64), Failure> {
+        let texts = block_on(async {
+            let mut texts = String::new();
+            for admin in self.admins {
+                texts += &scrape(admin).await.unwrap_or_default();
+            }
+            texts
+        })?;
+        let sum = |name: &str| -> f64 {
+            texts
+                .lines()
+                .filter(|line| line.starts_with(name))
+                .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+                .sum()
+        };
+        Ok((
+            sum("braid_tunnel_sent_datagrams_total") / sum("braid_tunnel_sends_total"),
+            sum("braid_tunnel_received_datagrams_total") / sum("braid_tunnel_receives_total"),
+        ))
+    }
+}
+
+/// Two bare ends; the client obeys.
+pub(super) struct Bare {
+    pub(super) client: Process,
+    pub(super) server: Process,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Bare {
+    pub(super) fn start(scratch: &Scratch) -> Result<Bare, Failure> {
+        let mut command = braid()?;
+        command.arg("bench-end").stdout(Stdio::piped());
+        with_identity(&mut command, &scratch.identity(&PeerId::service("proxy"))?);
+        let mut server = Process::spawn("the bare server", &mut command)?;
+        let mut address = String::new();
+        let out = server.child.stdout.take();
+        let mut out = BufReader::new(out.ok_or_else(|| Failure::other("no pipe"))?);
+        out.read_line(&mut address).map_err(Failure::other)?;
+        let mut command = braid()?;
+        command
+            .args(["bench-end", "--to", address.trim()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let id = PeerId::gateway("default", "bare");
+        with_identity(&mut command, &scratch.identity(&id)?);
+        let mut client = Process::spawn("the bare client", &mut command)?;
+        let pipes = client.child.stdin.take().zip(client.child.stdout.take());
+        let (orders, answers) = pipes.ok_or_else(|| Failure::other("no pipe"))?;
+        Ok(Bare {
+            client,
+            server,
+            orders,
+            answers: BufReader::new(answers),
+        })
+    }
+
+    /// Moves `bytes` and says how long it took.
+    pub(super) fn transfer(&mut self, direction: &str, bytes: u64) -> Result<Duration, Failure> {
+        writeln!(self.orders, "{direction} {bytes}").map_err(Failure::other)?;
+        let mut answer = String::new();
+        self.answers
+            .read_line(&mut answer)
+            .map_err(Failure::other)?;
+        let seconds: f64 = answer.trim().parse().map_err(Failure::other)?;
+        Ok(Duration::from_secs_f64(seconds))
+    }
+}
