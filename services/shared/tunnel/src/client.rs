@@ -16,6 +16,7 @@ use tokio::sync::{broadcast, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
+    datagrams::DatagramCounts,
     interfaces::{FanOut, Interface},
     keeper::Keeper,
     names::{NAME_BYTES_MAX, is_name},
@@ -341,6 +342,11 @@ impl Tunnel {
             .borrow()
             .as_ref()
             .map_or_else(Vec::new, |session| session.paths.snapshot())
+    }
+
+    /// Datagrams and system calls of all access networks since the start.
+    pub fn datagrams(&self) -> DatagramCounts {
+        self.shared.slots.datagrams()
     }
 
     pub fn is_up(&self) -> bool {

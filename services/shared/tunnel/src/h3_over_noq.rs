@@ -1,11 +1,11 @@
 //! `h3`'s transport traits on a `noq` connection.
 //!
-//! Receiving is a thin shim: every poll reads the next chunk of the stream without copying it.
+//! Receiving takes what has arrived in batches of up to `CHUNKS_MAX` chunks, one visit to the connection each, and copies none of it.
 //! Sending differs in one point from what `h3` asks for. `h3` offers only an `async` way to send a DATA frame, which cannot be
 //! dropped half way and begun again; a byte stream (`AsyncWrite`) needs exactly that. So the send half lives in a
 //! [`SendHandle`], shared between `h3` (which encodes frames into it) and the tunnel (which flushes, finishes, resets it
 //! and sets its priority). Bytes that the transport refused stay in the handle: at most one frame, since nobody may
-//! add a frame before the last one has gone.
+//! add a frame before the last one has gone. DATA frames are encoded here, since `h3` would copy their payload.
 
 use std::{
     collections::HashMap,
@@ -15,7 +15,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures::{
     StreamExt,
     stream::{self, BoxStream},
@@ -25,6 +25,15 @@ use h3::{
     quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf},
 };
 use parking_lot::Mutex;
+
+/// Chunks taken from a stream at once; each is at most one packet's payload. Further ones wait in the transport.
+const CHUNKS_MAX: usize = 32;
+
+/// RFC 9114, 7.2.1.
+const DATA_FRAME: u8 = 0;
+
+/// A frame's type and the longest form of its length.
+const FRAME_HEADER_BYTES_MAX: usize = 9;
 
 type Bidi = (noq::SendStream, noq::RecvStream);
 type Incoming<T> = BoxStream<'static, Result<T, noq::ConnectionError>>;
@@ -66,7 +75,7 @@ impl quic::Connection<Bytes> for Connection {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Self::RecvStream, ConnectionErrorIncoming>> {
         Poll::Ready(match ready!(self.incoming_uni.poll_next_unpin(cx)) {
-            Some(Ok(recv)) => Ok(RecvStream(recv)),
+            Some(Ok(recv)) => Ok(RecvStream::new(recv)),
             Some(Err(error)) => Err(connection_error(error)),
             None => Err(ended()),
         })
@@ -195,7 +204,7 @@ impl SendHandles {
         let handles: Vec<_> = self.0.lock().values().filter_map(Weak::upgrade).collect();
         handles
             .iter()
-            .map(|handle| handle.0.lock().pending.len())
+            .map(|handle| handle.0.lock().pending_bytes())
             .sum()
     }
 
@@ -203,7 +212,7 @@ impl SendHandles {
         let id = stream_id(stream.id());
         let handle = Arc::new(SendHandle(Mutex::new(Sending {
             stream,
-            pending: Bytes::new(),
+            pending: Default::default(),
         })));
         self.0.lock().insert(id, Arc::downgrade(&handle));
         SendStream {
@@ -216,15 +225,21 @@ impl SendHandles {
     fn bidi(&self, (send, recv): Bidi) -> BidiStream {
         BidiStream {
             send: self.send(send),
-            recv: RecvStream(recv),
+            recv: RecvStream::new(recv),
         }
     }
 }
 
 struct Sending {
     stream: noq::SendStream,
-    /// What the transport has not taken yet of the last frame.
-    pending: Bytes,
+    /// What the transport has not taken yet of the last frame: of its header, of its payload.
+    pending: [Bytes; 2],
+}
+
+impl Sending {
+    fn pending_bytes(&self) -> usize {
+        self.pending.iter().map(Bytes::len).sum()
+    }
 }
 
 /// The send half of a stream.
@@ -234,23 +249,27 @@ impl SendHandle {
     /// Ready once the transport has taken all that was handed over.
     pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<Result<(), noq::WriteError>> {
         let sending = &mut *self.0.lock();
-        while !sending.pending.is_empty() {
-            let mut chunks = [std::mem::take(&mut sending.pending)];
-            let polled = {
-                let mut rest = &mut chunks[..];
-                pin!(sending.stream.write_many_chunks(&mut rest)).poll(cx)
-            };
-            let [rest] = chunks;
-            match polled {
-                Poll::Ready(Ok(_)) => sending.pending = rest,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => {
-                    sending.pending = rest;
-                    return Poll::Pending;
+        loop {
+            let mut rest = match &mut sending.pending {
+                [header, payload] if header.is_empty() && payload.is_empty() => {
+                    return Poll::Ready(Ok(()));
                 }
-            }
+                [header, payload] if header.is_empty() => std::slice::from_mut(payload),
+                both => &mut both[..],
+            };
+            // Pending writes nothing; otherwise the chunks keep what was not written.
+            ready!(pin!(sending.stream.write_many_chunks(&mut rest)).poll(cx))?;
         }
-        Poll::Ready(Ok(()))
+    }
+
+    /// Begins a DATA frame; the last one must have gone ([`SendHandle::poll_flush`]). The payload is not copied.
+    pub fn begin_data(&self, payload: Bytes) {
+        let mut header = BytesMut::with_capacity(FRAME_HEADER_BYTES_MAX);
+        header.put_u8(DATA_FRAME);
+        put_varint(&mut header, payload.len() as u64);
+        let sending = &mut *self.0.lock();
+        debug_assert_eq!(sending.pending_bytes(), 0, "frames must not overtake");
+        sending.pending = [header.freeze(), payload];
     }
 
     /// Streams of a higher priority send first.
@@ -262,7 +281,7 @@ impl SendHandle {
     /// Ends the stream for the peer as broken, not as complete.
     pub fn reset(&self, code: Code) {
         let sending = &mut *self.0.lock();
-        sending.pending = Bytes::new();
+        sending.pending = Default::default();
         // Fails only for a stream that has ended already.
         let _ = sending.stream.reset(varint(code.value()));
     }
@@ -288,12 +307,12 @@ impl quic::SendStream<Bytes> for SendStream {
     fn send_data<T: Into<WriteBuf<Bytes>>>(&mut self, data: T) -> Result<(), StreamErrorIncoming> {
         let mut data = data.into();
         let sending = &mut *self.handle.0.lock();
-        if !sending.pending.is_empty() {
+        if sending.pending_bytes() > 0 {
             return Err(on_stream(ConnectionErrorIncoming::InternalError(
                 "a frame was sent before the last one had gone".into(),
             )));
         }
-        sending.pending = data.copy_to_bytes(data.remaining());
+        sending.pending = [data.copy_to_bytes(data.remaining()), Bytes::new()];
         Ok(())
     }
 
@@ -312,7 +331,24 @@ impl quic::SendStream<Bytes> for SendStream {
     }
 }
 
-pub struct RecvStream(noq::RecvStream);
+pub struct RecvStream {
+    stream: noq::RecvStream,
+    /// Taken from the stream and not asked for yet: those from `next` to `end`.
+    chunks: [Bytes; CHUNKS_MAX],
+    next: usize,
+    end: usize,
+}
+
+impl RecvStream {
+    fn new(stream: noq::RecvStream) -> Self {
+        Self {
+            stream,
+            chunks: Default::default(),
+            next: 0,
+            end: 0,
+        }
+    }
+}
 
 impl quic::RecvStream for RecvStream {
     type Buf = Bytes;
@@ -321,19 +357,26 @@ impl quic::RecvStream for RecvStream {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Self::Buf>, StreamErrorIncoming>> {
-        // The waker is kept by the connection, so the future may be dropped after one poll.
-        pin!(self.0.read_chunk(usize::MAX))
-            .poll(cx)
-            .map_err(read_error)
+        if self.next == self.end {
+            // The waker is kept by the connection, so the future may be dropped after one poll.
+            let taking = pin!(self.stream.read_many_chunks(&mut self.chunks));
+            match ready!(taking.poll(cx)).map_err(read_error)? {
+                Some(count) => (self.next, self.end) = (0, count),
+                None => return Poll::Ready(Ok(None)),
+            }
+        }
+        let chunk = std::mem::take(&mut self.chunks[self.next]);
+        self.next += 1;
+        Poll::Ready(Ok(Some(chunk)))
     }
 
     fn stop_sending(&mut self, error_code: u64) {
         // Fails only for a stream that has ended already.
-        let _ = self.0.stop(varint(error_code));
+        let _ = self.stream.stop(varint(error_code));
     }
 
     fn recv_id(&self) -> StreamId {
-        stream_id(self.0.id())
+        stream_id(self.stream.id())
     }
 }
 
@@ -397,6 +440,16 @@ fn varint(code: u64) -> noq::VarInt {
     noq::VarInt::from_u64(code).unwrap_or(noq::VarInt::MAX)
 }
 
+/// RFC 9000, 16; lengths of buffers are far below 2^62.
+fn put_varint(buf: &mut BytesMut, value: u64) {
+    match value {
+        ..0x40 => buf.put_u8(value as u8),
+        ..0x4000 => buf.put_u16(0x4000 | value as u16),
+        ..0x4000_0000 => buf.put_u32(0x8000_0000 | value as u32),
+        _ => buf.put_u64(0xc000_0000_0000_0000 | value),
+    }
+}
+
 fn stream_id(id: noq::StreamId) -> StreamId {
     match StreamId::try_from(u64::from(id)) {
         Ok(id) => id,
@@ -441,5 +494,27 @@ fn write_error(error: noq::WriteError) -> StreamErrorIncoming {
         },
         noq::WriteError::ConnectionLost(error) => on_stream(connection_error(error)),
         other => StreamErrorIncoming::Unknown(Box::new(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_have_the_shortest_form() {
+        for (value, bytes) in [
+            (0, &[0][..]),
+            (63, &[63]),
+            (64, &[0x40, 64]),
+            (16_383, &[0x7f, 0xff]),
+            (16_384, &[0x80, 0, 0x40, 0]),
+            ((1 << 30) - 1, &[0xbf, 0xff, 0xff, 0xff]),
+            (1 << 30, &[0xc0, 0, 0, 0, 0x40, 0, 0, 0]),
+        ] {
+            let mut buf = BytesMut::new();
+            put_varint(&mut buf, value);
+            assert_eq!(&buf[..], bytes, "{value}");
+        }
     }
 }

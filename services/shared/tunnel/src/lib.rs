@@ -19,6 +19,7 @@ extern crate self as tunnel;
 
 mod access;
 mod client;
+mod datagrams;
 mod h3_over_noq;
 mod interfaces;
 mod keeper;
@@ -41,6 +42,7 @@ mod tunnel_stream;
 
 pub use access::{AccessRule, Family};
 pub use client::{OpenError, StartError, Tunnel, TunnelConfig, TunnelEvent};
+pub use datagrams::DatagramCounts;
 pub use http::{StatusCode, uri::Authority};
 pub use interfaces::Interface;
 pub use multipath::{Keepalive, PathState};

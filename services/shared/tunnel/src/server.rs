@@ -15,12 +15,13 @@ use std::{
 };
 
 use multipath::{ControllerConfig, Controllers, Gate, Keepalive, Side, Steering, SteeringConfig};
-use noq::crypto::rustls::QuicServerConfig;
+use noq::{Runtime, crypto::rustls::QuicServerConfig};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    datagrams::{DatagramCounts, Datagrams},
     h3_over_noq,
     interfaces::enlarge_buffers,
     paths::{PathSnapshot, Paths},
@@ -92,6 +93,7 @@ pub enum BindError {
 pub struct TunnelServer {
     endpoint: noq::Endpoint,
     local_addr: SocketAddr,
+    datagrams: Datagrams,
     sessions: tokio::sync::Mutex<mpsc::Receiver<ServerSession>>,
     tasks: TaskTracker,
     draining: CancellationToken,
@@ -114,10 +116,12 @@ impl TunnelServer {
             numbers: Arc::new(AtomicU64::new(crate::session::first_number())),
         };
         let socket = bind_socket(address).map_err(at)?;
-        let endpoint = noq::Endpoint::new(
+        let socket = noq::TokioRuntime.wrap_udp_socket(socket).map_err(at)?;
+        let datagrams = Datagrams::new();
+        let endpoint = noq::Endpoint::new_with_abstract_socket(
             noq::EndpointConfig::default(),
             Some(accepting.config.clone()),
-            socket,
+            datagrams.of(socket),
             Arc::new(noq::TokioRuntime),
         )
         .map_err(at)?;
@@ -135,6 +139,7 @@ impl TunnelServer {
         Ok(TunnelServer {
             endpoint,
             local_addr,
+            datagrams,
             sessions: tokio::sync::Mutex::new(sessions),
             tasks,
             draining,
@@ -144,6 +149,11 @@ impl TunnelServer {
 
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
+    }
+
+    /// Datagrams and system calls since the start.
+    pub fn datagrams(&self) -> DatagramCounts {
+        self.datagrams.counts()
     }
 
     /// The next session; none once the server takes no more.

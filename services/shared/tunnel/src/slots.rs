@@ -22,7 +22,10 @@ use noq::AsyncUdpSocket;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::interfaces::Interface;
+use crate::{
+    datagrams::{DatagramCounts, Datagrams},
+    interfaces::Interface,
+};
 
 /// Places; as many as the steering takes interfaces.
 pub(crate) const SLOTS_MAX: usize = 16;
@@ -98,6 +101,7 @@ pub(crate) struct Slots {
     /// The task that receives.
     receiver: AtomicWaker,
     receive_segments: NonZeroUsize,
+    datagrams: Datagrams,
     changes: watch::Sender<u64>,
 }
 
@@ -114,6 +118,7 @@ impl Slots {
             generation: AtomicU64::new(0),
             receiver: AtomicWaker::new(),
             receive_segments: segments,
+            datagrams: Datagrams::new(),
             changes: watch::Sender::new(0),
         });
         for interface in interfaces {
@@ -154,7 +159,7 @@ impl Slots {
             slot.arrivals += 1;
             slot.attached = Some(Attached {
                 local_ip: interface.local_ip,
-                socket: Arc::new(Mutex::new(interface.socket)),
+                socket: Arc::new(Mutex::new(self.datagrams.of(interface.socket))),
             });
             index
         };
@@ -216,6 +221,10 @@ impl Slots {
     /// To be called by the task that receives before it looks at the generation.
     pub(crate) fn register(&self, waker: &std::task::Waker) {
         self.receiver.register(waker);
+    }
+
+    pub(crate) fn datagrams(&self) -> DatagramCounts {
+        self.datagrams.counts()
     }
 
     pub(crate) fn receive_segments(&self) -> NonZeroUsize {

@@ -70,6 +70,8 @@ pub(crate) struct ConnectStream {
     /// Received and not yet read.
     unread: Bytes,
     received_all: bool,
+    /// Came after bytes that were read, and is told by the next read.
+    failed: Option<io::Error>,
     sent_all: bool,
     _open: OpenStream,
 }
@@ -121,6 +123,7 @@ impl ConnectStream {
             id,
             unread: Bytes::new(),
             received_all: false,
+            failed: None,
             sent_all: false,
             _open: open,
         }
@@ -155,15 +158,11 @@ impl ConnectStream {
         }
     }
 
-    /// Encodes one DATA frame into the send handle and hands over what the transport takes at once.
-    fn begin_send(&mut self, cx: &mut Context<'_>, chunk: Bytes) -> Result<(), StreamError> {
-        let polled = match &mut self.sender {
-            Sender::Client(sender) => pin!(sender.send_data(chunk)).poll(cx),
-            Sender::Server(sender) => pin!(sender.send_data(chunk)).poll(cx),
-        };
-        match polled {
+    /// Begins a DATA frame and hands over what the transport takes at once; the rest stays in the handle (see `h3_over_noq`).
+    fn begin_send(&mut self, cx: &mut Context<'_>, chunk: Bytes) -> Result<(), noq::WriteError> {
+        self.handle.begin_data(chunk);
+        match self.handle.poll_flush(cx) {
             Poll::Ready(result) => result,
-            // The rest stays in the handle; see `h3_over_noq`.
             Poll::Pending => Ok(()),
         }
     }
@@ -238,16 +237,31 @@ impl AsyncRead for ConnectStream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        // Empty DATA frames are legal and carry nothing.
-        while this.unread.is_empty() && !this.received_all {
-            match ready!(this.poll_receive(cx)).map_err(to_io)? {
-                Some(chunk) => this.unread = chunk,
-                None => this.received_all = true,
+        if let Some(error) = this.failed.take() {
+            return Poll::Ready(Err(error));
+        }
+        let before = buf.filled().len();
+        loop {
+            let taken = this.unread.len().min(buf.remaining());
+            buf.put_slice(&this.unread.split_to(taken));
+            if buf.remaining() == 0 || this.received_all {
+                return Poll::Ready(Ok(()));
+            }
+            // Chunks are as small as packets, so the buffer is filled with as many as there are. Empty DATA frames carry nothing.
+            match this.poll_receive(cx) {
+                Poll::Ready(Ok(Some(chunk))) => this.unread = chunk,
+                Poll::Ready(Ok(None)) => this.received_all = true,
+                Poll::Pending if buf.filled().len() == before => return Poll::Pending,
+                Poll::Pending => return Poll::Ready(Ok(())),
+                Poll::Ready(Err(error)) if buf.filled().len() == before => {
+                    return Poll::Ready(Err(to_io(error)));
+                }
+                Poll::Ready(Err(error)) => {
+                    this.failed = Some(to_io(error));
+                    return Poll::Ready(Ok(()));
+                }
             }
         }
-        let taken = this.unread.len().min(buf.remaining());
-        buf.put_slice(&this.unread.split_to(taken));
-        Poll::Ready(Ok(()))
     }
 }
 
@@ -266,8 +280,7 @@ impl AsyncWrite for ConnectStream {
             return Poll::Ready(Ok(0));
         }
         let taken = buf.len().min(CHUNK_BYTES_MAX);
-        this.begin_send(cx, Bytes::copy_from_slice(&buf[..taken]))
-            .map_err(to_io)?;
+        this.begin_send(cx, Bytes::copy_from_slice(&buf[..taken]))?;
         Poll::Ready(Ok(taken))
     }
 
