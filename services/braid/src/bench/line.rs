@@ -159,6 +159,10 @@ impl Line {
         Ok(line)
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "no runtime runs here: the bench is a thread"
+    )]
     fn wait(&mut self, destination: SocketAddr) -> Result<(), Failure> {
         let deadline = Instant::now() + PATIENCE;
         while self.connect(destination).is_err() {

@@ -443,9 +443,9 @@ fn varint(code: u64) -> noq::VarInt {
 /// RFC 9000, 16; lengths of buffers are far below 2^62.
 fn put_varint(buf: &mut BytesMut, value: u64) {
     match value {
-        ..0x40 => buf.put_u8(value as u8),
-        ..0x4000 => buf.put_u16(0x4000 | value as u16),
-        ..0x4000_0000 => buf.put_u32(0x8000_0000 | value as u32),
+        0..0x40 => buf.put_u8(value as u8),
+        0x40..0x4000 => buf.put_u16(0x4000 | value as u16),
+        0x4000..0x4000_0000 => buf.put_u32(0x8000_0000 | value as u32),
         _ => buf.put_u64(0xc000_0000_0000_0000 | value),
     }
 }

@@ -21,7 +21,7 @@ use tokio::{
 use crate::tunnel_stream::TunnelStream;
 
 /// What one direction of one tunnel holds.
-const BUFFER_BYTES: usize = 32 * 1024;
+const BUFFER_BYTES: usize = 64 * 1024;
 
 /// Bytes that passed one tunnel, and when the last ones did.
 pub struct Traffic {
