@@ -18,7 +18,8 @@ use crate::{
 /// Scenarios of a PALS figure when not said otherwise.
 const PALS_SCENARIOS: u32 = 100;
 const REGIONAL_REPETITIONS: u32 = 50;
-const GATE_DRAWINGS: u32 = 50;
+/// Each is fifteen transfers, and a comparison for every number of paths from two to eight.
+const GATE_DRAWINGS: u32 = 20;
 const ROBUST_RUNS: u32 = 1000;
 /// The table of controllers is for comparison: fewer runs do.
 const COMPARED_SCENARIOS: u32 = 20;

@@ -14,7 +14,8 @@ use crate::scenario::{Controller, Direction, Interface, Scenario, ScenarioError}
 use crate::world::derive_seed;
 
 const PATHS_MAX: usize = 8;
-const BYTES: u64 = 20_000_000;
+/// Several seconds over all eight: a packet that a slow path still holds at the end may cost what the others deliver in 512 kB.
+const BYTES: u64 = 60_000_000;
 const RATE_MBIT: (f64, f64) = (1.0, 50.0);
 const RTT_MS: (f64, f64) = (20.0, 200.0);
 const LOSS: (f64, f64) = (0.01, 0.05);
