@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # need.sh TOOL... - installs the tools that tests need and that are not here yet; says what it does.
 #
-#   need.sh cc node chromium cargo-deny buf envoy kafka timescaledb
+#   need.sh cc ip node chromium cargo-deny buf envoy kafka timescaledb
 #
 # Debian packages come by apt-get (root, or sudo). Everything else goes below $BRAID_CACHE (default ~/.cache/braid),
 # outside the checkout, so that a second run and a fresh clone find it.
@@ -91,6 +91,7 @@ need_timescaledb() {
 for tool; do
   case $tool in
     cc)         need_cc ;;
+    ip)         command -v ip >/dev/null && command -v tc >/dev/null || apt_install iproute2 ;;
     kafka)      need_kafka ;;
     node)       need_node ;;
     chromium)   command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core ;;

@@ -58,11 +58,13 @@ impl World {
             }
             world.ip(side, "link set lo up");
         }
-        let forward = Command::new("ip")
-            .args(["netns", "exec", &world.name("rt"), "sysctl", "-qw"])
-            .args(["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])
-            .status();
-        assert!(forward.is_ok_and(|status| status.success()), "ip_forward");
+        for family in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+            let forward = Command::new("ip")
+                .args(["netns", "exec", &world.name("rt"), "sh", "-c"])
+                .arg(format!("echo 1 > /proc/sys/net/{family}"))
+                .status();
+            assert!(forward.is_ok_and(|status| status.success()), "{family}");
+        }
         let rt = world.name("rt");
         world.ip(
             "px",
@@ -142,6 +144,23 @@ impl World {
     pub fn up(&self, device: &str, net: u8) {
         self.ip("gw", &format!("link set {device} up"));
         self.route(device, net);
+        self.forwards(device);
+    }
+
+    /// Waits until the router sends over the device: its kernel looks at a carrier that returned up to a second later.
+    fn forwards(&self, device: &str) {
+        let (rt, peer) = (self.name("rt"), format!("m-{device}"));
+        for _ in 0..300 {
+            let shown = Command::new("ip")
+                .args(["-n", &rt, "-o", "link", "show", "dev", &peer])
+                .output()
+                .unwrap();
+            if String::from_utf8_lossy(&shown.stdout).contains("state UP") {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("the router's {peer} does not come up");
     }
 
     pub fn route(&self, device: &str, net: u8) {
