@@ -148,6 +148,8 @@ impl World {
     }
 
     /// Waits until the router sends over the device: its kernel looks at a carrier that returned up to a second later.
+    // Blocks the thread of one test, whose runtime has others.
+    #[allow(clippy::disallowed_methods)]
     fn forwards(&self, device: &str) {
         let (rt, peer) = (self.name("rt"), format!("m-{device}"));
         for _ in 0..300 {
