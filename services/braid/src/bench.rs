@@ -3,6 +3,7 @@
 
 pub mod bare;
 mod line;
+mod sink;
 mod speed;
 
 use std::io::Write;
@@ -100,15 +101,20 @@ impl Figure {
     }
 }
 
-const IDS: [&str; 4] = [
+const IDS: [&str; 5] = [
     "up.first_sample",
     "up.memory",
     "up.drain",
     "embedded.samples_per_s",
+    "ingest.sink_vs_copy",
 ];
 
-/// Whether `only` is this figure or the group that it belongs to: `speed` names `speed.bulk_up_vs_noq`.
+/// Whether `only` is this figure or the group that it belongs to: `speed` names `speed.bulk_up_vs_noq`, `store` what is measured
+/// on the database.
 fn names(only: &str, id: &str) -> bool {
+    if only == "store" {
+        return id == IDS[4];
+    }
     let rest = id.strip_prefix(only.trim_end_matches('.'));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
@@ -138,6 +144,14 @@ impl BenchCommand {
         if self.wants(IDS[3]) {
             eprintln!("bench: throughput on one core, {} s", self.seconds);
             figures.push(throughput(Duration::from_secs(self.seconds))?);
+        }
+        if self.wants(IDS[4]) {
+            eprintln!("bench: TimescaleDB's sink beside a raw COPY");
+            let measured = sink::measure()?;
+            let copy_per_s = measured.copy_per_s();
+            let figure =
+                Figure::at_least(IDS[4], "samples/s", measured.sink_per_s(), 0.8 * copy_per_s);
+            figures.push(figure.against(copy_per_s));
         }
         if speed::IDS.iter().any(|id| self.wants(id)) {
             eprintln!("bench: gateway and proxy beside a bare pair of the library");

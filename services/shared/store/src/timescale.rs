@@ -14,6 +14,7 @@ mod fault;
 mod keys;
 mod ledger;
 mod maintenance;
+pub mod measure;
 mod migrate;
 mod open;
 mod options;

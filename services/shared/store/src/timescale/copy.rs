@@ -1,18 +1,22 @@
 //! PostgreSQL's binary COPY, written by hand: the generic writer of tokio-postgres goes through a trait object per field,
 //! which costs more than the field.
 
+use std::pin::Pin;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use deadpool_postgres::Transaction;
 use futures::SinkExt;
+use tokio_postgres::CopyInSink;
 
 use super::{fault::Fault, time::Micros};
 
-/// Sent at once; a row is never split.
-const CHUNK_BYTES: usize = 256 << 10;
+/// Sent at once; a row is never split. Small enough that the server begins while the rest is being written.
+const CHUNK_BYTES: usize = 64 << 10;
 
 /// Rows of one COPY, in chunks.
 pub struct Rows {
     columns: i16,
+    rows: u64,
     chunks: Vec<Bytes>,
     buffer: BytesMut,
 }
@@ -26,6 +30,7 @@ impl Rows {
         buffer.put_i32(0);
         Rows {
             columns,
+            rows: 0,
             chunks: Vec::new(),
             buffer,
         }
@@ -40,6 +45,7 @@ impl Rows {
             );
             self.chunks.push(full.freeze());
         }
+        self.rows += 1;
         self.buffer.put_i16(self.columns);
         self
     }
@@ -111,21 +117,73 @@ impl Rows {
         self
     }
 
-    /// `statement`: `COPY table (columns) FROM STDIN (FORMAT binary)`.
-    pub async fn send(
-        mut self,
+    /// Chunks that are full, for [`Copying`].
+    fn full(&mut self) -> impl Iterator<Item = Bytes> + '_ {
+        self.chunks.drain(..)
+    }
+
+    /// `statement`: `COPY table (columns) FROM STDIN (FORMAT binary)`. Without rows the server is not asked.
+    pub async fn send(self, transaction: &Transaction<'_>, statement: &str) -> Result<(), Fault> {
+        let mut copying = Copying {
+            rows: self,
+            sink: None,
+        };
+        copying.finish(transaction, statement).await
+    }
+}
+
+/// A COPY whose rows go to the server as they are written.
+pub struct Copying {
+    pub rows: Rows,
+    sink: Option<Pin<Box<CopyInSink<Bytes>>>>,
+}
+
+impl Copying {
+    pub fn new(columns: i16) -> Copying {
+        Copying {
+            rows: Rows::new(columns),
+            sink: None,
+        }
+    }
+
+    /// Sends what is full; to be called after every few rows.
+    pub async fn push(
+        &mut self,
         transaction: &Transaction<'_>,
         statement: &str,
     ) -> Result<(), Fault> {
-        self.buffer.put_i16(-1);
-        self.chunks.push(self.buffer.freeze());
-        let statement = transaction.prepare_cached(statement).await?;
-        let sink = transaction.copy_in(&statement).await?;
-        futures::pin_mut!(sink);
-        for chunk in self.chunks {
+        if self.rows.chunks.is_empty() {
+            return Ok(());
+        }
+        let sink = match &mut self.sink {
+            Some(sink) => sink,
+            none => {
+                let statement = transaction.prepare_cached(statement).await?;
+                none.insert(Box::pin(transaction.copy_in(&statement).await?))
+            }
+        };
+        for chunk in self.rows.full() {
             sink.feed(chunk).await?;
         }
-        sink.finish().await?;
+        Ok(())
+    }
+
+    /// Sends the rest and waits for the server. Without rows it is not asked.
+    pub async fn finish(
+        &mut self,
+        transaction: &Transaction<'_>,
+        statement: &str,
+    ) -> Result<(), Fault> {
+        if self.rows.rows == 0 {
+            return Ok(());
+        }
+        self.rows.buffer.put_i16(-1);
+        let last = self.rows.buffer.split().freeze();
+        self.rows.chunks.push(last);
+        self.push(transaction, statement).await?;
+        if let Some(sink) = &mut self.sink {
+            sink.as_mut().finish().await?;
+        }
         Ok(())
     }
 }

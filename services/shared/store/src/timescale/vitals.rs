@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 
 use super::{
     TimescaleStore,
-    copy::Rows,
+    copy::{Copying, Rows},
     fault::Fault,
     keys::{self, Place},
     ledger::{DEVICES, Head, Latest, Locked, Wanted},
@@ -145,14 +145,15 @@ fn length_us(waveform: &Waveform) -> i64 {
     i64::from(waveform.period_us) * waveform.values.len() as i64
 }
 
-/// The rows of the new samples, and what they change; the heads take up the newest values.
-fn rows(
+/// Sends the rows of the new samples, and tells what they change; the heads take up the newest values.
+async fn write_rows(
+    transaction: &Transaction<'_>,
     batch: &VitalsBatch,
     plan: &Plan,
     new: &[Vec<i64>],
     locked: &mut Locked,
-) -> (Rows, Rows, Changes) {
-    let (mut samples, mut waveforms) = (Rows::new(8), Rows::new(9));
+) -> Result<Changes, Fault> {
+    let (mut samples, mut waveforms) = (Copying::new(8), Rows::new(9));
     let mut changes = Changes::default();
     for (n, new) in new.iter().enumerate() {
         if new.is_empty() {
@@ -167,14 +168,9 @@ fn rows(
         for index in plan.admitted(n, new) {
             let (sample, place) = (&batch.samples[index], &plan.places[index]);
             let time = sample.device_time_us;
-            let sensor_sequence = sample.sensor_sequence.map(u64::cast_signed);
             match &sample.reading {
                 Some(Reading::Value(value)) => {
-                    common(&mut samples, sample)
-                        .float8(*value)
-                        .int4(place.series)
-                        .optional_int8(sensor_sequence)
-                        .text_or_null(&sample.traceparent);
+                    value_row(&mut samples.rows, sample, *place, *value);
                     let stale = changes.stale.entry(owner).or_insert((time, time));
                     *stale = (stale.0.min(time), stale.1.max(time));
                     let latest = Latest {
@@ -195,7 +191,7 @@ fn rows(
                     common(&mut waveforms, sample)
                         .int4(place.series)
                         .int4(waveform.period_us.cast_signed())
-                        .optional_int8(sensor_sequence)
+                        .optional_int8(sample.sensor_sequence.map(u64::cast_signed))
                         .text_or_null(&sample.traceparent)
                         .float4s(&waveform.values);
                     let length = length_us(waveform);
@@ -209,14 +205,26 @@ fn rows(
             }
         }
         observe(locked, owner, newest);
+        samples.push(transaction, COPY_SAMPLES).await?;
     }
-    (samples, waveforms, changes)
+    samples.finish(transaction, COPY_SAMPLES).await?;
+    waveforms.send(transaction, COPY_WAVEFORMS).await?;
+    Ok(changes)
 }
 
 fn observe(locked: &mut Locked, owner: i32, latest: Option<Latest>) {
     if let (Some(head), Some(latest)) = (locked.heads.get_mut(&owner), latest) {
         head.observe(latest);
     }
+}
+
+/// One row of [`COPY_SAMPLES`].
+pub fn value_row(rows: &mut Rows, sample: &Sample, place: Place, value: f64) {
+    common(rows, sample)
+        .float8(value)
+        .int4(place.series)
+        .optional_int8(sample.sensor_sequence.map(u64::cast_signed))
+        .text_or_null(&sample.traceparent);
 }
 
 fn common<'a>(rows: &'a mut Rows, sample: &Sample) -> &'a mut Rows {
@@ -338,6 +346,11 @@ impl TimescaleStore {
         .await?;
         Ok(Plan::new(batch, places, gaps))
     }
+
+    /// Keys of the samples, made when they are not there.
+    pub(super) async fn places(&self, batch: &VitalsBatch) -> Result<Vec<Place>, Fault> {
+        Ok(self.plan(batch).await?.places)
+    }
 }
 
 #[async_trait]
@@ -351,11 +364,10 @@ impl VitalsStore for TimescaleStore {
         let plan = self.plan(&batch).await.map_err(Fault::into_write)?;
         let mark_stale = !self.applied.continuous;
         let (new, longest) = transaction!(self, tx => async {
-            progress::hold(tx, &advance).await?;
-            let (mut locked, new) = DEVICES.admit(tx, &plan.wanted).await?;
-            let (samples, waveforms, changes) = rows(&batch, &plan, &new, &mut locked);
-            samples.send(tx, COPY_SAMPLES).await?;
-            waveforms.send(tx, COPY_WAVEFORMS).await?;
+            // Sent together: claims are locked before heads, as by everybody.
+            let ((), (mut locked, new)) =
+                futures::try_join!(progress::hold(tx, &advance), DEVICES.admit(tx, &plan.wanted))?;
+            let changes = write_rows(tx, &batch, &plan, &new, &mut locked).await?;
             // Sent together: the server works them off in this order.
             let (gaps, ..) = futures::try_join!(
                 write_gaps(tx, &batch.gaps, &plan.gaps),
