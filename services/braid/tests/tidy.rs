@@ -34,7 +34,7 @@ const LINES_MAX: usize = 500;
 const LINES_FEW: usize = 450;
 
 /// Long files and why each is one file.
-const LONG: [(&str, &str); 7] = [
+const LONG: [(&str, &str); 8] = [
     (
         "loadtest/lab/src/host.rs",
         "one simulated host: its endpoint, its links and its clock are one event loop",
@@ -62,6 +62,10 @@ const LONG: [(&str, &str); 7] = [
     (
         "services/shared/vitals/tests/engine.rs",
         "one case per clause of the rules",
+    ),
+    (
+        "services/shared/store/src/timescale/vitals.rs",
+        "one write from plan to commit, and the questions that read its rows back",
     ),
 ];
 
