@@ -21,7 +21,7 @@ pub struct Envoy {
     admin: SocketAddr,
 }
 
-/// What `infra/dev/need.sh envoy` installs. CI must have it; elsewhere its absence is said and the test skipped.
+/// What `infra/dev/need.sh envoy` installs. `make test` must have it; elsewhere its absence is said and the test skipped.
 pub fn binary() -> Option<PathBuf> {
     let cache = std::env::var_os("BRAID_CACHE").map_or_else(
         || Path::new(&std::env::var_os("HOME").unwrap_or_default()).join(".cache/braid"),
@@ -32,7 +32,8 @@ pub fn binary() -> Option<PathBuf> {
         return Some(binary);
     }
     let missing = format!("{} is missing: infra/dev/need.sh envoy", binary.display());
-    assert!(std::env::var_os("CI").is_none(), "{missing}");
+    let required = std::env::var("BRAID_TEST_ENGINES").is_ok_and(|value| value == "required");
+    assert!(!required, "{missing}");
     eprintln!("skipped: {missing}");
     None
 }
