@@ -25,6 +25,17 @@ const TICK: Duration = Duration::from_secs(1);
 /// The loop counts as stalled after so long without a turn.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
+/// Partition, key and content of a record that can be read.
+type Readable = (u32, String, VitalsRecord);
+
+enum Evaluated {
+    Stored,
+    /// The store will never take it as it is.
+    Refused(Vec<Delivery>, String),
+    /// The service ends, or progress cannot be stored: nothing behind this may be written.
+    Ended,
+}
+
 struct Loop {
     bus: Arc<dyn Bus>,
     store: Arc<dyn Store>,
@@ -132,16 +143,56 @@ impl Loop {
     async fn on_batch(&mut self, mut deliveries: Vec<Delivery>, consumer: &mut dyn Consumer) {
         deliveries.retain(|delivery| self.claims.holds(Topic::Vitals, delivery.partition));
         metrics::counter!("braid_alerting_records_total").increment(deliveries.len() as u64);
+        let first_us = deliveries.first().map(|first| first.published_us);
         let mut records = Vec::with_capacity(deliveries.len());
         for delivery in &deliveries {
-            match VitalsRecord::decode(delivery.value.clone()) {
-                Ok(record) => records.push((delivery.partition, delivery.key.clone(), record)),
-                Err(error) => {
-                    self.bury(delivery, &format!("no VitalsRecord: {error}"))
-                        .await
+            match read(delivery) {
+                Ok(record) => records.push(record),
+                Err(reason) => {
+                    if !self.bury(delivery, &reason).await {
+                        return;
+                    }
                 }
             }
         }
+        let done = self.claims.progress(&deliveries);
+        // What is refused as a whole is tried record by record, so that one bad record takes no other's alerts with it.
+        let mut parts = vec![(deliveries, records)];
+        while let Some((part, records)) = parts.pop() {
+            match self.evaluate(part, records).await {
+                Evaluated::Stored => {}
+                Evaluated::Refused(part, reason) => match part.as_slice() {
+                    [single] => {
+                        if !self.bury(single, &reason).await {
+                            return;
+                        }
+                        parts.push((part, Vec::new()));
+                    }
+                    _ => parts.extend(part.into_iter().rev().map(|single| {
+                        let records = read(&single).into_iter().collect();
+                        (vec![single], records)
+                    })),
+                },
+                Evaluated::Ended => return,
+            }
+        }
+        if let Some(first_us) = first_us {
+            let waited_s = (now_us() - first_us).max(0) as f64 / 1e6;
+            metrics::histogram!("braid_alerting_published_to_stored_seconds").record(waited_s);
+        }
+        // The store is what counts; the bus's own record serves its lag figure, so a failure here changes nothing.
+        let offsets: Vec<(u32, u64)> = done
+            .into_iter()
+            .filter(|progress| self.claims.holds(Topic::Vitals, progress.partition))
+            .map(|progress| (progress.partition, progress.next_offset))
+            .collect();
+        if let Err(error) = consumer.commit(&offsets).await {
+            tracing::debug!(%error, "offsets not committed");
+        }
+    }
+
+    /// Runs the rules and has the result stored with the progress; tries until the store says yes or no.
+    async fn evaluate(&mut self, mut part: Vec<Delivery>, mut records: Vec<Readable>) -> Evaluated {
         self.fetch_profiles(&records).await;
         let span = tracing::info_span!("evaluate", records = records.len());
         // One span for the batch, in the trace of its first traced sample.
@@ -152,10 +203,10 @@ impl Loop {
         loop {
             let now_us = now_us();
             let evaluation = span.in_scope(|| self.ward.evaluate(&records, now_us));
-            let progress = self.claims.progress(&deliveries);
+            let progress = self.claims.progress(&part);
             if progress.is_empty() {
                 self.ward.undo();
-                return;
+                return Evaluated::Stored;
             }
             let written = self.writer.write(&evaluation.batch, &progress);
             match written.instrument(span.clone()).await {
@@ -165,7 +216,11 @@ impl Loop {
                     metrics::counter!("braid_alerting_skipped_samples_total")
                         .increment(evaluation.skipped);
                     count_transitions(&evaluation.batch);
-                    break;
+                    for progress in progress {
+                        self.positions
+                            .insert(progress.partition, progress.next_offset);
+                    }
+                    return Evaluated::Stored;
                 }
                 Outcome::Conflict(stored) => {
                     self.ward.undo();
@@ -176,46 +231,23 @@ impl Loop {
                 }
                 Outcome::Fenced(partitions) => {
                     self.ward.undo();
-                    deliveries.retain(|delivery| !partitions.contains(&delivery.partition));
+                    part.retain(|delivery| !partitions.contains(&delivery.partition));
                     records.retain(|(partition, _, _)| !partitions.contains(partition));
                     self.lose(partitions);
-                }
-                Outcome::Refused(reason) if records.is_empty() => {
-                    self.ward.undo();
-                    tracing::error!(reason, "the store refuses progress");
-                    return;
                 }
                 Outcome::Refused(reason) => {
                     self.ward.undo();
                     tracing::error!(reason, records = records.len(), "the store refuses a batch");
-                    for delivery in &deliveries {
-                        self.bury(delivery, &reason).await;
+                    if records.is_empty() {
+                        return Evaluated::Ended;
                     }
-                    records.clear();
+                    return Evaluated::Refused(part, reason);
                 }
                 Outcome::Ended => {
                     self.ward.undo();
-                    return;
+                    return Evaluated::Ended;
                 }
             }
-        }
-        for progress in self.claims.progress(&deliveries) {
-            self.positions
-                .insert(progress.partition, progress.next_offset);
-        }
-        if let Some(first) = deliveries.first() {
-            let waited_s = (now_us() - first.published_us).max(0) as f64 / 1e6;
-            metrics::histogram!("braid_alerting_published_to_stored_seconds").record(waited_s);
-        }
-        // The store is what counts; the bus's own record serves its lag figure, so a failure here changes nothing.
-        let offsets: Vec<(u32, u64)> = self
-            .claims
-            .progress(&deliveries)
-            .into_iter()
-            .map(|progress| (progress.partition, progress.next_offset))
-            .collect();
-        if let Err(error) = consumer.commit(&offsets).await {
-            tracing::debug!(%error, "offsets not committed");
         }
     }
 
@@ -254,7 +286,7 @@ impl Loop {
         }
     }
 
-    async fn fetch_profiles(&mut self, records: &[(u32, String, VitalsRecord)]) {
+    async fn fetch_profiles(&mut self, records: &[Readable]) {
         let now_us = now_us();
         for key in self.ward.wanting_profile(records, now_us) {
             // Without an answer the last known scale stays, and the next batch asks again.
@@ -281,28 +313,17 @@ impl Loop {
         }
     }
 
-    /// Keeps a record that cannot be evaluated for people to look at; tries until the bus has it.
-    async fn bury(&self, delivery: &Delivery, reason: &str) {
-        tracing::warn!(
-            partition = delivery.partition,
-            offset = delivery.offset,
-            reason,
-            "dead letter"
-        );
-        metrics::counter!("braid_alerting_dead_letters_total").increment(1);
-        let mut backoff = Backoff::for_reconnect();
-        while !self.context.shutdown().is_requested() {
-            let record = dead_letter::record(delivery, GROUP, reason);
-            match self.bus.publish(Topic::DeadLetters, vec![record]).await {
-                Err(error) if error.is_retryable() => backoff.wait().await,
-                Ok(()) => return,
-                Err(error) => {
-                    tracing::error!(%error, "a dead letter is lost");
-                    return;
-                }
-            }
-        }
+    /// False when the service ends before the record is kept.
+    async fn bury(&self, delivery: &Delivery, reason: &str) -> bool {
+        let ending = self.context.shutdown().requested();
+        dead_letter::bury(&*self.bus, delivery, GROUP, reason, ending).await
     }
+}
+
+fn read(delivery: &Delivery) -> Result<Readable, String> {
+    let record = VitalsRecord::decode(delivery.value.clone())
+        .map_err(|error| format!("no VitalsRecord: {error}"))?;
+    Ok((delivery.partition, delivery.key.clone(), record))
 }
 
 /// Stands for everything before `next` when nothing new was delivered.

@@ -28,12 +28,14 @@ use std::{
 
 use bus::Bus;
 use service_kit::{
-    ConfigError, Context, ServiceConfig,
-    grpc::{ServeError, bind, serve_routes},
-    tls::{Identity, IdentityError},
+    Context, ServiceConfig,
+    grpc::{bind, serve_routes},
+    tls::Identity,
 };
 use store::Store;
 use tokio::sync::Notify;
+
+pub use service_kit::RunError;
 
 pub use config::Config;
 
@@ -41,16 +43,6 @@ pub use config::Config;
 pub const GROUP: &str = "alerting";
 /// Consumer group of the topic `alerts` that tells people.
 pub const PEOPLE_GROUP: &str = "alerting-people";
-
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    #[error("identity: {0}")]
-    Identity(#[from] IdentityError),
-    #[error(transparent)]
-    Serve(#[from] ServeError),
-}
 
 /// Runs until shutdown is requested; returns when what was in hand is stored.
 pub async fn run(

@@ -203,7 +203,7 @@ macro_rules! refusals_of {
     )*};
 }
 
-refusals_of!(gateway, ingest, alerting, path_telemetry, dashboard);
+refusals_of!(gateway, service_kit, dashboard);
 
 impl From<proxy::RunError> for Failure {
     fn from(error: proxy::RunError) -> Failure {

@@ -26,26 +26,18 @@ use std::{
 use bus::Bus;
 use contracts::vitals::ingest_service_server::IngestServiceServer;
 use service_kit::{
-    ConfigError, Context, ServiceConfig,
-    grpc::{ServeError, bind, serve_routes},
-    tls::{Identity, IdentityError},
+    Context, ServiceConfig,
+    grpc::{bind, serve_routes},
+    tls::Identity,
 };
 use store::Store;
+
+pub use service_kit::RunError;
 
 pub use config::Config;
 
 /// Consumer group of the topic `vitals` that writes the store.
 pub const GROUP: &str = "ingest-store";
-
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    #[error("identity: {0}")]
-    Identity(#[from] IdentityError),
-    #[error(transparent)]
-    Serve(#[from] ServeError),
-}
 
 /// Runs until shutdown is requested; returns when what was taken in is acknowledged or was given back to the gateways.
 pub async fn run(

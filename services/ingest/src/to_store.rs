@@ -203,31 +203,10 @@ impl Loop {
         }
     }
 
-    /// Keeps a record for people; tries until the bus has it. False when the service ends first.
+    /// False when the service ends before the record is kept.
     async fn bury(&self, delivery: &Delivery, reason: &str) -> bool {
-        let (partition, offset) = (delivery.partition, delivery.offset);
-        tracing::error!(
-            partition,
-            offset,
-            reason,
-            "a record goes to the dead letters"
-        );
-        metrics::counter!("braid_ingest_dead_letters_total").increment(1);
-        let mut backoff = Backoff::for_reconnect();
-        loop {
-            let record = dead_letter::record(delivery, GROUP, reason);
-            match self.bus.publish(Topic::DeadLetters, vec![record]).await {
-                Ok(()) => return true,
-                Err(e) if e.is_retryable() => tokio::select! {
-                    () = self.context.shutdown().requested() => return false,
-                    () = backoff.wait() => {}
-                },
-                Err(e) => {
-                    tracing::error!(error = %e, partition, offset, "the dead letter is refused too; it is lost");
-                    return true;
-                }
-            }
-        }
+        let ending = self.context.shutdown().requested();
+        dead_letter::bury(&*self.bus, delivery, GROUP, reason, ending).await
     }
 }
 

@@ -23,26 +23,18 @@ use contracts::{
     policy::policy_service_server::PolicyServiceServer,
 };
 use service_kit::{
-    ConfigError, Context, ServiceConfig,
-    grpc::{ServeError, bind, serve_routes},
-    tls::{Identity, IdentityError},
+    Context, ServiceConfig,
+    grpc::{bind, serve_routes},
+    tls::Identity,
 };
 use store::Store;
+
+pub use service_kit::RunError;
 
 pub use config::{Config, Steering};
 
 /// Consumer group of the topic `paths` that writes the store.
 pub const STORE_GROUP: &str = "path-telemetry-store";
-
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    #[error("identity: {0}")]
-    Identity(#[from] IdentityError),
-    #[error(transparent)]
-    Serve(#[from] ServeError),
-}
 
 /// Runs until shutdown is requested; returns when what was acknowledged is on the bus.
 pub async fn run(

@@ -17,6 +17,14 @@ const LAG_INTERVAL: Duration = Duration::from_secs(5);
 /// The loop counts as stalled after so long without a turn.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
+enum Written {
+    Stored,
+    /// The store will never take it as it is.
+    Refused(Vec<(Delivery, Vec<PathReport>)>, String),
+    /// The service ends, or progress cannot be stored: nothing behind this may be written.
+    Ended,
+}
+
 struct Sink {
     bus: Arc<dyn Bus>,
     store: Arc<dyn Store>,
@@ -86,58 +94,42 @@ pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Conte
 impl Sink {
     async fn on_batch(&self, mut deliveries: Vec<Delivery>, consumer: &mut dyn Consumer) {
         deliveries.retain(|delivery| self.claims.holds(Topic::Paths, delivery.partition));
-        let mut poisoned: Vec<(Delivery, String)> = Vec::new();
-        let mut backoff = Backoff::for_reconnect();
-        let mut reports = self.decode(&deliveries, &mut poisoned);
-        for (delivery, reason) in &poisoned {
-            self.bury(delivery, reason).await;
-        }
-        loop {
-            let progress = self.claims.progress(&deliveries);
-            if progress.is_empty() {
-                return;
-            }
-            match self.store.write_paths(reports.clone(), progress).await {
-                Ok(written) => {
-                    self.check.ok();
-                    metrics::counter!("braid_path_telemetry_rows_total").increment(written.new);
-                    metrics::counter!("braid_path_telemetry_duplicate_rows_total")
-                        .increment(written.duplicate);
-                    break;
-                }
-                Err(WriteError::Fenced(partitions)) => {
-                    self.claims.forget(
-                        Topic::Paths,
-                        partitions.iter().map(|(_, partition)| *partition),
-                    );
-                    deliveries.retain(|d| self.claims.holds(Topic::Paths, d.partition));
-                    reports = self.decode(&deliveries, &mut Vec::new());
-                }
-                Err(error) if error.is_retryable() => {
-                    self.check.failing(error.to_string());
-                    tokio::select! {
-                        () = self.context.shutdown().requested() => return,
-                        () = backoff.wait() => {}
-                    }
-                }
-                Err(error) if reports.is_empty() => {
-                    tracing::error!(%error, "progress cannot be stored");
-                    return;
-                }
+        let mut records = Vec::with_capacity(deliveries.len());
+        for delivery in deliveries {
+            let reports = match PathsRecord::decode(delivery.value.clone()) {
+                Ok(record) => record.reports,
                 Err(error) => {
-                    tracing::error!(%error, reports = reports.len(), "the store refuses reports");
-                    for delivery in &deliveries {
-                        self.bury(delivery, &error.to_string()).await;
+                    let reason = format!("no PathsRecord: {error}");
+                    if !self.bury(&delivery, &reason).await {
+                        return;
                     }
-                    reports.clear();
+                    Vec::new()
                 }
+            };
+            records.push((delivery, reports));
+        }
+        let offsets = self.claims.progress(records.iter().map(|(d, _)| d));
+        // What is refused as a whole is tried record by record, so that one bad record takes none of the others with it.
+        let mut parts = vec![records];
+        while let Some(part) = parts.pop() {
+            match self.write(part).await {
+                Written::Stored => {}
+                Written::Refused(part, reason) => match <[_; 1]>::try_from(part) {
+                    Ok([(delivery, _)]) => {
+                        if !self.bury(&delivery, &reason).await {
+                            return;
+                        }
+                        parts.push(vec![(delivery, Vec::new())]);
+                    }
+                    Err(part) => parts.extend(part.into_iter().rev().map(|single| vec![single])),
+                },
+                Written::Ended => return,
             }
         }
         // The store is what counts; the bus's own record serves its lag figure, so a failure here changes nothing.
-        let done: Vec<(u32, u64)> = self
-            .claims
-            .progress(&deliveries)
+        let done: Vec<(u32, u64)> = offsets
             .into_iter()
+            .filter(|progress| self.claims.holds(Topic::Paths, progress.partition))
             .map(|progress| (progress.partition, progress.next_offset))
             .collect();
         if let Err(error) = consumer.commit(&done).await {
@@ -145,41 +137,53 @@ impl Sink {
         }
     }
 
-    fn decode(
-        &self,
-        deliveries: &[Delivery],
-        poisoned: &mut Vec<(Delivery, String)>,
-    ) -> Vec<PathReport> {
-        let mut reports = Vec::new();
-        for delivery in deliveries {
-            match PathsRecord::decode(delivery.value.clone()) {
-                Ok(record) => reports.extend(record.reports),
-                Err(error) => poisoned.push((delivery.clone(), format!("no PathsRecord: {error}"))),
-            }
-        }
-        reports
-    }
-
-    /// Keeps a record that cannot be stored for people to look at; tries until the bus has it.
-    async fn bury(&self, delivery: &Delivery, reason: &str) {
-        tracing::warn!(
-            partition = delivery.partition,
-            offset = delivery.offset,
-            reason,
-            "dead letter"
-        );
-        metrics::counter!("braid_path_telemetry_dead_letters_total").increment(1);
+    /// Rows and progress of these records in one transaction; tries until the store says yes or no.
+    async fn write(&self, mut part: Vec<(Delivery, Vec<PathReport>)>) -> Written {
         let mut backoff = Backoff::for_reconnect();
-        while !self.context.shutdown().is_requested() {
-            let record = dead_letter::record(delivery, STORE_GROUP, reason);
-            match self.bus.publish(Topic::DeadLetters, vec![record]).await {
-                Err(error) if error.is_retryable() => backoff.wait().await,
-                Ok(()) => return,
+        loop {
+            let progress = self
+                .claims
+                .progress(part.iter().map(|(delivery, _)| delivery));
+            if progress.is_empty() {
+                return Written::Stored;
+            }
+            let reports: Vec<PathReport> = part.iter().flat_map(|(_, r)| r.clone()).collect();
+            let is_progress_alone = reports.is_empty();
+            match self.store.write_paths(reports, progress).await {
+                Ok(written) => {
+                    self.check.ok();
+                    metrics::counter!("braid_path_telemetry_rows_total").increment(written.new);
+                    metrics::counter!("braid_path_telemetry_duplicate_rows_total")
+                        .increment(written.duplicate);
+                    return Written::Stored;
+                }
+                Err(WriteError::Fenced(partitions)) => {
+                    let lost = partitions.iter().map(|(_, partition)| *partition);
+                    self.claims.forget(Topic::Paths, lost);
+                    part.retain(|(d, _)| self.claims.holds(Topic::Paths, d.partition));
+                }
+                Err(error) if error.is_retryable() => {
+                    self.check.failing(error.to_string());
+                    tokio::select! {
+                        () = self.context.shutdown().requested() => return Written::Ended,
+                        () = backoff.wait() => {}
+                    }
+                }
+                Err(error) if is_progress_alone => {
+                    tracing::error!(%error, "progress cannot be stored");
+                    return Written::Ended;
+                }
                 Err(error) => {
-                    tracing::error!(%error, "a dead letter is lost");
-                    return;
+                    tracing::error!(%error, records = part.len(), "the store refuses reports");
+                    return Written::Refused(part, error.to_string());
                 }
             }
         }
+    }
+
+    /// False when the service ends before the record is kept.
+    async fn bury(&self, delivery: &Delivery, reason: &str) -> bool {
+        let ending = self.context.shutdown().requested();
+        dead_letter::bury(&*self.bus, delivery, STORE_GROUP, reason, ending).await
     }
 }

@@ -262,7 +262,12 @@ pub struct NotReady(pub String);
 
 /// Names of the headers of a dead letter.
 pub mod dead_letter {
-    use super::{Delivery, Record};
+    use std::{future::Future, pin::pin, time::Duration};
+
+    use super::{Bus, Delivery, Record, Topic};
+
+    /// Pause between attempts while the bus is away.
+    const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
     pub const REASON: &str = "reason";
     pub const CONSUMER: &str = "consumer";
@@ -280,5 +285,41 @@ pub mod dead_letter {
             .header(TOPIC, delivery.topic.name())
             .header(PARTITION, delivery.partition.to_string())
             .header(OFFSET, delivery.offset.to_string())
+    }
+
+    /// Keeps a record that `consumer` cannot process for people to look at; tries until the bus has it. False when `ending`
+    /// comes first: then the record is kept nowhere, and the consumer must not go past it.
+    pub async fn bury(
+        bus: &dyn Bus,
+        delivery: &Delivery,
+        consumer: &str,
+        reason: &str,
+        ending: impl Future<Output = ()>,
+    ) -> bool {
+        let (partition, offset) = (delivery.partition, delivery.offset);
+        tracing::error!(
+            partition,
+            offset,
+            reason,
+            "a record goes to the dead letters"
+        );
+        metrics::counter!("braid_bus_dead_letters_total", "consumer" => consumer.to_owned())
+            .increment(1);
+        let mut ending = pin!(ending);
+        loop {
+            let record = record(delivery, consumer, reason);
+            match bus.publish(Topic::DeadLetters, vec![record]).await {
+                Ok(()) => return true,
+                Err(error) if error.is_retryable() => tokio::select! {
+                    () = ending.as_mut() => return false,
+                    () = tokio::time::sleep(RETRY_PAUSE) => {}
+                },
+                Err(error) => {
+                    // Waiting for ever would hold up every record behind it, and it is still in the topic that it came from.
+                    tracing::error!(%error, partition, offset, "the dead letter is refused too");
+                    return true;
+                }
+            }
+        }
     }
 }

@@ -19,3 +19,14 @@ pub use config::{ConfigError, ServiceConfig};
 pub use context::{Context, DRAIN_LIMIT, Shutdown};
 pub use health::{CheckHandle, Health, ProgressHandle};
 pub use secret::Secret;
+
+/// Why a gRPC service could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("identity: {0}")]
+    Identity(#[from] tls::IdentityError),
+    #[error(transparent)]
+    Serve(#[from] grpc::ServeError),
+}

@@ -28,7 +28,7 @@ impl<S: ProgressStore + ?Sized> Claims<S> {
     }
 
     /// Progress that says these deliveries are done. Leaves out partitions that are not held any more.
-    pub fn progress(&self, done: &[Delivery]) -> Vec<Progress> {
+    pub fn progress<'a>(&self, done: impl IntoIterator<Item = &'a Delivery>) -> Vec<Progress> {
         let held = self.held.lock();
         let mut next: BTreeMap<(Topic, u32), u64> = BTreeMap::new();
         for delivery in done {
