@@ -1,5 +1,6 @@
-//! Addresses of the simulated network. An address of the client names its interface and how often it has changed,
-//! so that a datagram from or to an address that is gone can be told from one that arrives.
+//! Addresses of the simulated network. The client's own address names its interface and never changes here: a socket belongs to an interface,
+//! whatever the address of it. The address that the server sees counts the changes, so that an answer to one that is gone is told from
+//! one that arrives.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -12,26 +13,25 @@ const PORT: u16 = 50_000;
 /// Addresses that an interface may have in one run; more would not fit the octet that counts them.
 pub const ADDRESSES_MAX: usize = 200;
 
-/// Which addresses an interface has at a time.
+/// How often an interface's address has changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Generation {
-    /// Changes of the client's own address.
+    /// The client's own.
     pub own: u8,
-    /// Changes of the address that the server sees, its own ones included.
+    /// The one that the server sees, the changes of the own one included.
     pub public: u8,
 }
 
-/// The client's own address on an interface.
-pub fn client(interface: usize, generation: Generation) -> SocketAddr {
-    let ip = Ipv4Addr::new(10, generation.own, interface as u8, 2);
-    SocketAddr::new(IpAddr::V4(ip), PORT + interface as u16)
+/// The client's end of a path over an interface, as it is known to the library.
+pub fn client(interface: usize) -> SocketAddr {
+    public(interface, Generation::default())
 }
 
-/// The same behind an address translator, as the server sees it.
+/// The client's address as the server sees it.
 pub fn public(interface: usize, generation: Generation) -> SocketAddr {
-    let mut address = client(interface, generation);
-    address.set_port(PORT + interface as u16 + 16 * u16::from(generation.public));
-    address
+    let ip = Ipv4Addr::new(10, generation.own, interface as u8, 2);
+    let port = PORT + interface as u16 + 16 * u16::from(generation.public);
+    SocketAddr::new(IpAddr::V4(ip), port)
 }
 
 /// The interface that owns an address of the client.
@@ -57,7 +57,7 @@ mod tests {
             }
             assert_ne!(public(interface, first), public(interface, moved));
             assert_ne!(public(interface, first), public(interface, translated));
-            assert_eq!(client(interface, first), client(interface, translated));
+            assert_eq!(client(interface), public(interface, first));
         }
         assert_eq!(interface_of(SERVER.ip()), None);
     }

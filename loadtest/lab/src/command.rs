@@ -38,6 +38,8 @@ pub enum LabCommand {
     Controllers(Options),
     /// What each mechanism is worth: PALS with one of them switched off.
     Mechanisms(Options),
+    /// How much faster than real time the simulator runs on this machine.
+    Speed(Options),
     /// One scenario from a TOML file.
     Run(RunOptions),
     /// Real sockets in network namespaces, beside virtual time, TCP and MPTCP (needs root).
@@ -118,7 +120,8 @@ impl LabCommand {
             | Self::Robust(options)
             | Self::Targets(options)
             | Self::Controllers(options)
-            | Self::Mechanisms(options) => options.run.clone(),
+            | Self::Mechanisms(options)
+            | Self::Speed(options) => options.run.clone(),
         }
     }
 
@@ -144,6 +147,7 @@ impl LabCommand {
                 finish(&options, experiments::mechanisms(&runner, &options)?)
             }
             Self::Kernel(options) => options.run(runner.identity()),
+            Self::Speed(options) => finish(&options, experiments::speed(&runner)?),
             Self::Run(options) => {
                 let text = std::fs::read_to_string(&options.file).map_err(|source| {
                     ScenarioError::Read {

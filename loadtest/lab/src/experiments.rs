@@ -220,9 +220,17 @@ pub fn robust(runner: &Runner, options: &Options) -> Outcome {
     let mut findings = Findings::default();
     if options.wants("robust") {
         let runs = options.scenarios.unwrap_or(ROBUST_RUNS);
-        findings.figures = of_robust::figures("robust", runner.identity(), options.seed, runs)?;
+        findings.figures = of_robust::figures("robust", runner, options.seed, runs)?;
     }
     Ok(findings)
+}
+
+/// A figure of this machine, and so none of `all`.
+pub fn speed(runner: &Runner) -> Outcome {
+    Ok(Findings {
+        figures: vec![crate::speed::figure(runner.identity())?],
+        reports: Vec::new(),
+    })
 }
 
 /// Everything that has a target.
@@ -265,6 +273,7 @@ pub fn mechanisms(runner: &Runner, options: &Options) -> Outcome {
     let all = Mechanisms::default();
     let variants = [
         ("all", all),
+        ("without_gate", Mechanisms { gate: false, ..all }),
         (
             "without_acknowledgement_steering",
             Mechanisms {

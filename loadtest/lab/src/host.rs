@@ -1,7 +1,8 @@
 //! One simulated machine: an endpoint of the library with at most one connection, the steering of its paths, and its application.
 //! The world hands it datagrams and the time, and takes the datagrams it wants to send.
 
-use std::net::{IpAddr, SocketAddr};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use noq_proto::{
 };
 
 use crate::address::{self, Generation, SERVER, interface_of};
+use crate::chaos::{PathWhim, Plan};
 use crate::identity::{Identity, SERVER_NAME};
 use crate::scenario::{Controller, INTERFACES_MAX, Scenario};
 use crate::traffic::{Application, TrafficError};
@@ -41,18 +43,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Outgoing {
     pub interface: usize,
-    /// None where the client lets its system choose.
-    pub address: Option<ClientAddress>,
+    /// The client's address, of what the server sends to a known one.
+    pub to: Option<SocketAddr>,
     pub payload: BytesMut,
-}
-
-/// The address of the client that a datagram bears.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClientAddress {
-    /// As source, from the client itself.
-    Own(IpAddr),
-    /// As destination, from the server.
-    Public(SocketAddr),
 }
 
 /// Why a run ended early.
@@ -110,8 +103,8 @@ pub struct Host {
     manager: Manager,
     /// Interfaces that exist; until the server has answered, the handshake is sent over each.
     interfaces: Vec<usize>,
-    /// By interface.
-    generations: [Generation; INTERFACES_MAX],
+    /// What this end does to its paths of its own will, by time.
+    whims: VecDeque<(Duration, PathWhim)>,
     /// The interface of the first answer, which carries the first path.
     first: Option<usize>,
     open_paths: Vec<PathId>,
@@ -166,6 +159,20 @@ impl Host {
                 of_path: Vec::new(),
             }
         };
+        let plan = scenario.chaos.map(|chaos| {
+            Plan::draw(
+                scenario.seed,
+                chaos,
+                scenario.bytes,
+                scenario.interfaces.len(),
+            )
+        });
+        let whims = plan
+            .iter()
+            .flat_map(|plan| &plan.paths)
+            .filter(|whim| whim.1 == client)
+            .map(|&(at, _, whim)| (at, whim))
+            .collect();
         let mut host = Self {
             client,
             start,
@@ -173,12 +180,12 @@ impl Host {
             conn: None,
             manager,
             interfaces: Vec::new(),
-            generations: [Generation::default(); INTERFACES_MAX],
+            whims,
             first: None,
             open_paths: vec![PathId::ZERO],
             received: false,
             lost: None,
-            application: Application::new(client, scenario),
+            application: Application::new(client, scenario, plan),
             paths_opened: 0,
             paths_closed: 0,
             buffer: Vec::with_capacity(65_536),
@@ -213,11 +220,6 @@ impl Host {
         }
     }
 
-    /// The client's interface has another address, or the address translator before it.
-    pub fn address_changed(&mut self, interface: usize, generation: Generation) {
-        self.generations[interface] = generation;
-    }
-
     /// Who asks to be called at the next deadline.
     pub fn who_is_due(&mut self, now: Duration) -> &'static str {
         let due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
@@ -245,7 +247,13 @@ impl Host {
             .flatten()
             .min()
             .map(|at| at.saturating_duration_since(self.start));
-        [library, self.application.next_deadline()]
+        // During the handshake a whim waits for the event that ends it.
+        let connected = self
+            .conn
+            .as_ref()
+            .is_some_and(|(_, conn)| !conn.is_handshaking());
+        let whim = self.whims.front().map(|whim| whim.0).filter(|_| connected);
+        [library, self.application.next_deadline(), whim]
             .into_iter()
             .flatten()
             .min()
@@ -262,8 +270,7 @@ impl Host {
     ) {
         let at = self.start + now;
         let path = if self.client {
-            let own = address::client(interface, self.generations[interface]);
-            FourTuple::new(SERVER, Some(own.ip()))
+            FourTuple::new(SERVER, Some(address::client(interface).ip()))
         } else {
             FourTuple::new(address::public(interface, generation), Some(SERVER.ip()))
         };
@@ -293,7 +300,7 @@ impl Host {
                 let size = transmit.size;
                 out.push(Outgoing {
                     interface,
-                    address: None,
+                    to: None,
                     payload: BytesMut::from(&self.buffer[..size]),
                 });
             }
@@ -319,6 +326,7 @@ impl Host {
         }
         let outcome = self.application.turn(&mut conn, now);
         self.look_at_models(now);
+        self.indulge(now, &mut conn);
         self.steer(now, &mut conn);
         while let Some(event) = conn.poll_endpoint_events() {
             if let Some(event) = self.endpoint.handle_event(handle, event) {
@@ -335,11 +343,7 @@ impl Host {
             } else {
                 interface_of(transmit.destination.ip())
             };
-            let address = if self.client {
-                transmit.src_ip.map(ClientAddress::Own)
-            } else {
-                Some(ClientAddress::Public(transmit.destination))
-            };
+            let to = (!self.client).then_some(transmit.destination);
             let segment = transmit.segment_size.unwrap_or(transmit.size).max(1);
             let Some(interface) = interface else {
                 // The handshake races over all interfaces.
@@ -350,7 +354,7 @@ impl Host {
                 }) {
                     out.push(Outgoing {
                         interface,
-                        address: None,
+                        to: None,
                         payload: BytesMut::from(payload),
                     });
                 }
@@ -366,7 +370,7 @@ impl Host {
             for payload in self.buffer[..transmit.size].chunks(segment) {
                 out.push(Outgoing {
                     interface,
-                    address,
+                    to,
                     payload: BytesMut::from(payload),
                 });
             }
@@ -473,6 +477,37 @@ impl Host {
         }
     }
 
+    /// Closes and opens paths as the plan of a chaotic run has it, without asking the steering.
+    fn indulge(&mut self, now: Duration, conn: &mut Connection) {
+        let at = self.start + now;
+        while let Some(&(due, whim)) = self.whims.front()
+            && due <= now
+            && !conn.is_handshaking()
+        {
+            self.whims.pop_front();
+            match whim {
+                PathWhim::Close(rank) => {
+                    let open = conn.paths();
+                    if !open.is_empty() {
+                        // The last one is refused.
+                        let _ = conn.close_path(at, open[rank % open.len()], VarInt::from_u32(1));
+                    }
+                }
+                PathWhim::Open(interface) => {
+                    // Refused while the peer grants no further id.
+                    let Ok(path) = open(conn, interface, PathStatus::Available, at) else {
+                        continue;
+                    };
+                    self.paths_opened += 1;
+                    if let Manager::Ours(steering) = &mut self.manager {
+                        let interface = InterfaceId(interface as u16);
+                        steering.on_event(at, multipath::Event::Opened { interface, path });
+                    }
+                }
+            }
+        }
+    }
+
     fn steer(&mut self, now: Duration, conn: &mut Connection) {
         let at = self.start + now;
         let trace = self.trace;
@@ -485,8 +520,7 @@ impl Host {
                     .collect();
                 for interface in due {
                     missing.retain(|entry| entry.0 != interface);
-                    let local = address::client(interface, self.generations[interface]);
-                    match open(conn, local.ip(), PathStatus::Available, at) {
+                    match open(conn, interface, PathStatus::Available, at) {
                         Ok(path) => {
                             self.paths_opened += 1;
                             of_path.push((path, interface));
@@ -536,9 +570,7 @@ impl Host {
                             drop(conn.close_path(at, path, VarInt::from_u32(0)))
                         }
                         Command::Open { interface, status } => {
-                            let index = usize::from(interface.0);
-                            let local = address::client(index, self.generations[index]);
-                            let event = match open(conn, local.ip(), status, at) {
+                            let event = match open(conn, usize::from(interface.0), status, at) {
                                 Ok(path) => {
                                     self.paths_opened += 1;
                                     // What is heard on a path before it is validated counts too.
@@ -572,10 +604,11 @@ impl Host {
 
 fn open(
     conn: &mut Connection,
-    local: IpAddr,
+    interface: usize,
     status: PathStatus,
     at: Instant,
 ) -> Result<PathId, PathError> {
+    let local = address::client(interface).ip();
     conn.open_path(FourTuple::new(SERVER, Some(local)), status, at)
 }
 

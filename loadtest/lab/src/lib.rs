@@ -2,6 +2,7 @@
 
 mod address;
 pub mod bottleneck;
+mod chaos;
 mod command;
 pub mod drive;
 pub mod experiments;
@@ -19,6 +20,7 @@ pub mod rival;
 pub mod robust;
 mod runner;
 pub mod scenario;
+pub mod speed;
 mod traffic;
 mod wire;
 mod world;

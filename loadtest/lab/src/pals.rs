@@ -88,6 +88,7 @@ fn scenario(case: Case, setting: Setting, index: u32) -> Scenario {
         direction: setting.direction,
         bytes: BYTES,
         streams: 1,
+        chaos: None,
         controller: setting.controller,
         vitals: (case == Case::Vitals).then_some(Vitals {
             interval_ms: 100,
@@ -281,6 +282,7 @@ pub fn regional(
                 streams: 1,
                 controller,
                 vitals: None,
+                chaos: None,
                 limit_s: 200.0,
                 interfaces: vec![
                     Interface::symmetric("fixed", fixed, REGIONAL_RTT_MS, REGIONAL_LOSS),

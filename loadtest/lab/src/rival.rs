@@ -70,6 +70,7 @@ fn scenario(
         streams: flows,
         controller,
         vitals: None,
+        chaos: None,
         competitors: Vec::new(),
         limit_s: TRANSFER_S * 10.0,
         interfaces: links

@@ -1,5 +1,7 @@
 //! Many small runs in which everything happens at once: cuts and returns of every link, reordering, duplicates, corruption, rates that fall
-//! to nothing, one to eight paths, several streams, both directions.
+//! to nothing, changes of address (announced ones of the client's own, silent ones of a translator), one to eight paths. Three of four
+//! runs are chaotic too: both ends open streams of both kinds at any time, write and read them in pieces of any length, reset and stop
+//! some, and open and close paths over the steering's head.
 //!
 //! A run is good when all bytes arrive as they were sent, or the connection ends with a typed error. It is bad when the bytes differ, when
 //! nothing moves although every link has long been up again, or when the library panics. Memory is bounded by the windows; the most that
@@ -11,13 +13,15 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
+use crate::chaos::{Chaos, STREAMS_MAX};
 use crate::figures::Figure;
 use crate::host::Mechanisms;
 use crate::identity::Identity;
 use crate::report::RunReport;
+use crate::runner::Runner;
 use crate::scenario::{
-    Controller, Direction, Half, INTERFACES_MAX, Interface, LossSpec, RateSpec, Scenario,
-    ScenarioError,
+    AddressChange, Controller, Direction, Half, INTERFACES_MAX, Interface, LossSpec, RateSpec,
+    Scenario, ScenarioError,
 };
 use crate::world::{self, derive_seed};
 
@@ -27,6 +31,10 @@ const CALM_FROM_S: f64 = 12.0;
 const LIMIT_S: f64 = 400.0;
 /// Changes of state of one link.
 const CHANGES_MAX: u32 = 8;
+/// Changes of one interface's address.
+const ADDRESS_CHANGES_MAX: u32 = 4;
+/// Paths opened and closed over the steering's head.
+const PATH_CHANGES_MAX: u32 = 12;
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +52,7 @@ pub fn scenario(seed: u64) -> Scenario {
     let interfaces = (0..paths)
         .map(|index| {
             let changes = changes(&mut random);
+            let address_changes = address_changes(&mut random);
             let mut half = || {
                 let mut half = Half::constant(
                     random.random_range(0.2..20.0),
@@ -87,7 +96,7 @@ pub fn scenario(seed: u64) -> Scenario {
                 to_client: half(),
                 announced: random.random_bool(0.5),
                 shares: None,
-                address_changes: Vec::new(),
+                address_changes,
             }
         })
         .collect();
@@ -107,6 +116,12 @@ pub fn scenario(seed: u64) -> Scenario {
         interfaces,
     );
     scenario.streams = random.random_range(1..6);
+    scenario.chaos = random.random_bool(0.75).then(|| Chaos {
+        streams: random.random_range(1..=STREAMS_MAX),
+        until_s: CALM_FROM_S,
+        pause_ms: random.random_range(0.0..400.0),
+        path_changes: random.random_range(0..=PATH_CHANGES_MAX),
+    });
     scenario
 }
 
@@ -125,6 +140,22 @@ fn changes(random: &mut ChaCha8Rng) -> Vec<(f64, bool)> {
     changes
 }
 
+fn address_changes(random: &mut ChaCha8Rng) -> Vec<(f64, AddressChange)> {
+    if random.random_bool(0.6) {
+        return Vec::new();
+    }
+    (0..random.random_range(1..=ADDRESS_CHANGES_MAX))
+        .map(|_| {
+            let change = if random.random_bool(0.5) {
+                AddressChange::Own
+            } else {
+                AddressChange::Translated
+            };
+            (random.random_range(0.0..CALM_FROM_S), change)
+        })
+        .collect()
+}
+
 /// Runs one seed.
 pub fn run(seed: u64, identity: &Identity) -> Result<(Ending, Option<RunReport>), ScenarioError> {
     let scenario = scenario(seed);
@@ -136,7 +167,11 @@ pub fn run(seed: u64, identity: &Identity) -> Result<(Ending, Option<RunReport>)
     };
     let report = report?;
     let ending = match (&report.error, report.connection_lost) {
-        (None, _) if report.completed && report.delivered_bytes == report.bytes => {
+        // What a chaotic run has to deliver is checked by its flows.
+        (None, _)
+            if report.completed
+                && (scenario.chaos.is_some() || report.delivered_bytes == report.bytes) =>
+        {
             Ending::Delivered
         }
         (Some(error), true) => Ending::CleanError(error.clone()),
@@ -152,15 +187,18 @@ pub fn run(seed: u64, identity: &Identity) -> Result<(Ending, Option<RunReport>)
 /// Many seeds; bad ones are named on standard error, so that they can be committed.
 pub fn figures(
     prefix: &str,
-    identity: &Identity,
+    runner: &Runner,
     seed: u64,
     runs: u32,
 ) -> Result<Vec<Figure>, ScenarioError> {
+    let bar = runner.bar(prefix, u64::from(runs));
     let outcomes: Result<Vec<_>, ScenarioError> = (0..u64::from(runs))
         .into_par_iter()
         .map(|index| {
             let seed = derive_seed(seed, 6000 + index);
-            run(seed, identity).map(|(ending, report)| {
+            let outcome = run(seed, runner.identity());
+            bar.inc(1);
+            outcome.map(|(ending, report)| {
                 (
                     seed,
                     ending,
@@ -169,7 +207,11 @@ pub fn figures(
             })
         })
         .collect();
+    bar.finish_and_clear();
     let outcomes = outcomes?;
+    if let Some(peak) = memory_peak_kib() {
+        eprintln!("{prefix}: at most {} MiB resident", peak / 1024);
+    }
     for (seed, ending, _) in &outcomes {
         if let Ending::Bad(reason) = ending {
             eprintln!("seed {seed}: {reason}");
@@ -201,4 +243,11 @@ pub fn figures(
             under_way as f64,
         ),
     ])
+}
+
+/// The most memory that this process ever held, where the system tells.
+fn memory_peak_kib() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
 }

@@ -35,6 +35,19 @@ impl Runner {
         &self.identity
     }
 
+    /// A bar for so many runs.
+    pub fn bar(&self, what: &str, runs: u64) -> ProgressBar {
+        let bar = ProgressBar::new(runs);
+        if !self.progress {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        if let Ok(style) = ProgressStyle::with_template("{msg:28} {wide_bar} {pos}/{len} {eta}") {
+            bar.set_style(style);
+        }
+        bar.set_message(what.to_owned());
+        bar
+    }
+
     /// The reports in the order of the scenarios, whatever core they ran on.
     pub fn run(
         &self,
@@ -50,14 +63,7 @@ impl Runner {
                     .is_none_or(|name| *name == scenario.name)
             })
             .collect();
-        let bar = ProgressBar::new(scenarios.len() as u64);
-        if !self.progress {
-            bar.set_draw_target(ProgressDrawTarget::hidden());
-        }
-        if let Ok(style) = ProgressStyle::with_template("{msg:28} {wide_bar} {pos}/{len} {eta}") {
-            bar.set_style(style);
-        }
-        bar.set_message(what.to_owned());
+        let bar = self.bar(what, scenarios.len() as u64);
         let reports = scenarios
             .par_iter()
             .map(|scenario| {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::address::ADDRESSES_MAX;
+use crate::chaos::Chaos;
 use serde::{Deserialize, Serialize};
 use testkit::link::{LinkConfig, Loss, Rate, Trace, TraceError, queue_of_one_bdp};
 
@@ -67,6 +68,9 @@ pub struct Scenario {
     /// Small urgent messages from client to server beside the transfer.
     #[serde(default)]
     pub vitals: Option<Vitals>,
+    /// Streams and paths that come and go at random, in place of the transfer.
+    #[serde(default)]
+    pub chaos: Option<Chaos>,
     /// Further connections that do the same transfer at the same time, each over one interface: the first, the second, and so on in turn.
     #[serde(default)]
     pub competitors: Vec<Controller>,
@@ -94,6 +98,7 @@ impl Scenario {
             streams: 1,
             controller,
             vitals: None,
+            chaos: None,
             competitors: Vec::new(),
             limit_s,
             interfaces,

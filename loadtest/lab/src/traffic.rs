@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use noq_proto::{Connection, Dir, ReadError, ReadableError, StreamId, WriteError};
 
+use crate::chaos::{ChaosApplication, Plan};
 use crate::journal::{VitalsClient, VitalsServer};
 use crate::report::Timeline;
 use crate::scenario::{Direction, Scenario, Vitals};
@@ -161,11 +162,13 @@ pub struct Application {
     vitals: Option<Vitals>,
     vitals_client: VitalsClient,
     vitals_server: VitalsServer,
+    /// Takes the place of all of that.
+    chaos: Option<ChaosApplication>,
     pub timeline: Timeline,
 }
 
 impl Application {
-    pub fn new(client: bool, scenario: &Scenario) -> Self {
+    pub fn new(client: bool, scenario: &Scenario, plan: Option<Plan>) -> Self {
         let streams = u64::from(scenario.streams);
         let shares = (0..streams)
             .map(|i| scenario.bytes / streams + u64::from(i < scenario.bytes % streams))
@@ -181,6 +184,7 @@ impl Application {
             vitals: scenario.vitals,
             vitals_client: VitalsClient::default(),
             vitals_server: VitalsServer::default(),
+            chaos: plan.map(|plan| ChaosApplication::new(client, plan)),
             timeline: Timeline::default(),
         }
     }
@@ -192,11 +196,17 @@ impl Application {
 
     /// Bulk bytes that the application still holds or has handed over without their being sent to the end.
     pub fn wants_to_send(&self) -> bool {
-        self.sending.iter().any(|stream| !stream.finished)
+        match &self.chaos {
+            Some(chaos) => chaos.wants_to_send(),
+            None => self.sending.iter().any(|stream| !stream.finished),
+        }
     }
 
     /// Whether this end has received all it waits for.
     pub fn is_complete(&self) -> bool {
+        if let Some(chaos) = &self.chaos {
+            return chaos.is_complete();
+        }
         self.receiving.len() == self.shares.len()
             && self.receiving.iter().all(|stream| stream.finished)
     }
@@ -212,6 +222,11 @@ impl Application {
     }
 
     pub fn on_connected(&mut self, conn: &mut Connection, now: Duration) {
+        if let Some(chaos) = &mut self.chaos {
+            chaos.on_connected();
+            self.opened_at.get_or_insert(now);
+            return;
+        }
         if !self.client || self.opened_at.is_some() {
             return;
         }
@@ -252,7 +267,9 @@ impl Application {
     }
 
     pub fn next_deadline(&self) -> Option<Duration> {
-        if self.client && self.vitals.is_some() {
+        if let Some(chaos) = &self.chaos {
+            chaos.next_deadline()
+        } else if self.client && self.vitals.is_some() {
             self.vitals_client.next_deadline()
         } else {
             None
@@ -261,6 +278,9 @@ impl Application {
 
     /// Reads and writes whatever can be read and written.
     pub fn turn(&mut self, conn: &mut Connection, now: Duration) -> Result<(), TrafficError> {
+        if let Some(chaos) = &mut self.chaos {
+            return chaos.turn(conn, now, &mut self.timeline);
+        }
         if !self.client {
             while let Some(id) = conn.streams().accept(Dir::Bi) {
                 let index = self.requests;

@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
 use crate::address::{self, Generation};
-use crate::host::{ClientAddress, Host, HostError, Mechanisms, Outgoing};
+use crate::host::{Host, HostError, Mechanisms, Outgoing};
 use crate::identity::Identity;
 use crate::report::{CompetitorReport, RunReport, percentile, sorted};
 use crate::scenario::{AddressChange, Direction, IP_UDP_HEADER_BYTES, Scenario, ScenarioError};
@@ -64,6 +64,8 @@ struct World {
     through: Vec<(usize, [Duration; 2])>,
     /// By interface.
     generations: Vec<Generation>,
+    /// By interface: when it has an address again.
+    addressed_at: Vec<Duration>,
     /// The last one comes first.
     address_changes: Vec<(Duration, usize, AddressChange)>,
     /// Client and server of each connection in turn; the first pair is the measured one.
@@ -99,18 +101,6 @@ fn trace_bins(report: &RunReport) {
     for link in &report.links {
         let kbit = link.bins.iter().map(|bytes| bytes * 8 / 100);
         eprintln!("{} kbit/s {:?}", link.name, kbit.collect::<Vec<u64>>());
-    }
-}
-
-/// Whether a datagram's address on the client's side is one of now: its source if the client sends it, else its destination.
-/// A dead path's datagrams leave by another interface with that one's address.
-fn is_valid(address: ClientAddress, interface: usize, generation: Generation) -> bool {
-    match address {
-        ClientAddress::Own(ip) => {
-            address::interface_of(ip) != Some(interface)
-                || address::client(interface, generation).ip() == ip
-        }
-        ClientAddress::Public(address) => address::public(interface, generation) == address,
     }
 }
 
@@ -184,6 +174,7 @@ impl World {
             order: 0,
             under_way: BinaryHeap::new(),
             generations: vec![Generation::default(); wires.len()],
+            addressed_at: vec![Duration::ZERO; wires.len()],
             wires,
             through,
             address_changes,
@@ -218,7 +209,10 @@ impl World {
                     }
                 }
             }
-            if self.hosts[receiver].application.is_complete() {
+            // Chaos goes both ways.
+            let both =
+                scenario.chaos.is_none() || self.hosts[receiver ^ 1].application.is_complete();
+            if both && self.hosts[receiver].application.is_complete() {
                 return Ok(());
             }
             let arrival = self.under_way.peek().map(|Reverse(arrival)| arrival.at);
@@ -256,9 +250,7 @@ impl World {
                 generation.public += 1;
                 if change == AddressChange::Own {
                     generation.own += 1;
-                }
-                for host in (0..self.hosts.len()).filter(|&host| is_client(host)) {
-                    self.hosts[host].address_changed(interface, *generation);
+                    self.addressed_at[interface] = at + NEW_ADDRESS_AFTER;
                 }
             }
             while self
@@ -298,7 +290,7 @@ impl World {
     fn transmit(&mut self, from: usize, out: &mut Vec<Outgoing>) {
         for Outgoing {
             interface,
-            address,
+            to,
             mut payload,
         } in out.drain(..)
         {
@@ -308,7 +300,8 @@ impl World {
             let wire = &mut self.wires[bottleneck][from % 2];
             self.packets += 1;
             let generation = self.generations[interface];
-            if address.is_some_and(|address| !is_valid(address, interface, generation)) {
+            let gone = |address| address != address::public(interface, generation);
+            if self.now < self.addressed_at[interface] || to.is_some_and(gone) {
                 continue;
             }
             let Some(passed) = wire.pass(self.now, IP_UDP_HEADER_BYTES, &mut payload) else {
@@ -336,7 +329,8 @@ impl World {
             Direction::Upload => SERVER,
             Direction::Download => CLIENT,
         };
-        let completed = outcome.is_ok() && self.hosts[receiver].application.is_complete();
+        let both = scenario.chaos.is_none() || self.hosts[receiver ^ 1].application.is_complete();
+        let completed = outcome.is_ok() && both && self.hosts[receiver].application.is_complete();
         let timeline = std::mem::take(&mut self.hosts[receiver].application.timeline);
         let end = if completed {
             timeline.last().unwrap_or(self.now)

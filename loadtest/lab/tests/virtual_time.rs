@@ -5,7 +5,7 @@
 
 use lab::pals::{self, Case, Reading, Setting};
 use lab::report::RunReport;
-use lab::robust::{self, Ending};
+use lab::robust;
 use lab::scenario::{Controller, Direction, Interface, Scenario, ScenarioError};
 use lab::{Identity, Mechanisms, Runner, figure6, rival, run};
 
@@ -267,14 +267,29 @@ fn bulk_flows_on_after_a_silent_cut_and_a_restored_path_is_used() {
     }
 }
 
-/// Seeds that once failed, and the first ones of the standard series.
+/// Neither the number of cores nor what ran before on them shows in the figures.
 #[test]
-fn random_runs_deliver_or_end_cleanly() {
-    let identity = Identity::new().unwrap();
-    for seed in 1..=60 {
-        let (ending, _) = robust::run(seed, &identity).unwrap();
-        assert!(!matches!(ending, Ending::Bad(_)), "seed {seed}: {ending:?}");
-    }
+fn figures_do_not_depend_on_the_number_of_threads() {
+    let figures = |threads| {
+        let runner = Runner::new(Identity::new().unwrap(), false);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        pool.unwrap().install(|| {
+            let reports = pals::run(
+                &runner,
+                Case::Handover,
+                setting(Direction::Upload),
+                Mechanisms::default(),
+            )
+            .unwrap();
+            let mut figures = pals::figures(Case::Handover, "pals", &reports);
+            figures.extend(robust::figures("robust", &runner, 11, 12).unwrap());
+            let reports: Vec<String> = reports.iter().map(fingerprint).collect();
+            (reports, serde_json::to_string(&figures).unwrap())
+        })
+    };
+    let alone = figures(1);
+    assert_eq!(alone, figures(1));
+    assert_eq!(alone, figures(3));
 }
 
 /// A session resumed from an earlier run, or a table's order, would change a run on a slow link.

@@ -1,0 +1,74 @@
+//! Random runs: every seed that ever failed, then the first ones of the standard series.
+
+#![allow(clippy::unwrap_used)]
+
+use lab::Identity;
+use lab::robust::{self, Ending};
+use rayon::prelude::*;
+
+/// One seed per line, with the cause after it.
+const FAILED: &str = include_str!("robust_seeds.txt");
+const STANDARD: std::ops::RangeInclusive<u64> = 1..=80;
+
+fn bad(seeds: &[u64]) -> Vec<String> {
+    let identity = Identity::new().unwrap();
+    seeds
+        .par_iter()
+        .filter_map(|&seed| match robust::run(seed, &identity).unwrap() {
+            (Ending::Bad(reason), _) => Some(format!("seed {seed}: {reason}")),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn seeds_that_failed_once_do_not_fail_again() {
+    let seeds: Vec<u64> = FAILED
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|word| !word.starts_with('#'))
+        .map(|word| word.parse().unwrap())
+        .collect();
+    assert_eq!(bad(&seeds), Vec::<String>::new());
+}
+
+#[test]
+fn random_runs_deliver_or_end_cleanly() {
+    assert_eq!(bad(&STANDARD.collect::<Vec<_>>()), Vec::<String>::new());
+}
+
+/// The series is only worth something if it does what it says.
+#[test]
+fn the_series_has_everything_in_it() {
+    let scenarios: Vec<_> = STANDARD.map(robust::scenario).collect();
+    let any = |what: fn(&lab::scenario::Interface) -> bool| {
+        scenarios
+            .iter()
+            .flat_map(|scenario| &scenario.interfaces)
+            .any(what)
+    };
+    assert!(any(|link| link.to_server.changes.len() > 2));
+    assert!(any(
+        |link| link.to_client.reorder && link.to_client.jitter_ms > 1.0
+    ));
+    assert!(any(|link| link.to_client.duplicate > 0.0));
+    assert!(any(|link| link.to_server.corrupt > 0.0));
+    assert!(any(|link| matches!(
+        &link.to_server.rate,
+        lab::scenario::RateSpec::Steps(steps) if steps.iter().any(|step| step.1 == 0.0)
+    )));
+    for wanted in [
+        lab::scenario::AddressChange::Own,
+        lab::scenario::AddressChange::Translated,
+    ] {
+        let has = |link: &lab::scenario::Interface| {
+            link.address_changes.iter().any(|change| change.1 == wanted)
+        };
+        assert!(scenarios.iter().flat_map(|s| &s.interfaces).any(has));
+    }
+    for paths in 1..=8 {
+        assert!(scenarios.iter().any(|s| s.interfaces.len() == paths));
+    }
+    let chaotic = scenarios.iter().filter(|s| s.chaos.is_some()).count();
+    assert!(chaotic > 40 && chaotic < 80, "{chaotic}");
+}
