@@ -383,6 +383,34 @@ impl ChaosApplication {
             && self.receiving.iter().all(|flow| flow.done)
     }
 
+    /// What is still to come, for whoever has to find out why it does not.
+    pub fn waits_for(&self) -> String {
+        let own = |stream: &&PlannedStream| stream.by_client == self.client;
+        let planned = self.plan.streams.iter().filter(own).count();
+        let opened = self.opened.iter().filter(|opened| **opened).count();
+        let peers = self.plan.streams.len() - planned;
+        let mut text = format!(
+            "{opened} of {planned} opened, {} of {peers} accepted, {} unknown",
+            self.accepted,
+            self.unknown.len()
+        );
+        for flow in self.sending.iter().filter(|flow| !flow.done) {
+            let (sent, total) = (flow.sent, flow.flow.total);
+            text += &format!(
+                "; sends {} {sent} of {total} {:?}",
+                flow.id, flow.flow.ending
+            );
+        }
+        for flow in self.receiving.iter().filter(|flow| !flow.done) {
+            let (got, total) = (flow.got, flow.flow.total);
+            text += &format!(
+                "; awaits {} {got} of {total} {:?}",
+                flow.id, flow.flow.ending
+            );
+        }
+        text
+    }
+
     pub fn next_deadline(&self) -> Option<Duration> {
         let opens = self
             .plan

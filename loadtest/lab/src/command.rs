@@ -76,6 +76,9 @@ pub struct Options {
     /// Directory of Mahimahi traces of real drives; without it those runs are skipped.
     #[arg(long, env = "BRAID_LAB_TRACES")]
     pub traces: Option<PathBuf>,
+    /// Set where runs are only compared: figures without a target are then not needed.
+    #[arg(skip)]
+    pub compares: bool,
 }
 
 /// Flags of `run`.
@@ -141,7 +144,15 @@ impl LabCommand {
             Self::Robust(options) => finish(&options, experiments::robust(&runner, &options)?),
             Self::Targets(options) => finish(&options, experiments::all(&runner, &options)?),
             Self::Controllers(options) => {
-                finish(&options, experiments::controllers(&runner, &options)?)
+                let findings = experiments::controllers(&runner, &options)?;
+                // The rows bear the controller's name before the id, so the runs were chosen already.
+                finish(
+                    &Options {
+                        only: None,
+                        ..options
+                    },
+                    findings,
+                )
             }
             Self::Mechanisms(options) => {
                 finish(&options, experiments::mechanisms(&runner, &options)?)

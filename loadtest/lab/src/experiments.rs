@@ -63,6 +63,9 @@ pub fn pals(runner: &Runner, options: &Options) -> Outcome {
             (Reading::RoundTrip, "pals"),
             (Reading::OneWay, "pals_one_way"),
         ] {
+            if reading == Reading::OneWay && options.compares {
+                continue;
+            }
             let prefix = format!("{name}{suffix}");
             for case in [Case::NoLoss, Case::Loss, Case::Handover, Case::Vitals] {
                 // Vitals go up only.
@@ -251,15 +254,11 @@ pub fn controllers(runner: &Runner, options: &Options) -> Outcome {
     for controller in Controller::ALL {
         let mut own = options.clone();
         own.controller = controller;
+        own.compares = true;
         own.scenarios = options.scenarios.or(Some(COMPARED_SCENARIOS));
-        // The ids of the rows are prefixed, so the filter is applied to the whole.
-        own.only = None;
         for experiment in [pals, regional, lte, figure6, rival] {
             let more = experiment(runner, &own)?;
-            let figures = more
-                .figures
-                .into_iter()
-                .filter(|figure| !figure.id.starts_with("pals_one_way"));
+            let figures = more.figures.into_iter();
             let figures = figures.filter(|figure| figure.target.is_some());
             let figures = figures.map(|figure| figure.prefixed(controller.name()).without_target());
             findings.add((figures.collect(), more.reports));

@@ -191,11 +191,20 @@ pub fn figures(
     seed: u64,
     runs: u32,
 ) -> Result<Vec<Figure>, ScenarioError> {
-    let bar = runner.bar(prefix, u64::from(runs));
-    let outcomes: Result<Vec<_>, ScenarioError> = (0..u64::from(runs))
+    // `--run robust.SEED` repeats one run.
+    let only = runner
+        .only()
+        .and_then(|name| name.strip_prefix("robust.")?.parse().ok());
+    let seeds: Vec<u64> = match only {
+        Some(seed) => vec![seed],
+        None => (0..u64::from(runs))
+            .map(|index| derive_seed(seed, 6000 + index))
+            .collect(),
+    };
+    let bar = runner.bar(prefix, seeds.len() as u64);
+    let outcomes: Result<Vec<_>, ScenarioError> = seeds
         .into_par_iter()
-        .map(|index| {
-            let seed = derive_seed(seed, 6000 + index);
+        .map(|seed| {
             let outcome = run(seed, runner.identity());
             bar.inc(1);
             outcome.map(|(ending, report)| {

@@ -31,6 +31,11 @@ impl Runner {
         self
     }
 
+    /// The one run asked for, if any.
+    pub fn only(&self) -> Option<&str> {
+        self.only_run.as_deref()
+    }
+
     pub fn identity(&self) -> &Identity {
         &self.identity
     }

@@ -202,6 +202,11 @@ impl Application {
         }
     }
 
+    /// What a chaotic end still waits for.
+    pub fn waits_for(&self) -> Option<String> {
+        self.chaos.as_ref().map(ChaosApplication::waits_for)
+    }
+
     /// Whether this end has received all it waits for.
     pub fn is_complete(&self) -> bool {
         if let Some(chaos) = &self.chaos {

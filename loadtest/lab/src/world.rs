@@ -339,9 +339,16 @@ impl World {
         };
         let opened = self.hosts[CLIENT].application.opened_at().unwrap_or(end);
         let lost = matches!(outcome, Err(HostError::Lost(_)));
+        let waiting = [CLIENT, SERVER].map(|host| self.hosts[host].application.waits_for());
+        let stuck = match waiting {
+            [Some(client), Some(server)] if !completed => {
+                Some(format!("stuck; client: {client}; server: {server}"))
+            }
+            _ => None,
+        };
         let bulk = Bulk {
             completed,
-            error: outcome.err().map(|error| error.to_string()),
+            error: outcome.err().map(|error| error.to_string()).or(stuck),
             opened,
             end,
             timeline,

@@ -64,6 +64,8 @@ const RATE_WINDOW_ROUNDS: u64 = 4;
 const WINDOW_PACKETS_MIN: u64 = 4;
 /// Share of loss that pacing makes good; beyond it the loss is taken for congestion.
 const LOSS_COMPENSATED_MAX: f64 = 0.08;
+/// More loss than that for this long is the own doing.
+const LOSSY_LONG: Duration = Duration::from_secs(1);
 /// Sent in the first round trip, paced over it once it is known. Against 32: 0.1-0.2 points over 20 MB and 1.5 % of a second's transfer.
 const INITIAL_WINDOW_PACKETS: u64 = 64;
 /// The start-up floor, in initial windows a round trip.
@@ -172,6 +174,10 @@ pub struct PathController {
     /// What the last such round saw. The same twice is no queue but a longer path.
     rtt_crowded: Option<Duration>,
     compete: Option<Compete>,
+    /// The stranger was met by another path of the same bottleneck.
+    met_by_another: bool,
+    /// Since when more is lost than a lossy link does.
+    lossy_since: Option<Instant>,
     probed_at: Instant,
     /// The last round saw no queue: the path can take more than it gets.
     unqueued: bool,
@@ -219,6 +225,8 @@ impl PathController {
             rtt_floor_known: true,
             rtt_crowded: None,
             compete: None,
+            met_by_another: false,
+            lossy_since: None,
             probed_at: now,
             unqueued: false,
             queued_at: now,
@@ -366,8 +374,13 @@ impl PathController {
 
     /// Round trips above the floor that the own packets and jitter explain.
     fn slack(&self) -> Duration {
+        UNQUEUED_SLACK * 2 + self.packets_time(3.0)
+    }
+
+    /// How long the bottleneck takes to send so many packets.
+    fn packets_time(&self, packets: f64) -> Duration {
         let packet_time = self.mtu as f64 / self.rate.get().max(self.mtu as f64);
-        UNQUEUED_SLACK * 2 + Duration::from_secs_f64(3.0 * packet_time)
+        Duration::from_secs_f64(packets * packet_time)
     }
 
     fn probe_interval(&self) -> Duration {
@@ -426,7 +439,8 @@ impl PathController {
                 floor.min(seen)
             });
             self.rtt_crowded = None;
-            self.empty_drains += 1;
+            let is_empty = seen <= floor + floor / 32 + UNQUEUED_SLACK + self.packets_time(3.0);
+            self.empty_drains += u32::from(is_empty);
             if self.empty_drains >= EMPTY_DRAINS {
                 self.compete = None;
             }
@@ -436,11 +450,40 @@ impl PathController {
         self.rtt_crowded = Some(seen);
         self.empty_drains = 0;
         self.rtt_min.replace(now, floor);
+        self.met_by_another = false;
         if self.compete.is_none() {
             // What this end has in the path and the queue at its rate, and no more than it had before.
             let window = (self.rate.get() * seen.as_secs_f64()).min(self.undrained as f64);
             let packets = (window / self.mtu as f64).max(WINDOW_PACKETS_MIN as f64);
             self.compete = Some(Compete::new(now, packets));
+        }
+    }
+
+    /// Another path of the same bottleneck has met a stranger, or met it no more.
+    fn follow_others(&mut self, now: Instant) {
+        let others = self.member.gate.others_met(self.member.slot);
+        if others && self.compete.is_none() && self.phase == Phase::Cruise {
+            let packets = self.in_flight.max(self.window_min()) as f64 / self.mtu as f64;
+            self.compete = Some(Compete::new(now, packets));
+            self.met_by_another = true;
+        } else if !others && std::mem::take(&mut self.met_by_another) {
+            self.compete = None;
+        }
+    }
+
+    /// More than a lossy link loses, for long: the queue is shorter than the own window makes it, and others starve in it.
+    fn judge_loss(&mut self, now: Instant) {
+        if self.loss_share <= LOSS_COMPENSATED_MAX {
+            self.lossy_since = None;
+            return;
+        }
+        let since = *self.lossy_since.get_or_insert(now);
+        let long = now >= since + LOSSY_LONG.max(self.rtt_smoothed * 4);
+        if long && self.compete.is_none() && self.phase == Phase::Cruise {
+            let packets = self.in_flight.max(self.window_min()) as f64 / self.mtu as f64;
+            self.compete = Some(Compete::new(now, packets));
+            self.empty_drains = 0;
+            self.lossy_since = None;
         }
     }
 
@@ -488,6 +531,8 @@ impl PathController {
             self.drains_joined = drains;
             self.start_rtt_probe();
         }
+        self.follow_others(now);
+        self.judge_loss(now);
         self.round_rtt_min = Some(self.round_rtt_min.map_or(rtt, |min| min.min(rtt)));
         self.rtt_latest = rtt;
         if self.rtt_floor_known {
@@ -557,6 +602,7 @@ impl PathController {
                 competing: self.compete.is_some(),
                 coupled: false,
             },
+            self.compete.is_some() && !self.met_by_another,
             self.config.coupling,
         );
     }

@@ -2,14 +2,16 @@
 //!
 //! Each path that competes as Cubic takes a sender's share of its bottleneck, so two paths through the same one would take two shares.
 //! Their packets wait in one queue, so their round trips rise and fall together, and by the same amount. That is the test, in the spirit
-//! of RFC 8382 but with less: the round trips of each path are averaged in bins of common time, and two competing paths share a bottleneck
+//! of RFC 8382 but with less: the round trips of each path are averaged in bins of common time, and two paths of which one competes share a bottleneck
 //! when their bins agree in the concordance of their variations, `2 cov / (var + var)`. Unlike a correlation it is low for queues that
 //! merely move together by chance of phase but differ in depth.
 //!
 //! The members of a group follow one window of Cubic, divided evenly: one growth, one cut per round trip, whichever path lost. A drained round
 //! of one member is a drained round of all, or each would take the other's queue for a stranger's.
 //!
-//! Invariant: groups are disjoint, have at least two members, and form only between paths that compete: where no stranger is met, nothing
+//! Where one member meets a stranger all have met it.
+//!
+//! Invariant: groups are disjoint, have at least two members, and form only where one of them competes: where no stranger is met, nothing
 //! is coupled and nothing can be lost by it. Bounds: `BINS` bins per path, `SLOTS_MAX` paths; paths beyond are never coupled.
 
 use std::time::{Duration, Instant};
@@ -54,7 +56,8 @@ struct Bin {
 #[derive(Debug, Clone)]
 struct Series {
     bins: [Bin; BINS],
-    competing: bool,
+    /// The path competes, and found the stranger itself.
+    met: bool,
     window_packets: f64,
     /// Counts the drained rounds that another member of the group began.
     drains: u64,
@@ -64,7 +67,7 @@ impl Default for Series {
     fn default() -> Self {
         Self {
             bins: [Bin::default(); BINS],
-            competing: false,
+            met: false,
             window_packets: 0.0,
             drains: 0,
         }
@@ -116,7 +119,7 @@ impl Bottlenecks {
         now: Instant,
         slot: usize,
         rtt: Duration,
-        competing: bool,
+        met: bool,
         mode: Coupling,
     ) {
         if slot >= SLOTS_MAX || mode == Coupling::Off {
@@ -127,7 +130,7 @@ impl Bottlenecks {
         }
         let number = self.bin_of(now);
         let series = &mut self.series[slot];
-        series.competing = competing;
+        series.met = met;
         let bin = &mut series.bins[(number % BINS as u64) as usize];
         if bin.number != number {
             *bin = Bin {
@@ -155,8 +158,7 @@ impl Bottlenecks {
         let count = self.series.len();
         for a in 0..count {
             for b in a + 1..count {
-                let both = self.series[a].competing && self.series[b].competing;
-                if !both {
+                if !self.series[a].met && !self.series[b].met {
                     continue;
                 }
                 let together = self
@@ -245,6 +247,14 @@ impl Bottlenecks {
             }
             None => own.on_loss(now, sent),
         }
+    }
+
+    /// Whether another path of the same bottleneck has met a stranger there.
+    pub(crate) fn others_met(&self, slot: usize) -> bool {
+        let of = |group: &&Group| slot < SLOTS_MAX && group.members & bit(slot) != 0;
+        let members = self.groups.iter().find(of).map_or(0, |group| group.members);
+        let mut series = self.series.iter().enumerate();
+        series.any(|(other, series)| other != slot && members & bit(other) != 0 && series.met)
     }
 
     /// The path begins a drained round, and so shall its group.

@@ -183,12 +183,11 @@ impl Gate {
         }
     }
 
-    pub(crate) fn report(&self, now: Instant, mut model: PathModel, coupling: Coupling) {
+    /// `met`: the path competes, and found the stranger itself.
+    pub(crate) fn report(&self, now: Instant, mut model: PathModel, met: bool, coupling: Coupling) {
         let mut state = self.state.lock();
         let (slot, rtt) = (model.slot, model.rtt_latest);
-        state
-            .bottlenecks
-            .observe(now, slot, rtt, model.competing, coupling);
+        state.bottlenecks.observe(now, slot, rtt, met, coupling);
         model.coupled = model.competing && state.bottlenecks.is_coupled(slot);
         state.acked_at = Some(now);
         state.now = state.now.max(Some(now));
@@ -220,6 +219,11 @@ impl Gate {
     /// Counts the drained rounds that the path is to join.
     pub(crate) fn drains(&self, slot: usize) -> u64 {
         self.state.lock().bottlenecks.drains(slot)
+    }
+
+    /// Whether a path through the same bottleneck has met a stranger there.
+    pub(crate) fn others_met(&self, slot: usize) -> bool {
+        self.state.lock().bottlenecks.others_met(slot)
     }
 
     pub(crate) fn sent(&self, slot: usize, in_flight_bytes: u64) {
