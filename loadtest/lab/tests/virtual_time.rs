@@ -277,7 +277,7 @@ fn figures_do_not_depend_on_the_number_of_threads() {
             let reports = pals::run(
                 &runner,
                 Case::Handover,
-                setting(Direction::Upload),
+                setting(Direction::Upload, 4),
                 Mechanisms::default(),
             )
             .unwrap();
