@@ -109,7 +109,8 @@ PROPERTIES
 prepare() { # N PORT DIR [FLAG of Java]
   local n=$1 base=$2 dir i id flag=${4:--XX:SharedArchiveFile=$home/format.jsa} pids=()
   mkdir -p "$3"; dir=$(cd "$3" && pwd)
-  [ -s "$dir/cluster-id" ] || head -c 16 /dev/urandom | base64 | tr '+/' '-_' | tr -d '=' > "$dir/cluster-id"
+  # 16 bytes in base64; Kafka's tools would take a dash in front for a flag.
+  [ -s "$dir/cluster-id" ] || head -c 16 /dev/urandom | base64 | tr '+/' '-_' | tr -d '=' | sed 's/^-/A/' > "$dir/cluster-id"
   id=$(cat "$dir/cluster-id")
   mapfile -t flags < <(java_flags)
   for ((i = 1; i <= n; i++)); do

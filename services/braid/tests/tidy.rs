@@ -34,7 +34,11 @@ const LINES_MAX: usize = 500;
 const LINES_FEW: usize = 450;
 
 /// Long files and why each is one file.
-const LONG: [(&str, &str); 8] = [
+const LONG: [(&str, &str); 9] = [
+    (
+        "loadtest/lab/src/chaos.rs",
+        "one plan: what both ends do with each stream, and what they may find of it",
+    ),
     (
         "loadtest/lab/src/host.rs",
         "one simulated host: its endpoint, its links and its clock are one event loop",
