@@ -18,12 +18,15 @@ fn patient(seed: u64) -> Patient {
     Patient::new(seed, profile, START_US)
 }
 
-/// Alerts raised by rule, over so many minutes.
-fn raised(patient: &mut Patient, minutes: i64) -> BTreeMap<String, u32> {
+fn engine() -> Engine {
     let rules = Arc::new(RuleSet::default_set());
-    let mut engine = Engine::new("p", rules, vitals::Profile::default(), Origin::Core);
+    Engine::new("p", rules, vitals::Profile::default(), Origin::Core)
+}
+
+/// Alerts raised by rule, up to this minute.
+fn raised(patient: &mut Patient, engine: &mut Engine, until: i64) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
-    for minute in 1..=minutes {
+    for minute in 1..=until {
         for sample in patient.next(START_US + minute * MINUTE_US) {
             for alert in engine.on_sample(&sample) {
                 if alert.state() == AlertState::Active {
@@ -39,7 +42,7 @@ fn raised(patient: &mut Patient, minutes: i64) -> BTreeMap<String, u32> {
 fn nobody_is_called_for_eight_hours_of_three_people_who_are_well() {
     for seed in 100..103 {
         assert_eq!(
-            raised(&mut patient(seed), 8 * 60),
+            raised(&mut patient(seed), &mut engine(), 8 * 60),
             BTreeMap::new(),
             "seed {seed}"
         );
@@ -50,9 +53,14 @@ fn nobody_is_called_for_eight_hours_of_three_people_who_are_well() {
 fn a_sudden_desaturation_is_seen_as_one() {
     for seed in 200..203 {
         let mut patient = patient(seed);
-        patient.next(START_US + 30 * MINUTE_US);
+        let mut engine = engine();
+        assert_eq!(
+            raised(&mut patient, &mut engine, 30),
+            BTreeMap::new(),
+            "seed {seed}"
+        );
         assert!(patient.trigger(Episode::Desaturation));
-        let counts = raised(&mut patient, 60);
+        let counts = raised(&mut patient, &mut engine, 60);
         assert!(
             counts.contains_key("spo2-sudden-drop"),
             "seed {seed}: {counts:?}"
