@@ -1,6 +1,6 @@
 //! How much faster than real time the simulator runs: a figure of this machine.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::figures::Figure;
 use crate::host::Mechanisms;
@@ -17,13 +17,6 @@ const BYTES: u64 = 20_000_000;
 const RUNS: u64 = 3;
 const TIMES_MIN: f64 = 100.0;
 
-/// How long this thread was on a processor, where the system tells: a busy machine is not the simulator's fault.
-fn on_processor() -> Option<Duration> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    let nanos = text.split_whitespace().next()?.parse().ok()?;
-    Some(Duration::from_nanos(nanos))
-}
-
 /// One core, two paths of half the rate each.
 pub fn figure(identity: &Identity) -> Result<Figure, ScenarioError> {
     let mut best: f64 = 0.0;
@@ -39,13 +32,8 @@ pub fn figure(identity: &Identity) -> Result<Figure, ScenarioError> {
             vec![link("first"), link("second")],
         );
         let started = Instant::now();
-        let busy = on_processor();
         let report = world::run(&scenario, identity, Mechanisms::default())?;
-        let took = match (busy, on_processor()) {
-            (Some(before), Some(after)) => after.saturating_sub(before),
-            _ => started.elapsed(),
-        };
-        let times = report.from_connect_s / took.as_secs_f64().max(1e-9);
+        let times = report.from_connect_s / started.elapsed().as_secs_f64();
         if report.completed {
             best = best.max(times);
         }
