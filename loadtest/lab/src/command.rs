@@ -11,7 +11,8 @@ use crate::identity::{Identity, IdentityError};
 use crate::kernel::{KernelError, KernelOptions};
 use crate::report::RunReport;
 use crate::runner::Runner;
-use crate::scenario::{Controller, Direction, Scenario, ScenarioError};
+use crate::scenario::{Controller, Scenario, ScenarioError};
+use crate::selection::Selection;
 
 /// The experiments in virtual time.
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -55,9 +56,8 @@ pub struct Options {
     /// Scenarios (or repetitions) per figure.
     #[arg(long, env = "BRAID_LAB_SCENARIOS")]
     pub scenarios: Option<u32>,
-    /// Only figures whose id starts with this.
-    #[arg(long, env = "BRAID_LAB_ONLY")]
-    pub only: Option<String>,
+    #[command(flatten)]
+    pub selection: Selection,
     /// Only the run with this name, as the CSV file has it; figures are then of this run alone.
     #[arg(long, env = "BRAID_LAB_RUN")]
     pub run: Option<String>,
@@ -70,9 +70,6 @@ pub struct Options {
     /// Congestion control.
     #[arg(long, env = "BRAID_LAB_CONTROLLER", value_enum, default_value_t = Controller::Ours)]
     pub controller: Controller,
-    /// Who sends; both when not given.
-    #[arg(long, env = "BRAID_LAB_DIRECTION", value_enum)]
-    pub direction: Option<Direction>,
     /// Directory of Mahimahi traces of real drives; without it those runs are skipped.
     #[arg(long, env = "BRAID_LAB_TRACES")]
     pub traces: Option<PathBuf>,
@@ -143,16 +140,11 @@ impl LabCommand {
             }
             Self::Robust(options) => finish(&options, experiments::robust(&runner, &options)?),
             Self::Targets(options) => finish(&options, experiments::all(&runner, &options)?),
-            Self::Controllers(options) => {
+            Self::Controllers(mut options) => {
                 let findings = experiments::controllers(&runner, &options)?;
                 // The rows bear the controller's name before the id, so the runs were chosen already.
-                finish(
-                    &Options {
-                        only: None,
-                        ..options
-                    },
-                    findings,
-                )
+                options.selection.only = None;
+                finish(&options, findings)
             }
             Self::Mechanisms(options) => {
                 finish(&options, experiments::mechanisms(&runner, &options)?)
@@ -186,6 +178,7 @@ impl LabCommand {
 fn finish(options: &Options, outcome: Findings) -> Result<ExitCode, LabError> {
     let chosen = |figure: &&Figure| {
         options
+            .selection
             .only
             .as_ref()
             .is_none_or(|only| figure.id.starts_with(only.as_str()))

@@ -41,24 +41,9 @@ impl Findings {
 type PartOutcome = Result<(Vec<Figure>, Vec<RunReport>), ScenarioError>;
 type Outcome = Result<Findings, ScenarioError>;
 
-impl Options {
-    fn wants(&self, prefix: &str) -> bool {
-        let related = |only: &String| only.starts_with(prefix) || prefix.starts_with(only.as_str());
-        self.only.as_ref().is_none_or(related)
-    }
-
-    /// The directions asked for, with what the ids of their figures carry.
-    fn directions(&self) -> impl Iterator<Item = (Direction, &'static str)> {
-        let only = self.direction;
-        [(Direction::Upload, ""), (Direction::Download, ".download")]
-            .into_iter()
-            .filter(move |(direction, _)| only.is_none_or(|only| only == *direction))
-    }
-}
-
 pub fn pals(runner: &Runner, options: &Options) -> Outcome {
     let mut findings = Findings::default();
-    for (direction, suffix) in options.directions() {
+    for (direction, suffix) in options.selection.directions() {
         for (reading, name) in [
             (Reading::RoundTrip, "pals"),
             (Reading::OneWay, "pals_one_way"),
@@ -70,7 +55,11 @@ pub fn pals(runner: &Runner, options: &Options) -> Outcome {
             for case in [Case::NoLoss, Case::Loss, Case::Handover, Case::Vitals] {
                 // Vitals go up only.
                 let moot = case == Case::Vitals && direction == Direction::Download;
-                if moot || !options.wants(&format!("{prefix}.{}", of_pals::section_of(case))) {
+                if moot
+                    || !options
+                        .selection
+                        .wants(&format!("{prefix}.{}", of_pals::section_of(case)))
+                {
                     continue;
                 }
                 let setting = Setting {
@@ -113,7 +102,7 @@ pub fn regional(runner: &Runner, options: &Options) -> Outcome {
 
 pub fn lte(runner: &Runner, options: &Options) -> Outcome {
     let mut findings = Findings::default();
-    for (direction, suffix) in options.directions() {
+    for (direction, suffix) in options.selection.directions() {
         // The paper downloads.
         let prefix = if suffix.is_empty() {
             "lte.upload"
@@ -122,7 +111,10 @@ pub fn lte(runner: &Runner, options: &Options) -> Outcome {
         };
         let (seed, points, controller) = (options.seed, options.scenarios, options.controller);
         for environment in [Environment::Residential, Environment::Road] {
-            if options.wants(&format!("{prefix}.{}.", environment.name())) {
+            if options
+                .selection
+                .wants(&format!("{prefix}.{}.", environment.name()))
+            {
                 findings.add(of_lte::run(
                     runner,
                     prefix,
@@ -134,7 +126,7 @@ pub fn lte(runner: &Runner, options: &Options) -> Outcome {
                 )?);
             }
         }
-        if options.wants(&format!("{prefix}.recorded")) {
+        if options.selection.wants(&format!("{prefix}.recorded")) {
             let folder = options
                 .traces
                 .as_deref()
@@ -149,7 +141,7 @@ pub fn lte(runner: &Runner, options: &Options) -> Outcome {
             }
         }
     }
-    if options.wants("lte.") {
+    if options.selection.wants("lte.") {
         findings
             .figures
             .extend(of_lte::statistics("lte", options.seed));
@@ -190,7 +182,7 @@ pub fn gate(runner: &Runner, options: &Options) -> Outcome {
 
 pub fn bottleneck(runner: &Runner, options: &Options) -> Outcome {
     let mut findings = Findings::default();
-    for (direction, suffix) in options.directions() {
+    for (direction, suffix) in options.selection.directions() {
         let setting = at_bottleneck::Setting {
             seed: options.seed,
             controller: options.controller,
@@ -198,7 +190,7 @@ pub fn bottleneck(runner: &Runner, options: &Options) -> Outcome {
         };
         let prefix = format!("bottleneck{suffix}");
         for part in ["with", "alone"] {
-            if options.wants(&format!("{prefix}.{part}")) {
+            if options.selection.wants(&format!("{prefix}.{part}")) {
                 findings.add(at_bottleneck::run(runner, &prefix, setting)?);
                 break;
             }
@@ -211,7 +203,7 @@ pub fn bottleneck(runner: &Runner, options: &Options) -> Outcome {
         ];
         for (part, run) in parts {
             let prefix = format!("{prefix}.{part}");
-            if options.wants(&prefix) {
+            if options.selection.wants(&prefix) {
                 findings.add(run(runner, &prefix, setting)?);
             }
         }
@@ -221,7 +213,7 @@ pub fn bottleneck(runner: &Runner, options: &Options) -> Outcome {
 
 pub fn robust(runner: &Runner, options: &Options) -> Outcome {
     let mut findings = Findings::default();
-    if options.wants("robust") {
+    if options.selection.wants("robust") {
         let runs = options.scenarios.unwrap_or(ROBUST_RUNS);
         findings.figures = of_robust::figures("robust", runner, options.seed, runs)?;
     }
@@ -309,7 +301,7 @@ pub fn mechanisms(runner: &Runner, options: &Options) -> Outcome {
                 seed: options.seed,
                 scenarios: options.scenarios.unwrap_or(COMPARED_SCENARIOS),
                 controller: Controller::Ours,
-                direction: options.direction.unwrap_or(Direction::Upload),
+                direction: options.selection.direction.unwrap_or(Direction::Upload),
                 reading: Reading::RoundTrip,
             };
             let runs = of_pals::run(runner, case, setting, mechanisms)?;
@@ -331,9 +323,9 @@ fn each_direction(
     run: impl Fn(&str, Direction) -> PartOutcome,
 ) -> Outcome {
     let mut findings = Findings::default();
-    for (direction, suffix) in options.directions() {
+    for (direction, suffix) in options.selection.directions() {
         let prefix = format!("{name}{suffix}");
-        if options.wants(&prefix) {
+        if options.selection.wants(&prefix) {
             findings.add(run(&prefix, direction)?);
         }
     }

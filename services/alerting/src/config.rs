@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use service_kit::{ConfigError, Secret, ServiceConfig, tls::IdentityFiles};
+use service_kit::{ConfigError, Secret, ServiceConfig, config::parse_file, tls::IdentityFiles};
 use vitals::RuleSet;
 
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
@@ -46,13 +46,7 @@ impl Config {
         let Some(path) = &self.rules else {
             return Ok(RuleSet::default_set());
         };
-        let example = "--rules ./rules.json";
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            ConfigError::new("rules", format!("{}: {error}", path.display()), example)
-        })?;
-        RuleSet::from_json(&text).map_err(|invalid| {
-            ConfigError::new("rules", format!("{}: {invalid}", path.display()), example)
-        })
+        parse_file("rules", path, "--rules ./rules.json", RuleSet::from_json)
     }
 }
 

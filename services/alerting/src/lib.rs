@@ -93,15 +93,7 @@ pub async fn run(
         contracts::alerts::alerts_service_server::AlertsServiceServer::new(service),
     );
     let tls = identity.server_config(true, &[b"h2"]);
-    serve_routes(
-        listener,
-        "grpc",
-        routes,
-        Some(tls),
-        &Default::default(),
-        &context,
-    )
-    .await?;
+    serve_routes(listener, "grpc", routes, Some(tls), &context).await?;
     if !context.drain_tasks().await {
         tracing::warn!("drained incompletely; what was in hand is read again from the bus");
     }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use service_kit::ConfigError;
+use service_kit::config::parse_file;
 use vitals::RuleSet;
 use vitals::cases::Cases;
 
@@ -84,19 +85,11 @@ impl RulesCommand {
 
 fn test(rules: Option<&Path>, cases: Option<&Path>) -> Result<ExitCode, Failure> {
     let rules = Arc::new(read_rules(rules)?);
-    let refuse = |file: &Path, reason: String| {
-        let reason = format!("{}: {reason}", file.display());
-        ConfigError::new("cases", reason, "what `braid rules test --print` prints")
+    let example = "what `braid rules test --print` prints";
+    let cases: Cases = match cases {
+        Some(file) => parse_file("cases", file, example, |text| toml::from_str(text))?,
+        None => toml::from_str(BUILT_IN_CASES).map_err(Failure::other)?,
     };
-    let built_in = Path::new("built-in examples");
-    let text = match cases {
-        Some(file) => {
-            std::fs::read_to_string(file).map_err(|error| refuse(file, error.to_string()))?
-        }
-        None => BUILT_IN_CASES.to_owned(),
-    };
-    let cases: Cases = toml::from_str(&text)
-        .map_err(|error| refuse(cases.unwrap_or(built_in), error.to_string()))?;
     let mut failed = 0;
     for case in &cases.case {
         match case.try_on(&rules) {
@@ -120,12 +113,8 @@ fn read_rules(file: Option<&Path>) -> Result<RuleSet, ConfigError> {
     let Some(file) = file else {
         return Ok(RuleSet::default_set());
     };
-    let refuse = |reason: String| {
-        let reason = format!("{}: {reason}", file.display());
-        ConfigError::new("rules", reason, "what `braid rules show` prints")
-    };
-    let text = std::fs::read_to_string(file).map_err(|error| refuse(error.to_string()))?;
-    RuleSet::from_json(&text).map_err(|error| refuse(error.to_string()))
+    let example = "what `braid rules show` prints";
+    parse_file("rules", file, example, RuleSet::from_json)
 }
 
 /// A line to standard output; a reader who went away is no failure of ours, but the end.

@@ -27,6 +27,7 @@ use std::{
 
 use service_kit::{
     Backoff, CheckHandle, ConfigError, Context, ServiceConfig,
+    config::parse_file,
     grpc::ServeError,
     tls::{Identity, IdentityError, PeerId},
 };
@@ -275,10 +276,7 @@ fn load_rules(path: Option<&Path>) -> Result<RuleSet, ConfigError> {
     let Some(path) = path else {
         return Ok(RuleSet::default_set());
     };
-    let refuse = |reason: String| ConfigError::new("rules", reason, "--rules rules.json");
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| refuse(format!("{}: {error}", path.display())))?;
-    RuleSet::from_json(&text).map_err(|error| refuse(format!("{}: {error}", path.display())))
+    parse_file("rules", path, "--rules rules.json", RuleSet::from_json)
 }
 
 /// The proxy's addresses, one of each family; none when its name does not resolve yet, since there may be no network at the start.

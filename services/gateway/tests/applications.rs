@@ -7,7 +7,8 @@ mod stage;
 
 use std::{net::SocketAddr, process::Stdio, time::Duration};
 
-use stage::{DEADLINE, Stage, ask_http, ask_socks, echo, noise, within};
+use stage::{Stage, ask_http, ask_socks, echo};
+use testkit::{DEADLINE, noise, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},

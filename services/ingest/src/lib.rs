@@ -27,7 +27,7 @@ use bus::Bus;
 use contracts::vitals::ingest_service_server::IngestServiceServer;
 use service_kit::{
     Context, ServiceConfig,
-    grpc::{bind, serve_routes},
+    grpc::{bind, serve},
     tls::Identity,
 };
 use store::Store;
@@ -69,7 +69,14 @@ pub async fn run(
     let gateways = from_gateway::Gateways::new(register, lanes, context.shutdown().clone());
     let routes = tonic::service::Routes::new(IngestServiceServer::new(gateways));
     let tls = identity.server_config(true, &[b"h2"]);
-    serve_routes(listener, "grpc", routes, Some(tls), &config.front, &context).await?;
+    serve(
+        listener,
+        "grpc",
+        config.front.router(routes),
+        Some(tls),
+        &context,
+    )
+    .await?;
     if !context.drain_tasks().await {
         tracing::warn!("drained incompletely; gateways send again what was not acknowledged");
     }

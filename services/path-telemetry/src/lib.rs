@@ -24,7 +24,7 @@ use contracts::{
 };
 use service_kit::{
     Context, ServiceConfig,
-    grpc::{bind, serve_routes},
+    grpc::{bind, serve},
     tls::Identity,
 };
 use store::Store;
@@ -69,12 +69,11 @@ pub async fn run(
         .add_service(PathTelemetryServiceServer::new(intake))
         .add_service(PolicyServiceServer::new(policies));
     let tls = identity.server_config(true, &[b"h2"]);
-    serve_routes(
+    serve(
         listener,
         "grpc",
-        routes.routes(),
+        config.front.router(routes.routes()),
         Some(tls),
-        &config.front,
         &context,
     )
     .await?;

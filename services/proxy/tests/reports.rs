@@ -12,12 +12,13 @@ use std::{
     time::Duration,
 };
 
-use bench::{DEADLINE, NAMES, Proxy, fast, within};
+use bench::{NAMES, Proxy, fast};
 use contracts::paths::{
     End, PathReport, ReportRequest, ReportResponse,
     path_telemetry_service_server::{PathTelemetryService, PathTelemetryServiceServer},
 };
 use futures::{Stream, StreamExt, stream};
+use testkit::{DEADLINE, within};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, Streaming};

@@ -7,7 +7,8 @@ mod bench;
 
 use std::{io, net::SocketAddr, time::Duration};
 
-use bench::{DEADLINE, Proxy, authority_of, noise, within};
+use bench::{Proxy, authority_of};
+use testkit::{DEADLINE, noise, within};
 use testkit::{emulated_link::LinkControl, link::LinkConfig};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},

@@ -7,9 +7,10 @@ mod bench;
 
 use std::{future::poll_fn, net::SocketAddr, pin::Pin, time::Duration};
 
-use bench::{DEADLINE, NAMES, Proxy, authority_of, fast, noise, within};
+use bench::{NAMES, Proxy, authority_of, fast};
 use service_kit::tls::PeerId;
 use testkit::link::LinkConfig;
+use testkit::{DEADLINE, noise, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},

@@ -14,7 +14,8 @@ use crate::command::LabError;
 use crate::figures::{Figure, table};
 use crate::identity::Identity;
 use crate::rival;
-use crate::scenario::{Direction, Interface, RateSpec, Scenario, ScenarioError};
+use crate::scenario::{Interface, RateSpec, Scenario, ScenarioError};
+use crate::selection::Selection;
 
 use crate::wire::NOT_COMPLETED;
 
@@ -32,6 +33,7 @@ const CONGESTIONS: [&str; 3] = ["cubic", "bbr", "reno"];
 /// Flows of the product's table beside one.
 const FLOWS: u32 = 8;
 
+const ONLY: &str = "Only figures whose id starts with this: kernel.emulator, kernel.vs_virtual, kernel.baseline, kernel.product";
 const EXAMPLES: &str = "\
 Examples:
   braid lab kernel                                    everything; some twenty minutes
@@ -46,6 +48,7 @@ that was killed go with the next one. Each run lasts some ten seconds. A run in 
 /// Kernel time: real sockets in network namespaces through an emulator of the same links, beside virtual time, TCP and MPTCP.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_long_help = EXAMPLES, after_help = EXAMPLES)]
+#[command(mut_arg("only", |only| only.help(ONLY).long_help(ONLY)))]
 pub struct KernelOptions {
     /// Seed of everything random.
     #[arg(long, env = "BRAID_LAB_SEED", default_value_t = 1)]
@@ -53,15 +56,11 @@ pub struct KernelOptions {
     /// PALS scenarios of each case (no loss, loss, handover): 2 beside virtual time, 1 in the table of baselines.
     #[arg(long, env = "BRAID_LAB_SCENARIOS")]
     pub scenarios: Option<u32>,
-    /// Only figures whose id starts with this: kernel.emulator, kernel.vs_virtual, kernel.baseline, kernel.product.
-    #[arg(long, env = "BRAID_LAB_ONLY")]
-    pub only: Option<String>,
+    #[command(flatten)]
+    pub selection: Selection,
     /// Print the figures as a JSON array.
     #[arg(long, env = "BRAID_LAB_JSON", default_value_t = false)]
     pub json: bool,
-    /// Who sends; both when not given.
-    #[arg(long, env = "BRAID_LAB_DIRECTION", value_enum)]
-    pub direction: Option<Direction>,
     /// A scenario file to run in both times, instead of the experiments.
     #[arg(long, env = "BRAID_LAB_FILE")]
     pub file: Option<PathBuf>,
@@ -101,18 +100,6 @@ impl KernelOptions {
         }
         session.finish()
     }
-
-    fn wants(&self, id: &str) -> bool {
-        let related = |only: &String| only.starts_with(id) || id.starts_with(only.as_str());
-        self.only.as_ref().is_none_or(related)
-    }
-
-    fn directions(&self) -> impl Iterator<Item = (Direction, &'static str)> {
-        let only = self.direction;
-        [(Direction::Upload, ""), (Direction::Download, ".download")]
-            .into_iter()
-            .filter(move |(direction, _)| only.is_none_or(|only| only == *direction))
-    }
 }
 
 impl Session<'_> {
@@ -127,16 +114,17 @@ impl Session<'_> {
     }
 
     fn experiments(&mut self) -> Result<(), LabError> {
-        if self.options.wants("kernel.emulator") {
+        if self.options.selection.wants("kernel.emulator") {
             self.emulator()?;
         }
-        if self.options.wants("kernel.vs_virtual") {
+        if self.options.selection.wants("kernel.vs_virtual") {
             self.say_comparison_header();
             let per_case = self.options.scenarios.unwrap_or(COMPARED_SCENARIOS);
-            for (direction, suffix) in self.options.directions() {
+            for (direction, suffix) in self.options.selection.directions() {
                 for (id, scenario) in scenarios(self.options.seed, per_case, direction) {
                     if self
                         .options
+                        .selection
                         .wants(&format!("kernel.vs_virtual.{id}{suffix}"))
                     {
                         self.compare(&id, suffix, &scenario)?;
@@ -151,10 +139,10 @@ impl Session<'_> {
                 self.within.into(),
             ));
         }
-        if self.options.wants("kernel.baseline") {
+        if self.options.selection.wants("kernel.baseline") {
             self.baselines()?;
         }
-        if self.options.wants("kernel.product") {
+        if self.options.selection.wants("kernel.product") {
             self.products()?;
         }
         Ok(())
@@ -269,12 +257,12 @@ impl Session<'_> {
     fn baselines(&mut self) -> Result<(), LabError> {
         self.say_run_header();
         let per_case = self.options.scenarios.unwrap_or(BASELINE_SCENARIOS);
-        for (direction, suffix) in self.options.directions() {
+        for (direction, suffix) in self.options.selection.directions() {
             let all = scenarios(self.options.seed, per_case, direction);
             for (id, scenario) in all {
                 let name = format!("kernel.baseline.{id}{suffix}");
                 let compared = id.starts_with("pals.") || id == "rival.near";
-                if compared && self.options.wants(&name) {
+                if compared && self.options.selection.wants(&name) {
                     self.baseline(&name, &scenario)?;
                 }
             }
@@ -337,10 +325,10 @@ impl Session<'_> {
     /// TCP through forwarder, tunnel and proxy service.
     fn products(&mut self) -> Result<(), LabError> {
         self.say_run_header();
-        for (direction, suffix) in self.options.directions() {
+        for (direction, suffix) in self.options.selection.directions() {
             let prefix = format!("kernel.product{suffix}");
             for (id, scenario) in product::scenarios(self.options.seed, direction) {
-                if self.options.wants(&format!("{prefix}.{id}")) {
+                if self.options.selection.wants(&format!("{prefix}.{id}")) {
                     self.product(&prefix, id, scenario)?;
                 }
             }
@@ -372,7 +360,7 @@ impl Session<'_> {
 
     fn finish(self) -> Result<ExitCode, LabError> {
         let chosen = |figure: &Figure| {
-            let only = self.options.only.as_ref();
+            let only = self.options.selection.only.as_ref();
             only.is_none_or(|only| figure.id.starts_with(only.as_str()))
         };
         let figures: Vec<Figure> = self.figures.into_iter().filter(chosen).collect();

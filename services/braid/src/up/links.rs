@@ -200,16 +200,9 @@ pub async fn serve(
     let context = services.start("links", Stage::Outside, |context| async move {
         let routes = tonic::service::Routes::new(LinkServiceServer::new(links));
         let tls = identity.server_config(true, &[b"h2"]);
-        grpc::serve_routes(
-            listener,
-            "grpc",
-            routes,
-            Some(tls),
-            &Default::default(),
-            &context,
-        )
-        .await
-        .map_err(Failure::other)
+        grpc::serve_routes(listener, "grpc", routes, Some(tls), &context)
+            .await
+            .map_err(Failure::other)
     });
     services.address(&context, "grpc").await
 }

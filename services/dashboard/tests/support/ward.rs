@@ -185,15 +185,7 @@ async fn serve(routes: tonic::service::Routes) -> (Context, SocketAddr) {
     let address = listener.local_addr().expect("bound");
     let serving = context.clone();
     tokio::spawn(async move {
-        service_kit::grpc::serve_routes(
-            listener,
-            "grpc",
-            routes,
-            None,
-            &Default::default(),
-            &serving,
-        )
-        .await
+        service_kit::grpc::serve_routes(listener, "grpc", routes, None, &serving).await
     });
     (context, address)
 }

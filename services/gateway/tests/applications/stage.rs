@@ -1,6 +1,6 @@
 //! A real proxy on loopback and a real gateway in front of it; the core behind the proxy is not there and not needed.
 
-use std::{future::Future, net::SocketAddr, path::Path, time::Duration};
+use std::{net::SocketAddr, path::Path};
 
 use clap::Parser;
 use service_kit::{
@@ -8,14 +8,12 @@ use service_kit::{
     tls::{IdentityFiles, PeerId, authority::LocalAuthority},
 };
 use tempfile::TempDir;
+use testkit::within;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     task::JoinHandle,
 };
-
-/// No test waits longer for anything.
-pub const DEADLINE: Duration = Duration::from_secs(30);
 
 #[derive(Parser)]
 struct GatewayLine {
@@ -171,18 +169,4 @@ pub async fn echo() -> SocketAddr {
         }
     });
     address
-}
-
-pub async fn within<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, what)
-        .await
-        .expect("within the deadline")
-}
-
-/// Bytes that look like no other bytes of the same transfer.
-pub fn noise(len: usize, seed: u64) -> Vec<u8> {
-    use rand::{Rng, SeedableRng};
-    let mut bytes = vec![0; len];
-    rand_chacha::ChaCha8Rng::seed_from_u64(seed).fill_bytes(&mut bytes);
-    bytes
 }

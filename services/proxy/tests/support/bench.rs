@@ -3,7 +3,7 @@
 // Each test file uses its part.
 #![allow(dead_code)]
 
-use std::{future::Future, net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use clap::Parser;
 use proxy::{Config, RunError};
@@ -15,12 +15,10 @@ use tempfile::TempDir;
 use testkit::{
     emulated_link::{LinkControl, emulate},
     link::LinkConfig,
+    within,
 };
 use tokio::task::JoinHandle;
 use tunnel::{Authority, Interface, Tunnel, TunnelConfig};
-
-/// No test waits longer for anything.
-pub const DEADLINE: Duration = Duration::from_secs(30);
 
 pub const NAMES: [&str; 2] = ["wifi", "lte"];
 
@@ -126,18 +124,4 @@ pub fn fast() -> LinkConfig {
 
 pub fn authority_of(address: SocketAddr) -> Authority {
     address.to_string().parse().unwrap()
-}
-
-pub async fn within<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, what)
-        .await
-        .expect("within the deadline")
-}
-
-/// Bytes that look like no other bytes of the same transfer.
-pub fn noise(len: usize, seed: u64) -> Vec<u8> {
-    use rand::{Rng, SeedableRng};
-    let mut bytes = vec![0; len];
-    rand_chacha::ChaCha8Rng::seed_from_u64(seed).fill_bytes(&mut bytes);
-    bytes
 }

@@ -9,6 +9,7 @@ mod file;
 mod print;
 
 use std::fmt;
+use std::path::Path;
 
 use clap::builder::OsStr;
 use clap::parser::ValueSource;
@@ -49,6 +50,20 @@ impl ConfigError {
             example: example.into(),
         }
     }
+}
+
+/// What is in the file that a setting names; the refusal names setting, file and reason.
+pub fn parse_file<T, E: fmt::Display>(
+    field: &str,
+    file: &Path,
+    example: &str,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, ConfigError> {
+    let refuse = |reason: &dyn fmt::Display| {
+        ConfigError::new(field, format!("{}: {reason}", file.display()), example)
+    };
+    let text = std::fs::read_to_string(file).map_err(|error| refuse(&error))?;
+    parse(&text).map_err(|error| refuse(&error))
 }
 
 impl fmt::Display for ConfigError {

@@ -2,15 +2,18 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::{sync::Arc, time::Duration};
+#[path = "support/timescale.rs"]
+mod support;
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use store::{
-    TimescaleOptions, TimescaleStore,
+    TimescaleStore,
     conformance::{Harness, Process},
-    timescale::Ages,
 };
-use testkit::timescale_server::{PASSWORD, TimescaleServer};
+use support::options;
+use testkit::timescale_server::TimescaleServer;
 
 struct Timescale {
     url: String,
@@ -21,22 +24,6 @@ impl Timescale {
         Timescale {
             url: TimescaleServer::shared().database().await,
         }
-    }
-}
-
-/// The suite's samples have fixed times, which retention by age would find old some day.
-fn options(url: &str) -> TimescaleOptions {
-    TimescaleOptions {
-        ages: Ages {
-            vitals: Duration::MAX,
-            waveforms: Duration::MAX,
-            minutes: Duration::MAX,
-            hours: Duration::MAX,
-            paths: Duration::MAX,
-            alerts: Duration::MAX,
-            audit: Duration::MAX,
-        },
-        ..TimescaleOptions::new(url, PASSWORD)
     }
 }
 

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+#[path = "support/timescale.rs"]
+mod support;
+
+use std::{collections::BTreeSet, sync::Arc};
 
 use contracts::vitals::{Metric, Sample, sample::Reading};
 use proptest::{
@@ -10,43 +13,20 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use store::{
-    Expire, Maintenance, Scope, SeriesQuery, TimescaleOptions, TimescaleStore, VitalsBatch,
-    VitalsStore, WriteError,
+    Expire, Maintenance, Scope, SeriesQuery, TimescaleStore, VitalsBatch, VitalsStore, WriteError,
     conformance::{START_US, batch, ok, sample},
-    timescale::Ages,
 };
-use testkit::timescale_server::{PASSWORD, TimescaleServer};
+use support::{connect, options};
+use testkit::timescale_server::TimescaleServer;
 use tokio_postgres::Client;
 
 const ALL: Scope = Scope::Service;
 const MINUTE_US: i64 = 60_000_000;
 
-fn options(url: &str) -> TimescaleOptions {
-    TimescaleOptions {
-        ages: Ages {
-            vitals: Duration::MAX,
-            waveforms: Duration::MAX,
-            minutes: Duration::MAX,
-            hours: Duration::MAX,
-            paths: Duration::MAX,
-            alerts: Duration::MAX,
-            audit: Duration::MAX,
-        },
-        ..TimescaleOptions::new(url, PASSWORD)
-    }
-}
-
 async fn fresh() -> (TimescaleStore, Client) {
     let url = TimescaleServer::shared().database().await;
     let store = TimescaleStore::open(&options(&url)).await.unwrap();
-    let mut config: tokio_postgres::Config = url.parse().unwrap();
-    let (client, connection) = config
-        .password(PASSWORD)
-        .connect(tokio_postgres::NoTls)
-        .await
-        .unwrap();
-    tokio::spawn(connection);
-    (store, client)
+    (store, connect(&url).await)
 }
 
 #[tokio::test]

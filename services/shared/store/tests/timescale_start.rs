@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/timescale.rs"]
+mod support;
+
 use std::process::{Command, Stdio};
 
 use store::{Maintenance, VitalsStore};
@@ -10,6 +13,7 @@ use store::{
     conformance::{batch, ok, sample},
     timescale::OpenError,
 };
+use support::connect;
 use testkit::timescale_server::{PASSWORD, ServerOptions, TimescaleServer};
 
 const CHILD: &str = "STORE_TEST_MIGRATE_URL";
@@ -19,17 +23,6 @@ async fn refused(options: TimescaleOptions) -> OpenError {
         Ok(_) => panic!("it opened"),
         Err(error) => error,
     }
-}
-
-async fn connect(url: &str) -> tokio_postgres::Client {
-    let mut config: tokio_postgres::Config = url.parse().unwrap();
-    let (client, connection) = config
-        .password(PASSWORD)
-        .connect(tokio_postgres::NoTls)
-        .await
-        .unwrap();
-    tokio::spawn(connection);
-    client
 }
 
 /// Not a test by itself: one of the processes that race.

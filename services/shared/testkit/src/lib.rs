@@ -2,6 +2,11 @@
 
 pub mod disk;
 pub mod emulated_link;
+mod engine;
 pub mod kafka;
 pub mod link;
 pub mod timescale_server;
+mod transfer;
+
+pub use engine::missing;
+pub use transfer::{DEADLINE, noise, within};

@@ -13,9 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bench::{Identities, authority, serve, within};
+use bench::{Identities, authority, serve};
 use netns::{World, proxy};
 use parking_lot::Mutex;
+use testkit::within;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{
     AccessRule, ConnectRequest, Family, PathState, SessionHandle, Tunnel, TunnelConfig,

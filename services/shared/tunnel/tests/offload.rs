@@ -7,7 +7,8 @@ mod bench;
 
 use std::{net::IpAddr, sync::Arc};
 
-use bench::{Identities, NAMES, authority, echo, listen_anywhere, noise, serve, within};
+use bench::{Identities, NAMES, authority, echo, listen_anywhere, serve};
+use testkit::{noise, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{DatagramCounts, Interface, Tunnel, TunnelConfig, TunnelServer, Urgency};
 

@@ -7,8 +7,9 @@ mod bench;
 
 use std::{sync::Arc, time::Duration};
 
-use bench::{Bench, Identities, NAMES, authority, echo, listen_anywhere, noise, serve, within};
+use bench::{Bench, Identities, NAMES, authority, echo, listen_anywhere, serve};
 use testkit::{emulated_link::emulate, link::LinkConfig};
+use testkit::{noise, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{TunnelEvent, TunnelServer, TunnelStream, Urgency};
 

@@ -13,8 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bench::{Bench, Identities, authority, listen_anywhere, noise, serve, within};
+use bench::{Bench, Identities, authority, listen_anywhere, serve};
 use testkit::link::LinkConfig;
+use testkit::{noise, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWrite, AsyncWriteExt},
     sync::mpsc,
@@ -95,6 +96,14 @@ fn transfer(stream: TunnelStream, bytes: Vec<u8>) -> (Sent, Received) {
 }
 
 impl Scene {
+    /// The server's end of the tunnel has found out that the other broke it off.
+    async fn is_reset(&mut self) -> Served {
+        let served = within(self.served.recv()).await.unwrap();
+        let error = served.received.as_ref().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        served
+    }
+
     async fn open(&self) -> TunnelStream {
         within(self.bench.tunnel.open_tcp(&authority(), Urgency::Bulk))
             .await
@@ -216,11 +225,7 @@ async fn what_nobody_comes_back_to_is_reset() {
     scene.received(500_000).await;
     scene.set_up(false);
     session.close("killed by the test");
-    let served = within(scene.served.recv()).await.unwrap();
-    assert_eq!(
-        served.received.unwrap_err().kind(),
-        ErrorKind::ConnectionReset
-    );
+    let served = scene.is_reset().await;
     assert_eq!(served.sent.unwrap_err().kind(), ErrorKind::ConnectionReset);
     // The client learns of it when it comes back.
     scene.set_up(true);
@@ -237,11 +242,7 @@ async fn a_dropped_tunnel_is_reset_at_the_other_end() {
     let mut scene = scene(ResumeLimits::default());
     let stream = scene.open().await;
     drop(stream);
-    let served = within(scene.served.recv()).await.unwrap();
-    assert_eq!(
-        served.received.unwrap_err().kind(),
-        ErrorKind::ConnectionReset
-    );
+    scene.is_reset().await;
     scene.bench.tunnel.close().await;
 }
 
@@ -257,11 +258,7 @@ async fn a_tunnel_dropped_without_a_network_is_reset_later() {
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     drop(stream);
     scene.set_up(true);
-    let served = within(scene.served.recv()).await.unwrap();
-    assert_eq!(
-        served.received.unwrap_err().kind(),
-        ErrorKind::ConnectionReset
-    );
+    scene.is_reset().await;
     scene.bench.tunnel.close().await;
 }
 
@@ -275,11 +272,7 @@ async fn a_draining_server_resets_what_is_detached() {
     scene.set_up(false);
     session.close("killed by the test");
     scene.server.refuse_new();
-    let served = within(scene.served.recv()).await.unwrap();
-    assert_eq!(
-        served.received.unwrap_err().kind(),
-        ErrorKind::ConnectionReset
-    );
+    scene.is_reset().await;
     received.abort();
     scene.bench.tunnel.close().await;
 }

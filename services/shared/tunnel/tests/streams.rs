@@ -13,8 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bench::{Bench, Identities, authority, echo, listen_anywhere, noise, serve, within};
+use bench::{Bench, Identities, authority, echo, listen_anywhere, serve};
 use testkit::link::LinkConfig;
+use testkit::{noise, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWrite, AsyncWriteExt},
     sync::mpsc,

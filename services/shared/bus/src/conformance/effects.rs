@@ -11,6 +11,9 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use super::{Harness, PATIENCE, next, number, numbered, publish};
 use crate::{Event, StartAt, StartAtError, Topic};
 
+/// Before an engine that did not answer is asked again.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// A store as the real ones are: numbers and next offsets change together, if the epoch is the newest.
 #[derive(Default)]
 pub struct Ledger {
@@ -132,7 +135,8 @@ pub async fn exactly_once_through_crashes(harness: &dyn Harness) {
     );
 }
 
-/// A service: every record of `vitals` takes effect in the ledger, unless somebody else has taken over its partition.
+/// A service: every record of `vitals` takes effect in the ledger, unless somebody else has taken over its partition. It goes on until it
+/// is aborted: an engine that does not answer is asked again.
 pub async fn work(
     bus: Arc<dyn crate::Bus>,
     ledger: Arc<Mutex<Ledger>>,
@@ -143,14 +147,22 @@ pub async fn work(
         ledger: ledger.clone(),
         mine: Mutex::default(),
     });
-    let Ok(mut consumer) = bus
-        .subscribe(Topic::Vitals, "ledger", claimer.clone())
-        .await
-    else {
-        return;
+    let mut consumer = loop {
+        let subscribed = bus.subscribe(Topic::Vitals, "ledger", claimer.clone());
+        match subscribed.await {
+            Ok(consumer) => break consumer,
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
     };
-    while let Ok(event) = consumer.next(20).await {
-        let Event::Batch(batch) = event else { continue };
+    loop {
+        let batch = match consumer.next(20).await {
+            Ok(Event::Batch(batch)) => batch,
+            Ok(_) => continue,
+            Err(_) => {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
         tokio::time::sleep(slow).await;
         let mut done = Vec::new();
         {

@@ -22,8 +22,20 @@ pub struct FrontConfig {
     pub front: Option<String>,
 }
 
+impl FrontConfig {
+    /// The services' router for [`serve`](super::serve), in which the front, if there is one, is believed.
+    pub fn router(&self, routes: tonic::service::Routes) -> axum::Router {
+        let router = routes.prepare().into_axum_router();
+        let Some(front) = self.front.clone() else {
+            return router;
+        };
+        let believe = move |request, next| believe(front.clone(), request, next);
+        router.layer(axum::middleware::from_fn(believe))
+    }
+}
+
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(crate) enum FrontError {
+enum FrontError {
     #[error("the front named {0} clients, where a request has one")]
     Clients(usize),
     #[error("the front named a client with {0} URIs, where an identity is exactly one")]
@@ -35,7 +47,7 @@ pub(crate) enum FrontError {
 }
 
 /// Replaces the front's own identity by that of the client it speaks for.
-pub(crate) async fn believe(front: String, mut request: Request, next: Next) -> Response {
+async fn believe(front: String, mut request: Request, next: Next) -> Response {
     if let Some(peer) = request.extensions().get::<Peer>() {
         match speaks_for(&front, peer, request.headers()) {
             Ok(peer) => {

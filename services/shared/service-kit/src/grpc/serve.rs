@@ -13,7 +13,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
-use super::front::{self, FrontConfig};
 use crate::tls::PeerId;
 use crate::{ConfigError, Context, DRAIN_LIMIT};
 
@@ -76,20 +75,15 @@ pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener
     })
 }
 
-/// [`serve`] for tonic services: `serve_routes(listener, "grpc", Routes::new(service), tls, &config.front, context)`.
+/// [`serve`] for tonic services: `serve_routes(listener, "grpc", Routes::new(service), tls, context)`.
 pub async fn serve_routes(
     listener: TcpListener,
     what: &'static str,
     routes: tonic::service::Routes,
     tls: Option<Arc<rustls::ServerConfig>>,
-    front: &FrontConfig,
     context: &Context,
 ) -> Result<(), ServeError> {
-    let mut router = routes.prepare().into_axum_router();
-    if let Some(front) = front.front.clone() {
-        let believe = move |request, next| front::believe(front.clone(), request, next);
-        router = router.layer(axum::middleware::from_fn(believe));
-    }
+    let router = routes.prepare().into_axum_router();
     serve(listener, what, router, tls, context).await
 }
 

@@ -7,9 +7,10 @@ mod bench;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use bench::{Identities, authority, echo, listen_anywhere, serve, within};
+use bench::{Identities, authority, echo, listen_anywhere, serve};
 use http::StatusCode;
 use service_kit::tls::Identity;
+use testkit::within;
 
 use super::{
     flow::Flow,

@@ -10,15 +10,13 @@ use tempfile::TempDir;
 use testkit::{
     emulated_link::{LinkControl, emulate},
     link::LinkConfig,
+    within,
 };
 use tokio::sync::broadcast;
 use tunnel::{
     Authority, ConnectRequest, Interface, ServerConfig, SessionHandle, Tunnel, TunnelConfig,
     TunnelEvent, TunnelServer,
 };
-
-/// No test waits longer for anything.
-pub const DEADLINE: Duration = Duration::from_secs(30);
 
 pub const NAMES: [&str; 2] = ["wifi", "lte"];
 
@@ -170,20 +168,6 @@ impl Bench {
     }
 }
 
-pub async fn within<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, what)
-        .await
-        .expect("within the deadline")
-}
-
 pub fn authority() -> Authority {
     "echo.test:7".parse().unwrap()
-}
-
-/// Bytes that look like no other bytes of the same transfer.
-pub fn noise(len: usize, seed: u64) -> Vec<u8> {
-    use rand::{Rng, SeedableRng};
-    let mut bytes = vec![0; len];
-    rand_chacha::ChaCha8Rng::seed_from_u64(seed).fill_bytes(&mut bytes);
-    bytes
 }

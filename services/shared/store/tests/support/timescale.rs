@@ -1,0 +1,34 @@
+//! A store and a plain client on a real server.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::time::Duration;
+
+use store::{TimescaleOptions, timescale::Ages};
+use testkit::timescale_server::PASSWORD;
+
+/// Samples of tests have fixed times, which retention by age would find old some day.
+pub fn options(url: &str) -> TimescaleOptions {
+    TimescaleOptions {
+        ages: Ages {
+            vitals: Duration::MAX,
+            waveforms: Duration::MAX,
+            minutes: Duration::MAX,
+            hours: Duration::MAX,
+            paths: Duration::MAX,
+            alerts: Duration::MAX,
+            audit: Duration::MAX,
+        },
+        ..TimescaleOptions::new(url, PASSWORD)
+    }
+}
+
+pub async fn connect(url: &str) -> tokio_postgres::Client {
+    let mut config: tokio_postgres::Config = url.parse().unwrap();
+    let (client, connection) = config
+        .password(PASSWORD)
+        .connect(tokio_postgres::NoTls)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    client
+}
