@@ -4,6 +4,7 @@
 //! A "process" is a store handle of its own on the harness's data: two of them share nothing but the engine.
 
 mod alerts;
+mod notices;
 mod paths;
 mod people;
 mod progress;
@@ -17,6 +18,11 @@ use contracts::vitals::{Metric, Sample, Waveform, sample::Reading};
 pub use alerts::{
     a_conflicting_transition_undoes_the_whole_write, alerts_are_listed_by_their_last_revision,
     outbox_keeps_entries_until_cleared, rule_states_follow_their_partition,
+};
+pub use notices::{
+    a_timer_belongs_to_whoever_changes_it_first, documents_are_versioned_and_scoped,
+    notices_are_kept_with_their_alert, notices_wait_in_order_until_they_have_an_outcome,
+    two_members_take_each_notice_once,
 };
 pub use paths::{path_reports_are_unique_and_scoped, the_newest_report_of_each_path_is_known};
 pub use people::{
@@ -58,6 +64,9 @@ macro_rules! conformance_suite {
             two_processes_write_at_once, writes_are_ready_and_durable,
             alerts_are_listed_by_their_last_revision, a_conflicting_transition_undoes_the_whole_write,
             outbox_keeps_entries_until_cleared, rule_states_follow_their_partition,
+            notices_wait_in_order_until_they_have_an_outcome, two_members_take_each_notice_once,
+            a_timer_belongs_to_whoever_changes_it_first, notices_are_kept_with_their_alert,
+            documents_are_versioned_and_scoped,
             path_reports_are_unique_and_scoped, the_newest_report_of_each_path_is_known,
             accounts_are_created_once, audit_is_kept_in_order, every_question_stays_in_its_tenant,
             the_register_refuses_other_tenants);

@@ -8,16 +8,18 @@
 //! - A [`Progress`] carries the epoch of its [`Claim`]. When a newer claim of the partition exists the whole write fails with
 //!   [`WriteError::Fenced`], so a member that lost its partition without noticing cannot write.
 //!
-//! The trait is split by what a service is for: [`VitalsStore`], [`AlertsStore`], [`PathsStore`], [`Register`], [`Accounts`],
-//! [`ProgressStore`], [`Maintenance`]. Questions that come from people carry a [`Scope`], so that no query can forget the tenant.
+//! The trait is split by what a service is for: [`VitalsStore`], [`AlertsStore`], [`NoticesStore`], [`DocumentsStore`], [`PathsStore`],
+//! [`Register`], [`Accounts`], [`ProgressStore`], [`Maintenance`]. Questions that come from people carry a [`Scope`], so that no query can forget the tenant.
 
 mod accounts;
 mod alerts;
 mod claims;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod documents;
 mod error;
 mod maintenance;
+mod notices;
 mod paths;
 mod progress;
 mod register;
@@ -29,8 +31,10 @@ mod vitals;
 pub use accounts::{Account, Accounts, AuditEntry, AuditQuery, Role};
 pub use alerts::{AlertsBatch, AlertsQuery, AlertsStore, OutboxEntry, RuleState};
 pub use claims::Claims;
+pub use documents::{DOCUMENTS_MAX, DocumentsStore};
 pub use error::{ClaimError, NotReady, QueryError, WriteError};
 pub use maintenance::{Expire, Maintenance};
+pub use notices::{NoticesBatch, NoticesStore, QueuedNotice, Watch, WatchChange};
 pub use paths::{PathsQuery, PathsStore};
 pub use progress::{Claim, Progress, ProgressStore};
 pub use register::{DeviceEntry, GatewayEntry, PatientEntry, Register, SpO2Scale};
@@ -41,12 +45,28 @@ pub use vitals::{LatestVital, SeriesPoints, SeriesQuery, VitalsBatch, VitalsStor
 
 /// Everything a service may ask of the store.
 pub trait Store:
-    VitalsStore + AlertsStore + PathsStore + Register + Accounts + ProgressStore + Maintenance
+    VitalsStore
+    + AlertsStore
+    + NoticesStore
+    + DocumentsStore
+    + PathsStore
+    + Register
+    + Accounts
+    + ProgressStore
+    + Maintenance
 {
 }
 
 impl<T> Store for T where
-    T: VitalsStore + AlertsStore + PathsStore + Register + Accounts + ProgressStore + Maintenance
+    T: VitalsStore
+        + AlertsStore
+        + NoticesStore
+        + DocumentsStore
+        + PathsStore
+        + Register
+        + Accounts
+        + ProgressStore
+        + Maintenance
 {
 }
 

@@ -5,8 +5,10 @@
 
 mod accounts;
 mod alerts;
+mod documents;
 mod keys;
 mod maintenance;
+mod notices;
 mod paths;
 mod progress;
 mod register;

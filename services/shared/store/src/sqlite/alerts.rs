@@ -15,7 +15,7 @@ use crate::{
 const LIMIT_DEFAULT: usize = 200;
 
 /// An alert belongs to the tenant of its patient; one without a patient to that of its gateway.
-const IN_SCOPE: &str = "(?1 IS NULL
+pub(super) const IN_SCOPE: &str = "(?1 IS NULL
     OR EXISTS (SELECT 1 FROM patients p WHERE p.id = a.patient AND p.tenant = ?1)
     OR (a.patient = '' AND EXISTS (SELECT 1 FROM gateways g WHERE g.id = a.gateway AND g.tenant = ?1)))";
 

@@ -128,8 +128,15 @@ pub fn expire(connection: &Connection, what: Expire, before_us: i64) -> rusqlite
                 .collect::<rusqlite::Result<_>>()?;
             let mut transitions =
                 connection.prepare_cached("DELETE FROM alert_transitions WHERE id = ?1")?;
+            let mut outcomes = connection.prepare_cached(
+                "DELETE FROM notice_outcomes WHERE id IN (SELECT id FROM notices WHERE alert = ?1)",
+            )?;
+            let mut notices =
+                connection.prepare_cached("DELETE FROM notices WHERE alert = ?1")?;
             let mut alerts = connection.prepare_cached("DELETE FROM alerts WHERE id = ?1")?;
             for id in &ids {
+                outcomes.execute([id])?;
+                notices.execute([id])?;
                 transitions.execute([id])?;
                 alerts.execute([id])?;
             }

@@ -96,6 +96,26 @@ CREATE TABLE progress (grp TEXT NOT NULL, topic TEXT NOT NULL, part INTEGER NOT 
     next_offset INTEGER, PRIMARY KEY (grp, topic, part)) WITHOUT ROWID;
 CREATE TABLE probe (id INTEGER PRIMARY KEY, count INTEGER NOT NULL);
 INSERT INTO probe VALUES (1, 0);
+", "
+-- Payloads are encoded braid.alerts.v1.{Document, Notice, NoticeOutcome}. until_us of what holds for good is the largest number.
+CREATE TABLE documents (key INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, tenant TEXT NOT NULL, subject TEXT NOT NULL,
+    version INTEGER NOT NULL, until_us INTEGER NOT NULL, payload BLOB NOT NULL, UNIQUE (kind, tenant, subject, version));
+CREATE INDEX documents_until ON documents (kind, until_us);
+CREATE TABLE notices (id TEXT PRIMARY KEY, alert TEXT NOT NULL, payload BLOB NOT NULL) WITHOUT ROWID;
+CREATE INDEX notices_alert ON notices (alert);
+CREATE TABLE notice_outcomes (id TEXT PRIMARY KEY, payload BLOB NOT NULL) WITHOUT ROWID;
+-- Notices without an outcome. due_us is also the end of the lease of whoever delivers; a lane keeps its order.
+CREATE TABLE notice_queue (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, channel TEXT NOT NULL,
+    lane TEXT NOT NULL, due_us INTEGER NOT NULL, attempts INTEGER NOT NULL);
+CREATE INDEX notice_queue_due ON notice_queue (channel, due_us);
+CREATE INDEX notice_queue_lane ON notice_queue (channel, lane, seq);
+-- Alerts that somebody is yet to be told of: the timer of each. due_us NULL: waits for the alert's end only.
+CREATE TABLE watches (alert TEXT PRIMARY KEY, version INTEGER NOT NULL, due_us INTEGER, state BLOB NOT NULL) WITHOUT ROWID;
+CREATE INDEX watches_due ON watches (due_us);
+CREATE TRIGGER documents_immutable BEFORE UPDATE ON documents BEGIN SELECT RAISE(ABORT, 'documents are never changed'); END;
+CREATE TRIGGER notices_immutable BEFORE UPDATE ON notices BEGIN SELECT RAISE(ABORT, 'notices are never changed'); END;
+CREATE TRIGGER notice_outcomes_immutable BEFORE UPDATE ON notice_outcomes
+    BEGIN SELECT RAISE(ABORT, 'outcomes are never changed'); END;
 "];
 
 /// Opens for writing, creating and migrating as needed. Several processes may do so at once: one migrates, the others wait.

@@ -7,7 +7,10 @@ use tokio_postgres::Client;
 use super::{OpenError, fault::explain, open::Edition};
 
 /// Version n is after the n-th.
-const MIGRATIONS: &[(&str, &str)] = &[("tables", include_str!("migrations/0001_tables.sql"))];
+const MIGRATIONS: &[(&str, &str)] = &[
+    ("tables", include_str!("migrations/0001_tables.sql")),
+    ("notices", include_str!("migrations/0002_notices.sql")),
+];
 /// Roll-ups depend on the edition: made by TimescaleDB where it can, else by the store.
 const ROLLUPS_OWN: &str = include_str!("rollups_own.sql");
 const ROLLUPS_CONTINUOUS: &str = include_str!("rollups_continuous.sql");

@@ -91,7 +91,9 @@ async fn alerts(
         .query(
             "WITH old AS (DELETE FROM alerts WHERE id IN (SELECT id FROM alerts WHERE since_us < $1 AND changed_us < $1 AND state = $2
                  LIMIT $3) RETURNING id),
-             gone AS (DELETE FROM alert_transitions t USING old WHERE t.id = old.id)
+             gone AS (DELETE FROM alert_transitions t USING old WHERE t.id = old.id),
+             untold AS (DELETE FROM notice_outcomes o USING old, notices n WHERE n.alert = old.id AND o.id = n.id),
+             told AS (DELETE FROM notices n USING old WHERE n.alert = old.id)
              SELECT count(*) FROM old",
             &[&before_us, &(AlertState::Resolved as i32), &limit],
         )

@@ -1,0 +1,320 @@
+use std::sync::atomic::Ordering::SeqCst;
+
+use bytes::Bytes;
+use contracts::alerts::{Alert, AlertState, Document, Notice, NoticeOutcome, NoticeResult};
+
+use super::{Harness, SECOND_US, START_US, ok};
+use crate::{
+    AlertsBatch, Expire, NoticesBatch, PatientEntry, Scope, SpO2Scale, Store, Watch, WatchChange,
+    WriteError,
+};
+
+const ALL: Scope = Scope::Service;
+
+fn alert(id: &str, patient: &str) -> Alert {
+    Alert {
+        id: id.into(),
+        patient: patient.into(),
+        state: AlertState::Active.into(),
+        since_us: START_US,
+        changed_us: START_US,
+        revision: 1,
+        ..Alert::default()
+    }
+}
+
+fn notice(id: &str, of: &Alert, channel: &str, number: i64) -> Notice {
+    Notice {
+        id: id.into(),
+        alert: Some(of.clone()),
+        tenant: "one".into(),
+        channel: channel.into(),
+        created_us: START_US + number,
+        due_us: START_US,
+        ..Notice::default()
+    }
+}
+
+fn outcome(notice: &str, result: NoticeResult) -> NoticeOutcome {
+    NoticeOutcome {
+        notice: notice.into(),
+        result: result.into(),
+        attempts: 1,
+        at_us: START_US + SECOND_US,
+        detail: String::new(),
+    }
+}
+
+async fn take(store: &dyn Store, channel: &str, at_s: i64, limit: usize) -> Vec<String> {
+    let now_us = START_US + at_s * SECOND_US;
+    let taken = store
+        .take_notices(channel, now_us, now_us + 10 * SECOND_US, limit)
+        .await;
+    ok(taken).into_iter().map(|taken| taken.notice.id).collect()
+}
+
+pub async fn notices_wait_in_order_until_they_have_an_outcome(harness: &dyn Harness) {
+    let process = harness.start().await;
+    let (a, b) = (alert("a", "ann"), alert("b", "bob"));
+    let batch = NoticesBatch {
+        notices: vec![
+            notice("a/1", &a, "webhook", 1),
+            notice("a/2", &a, "webhook", 2),
+            notice("b/1", &b, "webhook", 3),
+            notice("b/1/mail", &b, "email", 4),
+            notice("b/2", &b, "webhook", 5),
+        ],
+        outcomes: vec![outcome("b/2", NoticeResult::Silenced)],
+        watches: Vec::new(),
+    };
+    assert_eq!(ok(process.store.write_notices(batch.clone()).await), 5);
+    assert_eq!(ok(process.store.write_notices(batch).await), 0, "once each");
+    (process.kill)();
+
+    let store = harness.start().await.store;
+    let other = harness.start().await.store;
+    assert_eq!(
+        take(&*store, "webhook", -1, 10).await,
+        [""; 0],
+        "not yet due"
+    );
+    assert_eq!(take(&*store, "webhook", 0, 2).await, ["a/1", "a/2"]);
+    assert_eq!(
+        take(&*other, "webhook", 1, 10).await,
+        ["b/1"],
+        "the others are taken, and one has its outcome"
+    );
+    // Of the first alert the second waits for the first; the other alert does not.
+    ok(store
+        .delay_notices(&["a/1".to_owned()], START_US + 30 * SECOND_US)
+        .await);
+    assert_eq!(take(&*other, "webhook", 20, 10).await, ["b/1"]);
+    let settled = NoticesBatch {
+        outcomes: vec![
+            outcome("b/1", NoticeResult::Delivered),
+            outcome("a/1", NoticeResult::GivenUp),
+        ],
+        ..NoticesBatch::default()
+    };
+    ok(store.write_notices(settled).await);
+    assert_eq!(take(&*store, "webhook", 40, 10).await, ["a/2"]);
+    let again = ok(store
+        .take_notices("webhook", START_US + 60 * SECOND_US, START_US, 10)
+        .await);
+    assert_eq!(again[0].attempts, 3, "each try is counted");
+    assert_eq!(take(&*store, "email", 0, 10).await, ["b/1/mail"]);
+}
+
+pub async fn two_members_take_each_notice_once(harness: &dyn Harness) {
+    const NOTICES: usize = 60;
+    let (one, other) = (harness.start().await.store, harness.start().await.store);
+    let batch = NoticesBatch {
+        notices: (0..NOTICES)
+            .map(|n| {
+                let of = alert(&format!("alert-{}", n % 7), "ann");
+                notice(&format!("n-{n:02}"), &of, "webhook", n as i64)
+            })
+            .collect(),
+        ..NoticesBatch::default()
+    };
+    ok(one.write_notices(batch).await);
+    let total = std::sync::atomic::AtomicUsize::new(0);
+    let all = async |store: &dyn Store| {
+        let mut taken = Vec::new();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        // What stands behind a notice that the other has in hand comes later.
+        while total.load(SeqCst) < NOTICES && std::time::Instant::now() < deadline {
+            let more = take(store, "webhook", 0, 4).await;
+            total.fetch_add(more.len(), SeqCst);
+            let outcomes = more.iter().map(|id| outcome(id, NoticeResult::Delivered));
+            let batch = NoticesBatch {
+                outcomes: outcomes.collect(),
+                ..NoticesBatch::default()
+            };
+            ok(store.write_notices(batch).await);
+            taken.extend(more);
+        }
+        taken
+    };
+    let (mut taken, others) = tokio::join!(all(&*one), all(&*other));
+    taken.extend(others);
+    taken.sort();
+    let expected: Vec<String> = (0..NOTICES).map(|n| format!("n-{n:02}")).collect();
+    assert_eq!(taken, expected);
+}
+
+pub async fn a_timer_belongs_to_whoever_changes_it_first(harness: &dyn Harness) {
+    let (one, other) = (harness.start().await.store, harness.start().await.store);
+    let set = |alert: &str, version, due_s: Option<i64>| {
+        WatchChange::Set(Watch {
+            alert: alert.into(),
+            version,
+            due_us: due_s.map(|due_s| START_US + due_s * SECOND_US),
+            state: Bytes::from(format!("{alert} {version}")),
+        })
+    };
+    let change = |changes: Vec<WatchChange>| NoticesBatch {
+        watches: changes,
+        ..NoticesBatch::default()
+    };
+    ok(one
+        .write_notices(change(vec![
+            set("a", 1, Some(20)),
+            set("b", 1, Some(10)),
+            set("c", 1, None),
+        ]))
+        .await);
+    let due = async |at_s: i64| -> Vec<String> {
+        let due = other.due_watches(START_US + at_s * SECOND_US, 10).await;
+        ok(due).into_iter().map(|watch| watch.alert).collect()
+    };
+    assert_eq!(due(9).await, [""; 0]);
+    assert_eq!(due(30).await, ["b", "a"], "the most overdue first");
+
+    // Of two who act on the same timer one loses, with everything it decided.
+    let act = |channel: &str| NoticesBatch {
+        notices: vec![notice(
+            &format!("a/{channel}"),
+            &alert("a", "ann"),
+            channel,
+            1,
+        )],
+        ..change(vec![set("a", 2, Some(50))])
+    };
+    ok(one.write_notices(act("webhook")).await);
+    let late = other.write_notices(act("email")).await;
+    assert!(
+        matches!(&late, Err(WriteError::Conflict(ids)) if ids == &["a"]),
+        "{late:?}"
+    );
+    assert_eq!(take(&*one, "email", 0, 10).await, [""; 0]);
+    assert_eq!(take(&*one, "webhook", 0, 10).await, ["a/webhook"]);
+    let again = one.write_notices(change(vec![set("b", 1, Some(1))])).await;
+    assert!(matches!(again, Err(WriteError::Conflict(_))), "{again:?}");
+
+    ok(one
+        .write_notices(change(vec![WatchChange::End("b".into())]))
+        .await);
+    assert_eq!(due(100).await, ["a"]);
+    let watch = ok(other.watch("a").await).map(|watch| (watch.version, watch.state));
+    assert_eq!(watch, Some((2, Bytes::from_static(b"a 2"))));
+    assert_eq!(ok(other.watch("b").await), None);
+}
+
+pub async fn notices_are_kept_with_their_alert(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    for (tenant, patient) in [("one", "ann"), ("two", "bob")] {
+        let entry = PatientEntry {
+            id: patient.into(),
+            tenant: tenant.into(),
+            name: patient.into(),
+            spo2_scale: SpO2Scale::One,
+        };
+        ok(store.put_patient(&entry).await);
+    }
+    let resolved = Alert {
+        state: AlertState::Resolved.into(),
+        revision: 2,
+        ..alert("a", "ann")
+    };
+    let alerts = AlertsBatch {
+        transitions: vec![alert("a", "ann"), alert("b", "bob"), resolved],
+        states: Vec::new(),
+    };
+    ok(store.write_alerts(alerts, Vec::new()).await);
+    let batch = NoticesBatch {
+        notices: vec![
+            notice("a/2", &alert("a", "ann"), "webhook", 2),
+            notice("a/1", &alert("a", "ann"), "webhook", 1),
+            notice("b/1", &alert("b", "bob"), "webhook", 3),
+        ],
+        outcomes: vec![outcome("a/1", NoticeResult::Delivered)],
+        watches: Vec::new(),
+    };
+    ok(store.write_notices(batch).await);
+    let told = async |scope: &Scope, alert: &str| -> Vec<(String, bool)> {
+        let records = ok(store.notices(scope, alert).await);
+        records
+            .into_iter()
+            .filter_map(|record| Some((record.notice?.id, record.outcome.is_some())))
+            .collect()
+    };
+    let of_a = [("a/1".to_owned(), true), ("a/2".to_owned(), false)];
+    assert_eq!(told(&ALL, "a").await, of_a);
+    assert_eq!(told(&Scope::tenant("one"), "a").await, of_a);
+    assert_eq!(told(&Scope::tenant("two"), "a").await, []);
+    assert_eq!(told(&Scope::tenant("one"), "b").await, []);
+    ok(store.expire(Expire::Alerts, START_US + SECOND_US).await);
+    assert_eq!(told(&ALL, "a").await, [], "they go with the alert");
+    assert_eq!(told(&ALL, "b").await.len(), 1);
+}
+
+pub async fn documents_are_versioned_and_scoped(harness: &dyn Harness) {
+    let (store, other) = (harness.start().await.store, harness.start().await.store);
+    let document = |tenant: &str, subject: &str, version| Document {
+        kind: "rules".into(),
+        tenant: tenant.into(),
+        subject: subject.into(),
+        version,
+        author: "Ada".into(),
+        reason: "because".into(),
+        at_us: START_US,
+        until_us: 0,
+        body: format!("{tenant} {subject} {version}"),
+    };
+    assert_eq!(ok(other.newest_document().await), 0);
+    let first = document("one", "default", 1);
+    ok(store.put_document(&first).await);
+    let seen = ok(other.newest_document().await);
+    assert!(seen > 0);
+    for wrong in [
+        document("one", "default", 1),
+        document("one", "default", 3),
+        document("one", "patient:ann", 0),
+        document("one", "patient:ann", 2),
+    ] {
+        let refused = store.put_document(&wrong).await;
+        assert!(
+            matches!(refused, Err(WriteError::Conflict(_))),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(ok(other.newest_document().await), seen);
+    let second = document("one", "default", 2);
+    let short = Document {
+        until_us: START_US + SECOND_US,
+        ..document("one", "patient:ann", 1)
+    };
+    let theirs = document("two", "default", 1);
+    for next in [&second, &short, &theirs] {
+        ok(store.put_document(next).await);
+    }
+    assert!(ok(other.newest_document().await) > seen);
+
+    let (one, two) = (Scope::tenant("one"), Scope::tenant("two"));
+    let now = async |scope: &Scope, at_us| ok(other.documents(scope, "rules", at_us).await);
+    assert_eq!(now(&one, START_US).await, [second.clone(), short.clone()]);
+    assert_eq!(
+        now(&one, short.until_us).await,
+        std::slice::from_ref(&second)
+    );
+    assert_eq!(now(&two, START_US).await, std::slice::from_ref(&theirs));
+    assert_eq!(now(&ALL, START_US).await, [second.clone(), short, theirs]);
+    assert_eq!(ok(other.documents(&ALL, "team", START_US).await), []);
+    let history = async |scope: &Scope| ok(other.document_history(scope, "rules", "default").await);
+    assert_eq!(history(&one).await, [second, first]);
+    assert_eq!(history(&two).await.len(), 1);
+
+    // A version that ends at once takes the one before it out of force.
+    let ended = Document {
+        until_us: START_US,
+        ..document("one", "default", 3)
+    };
+    ok(store.put_document(&ended).await);
+    assert!(
+        now(&one, START_US + 1)
+            .await
+            .iter()
+            .all(|d| d.subject != "default")
+    );
+}

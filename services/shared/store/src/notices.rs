@@ -1,0 +1,112 @@
+use async_trait::async_trait;
+use bytes::Bytes;
+use contracts::alerts::{Notice, NoticeOutcome, NoticeRecord};
+
+use crate::{
+    Scope,
+    error::{QueryError, WriteError},
+};
+
+/// The timer of one alert's escalation. A change names the version it follows, so that of two who act on one timer one loses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Watch {
+    pub alert: String,
+    /// From 1 on.
+    pub version: u32,
+    /// `None`: waits for the alert's end only.
+    pub due_us: Option<i64>,
+    pub state: Bytes,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WatchChange {
+    /// Version 1 creates; any other replaces the one before it, else `Conflict` with the alert's id.
+    Set(Watch),
+    /// Nobody waits for this alert any more.
+    End(String),
+}
+
+/// What was decided in one go; all or nothing.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NoticesBatch {
+    /// Unique by id; one that is there is left out. A new one is queued for delivery unless the batch has its outcome.
+    pub notices: Vec<Notice>,
+    /// The first outcome of a notice counts; it leaves the queue.
+    pub outcomes: Vec<NoticeOutcome>,
+    pub watches: Vec<WatchChange>,
+}
+
+/// A notice to be delivered by whoever took it, until its lease ends.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QueuedNotice {
+    pub notice: Notice,
+    /// With this one, from 1 on.
+    pub attempts: u32,
+}
+
+#[async_trait]
+pub trait NoticesStore: Send + Sync {
+    /// Tells how many notices were new.
+    async fn write_notices(&self, batch: NoticesBatch) -> Result<u64, WriteError>;
+
+    /// Takes due notices of a channel for the caller alone until `until_us`, in the order of writing. Of one alert and recipient none
+    /// is taken while an earlier one waits.
+    async fn take_notices(
+        &self,
+        channel: &str,
+        now_us: i64,
+        until_us: i64,
+        limit: usize,
+    ) -> Result<Vec<QueuedNotice>, WriteError>;
+
+    /// Not before `due_us` again.
+    async fn delay_notices(&self, ids: &[String], due_us: i64) -> Result<(), WriteError>;
+
+    async fn watch(&self, alert: &str) -> Result<Option<Watch>, QueryError>;
+
+    /// The most overdue first.
+    async fn due_watches(&self, now_us: i64, limit: usize) -> Result<Vec<Watch>, QueryError>;
+
+    /// In the order of deciding.
+    async fn notices(&self, scope: &Scope, alert: &str) -> Result<Vec<NoticeRecord>, QueryError>;
+}
+
+/// Notices of one lane are delivered in their order.
+pub(crate) fn lane(notice: &Notice) -> String {
+    let alert = notice.alert.as_ref().map_or("", |alert| alert.id.as_str());
+    format!("{alert}/{}", notice.recipient)
+}
+
+pub(crate) fn alert_of(notice: &Notice) -> &str {
+    notice.alert.as_ref().map_or("", |alert| alert.id.as_str())
+}
+
+/// `0` of a document means for good.
+pub(crate) fn until(until_us: i64) -> i64 {
+    if until_us == 0 { i64::MAX } else { until_us }
+}
+
+/// Rows of notices with their outcomes, as encoded, in the order of deciding.
+pub(crate) fn records(
+    rows: impl IntoIterator<Item = (Vec<u8>, Option<Vec<u8>>)>,
+) -> Result<Vec<NoticeRecord>, QueryError> {
+    use prost::Message;
+    let mut records = rows
+        .into_iter()
+        .map(|(notice, outcome)| {
+            Ok(NoticeRecord {
+                notice: Some(Notice::decode(notice.as_slice())?),
+                outcome: outcome
+                    .map(|outcome| NoticeOutcome::decode(outcome.as_slice()))
+                    .transpose()?,
+            })
+        })
+        .collect::<Result<Vec<_>, QueryError>>()?;
+    records.sort_by_cached_key(|record| {
+        record
+            .notice
+            .as_ref()
+            .map(|notice| (notice.created_us, notice.id.clone()))
+    });
+    Ok(records)
+}

@@ -1,0 +1,101 @@
+use async_trait::async_trait;
+use contracts::alerts::Document;
+use prost::Message;
+use rusqlite::OptionalExtension;
+
+use super::SqliteStore;
+use crate::{DOCUMENTS_MAX, DocumentsStore, QueryError, Scope, WriteError, notices::until};
+
+fn decode(payloads: Vec<Vec<u8>>) -> Result<Vec<Document>, QueryError> {
+    payloads
+        .into_iter()
+        .map(|payload| Ok(Document::decode(payload.as_slice())?))
+        .collect()
+}
+
+#[async_trait]
+impl DocumentsStore for SqliteStore {
+    async fn put_document(&self, document: &Document) -> Result<(), WriteError> {
+        let document = document.clone();
+        self.write(move |writing| {
+            let newest: Option<u32> = writing
+                .connection
+                .prepare_cached(
+                    "SELECT max(version) FROM documents WHERE kind = ?1 AND tenant = ?2 AND subject = ?3",
+                )?
+                .query_row((&document.kind, &document.tenant, &document.subject), |row| row.get(0))
+                .optional()?
+                .flatten();
+            if document.version != newest.unwrap_or(0) + 1 {
+                return Err(WriteError::Conflict(vec![document.subject]));
+            }
+            writing
+                .connection
+                .prepare_cached(
+                    "INSERT INTO documents (kind, tenant, subject, version, until_us, payload) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                )?
+                .execute((
+                    &document.kind,
+                    &document.tenant,
+                    &document.subject,
+                    document.version,
+                    until(document.until_us),
+                    document.encode_to_vec(),
+                ))?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn documents(
+        &self,
+        scope: &Scope,
+        kind: &str,
+        now_us: i64,
+    ) -> Result<Vec<Document>, QueryError> {
+        let (tenant, kind) = (scope.as_tenant().map(str::to_owned), kind.to_owned());
+        self.read(move |connection| {
+            let payloads = connection
+                .prepare_cached(
+                    "SELECT payload FROM documents d WHERE kind = ?2 AND until_us > ?3 AND (?1 IS NULL OR tenant = ?1)
+                     AND NOT EXISTS (SELECT 1 FROM documents n WHERE n.kind = d.kind AND n.tenant = d.tenant
+                         AND n.subject = d.subject AND n.version > d.version)
+                     ORDER BY tenant, subject LIMIT ?4",
+                )?
+                .query_map((tenant, kind, now_us, DOCUMENTS_MAX), |row| row.get(0))?
+                .collect::<rusqlite::Result<_>>()?;
+            decode(payloads)
+        })
+        .await
+    }
+
+    async fn document_history(
+        &self,
+        scope: &Scope,
+        kind: &str,
+        subject: &str,
+    ) -> Result<Vec<Document>, QueryError> {
+        let tenant = scope.as_tenant().map(str::to_owned);
+        let (kind, subject) = (kind.to_owned(), subject.to_owned());
+        self.read(move |connection| {
+            let payloads = connection
+                .prepare_cached(
+                    "SELECT payload FROM documents WHERE kind = ?2 AND subject = ?3 AND (?1 IS NULL OR tenant = ?1)
+                     ORDER BY tenant, version DESC LIMIT ?4",
+                )?
+                .query_map((tenant, kind, subject, DOCUMENTS_MAX), |row| row.get(0))?
+                .collect::<rusqlite::Result<_>>()?;
+            decode(payloads)
+        })
+        .await
+    }
+
+    async fn newest_document(&self) -> Result<u64, QueryError> {
+        self.read(|connection| {
+            Ok(connection
+                .prepare_cached("SELECT coalesce(max(key), 0) FROM documents")?
+                .query_row([], |row| row.get(0))?)
+        })
+        .await
+    }
+}

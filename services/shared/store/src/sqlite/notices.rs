@@ -1,0 +1,183 @@
+use std::collections::HashSet;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use contracts::alerts::{Notice, NoticeRecord};
+use prost::Message;
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use super::{SqliteStore, alerts::IN_SCOPE};
+use crate::{
+    NoticesBatch, NoticesStore, QueryError, QueuedNotice, Scope, Watch, WatchChange, WriteError,
+    notices::{alert_of, lane, records},
+};
+
+fn write(connection: &Connection, batch: &NoticesBatch) -> Result<u64, WriteError> {
+    let settled: HashSet<&str> = batch.outcomes.iter().map(|o| o.notice.as_str()).collect();
+    let mut new = 0;
+    for notice in &batch.notices {
+        let inserted = connection
+            .prepare_cached("INSERT OR IGNORE INTO notices VALUES (?1, ?2, ?3)")?
+            .execute((&notice.id, alert_of(notice), notice.encode_to_vec()))?;
+        if inserted == 0 {
+            continue;
+        }
+        new += 1;
+        if !settled.contains(notice.id.as_str()) {
+            connection
+                .prepare_cached(
+                    "INSERT INTO notice_queue (id, channel, lane, due_us, attempts) VALUES (?1, ?2, ?3, ?4, 0)",
+                )?
+                .execute((&notice.id, &notice.channel, lane(notice), notice.due_us))?;
+        }
+    }
+    for outcome in &batch.outcomes {
+        connection
+            .prepare_cached("INSERT OR IGNORE INTO notice_outcomes VALUES (?1, ?2)")?
+            .execute((&outcome.notice, outcome.encode_to_vec()))?;
+        connection
+            .prepare_cached("DELETE FROM notice_queue WHERE id = ?1")?
+            .execute([&outcome.notice])?;
+    }
+    let mut conflicts = Vec::new();
+    for change in &batch.watches {
+        if !change_watch(connection, change)?
+            && let WatchChange::Set(watch) = change
+        {
+            conflicts.push(watch.alert.clone());
+        }
+    }
+    if conflicts.is_empty() {
+        Ok(new)
+    } else {
+        Err(WriteError::Conflict(conflicts))
+    }
+}
+
+/// False: somebody else was first.
+fn change_watch(connection: &Connection, change: &WatchChange) -> rusqlite::Result<bool> {
+    let changed = match change {
+        WatchChange::Set(watch) if watch.version == 1 => connection
+            .prepare_cached("INSERT OR IGNORE INTO watches VALUES (?1, 1, ?2, ?3)")?
+            .execute((&watch.alert, watch.due_us, watch.state.as_ref()))?,
+        WatchChange::Set(watch) => connection
+            .prepare_cached(
+                "UPDATE watches SET version = ?2, due_us = ?3, state = ?4 WHERE alert = ?1 AND version = ?2 - 1",
+            )?
+            .execute((&watch.alert, watch.version, watch.due_us, watch.state.as_ref()))?,
+        WatchChange::End(alert) => {
+            connection
+                .prepare_cached("DELETE FROM watches WHERE alert = ?1")?
+                .execute([alert])?;
+            return Ok(true);
+        }
+    };
+    Ok(changed > 0)
+}
+
+fn watch(row: &Row<'_>) -> rusqlite::Result<Watch> {
+    Ok(Watch {
+        alert: row.get(0)?,
+        version: row.get(1)?,
+        due_us: row.get(2)?,
+        state: Bytes::from(row.get::<_, Vec<u8>>(3)?),
+    })
+}
+
+#[async_trait]
+impl NoticesStore for SqliteStore {
+    async fn write_notices(&self, batch: NoticesBatch) -> Result<u64, WriteError> {
+        self.write(move |writing| write(writing.connection, &batch))
+            .await
+    }
+
+    async fn take_notices(
+        &self,
+        channel: &str,
+        now_us: i64,
+        until_us: i64,
+        limit: usize,
+    ) -> Result<Vec<QueuedNotice>, WriteError> {
+        let channel = channel.to_owned();
+        self.write(move |writing| {
+            let rows: Vec<(i64, u32, Vec<u8>)> = writing
+                .connection
+                .prepare_cached(
+                    "SELECT q.seq, q.attempts + 1, n.payload FROM notice_queue q JOIN notices n ON n.id = q.id
+                     WHERE q.channel = ?1 AND q.due_us <= ?2 AND NOT EXISTS (SELECT 1 FROM notice_queue e
+                         WHERE e.channel = q.channel AND e.lane = q.lane AND e.seq < q.seq AND e.due_us > ?2)
+                     ORDER BY q.seq LIMIT ?3",
+                )?
+                .query_map((channel, now_us, limit), |row| {
+                    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+                })?
+                .collect::<rusqlite::Result<_>>()?;
+            let mut take = writing.connection.prepare_cached(
+                "UPDATE notice_queue SET due_us = ?2, attempts = attempts + 1 WHERE seq = ?1",
+            )?;
+            rows.into_iter()
+                .map(|(seq, attempts, payload)| {
+                    take.execute((seq, until_us))?;
+                    let notice = Notice::decode(payload.as_slice())
+                        .map_err(|error| WriteError::Invalid(error.to_string()))?;
+                    Ok(QueuedNotice { notice, attempts })
+                })
+                .collect()
+        })
+        .await
+    }
+
+    async fn delay_notices(&self, ids: &[String], due_us: i64) -> Result<(), WriteError> {
+        let ids = ids.to_vec();
+        self.write(move |writing| {
+            let mut delay = writing
+                .connection
+                .prepare_cached("UPDATE notice_queue SET due_us = ?2 WHERE id = ?1")?;
+            for id in ids {
+                delay.execute((id, due_us))?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn watch(&self, alert: &str) -> Result<Option<Watch>, QueryError> {
+        let alert = alert.to_owned();
+        self.read(move |connection| {
+            Ok(connection
+                .prepare_cached(
+                    "SELECT alert, version, due_us, state FROM watches WHERE alert = ?1",
+                )?
+                .query_row([alert], watch)
+                .optional()?)
+        })
+        .await
+    }
+
+    async fn due_watches(&self, now_us: i64, limit: usize) -> Result<Vec<Watch>, QueryError> {
+        self.read(move |connection| {
+            Ok(connection
+                .prepare_cached(
+                    "SELECT alert, version, due_us, state FROM watches WHERE due_us <= ?1 ORDER BY due_us, alert LIMIT ?2",
+                )?
+                .query_map((now_us, limit), watch)?
+                .collect::<rusqlite::Result<_>>()?)
+        })
+        .await
+    }
+
+    async fn notices(&self, scope: &Scope, alert: &str) -> Result<Vec<NoticeRecord>, QueryError> {
+        let (tenant, alert) = (scope.as_tenant().map(str::to_owned), alert.to_owned());
+        self.read(move |connection| {
+            let rows: Vec<(Vec<u8>, Option<Vec<u8>>)> = connection
+                .prepare_cached(&format!(
+                    "SELECT n.payload, o.payload FROM alerts a JOIN notices n ON n.alert = a.id
+                     LEFT JOIN notice_outcomes o ON o.id = n.id WHERE a.id = ?2 AND {IN_SCOPE}"
+                ))?
+                .query_map((tenant, alert), |row| Ok((row.get(0)?, row.get(1)?)))?
+                .collect::<rusqlite::Result<_>>()?;
+            records(rows)
+        })
+        .await
+    }
+}

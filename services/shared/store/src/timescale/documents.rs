@@ -1,0 +1,93 @@
+use async_trait::async_trait;
+use contracts::alerts::Document;
+use prost::Message;
+use tokio_postgres::Row;
+
+use super::{TimescaleStore, fault::Fault, transaction};
+use crate::{DOCUMENTS_MAX, DocumentsStore, QueryError, Scope, WriteError, notices::until};
+
+fn decode(row: &Row) -> Result<Document, QueryError> {
+    Ok(Document::decode(row.get::<_, &[u8]>(0))?)
+}
+
+#[async_trait]
+impl DocumentsStore for TimescaleStore {
+    async fn put_document(&self, document: &Document) -> Result<(), WriteError> {
+        transaction!(self, tx => async {
+            // One at a time: keys rise in the order of committing, so whoever saw the newest has missed none.
+            tx.batch_execute("LOCK TABLE documents IN EXCLUSIVE MODE").await?;
+            let newest: i64 = tx
+                .query_one(
+                    "SELECT coalesce(max(version), 0) FROM documents WHERE kind = $1 AND tenant = $2 AND subject = $3",
+                    &[&document.kind, &document.tenant, &document.subject],
+                )
+                .await?
+                .get(0);
+            if i64::from(document.version) != newest + 1 {
+                return Err(Fault::Conflict(vec![document.subject.clone()]));
+            }
+            tx.execute(
+                "INSERT INTO documents (kind, tenant, subject, version, until_us, payload) VALUES ($1, $2, $3, $4, $5, $6)",
+                &[
+                    &document.kind,
+                    &document.tenant,
+                    &document.subject,
+                    &i64::from(document.version),
+                    &until(document.until_us),
+                    &document.encode_to_vec(),
+                ],
+            )
+            .await?;
+            Ok::<_, Fault>(())
+        })
+    }
+
+    async fn documents(
+        &self,
+        scope: &Scope,
+        kind: &str,
+        now_us: i64,
+    ) -> Result<Vec<Document>, QueryError> {
+        self.reader()
+            .await?
+            .query(
+                "SELECT payload FROM documents d WHERE kind = $2 AND until_us > $3 AND ($1::text IS NULL OR tenant = $1)
+                 AND NOT EXISTS (SELECT 1 FROM documents n WHERE n.kind = d.kind AND n.tenant = d.tenant
+                     AND n.subject = d.subject AND n.version > d.version)
+                 ORDER BY tenant COLLATE \"C\", subject COLLATE \"C\" LIMIT $4",
+                &[&scope.as_tenant(), &kind, &now_us, &(DOCUMENTS_MAX as i64)],
+            )
+            .await?
+            .iter()
+            .map(decode)
+            .collect()
+    }
+
+    async fn document_history(
+        &self,
+        scope: &Scope,
+        kind: &str,
+        subject: &str,
+    ) -> Result<Vec<Document>, QueryError> {
+        self.reader()
+            .await?
+            .query(
+                "SELECT payload FROM documents WHERE kind = $2 AND subject = $3 AND ($1::text IS NULL OR tenant = $1)
+                 ORDER BY tenant COLLATE \"C\", version DESC LIMIT $4",
+                &[&scope.as_tenant(), &kind, &subject, &(DOCUMENTS_MAX as i64)],
+            )
+            .await?
+            .iter()
+            .map(decode)
+            .collect()
+    }
+
+    async fn newest_document(&self) -> Result<u64, QueryError> {
+        let row = self
+            .reader()
+            .await?
+            .query_one("SELECT coalesce(max(key), 0) FROM documents", &[])
+            .await?;
+        Ok(row.get::<_, i64>(0).cast_unsigned())
+    }
+}

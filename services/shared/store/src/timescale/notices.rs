@@ -1,0 +1,213 @@
+use std::collections::HashSet;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use contracts::alerts::{Notice, NoticeRecord};
+use deadpool_postgres::Transaction;
+use prost::Message;
+use tokio_postgres::Row;
+
+use super::{TimescaleStore, alerts::IN_SCOPE, fault::Fault, transaction};
+use crate::{
+    NoticesBatch, NoticesStore, QueryError, QueuedNotice, Scope, Watch, WatchChange, WriteError,
+    notices::{alert_of, lane, records},
+};
+
+/// First key of the advisory lock of a channel: the letters "note".
+const TAKING: i32 = 0x6e6f_7465;
+
+async fn write(transaction: &Transaction<'_>, batch: &NoticesBatch) -> Result<u64, Fault> {
+    let settled: HashSet<&str> = batch.outcomes.iter().map(|o| o.notice.as_str()).collect();
+    let mut new = 0;
+    for notice in &batch.notices {
+        let statement = transaction
+            .prepare_cached("INSERT INTO notices VALUES ($1, $2, $3) ON CONFLICT (id) DO NOTHING")
+            .await?;
+        let payload = notice.encode_to_vec();
+        let inserted = transaction
+            .execute(&statement, &[&notice.id, &alert_of(notice), &payload])
+            .await?;
+        if inserted == 0 {
+            continue;
+        }
+        new += 1;
+        if !settled.contains(notice.id.as_str()) {
+            let statement = transaction
+                .prepare_cached(
+                    "INSERT INTO notice_queue (id, channel, lane, due_us, attempts) VALUES ($1, $2, $3, $4, 0)",
+                )
+                .await?;
+            transaction
+                .execute(
+                    &statement,
+                    &[&notice.id, &notice.channel, &lane(notice), &notice.due_us],
+                )
+                .await?;
+        }
+    }
+    for outcome in &batch.outcomes {
+        let statement = transaction
+            .prepare_cached(
+                "INSERT INTO notice_outcomes VALUES ($1, $2) ON CONFLICT (id) DO NOTHING",
+            )
+            .await?;
+        let payload = outcome.encode_to_vec();
+        transaction
+            .execute(&statement, &[&outcome.notice, &payload])
+            .await?;
+        let statement = transaction
+            .prepare_cached("DELETE FROM notice_queue WHERE id = $1")
+            .await?;
+        transaction.execute(&statement, &[&outcome.notice]).await?;
+    }
+    let mut conflicts = Vec::new();
+    for change in &batch.watches {
+        if !change_watch(transaction, change).await?
+            && let WatchChange::Set(watch) = change
+        {
+            conflicts.push(watch.alert.clone());
+        }
+    }
+    if conflicts.is_empty() {
+        Ok(new)
+    } else {
+        Err(Fault::Conflict(conflicts))
+    }
+}
+
+/// False: somebody else was first.
+async fn change_watch(transaction: &Transaction<'_>, change: &WatchChange) -> Result<bool, Fault> {
+    let changed = match change {
+        WatchChange::Set(watch) if watch.version == 1 => {
+            transaction
+                .execute(
+                    "INSERT INTO watches VALUES ($1, 1, $2, $3) ON CONFLICT (alert) DO NOTHING",
+                    &[&watch.alert, &watch.due_us, &watch.state.as_ref()],
+                )
+                .await?
+        }
+        WatchChange::Set(watch) => {
+            transaction
+                .execute(
+                    "UPDATE watches SET version = $2::bigint, due_us = $3, state = $4 WHERE alert = $1 AND version = $2::bigint - 1",
+                    &[
+                        &watch.alert,
+                        &i64::from(watch.version),
+                        &watch.due_us,
+                        &watch.state.as_ref(),
+                    ],
+                )
+                .await?
+        }
+        WatchChange::End(alert) => {
+            transaction
+                .execute("DELETE FROM watches WHERE alert = $1", &[alert])
+                .await?;
+            return Ok(true);
+        }
+    };
+    Ok(changed > 0)
+}
+
+fn watch(row: &Row) -> Watch {
+    Watch {
+        alert: row.get(0),
+        version: u32::try_from(row.get::<_, i64>(1)).unwrap_or(u32::MAX),
+        due_us: row.get(2),
+        state: Bytes::from(row.get::<_, Vec<u8>>(3)),
+    }
+}
+
+#[async_trait]
+impl NoticesStore for TimescaleStore {
+    async fn write_notices(&self, batch: NoticesBatch) -> Result<u64, WriteError> {
+        transaction!(self, tx => write(tx, &batch))
+    }
+
+    async fn take_notices(
+        &self,
+        channel: &str,
+        now_us: i64,
+        until_us: i64,
+        limit: usize,
+    ) -> Result<Vec<QueuedNotice>, WriteError> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        transaction!(self, tx => async {
+            // One member at a time, so that nobody takes what stands behind a notice that another one is just taking.
+            let lock = tx
+                .prepare_cached("SELECT pg_advisory_xact_lock($1, hashtext($2))")
+                .await?;
+            tx.execute(&lock, &[&TAKING, &channel]).await?;
+            let statement = tx
+                .prepare_cached(
+                    "WITH due AS (SELECT q.seq FROM notice_queue q WHERE q.channel = $1 AND q.due_us <= $2
+                         AND NOT EXISTS (SELECT 1 FROM notice_queue e WHERE e.channel = q.channel AND e.lane = q.lane
+                             AND e.seq < q.seq AND e.due_us > $2)
+                         ORDER BY q.seq LIMIT $4),
+                     taken AS (UPDATE notice_queue q SET due_us = $3, attempts = q.attempts + 1 FROM due
+                         WHERE q.seq = due.seq RETURNING q.seq, q.id, q.attempts)
+                     SELECT t.attempts, n.payload FROM taken t JOIN notices n ON n.id = t.id ORDER BY t.seq",
+                )
+                .await?;
+            tx.query(&statement, &[&channel, &now_us, &until_us, &limit])
+                .await?
+                .iter()
+                .map(|row| {
+                    let notice = Notice::decode(row.get::<_, &[u8]>(1))
+                        .map_err(|error| Fault::Invalid(error.to_string()))?;
+                    Ok(QueuedNotice {
+                        notice,
+                        attempts: row.get::<_, i32>(0).cast_unsigned(),
+                    })
+                })
+                .collect::<Result<Vec<_>, Fault>>()
+        })
+    }
+
+    async fn delay_notices(&self, ids: &[String], due_us: i64) -> Result<(), WriteError> {
+        transaction!(self, tx => async {
+            tx.execute("UPDATE notice_queue SET due_us = $2 WHERE id = ANY($1)", &[&ids, &due_us])
+                .await?;
+            Ok::<_, Fault>(())
+        })
+    }
+
+    async fn watch(&self, alert: &str) -> Result<Option<Watch>, QueryError> {
+        let row = self
+            .reader()
+            .await?
+            .query_opt(
+                "SELECT alert, version, due_us, state FROM watches WHERE alert = $1",
+                &[&alert],
+            )
+            .await?;
+        Ok(row.as_ref().map(watch))
+    }
+
+    async fn due_watches(&self, now_us: i64, limit: usize) -> Result<Vec<Watch>, QueryError> {
+        let connection = self.reader().await?;
+        let statement = connection
+            .prepare_cached(
+                "SELECT alert, version, due_us, state FROM watches WHERE due_us <= $1 ORDER BY due_us, alert COLLATE \"C\" LIMIT $2",
+            )
+            .await?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows = connection.query(&statement, &[&now_us, &limit]).await?;
+        Ok(rows.iter().map(watch).collect())
+    }
+
+    async fn notices(&self, scope: &Scope, alert: &str) -> Result<Vec<NoticeRecord>, QueryError> {
+        let rows = self
+            .reader()
+            .await?
+            .query(
+                &format!(
+                    "SELECT n.payload, o.payload FROM alerts a JOIN notices n ON n.alert = a.id
+                     LEFT JOIN notice_outcomes o ON o.id = n.id WHERE a.id = $2 AND {IN_SCOPE}"
+                ),
+                &[&scope.as_tenant(), &alert],
+            )
+            .await?;
+        records(rows.iter().map(|row| (row.get(0), row.get(1))))
+    }
+}
