@@ -87,6 +87,7 @@ pub(crate) async fn run(
             let event = tokio::select! {
                 () = shutdown.requested() => return,
                 _ = tick.tick() => {
+                    consumer.renew(&state.claims.to_renew(Topic::Vitals));
                     state.on_tick().await;
                     if let Ok(lag) = consumer.lag().await {
                         metrics::gauge!("braid_alerting_lag_records").set(lag as f64);
@@ -126,15 +127,22 @@ impl Loop {
                     }
                 }
             }
-            Event::Revoked(partitions) => self.lose(partitions),
+            Event::Revoked(partitions) => {
+                self.claims.forget(Topic::Vitals, partitions.clone());
+                self.release(partitions);
+            }
             Event::Batch(deliveries) => self.on_batch(deliveries, consumer).await,
         }
         metrics::gauge!("braid_alerting_patients").set(self.ward.len() as f64);
     }
 
-    fn lose(&mut self, partitions: impl IntoIterator<Item = u32>) {
+    fn fenced(&mut self, partitions: impl IntoIterator<Item = u32> + Clone) {
+        self.claims.fenced(Topic::Vitals, partitions.clone());
+        self.release(partitions);
+    }
+
+    fn release(&mut self, partitions: impl IntoIterator<Item = u32>) {
         for partition in partitions {
-            self.claims.forget(Topic::Vitals, [partition]);
             self.ward.release(partition);
             self.positions.remove(&partition);
         }
@@ -233,7 +241,7 @@ impl Loop {
                     self.ward.undo();
                     part.retain(|delivery| !partitions.contains(&delivery.partition));
                     records.retain(|(partition, _, _)| !partitions.contains(partition));
-                    self.lose(partitions);
+                    self.fenced(partitions);
                 }
                 Outcome::Refused(reason) => {
                     self.ward.undo();
@@ -276,7 +284,7 @@ impl Loop {
             }
             Outcome::Fenced(partitions) => {
                 self.ward.undo();
-                self.lose(partitions);
+                self.fenced(partitions);
             }
             Outcome::Refused(reason) => {
                 self.ward.undo();

@@ -17,7 +17,7 @@ use crate::{GROUP, now_us};
 
 /// Records taken from the bus at once; more wait there. An alert's transaction waits for at most one of these.
 const BATCH_RECORDS_MAX: usize = 250;
-/// How often the lag is measured.
+/// How often the lag is measured, and lost claims are looked at.
 const TICK: Duration = Duration::from_secs(1);
 /// The loop counts as stalled after so long without a turn.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -58,6 +58,7 @@ pub async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
             let event = tokio::select! {
                 () = shutdown.requested() => return,
                 _ = tick.tick() => {
+                    consumer.renew(&this.claims.to_renew(Topic::Vitals));
                     if let Ok(lag) = consumer.lag().await {
                         metrics::gauge!("braid_ingest_lag_records").set(lag as f64);
                     }
@@ -169,7 +170,7 @@ impl Loop {
                     tracing::info!(?partitions, "another member has taken over");
                     let lost: Vec<u32> = partitions.iter().map(|(_, p)| *p).collect();
                     part.retain(|d| !lost.contains(&d.partition));
-                    self.claims.forget(Topic::Vitals, lost);
+                    self.claims.fenced(Topic::Vitals, lost);
                     batch = Arc::new(decode(&part).0);
                 }
                 Err(WriteError::Unavailable(reason)) => {

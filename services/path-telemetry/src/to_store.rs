@@ -65,6 +65,7 @@ pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Conte
             let event = tokio::select! {
                 () = shutdown.requested() => return,
                 _ = tick.tick() => {
+                    consumer.renew(&claims.to_renew(Topic::Paths));
                     if let Ok(lag) = consumer.lag().await {
                         metrics::gauge!("braid_path_telemetry_lag_records").set(lag as f64);
                     }
@@ -159,7 +160,7 @@ impl Sink {
                 }
                 Err(WriteError::Fenced(partitions)) => {
                     let lost = partitions.iter().map(|(_, partition)| *partition);
-                    self.claims.forget(Topic::Paths, lost);
+                    self.claims.fenced(Topic::Paths, lost);
                     part.retain(|(d, _)| self.claims.holds(Topic::Paths, d.partition));
                 }
                 Err(error) if error.is_retryable() => {

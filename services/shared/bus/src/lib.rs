@@ -196,6 +196,11 @@ pub trait Consumer: Send {
     /// Records, for each `(partition, next_offset)`, that everything before the offset is done. A tail ignores it.
     async fn commit(&mut self, offsets: &[(u32, u64)]) -> Result<(), CommitError>;
 
+    /// Begins these partitions anew if the group still gives them to this member: they are revoked, then assigned with [`StartAt`] asked
+    /// again. For a member whose claim in the store was taken over by one that was only passing through: the group moved the
+    /// partition there and back, or never moved it for good, so no event tells of it.
+    fn renew(&mut self, partitions: &[u32]);
+
     /// Records between this member's position and the end, over its partitions.
     async fn lag(&mut self) -> Result<u64, ConsumeError>;
 }

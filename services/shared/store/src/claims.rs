@@ -3,7 +3,11 @@
 //! Give it to `Bus::subscribe` as the start; on assignment it claims each partition in the store, which fences the
 //! member that had it before, and starts the bus at the stored offset. Each write then takes [`Claims::progress`] of what it has in hand.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use bus::{Delivery, StartAt, StartAtError, Topic};
@@ -11,11 +15,16 @@ use parking_lot::Mutex;
 
 use crate::{Claim, Progress, ProgressStore};
 
+/// After a fence the bus has this long to tell that the partition went to somebody else. Then whoever took it over was passing through.
+const RENEW_AFTER: Duration = Duration::from_secs(1);
+
 pub struct Claims<S: ?Sized> {
     store: Arc<S>,
     group: String,
     /// One entry per partition of the topics consumed; partitions are few.
     held: Mutex<BTreeMap<(Topic, u32), Claim>>,
+    /// Fenced, and the bus has not said since that they went. Bounded as `held`.
+    fenced: Mutex<BTreeMap<(Topic, u32), Instant>>,
 }
 
 impl<S: ProgressStore + ?Sized> Claims<S> {
@@ -23,7 +32,8 @@ impl<S: ProgressStore + ?Sized> Claims<S> {
         Arc::new(Claims {
             store,
             group: group.into(),
-            held: Mutex::new(BTreeMap::new()),
+            held: Mutex::default(),
+            fenced: Mutex::default(),
         })
     }
 
@@ -46,12 +56,41 @@ impl<S: ProgressStore + ?Sized> Claims<S> {
         self.held.lock().contains_key(&(topic, partition))
     }
 
-    /// After `Revoked`, or after a write was fenced: what still comes from these partitions is not ours to write.
+    /// After `Revoked`: what still comes from these partitions is not ours to write.
     pub fn forget(&self, topic: Topic, partitions: impl IntoIterator<Item = u32>) {
-        let mut held = self.held.lock();
+        let (mut held, mut fenced) = (self.held.lock(), self.fenced.lock());
         for partition in partitions {
             held.remove(&(topic, partition));
+            fenced.remove(&(topic, partition));
         }
+    }
+
+    /// After a write was fenced: the same, and [`Claims::to_renew`] will name them unless the bus takes them first.
+    pub fn fenced(&self, topic: Topic, partitions: impl IntoIterator<Item = u32>) {
+        let (mut held, mut fenced) = (self.held.lock(), self.fenced.lock());
+        for partition in partitions {
+            held.remove(&(topic, partition));
+            fenced.insert((topic, partition), Instant::now());
+        }
+    }
+
+    /// Partitions for `Consumer::renew`, to be asked for every second or so. Members that fence each other in turn lose time, never
+    /// records: each goes on at the offset that the other has stored.
+    pub fn to_renew(&self, topic: Topic) -> Vec<u32> {
+        let due = self
+            .fenced
+            .lock()
+            .extract_if(.., |(of, _), since| {
+                *of == topic && since.elapsed() >= RENEW_AFTER
+            })
+            .map(|((_, partition), _)| partition)
+            .collect::<Vec<_>>();
+        if !due.is_empty() {
+            metrics::counter!("braid_store_claims_renewed_total", "group" => self.group.clone())
+                .increment(due.len() as u64);
+            tracing::info!(%topic, partitions = ?due, group = self.group, "claimed again");
+        }
+        due
     }
 }
 
@@ -64,6 +103,7 @@ impl<S: ProgressStore + ?Sized> StartAt for Claims<S> {
             .await
             .map_err(|e| StartAtError(e.to_string()))?;
         let next = claim.next_offset;
+        self.fenced.lock().remove(&(topic, partition));
         self.held.lock().insert((topic, partition), claim);
         Ok(next)
     }

@@ -13,6 +13,8 @@ use crate::{Event, StartAt, StartAtError, Topic};
 
 /// Before an engine that did not answer is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
+/// A fenced member has this long to hear that it lost the partition.
+const RENEW_AFTER: Duration = Duration::from_millis(500);
 
 /// A store as the real ones are: numbers and next offsets change together, if the epoch is the newest.
 #[derive(Default)]
@@ -79,6 +81,56 @@ pub async fn start_is_asked_and_obeyed(harness: &dyn Harness) {
         panic!("a batch follows")
     };
     assert_eq!(batch.iter().map(number).collect::<Vec<_>>(), [7, 8, 9]);
+}
+
+/// Somebody who is not in the group takes a claim over and goes away: no event tells of it, and the member gets the partition back.
+pub async fn a_claim_lost_in_passing_is_renewed(harness: &dyn Harness) {
+    let bus = harness.start().await.bus;
+    let ledger = Arc::new(Mutex::new(Ledger::default()));
+    let member = tokio::spawn(work(bus.clone(), ledger.clone(), "one", Duration::ZERO));
+    let records = |numbers: std::ops::Range<u32>| -> Vec<_> {
+        numbers
+            .map(|n| numbered(&format!("k{}", n % 40), n))
+            .collect()
+    };
+    publish(&bus, Topic::Vitals, records(0..100)).await;
+    took_effect(&ledger, 100).await;
+    for epoch in ledger.lock().epochs.values_mut() {
+        *epoch += 1;
+    }
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let mut published = 100;
+    while ledger.lock().applied.len() < 200 {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "{} of {published} took effect after the claims were lost",
+            ledger.lock().applied.len()
+        );
+        // A fence shows itself only to one who has something to write.
+        if published < 200 {
+            publish(&bus, Topic::Vitals, records(published..published + 10)).await;
+            published += 10;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    member.abort();
+    let doubled = ledger.lock().doubled();
+    assert!(
+        doubled.is_empty(),
+        "took effect more than once: {doubled:?}"
+    );
+}
+
+async fn took_effect(ledger: &Mutex<Ledger>, records: usize) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while ledger.lock().applied.len() < records {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "{} of {records} took effect",
+            ledger.lock().applied.len()
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// Members come, die and are slow at random while records are published; every record takes effect exactly once.
@@ -154,10 +206,16 @@ pub async fn work(
             Err(_) => tokio::time::sleep(PAUSE).await,
         }
     };
+    let mut fenced: BTreeMap<u32, tokio::time::Instant> = BTreeMap::new();
     loop {
+        let due = fenced.extract_if(.., |_, since| since.elapsed() > RENEW_AFTER);
+        consumer.renew(&due.map(|(partition, _)| partition).collect::<Vec<_>>());
         let batch = match consumer.next(20).await {
             Ok(Event::Batch(batch)) => batch,
-            Ok(_) => continue,
+            Ok(Event::Assigned(partitions) | Event::Revoked(partitions)) => {
+                fenced.retain(|partition, _| !partitions.contains(partition));
+                continue;
+            }
             Err(_) => {
                 tokio::time::sleep(PAUSE).await;
                 continue;
@@ -171,6 +229,8 @@ pub async fn work(
                 let mine = claimer.mine.lock().get(&delivery.partition).copied();
                 // Fenced: somebody else has claimed it since.
                 if mine != ledger.epochs.get(&delivery.partition).copied() {
+                    let now = tokio::time::Instant::now();
+                    fenced.entry(delivery.partition).or_insert(now);
                     continue;
                 }
                 *ledger.applied.entry(number(delivery)).or_default() += 1;

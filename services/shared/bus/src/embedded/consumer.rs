@@ -78,7 +78,7 @@ impl EmbeddedConsumer {
         let Some(membership) = self.membership.as_ref() else {
             return Ok(None);
         };
-        let gained = membership.seat.gained();
+        let gained = membership.seat.begin();
         let mut starts = Vec::with_capacity(gained.len());
         for partition in gained {
             let start = match membership.start.next_offset(self.topic, partition).await? {
@@ -228,6 +228,12 @@ impl Consumer for EmbeddedConsumer {
         answer
             .await
             .unwrap_or_else(|_| Err(CommitError::Unavailable("it was closed".into())))
+    }
+
+    fn renew(&mut self, partitions: &[u32]) {
+        if let Some(membership) = &self.membership {
+            membership.seat.renew(partitions);
+        }
     }
 
     async fn lag(&mut self) -> Result<u64, ConsumeError> {

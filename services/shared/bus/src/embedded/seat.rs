@@ -17,10 +17,12 @@ const POLL_WITHIN: Duration = Duration::from_secs(60);
 enum Phase {
     /// The lease is ours, the consumer does not know yet.
     Gained,
+    /// The consumer asks where to begin. That may fence the member before, so the lease does not go to another behind its back.
+    Beginning,
     /// The consumer reads it.
     Owned,
-    /// Somebody else should have it; the consumer does not know yet.
-    AskedBack(Instant),
+    /// Somebody else should have it; the consumer, which may have got as far as reading it, does not know yet.
+    AskedBack { since: Instant, owned: bool },
     /// The consumer let go; the lease is to be deleted.
     Released,
 }
@@ -66,7 +68,7 @@ impl Seat {
         let mut revoked = std::mem::take(&mut state.lost);
         let mut released = false;
         for (partition, phase) in &mut state.phases {
-            if let Phase::AskedBack(_) = phase {
+            if let Phase::AskedBack { .. } = phase {
                 *phase = Phase::Released;
                 released = true;
                 revoked.insert(*partition);
@@ -75,25 +77,45 @@ impl Seat {
         (revoked.into_iter().collect(), released)
     }
 
-    pub fn gained(&self) -> Vec<u32> {
-        let state = self.state.lock();
-        state
+    /// The partitions that the consumer asks a beginning for; again, if it was interrupted.
+    pub fn begin(&self) -> Vec<u32> {
+        let mut state = self.state.lock();
+        let gained = state
             .phases
-            .iter()
-            .filter(|(_, phase)| **phase == Phase::Gained)
-            .map(|(partition, _)| *partition)
+            .iter_mut()
+            .filter(|(_, phase)| matches!(phase, Phase::Gained | Phase::Beginning));
+        gained
+            .map(|(partition, phase)| {
+                *phase = Phase::Beginning;
+                *partition
+            })
             .collect()
     }
 
     /// The consumer takes over; false when the partition has gone in between.
     pub fn own(&self, partition: u32) -> bool {
         match self.state.lock().phases.get_mut(&partition) {
-            Some(phase) if *phase == Phase::Gained => {
+            Some(phase) if *phase == Phase::Beginning => {
                 *phase = Phase::Owned;
                 true
             }
             _ => false,
         }
+    }
+
+    /// The consumer begins these anew, those of them that it reads.
+    pub fn renew(&self, partitions: &[u32]) {
+        let mut state = self.state.lock();
+        for partition in partitions {
+            if let Some(phase) = state.phases.get_mut(partition)
+                && *phase == Phase::Owned
+            {
+                *phase = Phase::Gained;
+                state.lost.insert(*partition);
+            }
+        }
+        drop(state);
+        self.changed.notify_one();
     }
 
     // The groups thread's side.
@@ -111,8 +133,8 @@ impl Seat {
             .iter()
             .filter(|(_, phase)| match phase {
                 Phase::Released => true,
-                Phase::AskedBack(since) => since.elapsed() > GIVE_WITHIN,
-                Phase::Gained | Phase::Owned => false,
+                Phase::AskedBack { since, .. } => since.elapsed() > GIVE_WITHIN,
+                Phase::Gained | Phase::Beginning | Phase::Owned => false,
             })
             .map(|(partition, _)| *partition)
             .collect()
@@ -135,7 +157,7 @@ impl Seat {
             if held.contains(partition) {
                 return true;
             }
-            if matches!(phase, Phase::Owned | Phase::AskedBack(_)) {
+            if !matches!(phase, Phase::Gained | Phase::Released) {
                 lost.insert(*partition);
             }
             false
@@ -148,11 +170,17 @@ impl Seat {
                 Phase::Gained
             });
             match (*phase, give.contains(partition)) {
-                (Phase::Owned, true) => {
-                    *phase = Phase::AskedBack(Instant::now());
+                (Phase::Beginning | Phase::Owned, true) => {
+                    let owned = *phase == Phase::Owned;
+                    let since = Instant::now();
+                    *phase = Phase::AskedBack { since, owned };
                     news = true;
                 }
-                (Phase::AskedBack(_), false) => *phase = Phase::Owned,
+                (Phase::AskedBack { owned: true, .. }, false) => *phase = Phase::Owned,
+                (Phase::AskedBack { owned: false, .. }, false) => {
+                    *phase = Phase::Gained;
+                    news = true;
+                }
                 _ => {}
             }
         }

@@ -344,6 +344,17 @@ impl Consumer for KafkaConsumer {
         }
     }
 
+    fn renew(&mut self, partitions: &[u32]) {
+        let Some(client) = &self.client else { return };
+        let mine = self.seat.renew(partitions);
+        if mine.is_empty() {
+            return;
+        }
+        if let Err(error) = client.incremental_unassign(&list(&self.name, &mine)) {
+            tracing::warn!(%error, "the client library does not let go of partitions that begin anew");
+        }
+    }
+
     async fn lag(&mut self) -> Result<u64, ConsumeError> {
         let mine: Vec<u32> = self.positions.keys().copied().collect();
         let lag = if mine.is_empty() {

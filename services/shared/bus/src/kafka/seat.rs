@@ -67,6 +67,21 @@ impl Seat {
         std::mem::take(&mut self.state.lock().revoked)
     }
 
+    /// Those of them that the library reads: it must let them go, and they wait to be begun anew.
+    pub fn renew(&self, partitions: &[u32]) -> Vec<u32> {
+        let mut state = self.state.lock();
+        let mine: Vec<u32> = partitions
+            .iter()
+            .copied()
+            .filter(|partition| state.held.remove(partition))
+            .collect();
+        state.revoked.extend(&mine);
+        state.gained.extend(&mine);
+        drop(state);
+        self.changed.notify_one();
+        mine
+    }
+
     /// From here on nothing is begun. True when the library still waits for an answer, which it must get before it can be closed.
     pub fn close(&self) -> bool {
         let mut state = self.state.lock();
@@ -177,6 +192,20 @@ mod tests {
         assert!(seat.take_revoked().is_empty(), "told once");
         assert!(seat.holds(0) && !seat.holds(1) && seat.gained().is_empty());
         assert!(seat.gain(BTreeSet::new()) && !seat.is_handing_over());
+    }
+
+    #[test]
+    fn what_is_renewed_is_revoked_and_gained_if_it_was_held() {
+        let seat = Seat::default();
+        seat.gain(BTreeSet::from([0, 1]));
+        seat.hold(&[0, 1]);
+        assert_eq!(seat.renew(&[1, 2]), [1]);
+        assert_eq!(seat.take_revoked(), BTreeSet::from([1]));
+        assert_eq!(seat.gained(), BTreeSet::from([1]));
+        assert!(seat.holds(0) && !seat.holds(1) && !seat.is_handing_over());
+        // It goes for good before it was begun.
+        assert!(seat.lose(&BTreeSet::from([1])).is_empty());
+        assert!(seat.gained().is_empty());
     }
 
     #[test]
