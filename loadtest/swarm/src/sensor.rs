@@ -9,7 +9,7 @@ use std::{
 use contracts::vitals::{
     RecordRequest, RecordResponse, Sample, gateway_service_client::GatewayServiceClient,
 };
-use service_kit::{Backoff, Secret, Shutdown, grpc::ChannelError};
+use service_kit::{Backoff, CheckHandle, Secret, Shutdown, grpc::ChannelError};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, Streaming, metadata::MetadataValue};
@@ -34,6 +34,8 @@ pub struct Feed {
     pub patients: Vec<Patient>,
     /// Episodes to begin, by the patient's device.
     pub triggers: mpsc::Receiver<(String, Episode)>,
+    /// Told whether the gateway takes what it is sent.
+    pub health: Option<CheckHandle>,
 }
 
 struct Connection {
@@ -74,6 +76,9 @@ impl Queue {
     }
 
     fn on_answer(&mut self, answer: &RecordResponse) {
+        metrics::counter!("braid_swarm_accepted_samples_total").increment(answer.accepted.into());
+        metrics::counter!("braid_swarm_rejected_samples_total")
+            .increment(answer.rejections.len() as u64);
         self.rejected += answer.rejections.len() as u64;
         if let Some(rejection) = answer.rejections.first() {
             tracing::warn!(
@@ -125,6 +130,9 @@ impl Feed {
                 Err(status) => status,
             };
             tracing::debug!(%status, "no connection to the gateway");
+            if let Some(health) = &self.health {
+                health.failing(status.to_string());
+            }
             queue.on_loss();
             tokio::select! {
                 () = backoff.wait() => {}
@@ -169,7 +177,12 @@ impl Feed {
                     }
                 }
                 answer = connection.answers.message() => match answer {
-                    Ok(Some(answer)) => queue.on_answer(&answer),
+                    Ok(Some(answer)) => {
+                        queue.on_answer(&answer);
+                        if let Some(health) = &self.health {
+                            health.ok();
+                        }
+                    }
                     Ok(None) => return Status::unavailable("the gateway ended the stream"),
                     Err(status) => return status,
                 },

@@ -14,6 +14,7 @@ use service_kit::config::{self, ConfigFile, EXIT_CONFIG};
 use crate::bench::{BenchCommand, bare};
 use crate::dead_letters::DeadLettersCommand;
 use crate::episode::EpisodeCommand;
+use crate::health::HealthCommand;
 use crate::identity::IdentityCommand;
 use crate::links::LinkCommand;
 use crate::migrate::MigrateCommand;
@@ -21,17 +22,23 @@ use crate::process::Failure;
 use crate::register::RegisterCommand;
 use crate::rules::RulesCommand;
 use crate::run_service::ServiceCommand;
+use crate::secrets::SecretsCommand;
+use crate::setup::SetupCommand;
 
 /// Tables of the configuration file, which are the subcommands that take one.
-const NOUNS: [&str; 7] = [
+const NOUNS: [&str; 9] = [
     "gateway",
     "proxy",
     "ingest",
     "alerting",
     "path-telemetry",
     "dashboard",
+    "swarm",
     "up",
+    "setup",
 ];
+/// No service: it has no admin listener and no log of its own.
+const SETUP: &str = "setup";
 
 /// Keeps a person's health data flowing while they move.
 ///
@@ -76,6 +83,13 @@ enum Braid {
     Rules(RulesCommand),
     /// Bring the schema of the store up to date.
     Migrate(MigrateCommand),
+    /// What an installation needs before its services start: schema, administrator, simulated patients in the register.
+    Setup(SetupCommand),
+    /// Certificates and passwords of an installation, made on its first start.
+    #[command(subcommand)]
+    Secrets(SecretsCommand),
+    /// Say whether a service does its work, and what is failing if not; exit status 1 then.
+    Health(HealthCommand),
     /// List, look at and replay records that a service could not use.
     #[command(subcommand)]
     DeadLetters(DeadLettersCommand),
@@ -132,6 +146,9 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Register(register) => register.run()?,
         Braid::Rules(rules) => return rules.run(),
         Braid::Migrate(migrate) => migrate.run()?,
+        Braid::Setup(setup) => setup.run()?,
+        Braid::Secrets(secrets) => secrets.run()?,
+        Braid::Health(health) => return health.run(),
         Braid::DeadLetters(letters) => letters.run()?,
         Braid::Identity(identity) => identity.run()?,
         Braid::Bench(bench) => return bench.run(),
@@ -161,7 +178,9 @@ fn layered(file: Option<&ConfigFile>) -> Result<Command, ConfigError> {
                 }
             };
         command = command.mut_subcommand(noun, &mut layer);
-        command = command.mut_subcommand("config", |sub| sub.mut_subcommand(noun, &mut layer));
+        if noun != SETUP {
+            command = command.mut_subcommand("config", |sub| sub.mut_subcommand(noun, &mut layer));
+        }
         if let Some(error) = refused {
             return Err(error);
         }
@@ -171,6 +190,9 @@ fn layered(file: Option<&ConfigFile>) -> Result<Command, ConfigError> {
 
 /// Services on one machine must not meet on one admin port; `up` prints what people need and logs only what they must look at.
 fn with_own_defaults(command: Command, noun: &str) -> Command {
+    if noun == SETUP {
+        return command;
+    }
     let index = NOUNS
         .iter()
         .position(|known| *known == noun)

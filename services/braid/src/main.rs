@@ -5,14 +5,20 @@ mod cli;
 mod dead_letters;
 mod engines;
 mod episode;
+mod health;
 mod identity;
 mod links;
 mod migrate;
+mod password;
 mod process;
 mod register;
 mod rules;
 mod run_service;
+mod secrets;
+mod setup;
+mod simulate;
 mod up;
+mod ward;
 
 fn main() -> std::process::ExitCode {
     service_kit::tls::install_provider();

@@ -7,6 +7,7 @@ use service_kit::{ConfigError, ServiceConfig, config};
 
 use crate::engines::{Engines, EnginesConfig};
 use crate::process::{self, Failure, ProcessConfig};
+use crate::simulate::SwarmConfig;
 use crate::up::UpConfig;
 
 /// A service that keeps nothing of its own on bus or store.
@@ -49,6 +50,9 @@ pub enum ServiceCommand {
     /// The web page.
     #[command(after_help = DASHBOARD_HELP)]
     Dashboard(Box<OnEngines<dashboard::Config>>),
+    /// Simulated patients, who send to a gateway as sensors do.
+    #[command(after_help = SWARM_HELP)]
+    Swarm(Box<Alone<SwarmConfig>>),
     /// All services in this process, with simulated patients behind emulated Wi-Fi and LTE.
     #[command(after_help = UP_HELP)]
     Up(Box<Alone<UpConfig>>),
@@ -63,6 +67,8 @@ const ALERTING_HELP: &str =
 const PATH_TELEMETRY_HELP: &str = "Example:\n  braid path-telemetry --bus sqlite:./data --store sqlite:./data --config braid.toml";
 const DASHBOARD_HELP: &str =
     "Example:\n  braid dashboard --bus sqlite:./data --store sqlite:./data --config braid.toml";
+const SWARM_HELP: &str =
+    "Example:\n  braid swarm --to http://gateway:8090 --sensor-token ... --patients 3";
 const UP_HELP: &str = "Examples:\n  braid up\n  braid up --patients 8 --data /tmp/ward --listen 0.0.0.0:8080\n  braid link cut wifi";
 
 impl ServiceCommand {
@@ -75,6 +81,7 @@ impl ServiceCommand {
             ServiceCommand::Alerting(it) => it.service.validate(),
             ServiceCommand::PathTelemetry(it) => it.service.validate(),
             ServiceCommand::Dashboard(it) => it.service.validate(),
+            ServiceCommand::Swarm(it) => it.service.validate(),
             ServiceCommand::Up(it) => it.service.validate(),
         }
     }
@@ -156,6 +163,12 @@ impl ServiceCommand {
                         .map_err(Failure::from)
                 })
             }
+            ServiceCommand::Swarm(it) => {
+                let Alone { service, process } = *it;
+                process::run("swarm", process, async |context| {
+                    crate::simulate::run(service, context).await
+                })
+            }
             ServiceCommand::Up(it) => {
                 let Alone { service, process } = *it;
                 process::run("up", process, async |context| {
@@ -183,6 +196,7 @@ impl ServiceCommand {
             ServiceCommand::Dashboard(it) => {
                 config::render(it, matches, "dashboard", file, command)
             }
+            ServiceCommand::Swarm(it) => config::render(it, matches, "swarm", file, command),
             ServiceCommand::Up(it) => config::render(it, matches, "up", file, command),
         };
         text.map_err(Failure::other)

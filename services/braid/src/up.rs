@@ -20,6 +20,7 @@ use service_kit::{ConfigError, Context, ServiceConfig};
 
 use crate::engines::Engines;
 use crate::process::Failure;
+use crate::ward::Ward;
 
 pub use first_start::OPERATOR;
 pub use report::Addresses;
@@ -130,7 +131,8 @@ pub async fn run(config: UpConfig, context: Context) -> Result<(), Failure> {
     let engines = Engines::open(&config.data, &config.data)?;
     let store = engines.store.as_ref();
     let password = start.ensure_account(store).await?;
-    let ward = gateways::register(store, &config).await?;
+    let ward = Ward::with_a_gateway_each(config.patients);
+    ward.register(store).await?;
 
     let mut services = Services::new(context.clone());
     let outcome = async {

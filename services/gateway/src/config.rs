@@ -1,6 +1,10 @@
 //! Settings of a gateway.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use serde::Serialize;
 use service_kit::{ConfigError, Secret, ServiceConfig, tls::IdentityFiles};
@@ -51,10 +55,11 @@ pub struct Config {
     #[arg(long, default_value = "proxy")]
     pub proxy_name: String,
     /// An access network; several make several paths. A device or a pattern of devices, which may come and go: `wlan0`, `wwan*`,
-    /// `lte=wwan0/ipv6`; or a fixed address: `wifi=192.168.1.7`, `wifi=192.168.1.7@wlan0`. None: whatever leads to the proxy.
+    /// `lte=wwan0/ipv6`; a fixed address: `wifi=192.168.1.7`, `wifi=192.168.1.7@wlan0`; or the device with an address of a network:
+    /// `wifi=192.168.1.0/24`. None: whatever leads to the proxy.
     #[arg(
         long = "interface",
-        value_name = "[NAME=]DEVICE[/FAMILY]|NAME=ADDRESS[@DEVICE]"
+        value_name = "[NAME=]DEVICE[/FAMILY]|NAME=ADDRESS[@DEVICE]|NAME=NETWORK/PREFIX"
     )]
     pub interface: Vec<String>,
     /// Ingest, as the proxy reaches it.
@@ -214,6 +219,20 @@ fn parse_rule(text: &str) -> Result<AccessRule, ConfigError> {
         }
         (Err(_), _) => {}
     }
+    if let Some((network, prefix)) = rest.split_once('/')
+        && let Ok(network) = network.parse::<IpAddr>()
+    {
+        let bits = if network.is_ipv6() { 128 } else { 32 };
+        return match (prefix.parse(), name) {
+            (Ok(prefix), Some(name)) if prefix <= bits => Ok(AccessRule::Subnet {
+                name: name.to_owned(),
+                network,
+                prefix,
+            }),
+            (_, None) => refuse(format!("{text:?} has no name")),
+            _ => refuse(format!("{prefix:?} is no length of a prefix of {network}")),
+        };
+    }
     let (pattern, family) = match rest.split_once('/') {
         None => (rest, Family::Any),
         Some((pattern, "ipv4")) => (pattern, Family::V4),
@@ -341,6 +360,9 @@ impl ServiceConfig for Config {
                     ..
                 },
             ) => pattern == other || name.is_some() && name == other_name,
+            (AccessRule::Subnet { name, .. }, AccessRule::Subnet { name: other, .. }) => {
+                name == other
+            }
             _ => false,
         };
         for (n, rule) in rules.iter().enumerate() {
@@ -394,6 +416,25 @@ mod tests {
             .validate_applications()
             .err()
             .map(|error| error.field)
+    }
+
+    #[test]
+    fn a_network_names_its_device() {
+        let subnet = |network: &str, prefix| AccessRule::Subnet {
+            name: "wifi".to_owned(),
+            network: network.parse().unwrap(),
+            prefix,
+        };
+        assert_eq!(parse_rule("wifi=10.89.1.0/24"), Ok(subnet("10.89.1.0", 24)));
+        assert_eq!(parse_rule("wifi=fd00::/64"), Ok(subnet("fd00::", 64)));
+        for text in ["10.89.1.0/24", "wifi=10.89.1.0/33", "wifi=10.89.1.0/ipv4"] {
+            assert!(parse_rule(text).is_err(), "{text}");
+        }
+        // A device's name may look like anything but an address.
+        assert!(matches!(
+            parse_rule("lte=wwan0/ipv6"),
+            Ok(AccessRule::Devices { .. })
+        ));
     }
 
     #[test]

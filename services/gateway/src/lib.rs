@@ -316,7 +316,7 @@ async fn follow(tunnel: Tunnel, rules: Vec<AccessRule>) {
                     device,
                 } => (name, *local_ip, device.as_deref()),
                 AccessRule::Routed { name } => (name, IpAddr::from([0, 0, 0, 0]), None),
-                AccessRule::Devices { .. } => continue,
+                AccessRule::Devices { .. } | AccessRule::Subnet { .. } => continue,
             };
             let known = tunnel.interfaces().iter().any(|(known, _)| known == name);
             if !known {

@@ -391,6 +391,7 @@ async fn a_patient_in_trouble_raises_an_alert_at_the_edge() {
         token: None,
         patients: vec![patient],
         triggers,
+        health: None,
     };
     let shutdown = gateway.context.shutdown().clone();
     let feed = tokio::spawn(feed.run(shutdown));

@@ -2,28 +2,20 @@
 //!
 //! The authority and the password stay; the leaves are issued anew at every start, so none of them ever expires.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use rand::RngExt;
 use service_kit::tls::authority::LocalAuthority;
 use service_kit::tls::{IdentityFiles, PeerId};
 use service_kit::{ConfigError, Secret};
 use store::{DEFAULT_TENANT, Role, Store};
 
 use crate::identity::FOLDER;
+use crate::password;
 use crate::process::Failure;
 
 /// Identity with which the command line talks to a running `braid up`.
 pub const OPERATOR: &str = "operator";
-/// Without letters and digits that look alike.
-const PASSWORD_LETTERS: &[u8] = b"abcdefghijkmnpqrstuvwxyz23456789";
-/// Four groups of four of 32 letters: 80 bits.
-const PASSWORD_GROUPS: usize = 4;
-const PASSWORD_GROUP_LETTERS: usize = 4;
-
 pub struct Start {
     authority: LocalAuthority,
     password_file: PathBuf,
@@ -55,7 +47,7 @@ pub fn prepare(data: &Path) -> Result<Start, Failure> {
     let start = Start {
         authority,
         password_file: identities.join("admin.password"),
-        sign_in_code: Secret::new(letters(32)),
+        sign_in_code: Secret::new(password::letters(32)),
         _lock: lock,
     };
     start.service(OPERATOR)?;
@@ -78,55 +70,19 @@ impl Start {
 
     /// The administrator's password, made on the first start and kept beside the keys.
     pub async fn ensure_account(&self, store: &dyn Store) -> Result<Secret, Failure> {
-        let password = match fs::read_to_string(&self.password_file) {
-            Ok(text) => text.trim().to_owned(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let groups: Vec<String> = (0..PASSWORD_GROUPS)
-                    .map(|_| letters(PASSWORD_GROUP_LETTERS))
-                    .collect();
-                let password = groups.join("-");
-                write_private(&self.password_file, &password)?;
-                password
-            }
-            Err(error) => {
-                return Err(Failure::other(format!(
-                    "{}: {error}",
-                    self.password_file.display()
-                )));
-            }
-        };
+        let password = password::kept_in(&self.password_file)?;
         dashboard::accounts::ensure(
             store,
             dashboard::accounts::FIRST_ACCOUNT,
-            &password,
+            password.expose(),
             Role::Administrator,
         )
         .await
         .map_err(Failure::other)?;
-        Ok(Secret::new(password))
+        Ok(password)
     }
 
     fn issue(&self, id: &PeerId) -> Result<IdentityFiles, Failure> {
         self.authority.issue(id, &[]).map_err(Failure::other)
     }
-}
-
-fn letters(count: usize) -> String {
-    let mut random = rand::rng();
-    (0..count)
-        .map(|_| char::from(PASSWORD_LETTERS[random.random_range(0..PASSWORD_LETTERS.len())]))
-        .collect()
-}
-
-fn write_private(path: &Path, text: &str) -> Result<(), Failure> {
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .and_then(|mut file| {
-            writeln!(file, "{text}")?;
-            file.sync_all()
-        });
-    written.map_err(|error| Failure::other(format!("{}: {error}", path.display())))
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use service_kit::Secret;
 
-use super::gateways::Ward;
 use crate::process::Failure;
+use crate::ward::Ward;
 
 const FILE: &str = "up.json";
 

@@ -50,6 +50,12 @@ pub enum AccessRule {
         local_ip: IpAddr,
         device: Option<String>,
     },
+    /// The device that has an address of this network, and that address: where names of devices mean nothing, as in containers.
+    Subnet {
+        name: String,
+        network: IpAddr,
+        prefix: u8,
+    },
     /// Whatever the routing table chooses.
     Routed { name: String },
 }
@@ -296,6 +302,22 @@ impl Access {
                         });
                     }
                 }
+                AccessRule::Subnet {
+                    name,
+                    network,
+                    prefix,
+                } => {
+                    let found = self.devices.values().filter(|device| device.up);
+                    let found = found
+                        .flat_map(|device| device.addresses.iter().map(move |it| (device, it)))
+                        .find(|(_, (ip, usable))| **usable && is_within(**ip, *network, *prefix));
+                    if let Some((device, (ip, _))) = found {
+                        wanted.entry(name.clone()).or_insert(Binding {
+                            local_ip: *ip,
+                            device: Some(device.name.clone()),
+                        });
+                    }
+                }
                 AccessRule::Routed { name } => {
                     let local_ip = if self.families.0 {
                         IpAddr::from([0_u8; 4])
@@ -343,6 +365,21 @@ impl Access {
                     && device.is_none_or(|device| device == known.name)
                     && known.addresses.contains_key(&local_ip)
             })
+    }
+}
+
+/// Whether the first `prefix` bits agree; an address of the other family is not within.
+fn is_within(ip: IpAddr, network: IpAddr, prefix: u8) -> bool {
+    match (ip, network) {
+        (IpAddr::V4(ip), IpAddr::V4(network)) => {
+            let differing = (ip.to_bits() ^ network.to_bits()).leading_zeros();
+            differing >= u32::from(prefix)
+        }
+        (IpAddr::V6(ip), IpAddr::V6(network)) => {
+            let differing = (ip.to_bits() ^ network.to_bits()).leading_zeros();
+            differing >= u32::from(prefix)
+        }
+        _ => false,
     }
 }
 

@@ -184,6 +184,39 @@ fn carrier_and_address_come_and_go() {
 }
 
 #[test]
+fn a_subnet_finds_its_device_whatever_its_name() {
+    let subnet = |name: &str, network: &str, prefix| AccessRule::Subnet {
+        name: name.to_owned(),
+        network: ip(network),
+        prefix,
+    };
+    let mut bench = Bench::new(vec![
+        subnet("wifi", "10.89.1.0", 24),
+        subnet("lte", "10.89.2.0", 24),
+        subnet("six", "2001:db8:1::", 48),
+    ]);
+    let facts = vec![
+        device(4, "eth0", true),
+        address(4, "10.89.2.3"),
+        device(5, "eth1", true),
+        address(5, "10.89.1.3"),
+        device(6, "eth2", true),
+        address(6, "10.89.3.3"),
+        address(6, "2001:db8:2::1"),
+    ];
+    let done = bench.tell(facts);
+    assert_eq!(done, ["+lte 10.89.2.3@eth0", "+wifi 10.89.1.3@eth1"]);
+    let six = vec![address(6, "2001:db8:1:ffff::1")];
+    assert_eq!(bench.tell(six), ["+six 2001:db8:1:ffff::1@eth2"]);
+    assert_eq!(bench.tell(vec![device(5, "eth1", false)]), ["-wifi"]);
+    // Attached anew under another name, as after a restart of the network.
+    let facts = vec![device(9, "eth7", true), address(9, "10.89.1.9")];
+    assert_eq!(bench.tell(facts), ["+wifi 10.89.1.9@eth7"]);
+    assert!(is_within(ip("10.89.1.3"), ip("0.0.0.0"), 0));
+    assert!(!is_within(ip("10.89.1.3"), ip("10.89.1.2"), 32));
+}
+
+#[test]
 fn families_and_names() {
     let rule = |name: &str, family| AccessRule::Devices {
         pattern: "eth0".to_owned(),

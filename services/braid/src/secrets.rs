@@ -1,0 +1,304 @@
+//! `braid secrets`: certificates and passwords of an installation of separate services, so that none stands in a file of its
+//! configuration.
+//!
+//! The authority and the passwords are made once and stay in a folder that only this command sees. Each recipient gets a folder
+//! of its own with what it needs and nothing else: certificate, key and authority; `braid.toml` with the passwords of a service; plain
+//! files for programs that are not ours. Certificates are issued anew by every run; services take them without a restart.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::Subcommand;
+use service_kit::tls::PeerId;
+use service_kit::tls::authority::LocalAuthority;
+use service_kit::{ConfigError, Secret};
+
+use crate::password;
+use crate::process::Failure;
+
+/// Every password there is, each known to two sides at least.
+const STORE: &str = "store";
+const STORE_OWNER: &str = "store-owner";
+const STORE_READER: &str = "store-reader";
+const ADMINISTRATOR: &str = "administrator";
+const SENSORS: &str = "sensors";
+const GRAFANA: &str = "grafana";
+const PASSWORDS: [&str; 6] = [
+    STORE,
+    STORE_OWNER,
+    STORE_READER,
+    ADMINISTRATOR,
+    SENSORS,
+    GRAFANA,
+];
+
+/// What somebody is given besides certificate and authority.
+struct Given {
+    name: &'static str,
+    /// Settings in the table of its name in `braid.toml`, and the passwords that they are.
+    settings: &'static [(&'static str, &'static str)],
+    /// Passwords as files of their own.
+    files: &'static [&'static str],
+}
+
+const RECIPIENTS: [Given; 12] = [
+    given("proxy", &[], &[]),
+    given("ingest", &[("store_password", STORE)], &[]),
+    given("alerting", &[("store_password", STORE)], &[]),
+    given("path-telemetry", &[("store_password", STORE)], &[]),
+    given("dashboard", &[("store_password", STORE)], &[]),
+    given(
+        "setup",
+        &[("store_password", STORE), ("admin_password", ADMINISTRATOR)],
+        &[],
+    ),
+    given("gateway", &[("sensor_token", SENSORS)], &[]),
+    given("swarm", &[("sensor_token", SENSORS)], &[]),
+    given("envoy", &[], &[]),
+    given("kafka", &[], &[]),
+    given("timescaledb", &[], &[STORE, STORE_OWNER, STORE_READER]),
+    given("grafana", &[], &[STORE_READER, GRAFANA]),
+];
+
+const fn given(
+    name: &'static str,
+    settings: &'static [(&'static str, &'static str)],
+    files: &'static [&'static str],
+) -> Given {
+    Given {
+        name,
+        settings,
+        files,
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SecretsCommand {
+    /// Make what is missing and hand it out.
+    #[command(
+        after_help = "Example:\n  braid secrets make --authority /authority --out /secrets --for ingest:65532 --for gateway:65532"
+    )]
+    Make {
+        /// Folder of the authority and of the passwords.
+        #[arg(long, value_name = "DIR", env = "BRAID_AUTHORITY")]
+        authority: PathBuf,
+        /// Folder that gets a folder for each recipient.
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// Who gets something, and the user that owns the files; once for each.
+        #[arg(long = "for", value_name = "NAME[:UID]", required = true)]
+        recipients: Vec<Recipient>,
+        /// Name in the certificate of the gateway.
+        #[arg(long, value_name = "ID", default_value = "gw-1")]
+        gateway: String,
+    },
+    /// Print a password, such as the administrator's.
+    #[command(after_help = "Example:\n  braid secrets show administrator --authority /authority")]
+    Show {
+        #[arg(value_parser = PASSWORDS)]
+        name: String,
+        /// Folder of the authority and of the passwords.
+        #[arg(long, value_name = "DIR", env = "BRAID_AUTHORITY")]
+        authority: PathBuf,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub struct Recipient {
+    name: String,
+    uid: Option<u32>,
+}
+
+impl FromStr for Recipient {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Recipient, String> {
+        let (name, uid) = match text.split_once(':') {
+            Some((name, uid)) => {
+                let uid = uid.parse().map_err(|_| format!("{uid:?} is no user id"))?;
+                (name, Some(uid))
+            }
+            None => (text, None),
+        };
+        if !RECIPIENTS.iter().any(|given| given.name == name) {
+            let names = RECIPIENTS.map(|given| given.name).join(", ");
+            return Err(format!("{name:?} gets nothing: {names} do"));
+        }
+        Ok(Recipient {
+            name: name.to_owned(),
+            uid,
+        })
+    }
+}
+
+impl SecretsCommand {
+    pub fn run(self) -> Result<(), Failure> {
+        match self {
+            SecretsCommand::Make {
+                authority,
+                out,
+                recipients,
+                gateway,
+            } => {
+                let made = LocalAuthority::open_or_create(&authority).map_err(Failure::other)?;
+                for recipient in &recipients {
+                    let folder = out.join(&recipient.name);
+                    hand_out(&made, &authority, &folder, recipient, &gateway)?;
+                    println!("{}", folder.display());
+                }
+                Ok(())
+            }
+            SecretsCommand::Show { name, authority } => {
+                let file = password_file(&authority, &name);
+                if !file.exists() {
+                    return Err(Failure::Config(ConfigError::new(
+                        "authority",
+                        format!("{} holds no passwords yet", authority.display()),
+                        "braid secrets make --authority DIR --out DIR --for ingest",
+                    )));
+                }
+                println!("{}", password::kept_in(&file)?.expose());
+                Ok(())
+            }
+        }
+    }
+}
+
+fn password_file(authority: &Path, name: &str) -> PathBuf {
+    authority.join(format!("{name}.password"))
+}
+
+fn hand_out(
+    made: &LocalAuthority,
+    authority: &Path,
+    folder: &Path,
+    recipient: &Recipient,
+    gateway: &str,
+) -> Result<(), Failure> {
+    let given = RECIPIENTS
+        .iter()
+        .find(|given| given.name == recipient.name)
+        .ok_or_else(|| Failure::other(format!("{} gets nothing", recipient.name)))?;
+    let id = match given.name {
+        "gateway" => PeerId::gateway(store::DEFAULT_TENANT, gateway),
+        name => PeerId::service(name),
+    };
+    let files = made.issue_in(folder, &id, &[]).map_err(Failure::other)?;
+    let password = |name: &str| password::kept_in(&password_file(authority, name));
+    if !given.settings.is_empty() {
+        let mut text = format!("[{}]\n", given.name);
+        for (setting, name) in given.settings {
+            // Of letters, digits and dashes: nothing in it means anything to TOML.
+            text += &format!("{setting} = \"{}\"\n", password(name)?.expose());
+        }
+        write_private(&folder.join("braid.toml"), text.as_bytes())?;
+    }
+    for name in given.files {
+        let secret: Secret = password(name)?;
+        write_private(&folder.join(name), secret.expose().as_bytes())?;
+    }
+    if given.name == "kafka" {
+        // Kafka reads both from one file.
+        let read = |file: &Path| fs::read(file).map_err(|error| failed(file, &error));
+        let joined = [read(&files.key)?, read(&files.cert)?].concat();
+        write_private(&folder.join("kafka.keystore.pem"), &joined)?;
+    }
+    let Some(uid) = recipient.uid else {
+        return Ok(());
+    };
+    let owned = |path: &Path| chown(path, Some(uid), None).map_err(|error| failed(path, &error));
+    owned(folder)?;
+    let entries = fs::read_dir(folder).map_err(|error| failed(folder, &error))?;
+    for entry in entries {
+        owned(&entry.map_err(|error| failed(folder, &error))?.path())?;
+    }
+    Ok(())
+}
+
+/// Whole or not at all: a reader never meets half a file.
+fn write_private(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let new = path.with_extension("new");
+    let written = || -> io::Result<()> {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        path.parent()
+            .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+    };
+    written().map_err(|error| failed(path, &error))
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    Failure::other(format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn make(dir: &Path) {
+        let recipients = RECIPIENTS.map(|given| given.name.parse().unwrap()).into();
+        SecretsCommand::Make {
+            authority: dir.join("authority"),
+            out: dir.join("out"),
+            recipients,
+            gateway: "gw-7".to_owned(),
+        }
+        .run()
+        .unwrap();
+    }
+
+    #[test]
+    fn everybody_gets_the_own_and_both_sides_of_a_password_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        make(dir.path());
+        let read = |file: &str| fs::read_to_string(dir.path().join("out").join(file)).unwrap();
+        let store = read("timescaledb/store");
+        assert!(store.len() >= 16, "{store:?}");
+        let ingest: toml::Table = read("ingest/braid.toml").parse().unwrap();
+        assert_eq!(ingest["ingest"]["store_password"].as_str(), Some(&*store));
+        let of = |noun: &str| {
+            let table: toml::Table = read(&format!("{noun}/braid.toml")).parse().unwrap();
+            table[noun]["sensor_token"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(of("gateway"), of("swarm"));
+        assert!(read("gateway/gw-7.pem").contains("CERTIFICATE"));
+        assert!(read("kafka/kafka.keystore.pem").contains("PRIVATE KEY"));
+        // The proxy, which nobody trusts with health data, gets no password, and nobody the authority's key.
+        assert!(!dir.path().join("out/proxy/braid.toml").exists());
+        for given in RECIPIENTS {
+            let folder = dir.path().join("out").join(given.name);
+            assert!(!folder.join("ca.key").exists());
+            for entry in fs::read_dir(folder).unwrap() {
+                let entry = entry.unwrap();
+                let public = entry.path().extension().is_some_and(|it| it == "pem")
+                    && !entry.path().ends_with("kafka.keystore.pem");
+                let mode = entry.metadata().unwrap().permissions().mode();
+                assert!(public || mode & 0o077 == 0, "{:?}", entry.path());
+            }
+        }
+        // A second start keeps the passwords.
+        make(dir.path());
+        assert_eq!(read("timescaledb/store"), store);
+    }
+
+    #[test]
+    fn strangers_get_nothing() {
+        assert!("mallory".parse::<Recipient>().is_err());
+        assert!("ingest:me".parse::<Recipient>().is_err());
+        let recipient: Recipient = "ingest:65532".parse().unwrap();
+        assert_eq!(recipient.uid, Some(65532));
+    }
+}

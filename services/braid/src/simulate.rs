@@ -1,0 +1,63 @@
+//! `braid swarm`: simulated patients for an installation of separate services, who send to a gateway as sensors do.
+
+use service_kit::{ConfigError, Context, Secret, ServiceConfig};
+use swarm::Feed;
+use tokio::sync::mpsc;
+
+use crate::process::Failure;
+use crate::setup;
+use crate::ward::Ward;
+
+/// `braid swarm`.
+#[derive(Clone, Debug, clap::Args, serde::Serialize)]
+pub struct SwarmConfig {
+    /// The gateway's address for sensors.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8090")]
+    pub to: String,
+    /// Token that the gateway asks sensors for.
+    #[arg(long, value_name = "TOKEN")]
+    pub sensor_token: Option<Secret>,
+    /// Simulated patients; `braid setup` enters as many into the register.
+    #[arg(long, value_name = "COUNT", default_value_t = 3)]
+    pub patients: u32,
+    /// What stands before the names of patients and devices, to tell several swarms apart.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub label: String,
+    /// Seed of the patients.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+}
+
+impl ServiceConfig for SwarmConfig {
+    const NOUN: &'static str = "swarm";
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        setup::validate_patients(self.patients)?;
+        if !self.to.starts_with("http://") {
+            return Err(ConfigError::new(
+                "to",
+                format!("{:?} is no http address", self.to),
+                "--to http://127.0.0.1:8090",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Runs until `context`'s shutdown is requested.
+pub async fn run(config: SwarmConfig, context: Context) -> Result<(), Failure> {
+    // Nobody triggers an episode here; those of the patients' own schedule come.
+    let (_, triggers) = mpsc::channel(1);
+    // Which gateway speaks for them is the register's business.
+    let ward = Ward::behind("", &config.label, config.patients);
+    let feed = Feed {
+        url: config.to,
+        token: config.sensor_token,
+        patients: ward.patients(config.seed).collect(),
+        triggers,
+        health: Some(context.health().check("gateway")),
+    };
+    feed.run(context.shutdown().clone())
+        .await
+        .map_err(Failure::other)
+}

@@ -1,0 +1,117 @@
+//! A ward of simulated patients: who lies in it, which sensors they wear, and which gateway speaks for each.
+
+use store::{DEFAULT_TENANT, DeviceEntry, PatientEntry, Scope, SpO2Scale, Store, WriteError};
+use swarm::{Patient, Profile};
+
+use crate::process::Failure;
+use crate::register::now_us;
+
+/// Names for people; further patients are numbered.
+const NAMES: [&str; 8] = [
+    "Ada Berg",
+    "Bruno Conti",
+    "Clara Dubois",
+    "Daniel Eriksen",
+    "Elif Faruk",
+    "Frida Gruber",
+    "Goran Horvat",
+    "Hana Ito",
+];
+/// For whoever sends a sample by hand: a patient, a sensor.
+const GUEST: (&str, &str) = ("guest", "guest-sensor");
+
+pub struct Bed {
+    pub patient: String,
+    pub gateway: String,
+    pub device: String,
+}
+
+pub struct Ward {
+    pub beds: Vec<Bed>,
+}
+
+impl Ward {
+    pub fn with_a_gateway_each(patients: u32) -> Ward {
+        Ward::new("", patients, |number| format!("gw-{number}"))
+    }
+
+    /// `label` tells wards of one installation apart.
+    pub fn behind(gateway: &str, label: &str, patients: u32) -> Ward {
+        let label = match label {
+            "" => String::new(),
+            label => format!("{label}-"),
+        };
+        Ward::new(&label, patients, |_| gateway.to_owned())
+    }
+
+    fn new(label: &str, patients: u32, gateway: impl Fn(u32) -> String) -> Ward {
+        let beds = (1..=patients)
+            .map(|number| Bed {
+                patient: format!("{label}patient-{number}"),
+                gateway: gateway(number),
+                device: format!("{label}wearable-{number}"),
+            })
+            .collect();
+        Ward { beds }
+    }
+
+    /// The sensor that a `curl` line speaks for.
+    pub fn own_device(&self) -> Option<&str> {
+        (!self.beds.is_empty()).then_some(GUEST.1)
+    }
+
+    /// Enters the ward into the register; a second time changes nothing.
+    pub async fn register(&self, store: &dyn Store) -> Result<(), Failure> {
+        for (index, bed) in self.beds.iter().enumerate() {
+            let name = NAMES
+                .get(index)
+                .filter(|_| bed.patient.starts_with("patient-"))
+                .map_or_else(|| bed.patient.clone(), |name| (*name).to_owned());
+            enter(store, &bed.patient, &name, &bed.gateway, &bed.device).await?;
+        }
+        if let Some(first) = self.beds.first() {
+            enter(store, GUEST.0, "Guest", &first.gateway, GUEST.1).await?;
+        }
+        Ok(())
+    }
+
+    /// Those who lie in the beds, in their order; the same seed makes the same people.
+    pub fn patients(&self, seed: u64) -> impl Iterator<Item = Patient> {
+        (0..).zip(&self.beds).map(move |(number, bed)| {
+            let seed = seed.wrapping_add(number);
+            Patient::new(seed, Profile::varied(seed, &bed.device), now_us())
+        })
+    }
+}
+
+async fn enter(
+    store: &dyn Store,
+    patient: &str,
+    name: &str,
+    gateway: &str,
+    device: &str,
+) -> Result<(), Failure> {
+    let refused = |error: WriteError| Failure::other(format!("register: {error}"));
+    let known = store
+        .patient(&Scope::Service, patient)
+        .await
+        .map_err(|error| Failure::other(format!("register: {error}")))?;
+    // What a clinician has changed since stays.
+    if known.is_none() {
+        let entry = PatientEntry {
+            id: patient.to_owned(),
+            tenant: DEFAULT_TENANT.to_owned(),
+            name: name.to_owned(),
+            spo2_scale: SpO2Scale::One,
+        };
+        store.put_patient(&entry).await.map_err(refused)?;
+    }
+    let entry = DeviceEntry {
+        id: device.to_owned(),
+        tenant: DEFAULT_TENANT.to_owned(),
+        gateway: gateway.to_owned(),
+        patient: patient.to_owned(),
+        registered_us: now_us(),
+    };
+    store.put_device(&entry).await.map_err(refused)
+}
