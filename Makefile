@@ -10,10 +10,10 @@ CACHE := $(or $(BRAID_CACHE),$(HOME)/.cache/braid)
 export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto deny unit web web-check page bench lab lab-kernel clean
+.PHONY: help run build test lint fmt proto deny unit web web-check page bench lab lab-kernel images e2e-compose clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 run: ## the whole platform on this machine, with simulated patients; prints the address (ARGS="--patients 5")
 	@infra/dev/need.sh cc
@@ -78,6 +78,15 @@ lab: ## figures in virtual time beside the papers' and our targets
 
 lab-kernel: ## the same in kernel time: namespaces, TUN, TCP and MPTCP beside ours (needs root; ARGS="--only kernel.product")
 	cargo run --release -p braid -- lab kernel $(ARGS)
+
+images: ## every image of docker-compose.yml, without a container registry (compiles the release binary)
+	@infra/dev/need.sh cc docker kafka timescaledb envoy
+	cargo build --release -p braid
+	infra/airgap/images.sh
+
+e2e-compose: ## docker-compose.yml on a real engine: up, samples, networks cut, read back, down and up (after `make images`; root)
+	@infra/dev/need.sh docker
+	infra/e2e/compose.py $(ARGS)
 
 clean: ## removes what was built
 	cargo clean

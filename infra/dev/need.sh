@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # need.sh TOOL... - installs the tools that tests need and that are not here yet; says what it does.
 #
-#   need.sh cc ip node chromium cargo-deny buf envoy kafka timescaledb
+#   need.sh cc ip node chromium cargo-deny buf envoy kafka timescaledb docker
 #
 # Debian packages come by apt-get (root, or sudo). Everything else goes below $BRAID_CACHE (default ~/.cache/braid),
 # outside the checkout, so that a second run and a fresh clone find it.
@@ -88,6 +88,12 @@ need_timescaledb() {
   "$(dirname "$0")/../airgap/timescaledb.sh" build
 }
 
+# The engine and, where the distribution has none, the plugins of its command. Nobody starts dockerd here: who needs it does.
+need_docker() {
+  command -v dockerd >/dev/null && command -v mmdebstrap >/dev/null || apt_install docker.io iptables mmdebstrap
+  docker compose version >/dev/null 2>&1 && docker buildx version >/dev/null 2>&1 || "$(dirname "$0")/../airgap/debian.sh" plugins
+}
+
 for tool; do
   case $tool in
     cc)         need_cc ;;
@@ -99,6 +105,7 @@ for tool; do
     buf)        need_buf ;;
     envoy)      need_envoy ;;
     timescaledb) need_timescaledb ;;
+    docker)     need_docker ;;
     *)          die "no recipe for '$tool'" ;;
   esac
 done

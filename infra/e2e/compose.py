@@ -1,0 +1,320 @@
+#!/usr/bin/env python3
+"""compose.py - docker-compose.yml on a real Docker engine, as `make e2e-compose` runs it.
+
+Up from nothing; samples sent as a sensor sends them and read back through the page's own door; each access network cut in turn while
+samples go on; down and up again with nothing forgotten. Its project, its networks and its ports are its own, beside an installation that
+runs here already; all of it is removed at the end, but not the images. Starts dockerd when nobody has, and ends only what it started.
+
+    compose.py [--keep] [--registry]
+
+--keep leaves it running. --registry runs Grafana and the OpenTelemetry collector too, whose images only a registry has."""
+
+import argparse
+import http.cookiejar
+import json
+import os
+import pathlib
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROJECT = "braid-e2e"
+PAGE, SENSORS, PROMETHEUS = 18443, 18090, 19090
+ENVIRONMENT = {
+    "COMPOSE_PROJECT_NAME": PROJECT, "NET": "10.88", "PAGE_PORT": str(PAGE), "SENSORS_PORT": str(SENSORS),
+    "PROMETHEUS_PORT": str(PROMETHEUS), "PROXY_PORT": "14433", "GRAFANA_PORT": "13000",
+}
+# The promise is 60 s; this machine may be busy, so that the wait is longer than the promise and the figure is printed.
+HEALTHY_S, HEALTHY_S_MAX = 60, 240
+# Longest wait for samples on their way to the page.
+PATIENCE_S = 120
+BATCH = 120
+HEART_RATE = 1
+
+missed = []
+
+
+def say(text):
+    print("e2e-compose: " + text, flush=True)
+
+
+def run(command, **options):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+                          env={**os.environ, **ENVIRONMENT}, **options)
+    if done.returncode != 0:
+        sys.exit("e2e-compose: %s ended with %d:\n%s%s" % (" ".join(command), done.returncode, done.stdout, done.stderr))
+    return done.stdout
+
+
+class Compose:
+    def __init__(self, registry):
+        self.command = ["docker", "compose", "-f", "docker-compose.yml"]
+        if not registry:
+            self.command += ["-f", "infra/airgap/compose.yml"]
+
+    def __call__(self, *arguments):
+        return run(self.command + list(arguments))
+
+    def secret(self, name):
+        return self("run", "--rm", "-T", "--no-deps", "secrets", "show", name).strip()
+
+    def up(self, what):
+        start = time.monotonic()
+        self("up", "--detach", "--wait", "--wait-timeout", str(HEALTHY_S_MAX))
+        took = time.monotonic() - start
+        say("%-34s healthy after %5.1f s (target %d)" % (what, took, HEALTHY_S))
+        if took > HEALTHY_S:
+            missed.append("%s: healthy after %.1f s, target %d" % (what, took, HEALTHY_S))
+        return took
+
+
+# As much of protocol buffers as a question about a series takes.
+
+def varint(number):
+    out = bytearray()
+    while True:
+        out.append(number & 127 | (128 if number > 127 else 0))
+        number >>= 7
+        if not number:
+            return bytes(out)
+
+
+def fields(data):
+    at = 0
+
+    def number():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+    while at < len(data):
+        key = number()
+        if key & 7 == 0:
+            yield key >> 3, number()
+        else:
+            size = {1: 8, 5: 4}.get(key & 7) or number()
+            yield key >> 3, data[at:at + size]
+            at += size
+
+
+def varints(data):
+    value = shift = 0
+    for byte in data:
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            yield value
+            value = shift = 0
+
+
+class Page:
+    """Somebody who is signed in, behind Envoy, over TLS that is checked."""
+
+    def __init__(self, compose):
+        authority = compose("exec", "-T", "envoy", "cat", "/etc/braid/identity/ca.pem")
+        trust = ssl.create_default_context(cadata=authority)
+        self.opener = urllib.request.build_opener(
+            urllib.request.HTTPSHandler(context=trust), urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
+        self.post("/api/sign-in", "application/json",
+                  json.dumps({"name": "admin", "password": compose.secret("administrator")}).encode())
+
+    def post(self, path, kind, body):
+        request = urllib.request.Request("https://localhost:%d%s" % (PAGE, path), data=body, headers={"content-type": kind})
+        with self.opener.open(request, timeout=30) as answer:
+            return answer.read()
+
+    def times_us(self, patient, since_us):
+        asked = b"\x0a" + varint(len(patient)) + patient.encode() + b"\x12\x01" + bytes([HEART_RATE])
+        asked += b"\x18" + varint(since_us) + b"\x20" + varint(now_us() + 60_000_000) + b"\x28" + varint(5000)
+        answer = self.post("/braid.query.v1.QueryService/GetSeries", "application/grpc-web+proto",
+                           b"\0" + len(asked).to_bytes(4, "big") + asked)
+        size = int.from_bytes(answer[1:5], "big")
+        if answer[0] != 0:
+            raise OSError("the page refused: %r" % answer)
+        found = set()
+        for field, series in fields(answer[5:5 + size]):
+            if field == 1:
+                found |= {time for inner, packed in fields(series) if inner == 3 for time in varints(packed)}
+        return found
+
+
+def now_us():
+    return time.time_ns() // 1000
+
+
+class Sensor:
+    """Sends batches until they are acknowledged and knows what it sent."""
+
+    def __init__(self, token):
+        self.token, self.sent = token, set()
+
+    def send(self):
+        begin = now_us() - BATCH * 1000
+        times = {begin + number * 1000 for number in range(BATCH)}
+        lines = "".join(json.dumps({"device": "guest-sensor", "metric": "heart-rate", "value": 60 + at // 1000 % 20,
+                                    "device_time_us": at}) + "\n" for at in sorted(times))
+        request = urllib.request.Request("http://127.0.0.1:%d/v1/samples" % SENSORS, data=lines.encode(),
+                                         headers={"authorization": "Bearer " + self.token})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            told = json.load(answer)
+        if told["accepted"] != BATCH:
+            sys.exit("e2e-compose: the gateway accepted %r of %d" % (told, BATCH))
+        self.sent |= times
+
+
+def read_back(page, sensor, since_us, what):
+    start = time.monotonic()
+    while True:
+        try:
+            missing = sensor.sent - page.times_us("guest", since_us)
+        except (urllib.error.URLError, OSError) as error:
+            missing, why = sensor.sent, error
+        else:
+            why = "%d of %d are missing" % (len(missing), len(sensor.sent))
+        if not missing:
+            say("%-34s all %d read back after %.1f s" % (what, len(sensor.sent), time.monotonic() - start))
+            return
+        if time.monotonic() - start > PATIENCE_S:
+            sys.exit("e2e-compose: %s: not within %d s: %s" % (what, PATIENCE_S, why))
+        time.sleep(0.2)
+
+
+def prometheus_sees(registry):
+    wanted = {"gateway", "proxy", "ingest", "alerting", "path-telemetry", "dashboard", "swarm"} | ({"otel-collector"} if registry else set())
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        with urllib.request.urlopen("http://127.0.0.1:%d/api/v1/query?query=up==1" % PROMETHEUS, timeout=10) as answer:
+            up = {entry["metric"]["job"] for entry in json.load(answer)["data"]["result"]}
+        if wanted <= up:
+            say("prometheus scrapes %s" % ", ".join(sorted(up)))
+            return
+        if time.monotonic() > deadline:
+            sys.exit("e2e-compose: prometheus does not see %s" % ", ".join(sorted(wanted - up)))
+        time.sleep(0.5)
+
+
+def engine():
+    """A dockerd of our own when none answers; what to end afterwards."""
+    def answers():
+        return subprocess.run(["docker", "info"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+    if answers():
+        return None
+    log = tempfile.NamedTemporaryFile(prefix="dockerd-", suffix=".log", delete=False)
+    started = subprocess.Popen(["dockerd"], stdout=log, stderr=log)
+    deadline = time.monotonic() + 60
+    while not answers():
+        if started.poll() is not None or time.monotonic() > deadline:
+            sys.exit("e2e-compose: no Docker engine; %s says why" % log.name)
+        time.sleep(0.2)
+    say("dockerd started, log in %s" % log.name)
+    return started
+
+
+def scene(compose, registry):
+    compose("down", "--volumes", "--remove-orphans", "--timeout", "2")
+    compose.up("first start, empty volumes")
+    since_us = now_us() - 3_600_000_000
+    sensor, page = Sensor(compose.secret("sensors")), Page(compose)
+    sensor.send()
+    read_back(page, sensor, since_us, "both networks")
+    prometheus_sees(registry)
+    for network in ("wifi", "lte"):
+        compose("exec", "-T", network, "netlab", "cut")
+        sensor.send()
+        read_back(page, sensor, since_us, network + " cut without notice")
+        wait_for_path(compose, network, carries=False)
+        compose("exec", "-T", network, "netlab", "restore")
+        sensor.send()
+        read_back(page, sensor, since_us, network + " restored")
+        # The next cut shall find a way that works: the gateway has both again when both carry packets.
+        wait_for_path(compose, network, carries=True)
+
+    # What was accepted while nothing leads anywhere is on the gateway's disk, and survives the night.
+    for network in ("wifi", "lte"):
+        compose("exec", "-T", network, "netlab", "cut")
+    sensor.send()
+    start = time.monotonic()
+    compose("down", "--timeout", "10")
+    say("%-34s after %5.1f s" % ("down", time.monotonic() - start))
+    compose.up("second start, the same volumes")
+    page = Page(compose)
+    read_back(page, sensor, since_us, "after down and up")
+    sensor.send()
+    read_back(page, sensor, since_us, "and goes on")
+
+
+def wait_for_path(compose, network, carries):
+    """Until the gateway reports that the path carries packets, or that it does not, by what path-telemetry stored of it."""
+    question = ("SELECT count(*) FROM paths_view WHERE path = '%s' AND end_of = 1 AND received_bytes > 0 "
+                "AND time > now() - interval '3 seconds'" % network)
+    deadline = time.monotonic() + PATIENCE_S
+    while (compose("exec", "-T", "timescaledb", "psql", "-U", "postgres", "-d", "braid", "-Atc", question).strip() != "0") != carries:
+        if time.monotonic() > deadline:
+            sys.exit("e2e-compose: %s %s" % (network, "does not come back" if carries else "carries packets although it is cut"))
+        time.sleep(0.5)
+
+
+def house_rules(compose):
+    """What every service promises: bounds, no privileges, a health check that is not an open port, no password in any file."""
+    services = json.loads(compose("config", "--format", "json"))["services"]
+    jobs, broken = {"secrets", "setup"}, []
+    for name, service in services.items():
+        for bound in ("mem_limit", "pids_limit", "cpus"):
+            if not service.get(bound):
+                broken.append("%s has no %s" % (name, bound))
+        if service.get("cap_drop") != ["ALL"] or service.get("privileged"):
+            broken.append("%s keeps capabilities" % name)
+        if name not in jobs | {"otel-collector"} and not service.get("healthcheck"):
+            broken.append("%s has no health check" % name)
+        for key, value in (service.get("environment") or {}).items():
+            if "PASSWORD" in key and not key.endswith("FILE"):
+                broken.append("%s has a password in its environment: %s" % (name, key))
+    if len(services) < 15 or broken:
+        sys.exit("e2e-compose: %d services; %s" % (len(services), "; ".join(broken)))
+
+
+def main():
+    arguments = argparse.ArgumentParser(description="docker-compose.yml on a real Docker engine")
+    arguments.add_argument("--keep", action="store_true", help="leave it running")
+    arguments.add_argument("--registry", action="store_true", help="run Grafana and the collector too")
+    chosen = arguments.parse_args()
+    dockerd = engine()
+    compose = Compose(chosen.registry)
+    try:
+        if not chosen.registry:
+            say("without grafana and otel-collector: no registry, no image of theirs")
+        sizes = run(["docker", "image", "inspect", "-f", "{{.Size}}", "braid"])
+        say("image braid: %.1f MB (target 60)" % (int(sizes) / 1e6))
+        if int(sizes) > 60e6:
+            missed.append("image braid: %.1f MB, target 60" % (int(sizes) / 1e6))
+        house_rules(compose)
+        scene(compose, chosen.registry)
+    except SystemExit as failure:
+        print(failure.code, file=sys.stderr)
+        logs = subprocess.run(compose.command + ["logs", "--tail", "8"], cwd=ROOT, env={**os.environ, **ENVIRONMENT},
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+        print(logs, file=sys.stderr)
+        raise
+    finally:
+        if not chosen.keep:
+            subprocess.run(compose.command + ["down", "--volumes", "--remove-orphans", "--timeout", "2"], cwd=ROOT,
+                           env={**os.environ, **ENVIRONMENT}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            if dockerd:
+                dockerd.terminate()
+                dockerd.wait()
+    for target in missed:
+        say("MISSED " + target)
+    say("passed")
+
+
+main()
