@@ -13,6 +13,7 @@ use service_kit::config::{self, ConfigFile, EXIT_CONFIG};
 
 use crate::bench::{BenchCommand, bare};
 use crate::dead_letters::DeadLettersCommand;
+use crate::doctor::DoctorCommand;
 use crate::episode::EpisodeCommand;
 use crate::health::HealthCommand;
 use crate::identity::IdentityCommand;
@@ -90,6 +91,8 @@ enum Braid {
     Secrets(SecretsCommand),
     /// Say whether a service does its work, and what is failing if not; exit status 1 then.
     Health(HealthCommand),
+    /// Look at an installation - certificates, engines, clocks, topics, services - and say what to do.
+    Doctor(Box<DoctorCommand>),
     /// List, look at and replay records that a service could not use.
     #[command(subcommand)]
     DeadLetters(DeadLettersCommand),
@@ -149,6 +152,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Setup(setup) => setup.run()?,
         Braid::Secrets(secrets) => secrets.run()?,
         Braid::Health(health) => return health.run(),
+        Braid::Doctor(doctor) => return doctor.run(),
         Braid::DeadLetters(letters) => letters.run()?,
         Braid::Identity(identity) => identity.run()?,
         Braid::Bench(bench) => return bench.run(),

@@ -14,7 +14,7 @@ use service_kit::{ConfigError, Context};
 use self::bus::open_embedded;
 pub use self::bus::{BusChoice, BusConfig};
 use self::store::open_store;
-pub use self::store::{StoreChoice, StoreConfig, StoreUrl};
+pub use self::store::{StoreChoice, StoreConfig, StoreUrl, refused as store_refusal};
 
 /// `#[command(flatten)]` of every service that stands on bus and store.
 #[derive(Clone, Debug, clap::Args, Serialize)]

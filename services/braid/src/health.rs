@@ -1,6 +1,6 @@
 //! `braid health`: the health check of a container, which has no shell and no HTTP client but this program.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,28 +21,28 @@ pub struct HealthCommand {
 
 impl HealthCommand {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let unreachable =
-            |error: std::io::Error| Failure::other(format!("{}: {error}", self.address));
-        let mut stream = TcpStream::connect_timeout(&self.address, TIMEOUT).map_err(unreachable)?;
-        stream
-            .set_read_timeout(Some(TIMEOUT))
-            .map_err(unreachable)?;
-        write!(
-            stream,
-            "GET /readyz HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n",
-            self.address
-        )
-        .map_err(unreachable)?;
-        let mut answer = String::new();
-        stream
-            .take(ANSWER_BYTES_MAX)
-            .read_to_string(&mut answer)
-            .map_err(unreachable)?;
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-        println!("{}", body.trim());
-        Ok(match head.split(' ').nth(1) {
-            Some("200") => ExitCode::SUCCESS,
-            _ => ExitCode::FAILURE,
+        let (ready, says) = readiness(self.address)
+            .map_err(|error| Failure::other(format!("{}: {error}", self.address)))?;
+        println!("{}", says.trim());
+        Ok(if ready {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
         })
     }
+}
+
+/// Whether the service at this admin address does its work, and what it says of its checks.
+pub fn readiness(address: SocketAddr) -> io::Result<(bool, String)> {
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    write!(
+        stream,
+        "GET /readyz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n"
+    )?;
+    let mut answer = String::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let ready = head.split(' ').nth(1) == Some("200");
+    Ok((ready, body.to_owned()))
 }

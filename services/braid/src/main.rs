@@ -3,6 +3,7 @@
 mod bench;
 mod cli;
 mod dead_letters;
+mod doctor;
 mod engines;
 mod episode;
 mod health;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bus::kafka::{OpenError, Password, Sasl, SaslMechanism, Tls};
 use bus::{Bus, EmbeddedBus, EmbeddedOptions, KafkaBus, KafkaOptions};
@@ -204,6 +205,31 @@ impl BusConfig {
         };
         let bus = KafkaBus::open(options, |reason| eprintln!("{reason}")).await;
         Ok(Arc::new(bus.map_err(|error| refused(&error))?))
+    }
+
+    /// The same for one who only looks: creates nothing, and waits no longer than this.
+    pub async fn examine(&self, within: Duration) -> Result<Arc<dyn Bus>, ConfigError> {
+        let options = match &self.bus {
+            BusUrl::Embedded(dir) if !dir.join("bus.db").exists() => {
+                let reason = format!("there is no bus in {}", dir.display());
+                let example = "--bus sqlite:DIRECTORY of a running installation";
+                return Err(ConfigError::new("bus", reason, example));
+            }
+            BusUrl::Embedded(dir) => return open_embedded(dir),
+            BusUrl::Kafka(url) => KafkaOptions {
+                create_topics: false,
+                ..self.options(url)?
+            },
+        };
+        let last = Mutex::new(String::new());
+        let opening = KafkaBus::open(options, |reason| *last.lock() = reason.to_owned());
+        match tokio::time::timeout(within, opening).await {
+            Ok(opened) => Ok(Arc::new(opened.map_err(|error| refused(&error))?)),
+            Err(_) => {
+                let reason = format!("after {within:?}: {}", last.lock());
+                Err(ConfigError::new("bus", reason, EXAMPLE))
+            }
+        }
     }
 
     fn options(&self, url: &KafkaUrl) -> Result<KafkaOptions, ConfigError> {

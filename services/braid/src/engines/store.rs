@@ -191,7 +191,7 @@ impl StoreChoice {
     }
 }
 
-fn refused(failure: &OpenError) -> ConfigError {
+pub fn refused(failure: &OpenError) -> ConfigError {
     let (field, example) = match failure {
         OpenError::Credentials { .. } => ("store_password", "BRAID_INGEST_STORE_PASSWORD=..."),
         OpenError::Tls { .. } => ("store_ca", "--store-ca ca.pem"),

@@ -38,7 +38,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 pub use migrate::Applied;
-pub use open::{Edition, OpenError};
+pub use open::{Edition, Examined, OpenError};
 pub use options::{Ages, TimescaleOptions};
 
 use self::{fault::Fault, keys::Keys, open::Server};
@@ -100,6 +100,11 @@ impl TimescaleStore {
     pub async fn migrate(options: &TimescaleOptions) -> Result<Applied, OpenError> {
         let server = Server::new(options)?;
         server.prepare(true).await.map(|(_, applied)| applied)
+    }
+
+    /// What stands behind the options, changing nothing: for `braid doctor`.
+    pub async fn examine(options: &TimescaleOptions) -> Result<Examined, OpenError> {
+        Server::new(options)?.examine().await
     }
 
     pub fn edition(&self) -> Edition {

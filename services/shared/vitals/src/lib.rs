@@ -16,7 +16,6 @@ mod memory;
 pub mod news2;
 pub mod rehearsal;
 pub mod rules;
-pub mod silence;
 mod validate;
 mod verdict;
 

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 use rustls::client::ResolvesClientCert;
 use rustls::crypto::CryptoProvider;
+use rustls::pki_types::UnixTime;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, SignatureScheme};
@@ -85,6 +87,34 @@ impl Identity {
             .first()
             .ok_or(super::PeerIdError::UriCount(0))?;
         Ok(PeerId::from_certificate(leaf)?)
+    }
+
+    /// Until when the certificate holds.
+    pub fn valid_until(&self) -> Result<SystemTime, IdentityError> {
+        let certified = self.source.certified();
+        let leaf = certified
+            .cert
+            .first()
+            .ok_or(super::PeerIdError::UriCount(0))?;
+        let (_, certificate) = x509_parser::parse_x509_certificate(leaf)
+            .map_err(|error| IdentityError::Verifier(error.to_string()))?;
+        let end_s = certificate.validity().not_after.timestamp();
+        Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(end_s).unwrap_or(0)))
+    }
+
+    /// Whether the authority that this identity believes vouches for its own certificate too, as peers will ask at `now`.
+    pub fn vouched_for(&self, now: SystemTime) -> Result<(), IdentityError> {
+        let certified = self.source.certified();
+        let (leaf, intermediates) = certified
+            .cert
+            .split_first()
+            .ok_or(super::PeerIdError::UriCount(0))?;
+        let since_epoch = now
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let now = UnixTime::since_unix_epoch(since_epoch);
+        ClientVerifier::new(self.source.clone()).verify_client_cert(leaf, intermediates, now)?;
+        Ok(())
     }
 
     /// TLS 1.3 as a server. With `client_auth`, a client without a certificate of our authority is refused; without, none is

@@ -169,7 +169,7 @@ impl Server {
     pub async fn prepare(&self, migrate: bool) -> Result<(Edition, migrate::Applied), OpenError> {
         let client = self.connect().await?;
         let failed = |e: tokio_postgres::Error| OpenError::from_server(&self.address, &e);
-        extension(&client, &self.address).await?;
+        extension(&client, &self.address, migrate).await?;
         let license = client
             .query_one("SELECT current_setting('timescaledb.license', true)", &[])
             .await
@@ -182,6 +182,55 @@ impl Server {
     }
 }
 
+/// A server as [`Server::examine`] found it.
+#[derive(Debug, Clone)]
+pub struct Examined {
+    pub address: String,
+    /// Of PostgreSQL.
+    pub version: String,
+    /// Of the extension.
+    pub extension: String,
+    pub edition: Edition,
+    pub schema: i32,
+    /// Its clock less ours, known to half the round trip.
+    pub clock_ahead_us: i64,
+    pub round_trip: std::time::Duration,
+}
+
+impl Server {
+    /// What is there, changing nothing.
+    pub async fn examine(&self) -> Result<Examined, OpenError> {
+        let (edition, applied) = self.prepare(false).await?;
+        let client = self.connect().await?;
+        let failed = |e: tokio_postgres::Error| OpenError::from_server(&self.address, &e);
+        let question = client
+            .prepare(
+                "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8, current_setting('server_version'),
+                        (SELECT extversion FROM pg_extension WHERE extname = 'timescaledb')",
+            )
+            .await
+            .map_err(failed)?;
+        let (asked, asked_at) = (std::time::Instant::now(), std::time::SystemTime::now());
+        let row = client.query_one(&question, &[]).await.map_err(failed)?;
+        let round_trip = asked.elapsed();
+        let ours = asked_at + round_trip / 2;
+        let ours_us = ours
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |since| {
+                i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+            });
+        Ok(Examined {
+            address: self.address.clone(),
+            version: row.get(1),
+            extension: row.get(2),
+            edition,
+            schema: applied.to,
+            clock_ahead_us: row.get::<_, i64>(0) - ours_us,
+            round_trip,
+        })
+    }
+}
+
 async fn drive(connection: impl Future<Output = Result<(), tokio_postgres::Error>>) {
     // Whoever waits on the client sees the error too.
     if let Err(error) = connection.await {
@@ -189,10 +238,15 @@ async fn drive(connection: impl Future<Output = Result<(), tokio_postgres::Error
     }
 }
 
-async fn extension(client: &Client, address: &str) -> Result<(), OpenError> {
+async fn extension(client: &Client, address: &str, create: bool) -> Result<(), OpenError> {
     let failed = |e: tokio_postgres::Error| OpenError::from_server(address, &e);
     const FIND: &str = "SELECT extversion FROM pg_extension WHERE extname = 'timescaledb'";
     let mut found = client.query_opt(FIND, &[]).await.map_err(failed)?;
+    if found.is_none() && !create {
+        return Err(OpenError::Extension(
+            "this user leaves the schema as it is".into(),
+        ));
+    }
     if found.is_none() {
         let created = client
             .batch_execute("CREATE EXTENSION IF NOT EXISTS timescaledb")

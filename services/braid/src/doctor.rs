@@ -1,0 +1,75 @@
+//! `braid doctor`: looks at an installation from outside and says what is well, what is not, and what to do about it. Changes nothing.
+
+mod engines;
+mod finding;
+mod identity;
+mod services;
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use service_kit::tls::IdentityFiles;
+
+use self::finding::State;
+use crate::engines::EnginesConfig;
+use crate::process::{self, Failure};
+
+/// An engine that has not answered by then counts as not answering; the services themselves would wait on.
+const ANSWER_WITHIN: Duration = Duration::from_secs(15);
+
+#[derive(Debug, clap::Args)]
+#[command(
+    mut_arg("store_password", |arg| arg.env("BRAID_STORE_PASSWORD").hide_env_values(true)),
+    mut_arg("bus_password", |arg| arg.env("BRAID_BUS_PASSWORD").hide_env_values(true)),
+    after_help = "Examples:
+  braid doctor
+  braid doctor --bus kafka+tls://kafka:9093 --bus-ca ca.pem --store postgres://braid@timescaledb/braid --store-ca ca.pem \\
+      --cert ingest.pem --key ingest.key --ca ca.pem --admin 127.0.0.1:9103 --admin 127.0.0.1:9104
+
+Exit status: 0 when nothing failed (warnings are no failure), 1 otherwise."
+)]
+pub struct DoctorCommand {
+    #[command(flatten)]
+    engines: EnginesConfig,
+    #[command(flatten)]
+    identity: IdentityFiles,
+    /// Admin address of a service to ask; once for each.
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Vec<SocketAddr>,
+    /// How far clocks may be apart.
+    #[arg(long, value_name = "MS", default_value_t = 1_000)]
+    clock_max_ms: u32,
+    /// Print a JSON array instead of lines.
+    #[arg(long)]
+    json: bool,
+}
+
+impl DoctorCommand {
+    pub fn run(self) -> Result<ExitCode, Failure> {
+        process::block_on(async move {
+            let clock_max = Duration::from_millis(u64::from(self.clock_max_ms));
+            let mut findings = identity::look(&self.identity, std::time::SystemTime::now());
+            // One after the other: a person reads them in this order.
+            let (store, bus) = (&self.engines.store, &self.engines.bus);
+            findings.extend(engines::store(store, clock_max, ANSWER_WITHIN).await);
+            findings.extend(engines::bus(bus, ANSWER_WITHIN).await);
+            for address in self.admin {
+                let asked = tokio::task::spawn_blocking(move || services::look(address));
+                findings.extend(asked.await.map_err(Failure::other)?);
+            }
+            if self.json {
+                let text = serde_json::to_string_pretty(&findings).map_err(Failure::other)?;
+                println!("{text}");
+            } else {
+                findings.iter().for_each(|finding| println!("{finding}"));
+            }
+            let failed = findings.iter().any(|it| it.state == State::Failed);
+            Ok(if failed {
+                ExitCode::FAILURE
+            } else {
+                ExitCode::SUCCESS
+            })
+        })?
+    }
+}

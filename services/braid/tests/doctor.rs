@@ -1,0 +1,163 @@
+//! `braid doctor` on real engines: what it finds well, what it finds wrong, and that it says what to do. It changes nothing.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/program.rs"]
+mod program;
+
+use std::path::Path;
+
+use bus::{Bus, KafkaBus, KafkaOptions, Record, Topic};
+use program::{run, run_with};
+use service_kit::tls::PeerId;
+use service_kit::tls::authority::LocalAuthority;
+use store::{TimescaleOptions, TimescaleStore};
+use testkit::kafka::Cluster;
+use testkit::timescale_server::{PASSWORD, TimescaleServer};
+
+/// Exit code and what was printed.
+fn doctor(args: &[&str], password: &str) -> (i32, String) {
+    let args = [&["doctor"], args].concat();
+    let (code, out, err) = run_with(&args, &[("BRAID_STORE_PASSWORD", password)]);
+    (code, out + &err)
+}
+
+fn has(text: &str, mark: &str, subject: &str, says: &str) {
+    let start = format!("{mark}  {subject:<12}");
+    let found = text
+        .lines()
+        .any(|line| line.starts_with(&start) && line.contains(says));
+    assert!(found, "no `{mark} {subject}` with {says:?} in\n{text}");
+}
+
+#[test]
+fn the_embedded_engines_are_looked_at_and_not_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let data: &Path = dir.path();
+    let (bus, store) = (
+        format!("--bus=sqlite:{}", data.display()),
+        format!("--store=sqlite:{}", data.display()),
+    );
+    let (code, text) = doctor(&[&bus, &store], "");
+    assert_eq!(code, 1, "{text}");
+    has(&text, "FAIL", "store", "there is no store in");
+    has(&text, "FAIL", "bus", "there is no bus in");
+    assert_eq!(
+        std::fs::read_dir(data).unwrap().count(),
+        0,
+        "nothing was made"
+    );
+
+    drop(bus::EmbeddedBus::open(data, bus::EmbeddedOptions::default()).unwrap());
+    drop(store::SqliteStore::open(data).unwrap());
+    let authority = LocalAuthority::open_or_create(&data.join("identities")).unwrap();
+    let files = authority.issue(&PeerId::service("ingest"), &[]).unwrap();
+    let (cert, key, ca) = (
+        format!("--cert={}", files.cert.display()),
+        format!("--key={}", files.key.display()),
+        format!("--ca={}", files.ca.display()),
+    );
+    let (code, text) = doctor(&[&bus, &store, &cert, &key, &ca], "");
+    assert_eq!(code, 0, "{text}");
+    has(&text, "ok  ", "identity", "ingest");
+    has(&text, "ok  ", "bus", "takes a write");
+    has(&text, "ok  ", "dead letters", "none");
+
+    // A service that is not there, half an identity, and the same as JSON.
+    let (code, text) = doctor(&[&bus, &store, &cert, "--admin=127.0.0.1:1", "--json"], "");
+    assert_eq!(code, 1, "{text}");
+    let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let failed: Vec<&str> = found
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|it| it["state"] == "failed")
+        .map(|it| it["subject"].as_str().unwrap())
+        .collect();
+    assert_eq!(failed, ["identity", "127.0.0.1:1"]);
+    let (code, out, _) = run(&["doctor", "--help"]);
+    assert!(code == 0 && out.contains("Examples:"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn timescaledb_is_told_apart_from_what_keeps_it_from_working() {
+    let server = TimescaleServer::shared();
+    let url = server.database().await;
+    let dir = tempfile::tempdir().unwrap();
+    let bus = format!("--bus=sqlite:{}", dir.path().display());
+    let ask = move |url: String, password: &'static str, more: &'static [&'static str]| {
+        let bus = bus.clone();
+        tokio::task::spawn_blocking(move || {
+            let store = format!("--store={url}");
+            doctor(&[&[bus.as_str(), store.as_str()], more].concat(), password)
+        })
+    };
+
+    let (code, text) = ask(url.clone(), PASSWORD, &[]).await.unwrap();
+    assert_eq!(code, 1);
+    has(&text, "FAIL", "store", "extension timescaledb");
+
+    TimescaleStore::migrate(&TimescaleOptions::new(&url, PASSWORD))
+        .await
+        .unwrap();
+    let (_, text) = ask(url.clone(), PASSWORD, &[]).await.unwrap();
+    has(&text, "ok  ", "store", "with TimescaleDB");
+    has(&text, "ok  ", "clock", "from this machine's");
+
+    let (_, text) = ask(url.clone(), "wrong", &[]).await.unwrap();
+    has(&text, "FAIL", "store", "refuses the user or the password");
+    let nowhere = "postgres://postgres@127.0.0.1:1/nowhere".to_owned();
+    let (_, text) = ask(nowhere, PASSWORD, &[]).await.unwrap();
+    has(&text, "FAIL", "store", "does not answer");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kafka_is_told_apart_from_what_keeps_it_from_working() {
+    let Some(mut cluster) = Cluster::start(1, "") else {
+        return;
+    };
+    let url = format!("kafka://{}", cluster.brokers()[0]);
+    let dir = tempfile::tempdir().unwrap();
+    drop(store::SqliteStore::open(dir.path()).unwrap());
+    let store = format!("--store=sqlite:{}", dir.path().display());
+    let ask = move |more: &'static [&'static str]| {
+        let (bus, store) = (format!("--bus={url}"), store.clone());
+        tokio::task::spawn_blocking(move || {
+            doctor(&[&[bus.as_str(), store.as_str()], more].concat(), "")
+        })
+    };
+    const ONE_COPY: &[&str] = &["--bus-replication=1", "--bus-in-sync-min=1"];
+
+    let (code, text) = ask(ONE_COPY).await.unwrap();
+    assert_eq!(code, 1, "{text}");
+    has(&text, "FAIL", "bus", "is missing");
+
+    let options = KafkaOptions {
+        replication: 1,
+        in_sync_min: 1,
+        ..KafkaOptions::new(cluster.brokers())
+    };
+    let bus = KafkaBus::open(options, |reason| println!("{reason}"))
+        .await
+        .unwrap();
+    let (code, text) = ask(ONE_COPY).await.unwrap();
+    assert_eq!(code, 0, "{text}");
+    has(&text, "ok  ", "topics", "vitals");
+    has(&text, "ok  ", "dead letters", "none");
+
+    bus.publish(Topic::DeadLetters, vec![Record::new("ada", "what")])
+        .await
+        .unwrap();
+    let (code, text) = ask(ONE_COPY).await.unwrap();
+    assert_eq!(code, 0, "a warning is no failure: {text}");
+    has(&text, "WARN", "dead letters", "1 records");
+
+    // Topics with fewer copies than asked for.
+    let (code, text) = ask(&[]).await.unwrap();
+    assert_eq!(code, 1);
+    has(&text, "FAIL", "bus", "");
+
+    cluster.kill_all();
+    let (code, text) = ask(ONE_COPY).await.unwrap();
+    assert_eq!(code, 1);
+    has(&text, "FAIL", "bus", "waiting for Kafka at");
+}
