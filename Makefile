@@ -7,10 +7,10 @@ ARGS  ?=
 CACHE := $(or $(BRAID_CACHE),$(HOME)/.cache/braid)
 
 # What need.sh installed comes first.
-export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(PATH)
+export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(CACHE)/go-tools/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto deny unit web web-check page bench lab lab-kernel images e2e-compose clean
+.PHONY: help run build test lint fmt proto deny unit web web-check page bench lab lab-kernel images e2e-compose chart chart-files clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -57,6 +57,13 @@ unit: ## every Rust test; those on real engines install what they need
 $(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json
 	@infra/dev/need.sh node
 	cd $(WEB) && npm ci --no-fund --no-audit --silent
+
+chart: ## the Helm charts: lint, what they render and refuse, Kubernetes' schemas
+	@infra/dev/need.sh yaml helm kubeconform
+	@charts/test.py --schemas "$$(infra/airgap/k8s-schemas.sh)"
+
+chart-files: ## the charts' copies of files in infra/
+	@charts/test.py --copy
 
 web: $(WEB)/node_modules/.package-lock.json ## builds the web page into the folder that the binary embeds
 	@infra/dev/need.sh buf

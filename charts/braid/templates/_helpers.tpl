@@ -1,0 +1,178 @@
+{{- define "braid.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{/* (list ROOT NOUN) */}}
+{{- define "braid.selector" -}}
+app.kubernetes.io/name: {{ index . 1 }}
+app.kubernetes.io/part-of: braid
+{{- end -}}
+
+{{- define "braid.labels" -}}
+{{ include "braid.selector" . }}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/version: {{ (index . 0).Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
+helm.sh/chart: {{ (index . 0).Chart.Name }}-{{ (index . 0).Chart.Version }}
+{{- end -}}
+
+{{/* Ports by noun: service and admin. */}}
+{{- define "braid.port" -}}
+{{- get (dict "ingest" "7001" "alerting" "7002" "path-telemetry" "7003" "dashboard" "8080" "proxy" "4433") . -}}
+{{- end -}}
+{{- define "braid.admin" -}}
+{{- get (dict "gateway" "9101" "proxy" "9102" "ingest" "9103" "alerting" "9104" "path-telemetry" "9105" "dashboard" "9106" "setup" "9108") . -}}
+{{- end -}}
+
+{{- define "braid.pod-security" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: { type: RuntimeDefault }
+{{- end -}}
+
+{{- define "braid.container-security" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: { drop: [ALL] }
+{{- end -}}
+
+{{/* (list ROOT NOUN): certificate, key and authority of the noun, and its passwords where it has any. */}}
+{{- define "braid.identity-volume" -}}
+{{- $root := index . 0 }}{{ $noun := index . 1 -}}
+name: identity
+{{- if eq $root.Values.identities.source "cert-manager" }}
+secret:
+  secretName: {{ $noun }}-identity
+  defaultMode: 0440
+  items:
+    - { key: tls.crt, path: {{ $noun }}.pem }
+    - { key: tls.key, path: {{ $noun }}.key }
+    - { key: ca.crt, path: ca.pem }
+{{- else }}
+secret: { secretName: {{ $noun }}-identity, defaultMode: 0440 }
+{{- end }}
+{{- end -}}
+
+{{- define "braid.identity-args" -}}
+- --cert=/run/braid/{{ . }}.pem
+- --key=/run/braid/{{ . }}.key
+- --ca=/run/braid/ca.pem
+{{- end -}}
+
+{{/* (list ROOT NOUN) */}}
+{{- define "braid.process-args" -}}
+{{- $root := index . 0 }}{{ $noun := index . 1 -}}
+- --admin=0.0.0.0:{{ include "braid.admin" $noun }}
+- --log={{ $root.Values.log }}
+- --log-format=json
+{{- with $root.Values.traces.endpoint }}
+- --otlp-endpoint={{ . }}
+- --trace-share={{ $root.Values.traces.share }}
+{{- end }}
+{{- end -}}
+
+{{- define "braid.store-args" -}}
+- --store={{ .Values.store.url }}
+{{- if .Values.store.tls }}
+- --store-ca=/run/braid/ca.pem
+{{- end }}
+{{- if eq .Values.identities.source "secrets" }}
+- --config=/run/braid/braid.toml
+{{- end }}
+{{- end -}}
+
+{{/* (list ROOT NOUN) */}}
+{{- define "braid.bus-args" -}}
+{{- $root := index . 0 }}{{ $noun := index . 1 -}}
+- --bus=kafka{{ if $root.Values.bus.tls }}+tls{{ end }}://{{ $root.Values.bus.brokers }}
+{{- if $root.Values.bus.tls }}
+- --bus-ca=/run/braid/ca.pem
+- --bus-cert=/run/braid/{{ $noun }}.pem
+- --bus-key=/run/braid/{{ $noun }}.key
+{{- end }}
+- --bus-replication={{ $root.Values.bus.replication }}
+- --bus-in-sync-min={{ $root.Values.bus.inSyncMin }}
+{{- if not $root.Values.bus.createTopics }}
+- --bus-no-create-topics
+{{- end }}
+{{- end -}}
+
+{{/* (list ROOT NOUN) */}}
+{{- define "braid.passwords" -}}
+{{- $root := index . 0 }}{{ $noun := index . 1 -}}
+{{- if eq $root.Values.identities.source "cert-manager" }}
+env:
+  - name: BRAID_{{ $noun | upper | replace "-" "_" }}_STORE_PASSWORD
+    valueFrom: { secretKeyRef: { name: {{ $root.Values.identities.passwordsSecret }}, key: store } }
+{{- if eq $noun "setup" }}
+  - name: BRAID_SETUP_ADMIN_PASSWORD
+    valueFrom: { secretKeyRef: { name: {{ $root.Values.identities.passwordsSecret }}, key: administrator } }
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Of every container: started when it answers, sent work when it is ready, restarted when it hangs. */}}
+{{- define "braid.probes" -}}
+startupProbe: { httpGet: { path: /healthz, port: admin }, periodSeconds: 1, failureThreshold: 60 }
+readinessProbe: { httpGet: { path: /readyz, port: admin }, periodSeconds: 3, timeoutSeconds: 3 }
+livenessProbe: { httpGet: { path: /healthz, port: admin }, periodSeconds: 10, timeoutSeconds: 3, failureThreshold: 6 }
+{{- end -}}
+
+{{/* (list ROOT NOUN): where pods go. */}}
+{{- define "braid.placement" -}}
+{{- $root := index . 0 -}}
+{{- with $root.Values.image.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- with $root.Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $root.Values.nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with $root.Values.tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with $root.Values.affinity }}
+affinity: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- if $root.Values.topologySpread.enabled }}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: {{ $root.Values.topologySpread.key }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector: { matchLabels: { {{ include "braid.selector" . | replace "\n" ", " }} } }
+{{- end }}
+{{- end -}}
+
+{{/* (list ROOT NOUN) */}}
+{{- define "braid.disruption-budget" -}}
+{{- $root := index . 0 }}{{ $noun := index . 1 -}}
+{{- if $root.Values.podDisruptionBudget.enabled }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ $noun }}
+  labels: {{ include "braid.labels" . | nindent 4 }}
+spec:
+  maxUnavailable: {{ $root.Values.podDisruptionBudget.maxUnavailable }}
+  selector: { matchLabels: { {{ include "braid.selector" . | replace "\n" ", " }} } }
+{{- end }}
+{{- end -}}
+
+{{/* Nouns: the peers of a network policy. */}}
+{{- define "braid.from" }}
+{{- range . }}
+        - podSelector: { matchLabels: { app.kubernetes.io/part-of: braid, app.kubernetes.io/name: {{ . }} } }
+{{- end }}
+{{- end -}}

@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""test.py - the charts without a cluster, as `make chart` runs it: lint, what they render, what they refuse, and Kubernetes' schemas.
+
+    test.py --schemas LOCATION     the checks; LOCATION is what kubeconform takes for -schema-location
+    test.py --copy                 brings the charts' copies of files in infra/ up to date (`make chart-files`)
+
+helm and kubeconform must be on the PATH."""
+
+import argparse
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import yaml
+
+HERE = pathlib.Path(__file__).resolve().parent
+CHART, BACKENDS = HERE / "braid", HERE / "backends"
+# Folders in infra/ and the files of them that a chart carries, since a chart reads nothing outside of itself.
+COPIES = [("envoy", "*.yaml", CHART), ("grafana/dashboards", "*.json", CHART), ("kafka", "*.properties", BACKENDS), ("timescaledb", "*", BACKENDS)]
+NOUNS = ["proxy", "envoy", "ingest", "alerting", "path-telemetry", "dashboard"]
+# A helm that was built from source takes clusters for ancient ones.
+KUBERNETES = ["--kube-version", "1.36.3"]
+failed = []
+
+
+def run(*command, given=None):
+    return subprocess.run(command, input=given, capture_output=True, text=True)
+
+
+def check(holds, what):
+    print("%s %s" % ("ok    " if holds else "FAILED", what), flush=True)
+    if not holds:
+        failed.append(what)
+
+
+def render(chart, *arguments):
+    done = run("helm", "template", "braid", str(chart), "--namespace", "ward", *KUBERNETES, *arguments)
+    if done.returncode != 0:
+        sys.exit("%s %s is not rendered:\n%s" % (chart.name, arguments, done.stderr))
+    return done.stdout
+
+
+def objects(text):
+    found = {}
+    for it in yaml.safe_load_all(text):
+        if it:
+            found[it["kind"], it["metadata"]["name"]] = it
+    return found
+
+
+def pods(found):
+    for (kind, name), it in found.items():
+        if kind in ("Deployment", "StatefulSet", "Job"):
+            yield name, it["spec"]["template"]
+
+
+def refused(what, values, says):
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(values, file)
+        file.flush()
+        done = run("helm", "template", "braid", str(CHART), *KUBERNETES, "--values", file.name)
+    check(done.returncode != 0 and says in done.stderr, "refused: %s%s" % (what, "" if says in done.stderr else " (it said: %s)" % done.stderr.strip()))
+
+
+def every_installation(name, found):
+    for pod, template in pods(found):
+        spec = template["spec"]
+        safe = spec["securityContext"]["runAsNonRoot"] and not spec["automountServiceAccountToken"]
+        for container in spec["containers"]:
+            own = container["securityContext"]
+            safe &= own["readOnlyRootFilesystem"] and own["capabilities"]["drop"] == ["ALL"] and not own["allowPrivilegeEscalation"]
+            safe &= "memory" in container["resources"]["limits"] and not container["image"].endswith(":latest")
+        check(safe, "%s: the pod %s has no rights and a limit" % (name, pod))
+    for (kind, service), it in found.items():
+        if kind == "Service":
+            wanted = it["spec"]["selector"]
+            met = [pod for pod, template in pods(found) if all(
+                template["metadata"]["labels"].get(key) == value for key, value in wanted.items() if not key.startswith("statefulset."))]
+            ports = {port["name"] for _, template in pods(found) if _ in met for c in template["spec"]["containers"] for port in c["ports"]}
+            check(len(met) == 1 and all(port["targetPort"] in ports for port in it["spec"]["ports"]),
+                  "%s: the service %s meets one workload and ports that it has" % (name, service))
+    text = json.dumps(list(found.values()))
+    check("password=" not in text.lower() and "PRIVATE KEY" not in text, "%s: no secret in what is rendered" % name)
+
+
+def arguments(found, kind, name):
+    return found[kind, name]["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def copies():
+    """Each file and where the chart has it."""
+    for folder, pattern, chart in COPIES:
+        for file in sorted((HERE.parent / "infra" / folder).glob(pattern)):
+            yield file, chart / "files" / pathlib.Path(folder).name / file.name
+
+
+def copy():
+    for folder, _, chart in COPIES:
+        shutil.rmtree(chart / "files" / pathlib.Path(folder).name, ignore_errors=True)
+    for file, own in copies():
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_bytes(file.read_bytes())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--schemas")
+    parser.add_argument("--copy", action="store_true")
+    asked = parser.parse_args()
+    if asked.copy:
+        return copy()
+    schemas = asked.schemas or sys.exit("--schemas LOCATION is missing, for example --schemas \"$(infra/airgap/k8s-schemas.sh)\"")
+
+    for file, own in copies():
+        check(own.exists() and own.read_bytes() == file.read_bytes(), "copy: %s (make chart-files)" % own.relative_to(HERE))
+    wanted = {own for _, own in copies()}
+    for chart in (CHART, BACKENDS):
+        for own in chart.glob("files/*/*"):
+            check(own in wanted, "copy: %s comes from somewhere" % own.relative_to(HERE))
+
+    sets = [("defaults", [])] + [(file.stem, ["--values", str(file)]) for file in sorted((CHART / "ci").glob("*.yaml"))]
+    rendered = {}
+    for name, values in sets:
+        done = run("helm", "lint", "--strict", str(CHART), *KUBERNETES, *values)
+        check(done.returncode == 0, "lint: %s%s" % (name, "" if done.returncode == 0 else "\n" + done.stdout + done.stderr))
+        rendered[name] = render(CHART, *values)
+        every_installation(name, objects(rendered[name]))
+
+    found = objects(rendered["defaults"])
+    for noun in NOUNS:
+        kind = "StatefulSet" if noun == "proxy" else "Deployment"
+        check((kind, noun) in found and ("PodDisruptionBudget", noun) in found and ("NetworkPolicy", noun) in found,
+              "defaults: %s with disruption budget and network policy" % noun)
+    for pod in ("proxy-0", "proxy-1"):
+        it = found["Service", pod]["spec"]
+        check(it["selector"]["statefulset.kubernetes.io/pod-name"] == pod and it["externalTrafficPolicy"] == "Local"
+              and it["ports"][0]["protocol"] == "UDP", "defaults: all paths of a client reach %s" % pod)
+    check("--front=envoy" in arguments(found, "Deployment", "ingest"), "defaults: ingest believes Envoy's word on who is there")
+    grace = found["StatefulSet", "proxy"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    drain = [a for a in arguments(found, "StatefulSet", "proxy") if a.startswith("--drain-ms=")]
+    check(drain == ["--drain-ms=20000"] and grace > 20, "defaults: the proxy has time to drain")
+
+    found = objects(rendered["hospital"])
+    check(all(("Certificate", noun) in found for noun in NOUNS), "hospital: a certificate for each")
+    check(found["Certificate", "ingest"]["spec"]["uris"] == ["spiffe://braid/service/ingest"], "hospital: the name that the services check")
+    check(("ScaledObject", "ingest") in found and ("HorizontalPodAutoscaler", "dashboard") in found
+          and "replicas" not in found["Deployment", "ingest"]["spec"], "hospital: scaled by lag and by load, not by the chart too")
+    image = found["Deployment", "alerting"]["spec"]["template"]["spec"]["containers"][0]["image"]
+    check(image.startswith("registry.example/braid@sha256:"), "hospital: the image is the one of the digest")
+    check("--rules=/etc/braid/rules.json" in arguments(found, "Deployment", "alerting") and ("ConfigMap", "alerting-rules") in found,
+          "hospital: its own rules")
+    check("--bus-no-create-topics" in arguments(found, "Deployment", "ingest"), "hospital: creates no topics")
+    check(("ServiceMonitor", "braid") in found, "hospital: watched by Prometheus")
+
+    found = objects(rendered["try-out"])
+    check(("StatefulSet", "gateway") in found and "--proxy=proxy-0:4433" in arguments(found, "StatefulSet", "gateway"), "try-out: a gateway of its own")
+
+    found = objects(rendered["plain"])
+    check(not any(kind in ("NetworkPolicy", "PodDisruptionBudget", "Job") for kind, _ in found), "plain: nothing optional")
+    check("--bus=kafka://kafka:9093" in arguments(found, "Deployment", "ingest"), "plain: without TLS")
+
+    refused("an unknown key", {"ingest": {"replica": 2}}, "replica")
+    refused("an unknown service", {"ingests": {}}, "ingests")
+    refused("no replica", {"proxy": {"replicas": 0}}, "replicas")
+    refused("a password in the URL", {"store": {"url": "postgres://braid:secret@db/braid"}}, "url")
+    refused("brokers without a port", {"bus": {"brokers": "kafka"}}, "brokers")
+    refused("a destination without a port", {"proxy": {"allow": ["records.example"]}}, "allow")
+    refused("an image of a short digest", {"image": {"digest": "sha256:abc"}}, "digest")
+    refused("cert-manager without an issuer", {"identities": {"source": "cert-manager", "passwordsSecret": "p"}}, "identities.issuer.name")
+    refused("cert-manager without passwords", {"identities": {"source": "cert-manager", "issuer": {"name": "ca"}}}, "identities.passwordsSecret")
+    refused("the dashboard by lag", {"dashboard": {"autoscaling": {"by": "lag"}}}, "dashboard.autoscaling.by")
+    refused("a gateway without its Secrets", {"gateway": {"enabled": True}, "identities": {
+        "source": "cert-manager", "issuer": {"name": "ca"}, "passwordsSecret": "p"}}, "gateway.enabled")
+    refused("a share above one", {"traces": {"share": 2}}, "share")
+
+    done = run("helm", "lint", "--strict", str(BACKENDS), *KUBERNETES)
+    check(done.returncode == 0, "lint: backends%s" % ("" if done.returncode == 0 else "\n" + done.stdout + done.stderr))
+    rendered["backends"] = render(BACKENDS)
+    found = objects(rendered["backends"])
+    check(("StatefulSet", "kafka") in found and ("StatefulSet", "timescaledb") in found, "backends: both engines")
+
+    for name, text in rendered.items():
+        # Kinds of cert-manager, KEDA and the Prometheus operator are not Kubernetes' own.
+        done = run("kubeconform", "-strict", "-summary", "-schema-location", schemas,
+                   "-skip", "Certificate,ScaledObject,TriggerAuthentication,ServiceMonitor", given=text)
+        check(done.returncode == 0, "Kubernetes' schemas: %s: %s" % (name, (done.stdout + done.stderr).strip()))
+
+    if failed:
+        sys.exit("%d checks failed" % len(failed))
+
+
+if __name__ == "__main__":
+    main()
