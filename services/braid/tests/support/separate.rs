@@ -22,6 +22,7 @@ pub struct Separate {
     extra: Vec<String>,
     /// Flags that name another bus than the one in the data directory.
     pub bus: Vec<String>,
+    store: Vec<String>,
     pub ports: Ports,
     /// Where gateways meet Envoy instead of ingest and path-telemetry.
     pub front: Option<SocketAddr>,
@@ -49,6 +50,11 @@ impl Ports {
 impl Separate {
     /// Issues identities and enters `devices` into the register; starts nothing. `extra` are flags for every service.
     pub fn prepare(dir: &Path, devices: &[String], extra: &[&str]) -> Separate {
+        Separate::prepare_on(dir, devices, extra, &[])
+    }
+
+    /// The same with flags that name another store than the one in the data directory.
+    pub fn prepare_on(dir: &Path, devices: &[String], extra: &[&str], store: &[&str]) -> Separate {
         let data = dir.join("data");
         let logs = dir.join("logs");
         std::fs::create_dir_all(&logs).unwrap();
@@ -59,7 +65,7 @@ impl Separate {
         succeed(&["identity", "issue", "gateway", "gw-1", "--data", data_flag]);
         for device in devices {
             let patient = format!("wearer-of-{device}");
-            succeed(&[
+            let entry = [
                 "register",
                 "--device",
                 device,
@@ -69,13 +75,15 @@ impl Separate {
                 &patient,
                 "--data",
                 data_flag,
-            ]);
+            ];
+            succeed(&[&entry, store].concat());
         }
         Separate {
             data,
             logs,
             extra: extra.iter().map(|flag| (*flag).to_owned()).collect(),
             bus: Vec::new(),
+            store: store.iter().map(|flag| (*flag).to_owned()).collect(),
             ports: Ports {
                 ingest: free_tcp(),
                 alerting: free_tcp(),
@@ -99,6 +107,19 @@ impl Separate {
     }
 
     pub fn start(&mut self, noun: &'static str) {
+        let program = self.launch(noun, noun, &[]);
+        self.programs.push((noun, program));
+    }
+
+    /// One more of a service beside the first, on other ports; it ends when it is dropped.
+    pub fn another(&self, noun: &str) -> Program {
+        let listen = format!("--listen={}", free_tcp());
+        let admin = format!("--admin={}", free_tcp());
+        self.launch(noun, &format!("{noun}-another"), &[&listen, &admin])
+    }
+
+    /// `own` wins over the flags that the first of the service has.
+    fn launch(&self, noun: &str, log: &str, own: &[&str]) -> Program {
         let identities = self.data.join("identities");
         let name = if noun == "gateway" { "gw-1" } else { noun };
         let file = |name: String| identities.join(name).to_str().unwrap().to_owned();
@@ -120,7 +141,11 @@ impl Separate {
             }
         }
         args.extend(self.extra.iter().cloned());
-        let mut on_engines = vec![format!("--store={engine}")];
+        let mut on_engines = if self.store.is_empty() {
+            vec![format!("--store={engine}")]
+        } else {
+            self.store.clone()
+        };
         if self.bus.is_empty() {
             on_engines.push(format!("--bus={engine}"));
         } else {
@@ -172,9 +197,12 @@ impl Separate {
             ]),
             other => panic!("{other} is no service"),
         }
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let program = Program::start(&self.logs, noun, &args);
-        self.programs.push((noun, program));
+        let name_of = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
+        let given: Vec<String> = own.iter().map(|flag| name_of(flag)).collect();
+        args.retain(|flag| !given.contains(&name_of(flag)));
+        let mut args: Vec<&str> = args.iter().map(String::as_str).collect();
+        args.extend(own);
+        Program::start(&self.logs, log, &args)
     }
 
     pub fn kill(&mut self, noun: &str) {
