@@ -25,7 +25,7 @@ use std::{
 };
 
 use noq::{
-    AsyncUdpSocket, Runtime, TokioRuntime, UdpSender,
+    AsyncUdpSocket, UdpSender,
     udp::{RecvMeta, Transmit},
 };
 
@@ -33,6 +33,7 @@ use crate::{
     proxy_address::ProxyAddress,
     routes::{Race, Routes},
     slots::{SharedSocket, Slots, label, slot_of},
+    udp,
 };
 
 /// A socket that fails this often in a row without a datagram between is left alone until the next wake-up, so that
@@ -65,7 +66,7 @@ impl Interface {
         Ok(Self {
             name: name.into(),
             local_ip,
-            socket: TokioRuntime.wrap_udp_socket(socket.into())?,
+            socket: udp::wrap(socket.into())?,
         })
     }
 }

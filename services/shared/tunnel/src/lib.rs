@@ -26,6 +26,7 @@ mod keeper;
 mod names;
 mod netlink;
 mod paths;
+mod pieces;
 mod proxy_address;
 mod request;
 mod requests;
@@ -39,6 +40,7 @@ mod steer;
 mod stream;
 mod transport;
 mod tunnel_stream;
+mod udp;
 
 pub use access::{AccessRule, Family};
 pub use client::{OpenError, StartError, Tunnel, TunnelConfig, TunnelEvent};

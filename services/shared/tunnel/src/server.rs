@@ -15,7 +15,7 @@ use std::{
 };
 
 use multipath::{ControllerConfig, Controllers, Gate, Keepalive, Side, Steering, SteeringConfig};
-use noq::{Runtime, crypto::rustls::QuicServerConfig};
+use noq::crypto::rustls::QuicServerConfig;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -34,6 +34,7 @@ use crate::{
     steer::{CONTROLS_MAX, Control, Steered},
     stream::OpenStreams,
     transport::{ALPN, transport_config},
+    udp,
 };
 
 /// A handshake may take so long.
@@ -116,7 +117,7 @@ impl TunnelServer {
             numbers: Arc::new(AtomicU64::new(crate::session::first_number())),
         };
         let socket = bind_socket(address).map_err(at)?;
-        let socket = noq::TokioRuntime.wrap_udp_socket(socket).map_err(at)?;
+        let socket = udp::wrap(socket).map_err(at)?;
         let datagrams = Datagrams::new();
         let endpoint = noq::Endpoint::new_with_abstract_socket(
             noq::EndpointConfig::default(),

@@ -6,19 +6,29 @@
 //! transfer for a complete one.
 
 use std::{
+    future::poll_fn,
     io,
+    pin::Pin,
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
+use bytes::Buf;
 use metrics::Counter;
+use parking_lot::Mutex;
 use socket2::SockRef;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::TcpStream,
+    io::{AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{
+        TcpStream,
+        tcp::{ReadHalf, WriteHalf},
+    },
 };
 
-use crate::tunnel_stream::TunnelStream;
+use crate::{
+    pieces::{Parcel, Pieces},
+    tunnel_stream::TunnelStream,
+};
 
 /// What one direction of one tunnel holds.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -98,23 +108,20 @@ pub async fn splice(
         tcp,
         in_order: false,
     };
-    let (mut from_tunnel, mut to_tunnel) = tokio::io::split(tunnel);
-    let (mut from_tcp, mut to_tcp) = tcp.tcp.split();
+    // Both directions are polled by one task, so nobody ever waits for the lock.
+    let tunnel = Mutex::new(tunnel);
+    let (from_tcp, to_tcp) = tcp.tcp.split();
     let out = async {
-        let lane = &traffic.from_tunnel;
-        pass(&mut from_tunnel, &mut to_tcp, |bytes| {
-            traffic.passed(lane, bytes);
-        })
-        .await
-        .map_err(SpliceError::FromTunnel)
+        let passed = |bytes| traffic.passed(&traffic.from_tunnel, bytes);
+        from_tunnel(&tunnel, to_tcp, passed)
+            .await
+            .map_err(SpliceError::FromTunnel)
     };
     let back = async {
-        let lane = &traffic.to_tunnel;
-        pass(&mut from_tcp, &mut to_tunnel, |bytes| {
-            traffic.passed(lane, bytes);
-        })
-        .await
-        .map_err(SpliceError::ToTunnel)
+        let passed = |bytes| traffic.passed(&traffic.to_tunnel, bytes);
+        into_tunnel(from_tcp, &tunnel, passed)
+            .await
+            .map_err(SpliceError::ToTunnel)
     };
     tokio::select! {
         ended = async { tokio::try_join!(out, back) } => ended.map(|_| ())?,
@@ -139,19 +146,36 @@ impl Drop for ResetOnDrop {
     }
 }
 
-async fn pass(
-    from: &mut (impl AsyncRead + Unpin),
-    to: &mut (impl AsyncWrite + Unpin),
+async fn from_tunnel(
+    tunnel: &Mutex<TunnelStream>,
+    mut tcp: WriteHalf<'_>,
     passed: impl Fn(usize),
 ) -> io::Result<()> {
-    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut pieces = Pieces::new(BUFFER_BYTES);
     loop {
-        let count = from.read(&mut buffer).await?;
+        poll_fn(|cx| tunnel.lock().poll_pieces(cx, &mut pieces)).await?;
+        let count = pieces.remaining();
         if count == 0 {
-            return to.shutdown().await;
+            return tcp.shutdown().await;
         }
-        to.write_all(&buffer[..count]).await?;
-        to.flush().await?;
+        tcp.write_all_buf(&mut pieces).await?;
+        passed(count);
+    }
+}
+
+async fn into_tunnel(
+    mut tcp: ReadHalf<'_>,
+    tunnel: &Mutex<TunnelStream>,
+    passed: impl Fn(usize),
+) -> io::Result<()> {
+    let mut parcel = Parcel::new();
+    loop {
+        let count = tcp.read_buf(&mut parcel.fill(BUFFER_BYTES)).await?;
+        if count == 0 {
+            return poll_fn(|cx| Pin::new(&mut *tunnel.lock()).poll_shutdown(cx)).await;
+        }
+        poll_fn(|cx| tunnel.lock().poll_parcel(cx, &mut parcel)).await?;
+        poll_fn(|cx| Pin::new(&mut *tunnel.lock()).poll_flush(cx)).await?;
         passed(count);
     }
 }

@@ -23,7 +23,10 @@ use h3::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::h3_over_noq::{BidiStream, RecvStream, SendHandle, SendStream};
+use crate::{
+    h3_over_noq::{BidiStream, RecvStream, SendHandle, SendStream},
+    pieces::{Parcel, Sink},
+};
 
 /// Largest payload of one DATA frame, and so the most that a stream holds back for the transport.
 const CHUNK_BYTES_MAX: usize = 64 * 1024;
@@ -168,6 +171,66 @@ impl ConnectStream {
     }
 }
 
+/// What an application needs of the stream.
+impl ConnectStream {
+    /// Ready with nothing at the end.
+    pub(crate) fn poll_bytes(
+        &mut self,
+        cx: &mut Context<'_>,
+        sink: &mut impl Sink,
+    ) -> Poll<io::Result<()>> {
+        if let Some(error) = self.failed.take() {
+            return Poll::Ready(Err(error));
+        }
+        let mut read = false;
+        loop {
+            let taken = self.unread.len().min(sink.room());
+            if taken > 0 {
+                sink.put(self.unread.split_to(taken));
+                read = true;
+            }
+            if sink.room() == 0 || self.received_all {
+                return Poll::Ready(Ok(()));
+            }
+            // Chunks are as small as packets, so the sink is filled with as many as there are. Empty DATA frames carry nothing.
+            match self.poll_receive(cx) {
+                Poll::Ready(Ok(Some(chunk))) => self.unread = chunk,
+                Poll::Ready(Ok(None)) => self.received_all = true,
+                Poll::Pending if !read => return Poll::Pending,
+                Poll::Pending => return Poll::Ready(Ok(())),
+                Poll::Ready(Err(error)) if !read => return Poll::Ready(Err(to_io(error))),
+                Poll::Ready(Err(error)) => {
+                    self.failed = Some(to_io(error));
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+    }
+
+    /// Ready once the whole parcel is handed over.
+    pub(crate) fn poll_parcel(
+        &mut self,
+        cx: &mut Context<'_>,
+        parcel: &mut Parcel,
+    ) -> Poll<io::Result<()>> {
+        while !parcel.bytes().is_empty() {
+            if self.sent_all {
+                return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+            }
+            ready!(self.handle.poll_flush(cx))?;
+            if parcel.is_full() && parcel.bytes().len() <= CHUNK_BYTES_MAX {
+                let (buffer, start) = parcel.take();
+                self.begin_send(cx, buffer.freeze().slice(start..))?;
+            } else {
+                let taken = parcel.bytes().len().min(CHUNK_BYTES_MAX);
+                self.begin_send(cx, Bytes::copy_from_slice(&parcel.bytes()[..taken]))?;
+                parcel.advance(taken);
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
 /// What a resumable tunnel needs of the stream that carries it: chunks without copies, and errors that tell a tunnel that the peer broke
 /// off from a stream that was merely lost.
 impl ConnectStream {
@@ -236,32 +299,7 @@ impl AsyncRead for ConnectStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        if let Some(error) = this.failed.take() {
-            return Poll::Ready(Err(error));
-        }
-        let before = buf.filled().len();
-        loop {
-            let taken = this.unread.len().min(buf.remaining());
-            buf.put_slice(&this.unread.split_to(taken));
-            if buf.remaining() == 0 || this.received_all {
-                return Poll::Ready(Ok(()));
-            }
-            // Chunks are as small as packets, so the buffer is filled with as many as there are. Empty DATA frames carry nothing.
-            match this.poll_receive(cx) {
-                Poll::Ready(Ok(Some(chunk))) => this.unread = chunk,
-                Poll::Ready(Ok(None)) => this.received_all = true,
-                Poll::Pending if buf.filled().len() == before => return Poll::Pending,
-                Poll::Pending => return Poll::Ready(Ok(())),
-                Poll::Ready(Err(error)) if buf.filled().len() == before => {
-                    return Poll::Ready(Err(to_io(error)));
-                }
-                Poll::Ready(Err(error)) => {
-                    this.failed = Some(to_io(error));
-                    return Poll::Ready(Ok(()));
-                }
-            }
-        }
+        self.get_mut().poll_bytes(cx, buf)
     }
 }
 

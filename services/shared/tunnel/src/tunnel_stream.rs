@@ -12,7 +12,11 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::{resume::ResumableStream, stream::ConnectStream};
+use crate::{
+    pieces::{Parcel, Pieces},
+    resume::ResumableStream,
+    stream::ConnectStream,
+};
 
 /// One tunnelled byte stream.
 #[derive(Debug)]
@@ -36,6 +40,30 @@ impl TunnelStream {
     /// Whether the tunnel outlives its connection; both ends have to agree on it.
     pub fn is_resumable(&self) -> bool {
         matches!(self.0, Kind::Resumable(_))
+    }
+
+    /// Reads without a copy. Ready with nothing at the end.
+    pub(crate) fn poll_pieces(
+        &mut self,
+        cx: &mut Context<'_>,
+        pieces: &mut Pieces,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Kind::Plain(stream) => stream.poll_bytes(cx, pieces),
+            Kind::Resumable(stream) => stream.poll_pieces(cx, pieces),
+        }
+    }
+
+    /// Writes without a copy where the parcel is worth it. Ready once nothing is left in the parcel.
+    pub(crate) fn poll_parcel(
+        &mut self,
+        cx: &mut Context<'_>,
+        parcel: &mut Parcel,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.0 {
+            Kind::Plain(stream) => stream.poll_parcel(cx, parcel),
+            Kind::Resumable(stream) => stream.poll_parcel(cx, parcel),
+        }
     }
 
     /// Ends the stream as broken in both directions, as a TCP reset would (RFC 9114, 4.4).

@@ -222,7 +222,7 @@ fn varint_length(value: u64) -> u64 {
     }
 }
 
-fn put_varint(out: &mut BytesMut, value: u64) {
+fn put_varint(out: &mut impl BufMut, value: u64) {
     debug_assert!(value <= VARINT_MAX);
     match varint_length(value) {
         1 => out.put_u8(value as u8),
@@ -236,7 +236,7 @@ fn put_varint(out: &mut BytesMut, value: u64) {
 pub(super) const DATA_HEADER_BYTES_MAX: usize = 2 + 4 + 8;
 
 /// A DATA capsule up to its bytes, of which there are `length`.
-pub(super) fn put_data_header(out: &mut BytesMut, offset: u64, length: usize) {
+pub(super) fn put_data_header(out: &mut impl BufMut, offset: u64, length: usize) {
     put_varint(out, DATA);
     put_varint(out, varint_length(offset) + length as u64);
     put_varint(out, offset);

@@ -233,6 +233,12 @@ impl Flow {
         }
     }
 
+    /// The same without a copy: the bytes from `start` on of `buffer`, which has `HEADROOM_BYTES` or more before them.
+    pub(crate) fn write_owned(&mut self, buffer: BytesMut, start: usize) {
+        debug_assert!(!self.out.ended && buffer.len() - start <= self.room());
+        self.out.write_owned(buffer, start);
+    }
+
     /// Nothing more will be written. Idempotent.
     pub(crate) fn end(&mut self) {
         self.out.ended = true;

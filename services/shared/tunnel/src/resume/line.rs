@@ -374,8 +374,6 @@ impl Line {
     }
 
     fn take_in(&self, state: &mut State, chunk: Bytes, join: bool) {
-        state.heard_at = Instant::now();
-        state.heard_ever = true;
         match state.flow.receive(chunk, join) {
             Ok(arrived) => {
                 if arrived.confirmed {
@@ -397,19 +395,29 @@ impl Line {
                 self.break_off(state, violation.into());
             }
         }
+    }
+
+    /// After some chunks were taken in: the clock and the budget are not asked for each.
+    fn heard(state: &mut State) {
+        state.heard_at = Instant::now();
+        state.heard_ever = true;
         let held = state.flow.held_bytes();
         state.share.settle(held);
     }
 
     /// Takes in what the application does not read at the moment, as far as the budget goes.
     fn drain(&self, state: &mut State) {
-        for _ in 0..CHUNKS_PER_LOOK_MAX {
+        for taken in 0..CHUNKS_PER_LOOK_MAX {
             if state.share.room(state.flow.held_bytes()) == 0
                 || self.poll_arrival(state, true).is_pending()
             {
+                if taken > 0 {
+                    Self::heard(state);
+                }
                 return;
             }
         }
+        Self::heard(state);
         self.waiters.companion.notify_one();
     }
 

@@ -8,6 +8,9 @@ use super::{
     super::capsule::{self, DATA_HEADER_BYTES_MAX},
     CHUNK_BYTES_MAX, Violation,
 };
+use crate::pieces::HEADROOM_BYTES;
+
+const _: () = assert!(DATA_HEADER_BYTES_MAX <= HEADROOM_BYTES);
 
 /// Pieces up to this size are copied together rather than sent and kept one by one.
 const SMALL_BYTES: usize = 4 * 1024;
@@ -34,6 +37,20 @@ impl Piece {
         capsule.extend_from_slice(bytes);
         Self {
             capsule: capsule.freeze(),
+            header,
+        }
+    }
+
+    /// Of the bytes that `buffer` has from `start` on; the capsule's beginning goes before them.
+    fn within(offset: u64, mut buffer: BytesMut, start: usize) -> Self {
+        let mut beginning = [0; DATA_HEADER_BYTES_MAX];
+        let mut rest = &mut beginning[..];
+        capsule::put_data_header(&mut rest, offset, buffer.len() - start);
+        let header = DATA_HEADER_BYTES_MAX - rest.len();
+        buffer[start - header..start].copy_from_slice(&beginning[..header]);
+        buffer.advance(start - header);
+        Self {
+            capsule: buffer.freeze(),
             header,
         }
     }
@@ -87,6 +104,15 @@ impl Outgoing {
             self.kept.push_back(Piece::new(self.written, bytes));
         }
         self.written += bytes.len() as u64;
+    }
+
+    /// Keeps the buffer itself, whose bytes begin at `start`, at least `HEADROOM_BYTES` behind its front.
+    pub(super) fn write_owned(&mut self, buffer: BytesMut, start: usize) {
+        self.close_tail();
+        let length = buffer.len() - start;
+        let piece = Piece::within(self.written, buffer, start);
+        self.kept.push_back(piece);
+        self.written += length as u64;
     }
 
     /// What was written last, in small pieces, becomes one.

@@ -4,13 +4,14 @@ use std::{
     io,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Instant,
 };
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{Broken, Line, State};
+use crate::pieces::{Parcel, Pieces, Sink};
 
 /// Written and not yet taken by the carrying stream; beyond it the writer waits.
 const UNSENT_BYTES_MAX: u64 = 64 * 1024;
@@ -22,24 +23,29 @@ const WRITE_BYTES_MAX: usize = 64 * 1024;
 const ROOM_BYTES_MIN: usize = 16 * 1024;
 
 impl Line {
-    fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(&self, cx: &mut Context<'_>, sink: &mut impl Sink) -> Poll<io::Result<()>> {
         let state = &mut *self.state.lock();
-        let before = buf.filled().len();
+        let (mut read, mut arrived) = (false, false);
         state.reader_waits = false;
         state.reads = state.reads.wrapping_add(1);
         self.waiters.reader.register(cx.waker());
-        while buf.remaining() > 0 {
-            if let Some(piece) = state.flow.read(buf.remaining()) {
-                buf.put_slice(&piece);
+        while sink.room() > 0 {
+            if let Some(piece) = state.flow.read(sink.room()) {
+                sink.put(piece);
+                read = true;
             } else if state.flow.is_read_to_end()
                 || state.broken.is_some()
                 || self.poll_arrival(state, false).is_pending()
             {
                 break;
+            } else {
+                arrived = true;
             }
         }
-        let read = buf.filled().len() - before;
-        if read == 0 && buf.remaining() > 0 && !state.flow.is_read_to_end() {
+        if arrived {
+            Self::heard(state);
+        }
+        if !read && sink.room() > 0 && !state.flow.is_read_to_end() {
             if let Some(broken) = state.broken {
                 return Poll::Ready(Err(broken.into()));
             }
@@ -62,15 +68,20 @@ impl Line {
         room.min(state.share.room(state.flow.held_bytes()))
     }
 
-    fn poll_write(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let state = &mut *self.state.lock();
+    /// How much of `length` bytes may be written.
+    fn poll_room(
+        &self,
+        state: &mut State,
+        cx: &mut Context<'_>,
+        length: usize,
+    ) -> Poll<io::Result<usize>> {
         if let Some(broken) = state.broken {
             return Poll::Ready(Err(broken.into()));
         }
         if state.flow.has_ended() {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        if buf.is_empty() {
+        if length == 0 {
             return Poll::Ready(Ok(0));
         }
         self.waiters.writer.register(cx.waker());
@@ -78,7 +89,7 @@ impl Line {
             let _ = self.poll_send(state);
         }
         // No crumbs: what little room there is waits for more, which is on its way as long as anything is unconfirmed.
-        let wanted = buf.len().min(ROOM_BYTES_MIN);
+        let wanted = length.min(ROOM_BYTES_MIN);
         if Self::room(state) < wanted {
             // Confirmations may wait behind what the application does not read.
             self.drain(state);
@@ -91,13 +102,41 @@ impl Line {
             self.stir(state);
             return Poll::Pending;
         }
-        let taken = buf.len().min(WRITE_BYTES_MAX).min(room);
-        state.flow.write(&buf[..taken]);
+        Poll::Ready(Ok(length.min(WRITE_BYTES_MAX).min(room)))
+    }
+
+    fn written(&self, state: &mut State) {
         let _ = self.poll_send(state);
         let held = state.flow.held_bytes();
         state.share.settle(held);
         self.stir(state);
+    }
+
+    fn poll_write(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let state = &mut *self.state.lock();
+        let taken = ready!(self.poll_room(state, cx, buf.len()))?;
+        if taken > 0 {
+            state.flow.write(&buf[..taken]);
+            self.written(state);
+        }
         Poll::Ready(Ok(taken))
+    }
+
+    /// Ready once all of it is written; without a copy where the parcel may be kept.
+    fn poll_write_parcel(&self, cx: &mut Context<'_>, parcel: &mut Parcel) -> Poll<io::Result<()>> {
+        let state = &mut *self.state.lock();
+        while !parcel.bytes().is_empty() {
+            let taken = ready!(self.poll_room(state, cx, parcel.bytes().len()))?;
+            if taken == parcel.bytes().len() && parcel.is_full() {
+                let (buffer, start) = parcel.take();
+                state.flow.write_owned(buffer, start);
+            } else {
+                state.flow.write(&parcel.bytes()[..taken]);
+                parcel.advance(taken);
+            }
+            self.written(state);
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -142,6 +181,22 @@ pub(crate) struct ResumableStream {
 impl ResumableStream {
     pub(in crate::resume) fn new(line: Arc<Line>) -> Self {
         Self { line }
+    }
+
+    pub(crate) fn poll_pieces(
+        &self,
+        cx: &mut Context<'_>,
+        pieces: &mut Pieces,
+    ) -> Poll<io::Result<()>> {
+        self.line.poll_read(cx, pieces)
+    }
+
+    pub(crate) fn poll_parcel(
+        &self,
+        cx: &mut Context<'_>,
+        parcel: &mut Parcel,
+    ) -> Poll<io::Result<()>> {
+        self.line.poll_write_parcel(cx, parcel)
     }
 
     pub(crate) fn abort(self) {
