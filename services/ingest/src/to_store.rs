@@ -1,4 +1,6 @@
 //! Consumes the topic `vitals` and writes its samples and gaps to the store, each batch with its progress in one transaction.
+//! A large batch is written in two transactions at once, of different partitions: while one waits for the store's log or
+//! prepares its rows, the other's rows are being written.
 //!
 //! A batch that the store cannot take now is tried again until it can: the bus keeps what follows. A record that it will never
 //! take goes to the dead letters with the reason, and progress passes over it only once it is there.
@@ -16,7 +18,9 @@ use tracing::Instrument;
 use crate::{GROUP, now_us};
 
 /// Records taken from the bus at once; more wait there. An alert's transaction waits for at most one of these.
-const BATCH_RECORDS_MAX: usize = 250;
+const BATCH_RECORDS_MAX: usize = 500;
+/// A batch of fewer records is one transaction: a second commit would cost more than it saves.
+const HALVED_RECORDS_MIN: usize = 100;
 /// How often the lag is measured, and lost claims are looked at.
 const TICK: Duration = Duration::from_secs(1);
 /// The loop counts as stalled after so long without a turn.
@@ -100,14 +104,36 @@ impl Loop {
     ) -> bool {
         deliveries.retain(|d| self.claims.holds(d.topic, d.partition));
         let started = std::time::Instant::now();
+        let offsets = offsets(&deliveries);
+        let published_us = deliveries.first().map(|d| d.published_us);
+        let (one, other) = halve(deliveries);
+        let stored = tokio::join!(
+            self.store_part(one, progress),
+            self.store_part(other, progress)
+        );
+        if stored != (true, true) {
+            return false;
+        }
+        metrics::histogram!("braid_ingest_store_seconds").record(started.elapsed());
+        if let Some(published_us) = published_us {
+            let waited_s = (now_us() - published_us).max(0) as f64 / 1e6;
+            metrics::histogram!("braid_ingest_published_to_stored_seconds").record(waited_s);
+        }
+        // The store's progress is what counts; the bus's own serves its figures.
+        if let Err(e) = consumer.commit(&offsets).await {
+            tracing::debug!(error = %e, "offsets not committed");
+        }
+        true
+    }
+
+    /// False when the service ends before all of it is stored.
+    async fn store_part(&self, deliveries: Vec<Delivery>, progress: &ProgressHandle) -> bool {
         let (batch, unreadable) = decode(&deliveries);
         for (delivery, reason) in unreadable {
             if !self.bury(delivery, &reason).await {
                 return false;
             }
         }
-        let offsets = offsets(&deliveries);
-        let published_us = deliveries.first().map(|d| d.published_us);
         // What is refused as a whole is tried record by record, so that one bad record holds up none of the others.
         let mut parts = vec![(deliveries, Arc::new(batch))];
         while let Some((part, batch)) = parts.pop() {
@@ -127,15 +153,6 @@ impl Loop {
                 },
                 Outcome::Ending => return false,
             }
-        }
-        metrics::histogram!("braid_ingest_store_seconds").record(started.elapsed());
-        if let Some(published_us) = published_us {
-            let waited_s = (now_us() - published_us).max(0) as f64 / 1e6;
-            metrics::histogram!("braid_ingest_published_to_stored_seconds").record(waited_s);
-        }
-        // The store's progress is what counts; the bus's own serves its figures.
-        if let Err(e) = consumer.commit(&offsets).await {
-            tracing::debug!(error = %e, "offsets not committed");
         }
         true
     }
@@ -218,6 +235,31 @@ enum Outcome {
     Ending,
 }
 
+/// Two parts that have no partition in common, about equal in records; each partition keeps its order.
+fn halve(deliveries: Vec<Delivery>) -> (Vec<Delivery>, Vec<Delivery>) {
+    if deliveries.len() < HALVED_RECORDS_MIN {
+        return (deliveries, Vec::new());
+    }
+    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+    for delivery in &deliveries {
+        *counts.entry(delivery.partition).or_default() += 1;
+    }
+    let mut partitions: Vec<(u32, usize)> = counts.into_iter().collect();
+    partitions.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let (mut ones, mut of_one, mut of_other) = (Vec::new(), 0, 0);
+    for (partition, count) in partitions {
+        if of_one <= of_other {
+            ones.push(partition);
+            of_one += count;
+        } else {
+            of_other += count;
+        }
+    }
+    deliveries
+        .into_iter()
+        .partition(|delivery| ones.contains(&delivery.partition))
+}
+
 /// Rows of all records that can be read, and those that cannot, with the reason.
 fn decode(deliveries: &[Delivery]) -> (VitalsBatch, Vec<(&Delivery, String)>) {
     let mut batch = VitalsBatch::default();
@@ -241,4 +283,51 @@ fn offsets(deliveries: &[Delivery]) -> Vec<(u32, u64)> {
         *offset = (*offset).max(delivery.offset + 1);
     }
     next.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delivery(partition: u32, offset: u64) -> Delivery {
+        Delivery {
+            topic: Topic::Vitals,
+            partition,
+            offset,
+            key: String::new(),
+            value: Default::default(),
+            headers: Vec::new(),
+            published_us: 0,
+        }
+    }
+
+    #[test]
+    fn halves_share_no_partition_and_keep_its_order() {
+        let deliveries: Vec<Delivery> = (0..HALVED_RECORDS_MIN as u64 + 40)
+            .map(|n| delivery([0, 1, 0, 2, 0, 3][n as usize % 6], n))
+            .collect();
+        let (one, other) = halve(deliveries.clone());
+        assert_eq!(one.len() + other.len(), deliveries.len());
+        assert!(one.len().abs_diff(other.len()) <= deliveries.len() / 10);
+        for half in [&one, &other] {
+            assert!(half.is_sorted_by_key(|d| d.offset));
+            let elsewhere = if std::ptr::eq(half, &one) {
+                &other
+            } else {
+                &one
+            };
+            assert!(
+                half.iter()
+                    .all(|d| elsewhere.iter().all(|e| e.partition != d.partition))
+            );
+        }
+    }
+
+    #[test]
+    fn a_small_batch_and_a_single_partition_stay_whole() {
+        let small: Vec<Delivery> = (0..4).map(|n| delivery(n, 0)).collect();
+        assert!(halve(small).1.is_empty());
+        let single: Vec<Delivery> = (0..1000).map(|n| delivery(7, n)).collect();
+        assert!(halve(single).1.is_empty());
+    }
 }

@@ -1,7 +1,7 @@
 //! How fast the sink is beside a raw binary COPY of the same rows into the same hypertable: the figure of `braid bench`.
 //!
-//! The sink is what ingest does: batch after batch, each a transaction with its offsets. The raw COPY knows the rows' keys,
-//! has encoded them before the clock starts, and is one statement in one transaction. Before each run the hypertable is
+//! The sink is what ingest does: batch after batch, each in two transactions at once, of different partitions and each with its
+//! offsets. The raw COPY knows the rows' keys, has encoded them before the clock starts, and is one statement in one transaction. Before each run the hypertable is
 //! emptied and has a chunk; runs alternate, and the medians are compared.
 
 use std::{
@@ -29,8 +29,10 @@ const METRICS: [Metric; 6] = [
     Metric::SystolicPressure,
     Metric::DiastolicPressure,
 ];
-/// Records of one transaction, as ingest takes them.
-const BATCH_RECORDS: u64 = 250;
+/// Records of one batch, as ingest takes them.
+const BATCH_RECORDS: u64 = 500;
+/// Partitions, each written in a transaction of its own.
+const PARTITIONS: u32 = 2;
 
 /// What is written.
 #[derive(Debug, Clone, Copy)]
@@ -73,14 +75,18 @@ pub async fn sink_vs_copy(options: &TimescaleOptions, shape: Shape) -> Result<Me
     // Roll-ups would run beside some of the runs only.
     store.background.abort();
     let batches = batches(shape);
-    let rows = batches.iter().map(|b| b.samples.len() as u64).sum();
-    let claim = store
-        .claim("bench", Topic::Vitals, 0)
-        .await
-        .map_err(|e| e.to_string())?;
+    let samples = |batch: &Batch| batch.iter().map(|b| b.samples.len() as u64).sum::<u64>();
+    let rows = batches.iter().map(samples).sum();
+    let mut claims = Vec::new();
+    for partition in 0..PARTITIONS {
+        let claim = store.claim("bench", Topic::Vitals, partition).await;
+        claims.push(claim.map_err(|e| e.to_string())?);
+    }
     let refused = |e: WriteError| e.to_string();
     // Fills the caches of keys and statements.
-    sink(&store, &batches[..1], &claim).await.map_err(refused)?;
+    sink(&store, &batches[..1], &claims)
+        .await
+        .map_err(refused)?;
     let mut measured = Measured {
         rows,
         sink: Vec::new(),
@@ -89,7 +95,7 @@ pub async fn sink_vs_copy(options: &TimescaleOptions, shape: Shape) -> Result<Me
     for _ in 0..shape.rounds {
         reset(&store, &batches).await.map_err(refused)?;
         let started = Instant::now();
-        sink(&store, &batches, &claim).await.map_err(refused)?;
+        sink(&store, &batches, &claims).await.map_err(refused)?;
         measured.sink.push(started.elapsed());
         reset(&store, &batches).await.map_err(refused)?;
         measured
@@ -99,25 +105,32 @@ pub async fn sink_vs_copy(options: &TimescaleOptions, shape: Shape) -> Result<Me
     Ok(measured)
 }
 
-fn batches(shape: Shape) -> Vec<Arc<VitalsBatch>> {
+/// By partition.
+type Batch = Vec<Arc<VitalsBatch>>;
+
+fn batches(shape: Shape) -> Vec<Batch> {
     let start_us = retention::now_us();
     let mut batches = Vec::new();
-    let mut batch = VitalsBatch::default();
+    let mut batch = vec![VitalsBatch::default(); PARTITIONS as usize];
     let (mut rows, mut records, mut second) = (0, 0, 0);
     while rows < shape.rows {
         for patient in 0..shape.patients {
+            let part = &mut batch[(patient % u64::from(PARTITIONS)) as usize];
             for at in second..second + shape.record_s {
-                batch
-                    .samples
-                    .extend(METRICS.iter().map(|m| sample(patient, *m, at, start_us)));
+                let samples = METRICS.iter().map(|m| sample(patient, *m, at, start_us));
+                part.samples.extend(samples);
             }
             records += 1;
+            rows += shape.record_s * METRICS.len() as u64;
             if records % BATCH_RECORDS == 0 {
-                rows += batch.samples.len() as u64;
-                batches.push(Arc::new(std::mem::take(&mut batch)));
+                let full = batch.iter_mut().map(std::mem::take);
+                batches.push(full.map(Arc::new).collect());
             }
         }
         second += shape.record_s;
+    }
+    if records % BATCH_RECORDS > 0 {
+        batches.push(batch.into_iter().map(Arc::new).collect());
     }
     batches
 }
@@ -142,23 +155,25 @@ fn sample(patient: u64, metric: Metric, second: u64, start_us: i64) -> Sample {
 
 async fn sink(
     store: &TimescaleStore,
-    batches: &[Arc<VitalsBatch>],
-    claim: &Claim,
+    batches: &[Batch],
+    claims: &[Claim],
 ) -> Result<(), WriteError> {
     for (offset, batch) in (1..).zip(batches) {
-        let written = store
-            .write_vitals(Arc::clone(batch), vec![claim.progress(offset)])
-            .await?;
-        if written.duplicate > 0 {
-            return Err(WriteError::Invalid("rows were there before".to_owned()));
+        let parts = batch.iter().zip(claims).map(|(part, claim)| {
+            store.write_vitals(Arc::clone(part), vec![claim.progress(offset)])
+        });
+        for written in futures::future::try_join_all(parts).await? {
+            if written.duplicate > 0 {
+                return Err(WriteError::Invalid("rows were there before".to_owned()));
+            }
         }
     }
     Ok(())
 }
 
 /// Nothing stored, and a chunk to store into.
-async fn reset(store: &TimescaleStore, batches: &[Arc<VitalsBatch>]) -> Result<(), WriteError> {
-    let first = batches.first().map(|batch| VitalsBatch {
+async fn reset(store: &TimescaleStore, batches: &[Batch]) -> Result<(), WriteError> {
+    let first = batches.iter().flatten().next().map(|batch| VitalsBatch {
         samples: batch.samples[..1].to_vec(),
         gaps: Vec::new(),
     });
@@ -187,12 +202,9 @@ async fn reset(store: &TimescaleStore, batches: &[Arc<VitalsBatch>]) -> Result<(
         .map_err(|e| WriteError::Unavailable(fault::explain(&e)))
 }
 
-async fn copy(
-    store: &TimescaleStore,
-    batches: &[Arc<VitalsBatch>],
-) -> Result<Duration, WriteError> {
+async fn copy(store: &TimescaleStore, batches: &[Batch]) -> Result<Duration, WriteError> {
     let mut rows = Rows::new(8);
-    for batch in batches {
+    for batch in batches.iter().flatten() {
         let places = store.places(batch).await.map_err(Fault::into_write)?;
         for (sample, place) in batch.samples.iter().zip(places) {
             if let Some(Reading::Value(value)) = sample.reading {
