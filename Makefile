@@ -78,6 +78,7 @@ page: $(WEB)/node_modules/.package-lock.json ## the browser test: values move, a
 	cd $(WEB) && BRAID_BIN=$(CURDIR)/target/debug/braid npm test --silent
 
 bench: ## figures on this machine beside their targets; also target/bench.json
+	@infra/dev/need.sh cc kafka timescaledb
 	cargo run --release -p braid -- bench $(ARGS)
 
 lab: ## figures in virtual time beside the papers' and our targets

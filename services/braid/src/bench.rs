@@ -1,34 +1,29 @@
-//! `braid bench`: figures of this machine, each beside its target. Starts `braid up` as a process of its own on a fresh data
-//! directory, so that what is measured is what people run.
+//! `braid bench`: figures of this machine, each beside its target, and beside its reference where the target is a ratio, measured
+//! in the same run. What is measured runs as people run it: services are processes, engines are real.
 
+mod alerts;
 pub mod bare;
+mod core;
+mod embedded;
+mod end_to_end;
 mod line;
+mod publish;
 mod sink;
 mod speed;
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, ExitCode};
+use std::time::Duration;
 
-use contracts::vitals::gateway_service_client::GatewayServiceClient;
-use contracts::vitals::{Metric, RecordRequest, Sample, sample::Reading};
 use serde::Serialize;
-use tokio::sync::mpsc;
 
-use crate::process::{Failure, block_on};
-use crate::register::now_us;
-use crate::up::Addresses;
+use crate::process::Failure;
 
-/// Longest wait for anything that `braid up` is to do.
+/// Longest wait for anything that a process is to do.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Memory is read after this long with patients sending.
-const SETTLE: Duration = Duration::from_secs(10);
-const SAMPLES_PER_REQUEST: u64 = 500;
-/// Requests that wait for the gateway's answer; at this many the sender waits.
-const REQUESTS_WAITING_MAX: usize = 16;
 
 /// `braid bench`.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,7 +34,7 @@ pub struct BenchCommand {
     /// Measure only this figure, or this group of them, such as `speed`; may be repeated.
     #[arg(long, value_name = "ID")]
     only: Vec<String>,
-    /// How long throughput is measured.
+    /// How long throughput is measured; the target of `end_to_end` is for 300.
     #[arg(long, value_name = "NUMBER", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
     /// Print a JSON array instead of a table.
@@ -101,13 +96,24 @@ impl Figure {
     }
 }
 
-const IDS: [&str; 5] = [
+const IDS: [&str; 9] = [
     "up.first_sample",
     "up.memory",
     "up.drain",
     "embedded.samples_per_s",
     "ingest.sink_vs_copy",
+    "ingest.kafka_vs_producer",
+    "end_to_end.samples_per_s",
+    "end_to_end.memory_growth",
+    "alerts.accepted_to_told_p99",
 ];
+/// Shares of the reference that are asked for.
+const SINK_TARGET: f64 = 0.8;
+const PUBLISH_TARGET: f64 = 0.7;
+const END_TO_END_PER_S: f64 = 100_000.0;
+/// Flat: what noise of an allocator may add.
+const MEMORY_GROWTH_MAX: f64 = 1.1;
+const TOLD_MS_MAX: f64 = 50.0;
 
 /// Whether `only` is this figure or the group that it belongs to: `speed` names `speed.bulk_up_vs_noq`, `store` what is measured
 /// on the database.
@@ -137,21 +143,61 @@ impl BenchCommand {
         if IDS[..3].iter().any(|id| self.wants(id)) {
             eprintln!(
                 "bench: braid up with three patients, {} s",
-                SETTLE.as_secs()
+                embedded::SETTLE.as_secs()
             );
-            figures.extend(start_and_end()?);
+            figures.extend(embedded::start_and_end()?);
         }
         if self.wants(IDS[3]) {
             eprintln!("bench: throughput on one core, {} s", self.seconds);
-            figures.push(throughput(Duration::from_secs(self.seconds))?);
+            figures.push(embedded::throughput(Duration::from_secs(self.seconds))?);
         }
         if self.wants(IDS[4]) {
             eprintln!("bench: TimescaleDB's sink beside a raw COPY");
             let measured = sink::measure()?;
             let copy_per_s = measured.copy_per_s();
-            let figure =
-                Figure::at_least(IDS[4], "samples/s", measured.sink_per_s(), 0.8 * copy_per_s);
+            let target = SINK_TARGET * copy_per_s;
+            let figure = Figure::at_least(IDS[4], "samples/s", measured.sink_per_s(), target);
             figures.push(figure.against(copy_per_s));
+        }
+        if self.wants(IDS[5]) {
+            eprintln!("bench: ingest's way to Kafka beside Kafka's own producer benchmark");
+            let measured = publish::measure()?;
+            let target = PUBLISH_TARGET * measured.producer_per_s;
+            let figure = Figure::at_least(IDS[5], "records/s", measured.ingest_per_s, target);
+            figures.push(figure.against(measured.producer_per_s));
+        }
+        if IDS[6..8].iter().any(|id| self.wants(id)) {
+            eprintln!(
+                "bench: gRPC, ingest, Kafka, TimescaleDB, {} s",
+                self.seconds
+            );
+            let measured = end_to_end::measure(Duration::from_secs(self.seconds))?;
+            figures.push(Figure::at_least(
+                IDS[6],
+                "samples/s",
+                measured.stored_per_s,
+                END_TO_END_PER_S,
+            ));
+            figures.push(Figure::at_most(
+                IDS[7],
+                "ratio",
+                measured.memory_growth,
+                MEMORY_GROWTH_MAX,
+            ));
+        }
+        if self.wants(IDS[8]) {
+            eprintln!("bench: from upload to webhook, {} s", self.seconds);
+            let times = alerts::measure(Duration::from_secs(self.seconds))?;
+            let quantile = |q| quantile_ms(&times, q);
+            eprintln!(
+                "bench: {} alerts: p50 {:.1} ms, p90 {:.1} ms, p99 {:.1} ms, longest {:.1} ms",
+                times.len(),
+                quantile(0.5),
+                quantile(0.9),
+                quantile(0.99),
+                quantile(1.0)
+            );
+            figures.push(Figure::at_most(IDS[8], "ms", quantile(0.99), TOLD_MS_MAX));
         }
         if speed::IDS.iter().any(|id| self.wants(id)) {
             eprintln!("bench: gateway and proxy beside a bare pair of the library");
@@ -205,6 +251,18 @@ impl BenchCommand {
     }
 }
 
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Of sorted samples.
+fn quantile_ms(samples: &[Duration], share: f64) -> f64 {
+    let rank = (samples.len() as f64 * share).ceil() as usize;
+    let sample = samples.get(rank.saturating_sub(1));
+    sample.map_or(f64::NAN, |sample| sample.as_secs_f64() * 1e3)
+}
+
 /// Three significant digits of small values, none behind the point of large ones.
 fn readable(value: f64) -> String {
     match value.abs() {
@@ -214,227 +272,45 @@ fn readable(value: f64) -> String {
     }
 }
 
-/// A `braid up` under measurement; killed and its data removed when dropped.
-struct Up {
-    child: Child,
-    data: PathBuf,
-    admin: SocketAddr,
-    started: Instant,
+/// Resident memory.
+fn memory_mib(child: &Child) -> Result<f64, Failure> {
+    let path = format!("/proc/{}/status", child.id());
+    let text = std::fs::read_to_string(&path).map_err(|error| unusable(&path, &error))?;
+    text.lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok())
+        .map(|kib| kib / 1024.0)
+        .ok_or_else(|| Failure::other(format!("{path} has no VmRSS")))
 }
 
-impl Up {
-    /// `core`: the only processor it may run on.
-    fn start(name: &str, patients: u32, core: Option<u32>) -> Result<Up, Failure> {
-        let data = std::env::temp_dir().join(format!("braid-bench-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&data).map_err(|error| unusable(&data, &error))?;
-        // Free a moment ago; somebody who takes it in between makes `braid up` say so and the bench fail.
-        let admin = TcpListener::bind("127.0.0.1:0")
-            .and_then(|listener| listener.local_addr())
-            .map_err(Failure::other)?;
-        let braid = std::env::current_exe().map_err(Failure::other)?;
-        let mut command = match core {
-            Some(core) => {
-                let mut pinned = Command::new("taskset");
-                pinned.args(["--cpu-list", &core.to_string()]).arg(braid);
-                pinned
-            }
-            None => Command::new(braid),
-        };
-        command
-            .arg("up")
-            .arg("--data")
-            .arg(&data)
-            .args(["--patients", &patients.to_string()])
-            .args(["--listen", "127.0.0.1:0", "--sensors", "127.0.0.1:0"])
-            .args(["--admin", &admin.to_string()])
-            // Figures must not depend on the links of the demonstration.
-            .args(["--wifi-mbit-per-s", "1000", "--lte-mbit-per-s", "1000"])
-            .stdout(Stdio::null())
-            .stdin(Stdio::null());
-        let started = Instant::now();
-        let child = command
-            .spawn()
-            .map_err(|error| Failure::other(format!("cannot start braid up: {error}")))?;
-        Ok(Up {
-            child,
-            data,
-            admin,
-            started,
+/// A metric's value, summed over the labels that `name` leaves open; 0 while nobody answers or it does not exist.
+async fn metric(admin: SocketAddr, name: &str) -> f64 {
+    let text = scrape(admin).await.unwrap_or_default();
+    text.lines()
+        .filter(|line| {
+            line.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(['{', ' ']))
         })
-    }
-
-    /// A metric's value, summed over the labels that `name` leaves open; 0 while nobody answers or it does not exist.
-    async fn metric(&self, name: &str) -> f64 {
-        let text = scrape(self.admin).await.unwrap_or_default();
-        text.lines()
-            .filter(|line| {
-                line.strip_prefix(name)
-                    .is_some_and(|rest| rest.starts_with(['{', ' ']))
-            })
-            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-            .sum()
-    }
-
-    async fn until(&mut self, name: &str, at_least: f64) -> Result<Duration, Failure> {
-        loop {
-            if self.metric(name).await >= at_least {
-                return Ok(self.started.elapsed());
-            }
-            if let Some(status) = self.child.try_wait().map_err(Failure::other)? {
-                return Err(Failure::other(format!("braid up ended: {status}")));
-            }
-            if self.started.elapsed() > PATIENCE {
-                return Err(Failure::other(format!(
-                    "{name} did not reach {at_least} within {PATIENCE:?}"
-                )));
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
-    }
-
-    /// Resident memory in MiB.
-    fn memory(&self) -> Result<f64, Failure> {
-        let path = format!("/proc/{}/status", self.child.id());
-        let text = std::fs::read_to_string(&path).map_err(|error| unusable(&path, &error))?;
-        text.lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))
-            .and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok())
-            .map(|kib| kib / 1024.0)
-            .ok_or_else(|| Failure::other(format!("{path} has no VmRSS")))
-    }
-
-    /// Ctrl-C to exit.
-    async fn drain(mut self) -> Result<Duration, Failure> {
-        let asked = Instant::now();
-        let interrupted = Command::new("kill")
-            .args(["-INT", &self.child.id().to_string()])
-            .status()
-            .map_err(Failure::other)?;
-        if !interrupted.success() {
-            return Err(Failure::other(
-                "braid up was gone before it was asked to end",
-            ));
-        }
-        while asked.elapsed() < PATIENCE {
-            if let Some(status) = self.child.try_wait().map_err(Failure::other)? {
-                return match status.success() {
-                    true => Ok(asked.elapsed()),
-                    false => Err(Failure::other(format!("braid up drained with {status}"))),
-                };
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
-        Err(Failure::other("braid up did not end"))
-    }
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum()
 }
 
-impl Drop for Up {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.data);
-    }
-}
-
-fn start_and_end() -> Result<Vec<Figure>, Failure> {
-    block_on(async {
-        let mut up = Up::start("start", 3, None)?;
-        let first = up
-            .until(r#"braid_dashboard_records_total{topic="vitals"}"#, 1.0)
-            .await?;
-        tokio::time::sleep(SETTLE).await;
-        let memory = up.memory()?;
-        let drain = up.drain().await?;
-        Ok(vec![
-            Figure::at_most(IDS[0], "s", first.as_secs_f64(), 3.0),
-            Figure::plain(IDS[1], "MiB", memory),
-            Figure::at_most(IDS[2], "s", drain.as_secs_f64(), 5.0),
-        ])
-    })?
-}
-
-/// Samples that reach the store in a second when everything, from the sensor's request to the row, shares one core.
-fn throughput(length: Duration) -> Result<Figure, Failure> {
-    block_on(async {
-        let mut up = Up::start("throughput", 1, Some(0))?;
-        up.until("braid_ingest_stored_rows_total", 1.0).await?;
-        let sensors = Addresses::read(&up.data)?
-            .sensors
-            .ok_or_else(|| Failure::other("braid up has no gateway"))?;
-        let sender = tokio::spawn(pour(sensors));
-        // The first second fills the queues.
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let before = up.metric("braid_ingest_stored_rows_total").await;
-        let since = Instant::now();
-        tokio::time::sleep(length).await;
-        let rows = up.metric("braid_ingest_stored_rows_total").await - before;
-        let per_s = rows / since.elapsed().as_secs_f64();
-        if sender.is_finished() {
-            return match sender.await {
-                Ok(Err(failure)) => Err(failure),
-                _ => Err(Failure::other("the sender ended early")),
-            };
-        }
-        sender.abort();
-        Ok(Figure::plain(IDS[3], "samples/s", per_s))
-    })?
-}
-
-/// Sends readings of the guest's sensor as fast as the gateway acknowledges them.
-async fn pour(sensors: SocketAddr) -> Result<(), Failure> {
-    let mut client = GatewayServiceClient::connect(format!("http://{sensors}"))
-        .await
-        .map_err(Failure::other)?;
-    let (requests, waiting) = mpsc::channel(REQUESTS_WAITING_MAX);
-    let mut answers = client
-        .record(tokio_stream::wrappers::ReceiverStream::new(waiting))
-        .await
-        .map_err(Failure::other)?
-        .into_inner();
-    let feed = async {
-        for request in 0_u64.. {
-            let samples = (0..SAMPLES_PER_REQUEST)
-                .map(|n| reading(request * SAMPLES_PER_REQUEST + n))
-                .collect();
-            if requests
-                .send(RecordRequest { request, samples })
-                .await
-                .is_err()
-            {
-                break;
-            }
-        }
-    };
-    let check = async {
-        while let Some(answer) = answers.message().await.map_err(Failure::other)? {
-            if let Some(refused) = answer.rejections.first() {
-                return Err(Failure::other(format!("refused: {}", refused.reason)));
-            }
-        }
-        Ok(())
-    };
-    tokio::select! {
-        () = feed => Ok(()),
-        outcome = check => outcome,
-    }
-}
-
-fn reading(sequence: u64) -> Sample {
-    Sample {
-        device: "guest-sensor".to_owned(),
-        metric: Metric::HeartRate.into(),
-        device_time_us: now_us(),
-        sensor_sequence: Some(sequence + 1),
-        reading: Some(Reading::Value(60.0 + (sequence % 20) as f64)),
-        ..Sample::default()
-    }
+async fn is_ready(admin: SocketAddr) -> bool {
+    let answer = ask(admin, "/readyz").await;
+    answer.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 "))
 }
 
 async fn scrape(admin: SocketAddr) -> std::io::Result<String> {
+    ask(admin, "/metrics").await
+}
+
+async fn ask(admin: SocketAddr, path: &str) -> std::io::Result<String> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(admin).await?;
     stream
-        .write_all(b"GET /metrics HTTP/1.1\r\nhost: braid\r\nconnection: close\r\n\r\n")
+        .write_all(
+            format!("GET {path} HTTP/1.1\r\nhost: braid\r\nconnection: close\r\n\r\n").as_bytes(),
+        )
         .await?;
     let mut text = String::new();
     stream.read_to_string(&mut text).await?;

@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// Uploads of one stream that are read and not acknowledged; then the stream is not read, and flow control stops the gateway.
-const IN_FLIGHT_MAX: usize = 16;
+pub(crate) const IN_FLIGHT_MAX: usize = 16;
 /// Answers that wait for a slow reader; then acknowledging waits.
 const ANSWERS_MAX: usize = 16;
 /// Samples, alerts and gaps in one upload; one with more is refused as a whole.

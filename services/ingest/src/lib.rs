@@ -14,6 +14,7 @@ pub mod config;
 mod duplicates;
 mod engines;
 mod from_gateway;
+pub mod measure;
 mod register;
 mod to_bus;
 mod to_store;

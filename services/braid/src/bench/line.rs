@@ -5,12 +5,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use service_kit::tls::authority::LocalAuthority;
 use service_kit::tls::{IdentityFiles, PeerId};
 
-use super::{PATIENCE, POLL_INTERVAL, scrape, unusable};
+use super::{PATIENCE, POLL_INTERVAL, memory_mib, scrape, unusable};
 use crate::process::{Failure, block_on};
 
 /// The kernel counts processor time of processes in these.
@@ -25,7 +26,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    fn spawn(name: &'static str, command: &mut Command) -> Result<Process, Failure> {
+    pub(super) fn spawn(name: &'static str, command: &mut Command) -> Result<Process, Failure> {
         let child = command
             .spawn()
             .map_err(|error| Failure::other(format!("cannot start {name}: {error}")))?;
@@ -46,7 +47,11 @@ impl Process {
             .ok_or_else(|| Failure::other(format!("{path} cannot be read")))
     }
 
-    fn is_running(&mut self) -> Result<(), Failure> {
+    pub(super) fn memory(&self) -> Result<f64, Failure> {
+        memory_mib(&self.child)
+    }
+
+    pub(super) fn is_running(&mut self) -> Result<(), Failure> {
         match self.child.try_wait().map_err(Failure::other)? {
             None => Ok(()),
             Some(status) => Err(Failure::other(format!("{} ended: {status}", self.name))),
@@ -72,12 +77,17 @@ impl Drop for Scratch {
 
 impl Scratch {
     pub(super) fn new() -> Result<Scratch, Failure> {
-        let path = std::env::temp_dir().join(format!("braid-bench-{}-speed", std::process::id()));
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let path = std::env::temp_dir().join(format!(
+            "braid-bench-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        ));
         std::fs::create_dir_all(&path).map_err(|error| unusable(&path, &error))?;
         Ok(Scratch(path))
     }
 
-    fn identity(&self, id: &PeerId) -> Result<IdentityFiles, Failure> {
+    pub(super) fn identity(&self, id: &PeerId) -> Result<IdentityFiles, Failure> {
         let authority = LocalAuthority::open_or_create(&self.0).map_err(Failure::other)?;
         authority
             .issue(id, &["proxy".to_owned()])
@@ -85,20 +95,20 @@ impl Scratch {
     }
 }
 
-fn with_identity(command: &mut Command, files: &IdentityFiles) {
+pub(super) fn with_identity(command: &mut Command, files: &IdentityFiles) {
     command.arg("--cert").arg(&files.cert);
     command.arg("--key").arg(&files.key);
     command.arg("--ca").arg(&files.ca);
 }
 
-fn braid() -> Result<Command, Failure> {
+pub(super) fn braid() -> Result<Command, Failure> {
     let mut command = Command::new(std::env::current_exe().map_err(Failure::other)?);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     Ok(command)
 }
 
 /// Free a moment ago; somebody who takes it in between makes the process end and the bench fail.
-fn free_tcp() -> Result<SocketAddr, Failure> {
+pub(super) fn free_tcp() -> Result<SocketAddr, Failure> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|listener| listener.local_addr())
         .map_err(Failure::other)

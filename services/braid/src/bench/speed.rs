@@ -9,8 +9,8 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::Figure;
 use super::line::{Bare, Line, Scratch};
+use super::{Figure, median, quantile_ms};
 use crate::process::Failure;
 
 pub(super) const IDS: [&str; 7] = [
@@ -177,11 +177,6 @@ impl Side {
     }
 }
 
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
 fn bulk(scratch: &Scratch, line: &Line, destination: SocketAddr) -> Result<Vec<Figure>, Failure> {
     let mut bare = Bare::start(scratch)?;
     let mut figures = Vec::new();
@@ -250,13 +245,6 @@ fn connections(
         streams.push(stream);
     }
     Ok(streams)
-}
-
-/// Of sorted samples.
-fn quantile_ms(samples: &[Duration], share: f64) -> f64 {
-    let rank = (samples.len() as f64 * share).ceil() as usize;
-    let sample = samples.get(rank.saturating_sub(1));
-    sample.map_or(f64::NAN, |sample| sample.as_secs_f64() * 1e3)
 }
 
 #[expect(
