@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use service_kit::{ConfigError, Secret, ServiceConfig, config::parse_file, tls::IdentityFiles};
+use service_kit::{ConfigError, ServiceConfig, config::parse_file, tls::IdentityFiles};
 use vitals::RuleSet;
 
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
@@ -24,18 +24,9 @@ pub struct Config {
     /// Rule set as a JSON file; without it the built-in thresholds for adults apply.
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
-    /// Where each alert is POSTed as JSON; https needs a webhook_ca.
-    #[arg(long, value_name = "URL")]
-    pub webhook: Option<Secret>,
-    /// Sent with each webhook call as `Authorization: Bearer`.
-    #[arg(long, value_name = "TOKEN")]
-    pub webhook_token: Option<Secret>,
-    /// Certificates of the authorities believed of an https webhook (PEM).
-    #[arg(long, value_name = "FILE")]
-    pub webhook_ca: Option<PathBuf>,
-    /// For how long the delivery of one alert is tried again before it is given up, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
-    pub webhook_give_up_s: u64,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub people: crate::to_people::config::Options,
     /// Readings that reach the core so much later than they were taken are a backfill: recorded, nobody is called.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub backfill_after_s: u64,
@@ -63,13 +54,6 @@ impl ServiceConfig for Config {
                 "--backfill-after-s 600",
             ));
         }
-        if let Some(webhook) = &self.webhook {
-            crate::webhook::Webhook::new(
-                webhook,
-                self.webhook_token.as_ref(),
-                self.webhook_ca.as_deref(),
-            )?;
-        }
-        Ok(())
+        self.people.validate()
     }
 }

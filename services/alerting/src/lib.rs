@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! vitals --from_bus--> rules of each patient --to_store--> rows, state, outbox, progress (one transaction)
-//!                                               outbox --to_bus--> alerts --to_people--> log, webhook
+//!                                               outbox --to_bus--> alerts --to_people--> notices --> webhook, e-mail, MQTT
 //!                 people --acknowledgement--> rows, outbox
 //! ```
 //!
@@ -11,15 +11,18 @@
 //! reads what the first one wrote and decides anew.
 
 mod acknowledgement;
+mod book;
 pub mod config;
+pub mod documents;
 mod from_bus;
-
 mod lateness;
+mod routing;
+pub mod silence;
+pub mod team;
 mod to_bus;
-mod to_people;
+pub mod to_people;
 mod to_store;
 mod ward;
-mod webhook;
 
 use std::{
     sync::Arc,
@@ -54,14 +57,7 @@ pub async fn run(
     config.validate()?;
     let rules = Arc::new(config.rule_set()?);
     let identity = Identity::load(&config.identity)?;
-    let webhook = match &config.webhook {
-        Some(url) => Some(webhook::Webhook::new(
-            url,
-            config.webhook_token.as_ref(),
-            config.webhook_ca.as_deref(),
-        )?),
-        None => None,
-    };
+    let people = to_people::People::new(&config.people)?;
     let listener = bind(config.listen, "listen").await?;
 
     let outbox = Arc::new(Notify::new());
@@ -82,12 +78,14 @@ pub async fn run(
         Arc::clone(&outbox),
         context.clone(),
     ));
-    tasks.spawn(to_people::run(
-        Arc::clone(&bus),
-        webhook,
-        std::time::Duration::from_secs(config.webhook_give_up_s),
-        context.clone(),
-    ));
+    let telling = (Arc::clone(&bus), Arc::clone(&store), context.clone());
+    tasks.spawn(async move {
+        let (bus, store, context) = telling;
+        // Nobody is told before it is known whom to tell and what is silenced.
+        if let Some(book) = book::open(Arc::clone(&store), &context).await {
+            people.run(bus, store, book, context).await;
+        }
+    });
     let service = acknowledgement::Alerts::new(store, outbox, config.allow.clone());
     let routes = tonic::service::Routes::new(
         contracts::alerts::alerts_service_server::AlertsServiceServer::new(service),

@@ -1,181 +1,343 @@
-//! Tells people: a structured log line for every alert, and a webhook when one is configured.
+//! Tells people: a log line for every alert, and notices by webhook, e-mail and MQTT as configured.
 //!
-//! Consumes the topic `alerts` in a group of its own, so that what was not delivered is still there after a restart.
-//! An undeliverable alert is tried again with pauses while those behind it wait: with one receiver they would fail, too.
-//! The bound is time: after `webhook_give_up` it is given up, counted and logged as an error.
+//! ```text
+//! topic alerts --> decide (routing.rs) --> notices and timers in the store --> one worker a channel (deliver.rs) --> people
+//!                          ^ timers due ----------------'
+//! ```
 //!
-//! The receiver may get an alert twice and tells by the idempotency key `<id>/<revision>`.
+//! Consumes the topic `alerts` in a group of its own, so that what was not decided is still there after a restart. A decision
+//! is stored before the record counts as done. Every member looks after the timers; whoever changes a row first has it.
+
+pub mod config;
+mod deliver;
+mod email;
+mod message;
+mod mqtt;
+mod tls;
+mod webhook;
 
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bus::{Bus, Committed, Delivery, Event, Topic};
-use bytes::Bytes;
 use contracts::alerts::{Alert, AlertState};
 use prost::Message;
-use service_kit::{Backoff, Context, telemetry::continue_trace};
+use service_kit::{Backoff, ConfigError, Context, Shutdown, telemetry::continue_trace};
+use store::{AlertsQuery, NoticesBatch, QueryError, Scope, Store, Watch, WriteError};
+use tokio::{sync::Notify, time::MissedTickBehavior};
 use tracing::Instrument;
 
-use crate::{PEOPLE_GROUP, webhook::Webhook};
+use crate::{
+    PEOPLE_GROUP, book, now_us,
+    routing::{Case, Router},
+};
+use config::Options;
 
 /// Alerts taken from the bus at once; more wait there.
 const BATCH_MAX: usize = 64;
 /// Episodes whose last news is remembered; of an older one a repetition may be told again.
 const TOLD_MAX: usize = 10_000;
+/// How often timers are looked at, and how many are acted upon at once.
+const TICK: Duration = Duration::from_millis(500);
+const TIMERS_MAX: usize = 64;
+/// Patients whose tenant is remembered; past it all are asked for anew.
+const TENANTS_MAX: usize = 50_000;
+/// How old what is remembered of a patient's tenant may be.
+const TENANT_AGE_MAX_US: i64 = 60_000_000;
+/// Another member may act on the same timer; so often is decided anew.
+const ATTEMPTS_MAX: u32 = 8;
+/// Open alerts of gateways among which one that inhibits is looked for.
+const INHIBITING_MAX: usize = 1000;
 
-pub(crate) async fn run(
-    bus: Arc<dyn Bus>,
-    webhook: Option<Webhook>,
-    give_up_after: Duration,
-    context: Context,
-) {
-    let check = context.health().check("alerts");
-    let shutdown = context.shutdown().clone();
-    let mut backoff = Backoff::for_reconnect();
-    let mut told = Told::default();
-    while !shutdown.is_requested() {
-        let mut consumer = match bus
-            .subscribe(Topic::Alerts, PEOPLE_GROUP, Arc::new(Committed))
-            .await
-        {
-            Ok(consumer) => consumer,
-            Err(error) => {
-                check.failing(error.to_string());
-                tokio::select! {
-                    () = shutdown.requested() => return,
-                    () = backoff.wait() => continue,
-                }
-            }
+/// The channels, made before anything starts, so that a wrong setting is refused at once.
+pub(crate) struct People {
+    router: Router,
+    workers: Vec<deliver::Worker>,
+    give_up_us: i64,
+}
+
+impl People {
+    pub(crate) fn new(options: &Options) -> Result<People, ConfigError> {
+        let (channels, senders) = options.build()?;
+        Ok(People {
+            router: Router::new(channels),
+            workers: senders.into_iter().map(deliver::Worker::new).collect(),
+            give_up_us: i64::try_from(options.give_up_s.saturating_mul(1_000_000))
+                .unwrap_or(i64::MAX),
+        })
+    }
+
+    pub(crate) async fn run(
+        self,
+        bus: Arc<dyn Bus>,
+        store: Arc<dyn Store>,
+        book: book::Reader,
+        context: Context,
+    ) {
+        let mut wakes = Vec::new();
+        for worker in self.workers {
+            wakes.push(worker.wake());
+            context
+                .tasks()
+                .spawn(worker.run(Arc::clone(&store), self.give_up_us, context.clone()));
+        }
+        let decider = Decider {
+            store,
+            book,
+            router: self.router,
+            wakes,
+            told: Told::default(),
+            tenants: HashMap::new(),
+            shutdown: context.shutdown().clone(),
         };
-        check.ok();
-        loop {
-            let event = tokio::select! {
-                () = shutdown.requested() => return,
-                event = consumer.next(BATCH_MAX) => event,
-            };
-            let deliveries = match event {
-                Ok(Event::Batch(deliveries)) => deliveries,
-                Ok(Event::Assigned(_) | Event::Revoked(_)) => {
-                    check.ok();
-                    backoff.reset();
-                    continue;
-                }
+        decider.run(bus, &context).await;
+    }
+}
+
+struct Decider {
+    store: Arc<dyn Store>,
+    book: book::Reader,
+    router: Router,
+    /// One a channel.
+    wakes: Vec<Arc<Notify>>,
+    told: Told,
+    /// Tenant of a patient, and when it was asked for.
+    tenants: HashMap<String, (String, i64)>,
+    shutdown: Shutdown,
+}
+
+/// Why nothing was decided.
+#[derive(Debug, thiserror::Error)]
+enum DecideError {
+    #[error("{0}")]
+    Write(#[from] WriteError),
+    #[error("{0}")]
+    Query(#[from] QueryError),
+}
+
+impl Decider {
+    async fn run(mut self, bus: Arc<dyn Bus>, context: &Context) {
+        let check = context.health().check("alerts");
+        let shutdown = self.shutdown.clone();
+        let mut backoff = Backoff::for_reconnect();
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !shutdown.is_requested() {
+            let mut consumer = match bus
+                .subscribe(Topic::Alerts, PEOPLE_GROUP, Arc::new(Committed))
+                .await
+            {
+                Ok(consumer) => consumer,
                 Err(error) => {
                     check.failing(error.to_string());
                     tokio::select! {
                         () = shutdown.requested() => return,
-                        () = backoff.wait() => {}
+                        () = backoff.wait() => continue,
                     }
-                    continue;
                 }
             };
-            for delivery in &deliveries {
-                let told_it = tokio::select! {
-                    () = shutdown.requested() => false,
-                    () = tell(delivery, &mut told, webhook.as_ref(), give_up_after) => true,
+            check.ok();
+            loop {
+                let event = tokio::select! {
+                    () = shutdown.requested() => return,
+                    _ = tick.tick() => {
+                        match self.on_tick().await {
+                            Ok(()) => check.ok(),
+                            Err(error) => check.failing(error.to_string()),
+                        }
+                        continue;
+                    }
+                    event = consumer.next(BATCH_MAX) => event,
                 };
-                if !told_it {
-                    return;
-                }
-                let done = [(delivery.partition, delivery.offset + 1)];
-                if let Err(error) = consumer.commit(&done).await {
-                    tracing::warn!(%error, "people may hear of an alert again");
+                let deliveries = match event {
+                    Ok(Event::Batch(deliveries)) => deliveries,
+                    Ok(Event::Assigned(_) | Event::Revoked(_)) => {
+                        check.ok();
+                        backoff.reset();
+                        continue;
+                    }
+                    Err(error) => {
+                        check.failing(error.to_string());
+                        tokio::select! {
+                            () = shutdown.requested() => return,
+                            () = backoff.wait() => {}
+                        }
+                        continue;
+                    }
+                };
+                for delivery in &deliveries {
+                    if !self.on_delivery(delivery, &check).await {
+                        return;
+                    }
+                    let done = [(delivery.partition, delivery.offset + 1)];
+                    if let Err(error) = consumer.commit(&done).await {
+                        // Decided again after a restart, with the same ids.
+                        tracing::debug!(%error, "offsets not committed");
+                    }
                 }
             }
         }
     }
-}
 
-async fn tell(
-    delivery: &Delivery,
-    told: &mut Told,
-    webhook: Option<&Webhook>,
-    give_up_after: Duration,
-) {
-    let alert = match Alert::decode(delivery.value.clone()) {
-        Ok(alert) => alert,
-        Err(error) => {
-            tracing::error!(offset = delivery.offset, %error, "a record of `alerts` is no alert");
-            return;
-        }
-    };
-    if !told.is_news(&alert) {
-        return;
-    }
-    tracing::info!(
-        alert = alert.id,
-        revision = alert.revision,
-        patient = alert.patient,
-        rule = alert.rule,
-        priority = alert.priority().as_str_name(),
-        state = alert.state().as_str_name(),
-        backfill = alert.backfill,
-        summary = alert.summary,
-        "alert"
-    );
-    let Some(webhook) = webhook.filter(|_| !alert.backfill) else {
-        return;
-    };
-    let span = tracing::info_span!("tell", alert = alert.id, revision = alert.revision);
-    continue_trace(&span, &alert.traceparent);
-    call(webhook, &alert, give_up_after).instrument(span).await;
-}
-
-/// Tries until the receiver has it, refuses it for good, or the time is up.
-async fn call(webhook: &Webhook, alert: &Alert, give_up_after: Duration) {
-    let key = format!("{}/{}", alert.id, alert.revision);
-    let body = body(alert);
-    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
-    let started = Instant::now();
-    loop {
-        let error = match webhook.post(&key, body.clone()).await {
-            Ok(()) => {
-                count("delivered");
-                return;
+    /// False: shutdown came before it was decided.
+    async fn on_delivery(&mut self, delivery: &Delivery, check: &service_kit::CheckHandle) -> bool {
+        let alert = match Alert::decode(delivery.value.clone()) {
+            Ok(alert) => alert,
+            Err(error) => {
+                tracing::error!(offset = delivery.offset, %error, "a record of `alerts` is no alert");
+                return true;
             }
-            Err(error) => error,
         };
-        if !error.is_retryable() || started.elapsed() > give_up_after {
-            count("given_up");
-            tracing::error!(alert = alert.id, revision = alert.revision, %error, "nobody was told");
-            return;
+        if !self.told.is_news(&alert) {
+            return true;
         }
-        count("retried");
-        tracing::warn!(alert = alert.id, %error, attempt = backoff.attempts(), "webhook");
-        backoff.wait().await;
+        tracing::info!(
+            alert = alert.id,
+            revision = alert.revision,
+            patient = alert.patient,
+            rule = alert.rule,
+            priority = alert.priority().as_str_name(),
+            state = alert.state().as_str_name(),
+            backfill = alert.backfill,
+            summary = alert.summary,
+            "alert"
+        );
+        let span = tracing::info_span!("decide", alert = alert.id, revision = alert.revision);
+        continue_trace(&span, &alert.traceparent);
+        let shutdown = self.shutdown.clone();
+        let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+        loop {
+            match self.decide(&alert, None).instrument(span.clone()).await {
+                Ok(()) => return true,
+                Err(error @ DecideError::Write(WriteError::Invalid(_))) => {
+                    tracing::error!(alert = alert.id, %error, "nobody can be told of this alert");
+                    return true;
+                }
+                Err(error) => check.failing(error.to_string()),
+            }
+            tokio::select! {
+                () = shutdown.requested() => return false,
+                () = backoff.wait() => {}
+            }
+        }
     }
-}
 
-fn count(outcome: &'static str) {
-    metrics::counter!("braid_alerting_webhook_calls_total", "outcome" => outcome).increment(1);
-}
+    /// Acts on the timers that are due.
+    async fn on_tick(&mut self) -> Result<(), DecideError> {
+        for watch in self.store.due_watches(now_us(), TIMERS_MAX).await? {
+            let Some(alert) = self.store.alert(&Scope::Service, &watch.alert).await? else {
+                // Expired with its history.
+                let end = vec![store::WatchChange::End(watch.alert)];
+                let batch = NoticesBatch {
+                    watches: end,
+                    ..NoticesBatch::default()
+                };
+                self.store.write_notices(batch).await?;
+                continue;
+            };
+            self.decide(&alert, Some(watch)).await?;
+        }
+        Ok(())
+    }
 
-fn body(alert: &Alert) -> Bytes {
-    let name = |name: &str, prefix: &str| name.trim_start_matches(prefix).to_lowercase();
-    let body = serde_json::json!({
-        "id": alert.id,
-        "revision": alert.revision,
-        "patient": alert.patient,
-        "device": alert.device,
-        "gateway": alert.gateway,
-        "rule": alert.rule,
-        "rule_version": alert.rule_version,
-        "metric": vitals::name(alert.metric()),
-        "priority": name(alert.priority().as_str_name(), "PRIORITY_"),
-        "state": name(alert.state().as_str_name(), "ALERT_STATE_"),
-        "summary": alert.summary,
-        "value": alert.value,
-        "since_us": alert.since_us,
-        "changed_us": alert.changed_us,
-        "recorded_us": alert.recorded_us,
-        "acknowledged_by": alert.acknowledged_by,
-        "note": alert.note,
-        "traceparent": alert.traceparent,
-    });
-    Bytes::from(body.to_string())
+    /// Decides and stores; with a due timer about that, else about the alert's news.
+    async fn decide(&mut self, alert: &Alert, mut due: Option<Watch>) -> Result<(), DecideError> {
+        let tenant = self.tenant(alert).await?;
+        for _ in 0..ATTEMPTS_MAX {
+            let is_timer = due.is_some();
+            let watch = match due.take() {
+                Some(watch) => Some(watch),
+                None => self.store.watch(&alert.id).await?,
+            };
+            let inhibited_by = self.inhibited_by(alert).await?;
+            let now_us = now_us();
+            let book = Arc::clone(&self.book.borrow());
+            let case = Case {
+                alert,
+                tenant: &tenant,
+                team: book.team(&tenant),
+                silence: book.silence(&tenant, alert, now_us),
+                inhibited_by: inhibited_by.as_deref(),
+                watch: watch.as_ref(),
+                now_us,
+            };
+            let batch = if is_timer {
+                self.router.on_timer(case)
+            } else {
+                self.router.on_news(case)
+            };
+            if batch == NoticesBatch::default() {
+                return Ok(());
+            }
+            let withheld = batch.outcomes.len() as u64;
+            match self.store.write_notices(batch).await {
+                Ok(new) => {
+                    metrics::counter!("braid_alerting_notices_total").increment(new);
+                    metrics::counter!("braid_alerting_notices_withheld_total").increment(withheld);
+                    if new > 0 {
+                        self.wakes.iter().for_each(|wake| wake.notify_one());
+                    }
+                    return Ok(());
+                }
+                // Another member was first. A timer is its affair; news is decided on what it left.
+                Err(WriteError::Conflict(_)) if is_timer => return Ok(()),
+                Err(WriteError::Conflict(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(WriteError::Unavailable("the alert's timer keeps changing".into()).into())
+    }
+
+    async fn tenant(&mut self, alert: &Alert) -> Result<String, DecideError> {
+        let now_us = now_us();
+        let key = if alert.patient.is_empty() {
+            format!("gateway {}", alert.gateway)
+        } else {
+            alert.patient.clone()
+        };
+        if let Some((tenant, asked_us)) = self.tenants.get(&key)
+            && now_us - asked_us < TENANT_AGE_MAX_US
+        {
+            return Ok(tenant.clone());
+        }
+        let known = if alert.patient.is_empty() {
+            let gateways = self.store.gateways(&Scope::Service).await?;
+            let own = gateways
+                .into_iter()
+                .find(|gateway| gateway.id == alert.gateway);
+            own.map(|gateway| gateway.tenant)
+        } else {
+            let patient = self.store.patient(&Scope::Service, &alert.patient).await?;
+            patient.map(|patient| patient.tenant)
+        };
+        // Nobody of any tenant is told of somebody who is not registered.
+        let tenant = known.unwrap_or_default();
+        if self.tenants.len() >= TENANTS_MAX {
+            self.tenants.clear();
+        }
+        self.tenants.insert(key, (tenant.clone(), now_us));
+        Ok(tenant)
+    }
+
+    /// The open alert of a gateway that explains why a device behind it is silent. Only silence is ever inhibited.
+    async fn inhibited_by(&self, alert: &Alert) -> Result<Option<String>, DecideError> {
+        if !vitals::silence::is_below_gateway(&alert.rule) || alert.gateway.is_empty() {
+            return Ok(None);
+        }
+        let query = AlertsQuery {
+            patient: Some(String::new()),
+            include_resolved: false,
+            limit: INHIBITING_MAX,
+        };
+        let open = self.store.alerts(&Scope::Service, &query).await?;
+        let by = open.into_iter().find(|open| {
+            open.gateway == alert.gateway && vitals::silence::is_of_gateway(&open.rule)
+        });
+        Ok(by.map(|alert| alert.id))
+    }
 }
 
 /// What people heard last of each episode, so that a revision that only names a second observer is no news.

@@ -2,171 +2,50 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::{
-    path::Path,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+#[path = "support/stage.rs"]
+mod stage;
 
-use alerting::Config;
-use bus::{Bus, EmbeddedBus, EmbeddedOptions, Event, Record, Topic};
+use std::{sync::Arc, time::Duration};
+
+use bus::{Event, Record, Topic};
 use contracts::{
-    alerts::{
-        AcknowledgeRequest, Alert, AlertState, ListAlertsRequest,
-        alerts_service_client::AlertsServiceClient,
-    },
-    vitals::{EdgeAlert, Metric, Sample, VitalsRecord, sample},
+    alerts::{AcknowledgeRequest, Alert, AlertState, ListAlertsRequest},
+    vitals::{EdgeAlert, Metric, VitalsRecord},
 };
+use hmac::{Hmac, KeyInit, Mac};
 use parking_lot::Mutex;
 use prost::Message;
-use service_kit::{
-    Context, Secret,
-    grpc::channel,
-    tls::{Identity, IdentityFiles, PeerId, authority::LocalAuthority},
-};
-use store::{PatientEntry, Scope, SpO2Scale, SqliteStore, Store};
+use service_kit::{Secret, tls::PeerId};
+use stage::{LIMIT, S, World, now_us, pulses, readings, until};
+use store::{PatientEntry, Scope, SpO2Scale};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
 };
-use tonic::{Code, transport::Channel};
+use tonic::Code;
 
-const S: i64 = 1_000_000;
-const LIMIT: Duration = Duration::from_secs(30);
+const SECRET: &str = "between us and the receiver";
 
-fn now_us() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap()
-        .as_micros() as i64
-}
-
-struct World {
-    bus: Arc<dyn Bus>,
-    store: Arc<dyn Store>,
-    authority: LocalAuthority,
-    files: IdentityFiles,
-    _dir: tempfile::TempDir,
-}
-
-struct Running {
-    context: Context,
-    joined: tokio::task::JoinHandle<Result<(), alerting::RunError>>,
+/// What a receiver does: the signature is made over the time and the bytes that came, and the time is the present.
+fn is_signed(signature: &str, body: &str) -> bool {
+    let (at, signatures) = signature.split_once(',').unwrap();
+    let at_s: i64 = at.strip_prefix("t=").unwrap().parse().unwrap();
+    let mut mac = Hmac::<sha2::Sha256>::new_from_slice(SECRET.as_bytes()).unwrap();
+    mac.update(format!("{at_s}.{body}").as_bytes());
+    let bytes = mac.finalize().into_bytes();
+    let own: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    (now_us() / S - at_s).abs() < 300 && signatures.split(',').any(|it| it == format!("v1={own}"))
 }
 
 impl World {
-    fn new() -> World {
-        let dir = tempfile::tempdir().unwrap();
-        let authority = LocalAuthority::open_or_create(&dir.path().join("identities")).unwrap();
-        let files = authority.issue(&PeerId::service("alerting"), &[]).unwrap();
-        let data: &Path = dir.path();
-        World {
-            bus: Arc::new(EmbeddedBus::open(data, EmbeddedOptions::default()).unwrap()),
-            store: Arc::new(SqliteStore::open(data).unwrap()),
-            authority,
-            files,
-            _dir: dir,
-        }
+    fn start(&self, webhook: Option<&str>) -> stage::Running {
+        self.start_with(|config| {
+            config.people.webhook = webhook.map(Secret::new);
+            config.people.webhook_token = Some(Secret::new("token-1"));
+            config.people.webhook_secret = Some(Secret::new(SECRET));
+            config.people.webhook_secret_next = Some(Secret::new("the next one, not yet known"));
+        })
     }
-
-    fn start(&self, webhook: Option<&str>) -> Running {
-        let config = Config {
-            listen: "127.0.0.1:0".parse().unwrap(),
-            identity: self.files.clone(),
-            allow: vec!["dashboard".into()],
-            rules: None,
-            webhook: webhook.map(Secret::new),
-            webhook_token: Some(Secret::new("token-1")),
-            webhook_ca: None,
-            webhook_give_up_s: 60,
-            backfill_after_s: 600,
-        };
-        let context = Context::new("alerting");
-        let joined = tokio::spawn(alerting::run(
-            config,
-            Arc::clone(&self.bus),
-            Arc::clone(&self.store),
-            context.clone(),
-        ));
-        Running { context, joined }
-    }
-
-    async fn client(&self, running: &Running, id: &PeerId) -> AlertsServiceClient<Channel> {
-        let address = running.context.address("grpc").await.unwrap();
-        let identity = Identity::load(&self.authority.issue(id, &[]).unwrap()).unwrap();
-        let url = format!("https://127.0.0.1:{}", address.port());
-        AlertsServiceClient::new(channel(&url, Some(&identity)).unwrap())
-    }
-
-    async fn publish(&self, key: &str, record: VitalsRecord) {
-        let record = Record::new(key, record.encode_to_vec());
-        self.bus.publish(Topic::Vitals, vec![record]).await.unwrap();
-    }
-
-    async fn alerts(&self) -> Vec<Alert> {
-        let query = store::AlertsQuery {
-            include_resolved: true,
-            ..store::AlertsQuery::default()
-        };
-        self.store.alerts(&Scope::Service, &query).await.unwrap()
-    }
-
-    /// Waits for an alert of the rule in the state.
-    async fn alert(&self, rule: &str, state: AlertState) -> Alert {
-        let deadline = tokio::time::Instant::now() + LIMIT;
-        loop {
-            let alerts = self.alerts().await;
-            let found = alerts.iter().find(|a| a.rule == rule && a.state() == state);
-            if let Some(alert) = found {
-                return alert.clone();
-            }
-            assert!(
-                tokio::time::Instant::now() < deadline,
-                "{rule} {state:?} in {alerts:?}"
-            );
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-}
-
-impl Running {
-    async fn stop(self) {
-        self.context.shutdown().request();
-        self.joined.await.unwrap().unwrap();
-    }
-}
-
-/// One reading a second from `first_sequence` on, the first at `from_us`.
-fn readings(
-    metric: Metric,
-    patient: &str,
-    first_sequence: u64,
-    from_us: i64,
-    values: &[f64],
-) -> VitalsRecord {
-    let samples = values.iter().enumerate().map(|(index, value)| {
-        let mut sample = Sample {
-            device: format!("{patient}-belt"),
-            gateway: "gateway-1".into(),
-            patient: patient.into(),
-            sequence: first_sequence + index as u64,
-            metric: metric.into(),
-            device_time_us: from_us + index as i64 * S,
-            ingest_time_us: now_us(),
-            reading: Some(sample::Reading::Value(*value)),
-            ..Sample::default()
-        };
-        vitals::fill_defaults(&mut sample);
-        sample
-    });
-    VitalsRecord {
-        samples: samples.collect(),
-        ..VitalsRecord::default()
-    }
-}
-
-fn pulses(patient: &str, first_sequence: u64, from_us: i64, values: &[f64]) -> VitalsRecord {
-    readings(Metric::HeartRate, patient, first_sequence, from_us, values)
 }
 
 type Calls = Arc<Mutex<Vec<(String, serde_json::Value)>>>;
@@ -200,6 +79,7 @@ async fn receiver(mut failures: u32) -> (String, Calls) {
                 assert_eq!(header("authorization").as_deref(), Some("Bearer token-1"));
                 let length: usize = header("content-length").unwrap().parse().unwrap();
                 if body.len() >= length {
+                    assert!(is_signed(&header("braid-signature").unwrap(), body));
                     break (header("idempotency-key").unwrap(), body.to_owned());
                 }
             };
@@ -216,14 +96,6 @@ async fn receiver(mut failures: u32) -> (String, Calls) {
         }
     });
     (url, calls)
-}
-
-async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + LIMIT;
-    while !condition() {
-        assert!(tokio::time::Instant::now() < deadline, "{what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,6 +16,7 @@ mod memory;
 pub mod news2;
 pub mod rehearsal;
 pub mod rules;
+pub mod silence;
 mod validate;
 mod verdict;
 

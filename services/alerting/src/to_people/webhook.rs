@@ -1,34 +1,53 @@
-//! One HTTP POST: what a webhook needs and no more.
+//! A webhook: one HTTP POST a notice, signed.
+//!
+//! `braid-signature: t=<Unix seconds>,v1=<hex>` is HMAC-SHA256 with the secret over `<t>.<body>`; with a second secret (for the
+//! time in which the receiver changes from one to the other) there is a second `v1=`. A receiver computes it over the bytes it
+//! got, compares in constant time, and refuses a `t` more than some minutes away, so that nobody can repeat an old call.
+//! `idempotency-key` is the same for every attempt.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use hmac::{Hmac, KeyInit, Mac};
 use http::{Request, StatusCode, Uri, header};
 use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject};
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
 use service_kit::{ConfigError, Secret};
+use sha2::Sha256;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
 };
 use tokio_rustls::TlsConnector;
 
+use super::{
+    deliver::Undelivered,
+    message::Message,
+    tls::{bare_host, client_config},
+};
+use crate::now_us;
+
 /// From connecting to the head of the answer.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 
-pub(crate) struct Webhook {
+pub(super) struct Webhook {
     uri: Uri,
     host: String,
     port: u16,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     authorization: Option<String>,
+    /// Each signs; empty: nobody does.
+    secrets: Vec<Secret>,
 }
 
+/// Bytes of the shortest secret that is taken: half the hash's length.
+const SECRET_BYTES_MIN: usize = 16;
+
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CallError {
+pub(super) enum CallError {
     #[error("connection: {0}")]
     Connection(#[from] std::io::Error),
     #[error("HTTP: {0}")]
@@ -43,7 +62,7 @@ pub(crate) enum CallError {
 
 impl CallError {
     /// Whether the same call may succeed later.
-    pub(crate) fn is_retryable(&self) -> bool {
+    pub(super) fn is_retryable(&self) -> bool {
         match self {
             CallError::Connection(_) | CallError::Http(_) | CallError::Late => true,
             CallError::Request(_) => false,
@@ -64,10 +83,11 @@ impl CallError {
 }
 
 impl Webhook {
-    pub(crate) fn new(
+    pub(super) fn new(
         url: &Secret,
         token: Option<&Secret>,
         ca: Option<&Path>,
+        secrets: [Option<&Secret>; 2],
     ) -> Result<Webhook, ConfigError> {
         let refused = |reason: &str| {
             ConfigError::new(
@@ -79,10 +99,7 @@ impl Webhook {
         // The URL may hold a secret: no message repeats it.
         let uri: Uri = url.expose().parse().map_err(|_| refused("is no URL"))?;
         let host = uri.host().ok_or_else(|| refused("has no host"))?;
-        let host = host
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .to_owned();
+        let host = bare_host(host);
         let (default_port, tls) = match uri.scheme_str() {
             Some("http") => (80, None),
             Some("https") => {
@@ -95,11 +112,24 @@ impl Webhook {
                         "--webhook-ca /etc/ssl/certs/ca-certificates.crt",
                     )
                 })?;
-                (443, Some((client_config(ca)?, name)))
+                (443, Some((client_config("webhook_ca", ca)?, name)))
             }
             _ => return Err(refused("is neither http nor https")),
         };
+        for (field, secret) in ["webhook_secret", "webhook_secret_next"]
+            .iter()
+            .zip(secrets)
+        {
+            if secret.is_some_and(|secret| secret.expose().len() < SECRET_BYTES_MIN) {
+                return Err(ConfigError::new(
+                    *field,
+                    format!("is shorter than {SECRET_BYTES_MIN} bytes"),
+                    "what `openssl rand -hex 32` prints",
+                ));
+            }
+        }
         Ok(Webhook {
+            secrets: secrets.into_iter().flatten().cloned().collect(),
             port: uri.port_u16().unwrap_or(default_port),
             host,
             uri,
@@ -108,27 +138,31 @@ impl Webhook {
         })
     }
 
-    /// POSTs JSON; `key` makes a repetition recognisable to the receiver.
-    pub(crate) async fn post(&self, key: &str, body: Bytes) -> Result<(), CallError> {
-        tokio::time::timeout(CALL_LIMIT, self.call(key, body))
-            .await
-            .map_err(|_| CallError::Late)?
+    pub(super) async fn send(&self, message: &Message<'_>) -> Result<(), Undelivered> {
+        let body = Bytes::from(message.json().to_string());
+        let called = tokio::time::timeout(CALL_LIMIT, self.call(&message.key(), body)).await;
+        called
+            .unwrap_or(Err(CallError::Late))
+            .map_err(|error| Undelivered {
+                is_retryable: error.is_retryable(),
+                reason: error.to_string(),
+            })
     }
 
     async fn call(&self, key: &str, body: Bytes) -> Result<(), CallError> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
         match &self.tls {
-            None => self.send(stream, key, body).await,
+            None => self.post(stream, key, body).await,
             Some((config, name)) => {
                 let connector = TlsConnector::from(Arc::clone(config));
-                self.send(connector.connect(name.clone(), stream).await?, key, body)
+                self.post(connector.connect(name.clone(), stream).await?, key, body)
                     .await
             }
         }
     }
 
-    async fn send<S>(&self, stream: S, key: &str, body: Bytes) -> Result<(), CallError>
+    async fn post<S>(&self, stream: S, key: &str, body: Bytes) -> Result<(), CallError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -144,6 +178,12 @@ impl Webhook {
             .header("idempotency-key", key);
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization);
+        }
+        if !self.secrets.is_empty() {
+            request = request.header(
+                "braid-signature",
+                self.signature(now_us() / 1_000_000, &body),
+            );
         }
         let request = request.body(Full::new(body))?;
         // The connection lives as long as this call: dropping it closes the socket. A receiver that closes at once ends it in
@@ -164,33 +204,54 @@ impl Webhook {
             Err(CallError::Status(status))
         }
     }
+
+    fn signature(&self, at_s: i64, body: &[u8]) -> String {
+        self.secrets
+            .iter()
+            .fold(format!("t={at_s}"), |header, secret| {
+                format!("{header},v1={}", sign(secret, at_s, body))
+            })
+    }
 }
 
-fn client_config(ca: &Path) -> Result<Arc<ClientConfig>, ConfigError> {
-    let refused = |reason: String| {
-        ConfigError::new(
-            "webhook_ca",
-            format!("{}: {reason}", ca.display()),
-            "--webhook-ca /etc/ssl/certs/ca-certificates.crt",
-        )
+fn sign(secret: &Secret, at_s: i64, body: &[u8]) -> String {
+    // A key of any length is taken.
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.expose().as_bytes()) else {
+        return String::new();
     };
-    let mut roots = RootCertStore::empty();
-    let certificates =
-        CertificateDer::pem_file_iter(ca).map_err(|error| refused(error.to_string()))?;
-    for certificate in certificates {
-        let certificate = certificate.map_err(|error| refused(error.to_string()))?;
-        roots
-            .add(certificate)
-            .map_err(|error| refused(error.to_string()))?;
+    mac.update(format!("{at_s}.").as_bytes());
+    mac.update(body);
+    let bytes = mac.finalize().into_bytes();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn both_secrets_sign_while_they_change() {
+        let secret = |letter: &str| Secret::new(letter.repeat(16));
+        let url = Secret::new("http://127.0.0.1:1/hook");
+        let signature = |one: Option<&Secret>, two: Option<&Secret>| {
+            Webhook::new(&url, None, None, [one, two])
+                .unwrap()
+                .signature(7, b"{}")
+        };
+        let (old, new) = (secret("a"), secret("b"));
+        // `printf '7.{}' | openssl dgst -sha256 -hmac aaaaaaaaaaaaaaaa`
+        let by_old = "f0ee581eee05ca5220ccfa7354ea43b45c9eada2b519589e20c83879d5a75fc5";
+        assert_eq!(signature(Some(&old), None), format!("t=7,v1={by_old}"));
+        let both = signature(Some(&old), Some(&new));
+        let by_new = sign(&new, 7, b"{}");
+        assert_eq!(both, format!("t=7,v1={by_old},v1={by_new}"));
+        assert_ne!(by_old, by_new);
+        assert_ne!(sign(&new, 8, b"{}"), by_new, "the time is signed, too");
+        let short = Secret::new("short");
+        let refused = Webhook::new(&url, None, None, [None, Some(&short)])
+            .err()
+            .unwrap();
+        assert_eq!(refused.field, "webhook_secret_next");
     }
-    if roots.is_empty() {
-        return Err(refused("holds no certificate".to_owned()));
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| refused(error.to_string()))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(Arc::new(config))
 }

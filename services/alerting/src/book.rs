@@ -1,0 +1,129 @@
+//! The decisions in force, as this member last read them. Looked after every second, so that a change needs no restart.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use contracts::alerts::{Alert, Document};
+use service_kit::{Backoff, Context};
+use store::{QueryError, Scope, Store};
+use tokio::sync::watch;
+
+use crate::{
+    documents::{SILENCE, TEAM},
+    now_us,
+    silence::InForce,
+    team::Team,
+};
+
+/// How often the store is asked whether there is something new.
+const POLL: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    /// By tenant.
+    teams: HashMap<String, Team>,
+    silences: Vec<InForce>,
+}
+
+pub(crate) type Reader = watch::Receiver<Arc<Book>>;
+
+impl Book {
+    pub(crate) fn team(&self, tenant: &str) -> Option<&Team> {
+        self.teams.get(tenant)
+    }
+
+    /// The silence over this alert that lasts longest.
+    pub(crate) fn silence(&self, tenant: &str, alert: &Alert, now_us: i64) -> Option<&InForce> {
+        self.silences
+            .iter()
+            .filter(|silence| silence.tenant == tenant && silence.until_us > now_us)
+            .filter(|silence| silence.silence.covers(alert))
+            .max_by_key(|silence| silence.until_us)
+    }
+
+    fn read(teams: &[Document], silences: &[Document]) -> Book {
+        let mut book = Book::default();
+        for document in teams {
+            match Team::from_json(&document.body) {
+                Ok(team) => {
+                    book.teams.insert(document.tenant.clone(), team);
+                }
+                Err(error) => unreadable(document, &error),
+            }
+        }
+        for document in silences {
+            match InForce::read(document) {
+                Ok(silence) => book.silences.push(silence),
+                Err(error) => unreadable(document, &error),
+            }
+        }
+        book
+    }
+}
+
+/// Checked before it was stored, so an older program meets a newer one's document.
+fn unreadable(document: &Document, error: &dyn std::fmt::Display) {
+    tracing::error!(
+        kind = document.kind,
+        tenant = document.tenant,
+        subject = document.subject,
+        version = document.version,
+        %error,
+        "a document cannot be read and does not hold"
+    );
+}
+
+async fn load(store: &dyn Store) -> Result<Book, QueryError> {
+    let now_us = now_us();
+    let teams = store.documents(&Scope::Service, TEAM, now_us).await?;
+    let silences = store.documents(&Scope::Service, SILENCE, now_us).await?;
+    Ok(Book::read(&teams, &silences))
+}
+
+/// The book, once it is read for the first time, and the task that keeps it up to date. `None`: shutdown came first.
+pub(crate) async fn open(store: Arc<dyn Store>, context: &Context) -> Option<Reader> {
+    let check = context.health().check("documents");
+    let shutdown = context.shutdown().clone();
+    let mut backoff = Backoff::for_reconnect();
+    let read = async |store: &dyn Store| {
+        // The number first: what is put while the rest is read is found the next time.
+        let newest = store.newest_document().await?;
+        Ok::<_, QueryError>((newest, Arc::new(load(store).await?)))
+    };
+    let (mut seen, book) = loop {
+        match read(store.as_ref()).await {
+            Ok(first) => break first,
+            Err(error) => {
+                check.failing(error.to_string());
+                tokio::select! {
+                    () = shutdown.requested() => return None,
+                    () = backoff.wait() => {}
+                }
+            }
+        }
+    };
+    check.ok();
+    let (sender, reader) = watch::channel(book);
+    context.tasks().spawn(async move {
+        loop {
+            tokio::select! {
+                () = shutdown.requested() => return,
+                () = tokio::time::sleep(POLL) => {}
+            }
+            match store.newest_document().await {
+                Ok(newest) if newest == seen => check.ok(),
+                Ok(_) => match read(store.as_ref()).await {
+                    Ok((newest, book)) => {
+                        seen = newest;
+                        tracing::info!(newest, "teams and silences are read anew");
+                        // Without readers the service is ending.
+                        let _ = sender.send(book);
+                        check.ok();
+                    }
+                    Err(error) => check.failing(error.to_string()),
+                },
+                Err(error) => check.failing(error.to_string()),
+            }
+        }
+    });
+    Some(reader)
+}

@@ -1,0 +1,171 @@
+//! What people decide about alerting, as documents: which kinds there are and what makes one acceptable. The API and the
+//! command line ask before they store.
+
+use contracts::alerts::Document;
+use vitals::{Invalid, RuleSet, validate_identifier};
+
+use crate::{
+    silence::{SILENCE_US_MAX, Silence},
+    team::Team,
+};
+
+pub const TEAM: &str = "team";
+pub const RULES: &str = "rules";
+pub const SILENCE: &str = "silence";
+/// The subject of what holds for all of a tenant.
+pub const DEFAULT: &str = "default";
+
+/// Bytes of a document's body; a longer one is refused.
+pub const BODY_BYTES_MAX: usize = 4 << 20;
+/// Bytes of an author's name and of a reason.
+const AUTHOR_BYTES_MAX: usize = 200;
+const REASON_BYTES_MAX: usize = 4000;
+
+/// Everything but the version, which only the store can judge.
+pub fn check(document: &Document) -> Result<(), Invalid> {
+    validate_identifier("tenant", &document.tenant, "default")?;
+    let text = |field, text: &str, max, example| {
+        if text.trim().is_empty() || text.len() > max {
+            return Err(Invalid::new(
+                field,
+                format!("is empty or longer than {max} bytes"),
+                example,
+            ));
+        }
+        Ok(())
+    };
+    text("author", &document.author, AUTHOR_BYTES_MAX, "Ada Nurse")?;
+    text(
+        "reason",
+        &document.reason,
+        REASON_BYTES_MAX,
+        "sensor is being replaced",
+    )?;
+    if document.body.len() > BODY_BYTES_MAX {
+        return Err(Invalid::new(
+            "body",
+            format!("is longer than {BODY_BYTES_MAX} bytes"),
+            "{}",
+        ));
+    }
+    match document.kind.as_str() {
+        TEAM => {
+            lasting(document)?;
+            subject(document.subject == DEFAULT, document, DEFAULT)?;
+            Team::from_json(&document.body).map(drop)
+        }
+        RULES => {
+            lasting(document)?;
+            let is_named = document
+                .subject
+                .strip_prefix("group:")
+                .or(document.subject.strip_prefix("patient:"))
+                .is_some_and(|name| validate_identifier("subject", name, "ada").is_ok());
+            subject(
+                is_named || document.subject == DEFAULT,
+                document,
+                "patient:ada",
+            )?;
+            // An empty body takes the rules back: the next wider set holds.
+            if document.body.is_empty() {
+                return Ok(());
+            }
+            RuleSet::from_json(&document.body).map(drop)
+        }
+        SILENCE => {
+            validate_identifier("subject", &document.subject, "silence-1")?;
+            let length_us = document.until_us.saturating_sub(document.at_us);
+            if document.until_us == 0 || length_us > SILENCE_US_MAX {
+                return Err(Invalid::new(
+                    "until_us",
+                    format!(
+                        "a silence needs an end, at most {} days away",
+                        SILENCE_US_MAX / 86_400_000_000
+                    ),
+                    (document.at_us + 3_600_000_000).to_string(),
+                ));
+            }
+            Silence::from_json(&document.body).map(drop)
+        }
+        other => Err(Invalid::new(
+            "kind",
+            format!("{other:?} is none of team, rules and silence"),
+            "silence",
+        )),
+    }
+}
+
+fn lasting(document: &Document) -> Result<(), Invalid> {
+    if document.until_us == 0 {
+        return Ok(());
+    }
+    Err(Invalid::new(
+        "until_us",
+        "only a silence ends by itself",
+        "0",
+    ))
+}
+
+fn subject(is_known: bool, document: &Document, example: &str) -> Result<(), Invalid> {
+    if is_known {
+        return Ok(());
+    }
+    Err(Invalid::new(
+        "subject",
+        format!("{:?} is no subject of {}", document.subject, document.kind),
+        example,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_document_is_refused_by_field() {
+        let good = Document {
+            kind: SILENCE.into(),
+            tenant: "default".into(),
+            subject: "s-1".into(),
+            version: 1,
+            author: "Ada".into(),
+            reason: "why".into(),
+            at_us: 1_000_000,
+            until_us: 2_000_000,
+            body: r#"{"patient": "ada"}"#.into(),
+        };
+        check(&good).unwrap();
+        let refused = |edit: fn(&mut Document)| {
+            let mut document = good.clone();
+            edit(&mut document);
+            check(&document).unwrap_err().field
+        };
+        assert_eq!(refused(|d| d.tenant.clear()), "tenant");
+        assert_eq!(refused(|d| d.author = " ".into()), "author");
+        assert_eq!(refused(|d| d.reason.clear()), "reason");
+        assert_eq!(refused(|d| d.reason = "x".repeat(4001)), "reason");
+        assert_eq!(refused(|d| d.kind = "x".into()), "kind");
+        assert_eq!(refused(|d| d.until_us = 0), "until_us");
+        assert_eq!(refused(|d| d.until_us = i64::MAX), "until_us");
+        assert_eq!(refused(|d| d.kind = TEAM.into()), "until_us");
+        let rules = Document {
+            kind: RULES.into(),
+            subject: "patient:ada".into(),
+            until_us: 0,
+            body: serde_json::to_string(&RuleSet::default_set()).unwrap(),
+            ..good.clone()
+        };
+        check(&rules).unwrap();
+        let strange = Document {
+            subject: "ward:3".into(),
+            ..rules.clone()
+        };
+        assert_eq!(check(&strange).unwrap_err().field, "subject");
+        let empty = Document {
+            body: String::new(),
+            ..rules
+        };
+        check(&empty).unwrap();
+    }
+}

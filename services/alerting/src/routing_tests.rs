@@ -1,0 +1,292 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::{silence::Silence, team::EXAMPLE};
+
+const S: i64 = SECOND_US;
+/// A Monday at 09:00 of the example's clock.
+const T0: i64 = (4 * 24 + 8) * 3600 * S;
+
+fn alert(id: &str, priority: Priority, state: AlertState, revision: u32) -> Alert {
+    Alert {
+        id: id.into(),
+        patient: "ada".into(),
+        rule: "fall".into(),
+        priority: priority.into(),
+        state: state.into(),
+        revision,
+        ..Alert::default()
+    }
+}
+
+fn router() -> Router {
+    Router::new(Channels {
+        webhook: true,
+        mqtt: false,
+        email: true,
+        email_to: vec!["ward@example.org".into()],
+        group_us: 10 * S,
+    })
+}
+
+/// One alert's row, changed as the store would.
+#[derive(Default)]
+struct Row(Option<Watch>);
+
+impl Row {
+    fn apply(&mut self, batch: &NoticesBatch) {
+        for change in &batch.watches {
+            match change {
+                WatchChange::Set(watch) => {
+                    let expected = self.0.as_ref().map_or(1, |there| there.version + 1);
+                    assert_eq!(watch.version, expected);
+                    self.0 = Some(watch.clone());
+                }
+                WatchChange::End(_) => self.0 = None,
+            }
+        }
+    }
+
+    fn due_s(&self) -> Option<i64> {
+        Some((self.0.as_ref()?.due_us? - T0) / S)
+    }
+}
+
+fn case<'a>(alert: &'a Alert, team: Option<&'a Team>, row: &'a Row, at_s: i64) -> Case<'a> {
+    Case {
+        alert,
+        tenant: "default",
+        team,
+        silence: None,
+        inhibited_by: None,
+        watch: row.0.as_ref(),
+        now_us: T0 + at_s * S,
+    }
+}
+
+fn ids(batch: &NoticesBatch) -> Vec<&str> {
+    batch
+        .notices
+        .iter()
+        .map(|notice| notice.id.as_str())
+        .collect()
+}
+
+#[test]
+fn an_alert_goes_from_the_person_to_on_call_and_reminds_until_acknowledged() {
+    let team = Team::from_json(EXAMPLE).unwrap();
+    let (mut router, mut row) = (router(), Row::default());
+    let active = alert("a", Priority::High, AlertState::Active, 1);
+    let batch = router.on_news(case(&active, Some(&team), &row, 0));
+    assert_eq!(
+        ids(&batch),
+        [
+            "a/1/webhook",
+            "a/1/email/ada@example.org",
+            "a/1/email/ben@example.org"
+        ]
+    );
+    assert_eq!(batch.notices[0].people, ["Ada Example", "Ben Example"]);
+    row.apply(&batch);
+    assert_eq!(row.due_s(), Some(120));
+
+    let batch = router.on_timer(case(&active, Some(&team), &row, 125));
+    assert_eq!(
+        ids(&batch),
+        ["a/step-2/webhook", "a/step-2/email/day@example.org"]
+    );
+    assert_eq!(batch.notices[0].reason(), NoticeReason::Escalation);
+    row.apply(&batch);
+    assert_eq!(row.due_s(), Some(425));
+
+    let batch = router.on_timer(case(&active, Some(&team), &row, 430));
+    assert_eq!(
+        ids(&batch),
+        [
+            "a/reminder-1/webhook",
+            "a/reminder-1/email/ada@example.org",
+            "a/reminder-1/email/ben@example.org",
+            "a/reminder-1/email/day@example.org"
+        ]
+    );
+    row.apply(&batch);
+    assert_eq!(row.due_s(), Some(730));
+
+    let seen = Alert {
+        acknowledged_by: "Eve".into(),
+        ..alert("a", Priority::High, AlertState::Acknowledged, 2)
+    };
+    // The timer came first and sees that somebody has acknowledged.
+    let batch = router.on_timer(case(&seen, Some(&team), &row, 735));
+    assert!(batch.notices.is_empty());
+    row.apply(&batch);
+    assert_eq!(row.due_s(), None);
+    let batch = router.on_news(case(&seen, Some(&team), &row, 736));
+    assert_eq!(batch.notices.len(), 4, "everybody who was told hears of it");
+    row.apply(&batch);
+    assert_eq!(row.due_s(), None);
+    let over = Alert {
+        state: AlertState::Resolved.into(),
+        revision: 3,
+        ..seen
+    };
+    let batch = router.on_news(case(&over, Some(&team), &row, 800));
+    assert_eq!(batch.notices.len(), 4);
+    row.apply(&batch);
+    assert_eq!(row.0, None);
+}
+
+#[test]
+fn reminders_end() {
+    let team = Team::from_json(EXAMPLE).unwrap();
+    let (mut router, mut row) = (router(), Row::default());
+    let active = alert("a", Priority::High, AlertState::Active, 1);
+    let first = router.on_news(case(&active, Some(&team), &row, 0));
+    row.apply(&first);
+    let mut told = 0;
+    while let Some(due_s) = row.due_s() {
+        let batch = router.on_timer(case(&active, Some(&team), &row, due_s));
+        row.apply(&batch);
+        told += 1;
+        assert!(told <= 25, "more than one step and 24 reminders");
+    }
+    assert_eq!(told, 25);
+}
+
+#[test]
+fn a_low_alert_is_for_the_person_alone() {
+    let team = Team::from_json(EXAMPLE).unwrap();
+    let active = alert("a", Priority::Low, AlertState::Active, 1);
+    let batch = router().on_news(case(&active, Some(&team), &Row::default(), 0));
+    assert_eq!(ids(&batch), ["a/1/webhook", "a/1/email/ada@example.org"]);
+    let mut row = Row::default();
+    row.apply(&batch);
+    assert_eq!(row.due_s(), None, "nothing escalates, but its end is told");
+    assert!(row.0.is_some());
+}
+
+#[test]
+fn without_a_team_the_ward_hears_of_it() {
+    let active = alert("a", Priority::High, AlertState::Active, 1);
+    let batch = router().on_news(case(&active, None, &Row::default(), 0));
+    assert_eq!(ids(&batch), ["a/1/webhook", "a/1/email/ward@example.org"]);
+    assert!(batch.watches.is_empty());
+    let backfill = Alert {
+        backfill: true,
+        ..active
+    };
+    let batch = router().on_news(case(&backfill, None, &Row::default(), 0));
+    assert_eq!(batch, NoticesBatch::default());
+}
+
+#[test]
+fn a_silence_is_written_down_and_when_it_ends_the_first_step_is_taken() {
+    let team = Team::from_json(EXAMPLE).unwrap();
+    let silence = InForce {
+        id: "s-1".into(),
+        tenant: "default".into(),
+        author: "Eve".into(),
+        until_us: T0 + 600 * S,
+        silence: Silence {
+            patient: "ada".into(),
+            rule: String::new(),
+        },
+    };
+    for team in [Some(&team), None] {
+        let (mut router, mut row) = (router(), Row::default());
+        let active = alert("a", Priority::High, AlertState::Active, 1);
+        let silent = Case {
+            silence: Some(&silence),
+            ..case(&active, team, &row, 0)
+        };
+        let batch = router.on_news(silent);
+        assert_eq!(batch.outcomes.len(), batch.notices.len());
+        assert!(!batch.notices.is_empty());
+        for outcome in &batch.outcomes {
+            assert_eq!(outcome.result(), NoticeResult::Silenced);
+            assert_eq!(outcome.detail, "s-1 by Eve");
+        }
+        row.apply(&batch);
+        assert_eq!(row.due_s(), Some(10), "it may be ended early");
+        let batch = router.on_timer(Case {
+            silence: Some(&silence),
+            ..case(&active, team, &row, 595)
+        });
+        assert!(batch.notices.is_empty());
+        row.apply(&batch);
+        assert_eq!(row.due_s(), Some(600));
+        let batch = router.on_timer(case(&active, team, &row, 601));
+        assert!(batch.outcomes.is_empty());
+        let first = if team.is_some() {
+            "a/step-1/email/ada@example.org"
+        } else {
+            "a/step-1/email/ward@example.org"
+        };
+        assert_eq!(ids(&batch)[..2], ["a/step-1/webhook", first]);
+        row.apply(&batch);
+        // The delays of the steps count from the alert.
+        assert_eq!(row.due_s(), team.map(|_| 601));
+    }
+}
+
+#[test]
+fn what_another_alert_says_better_waits() {
+    let mut row = Row::default();
+    let mut router = router();
+    let active = alert("a", Priority::Medium, AlertState::Active, 1);
+    fn inhibited(case: Case<'_>) -> Case<'_> {
+        Case {
+            inhibited_by: Some("gateway-alert"),
+            ..case
+        }
+    }
+    let batch = router.on_news(inhibited(case(&active, None, &row, 0)));
+    assert!(
+        batch
+            .outcomes
+            .iter()
+            .all(|outcome| outcome.result() == NoticeResult::Inhibited)
+    );
+    row.apply(&batch);
+    assert_eq!(row.due_s(), Some(10));
+    let batch = router.on_timer(inhibited(case(&active, None, &row, 31)));
+    assert!(batch.notices.is_empty());
+    row.apply(&batch);
+    assert_eq!(row.due_s(), Some(41));
+    let batch = router.on_timer(case(&active, None, &row, 62));
+    assert_eq!(batch.notices.len(), 2);
+    assert!(batch.outcomes.is_empty());
+}
+
+#[test]
+fn alerts_that_follow_each_other_go_as_one_unless_more_urgent() {
+    let mut router = router();
+    let mut due_s = |id: &str, priority, state, at_s| {
+        let alert = alert(id, priority, state, 1);
+        let batch = router.on_news(case(&alert, None, &Row::default(), at_s));
+        let mail = batch
+            .notices
+            .iter()
+            .find(|notice| notice.channel == EMAIL)
+            .unwrap();
+        let hook = batch
+            .notices
+            .iter()
+            .find(|notice| notice.channel == WEBHOOK)
+            .unwrap();
+        assert_eq!(hook.due_us, T0 + at_s * S, "machines group for themselves");
+        (mail.due_us - T0) / S
+    };
+    use AlertState::{Active, Resolved};
+    assert_eq!(
+        due_s("a", Priority::Medium, Active, 0),
+        0,
+        "the first at once"
+    );
+    assert_eq!(due_s("b", Priority::Medium, Active, 1), 10);
+    assert_eq!(due_s("c", Priority::Low, Active, 9), 10);
+    assert_eq!(due_s("a", Priority::Medium, Resolved, 9), 10);
+    assert_eq!(due_s("d", Priority::High, Active, 9), 9, "more urgent");
+    assert_eq!(due_s("e", Priority::High, Active, 10), 19);
+    assert_eq!(due_s("f", Priority::Low, Active, 19), 19, "a new window");
+}

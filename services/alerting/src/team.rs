@@ -1,0 +1,506 @@
+//! Who is told of an alert, and when: contacts, on-call shifts, and the steps of the escalation. Data, one document per tenant.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use contracts::vitals::Priority;
+use serde::{Deserialize, Serialize};
+use vitals::{Invalid, validate_identifier};
+
+/// Bounds of one team; a larger one is refused.
+pub const CONTACTS_MAX: usize = 10_000;
+pub const PATIENTS_MAX: usize = 50_000;
+pub const SHIFTS_MAX: usize = 500;
+pub const STEPS_MAX: usize = 10;
+/// Contacts of one patient in one role.
+const ROLE_CONTACTS_MAX: usize = 20;
+/// Longest delay of a step, a day.
+const AFTER_S_MAX: u32 = 86_400;
+const REMINDERS_MAX: u32 = 100;
+const REMIND_EVERY_S_MIN: u32 = 10;
+const ADDRESS_BYTES_MAX: usize = 254;
+const NAME_BYTES_MAX: usize = 200;
+
+const MINUTE_US: i64 = 60_000_000;
+const DAY_MINUTES: i64 = 1440;
+const WEEK_MINUTES: i64 = 7 * DAY_MINUTES;
+const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Team {
+    pub contacts: Vec<Contact>,
+    #[serde(default)]
+    pub rota: Vec<Rota>,
+    /// By patient's id.
+    #[serde(default)]
+    pub patients: BTreeMap<String, Care>,
+    #[serde(default)]
+    pub escalation: Escalation,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contact {
+    pub id: String,
+    pub name: String,
+    pub email: Option<String>,
+}
+
+/// Weekly shifts by one clock.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rota {
+    /// East of Greenwich.
+    #[serde(default)]
+    pub utc_offset_min: i32,
+    pub shifts: Vec<Shift>,
+}
+
+/// `from` belongs to it, `to` does not; it may run over the end of the week.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shift {
+    pub from: WeekTime,
+    pub to: WeekTime,
+    pub contact: String,
+}
+
+/// Minutes since Monday 00:00, written as `mon 08:00`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeekTime(i64);
+
+/// Who belongs to a patient.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Care {
+    /// Rules of the group hold for the patient.
+    pub group: Option<String>,
+    /// The person, or who lives with them.
+    #[serde(default)]
+    pub person: Vec<String>,
+    #[serde(default)]
+    pub emergency: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    Person,
+    Emergency,
+    OnCall,
+}
+
+/// What happens until somebody acknowledges.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    pub steps: Vec<Step>,
+    /// After the last step everybody told is reminded so often; 0: never.
+    #[serde(default)]
+    pub remind_every_s: u32,
+    #[serde(default)]
+    pub reminders_max: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// After the alert.
+    pub after_s: u32,
+    pub tell: Vec<Role>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Escalation {
+    pub low: Plan,
+    pub medium: Plan,
+    pub high: Plan,
+}
+
+impl Default for Escalation {
+    /// Low to the person alone; medium goes on after 5 and 15 minutes; high to person and contacts at once, on-call after 2 minutes.
+    fn default() -> Escalation {
+        use Role::{Emergency, OnCall, Person};
+        let plan = |steps: &[(u32, &[Role])], remind_every_s, reminders_max| Plan {
+            steps: steps
+                .iter()
+                .map(|(after_s, tell)| Step {
+                    after_s: *after_s,
+                    tell: tell.to_vec(),
+                })
+                .collect(),
+            remind_every_s,
+            reminders_max,
+        };
+        Escalation {
+            low: plan(&[(0, &[Person])], 0, 0),
+            medium: plan(
+                &[(0, &[Person]), (300, &[Emergency]), (900, &[OnCall])],
+                900,
+                8,
+            ),
+            high: plan(&[(0, &[Person, Emergency]), (120, &[OnCall])], 300, 24),
+        }
+    }
+}
+
+impl Team {
+    pub fn from_json(text: &str) -> Result<Team, Invalid> {
+        let team: Team = serde_json::from_str(text).map_err(|error| {
+            Invalid::new(
+                "team",
+                error.to_string(),
+                "what `braid alerts team example` prints",
+            )
+        })?;
+        team.validate()?;
+        Ok(team)
+    }
+
+    fn validate(&self) -> Result<(), Invalid> {
+        bounded("contacts", self.contacts.len(), CONTACTS_MAX)?;
+        bounded("patients", self.patients.len(), PATIENTS_MAX)?;
+        let shifts = self.rota.iter().map(|rota| rota.shifts.len()).sum();
+        bounded("rota.shifts", shifts, SHIFTS_MAX)?;
+        let mut ids = BTreeSet::new();
+        for contact in &self.contacts {
+            contact.validate()?;
+            if !ids.insert(contact.id.as_str()) {
+                return Err(Invalid::new(
+                    "contacts.id",
+                    format!("{:?} is there twice", contact.id),
+                    format!("{:?}", format!("{}-2", contact.id)),
+                ));
+            }
+        }
+        let known = |field, id: &str| {
+            if ids.contains(id) {
+                return Ok(());
+            }
+            Err(Invalid::new(
+                field,
+                format!("{id:?} is no contact of this team"),
+                ids.first().copied().unwrap_or("nurse-1"),
+            ))
+        };
+        for rota in &self.rota {
+            if rota.utc_offset_min.abs() > 14 * 60 {
+                return Err(Invalid::new(
+                    "rota.utc_offset_min",
+                    format!("{} is more than 14 hours", rota.utc_offset_min),
+                    "60",
+                ));
+            }
+            for shift in &rota.shifts {
+                known("rota.shifts.contact", &shift.contact)?;
+            }
+        }
+        for (patient, care) in &self.patients {
+            validate_identifier("patients", patient, "patient-12")?;
+            if let Some(group) = &care.group {
+                validate_identifier("patients.group", group, "copd")?;
+            }
+            for (field, role) in [
+                ("patients.person", &care.person),
+                ("patients.emergency", &care.emergency),
+            ] {
+                bounded(field, role.len(), ROLE_CONTACTS_MAX)?;
+                role.iter().try_for_each(|id| known(field, id))?;
+            }
+        }
+        let Escalation { low, medium, high } = &self.escalation;
+        [low, medium, high].into_iter().try_for_each(Plan::validate)
+    }
+
+    /// How alerts of this priority go on.
+    pub fn plan(&self, priority: Priority) -> &Plan {
+        match priority {
+            Priority::High => &self.escalation.high,
+            Priority::Medium => &self.escalation.medium,
+            Priority::Low | Priority::Unspecified => &self.escalation.low,
+        }
+    }
+
+    /// Who has these roles for the patient at this time, each once.
+    pub fn people(&self, roles: &[Role], patient: &str, now_us: i64) -> Vec<&Contact> {
+        let care = self.patients.get(patient);
+        let mut ids: Vec<&str> = Vec::new();
+        for role in roles {
+            match role {
+                Role::Person => ids.extend(
+                    care.iter()
+                        .flat_map(|care| care.person.iter().map(String::as_str)),
+                ),
+                Role::Emergency => ids.extend(
+                    care.iter()
+                        .flat_map(|care| care.emergency.iter().map(String::as_str)),
+                ),
+                Role::OnCall => ids.extend(self.on_call(now_us)),
+            }
+        }
+        let mut seen = BTreeSet::new();
+        ids.retain(|id| seen.insert(*id));
+        ids.into_iter().filter_map(|id| self.contact(id)).collect()
+    }
+
+    pub fn contact(&self, id: &str) -> Option<&Contact> {
+        self.contacts.iter().find(|contact| contact.id == id)
+    }
+
+    pub fn group(&self, patient: &str) -> Option<&str> {
+        self.patients.get(patient)?.group.as_deref()
+    }
+
+    fn on_call(&self, now_us: i64) -> impl Iterator<Item = &str> {
+        self.rota.iter().flat_map(move |rota| {
+            let local = now_us.div_euclid(MINUTE_US) + i64::from(rota.utc_offset_min);
+            // 1 January 1970 was a Thursday.
+            let minute = (local + 3 * DAY_MINUTES).rem_euclid(WEEK_MINUTES);
+            rota.shifts
+                .iter()
+                .filter(move |shift| shift.covers(minute))
+                .map(|shift| shift.contact.as_str())
+        })
+    }
+}
+
+impl Contact {
+    fn validate(&self) -> Result<(), Invalid> {
+        validate_identifier("contacts.id", &self.id, "nurse-1")?;
+        if self.name.trim().is_empty() || self.name.len() > NAME_BYTES_MAX {
+            return Err(Invalid::new(
+                "contacts.name",
+                format!(
+                    "of {:?} is empty or longer than {NAME_BYTES_MAX} bytes",
+                    self.id
+                ),
+                "\"Ada Nurse\"",
+            ));
+        }
+        let Some(email) = &self.email else {
+            return Ok(());
+        };
+        let is_address =
+            email.len() <= ADDRESS_BYTES_MAX && email.parse::<lettre::Address>().is_ok();
+        if is_address {
+            return Ok(());
+        }
+        Err(Invalid::new(
+            "contacts.email",
+            format!("of {:?} is no address", self.id),
+            "\"ada@example.org\"",
+        ))
+    }
+}
+
+impl Plan {
+    fn validate(&self) -> Result<(), Invalid> {
+        bounded("escalation.steps", self.steps.len(), STEPS_MAX)?;
+        let rises = self.steps.is_sorted_by_key(|step| step.after_s);
+        let short = self.steps.iter().all(|step| step.after_s <= AFTER_S_MAX);
+        if !rises || !short {
+            return Err(Invalid::new(
+                "escalation.steps.after_s",
+                format!("falls from one step to the next, or is above {AFTER_S_MAX}"),
+                "0, 120, 600",
+            ));
+        }
+        if (1..REMIND_EVERY_S_MIN).contains(&self.remind_every_s)
+            || self.reminders_max > REMINDERS_MAX
+        {
+            return Err(Invalid::new(
+                "escalation.remind_every_s",
+                format!("is below {REMIND_EVERY_S_MIN}, or reminders_max above {REMINDERS_MAX}"),
+                "300 and 12",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Shift {
+    fn covers(&self, minute: i64) -> bool {
+        let (from, to) = (self.from.0, self.to.0);
+        if from < to {
+            (from..to).contains(&minute)
+        } else {
+            minute >= from || minute < to
+        }
+    }
+}
+
+fn bounded(field: &'static str, count: usize, max: usize) -> Result<(), Invalid> {
+    if count <= max {
+        return Ok(());
+    }
+    Err(Invalid::new(
+        field,
+        format!("has {count} entries"),
+        format!("at most {max}"),
+    ))
+}
+
+impl WeekTime {
+    fn parse(text: &str) -> Option<WeekTime> {
+        let (day, time) = text.split_once(' ')?;
+        let day = DAYS.iter().position(|name| *name == day)?;
+        let (hour, minute) = time.split_once(':')?;
+        let two_digits = |text: &str| {
+            let is_short = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+            is_short.then(|| text.parse::<i64>().ok()).flatten()
+        };
+        let (hour, minute) = (two_digits(hour)?, two_digits(minute)?);
+        let is_time = hour < 24 && minute < 60;
+        is_time.then_some(WeekTime(day as i64 * DAY_MINUTES + hour * 60 + minute))
+    }
+}
+
+impl Serialize for WeekTime {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        let day = usize::try_from(self.0 / DAY_MINUTES).unwrap_or_default();
+        let minute = self.0 % DAY_MINUTES;
+        out.collect_str(&format_args!(
+            "{} {:02}:{:02}",
+            DAYS[day % DAYS.len()],
+            minute / 60,
+            minute % 60
+        ))
+    }
+}
+
+impl<'de> Deserialize<'de> for WeekTime {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<WeekTime, D::Error> {
+        let text = String::deserialize(from)?;
+        WeekTime::parse(&text).ok_or_else(|| {
+            serde::de::Error::custom(format!(
+                "{text:?} is no time of the week, for example \"mon 08:00\""
+            ))
+        })
+    }
+}
+
+/// A team to begin from.
+pub const EXAMPLE: &str = r#"{
+  "contacts": [
+    {"id": "ada", "name": "Ada Example", "email": "ada@example.org"},
+    {"id": "ada-son", "name": "Ben Example", "email": "ben@example.org"},
+    {"id": "nurse-day", "name": "Nurse by day", "email": "day@example.org"},
+    {"id": "nurse-night", "name": "Nurse by night", "email": "night@example.org"}
+  ],
+  "rota": [
+    {
+      "utc_offset_min": 60,
+      "shifts": [
+        {"from": "mon 08:00", "to": "mon 20:00", "contact": "nurse-day"},
+        {"from": "mon 20:00", "to": "mon 08:00", "contact": "nurse-night"}
+      ]
+    }
+  ],
+  "patients": {
+    "ada": {"group": "copd", "person": ["ada"], "emergency": ["ada-son"]}
+  },
+  "escalation": {
+    "low": {"steps": [{"after_s": 0, "tell": ["person"]}]},
+    "medium": {
+      "steps": [{"after_s": 0, "tell": ["person"]}, {"after_s": 300, "tell": ["emergency"]}, {"after_s": 900, "tell": ["on-call"]}],
+      "remind_every_s": 900,
+      "reminders_max": 8
+    },
+    "high": {
+      "steps": [{"after_s": 0, "tell": ["person", "emergency"]}, {"after_s": 120, "tell": ["on-call"]}],
+      "remind_every_s": 300,
+      "reminders_max": 24
+    }
+  }
+}"#;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const HOUR_US: i64 = 60 * MINUTE_US;
+    /// Monday, 5 January 1970.
+    const MONDAY_US: i64 = 4 * 24 * HOUR_US;
+
+    fn names(team: &Team, roles: &[Role], now_us: i64) -> Vec<String> {
+        let people = team.people(roles, "ada", now_us);
+        people
+            .into_iter()
+            .map(|contact| contact.id.clone())
+            .collect()
+    }
+
+    #[test]
+    fn the_example_is_valid_and_survives_json() {
+        let team = Team::from_json(EXAMPLE).unwrap();
+        let text = serde_json::to_string(&team).unwrap();
+        assert_eq!(Team::from_json(&text).unwrap(), team);
+        assert_eq!(team.escalation, Escalation::default());
+        assert_eq!(team.group("ada"), Some("copd"));
+        assert_eq!(
+            names(&team, &[Role::Person, Role::Emergency, Role::Person], 0),
+            ["ada", "ada-son"]
+        );
+        assert!(team.people(&[Role::Person], "stranger", 0).is_empty());
+    }
+
+    #[test]
+    fn shifts_follow_the_local_week() {
+        let team = Team::from_json(EXAMPLE).unwrap();
+        let on_call = |hours: i64, minutes: i64| {
+            names(
+                &team,
+                &[Role::OnCall],
+                MONDAY_US + hours * HOUR_US + minutes * MINUTE_US,
+            )
+        };
+        // One hour east: 08:00 there is 07:00 in Greenwich.
+        assert_eq!(on_call(6, 59), ["nurse-night"]);
+        assert_eq!(on_call(7, 0), ["nurse-day"]);
+        assert_eq!(on_call(18, 59), ["nurse-day"]);
+        assert_eq!(on_call(19, 0), ["nurse-night"]);
+        assert_eq!(
+            on_call(6 * 24 + 23, 30),
+            ["nurse-night"],
+            "over the end of the week"
+        );
+    }
+
+    #[test]
+    fn wrong_teams_are_refused_by_field() {
+        let refused = |from: &str, to: &str| {
+            assert!(EXAMPLE.contains(from), "{from}");
+            Team::from_json(&EXAMPLE.replacen(from, to, 1))
+                .unwrap_err()
+                .field
+        };
+        assert_eq!(
+            refused("\"id\": \"ada-son\"", "\"id\": \"ada\""),
+            "contacts.id"
+        );
+        assert_eq!(refused("ben@example.org", "nobody"), "contacts.email");
+        assert_eq!(refused("\"Ben Example\"", "\" \""), "contacts.name");
+        assert_eq!(refused("mon 20:00", "moon 20:00"), "team");
+        assert_eq!(refused("mon 20:00", "mon 24:00"), "team");
+        assert_eq!(
+            refused("\"contact\": \"nurse-day\"", "\"contact\": \"x\""),
+            "rota.shifts.contact"
+        );
+        assert_eq!(refused("[\"ada-son\"]", "[\"x\"]"), "patients.emergency");
+        assert_eq!(
+            refused("\"utc_offset_min\": 60", "\"utc_offset_min\": 6000"),
+            "rota.utc_offset_min"
+        );
+        assert_eq!(
+            refused("\"after_s\": 300", "\"after_s\": 3000"),
+            "escalation.steps.after_s"
+        );
+        assert_eq!(
+            refused("\"remind_every_s\": 900", "\"remind_every_s\": 1"),
+            "escalation.remind_every_s"
+        );
+        assert_eq!(refused("\"rota\"", "\"roster\""), "team");
+    }
+}

@@ -1,0 +1,121 @@
+//! Configuration of the channels by which people are told.
+
+use std::path::PathBuf;
+
+use service_kit::{ConfigError, Secret};
+
+use super::{
+    deliver::Channel,
+    email::Email,
+    mqtt::{Mqtt, Settings},
+    webhook::Webhook,
+};
+use crate::routing::Channels;
+
+/// Longest window for grouping; a longer one would hide that something is going on.
+const GROUP_S_MAX: u64 = 300;
+
+#[derive(Clone, Debug, clap::Args, serde::Serialize)]
+pub struct Options {
+    /// Where each alert is POSTed as JSON; https needs a webhook_ca.
+    #[arg(long, value_name = "URL")]
+    pub webhook: Option<Secret>,
+    /// Sent with each webhook call as `Authorization: Bearer`.
+    #[arg(long, value_name = "TOKEN")]
+    pub webhook_token: Option<Secret>,
+    /// Certificates of the authorities believed of an https webhook (PEM).
+    #[arg(long, value_name = "FILE")]
+    pub webhook_ca: Option<PathBuf>,
+    /// Signs each webhook call, as `braid-signature: t=SECONDS,v1=HEX`: HMAC-SHA256 over `SECONDS.BODY`.
+    #[arg(long, value_name = "SECRET")]
+    pub webhook_secret: Option<Secret>,
+    /// Signs beside the other one while the receiver changes from that one to this.
+    #[arg(long, value_name = "SECRET")]
+    pub webhook_secret_next: Option<Secret>,
+    /// Mail server: smtps:// (TLS), smtp:// (STARTTLS, required) or smtp-plain:// (this machine only).
+    #[arg(long, value_name = "URL")]
+    pub smtp: Option<String>,
+    #[arg(long, value_name = "NAME")]
+    pub smtp_user: Option<String>,
+    #[arg(long, value_name = "PASSWORD")]
+    pub smtp_password: Option<Secret>,
+    /// Certificates of the authorities believed of the mail server (PEM); without it those of the system.
+    #[arg(long, value_name = "FILE")]
+    pub smtp_ca: Option<PathBuf>,
+    /// Sender of e-mails.
+    #[arg(long, value_name = "ADDRESS")]
+    pub email_from: Option<String>,
+    /// Told of every alert of a tenant that has no team.
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub email_to: Vec<String>,
+    /// MQTT broker: mqtts:// (needs an mqtt_ca) or mqtt:// (this machine only).
+    #[arg(long, value_name = "URL")]
+    pub mqtt: Option<String>,
+    #[arg(long, value_name = "NAME")]
+    pub mqtt_user: Option<String>,
+    #[arg(long, value_name = "PASSWORD")]
+    pub mqtt_password: Option<Secret>,
+    /// Certificates of the authorities believed of the broker (PEM).
+    #[arg(long, value_name = "FILE")]
+    pub mqtt_ca: Option<PathBuf>,
+    /// Alerts go to the topic PREFIX/TENANT/PATIENT/PRIORITY.
+    #[arg(long, value_name = "PREFIX", default_value = "braid/alerts")]
+    pub mqtt_prefix: String,
+    /// For how long the delivery of one notice is tried again before it is given up, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+    pub give_up_s: u64,
+    /// E-mails about one patient that follow each other within so many seconds go as one, unless more urgent; 0: one by one.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub group_s: u64,
+}
+
+impl Options {
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        self.build().map(drop)
+    }
+
+    pub(super) fn build(&self) -> Result<(Channels, Vec<Channel>), ConfigError> {
+        if self.group_s > GROUP_S_MAX {
+            return Err(ConfigError::new(
+                "group_s",
+                format!("{} is above {GROUP_S_MAX}", self.group_s),
+                "--group-s 10",
+            ));
+        }
+        let mut senders = Vec::new();
+        if let Some(url) = &self.webhook {
+            let secrets = [
+                self.webhook_secret.as_ref(),
+                self.webhook_secret_next.as_ref(),
+            ];
+            let token = self.webhook_token.as_ref();
+            senders.push(Channel::Webhook(Webhook::new(
+                url,
+                token,
+                self.webhook_ca.as_deref(),
+                secrets,
+            )?));
+        }
+        let email = Email::new(self)?;
+        let has_email = email.is_some();
+        senders.extend(email.map(Channel::Email));
+        if let Some(url) = &self.mqtt {
+            let settings = Settings {
+                url,
+                user: self.mqtt_user.as_deref(),
+                password: self.mqtt_password.as_ref(),
+                ca: self.mqtt_ca.as_deref(),
+                prefix: &self.mqtt_prefix,
+            };
+            senders.push(Channel::Mqtt(Box::new(Mqtt::new(&settings)?)));
+        }
+        let channels = Channels {
+            webhook: self.webhook.is_some(),
+            mqtt: self.mqtt.is_some(),
+            email: has_email,
+            email_to: self.email_to.clone(),
+            group_us: i64::try_from(self.group_s).unwrap_or(0) * 1_000_000,
+        };
+        Ok((channels, senders))
+    }
+}

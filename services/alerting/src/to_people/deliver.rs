@@ -1,0 +1,328 @@
+//! Delivers the notices of one channel: takes what is due, tries, and writes down what became of it.
+//!
+//! A notice is taken under a lease, so that one member has it; a member that dies leaves it to whoever comes after [`LEASE_US`]. One
+//! that fails is tried again with pauses while others go on; the notices of one alert keep their order. After `give_up_us` from its
+//! deciding it is given up, counted and logged as an error. The receiver may get a message twice and tells by its key.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use contracts::alerts::{NoticeOutcome, NoticeResult};
+use service_kit::{Backoff, Context, Shutdown};
+use store::{NoticesBatch, QueuedNotice, Store};
+use tokio::{sync::Notify, task::JoinSet};
+
+use super::{email::Email, message::Message, mqtt::Mqtt, webhook::Webhook};
+use crate::now_us;
+
+/// Notices in hand at once; more wait in the store.
+const TAKE_MAX: usize = 16;
+/// How long a notice belongs to whoever took it: three calls of the longest kind.
+const LEASE_US: i64 = 30_000_000;
+/// Another member's notices, and those whose time comes, are found after so long at the latest.
+const POLL: Duration = Duration::from_millis(250);
+/// Pauses between attempts at one notice: doubling from the first to the last.
+const PAUSE_US: (i64, i64) = (200_000, 30_000_000);
+
+pub(super) enum Channel {
+    Webhook(Webhook),
+    Email(Email),
+    Mqtt(Box<Mqtt>),
+}
+
+/// Why a message is not delivered.
+pub(super) struct Undelivered {
+    pub reason: String,
+    /// Whether the same may succeed later.
+    pub is_retryable: bool,
+}
+
+impl Channel {
+    fn name(&self) -> &'static str {
+        match self {
+            Channel::Webhook(_) => crate::routing::WEBHOOK,
+            Channel::Email(_) => crate::routing::EMAIL,
+            Channel::Mqtt(_) => crate::routing::MQTT,
+        }
+    }
+
+    fn check(&self) -> &'static str {
+        match self {
+            Channel::Webhook(_) => "notices-webhook",
+            Channel::Email(_) => "notices-email",
+            Channel::Mqtt(_) => "notices-mqtt",
+        }
+    }
+
+    async fn send(&self, message: &Message<'_>) -> Result<(), Undelivered> {
+        match self {
+            Channel::Webhook(webhook) => webhook.send(message).await,
+            Channel::Email(email) => email.send(message).await,
+            Channel::Mqtt(mqtt) => mqtt.send(message).await,
+        }
+    }
+
+    /// What goes into one message: for a person everything that waits about one patient, for a machine one notice.
+    fn messages(&self, taken: Vec<QueuedNotice>) -> Vec<Vec<QueuedNotice>> {
+        let Channel::Email(_) = self else {
+            return taken.into_iter().map(|notice| vec![notice]).collect();
+        };
+        let mut messages: Vec<Vec<QueuedNotice>> = Vec::new();
+        let mut places: BTreeMap<(String, String, String), usize> = BTreeMap::new();
+        for queued in taken {
+            let notice = &queued.notice;
+            let patient = notice.alert.as_ref().map_or("", |alert| &alert.patient);
+            let key = (
+                notice.tenant.clone(),
+                patient.to_owned(),
+                notice.recipient.clone(),
+            );
+            match places.get(&key) {
+                Some(place) => messages[*place].push(queued),
+                None => {
+                    places.insert(key, messages.len());
+                    messages.push(vec![queued]);
+                }
+            }
+        }
+        messages
+    }
+}
+
+pub(super) struct Worker {
+    channel: Arc<Channel>,
+    wake: Arc<Notify>,
+}
+
+impl Worker {
+    pub(super) fn new(channel: Channel) -> Worker {
+        Worker {
+            channel: Arc::new(channel),
+            wake: Arc::default(),
+        }
+    }
+
+    /// Woken when a notice is due at once.
+    pub(super) fn wake(&self) -> Arc<Notify> {
+        Arc::clone(&self.wake)
+    }
+
+    pub(super) async fn run(self, store: Arc<dyn Store>, give_up_us: i64, context: Context) {
+        let name = self.channel.name();
+        let check = context.health().check(self.channel.check());
+        let shutdown = context.shutdown().clone();
+        let mut backoff = Backoff::for_reconnect();
+        while !shutdown.is_requested() {
+            let now_us = now_us();
+            let taken = store
+                .take_notices(name, now_us, now_us + LEASE_US, TAKE_MAX)
+                .await;
+            let taken = match taken {
+                Ok(taken) => taken,
+                Err(error) => {
+                    check.failing(error.to_string());
+                    tokio::select! {
+                        () = shutdown.requested() => return,
+                        () = backoff.wait() => continue,
+                    }
+                }
+            };
+            check.ok();
+            backoff.reset();
+            if taken.is_empty() {
+                tokio::select! {
+                    () = shutdown.requested() => return,
+                    () = self.wake.notified() => {}
+                    () = tokio::time::sleep(POLL) => {}
+                }
+                continue;
+            }
+            let ids: Vec<String> = taken
+                .iter()
+                .map(|queued| queued.notice.id.clone())
+                .collect();
+            let deliver = self.deliver(taken, &store, give_up_us, &shutdown);
+            let is_done = tokio::select! {
+                () = deliver => true,
+                () = shutdown.requested() => false,
+            };
+            if !is_done {
+                // What has its outcome is not in the queue any more; the rest goes to whoever comes next, at once.
+                if let Err(error) = store.delay_notices(&ids, now_us).await {
+                    tracing::debug!(%error, "notices wait for the end of their lease");
+                }
+                return;
+            }
+        }
+    }
+
+    /// Different alerts at once, the notices of one in their order.
+    async fn deliver(
+        &self,
+        taken: Vec<QueuedNotice>,
+        store: &Arc<dyn Store>,
+        give_up_us: i64,
+        shutdown: &Shutdown,
+    ) {
+        let mut lanes: BTreeMap<String, Vec<Vec<QueuedNotice>>> = BTreeMap::new();
+        for message in self.channel.messages(taken) {
+            let first = message.first().map(|queued| &queued.notice);
+            let alert = first.and_then(|notice| notice.alert.as_ref());
+            let lane = format!(
+                "{} {}",
+                alert.map_or("", |alert| &alert.id),
+                first.map_or("", |notice| &notice.recipient)
+            );
+            lanes.entry(lane).or_default().push(message);
+        }
+        let mut running = JoinSet::new();
+        for (_, messages) in lanes {
+            let channel = Arc::clone(&self.channel);
+            let store = Arc::clone(store);
+            let shutdown = shutdown.clone();
+            running.spawn(async move {
+                let mut messages = messages.into_iter();
+                while let Some(message) = messages.next() {
+                    if let Some(due_us) =
+                        try_once(&channel, message, &store, give_up_us, &shutdown).await
+                    {
+                        // What stands behind it waits with it.
+                        let rest: Vec<String> =
+                            messages.flatten().map(|queued| queued.notice.id).collect();
+                        let batch = Settle::Later(rest, due_us);
+                        settle(batch, &store, &shutdown).await;
+                        return;
+                    }
+                }
+            });
+        }
+        while running.join_next().await.is_some() {}
+    }
+}
+
+/// When to try again; `None`: it has its outcome.
+async fn try_once(
+    channel: &Channel,
+    queued: Vec<QueuedNotice>,
+    store: &Arc<dyn Store>,
+    give_up_us: i64,
+    shutdown: &Shutdown,
+) -> Option<i64> {
+    let name = channel.name();
+    let notices: Vec<&contracts::alerts::Notice> =
+        queued.iter().map(|queued| &queued.notice).collect();
+    let sent = channel.send(&Message::new(&notices)).await;
+    let now_us = now_us();
+    let attempts = queued
+        .iter()
+        .map(|queued| queued.attempts)
+        .max()
+        .unwrap_or(1);
+    let created_us = notices
+        .iter()
+        .map(|notice| notice.created_us.max(notice.due_us))
+        .min()
+        .unwrap_or(now_us);
+    let (result, detail) = match sent {
+        Ok(()) => {
+            count(name, "delivered");
+            (NoticeResult::Delivered, String::new())
+        }
+        Err(error) if !error.is_retryable || now_us - created_us > give_up_us => {
+            count(name, "given_up");
+            tracing::error!(
+                channel = name,
+                notice = notices.first().map(|notice| &notice.id),
+                reason = error.reason,
+                "nobody was told"
+            );
+            (NoticeResult::GivenUp, error.reason)
+        }
+        Err(error) => {
+            count(name, "retried");
+            tracing::warn!(
+                channel = name,
+                notice = notices.first().map(|notice| &notice.id),
+                reason = error.reason,
+                attempts,
+                "not delivered"
+            );
+            let due_us = now_us + pause_us(attempts);
+            let ids = notices.iter().map(|notice| notice.id.clone()).collect();
+            settle(Settle::Later(ids, due_us), store, shutdown).await;
+            return Some(due_us);
+        }
+    };
+    if result == NoticeResult::Delivered {
+        let waited_s = (now_us - created_us).max(0) as f64 / 1e6;
+        metrics::histogram!("braid_alerting_notice_seconds", "channel" => name).record(waited_s);
+    }
+    let outcomes = queued.iter().map(|queued| NoticeOutcome {
+        notice: queued.notice.id.clone(),
+        result: result.into(),
+        attempts: queued.attempts,
+        at_us: now_us,
+        detail: detail.clone(),
+    });
+    settle(Settle::Done(outcomes.collect()), store, shutdown).await;
+    None
+}
+
+enum Settle {
+    Done(Vec<NoticeOutcome>),
+    Later(Vec<String>, i64),
+}
+
+/// Tries until the store has it; what never arrives there is tried again after the lease.
+async fn settle(what: Settle, store: &Arc<dyn Store>, shutdown: &Shutdown) {
+    let mut backoff = Backoff::for_reconnect();
+    loop {
+        let written = match &what {
+            Settle::Done(outcomes) => {
+                let batch = NoticesBatch {
+                    outcomes: outcomes.clone(),
+                    ..NoticesBatch::default()
+                };
+                store.write_notices(batch).await.map(drop)
+            }
+            Settle::Later(ids, _) if ids.is_empty() => return,
+            Settle::Later(ids, due_us) => store.delay_notices(ids, *due_us).await,
+        };
+        match written {
+            Ok(()) => return,
+            Err(error) if !error.is_retryable() => {
+                tracing::error!(%error, "what became of a notice is not written down");
+                return;
+            }
+            Err(error) => tracing::warn!(%error, "what became of a notice is not yet written down"),
+        }
+        tokio::select! {
+            () = shutdown.requested() => return,
+            () = backoff.wait() => {}
+        }
+    }
+}
+
+fn pause_us(attempts: u32) -> i64 {
+    let (first, last) = PAUSE_US;
+    let doublings = attempts.saturating_sub(1).min(16);
+    (first << doublings).min(last)
+}
+
+fn count(channel: &'static str, outcome: &'static str) {
+    metrics::counter!("braid_alerting_deliveries_total", "channel" => channel, "outcome" => outcome).increment(1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_bound() {
+        assert_eq!(pause_us(1), 200_000);
+        assert_eq!(pause_us(2), 400_000);
+        assert_eq!(pause_us(8), 25_600_000);
+        for attempts in [9, 100, u32::MAX] {
+            assert_eq!(pause_us(attempts), 30_000_000);
+        }
+    }
+}

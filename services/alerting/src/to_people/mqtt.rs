@@ -1,0 +1,204 @@
+//! MQTT 3.1.1: each notice to `<prefix>/<tenant>/<patient>/<priority>` at QoS 1; delivered is what the broker has acknowledged.
+//!
+//! One connection, made on first use, kept while it is used, thrown away at the first failure: what was under way is then
+//! published anew, so that no acknowledgement can be taken for another's.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use http::Uri;
+use rumqttc::{
+    AsyncClient, Event, EventLoop, MqttOptions, Packet, QoS, TlsConfiguration, Transport,
+};
+use service_kit::{ConfigError, Secret};
+use tokio::sync::Mutex;
+
+use super::{
+    deliver::Undelivered,
+    message::{Message, priority},
+    tls::{bare_host, client_config, is_loopback},
+};
+use crate::now_us;
+
+/// One attempt, from connecting to the acknowledgement.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// Nobody answers pings between notices: a connection idle for longer is made anew, well before the broker would end it.
+const KEEP_ALIVE: Duration = Duration::from_secs(300);
+const IDLE_MAX: Duration = Duration::from_secs(120);
+/// A longer packet is refused.
+const PACKET_BYTES_MAX: usize = 256 << 10;
+/// One publication is under way at a time.
+const REQUESTS_MAX: usize = 1;
+
+pub(super) struct Mqtt {
+    options: MqttOptions,
+    prefix: String,
+    connection: Mutex<Option<Connection>>,
+}
+
+struct Connection {
+    client: AsyncClient,
+    events: EventLoop,
+    used: Instant,
+}
+
+pub(super) struct Settings<'a> {
+    pub url: &'a str,
+    pub user: Option<&'a str>,
+    pub password: Option<&'a Secret>,
+    pub ca: Option<&'a Path>,
+    pub prefix: &'a str,
+}
+
+impl Mqtt {
+    pub(super) fn new(settings: &Settings<'_>) -> Result<Mqtt, ConfigError> {
+        let refused = |reason: &str| {
+            ConfigError::new("mqtt", reason, "--mqtt mqtts://broker.example.org:8883")
+        };
+        let uri: Uri = settings.url.parse().map_err(|_| refused("is no URL"))?;
+        let host = bare_host(uri.host().ok_or_else(|| refused("has no host"))?);
+        let (default_port, transport) = match uri.scheme_str() {
+            Some("mqtts") => {
+                let ca = settings.ca.ok_or_else(|| {
+                    ConfigError::new(
+                        "mqtt_ca",
+                        "mqtts needs the authority to believe",
+                        "--mqtt-ca /etc/ssl/certs/ca-certificates.crt",
+                    )
+                })?;
+                let config = client_config("mqtt_ca", ca)?;
+                (
+                    8883,
+                    Transport::tls_with_config(TlsConfiguration::Rustls(config)),
+                )
+            }
+            Some("mqtt") if is_loopback(&host) => (1883, Transport::tcp()),
+            Some("mqtt") => {
+                return Err(refused(
+                    "would send health data in the clear to another machine",
+                ));
+            }
+            _ => return Err(refused("is neither mqtt nor mqtts")),
+        };
+        let prefix = settings.prefix.trim_matches('/');
+        if prefix.is_empty() || prefix.contains(['+', '#']) || prefix.chars().any(char::is_control)
+        {
+            return Err(ConfigError::new(
+                "mqtt_prefix",
+                "is empty or has a wildcard",
+                "--mqtt-prefix braid/alerts",
+            ));
+        }
+        // Of two clients with one id a broker ends the older.
+        let id = format!("braid-alerting-{}-{}", std::process::id(), now_us());
+        let mut options = MqttOptions::new(id, host, uri.port_u16().unwrap_or(default_port));
+        options
+            .set_transport(transport)
+            .set_keep_alive(KEEP_ALIVE)
+            .set_clean_session(true)
+            .set_max_packet_size(PACKET_BYTES_MAX, PACKET_BYTES_MAX);
+        match (settings.user, settings.password) {
+            (Some(user), Some(password)) => {
+                options.set_credentials(user, password.expose());
+            }
+            (None, None) => {}
+            _ => {
+                return Err(ConfigError::new(
+                    "mqtt_password",
+                    "user and password go together",
+                    "--mqtt-user braid --mqtt-password ...",
+                ));
+            }
+        }
+        Ok(Mqtt {
+            options,
+            prefix: prefix.to_owned(),
+            connection: Mutex::default(),
+        })
+    }
+
+    pub(super) async fn send(&self, message: &Message<'_>) -> Result<(), Undelivered> {
+        let mut payload = message.json();
+        payload["key"] = message.key().into();
+        let payload = payload.to_string();
+        let topic = self.topic(message);
+        let mut kept = self.connection.lock().await;
+        if let Some(connection) = kept
+            .take()
+            .filter(|connection| connection.used.elapsed() < IDLE_MAX)
+            && let Ok(Ok(connection)) =
+                tokio::time::timeout(CALL_LIMIT, publish(connection, &topic, &payload)).await
+        {
+            *kept = Some(connection);
+            return Ok(());
+        }
+        let (client, events) = AsyncClient::new(self.options.clone(), REQUESTS_MAX);
+        let fresh = Connection {
+            client,
+            events,
+            used: Instant::now(),
+        };
+        let published = tokio::time::timeout(CALL_LIMIT, publish(fresh, &topic, &payload)).await;
+        let undelivered = |reason: String| Undelivered {
+            reason,
+            is_retryable: true,
+        };
+        let late = || undelivered(format!("no answer within {} s", CALL_LIMIT.as_secs()));
+        *kept = Some(published.map_err(|_| late())?.map_err(undelivered)?);
+        Ok(())
+    }
+
+    fn topic(&self, message: &Message<'_>) -> String {
+        let notice = message.first();
+        let alert = notice.and_then(|notice| notice.alert.as_ref());
+        let level = |text: &str, none: &str| {
+            let clean: String = text
+                .chars()
+                .map(|c| {
+                    if matches!(c, '/' | '+' | '#') || c.is_control() {
+                        '_'
+                    } else {
+                        c
+                    }
+                })
+                .collect();
+            if clean.is_empty() {
+                none.to_owned()
+            } else {
+                clean
+            }
+        };
+        format!(
+            "{}/{}/{}/{}",
+            self.prefix,
+            level(notice.map_or("", |notice| &notice.tenant), "unregistered"),
+            level(alert.map_or("", |alert| &alert.patient), "none"),
+            alert.map_or_else(String::new, priority)
+        )
+    }
+}
+
+/// The connection back when the broker has acknowledged.
+async fn publish(
+    mut connection: Connection,
+    topic: &str,
+    payload: &str,
+) -> Result<Connection, String> {
+    connection
+        .client
+        .publish(topic, QoS::AtLeastOnce, false, payload)
+        .await
+        .map_err(|error| error.to_string())?;
+    loop {
+        match connection.events.poll().await {
+            Ok(Event::Incoming(Packet::PubAck(_))) => {
+                connection.used = Instant::now();
+                return Ok(connection);
+            }
+            Ok(_) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}

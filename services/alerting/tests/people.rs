@@ -1,0 +1,376 @@
+//! Who is told, how and when: notices by every channel, escalation, silence, and what is kept of them.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/peers.rs"]
+mod peers;
+#[path = "support/stage.rs"]
+mod stage;
+
+use std::sync::Arc;
+
+use contracts::alerts::{
+    AcknowledgeRequest, Alert, AlertState, Document, NoticeReason, NoticeResult,
+};
+use peers::{Broker, MailServer, Security};
+use service_kit::{
+    Secret,
+    tls::{Identity, PeerId},
+};
+use stage::{S, World, now_us, pulses, until};
+use store::{PatientEntry, SpO2Scale};
+
+const HIGH: &str = "heart-rate-very-high";
+
+fn server_tls(world: &World) -> Arc<rustls::ServerConfig> {
+    let files = world
+        .authority
+        .issue(&PeerId::service("peer"), &[])
+        .unwrap();
+    Identity::load(&files).unwrap().server_config(false, &[])
+}
+
+/// Raises an alert of high priority.
+async fn raise(world: &World, patient: &str) -> Alert {
+    world
+        .publish(patient, pulses(patient, 1, now_us() - 30 * S, &[150.0; 15]))
+        .await;
+    world.alert_of(patient, HIGH, AlertState::Active).await
+}
+
+async fn register(world: &World, tenant: &str, patient: &str) {
+    let entry = PatientEntry {
+        id: patient.into(),
+        tenant: tenant.into(),
+        name: patient.into(),
+        spo2_scale: SpO2Scale::One,
+    };
+    world.store.put_patient(&entry).await.unwrap();
+}
+
+async fn put(world: &World, kind: &str, tenant: &str, version: u32, until_us: i64, body: &str) {
+    let document = Document {
+        kind: kind.into(),
+        tenant: tenant.into(),
+        subject: "default".into(),
+        version,
+        author: "Eve".into(),
+        reason: "test".into(),
+        at_us: now_us(),
+        until_us,
+        body: body.into(),
+    };
+    alerting::documents::check(&document).unwrap();
+    world.store.put_document(&document).await.unwrap();
+}
+
+/// Person at once, on-call a second later; the shift never ends.
+const TEAM: &str = r#"{
+  "contacts": [
+    {"id": "ann-self", "name": "Ann", "email": "ann@example.org"},
+    {"id": "nurse", "name": "Nurse", "email": "nurse@example.org"}
+  ],
+  "rota": [{"shifts": [{"from": "mon 00:00", "to": "mon 00:00", "contact": "nurse"}]}],
+  "patients": {"ann": {"person": ["ann-self"]}, "ben": {"person": ["ann-self"]}},
+  "escalation": {
+    "low": {"steps": []},
+    "medium": {"steps": []},
+    "high": {
+      "steps": [{"after_s": 0, "tell": ["person"]}, {"after_s": 3, "tell": ["on-call"]}],
+      "remind_every_s": 10,
+      "reminders_max": 3
+    }
+  }
+}"#;
+
+fn with_mail(config: &mut alerting::Config, server: &MailServer) {
+    config.people.smtp = Some(format!("smtp-plain://127.0.0.1:{}", server.address.port()));
+    config.people.email_from = Some("braid@example.org".into());
+    config.people.email_to = vec!["ward@example.org".into()];
+    config.people.group_s = 0;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_alert_goes_out_by_mail_over_starttls_and_is_sent_again_when_refused_for_now() {
+    let world = World::new();
+    let server = MailServer::start(Security::StartTls, server_tls(&world)).await;
+    *server.refusals.lock() = 2;
+    let running = world.start_with(|config| {
+        let people = &mut config.people;
+        people.smtp = Some(format!("smtp://localhost:{}", server.address.port()));
+        people.smtp_ca = Some(world.files.ca.clone());
+        people.smtp_user = Some("braid".into());
+        people.smtp_password = Some(Secret::new("letters"));
+        people.email_from = Some("Braid <braid@example.org>".into());
+        people.email_to = vec!["ward@example.org".into()];
+    });
+    let alert = raise(&world, "ann").await;
+    let of_it = || {
+        let letters = server.letters.lock();
+        let of_it: Vec<_> = letters
+            .iter()
+            .filter(|letter| letter.text.contains(&alert.id))
+            .cloned()
+            .collect();
+        of_it
+    };
+    until("a letter", || !of_it().is_empty()).await;
+    let letter = of_it().remove(0);
+    assert!(letter.tls, "nothing is said before TLS");
+    // Zero byte, name, zero byte, password, in base64.
+    assert_eq!(letter.login, "AUTH PLAIN AGJyYWlkAGxldHRlcnM=");
+    assert!(letter.to.contains("ward@example.org"), "{}", letter.to);
+    for part in [
+        "From: Braid <braid@example.org>",
+        "Message-ID: <",
+        "ann",
+        "priority high",
+        HIGH,
+    ] {
+        assert!(letter.text.contains(part), "{part} in {}", letter.text);
+    }
+    // The outcome is written, with the attempts it took.
+    world.outcomes(&alert.id, 1, NoticeResult::Delivered).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mail_server_without_tls_gets_nothing() {
+    let world = World::new();
+    // It answers in the clear and offers no STARTTLS.
+    let server = MailServer::start(Security::Plain, server_tls(&world)).await;
+    let running = world.start_with(|config| {
+        let people = &mut config.people;
+        people.smtp = Some(format!("smtp://localhost:{}", server.address.port()));
+        people.smtp_ca = Some(world.files.ca.clone());
+        people.email_from = Some("braid@example.org".into());
+        people.email_to = vec!["ward@example.org".into()];
+        people.give_up_s = 1;
+    });
+    let alert = raise(&world, "ann").await;
+    world.outcomes(&alert.id, 1, NoticeResult::GivenUp).await;
+    assert!(server.letters.lock().is_empty());
+    running.stop().await;
+
+    // In the clear to this machine is asked for by name.
+    let running = world.start_with(|config| {
+        let people = &mut config.people;
+        people.smtp = Some(format!("smtp-plain://127.0.0.1:{}", server.address.port()));
+        people.email_from = Some("braid@example.org".into());
+        people.email_to = vec!["ward@example.org".into()];
+    });
+    let alert = raise(&world, "ben").await;
+    world.outcomes(&alert.id, 1, NoticeResult::Delivered).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_alert_goes_out_by_mqtt_over_tls_and_is_published_again_when_unacknowledged() {
+    let world = World::new();
+    register(&world, "one", "ann").await;
+    let broker = Broker::start(Some(server_tls(&world))).await;
+    *broker.losses.lock() = 3;
+    let running = world.start_with(|config| {
+        let people = &mut config.people;
+        people.mqtt = Some(format!("mqtts://localhost:{}", broker.address.port()));
+        people.mqtt_ca = Some(world.files.ca.clone());
+        people.mqtt_user = Some("braid".into());
+        people.mqtt_password = Some(Secret::new("topics"));
+    });
+    let alert = raise(&world, "ann").await;
+    let of_it = || {
+        let all = broker.publications.lock();
+        let of_it: Vec<_> = all
+            .iter()
+            .filter(|it| it.payload["id"] == alert.id.as_str())
+            .cloned()
+            .collect();
+        of_it
+    };
+    until("a publication", || !of_it().is_empty()).await;
+    let publication = of_it().remove(0);
+    assert_eq!(
+        (publication.topic.as_str(), publication.qos),
+        ("braid/alerts/one/ann/high", 1)
+    );
+    assert_eq!(publication.payload["key"], format!("{}/1", alert.id));
+    assert_eq!(publication.payload["state"], "active");
+    assert!(
+        broker
+            .logins
+            .lock()
+            .contains(&("braid".into(), "topics".into()))
+    );
+    world.outcomes(&alert.id, 1, NoticeResult::Delivered).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_receiver_takes_is_given_up_and_written_down() {
+    let world = World::new();
+    let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = gone.local_addr().unwrap().port();
+    drop(gone);
+    let running = world.start_with(|config| {
+        config.people.mqtt = Some(format!("mqtt://127.0.0.1:{port}"));
+        config.people.give_up_s = 1;
+    });
+    let alert = raise(&world, "ann").await;
+    let record = world
+        .outcomes(&alert.id, 1, NoticeResult::GivenUp)
+        .await
+        .remove(0);
+    let outcome = record.outcome.unwrap();
+    assert!(
+        outcome.attempts > 1 && !outcome.detail.is_empty(),
+        "{outcome:?}"
+    );
+    running.stop().await;
+}
+
+#[test]
+fn health_data_leaves_the_machine_under_tls_only() {
+    let world = World::new();
+    let refused = |change: fn(&mut alerting::Config)| {
+        use service_kit::ServiceConfig;
+        let mut config = World::config(&world.files);
+        change(&mut config);
+        config.validate().unwrap_err().field
+    };
+    assert_eq!(
+        refused(|c| c.people.mqtt = Some("mqtt://broker.example.org".into())),
+        "mqtt"
+    );
+    assert_eq!(
+        refused(|c| c.people.mqtt = Some("mqtts://broker.example.org".into())),
+        "mqtt_ca"
+    );
+    assert_eq!(
+        refused(|c| c.people.smtp = Some("smtp-plain://mail.example.org".into())),
+        "smtp"
+    );
+    assert_eq!(
+        refused(|c| c.people.smtp = Some("http://mail.example.org".into())),
+        "smtp"
+    );
+    assert_eq!(
+        refused(|c| c.people.smtp = Some("smtps://mail.example.org".into())),
+        "email_from"
+    );
+    assert_eq!(refused(|c| c.people.group_s = 301), "group_s");
+}
+
+/// The member that told the person ends; another one takes over the timer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_alert_escalates_over_a_restart_until_somebody_acknowledges() {
+    let world = World::new();
+    for (tenant, patient) in [("one", "ann"), ("two", "ben")] {
+        register(&world, tenant, patient).await;
+    }
+    put(&world, "team", "one", 1, 0, TEAM).await;
+    let server = MailServer::start(Security::Plain, server_tls(&world)).await;
+    let running = world.start_with(|config| with_mail(config, &server));
+    let alert = raise(&world, "ann").await;
+    let first = world.outcomes(&alert.id, 1, NoticeResult::Delivered).await;
+    let told = |record: &contracts::alerts::NoticeRecord| {
+        let notice = record.notice.clone().unwrap();
+        (notice.recipient.clone(), notice.reason(), notice.step)
+    };
+    assert_eq!(
+        told(&first[0]),
+        ("ann@example.org".into(), NoticeReason::News, 0)
+    );
+    running.stop().await;
+
+    let running = world.start_with(|config| with_mail(config, &server));
+    let both = world.outcomes(&alert.id, 2, NoticeResult::Delivered).await;
+    assert_eq!(
+        told(&both[1]),
+        ("nurse@example.org".into(), NoticeReason::Escalation, 2)
+    );
+    let waited_us =
+        both[1].notice.as_ref().unwrap().created_us - both[0].notice.as_ref().unwrap().created_us;
+    assert!(waited_us >= 3 * S, "{waited_us}");
+    // The reminder to both.
+    let all = world.outcomes(&alert.id, 4, NoticeResult::Delivered).await;
+    assert!(
+        all[2..]
+            .iter()
+            .all(|record| told(record).1 == NoticeReason::Reminder)
+    );
+
+    // A team belongs to its tenant: somebody else's patient is told of to the ward alone.
+    let other = raise(&world, "ben").await;
+    let records = world.outcomes(&other.id, 1, NoticeResult::Delivered).await;
+    assert_eq!(told(&records[0]).0, "ward@example.org");
+
+    let mut client = world.client(&running, &PeerId::service("dashboard")).await;
+    let request = AcknowledgeRequest {
+        id: alert.id.clone(),
+        by: "Nurse".into(),
+        note: "on my way".into(),
+    };
+    client.acknowledge(request).await.unwrap();
+    let of_it = || {
+        let letters = server.letters.lock();
+        let seen = letters.iter().filter(|letter| {
+            letter.text.contains(&alert.id) && letter.text.contains("acknowledged by Nurse")
+        });
+        seen.count()
+    };
+    until("both hear of it", || of_it() == 2).await;
+    let watch = world.store.watch(&alert.id).await.unwrap().unwrap();
+    assert_eq!(watch.due_us, None, "no timer is left");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silence_keeps_people_from_being_told_until_it_ends() {
+    let world = World::new();
+    register(&world, "one", "ann").await;
+    register(&world, "one", "ben").await;
+    let server = MailServer::start(Security::Plain, server_tls(&world)).await;
+    let hour_us = now_us() + 3600 * S;
+    put(
+        &world,
+        "silence",
+        "one",
+        1,
+        hour_us,
+        r#"{"patient": "ann"}"#,
+    )
+    .await;
+    // Of another tenant: it covers nobody here.
+    put(
+        &world,
+        "silence",
+        "two",
+        1,
+        hour_us,
+        r#"{"patient": "ben"}"#,
+    )
+    .await;
+    let running = world.start_with(|config| with_mail(config, &server));
+    let silent = raise(&world, "ann").await;
+    let told = raise(&world, "ben").await;
+    world.outcomes(&told.id, 1, NoticeResult::Delivered).await;
+    let records = world.outcomes(&silent.id, 1, NoticeResult::Silenced).await;
+    assert_eq!(
+        records[0].outcome.as_ref().unwrap().detail,
+        "default by Eve"
+    );
+    // Nobody acknowledged it meanwhile, so it is told when the silence is over: here somebody ends it early.
+    let ended_us = now_us();
+    put(
+        &world,
+        "silence",
+        "one",
+        2,
+        ended_us,
+        r#"{"patient": "ann"}"#,
+    )
+    .await;
+    let late = world.outcomes(&silent.id, 1, NoticeResult::Delivered).await;
+    assert!(late[0].notice.as_ref().unwrap().created_us >= ended_us);
+    running.stop().await;
+}

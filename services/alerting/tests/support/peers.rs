@@ -1,0 +1,234 @@
+//! Receivers of notices that speak the real protocols: a mail server and an MQTT broker, each as small as a test needs.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
+    net::TcpListener,
+};
+use tokio_rustls::TlsAcceptor;
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// A letter as the server took it.
+#[derive(Clone, Debug, Default)]
+pub struct Letter {
+    pub to: String,
+    pub text: String,
+    /// What AUTH PLAIN said.
+    pub login: String,
+    pub tls: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Security {
+    Plain,
+    StartTls,
+}
+
+#[derive(Clone)]
+pub struct MailServer {
+    pub address: SocketAddr,
+    pub letters: Arc<Mutex<Vec<Letter>>>,
+    /// So many letters are refused for now, with 451.
+    pub refusals: Arc<Mutex<u32>>,
+}
+
+impl MailServer {
+    pub async fn start(security: Security, tls: Arc<rustls::ServerConfig>) -> MailServer {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = MailServer {
+            address: listener.local_addr().unwrap(),
+            letters: Arc::default(),
+            refusals: Arc::default(),
+        };
+        let own = server.clone();
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (own, tls) = (own.clone(), Arc::clone(&tls));
+                // A client that goes away ends its conversation, not the server.
+                tokio::spawn(async move { own.converse(Box::new(stream), security, tls).await });
+            }
+        });
+        server
+    }
+
+    async fn converse(
+        self,
+        stream: Box<dyn Stream>,
+        security: Security,
+        tls: Arc<rustls::ServerConfig>,
+    ) -> std::io::Result<()> {
+        let mut stream = BufReader::new(stream);
+        let mut letter = Letter::default();
+        stream.write_all(b"220 peer ESMTP\r\n").await?;
+        loop {
+            let mut line = String::new();
+            if stream.read_line(&mut line).await? == 0 {
+                return Ok(());
+            }
+            let line = line.trim_end().to_owned();
+            let verb = line
+                .split([' ', ':'])
+                .next()
+                .unwrap_or_default()
+                .to_uppercase();
+            let is_open = letter.tls || security == Security::Plain;
+            let answer = match verb.as_str() {
+                "EHLO" if is_open => "250-peer\r\n250 AUTH PLAIN",
+                "EHLO" => "250-peer\r\n250 STARTTLS",
+                "STARTTLS" => {
+                    stream.write_all(b"220 go on\r\n").await?;
+                    let acceptor = TlsAcceptor::from(Arc::clone(&tls));
+                    let inner = acceptor.accept(stream.into_inner()).await?;
+                    stream = BufReader::new(Box::new(inner));
+                    letter.tls = true;
+                    continue;
+                }
+                "QUIT" => "221 bye",
+                _ if !is_open => "530 5.7.0 Must issue a STARTTLS command first",
+                "AUTH" => {
+                    letter.login = line;
+                    "235 welcome"
+                }
+                "MAIL" => "250 ok",
+                "RCPT" => {
+                    letter.to = line;
+                    "250 ok"
+                }
+                "DATA" => {
+                    stream.write_all(b"354 end with a dot\r\n").await?;
+                    letter.text.clear();
+                    loop {
+                        let mut line = String::new();
+                        if stream.read_line(&mut line).await? == 0 {
+                            return Ok(());
+                        }
+                        if line == ".\r\n" {
+                            break;
+                        }
+                        letter.text.push_str(&line);
+                    }
+                    let mut refusals = self.refusals.lock();
+                    if *refusals > 0 {
+                        *refusals -= 1;
+                        "451 try again"
+                    } else {
+                        self.letters.lock().push(letter.clone());
+                        "250 taken"
+                    }
+                }
+                _ => "502 unknown",
+            };
+            stream.write_all(format!("{answer}\r\n").as_bytes()).await?;
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Publication {
+    pub topic: String,
+    pub payload: serde_json::Value,
+    pub qos: u8,
+}
+
+#[derive(Clone)]
+pub struct Broker {
+    pub address: SocketAddr,
+    pub publications: Arc<Mutex<Vec<Publication>>>,
+    pub logins: Arc<Mutex<Vec<(String, String)>>>,
+    /// So many publications end the connection without an acknowledgement.
+    pub losses: Arc<Mutex<u32>>,
+}
+
+impl Broker {
+    /// MQTT 3.1.1, over TLS when there is a configuration for it.
+    pub async fn start(tls: Option<Arc<rustls::ServerConfig>>) -> Broker {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let broker = Broker {
+            address: listener.local_addr().unwrap(),
+            publications: Arc::default(),
+            logins: Arc::default(),
+            losses: Arc::default(),
+        };
+        let own = broker.clone();
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (own, tls) = (own.clone(), tls.clone());
+                tokio::spawn(async move {
+                    let stream: Box<dyn Stream> = match tls {
+                        Some(tls) => Box::new(TlsAcceptor::from(tls).accept(stream).await?),
+                        None => Box::new(stream),
+                    };
+                    own.converse(stream).await
+                });
+            }
+        });
+        broker
+    }
+
+    async fn converse(self, mut stream: Box<dyn Stream>) -> std::io::Result<()> {
+        loop {
+            let first = stream.read_u8().await?;
+            let mut length = 0;
+            for shift in [0, 7, 14, 21] {
+                let byte = stream.read_u8().await?;
+                length |= usize::from(byte & 0x7f) << shift;
+                if byte & 0x80 == 0 {
+                    break;
+                }
+            }
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).await?;
+            let text = |at: usize| {
+                let end = at + 2 + usize::from(u16::from_be_bytes([body[at], body[at + 1]]));
+                (
+                    String::from_utf8_lossy(&body[at + 2..end]).into_owned(),
+                    end,
+                )
+            };
+            match first >> 4 {
+                1 => {
+                    let (protocol, end) = text(0);
+                    assert_eq!((protocol.as_str(), body[end]), ("MQTT", 4));
+                    // Level, flags, keep-alive; then id, name and password as the flags say.
+                    let flags = body[end + 1];
+                    let (_, end) = text(end + 4);
+                    if flags & 0xc0 == 0xc0 {
+                        let (name, end) = text(end);
+                        self.logins.lock().push((name, text(end).0));
+                    }
+                    stream.write_all(&[0x20, 2, 0, 0]).await?;
+                }
+                3 => {
+                    let (topic, end) = text(0);
+                    let qos = (first >> 1) & 3;
+                    let id = [body[end], body[end + 1]];
+                    let is_lost = {
+                        let mut losses = self.losses.lock();
+                        let is_lost = *losses > 0;
+                        *losses = losses.saturating_sub(1);
+                        is_lost
+                    };
+                    if is_lost {
+                        return Ok(());
+                    }
+                    let payload = serde_json::from_slice(&body[end + 2..])?;
+                    self.publications.lock().push(Publication {
+                        topic,
+                        payload,
+                        qos,
+                    });
+                    stream.write_all(&[0x40, 2, id[0], id[1]]).await?;
+                }
+                12 => stream.write_all(&[0xd0, 0]).await?,
+                14 => return Ok(()),
+                other => panic!("the peer does not know packet {other}"),
+            }
+        }
+    }
+}
