@@ -1,17 +1,20 @@
-//! AlertsService: what the dashboard asks on behalf of people.
+//! AlertsService: what the dashboard asks on behalf of people. Who they are and what they may do, the dashboard knows; whatever
+//! is asked of one tenant's documents and notices carries the tenant.
 
 use std::sync::Arc;
 
 use contracts::alerts::{
-    AcknowledgeRequest, AcknowledgeResponse, Alert, AlertState, ListAlertsRequest,
-    ListAlertsResponse, alerts_service_server::AlertsService,
+    AcknowledgeRequest, AcknowledgeResponse, Alert, AlertState, Document, ListAlertsRequest,
+    ListAlertsResponse, ListDocumentsRequest, ListDocumentsResponse, ListNoticesRequest,
+    ListNoticesResponse, PutDocumentRequest, PutDocumentResponse,
+    alerts_service_server::AlertsService,
 };
 use service_kit::{grpc::Peer, tls::PeerId};
 use store::{AlertsBatch, AlertsQuery, QueryError, Scope, Store, WriteError};
 use tokio::sync::Notify;
 use tonic::{Request, Response, Status};
 
-use crate::now_us;
+use crate::{documents, now_us};
 
 /// Alerts in one answer, whatever was asked for.
 const LIST_MAX: u32 = 1000;
@@ -166,4 +169,78 @@ impl AlertsService for Alerts {
             .map_err(AcknowledgeError::from)?;
         Ok(Response::new(ListAlertsResponse { alerts }))
     }
+
+    async fn put_document(
+        &self,
+        request: Request<PutDocumentRequest>,
+    ) -> Result<Response<PutDocumentResponse>, Status> {
+        self.authorise(&request)?;
+        let given = request.into_inner().document;
+        let document = Document {
+            at_us: now_us(),
+            ..given.ok_or_else(|| Status::invalid_argument("document: is missing"))?
+        };
+        documents::check(&document).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        match self.store.put_document(&document).await {
+            Ok(()) => {}
+            Err(WriteError::Conflict(_)) => {
+                return Err(Status::aborted(format!(
+                    "version: {} is not the one after the newest; look again",
+                    document.version
+                )));
+            }
+            Err(error) => return Err(AcknowledgeError::Write(error).into()),
+        }
+        metrics::counter!("braid_alerting_documents_total").increment(1);
+        tracing::info!(
+            kind = document.kind,
+            tenant = document.tenant,
+            subject = document.subject,
+            version = document.version,
+            author = document.author,
+            reason = document.reason,
+            "document put"
+        );
+        Ok(Response::new(PutDocumentResponse {
+            document: Some(document),
+        }))
+    }
+
+    async fn list_documents(
+        &self,
+        request: Request<ListDocumentsRequest>,
+    ) -> Result<Response<ListDocumentsResponse>, Status> {
+        self.authorise(&request)?;
+        let request = request.into_inner();
+        let scope = tenant_of(request.tenant)?;
+        let documents = if request.subject.is_empty() {
+            self.store.documents(&scope, &request.kind, now_us()).await
+        } else {
+            self.store
+                .document_history(&scope, &request.kind, &request.subject)
+                .await
+        };
+        let documents = documents.map_err(AcknowledgeError::from)?;
+        Ok(Response::new(ListDocumentsResponse { documents }))
+    }
+
+    async fn list_notices(
+        &self,
+        request: Request<ListNoticesRequest>,
+    ) -> Result<Response<ListNoticesResponse>, Status> {
+        self.authorise(&request)?;
+        let request = request.into_inner();
+        let scope = tenant_of(request.tenant)?;
+        let notices = self.store.notices(&scope, &request.alert).await;
+        let notices = notices.map_err(AcknowledgeError::from)?;
+        Ok(Response::new(ListNoticesResponse { notices }))
+    }
+}
+
+/// Nobody asks for all tenants here.
+fn tenant_of(tenant: String) -> Result<Scope, Status> {
+    if tenant.is_empty() {
+        return Err(Status::invalid_argument("tenant: is missing"));
+    }
+    Ok(Scope::Tenant(tenant))
 }

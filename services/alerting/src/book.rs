@@ -6,9 +6,10 @@ use contracts::alerts::{Alert, Document};
 use service_kit::{Backoff, Context};
 use store::{QueryError, Scope, Store};
 use tokio::sync::watch;
+use vitals::RuleSet;
 
 use crate::{
-    documents::{SILENCE, TEAM},
+    documents::{DEFAULT, RULES, SILENCE, TEAM},
     now_us,
     silence::InForce,
     team::Team,
@@ -22,6 +23,8 @@ pub(crate) struct Book {
     /// By tenant.
     teams: HashMap<String, Team>,
     silences: Vec<InForce>,
+    /// By tenant and subject; each says the version of its document.
+    rules: HashMap<(String, String), Arc<RuleSet>>,
 }
 
 pub(crate) type Reader = watch::Receiver<Arc<Book>>;
@@ -40,8 +43,32 @@ impl Book {
             .max_by_key(|silence| silence.until_us)
     }
 
-    fn read(teams: &[Document], silences: &[Document]) -> Book {
+    /// The patient's own rules, else the group's, else the tenant's; `None`: those of the configuration.
+    pub(crate) fn rules(&self, tenant: &str, patient: &str) -> Option<&Arc<RuleSet>> {
+        let of = |subject: String| self.rules.get(&(tenant.to_owned(), subject));
+        let group = self.team(tenant).and_then(|team| team.group(patient));
+        of(format!("patient:{patient}"))
+            .or_else(|| of(format!("group:{}", group?)))
+            .or_else(|| of(DEFAULT.to_owned()))
+    }
+
+    pub(crate) fn read(teams: &[Document], silences: &[Document], rules: &[Document]) -> Book {
         let mut book = Book::default();
+        // An empty body takes the rules back.
+        for document in rules.iter().filter(|document| !document.body.is_empty()) {
+            match RuleSet::from_json(&document.body) {
+                Ok(set) => {
+                    // Alerts carry the version by which the document is found again, whatever its author wrote inside.
+                    let set = RuleSet {
+                        version: document.version,
+                        ..set
+                    };
+                    let key = (document.tenant.clone(), document.subject.clone());
+                    book.rules.insert(key, Arc::new(set));
+                }
+                Err(error) => unreadable(document, &error),
+            }
+        }
         for document in teams {
             match Team::from_json(&document.body) {
                 Ok(team) => {
@@ -76,7 +103,8 @@ async fn load(store: &dyn Store) -> Result<Book, QueryError> {
     let now_us = now_us();
     let teams = store.documents(&Scope::Service, TEAM, now_us).await?;
     let silences = store.documents(&Scope::Service, SILENCE, now_us).await?;
-    Ok(Book::read(&teams, &silences))
+    let rules = store.documents(&Scope::Service, RULES, now_us).await?;
+    Ok(Book::read(&teams, &silences, &rules))
 }
 
 /// The book, once it is read for the first time, and the task that keeps it up to date. `None`: shutdown came first.
@@ -114,7 +142,7 @@ pub(crate) async fn open(store: Arc<dyn Store>, context: &Context) -> Option<Rea
                 Ok(_) => match read(store.as_ref()).await {
                     Ok((newest, book)) => {
                         seen = newest;
-                        tracing::info!(newest, "teams and silences are read anew");
+                        tracing::info!(newest, "teams, rules and silences are read anew");
                         // Without readers the service is ending.
                         let _ = sender.send(book);
                         check.ok();
@@ -126,4 +154,41 @@ pub(crate) async fn open(store: Arc<dyn Store>, context: &Context) -> Option<Rea
         }
     });
     Some(reader)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::team::EXAMPLE;
+
+    #[test]
+    fn the_narrowest_rules_hold() {
+        let document = |kind: &str, tenant: &str, subject: &str, version, body: &str| Document {
+            kind: kind.into(),
+            tenant: tenant.into(),
+            subject: subject.into(),
+            version,
+            body: body.into(),
+            ..Document::default()
+        };
+        let set = serde_json::to_string(&RuleSet::default_set()).unwrap();
+        let teams = [document(TEAM, "one", DEFAULT, 1, EXAMPLE)];
+        let version = |rules: &[Document], tenant: &str, patient: &str| {
+            let book = Book::read(&teams, &[], rules);
+            book.rules(tenant, patient).map(|set| set.version)
+        };
+        let mut rules = vec![
+            document(RULES, "one", DEFAULT, 11, &set),
+            document(RULES, "one", "group:copd", 12, &set),
+            document(RULES, "one", "patient:ada", 13, &set),
+        ];
+        assert_eq!(version(&rules, "one", "ada"), Some(13));
+        assert_eq!(version(&rules, "one", "ben"), Some(11));
+        assert_eq!(version(&rules, "two", "ada"), None, "another tenant's");
+        rules[2].body.clear();
+        assert_eq!(version(&rules, "one", "ada"), Some(12), "taken back");
+        rules[1].body = "{".into();
+        assert_eq!(version(&rules, "one", "ada"), Some(11), "unreadable");
+    }
 }

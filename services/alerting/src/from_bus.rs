@@ -7,13 +7,13 @@ use bytes::Bytes;
 use contracts::vitals::VitalsRecord;
 use prost::Message;
 use service_kit::{Backoff, Context, telemetry::continue_trace};
-use store::{AlertsBatch, Claims, Scope, SpO2Scale, Store};
+use store::{AlertsBatch, Claims, PatientEntry, Scope, SpO2Scale, Store};
 use tokio::time::MissedTickBehavior;
 use tracing::Instrument;
 use vitals::{Profile, news2::Spo2Scale};
 
 use crate::{
-    GROUP, now_us,
+    GROUP, book, now_us,
     to_store::{Outcome, Writer},
     ward::Ward,
 };
@@ -42,6 +42,7 @@ struct Loop {
     claims: Arc<Claims<dyn Store>>,
     writer: Writer,
     ward: Ward,
+    book: book::Reader,
     /// Next offset of each partition as last stored.
     positions: BTreeMap<u32, u64>,
     context: Context,
@@ -51,9 +52,11 @@ pub(crate) async fn run(
     bus: Arc<dyn Bus>,
     store: Arc<dyn Store>,
     writer: Writer,
-    ward: Ward,
+    mut ward: Ward,
+    mut book: book::Reader,
     context: Context,
 ) {
+    ward.set_book(Arc::clone(&book.borrow_and_update()));
     let check = context.health().check("bus");
     let progress = context.health().progress("from-bus", SILENCE_MAX);
     let shutdown = context.shutdown().clone();
@@ -64,6 +67,7 @@ pub(crate) async fn run(
         claims: Arc::clone(&claims),
         writer,
         ward,
+        book,
         positions: BTreeMap::new(),
         context,
     };
@@ -201,7 +205,10 @@ impl Loop {
 
     /// Runs the rules and has the result stored with the progress; tries until the store says yes or no.
     async fn evaluate(&mut self, mut part: Vec<Delivery>, mut records: Vec<Readable>) -> Evaluated {
-        self.fetch_profiles(&records).await;
+        self.follow_book();
+        if !self.fetch_profiles(&records).await {
+            return Evaluated::Ended;
+        }
         let span = tracing::info_span!("evaluate", records = records.len());
         // One span for the batch, in the trace of its first traced sample.
         let mut samples = records.iter().flat_map(|(_, _, record)| &record.samples);
@@ -259,7 +266,15 @@ impl Loop {
         }
     }
 
+    fn follow_book(&mut self) {
+        if self.book.has_changed().unwrap_or(false) {
+            let book = Arc::clone(&self.book.borrow_and_update());
+            self.ward.set_book(book);
+        }
+    }
+
     async fn on_tick(&mut self) {
+        self.follow_book();
         let batch = self.ward.on_time(now_us());
         if batch.transitions.is_empty() && batch.states.is_empty() {
             self.ward.keep();
@@ -294,18 +309,19 @@ impl Loop {
         }
     }
 
-    async fn fetch_profiles(&mut self, records: &[Readable]) {
+    /// False when the service ends before it is known which rules hold for a patient whom nobody here knows.
+    async fn fetch_profiles(&mut self, records: &[Readable]) -> bool {
         let now_us = now_us();
         for key in self.ward.wanting_profile(records, now_us) {
-            // Without an answer the last known scale stays, and the next batch asks again.
-            let scale = match self.store.patient(&Scope::Service, &key).await {
-                Ok(Some(patient)) => patient.spo2_scale,
-                Ok(None) => SpO2Scale::One,
-                Err(error) => {
-                    tracing::warn!(patient = key, %error, "the patient's SpO2 scale is unknown");
-                    continue;
+            let Some(entry) = self.patient(&key).await else {
+                if self.context.shutdown().is_requested() {
+                    return false;
                 }
+                continue;
             };
+            let (tenant, scale) = entry.map_or((String::new(), SpO2Scale::One), |entry| {
+                (entry.tenant, entry.spo2_scale)
+            });
             let spo2_scale = match scale {
                 SpO2Scale::One => Spo2Scale::One,
                 SpO2Scale::Two => Spo2Scale::Two,
@@ -316,8 +332,31 @@ impl Loop {
                     *own == key || record.samples.iter().any(|sample| sample.patient == key)
                 })
                 .map_or(0, |(partition, _, _)| *partition);
+            let profile = Profile { spo2_scale };
             self.ward
-                .set_profile(&key, partition, Profile { spo2_scale }, now_us);
+                .set_profile(&key, partition, &tenant, profile, now_us);
+        }
+        true
+    }
+
+    /// The register's entry. `None`: no answer, and what was known of the patient stays; of a stranger nothing is judged before
+    /// there is an answer, because other rules would end what is open.
+    async fn patient(&self, key: &str) -> Option<Option<PatientEntry>> {
+        let mut backoff = Backoff::for_reconnect();
+        loop {
+            match self.store.patient(&Scope::Service, key).await {
+                Ok(entry) => return Some(entry),
+                Err(error) => {
+                    tracing::warn!(patient = key, %error, "the patient's scale and rules are unknown");
+                }
+            }
+            if !self.ward.is_stranger(key) {
+                return None;
+            }
+            tokio::select! {
+                () = self.context.shutdown().requested() => return None,
+                () = backoff.wait() => {}
+            }
         }
     }
 

@@ -65,26 +65,23 @@ pub async fn run(
     let backfill_after_us =
         i64::try_from(config.backfill_after_s.saturating_mul(1_000_000)).unwrap_or(i64::MAX);
     let tasks = context.tasks();
-    tasks.spawn(from_bus::run(
-        Arc::clone(&bus),
-        Arc::clone(&store),
-        writer,
-        ward::Ward::new(rules, backfill_after_us),
-        context.clone(),
-    ));
     tasks.spawn(to_bus::run(
         Arc::clone(&bus),
         Arc::clone(&store),
         Arc::clone(&outbox),
         context.clone(),
     ));
-    let telling = (Arc::clone(&bus), Arc::clone(&store), context.clone());
+    let ward = ward::Ward::new(rules, backfill_after_us);
+    let (own_bus, own_store, own) = (Arc::clone(&bus), Arc::clone(&store), context.clone());
     tasks.spawn(async move {
-        let (bus, store, context) = telling;
-        // Nobody is told before it is known whom to tell and what is silenced.
-        if let Some(book) = book::open(Arc::clone(&store), &context).await {
-            people.run(bus, store, book, context).await;
-        }
+        // Nothing is judged and nobody is told before it is known by which rules, and who.
+        let Some(book) = book::open(Arc::clone(&own_store), &own).await else {
+            return;
+        };
+        let (bus, store) = (Arc::clone(&own_bus), Arc::clone(&own_store));
+        let rules = from_bus::run(bus, store, writer, ward, book.clone(), own.clone());
+        own.tasks().spawn(rules);
+        people.run(own_bus, own_store, book, own).await;
     });
     let service = acknowledgement::Alerts::new(store, outbox, config.allow.clone());
     let routes = tonic::service::Routes::new(

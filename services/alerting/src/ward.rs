@@ -17,7 +17,7 @@ use contracts::{
 use store::{AlertsBatch, RuleState};
 use vitals::{Engine, Origin, Profile, RuleSet};
 
-use crate::lateness::Lateness;
+use crate::{book::Book, lateness::Lateness};
 
 /// Patients of one member. Past it the one that was silent for longest and has no open alert is put away; when it speaks
 /// again its rules begin anew.
@@ -36,11 +36,16 @@ struct Patient {
     clocks: BTreeMap<String, Lateness>,
     /// By the core's clock.
     seen_us: i64,
+    /// 0: whose patient it is, and so which rules hold, has not been asked yet.
     profile_us: i64,
+    /// Empty: nobody's.
+    tenant: String,
 }
 
 pub(crate) struct Ward {
+    /// Of whoever has no others.
     rules: Arc<RuleSet>,
+    book: Arc<Book>,
     backfill_after_us: i64,
     patients: HashMap<String, Patient>,
     /// What the running try touched, as it was; `None`: was not there.
@@ -61,6 +66,7 @@ impl Ward {
     pub(crate) fn new(rules: Arc<RuleSet>, backfill_after_us: i64) -> Ward {
         Ward {
             rules,
+            book: Arc::default(),
             backfill_after_us,
             patients: HashMap::new(),
             before: HashMap::new(),
@@ -113,7 +119,14 @@ impl Ward {
     ) -> BTreeSet<String> {
         records
             .iter()
-            .flat_map(|(_, key, record)| record.samples.iter().map(move |s| subject(s, key)))
+            .flat_map(|(_, key, record)| {
+                let of_edge = record.alerts.iter().map(move |edge| match &*edge.patient {
+                    "" => key.as_str(),
+                    patient => patient,
+                });
+                let of_samples = record.samples.iter().map(move |s| subject(s, key));
+                of_samples.chain(of_edge)
+            })
             .filter(|patient| {
                 self.patients
                     .get(*patient)
@@ -123,14 +136,52 @@ impl Ward {
             .collect()
     }
 
-    pub(crate) fn set_profile(&mut self, key: &str, partition: u32, profile: Profile, now_us: i64) {
-        let rules = &self.rules;
+    /// Whose patient it is and what was chosen for them. Between tries only.
+    pub(crate) fn set_profile(
+        &mut self,
+        key: &str,
+        partition: u32,
+        tenant: &str,
+        profile: Profile,
+        now_us: i64,
+    ) {
+        let rules = self.rules_of(tenant, key);
+        let base = &self.rules;
         let patient = self
             .patients
             .entry(key.to_owned())
-            .or_insert_with(|| Patient::new(fresh(rules, key), partition));
+            .or_insert_with(|| Patient::new(fresh(base, key), partition));
+        tenant.clone_into(&mut patient.tenant);
         patient.engine.set_profile(profile);
         patient.profile_us = now_us;
+        patient.follow(rules);
+    }
+
+    /// Whether nothing may be judged of this patient before a profile is set.
+    pub(crate) fn is_stranger(&self, key: &str) -> bool {
+        self.patients
+            .get(key)
+            .is_none_or(|patient| patient.profile_us == 0)
+    }
+
+    /// Other decisions are in force: every patient follows them from the next event on. Between tries only.
+    pub(crate) fn set_book(&mut self, book: Arc<Book>) {
+        self.book = book;
+        let known: Vec<(String, Arc<RuleSet>)> = self
+            .patients
+            .iter()
+            .filter(|(_, patient)| patient.profile_us > 0)
+            .map(|(key, patient)| (key.clone(), self.rules_of(&patient.tenant, key)))
+            .collect();
+        for (key, rules) in known {
+            if let Some(patient) = self.patients.get_mut(&key) {
+                patient.follow(rules);
+            }
+        }
+    }
+
+    fn rules_of(&self, tenant: &str, key: &str) -> Arc<RuleSet> {
+        Arc::clone(self.book.rules(tenant, key).unwrap_or(&self.rules))
     }
 
     /// Tries records: partition, key, content.
@@ -177,7 +228,9 @@ impl Ward {
             .patients
             .iter()
             .filter(|(_, patient)| {
-                patient.engine.is_waiting() && now_us - patient.seen_us < PRESENT_US
+                patient.profile_us > 0
+                    && patient.engine.is_waiting()
+                    && now_us - patient.seen_us < PRESENT_US
             })
             .map(|(key, patient)| (key.clone(), patient.partition))
             .collect();
@@ -289,6 +342,14 @@ impl Patient {
             clocks: BTreeMap::new(),
             seen_us: 0,
             profile_us: 0,
+            tenant: String::new(),
+        }
+    }
+
+    /// The same set again, read anew, changes nothing.
+    fn follow(&mut self, rules: Arc<RuleSet>) {
+        if **self.engine.rules() != *rules {
+            self.engine = self.engine.with_rules(rules);
         }
     }
 
@@ -384,6 +445,37 @@ mod tests {
     }
 
     #[test]
+    fn other_rules_hold_from_the_next_event_on() {
+        let mut ward = ward();
+        ward.set_profile("p", 3, "one", Profile::default(), T0);
+        let first = ward.evaluate(&[record(1, 2.0)], T0 + S);
+        assert_eq!(of_rule(&first), [(1, AlertState::Active)]);
+        ward.keep();
+        let mut set = RuleSet::default_set();
+        set.rules.retain(|rule| rule.id != RULE);
+        let document = |tenant: &str, version| contracts::alerts::Document {
+            kind: "rules".into(),
+            tenant: tenant.into(),
+            subject: "patient:p".into(),
+            version,
+            body: serde_json::to_string(&set).unwrap(),
+            ..contracts::alerts::Document::default()
+        };
+        // Another tenant's patient of the same name is another's.
+        ward.set_book(Arc::new(Book::read(&[], &[], &[document("two", 7)])));
+        let same = ward.evaluate(&[record(2, 2.0)], T0 + 2 * S);
+        assert_eq!(of_rule(&same), []);
+        ward.keep();
+        ward.set_book(Arc::new(Book::read(&[], &[], &[document("one", 8)])));
+        let other = ward.evaluate(&[record(3, 2.0)], T0 + 3 * S);
+        assert_eq!(of_rule(&other), [(2, AlertState::Resolved)]);
+        assert_eq!(other.batch.transitions[0].rule_version, 8);
+        ward.keep();
+        let again = ward.evaluate(&[record(4, 2.0)], T0 + 4 * S);
+        assert_eq!(of_rule(&again), []);
+    }
+
+    #[test]
     fn an_acknowledgement_is_taken_over_when_the_write_conflicts() {
         let mut ward = ward();
         let first = ward.evaluate(&[record(1, 2.0)], T0 + S);
@@ -460,6 +552,7 @@ mod tests {
     #[test]
     fn time_passes_only_for_those_who_are_present() {
         let mut ward = ward();
+        ward.set_profile("p", 3, "", Profile::default(), T0);
         let mut pulse = record(1, 0.0);
         let sample = &mut pulse.2.samples[0];
         sample.metric = Metric::HeartRate.into();

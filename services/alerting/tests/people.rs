@@ -10,7 +10,8 @@ mod stage;
 use std::sync::Arc;
 
 use contracts::alerts::{
-    AcknowledgeRequest, Alert, AlertState, Document, NoticeReason, NoticeResult,
+    AcknowledgeRequest, Alert, AlertState, Document, ListNoticesRequest, NoticeReason,
+    NoticeResult, PutDocumentRequest,
 };
 use peers::{Broker, MailServer, Security};
 use service_kit::{
@@ -19,6 +20,7 @@ use service_kit::{
 };
 use stage::{S, World, now_us, pulses, until};
 use store::{PatientEntry, SpO2Scale};
+use tonic::Code;
 
 const HIGH: &str = "heart-rate-very-high";
 
@@ -372,5 +374,109 @@ async fn a_silence_keeps_people_from_being_told_until_it_ends() {
     .await;
     let late = world.outcomes(&silent.id, 1, NoticeResult::Delivered).await;
     assert!(late[0].notice.as_ref().unwrap().created_us >= ended_us);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_patients_own_rules_hold_without_a_restart() {
+    let world = World::new();
+    register(&world, "one", "ann").await;
+    register(&world, "one", "ben").await;
+    let running = world.start_with(|_| {});
+    // The built-in limit is 131: neither is alerted at 125.
+    let start = now_us() - 120 * S;
+    for patient in ["ann", "ben"] {
+        world
+            .publish(patient, pulses(patient, 1, start, &[125.0; 15]))
+            .await;
+    }
+    let mut rules = vitals::RuleSet::default_set();
+    for rule in &mut rules.rules {
+        if let vitals::Condition::Above { limit, clear, .. } = &mut rule.condition
+            && rule.id == HIGH
+        {
+            (*limit, *clear) = (120.0, 110.0);
+        }
+    }
+    let mut client = world.client(&running, &PeerId::service("dashboard")).await;
+    let document = Document {
+        kind: "rules".into(),
+        tenant: "one".into(),
+        subject: "patient:ann".into(),
+        version: 1,
+        author: "Dr. Eve".into(),
+        reason: "beta blocker".into(),
+        body: serde_json::to_string(&rules).unwrap(),
+        ..Document::default()
+    };
+    let request = PutDocumentRequest {
+        document: Some(document.clone()),
+    };
+    let put = client
+        .put_document(request.clone())
+        .await
+        .unwrap()
+        .into_inner()
+        .document
+        .unwrap();
+    assert!(put.at_us > 0, "the time is the server's");
+    let again = client.put_document(request.clone()).await.unwrap_err();
+    assert_eq!(again.code(), Code::Aborted, "not the next version");
+    let unsigned = PutDocumentRequest {
+        document: Some(Document {
+            author: String::new(),
+            ..document
+        }),
+    };
+    let unsigned = client.put_document(unsigned).await.unwrap_err();
+    assert_eq!(unsigned.code(), Code::InvalidArgument);
+    let mut ingest = world.client(&running, &PeerId::service("ingest")).await;
+    let denied = ingest.put_document(request).await.unwrap_err();
+    assert_eq!(denied.code(), Code::PermissionDenied);
+
+    // The member reads them within a second or so; each stretch is long enough for the rule's delay.
+    let mut sequence = 16;
+    let deadline = tokio::time::Instant::now() + stage::LIMIT;
+    let raised = loop {
+        for patient in ["ann", "ben"] {
+            let from_us = start + sequence as i64 * S;
+            world
+                .publish(patient, pulses(patient, sequence, from_us, &[125.0; 15]))
+                .await;
+        }
+        sequence += 15;
+        let alerts = world.alerts().await;
+        if let Some(alert) = alerts.into_iter().find(|alert| alert.rule == HIGH) {
+            break alert;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "nothing is raised");
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    };
+    assert_eq!((raised.patient.as_str(), raised.rule_version), ("ann", 1));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_became_of_an_alert_is_told_to_its_tenant() {
+    let world = World::new();
+    register(&world, "one", "ann").await;
+    let server = MailServer::start(Security::Plain, server_tls(&world)).await;
+    let running = world.start_with(|config| with_mail(config, &server));
+    let alert = raise(&world, "ann").await;
+    world.outcomes(&alert.id, 1, NoticeResult::Delivered).await;
+    let mut client = world.client(&running, &PeerId::service("dashboard")).await;
+    let mut count = async |tenant: &str| {
+        let request = ListNoticesRequest {
+            alert: alert.id.clone(),
+            tenant: tenant.into(),
+        };
+        let listed = client.list_notices(request).await;
+        listed
+            .map(|notices| notices.into_inner().notices.len())
+            .map_err(|status| status.code())
+    };
+    assert_eq!(count("one").await, Ok(1));
+    assert_eq!(count("two").await, Ok(0));
+    assert_eq!(count("").await, Err(Code::InvalidArgument));
     running.stop().await;
 }

@@ -11,6 +11,7 @@ use clap_complete::Shell;
 use service_kit::ConfigError;
 use service_kit::config::{self, ConfigFile, EXIT_CONFIG};
 
+use crate::alerts::AlertsCommand;
 use crate::bench::{BenchCommand, bare};
 use crate::dead_letters::DeadLettersCommand;
 use crate::doctor::DoctorCommand;
@@ -82,6 +83,9 @@ enum Braid {
     /// Show, check and try alert rules before they go live.
     #[command(subcommand)]
     Rules(RulesCommand),
+    /// Say who is told of alerts, silence them for a while, see what became of them.
+    #[command(subcommand)]
+    Alerts(AlertsCommand),
     /// Bring the schema of the store up to date.
     Migrate(MigrateCommand),
     /// What an installation needs before its services start: schema, administrator, simulated patients in the register.
@@ -148,6 +152,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Episode(episode) => episode.run()?,
         Braid::Register(register) => register.run()?,
         Braid::Rules(rules) => return rules.run(),
+        Braid::Alerts(alerts) => alerts.run()?,
         Braid::Migrate(migrate) => migrate.run()?,
         Braid::Setup(setup) => setup.run()?,
         Braid::Secrets(secrets) => secrets.run()?,

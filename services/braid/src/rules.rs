@@ -7,24 +7,60 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use alerting::documents::RULES;
 use service_kit::ConfigError;
 use service_kit::config::parse_file;
+use store::Scope;
 use vitals::RuleSet;
 use vitals::cases::Cases;
 
-use crate::process::Failure;
+use crate::alerts::{self, Place, Signed};
+use crate::process::{self, Failure};
+use crate::register::now_us;
 
 /// What the built-in rules are held to.
 const BUILT_IN_CASES: &str = include_str!("../rules/default-cases.toml");
 
 #[derive(Debug, clap::Subcommand)]
 pub enum RulesCommand {
-    /// Print a rule set as JSON: the built-in one, to begin from, or a file's.
-    #[command(after_help = "Example:\n  braid rules show > rules.json")]
+    /// Print a rule set as JSON: the built-in one, to begin from, a file's, or a stored one.
+    #[command(
+        after_help = "Examples:\n  braid rules show > rules.json\n  braid rules show --stored patient:ada > ada.json"
+    )]
     Show {
         /// Rule set; without it the built-in one.
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, value_name = "FILE", conflicts_with = "stored")]
         rules: Option<PathBuf>,
+        /// What `braid rules put` has put: default, group:NAME or patient:ID.
+        #[arg(long, value_name = "SUBJECT")]
+        stored: Option<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Put a rule set in force for a tenant, a group or a patient. Alerting follows without a restart.
+    #[command(
+        after_help = "Examples:\n  braid rules put ada.json --for patient:ada --by \"Dr. Eve\" --reason \"COPD, target 88 to 92 %\"\n  braid rules put --none --for patient:ada --by \"Dr. Eve\" --reason \"discharged\"\n\nThe narrowest set holds, whole: the patient's, else the group's (see `braid alerts team`), else the tenant's default,\nelse what alerting was started with."
+    )]
+    Put {
+        #[arg(value_name = "FILE", required_unless_present = "none")]
+        file: Option<PathBuf>,
+        /// Take the rules back: the next wider set holds.
+        #[arg(long, conflicts_with = "file", default_value_t = false)]
+        none: bool,
+        /// default, group:NAME or patient:ID.
+        #[arg(long = "for", value_name = "SUBJECT")]
+        subject: String,
+        #[command(flatten)]
+        signed: Signed,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List the rule sets that were put: who, when and why; with a subject every version of it.
+    List {
+        #[arg(value_name = "SUBJECT")]
+        subject: Option<String>,
+        #[command(flatten)]
+        place: Place,
     },
     /// Say whether rule sets can be used, and what is wrong with them.
     #[command(after_help = "Example:\n  braid rules check rules.json")]
@@ -54,7 +90,41 @@ pub enum RulesCommand {
 impl RulesCommand {
     pub fn run(self) -> Result<ExitCode, Failure> {
         match self {
-            Self::Show { rules } => {
+            Self::Show {
+                stored: Some(subject),
+                place,
+                ..
+            } => {
+                let text =
+                    process::block_on(async { alerts::stored_rules(&place, &subject).await })??;
+                say(&text)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Self::Put {
+                file,
+                subject,
+                signed,
+                place,
+                ..
+            } => {
+                let body = match &file {
+                    None => String::new(),
+                    Some(file) => {
+                        let rules = read_rules(Some(file))?;
+                        serde_json::to_string_pretty(&rules).map_err(Failure::other)?
+                    }
+                };
+                let put = process::block_on(async {
+                    alerts::put(&place, RULES, &subject, &signed, 0, &body).await
+                })??;
+                say(&format!(
+                    "version {} of the rules of {} is in force",
+                    put.version, put.subject
+                ))?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Self::List { subject, place } => process::block_on(list(subject, place))?,
+            Self::Show { rules, .. } => {
                 let rules = read_rules(rules.as_deref())?;
                 let text = serde_json::to_string_pretty(&rules).map_err(Failure::other)?;
                 say(&text)?;
@@ -81,6 +151,27 @@ impl RulesCommand {
             Self::Replay(replay) => replay.run(),
         }
     }
+}
+
+async fn list(subject: Option<String>, place: Place) -> Result<ExitCode, Failure> {
+    let store = place.store.open().await?;
+    let scope = Scope::Tenant(place.tenant);
+    let documents = match &subject {
+        Some(subject) => store.document_history(&scope, RULES, subject).await,
+        None => store.documents(&scope, RULES, now_us()).await,
+    };
+    for document in documents.map_err(Failure::other)? {
+        let rules = match RuleSet::from_json(&document.body) {
+            Ok(rules) => format!("{} rules", rules.rules.len()),
+            Err(_) if document.body.is_empty() => "taken back".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        say(&format!(
+            "{}  version {}  {rules}  {}  by {}: {}",
+            document.subject, document.version, document.at_us, document.author, document.reason
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn test(rules: Option<&Path>, cases: Option<&Path>) -> Result<ExitCode, Failure> {

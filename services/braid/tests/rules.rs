@@ -55,6 +55,100 @@ fn rules_are_shown_changed_checked_and_found_wanting() {
     );
 }
 
+#[test]
+fn a_patients_rules_are_put_listed_shown_and_taken_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| braid(args, dir.path());
+    let (_, shown, _) = run(&["rules", "show"]);
+    let own = shown.replacen("\"limit\": 131.0", "\"limit\": 141.0", 1);
+    assert_ne!(shown, own);
+    std::fs::write(dir.path().join("ada.json"), &own).unwrap();
+    let signed = ["--by", "Dr. Eve", "--reason", "paced"];
+    let put = |head: &[&str]| run(&[&["rules", "put"], head, &signed].concat());
+    let (code, out, error) = put(&["ada.json", "--for", "patient:ada"]);
+    assert_eq!((code, error.as_str()), (0, ""), "{out}");
+    assert!(out.contains("version 1"), "{out}");
+    let (_, stored, _) = run(&["rules", "show", "--stored", "patient:ada"]);
+    assert_eq!(stored, own, "what was put comes back");
+    let (code, out, _) = run(&["rules", "list"]);
+    assert_eq!(code, 0);
+    for part in ["patient:ada", "version 1", "Dr. Eve", "paced"] {
+        assert!(out.contains(part), "{part} in {out}");
+    }
+    let (_, other, _) = run(&["rules", "list", "--tenant", "other"]);
+    assert_eq!(other, "");
+
+    let (code, out, error) = put(&["--none", "--for", "patient:ada"]);
+    assert_eq!((code, error.as_str()), (0, ""), "{out}");
+    let (code, _, error) = run(&["rules", "show", "--stored", "patient:ada"]);
+    assert_eq!(code, 1);
+    assert!(error.contains("no rules of its own"), "{error}");
+    let (_, out, _) = run(&["rules", "list", "patient:ada"]);
+    assert_eq!(out.lines().count(), 2, "nothing is forgotten: {out}");
+    let (code, _, error) = put(&["ada.json", "--for", "ward:3"]);
+    assert_eq!(code, 1);
+    assert!(error.contains("subject"), "{error}");
+}
+
+#[test]
+fn alerts_are_silenced_by_somebody_for_a_reason_and_for_a_while() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| braid(args, dir.path());
+    let signed = ["--by", "Eve", "--reason", "charger is coming"];
+    let silence = |head: &[&str]| run(&[&["alerts", "silence"], head, &signed].concat());
+    let (code, out, error) = silence(&["--patient", "ada", "--hours", "2"]);
+    assert_eq!((code, error.as_str()), (0, ""), "{out}");
+    let id = out.split(' ').next().unwrap().to_owned();
+    let (_, out, _) = run(&["alerts", "silences"]);
+    for part in [id.as_str(), "ada", "Eve", "charger is coming"] {
+        assert!(out.contains(part), "{part} in {out}");
+    }
+    let unsilence = |tenant: &str| {
+        run(&[
+            &["alerts", "unsilence", &id, "--tenant", tenant][..],
+            &signed,
+        ]
+        .concat())
+    };
+    assert_eq!(unsilence("other").0, 1, "another tenant's");
+    let (code, _, error) = unsilence("default");
+    assert_eq!((code, error.as_str()), (0, ""));
+    assert_eq!(run(&["alerts", "silences"]).1, "");
+    for wrong in [["--hours", "0"], ["--hours", "1000"], ["--hours", "1"]] {
+        let (code, _, error) = silence(&wrong);
+        assert_eq!(
+            code, 1,
+            "neither patient nor rule, or no such time: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_team_is_checked_before_it_is_put() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| braid(args, dir.path());
+    let (_, example, _) = run(&["alerts", "team", "example"]);
+    std::fs::write(dir.path().join("team.json"), &example).unwrap();
+    let (code, out, error) = run(&["alerts", "team", "check", "team.json"]);
+    assert_eq!((code, error.as_str()), (0, ""), "{out}");
+    std::fs::write(
+        dir.path().join("wrong.json"),
+        example.replace("nurse-day", "x y"),
+    )
+    .unwrap();
+    let put = |file: &str| {
+        run(&[
+            "alerts", "team", "put", file, "--by", "Eve", "--reason", "first",
+        ])
+    };
+    let (code, _, error) = put("wrong.json");
+    assert_eq!(code, 1);
+    assert!(error.contains("contacts.id"), "{error}");
+    assert_eq!(put("team.json").0, 0);
+    let (_, shown, _) = run(&["alerts", "team", "show"]);
+    assert_eq!(shown.trim_end(), example.trim_end());
+}
+
 mod replay {
     use std::sync::Arc;
 

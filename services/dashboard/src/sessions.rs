@@ -24,6 +24,11 @@ impl Person {
     pub fn may_act(&self) -> bool {
         self.role >= Role::Clinician
     }
+
+    /// Decides who is told and by which rules.
+    pub fn is_administrator(&self) -> bool {
+        self.role == Role::Administrator
+    }
 }
 
 /// The token.
@@ -207,5 +212,7 @@ mod tests {
         assert!(!person(Role::Viewer).may_act());
         assert!(person(Role::Clinician).may_act());
         assert!(person(Role::Administrator).may_act());
+        assert!(person(Role::Administrator).is_administrator());
+        assert!(!person(Role::Clinician).is_administrator());
     }
 }

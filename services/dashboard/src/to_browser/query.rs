@@ -3,13 +3,15 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use contracts::alerts::{AcknowledgeRequest, Alert};
+use contracts::alerts::{self, AcknowledgeRequest, Alert};
 use contracts::query::query_service_server::QueryService;
 use contracts::query::{
     AcknowledgeAlertRequest, AcknowledgeAlertResponse, GetPathsRequest, GetPathsResponse,
-    GetSeriesRequest, GetSeriesResponse, ListAlertsRequest, ListAlertsResponse, ListLinksRequest,
-    ListLinksResponse, ListPatientsRequest, ListPatientsResponse, SetLinkRequest, SetLinkResponse,
-    WatchRequest, WatchResponse,
+    GetSeriesRequest, GetSeriesResponse, ListAlertsRequest, ListAlertsResponse,
+    ListDocumentsRequest, ListDocumentsResponse, ListLinksRequest, ListLinksResponse,
+    ListNoticesRequest, ListNoticesResponse, ListPatientsRequest, ListPatientsResponse,
+    PutDocumentRequest, PutDocumentResponse, SetLinkRequest, SetLinkResponse, WatchRequest,
+    WatchResponse,
 };
 use store::{PathsQuery, QueryError, Scope, WriteError};
 use tokio_stream::Stream;
@@ -202,6 +204,82 @@ impl QueryService for Query {
         }))
     }
 
+    async fn put_document(
+        &self,
+        request: Request<PutDocumentRequest>,
+    ) -> Result<Response<PutDocumentResponse>, Status> {
+        let person = person(&request)?;
+        may_act(&person)?;
+        let request = request.into_inner();
+        identifier("kind", &request.kind)?;
+        identifier("subject", &request.subject)?;
+        // Who may be told and by which rules is for administrators; a silence passes.
+        if request.kind != "silence" && !person.is_administrator() {
+            return Err(Status::permission_denied("this needs an administrator"));
+        }
+        let detail = format!("{} {} {}", request.kind, request.subject, request.version);
+        self.audited(&person, "put document", "", detail).await?;
+        let document = alerts::Document {
+            kind: request.kind,
+            tenant: person.tenant.clone(),
+            subject: request.subject,
+            version: request.version,
+            author: person.name.clone(),
+            reason: request.reason,
+            at_us: 0,
+            until_us: request.until_us,
+            body: request.body,
+        };
+        let mut alerting = self.app.clients.alerting.clone();
+        let put = alerting
+            .put_document(alerts::PutDocumentRequest {
+                document: Some(document),
+            })
+            .await
+            .map_err(|status| upstream("alerting", &status))?;
+        Ok(Response::new(PutDocumentResponse {
+            document: put.into_inner().document,
+        }))
+    }
+
+    async fn list_documents(
+        &self,
+        request: Request<ListDocumentsRequest>,
+    ) -> Result<Response<ListDocumentsResponse>, Status> {
+        let person = person(&request)?;
+        let request = request.into_inner();
+        identifier("kind", &request.kind)?;
+        identifier("subject", &request.subject)?;
+        let (scope, store) = (scope(&person), &self.app.store);
+        let detail = format!("{} {}", request.kind, request.subject);
+        self.audited(&person, "read documents", "", detail).await?;
+        let documents = if request.subject.is_empty() {
+            store
+                .documents(&scope, &request.kind, crate::now_us())
+                .await
+        } else {
+            store
+                .document_history(&scope, &request.kind, &request.subject)
+                .await
+        };
+        let documents = documents.map_err(|error| store_status(&error))?;
+        Ok(Response::new(ListDocumentsResponse { documents }))
+    }
+
+    async fn list_notices(
+        &self,
+        request: Request<ListNoticesRequest>,
+    ) -> Result<Response<ListNoticesResponse>, Status> {
+        let person = person(&request)?;
+        let ListNoticesRequest { alert } = request.into_inner();
+        identifier("alert", &alert)?;
+        self.audited(&person, "read notices", "", alert.clone())
+            .await?;
+        let notices = self.app.store.notices(&scope(&person), &alert).await;
+        let notices = notices.map_err(|error| store_status(&error))?;
+        Ok(Response::new(ListNoticesResponse { notices }))
+    }
+
     async fn get_paths(
         &self,
         request: Request<GetPathsRequest>,
@@ -278,10 +356,10 @@ impl QueryService for Query {
 
 /// What another service answered, without what only operators should read.
 fn upstream(who: &str, status: &Status) -> Status {
-    use tonic::Code::{FailedPrecondition, InvalidArgument, NotFound};
+    use tonic::Code::{Aborted, FailedPrecondition, InvalidArgument, NotFound};
     tracing::warn!(who, %status, "a call failed");
     match status.code() {
-        code @ (FailedPrecondition | InvalidArgument | NotFound) => {
+        code @ (Aborted | FailedPrecondition | InvalidArgument | NotFound) => {
             Status::new(code, status.message())
         }
         _ => Status::unavailable(format!("{who} does not answer; try again")),

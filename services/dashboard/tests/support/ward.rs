@@ -10,7 +10,8 @@ use clap::{Args, FromArgMatches};
 use contracts::alerts::alerts_service_server::{AlertsService, AlertsServiceServer};
 use contracts::alerts::{
     AcknowledgeRequest, AcknowledgeResponse, Alert, AlertState, ListAlertsRequest,
-    ListAlertsResponse,
+    ListAlertsResponse, ListDocumentsRequest, ListDocumentsResponse, ListNoticesRequest,
+    ListNoticesResponse, PutDocumentRequest, PutDocumentResponse,
 };
 use contracts::paths::link_service_server::{LinkService, LinkServiceServer};
 use contracts::paths::{
@@ -253,6 +254,34 @@ struct MadeUpAlerting {
 
 #[tonic::async_trait]
 impl AlertsService for MadeUpAlerting {
+    async fn put_document(
+        &self,
+        request: Request<PutDocumentRequest>,
+    ) -> Result<Response<PutDocumentResponse>, Status> {
+        let document = request.into_inner().document;
+        let document = document.ok_or_else(|| Status::invalid_argument("document"))?;
+        let put = self.store.put_document(&document).await;
+        put.map_err(|_| Status::aborted("version"))?;
+        Ok(Response::new(PutDocumentResponse {
+            document: Some(document),
+        }))
+    }
+
+    // The dashboard asks the store for these.
+    async fn list_documents(
+        &self,
+        _: Request<ListDocumentsRequest>,
+    ) -> Result<Response<ListDocumentsResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn list_notices(
+        &self,
+        _: Request<ListNoticesRequest>,
+    ) -> Result<Response<ListNoticesResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
     async fn acknowledge(
         &self,
         request: Request<AcknowledgeRequest>,

@@ -19,6 +19,8 @@ import { wardView } from "./view/ward";
 const TICK_MS = 500;
 // Links change by command line too.
 const LINKS_MS = 2_000;
+// So do silences; each look is in the audit log.
+const SILENCES_MS = 60_000;
 const SERIES_POINTS = 600;
 
 const page = document.getElementById("page") as HTMLElement;
@@ -58,6 +60,7 @@ function showWard(session: Session): void {
       const now = BigInt(Date.now()) * 1000n;
       query.getPaths({ fromUs: now - 90_000_000n, toUs: now }).then(({ reports }) => model.addPaths(reports), ignore);
       loadLinks();
+      loadSilences();
     },
     connection(connection) {
       model.connection = connection;
@@ -77,6 +80,7 @@ function showWard(session: Session): void {
     }, ignore);
   };
   const loadLinks = () => void query.listLinks({}).then(({ links }) => model.setLinks(links), ignore);
+  const loadSilences = () => void query.listDocuments({ kind: "silence" }).then(({ documents }) => model.setSilences(documents), ignore);
   const select = (patient: string) => {
     if (patient === model.selected) return;
     history.replaceState(null, "", `#patient=${encodeURIComponent(patient)}`);
@@ -115,9 +119,11 @@ function showWard(session: Session): void {
     shell.tick();
   }, TICK_MS);
   const linking = window.setInterval(loadLinks, LINKS_MS);
+  const silencing = window.setInterval(loadSilences, SILENCES_MS);
   teardown = () => {
     window.clearInterval(ticking);
     window.clearInterval(linking);
+    window.clearInterval(silencing);
     feed.stop();
   };
 }

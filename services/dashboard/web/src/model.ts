@@ -2,7 +2,7 @@
 // Every table is bounded by what the server sends (it bounds patients and alerts) or by a constant below.
 import { EcgBuffer } from "./ecg";
 import { Metric, type Gap, type Sample } from "./gen/braid/vitals/v1/vitals_pb";
-import { AlertState, type Alert } from "./gen/braid/alerts/v1/alerts_pb";
+import { AlertState, type Alert, type Document } from "./gen/braid/alerts/v1/alerts_pb";
 import { End, PathState, type Link, type PathReport } from "./gen/braid/paths/v1/paths_pb";
 import type { GetSeriesResponse, Patient, WatchResponse } from "./gen/braid/query/v1/query_pb";
 import type { Connection } from "./feed";
@@ -37,6 +37,7 @@ export class Model {
   readonly alerts = new Map<string, Alert>();
   readonly paths = new Map<string, PathTrack>();
   links: readonly Link[] = [];
+  silences: readonly Document[] = [];
   connection: Connection = { state: "connecting" };
 
   selected = "";
@@ -56,6 +57,11 @@ export class Model {
 
   changed(topic: Topic): void {
     this.#listeners.get(topic)?.forEach((listener) => listener());
+  }
+
+  setSilences(silences: readonly Document[]): void {
+    this.silences = silences;
+    this.changed("alerts");
   }
 
   select(patient: string): void {

@@ -131,6 +131,10 @@ impl Engine {
             .any(|machine| machine.phase == Phase::Pending || machine.ended_since_us.is_some())
     }
 
+    pub fn rules(&self) -> &Arc<RuleSet> {
+        &self.rules
+    }
+
     pub fn patient(&self) -> &str {
         &self.patient
     }

@@ -1,7 +1,8 @@
-// Alerts: those that await somebody first, each with an acknowledge button and room for a note.
+// Alerts: those that await somebody first, each with an acknowledge button and room for a note; below them what is silenced, by
+// whom, why and until when.
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import { age, awaits, clock, priorityOf, seconds, stateOf } from "../clinical";
-import { AlertState, type Alert } from "../gen/braid/alerts/v1/alerts_pb";
+import { AlertState, type Alert, type Document } from "../gen/braid/alerts/v1/alerts_pb";
 import type { Model } from "../model";
 
 // Resolved alerts shown below the open ones.
@@ -18,13 +19,16 @@ export function alertsView(model: Model, actions: AlertActions): { element: HTML
   const open = h("ul", { class: "alerts" });
   const past = h("ul", { class: "alerts past" });
   const pastBlock = h("details", {}, h("summary", {}, "Resolved"), past);
+  const silenced = h("ul", { class: "silences" });
+  const silencedBlock = h("details", {}, h("summary", {}, "Silenced"), silenced);
   const none = h("p", { class: "empty" }, "No open alerts.");
   const count = h("span", { class: "dim" });
   // Screen readers hear new alerts without the page taking the focus away.
   const announce = h("p", { class: "visually-hidden", role: "status", "aria-live": "assertive" });
-  const element = h("section", { class: "panel alerts-panel", "aria-label": "Alerts" }, h("header", {}, h("h2", {}, "Alerts"), count), announce, open, none, pastBlock);
+  const element = h("section", { class: "panel alerts-panel", "aria-label": "Alerts" }, h("header", {}, h("h2", {}, "Alerts"), count), announce, open, none, silencedBlock, pastBlock);
   const openRows = new KeyedList<Alert>(open, (alert) => alert.id, (alert) => alertRow(model, alert, actions));
   const pastRows = new KeyedList<Alert>(past, (alert) => alert.id, (alert) => alertRow(model, alert, actions));
+  const silenceRows = new KeyedList<Document>(silenced, (silence) => silence.subject, (silence) => silenceRow(model, silence));
   const announced = new Set<string>();
 
   const update = () => {
@@ -33,6 +37,9 @@ export function alertsView(model: Model, actions: AlertActions): { element: HTML
     const resolved = model.pastAlerts(PAST_SHOWN);
     pastRows.update(resolved);
     pastBlock.hidden = resolved.length === 0;
+    const silences = model.silences.filter((silence) => seconds(silence.untilUs) > Date.now() / 1000);
+    silenceRows.update(silences);
+    silencedBlock.hidden = silences.length === 0;
     none.hidden = alerts.length > 0;
     const waiting = alerts.filter((alert) => awaits(alert.state)).length;
     setText(count, waiting > 0 ? `${waiting} to acknowledge` : "");
@@ -47,6 +54,28 @@ export function alertsView(model: Model, actions: AlertActions): { element: HTML
   model.on("ward", update);
   update();
   return { element, tick: update };
+}
+
+function silenceRow(model: Model, first: Document): Row<Document> {
+  const element = h("li", { class: "dim", "data-silence": first.subject });
+  return {
+    element,
+    update(silence) {
+      const { patient, rule } = scopeOf(silence.body);
+      const name = model.patients.find((known) => known.id === patient)?.name || patient;
+      const what = [name, rule].filter((part) => part !== "").join(", ");
+      setText(element, `${what} · until ${clock(seconds(silence.untilUs))} · ${silence.author}: “${silence.reason}”`);
+    },
+  };
+}
+
+// What a silence covers; one that this page cannot read is still shown, with its author and reason.
+function scopeOf(body: string): { patient: string; rule: string } {
+  try {
+    return { patient: "", rule: "", ...(JSON.parse(body) as object) };
+  } catch {
+    return { patient: "", rule: "" };
+  }
 }
 
 function alertRow(model: Model, first: Alert, actions: AlertActions): Row<Alert> {

@@ -77,6 +77,25 @@ impl Engine {
         Ok(engine)
     }
 
+    /// The same patient under other rules: what both have goes on, open episodes of what is gone end with the next event.
+    pub fn with_rules(&self, rules: Arc<RuleSet>) -> Engine {
+        let restored = Engine::restore(
+            self.patient.clone(),
+            Arc::clone(&rules),
+            self.profile,
+            self.origin,
+            &self.state(),
+        );
+        // What was just written can be read.
+        let mut engine = restored.unwrap_or_else(|_| {
+            Engine::new(self.patient.clone(), rules, self.profile, self.origin)
+        });
+        engine.backfill = self.backfill;
+        engine.skipped = self.skipped;
+        engine.dirty = true;
+        engine
+    }
+
     /// The state to store together with the transitions that led to it.
     pub fn state(&self) -> Vec<u8> {
         let stored = Stored {

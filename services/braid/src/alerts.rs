@@ -1,0 +1,354 @@
+//! `braid alerts`: who is told, what is silenced, and what became of it. Works on the store; alerting follows within a second.
+
+use std::path::{Path, PathBuf};
+
+use alerting::documents::{self, DEFAULT, RULES, SILENCE, TEAM};
+use alerting::silence::{SILENCE_US_MAX, Silence};
+use alerting::team;
+use contracts::alerts::Document;
+use store::{Scope, Store, WriteError};
+
+use crate::engines::StoreChoice;
+use crate::process::{self, Failure};
+use crate::register::now_us;
+
+/// Another one may put a version at the same time; so often is tried to come between.
+const ATTEMPTS_MAX: u32 = 5;
+const HOUR_US: f64 = 3_600e6;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum AlertsCommand {
+    /// Tell nobody of a patient's alerts, or of a rule's, for a while. The alerts are raised and kept.
+    #[command(
+        after_help = "Example:\n  braid alerts silence --patient ada --rule battery-low --hours 2 --by \"Eve Nurse\" --reason \"charger is on its way\""
+    )]
+    Silence {
+        /// Empty: every patient's.
+        #[arg(long, value_name = "ID", default_value = "")]
+        patient: String,
+        /// Empty: of every rule.
+        #[arg(long, value_name = "RULE", default_value = "")]
+        rule: String,
+        /// How long, at most a week.
+        #[arg(long, value_name = "HOURS")]
+        hours: f64,
+        #[command(flatten)]
+        signed: Signed,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List the silences in force.
+    Silences {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// End a silence before its time.
+    Unsilence {
+        #[arg(value_name = "SILENCE")]
+        id: String,
+        #[command(flatten)]
+        signed: Signed,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Contacts, on-call shifts and escalation of a tenant.
+    #[command(subcommand)]
+    Team(TeamCommand),
+    /// Print every transition of an alert, who was told of it, and what became of that.
+    History {
+        #[arg(value_name = "ALERT")]
+        id: String,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub enum TeamCommand {
+    /// Print a team to begin from.
+    Example,
+    /// Print the team in force.
+    Show {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Say whether a file can be used, and what is wrong with it.
+    Check { file: PathBuf },
+    /// Put a team in force.
+    #[command(
+        after_help = "Example:\n  braid alerts team put team.json --by \"Eve Nurse\" --reason \"night shift joins\""
+    )]
+    Put {
+        file: PathBuf,
+        #[command(flatten)]
+        signed: Signed,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Who decides, and why.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Signed {
+    /// Who decides this.
+    #[arg(long, value_name = "NAME")]
+    pub by: String,
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct Place {
+    #[arg(long, value_name = "ID", default_value = store::DEFAULT_TENANT)]
+    pub tenant: String,
+    #[command(flatten)]
+    pub store: StoreChoice,
+}
+
+impl AlertsCommand {
+    pub fn run(self) -> Result<(), Failure> {
+        match self {
+            Self::Team(TeamCommand::Example) => {
+                println!("{}", team::EXAMPLE);
+                Ok(())
+            }
+            Self::Team(TeamCommand::Check { file }) => {
+                let team = read_team(&file)?.1;
+                println!(
+                    "{}: {} contacts, {} patients, {} shifts",
+                    file.display(),
+                    team.contacts.len(),
+                    team.patients.len(),
+                    team.rota
+                        .iter()
+                        .map(|rota| rota.shifts.len())
+                        .sum::<usize>()
+                );
+                Ok(())
+            }
+            command => process::block_on(command.on_store())?,
+        }
+    }
+
+    async fn on_store(self) -> Result<(), Failure> {
+        match self {
+            Self::Silence {
+                patient,
+                rule,
+                hours,
+                signed,
+                place,
+            } => {
+                let length_us = hours * HOUR_US;
+                if !(length_us > 0.0 && length_us <= SILENCE_US_MAX as f64) {
+                    return Err(Failure::other(format!(
+                        "--hours {hours} is not above 0 and at most {}: write --hours 2",
+                        SILENCE_US_MAX as f64 / HOUR_US
+                    )));
+                }
+                let now_us = now_us();
+                let body =
+                    serde_json::to_string(&Silence { patient, rule }).map_err(Failure::other)?;
+                let subject = format!("silence-{now_us}");
+                let until_us = now_us + length_us as i64;
+                let put = put(&place, SILENCE, &subject, &signed, until_us, &body).await?;
+                println!("{} holds for {hours} h", put.subject);
+                Ok(())
+            }
+            Self::Silences { place } => {
+                let store = place.store.open().await?;
+                let now_us = now_us();
+                let silences = store
+                    .documents(&Scope::Tenant(place.tenant), SILENCE, now_us)
+                    .await;
+                for silence in silences.map_err(Failure::other)? {
+                    println!(
+                        "{}  {}  for another {:.1} h  by {}: {}",
+                        silence.subject,
+                        silence.body,
+                        (silence.until_us - now_us) as f64 / HOUR_US,
+                        silence.author,
+                        silence.reason
+                    );
+                }
+                Ok(())
+            }
+            Self::Unsilence { id, signed, place } => {
+                let store = place.store.open().await?;
+                let scope = Scope::Tenant(place.tenant.clone());
+                let silences = store.documents(&scope, SILENCE, now_us()).await;
+                let silences = silences.map_err(Failure::other)?;
+                let Some(silence) = silences.into_iter().find(|silence| silence.subject == id)
+                else {
+                    return Err(Failure::other(format!(
+                        "no silence {id:?} is in force in tenant {:?}: see `braid alerts silences`",
+                        place.tenant
+                    )));
+                };
+                put(&place, SILENCE, &id, &signed, now_us(), &silence.body).await?;
+                println!("{id} is over");
+                Ok(())
+            }
+            Self::Team(TeamCommand::Show { place }) => {
+                let store = place.store.open().await?;
+                let teams = store
+                    .documents(&Scope::Tenant(place.tenant), TEAM, now_us())
+                    .await;
+                match teams.map_err(Failure::other)?.first() {
+                    Some(team) => println!("{}", team.body),
+                    None => {
+                        return Err(Failure::other(
+                            "this tenant has no team: see `braid alerts team example`",
+                        ));
+                    }
+                }
+                Ok(())
+            }
+            Self::Team(TeamCommand::Put {
+                file,
+                signed,
+                place,
+            }) => {
+                let (text, _) = read_team(&file)?;
+                let put = put(&place, TEAM, DEFAULT, &signed, 0, &text).await?;
+                println!(
+                    "version {} of the team of {:?} is in force",
+                    put.version, put.tenant
+                );
+                Ok(())
+            }
+            Self::History { id, place } => history(&id, place).await,
+            // Without a store: `run` has answered.
+            Self::Team(TeamCommand::Example | TeamCommand::Check { .. }) => Ok(()),
+        }
+    }
+}
+
+async fn history(id: &str, place: Place) -> Result<(), Failure> {
+    let store = place.store.open().await?;
+    let scope = Scope::Tenant(place.tenant);
+    let transitions = store
+        .alert_history(&scope, id)
+        .await
+        .map_err(Failure::other)?;
+    if transitions.is_empty() {
+        return Err(Failure::other(format!(
+            "there is no alert {id:?} in this tenant"
+        )));
+    }
+    for alert in transitions {
+        println!(
+            "{}  {}  {} {}{}",
+            alert.recorded_us,
+            alert.revision,
+            alert
+                .state()
+                .as_str_name()
+                .trim_start_matches("ALERT_STATE_")
+                .to_lowercase(),
+            alert.summary,
+            if alert.acknowledged_by.is_empty() {
+                String::new()
+            } else {
+                format!(" (by {})", alert.acknowledged_by)
+            }
+        );
+    }
+    for record in store.notices(&scope, id).await.map_err(Failure::other)? {
+        let Some(notice) = record.notice else {
+            continue;
+        };
+        let outcome = record.outcome.map_or("waits".to_owned(), |outcome| {
+            let result = outcome
+                .result()
+                .as_str_name()
+                .trim_start_matches("NOTICE_RESULT_")
+                .to_lowercase();
+            format!(
+                "{result} after {} attempts {}",
+                outcome.attempts, outcome.detail
+            )
+        });
+        println!(
+            "{}  {}  {} {}: {}",
+            notice.created_us,
+            notice
+                .reason()
+                .as_str_name()
+                .trim_start_matches("NOTICE_REASON_")
+                .to_lowercase(),
+            notice.channel,
+            notice.recipient,
+            outcome.trim_end()
+        );
+    }
+    Ok(())
+}
+
+fn read_team(file: &Path) -> Result<(String, team::Team), Failure> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::other(format!("{}: {error}", file.display())))?;
+    let team = team::Team::from_json(&text)
+        .map_err(|error| Failure::other(format!("{}: {error}", file.display())))?;
+    Ok((text, team))
+}
+
+/// The next version of a document, checked.
+pub async fn put(
+    place: &Place,
+    kind: &str,
+    subject: &str,
+    signed: &Signed,
+    until_us: i64,
+    body: &str,
+) -> Result<Document, Failure> {
+    let store = place.store.open().await?;
+    let scope = Scope::Tenant(place.tenant.clone());
+    for _ in 0..ATTEMPTS_MAX {
+        let version = newest(&*store, &scope, kind, subject).await? + 1;
+        let document = Document {
+            kind: kind.to_owned(),
+            tenant: place.tenant.clone(),
+            subject: subject.to_owned(),
+            version,
+            author: signed.by.clone(),
+            reason: signed.reason.clone(),
+            at_us: now_us(),
+            until_us,
+            body: body.to_owned(),
+        };
+        documents::check(&document).map_err(Failure::other)?;
+        match store.put_document(&document).await {
+            Ok(()) => return Ok(document),
+            Err(WriteError::Conflict(_)) => {}
+            Err(error) => return Err(Failure::other(error)),
+        }
+    }
+    Err(Failure::other("others keep changing it; try again"))
+}
+
+async fn newest(
+    store: &dyn Store,
+    scope: &Scope,
+    kind: &str,
+    subject: &str,
+) -> Result<u32, Failure> {
+    let history = store.document_history(scope, kind, subject).await;
+    let history = history.map_err(Failure::other)?;
+    Ok(history.first().map_or(0, |document| document.version))
+}
+
+/// The rule set in force of a subject.
+pub async fn stored_rules(place: &Place, subject: &str) -> Result<String, Failure> {
+    let store = place.store.open().await?;
+    let scope = Scope::Tenant(place.tenant.clone());
+    let history = store.document_history(&scope, RULES, subject).await;
+    let newest = history.map_err(Failure::other)?.into_iter().next();
+    match newest {
+        Some(document) if !document.body.is_empty() => Ok(document.body),
+        _ => Err(Failure::other(format!(
+            "{subject} has no rules of its own in tenant {:?}",
+            place.tenant
+        ))),
+    }
+}
