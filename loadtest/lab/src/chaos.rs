@@ -233,6 +233,8 @@ struct Receiving {
     pattern: u64,
     got: u64,
     pieces: Pieces,
+    /// Of the piece under way.
+    wanted: u64,
     done: bool,
 }
 
@@ -251,8 +253,10 @@ impl Receiving {
                 self.done = true;
                 return Ok(());
             }
-            let piece = self.pieces.bytes();
-            match read(conn, self.id, piece)? {
+            if self.wanted == 0 {
+                self.wanted = self.pieces.bytes();
+            }
+            match read(conn, self.id, self.wanted)? {
                 Read::Nothing => return Ok(()),
                 Read::Bytes(offset, bytes) => {
                     // The number comes first in the opener's flow.
@@ -261,6 +265,7 @@ impl Receiving {
                         return Err(TrafficError::WrongBytes(self.id.into(), self.got));
                     }
                     self.got += bytes.len() as u64;
+                    self.wanted -= bytes.len() as u64;
                     timeline.delivered(now, bytes.len() as u64);
                 }
                 Read::End => {
@@ -278,7 +283,9 @@ impl Receiving {
                     }
                 }
             }
-            self.pieces.pause(now);
+            if self.wanted == 0 {
+                self.pieces.pause(now);
+            }
         }
         Ok(())
     }
@@ -557,6 +564,7 @@ impl ChaosApplication {
             pattern: (2 * number + backward) * PATTERN_STEP,
             got: 0,
             pieces: Pieces::new(&self.plan, number, 2 + backward),
+            wanted: 0,
             done: false,
         });
     }

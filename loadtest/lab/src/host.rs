@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use multipath::{
     Command, ControllerConfig, Controllers, Coupling, Gate, InterfaceId, OpenFailure, PathState,
     Steering, SteeringConfig,
@@ -55,6 +55,8 @@ pub enum HostError {
     Lost(#[from] ConnectionError),
     #[error(transparent)]
     Traffic(#[from] TrafficError),
+    #[error("{0} was closed and is not released")]
+    GaveUp(PathId),
     #[error("the handshake could not start")]
     Connect,
     #[error("time stands still at {0:?}: {1}")]
@@ -109,7 +111,7 @@ pub struct Host {
     first: Option<usize>,
     open_paths: Vec<PathId>,
     received: bool,
-    lost: Option<ConnectionError>,
+    lost: Option<HostError>,
     pub application: Application,
     pub paths_opened: u32,
     pub paths_closed: u32,
@@ -286,7 +288,7 @@ impl Host {
                 match self.endpoint.accept(incoming, at, &mut self.buffer, None) {
                     Ok(conn) if self.conn.is_none() => self.conn = Some(conn),
                     Ok(_) => {}
-                    Err(error) => self.lost = Some(error.cause),
+                    Err(error) => self.lost = Some(error.cause.into()),
                 }
             }
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
@@ -382,7 +384,7 @@ impl Host {
         }
         self.conn = Some((handle, conn));
         outcome?;
-        self.lost.take().map_or(Ok(()), |reason| Err(reason.into()))
+        self.lost.take().map_or(Ok(()), Err)
     }
 
     /// Ten times a virtual second. For developers, with `BRAID_LAB_TRACE` set, the models are printed on standard error.
@@ -429,7 +431,7 @@ impl Host {
                 }
                 self.application.on_connected(conn, now);
             }
-            Event::ConnectionLost { reason } => self.lost = Some(reason),
+            Event::ConnectionLost { reason } => self.lost = Some(reason.into()),
             Event::Path(event) => {
                 if self.trace {
                     eprintln!(
@@ -568,6 +570,10 @@ impl Host {
                         }
                         Command::Close { path } => {
                             drop(conn.close_path(at, path, VarInt::from_u32(0)))
+                        }
+                        Command::GiveUp { path } => {
+                            conn.close(at, VarInt::from_u32(1), Bytes::new());
+                            self.lost = Some(HostError::GaveUp(path));
                         }
                         Command::Open { interface, status } => {
                             let event = match open(conn, usize::from(interface.0), status, at) {

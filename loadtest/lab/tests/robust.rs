@@ -10,47 +10,46 @@ use rayon::prelude::*;
 const FAILED: &str = include_str!("robust_seeds.txt");
 const STANDARD: std::ops::RangeInclusive<u64> = 1..=80;
 
-fn listed() -> Vec<(u64, &'static str)> {
+fn listed() -> Vec<u64> {
     FAILED
         .lines()
         .filter(|line| !line.starts_with('#') && !line.is_empty())
-        .map(|line| line.split_once(' ').unwrap())
-        .map(|(seed, cause)| (seed.parse().unwrap(), cause))
+        .map(|line| line.split_once(' ').unwrap().0.parse().unwrap())
         .collect()
 }
 
-fn bad(seeds: &[u64]) -> Vec<(u64, String)> {
+fn endings(seeds: &[u64]) -> Vec<(u64, Ending)> {
     let identity = Identity::new().unwrap();
     seeds
         .par_iter()
-        .filter_map(|&seed| match robust::run(seed, &identity).unwrap() {
-            (Ending::Bad(reason), _) => Some((seed, reason)),
-            _ => None,
-        })
+        .map(|&seed| (seed, robust::run(seed, &identity).unwrap().0))
         .collect()
 }
 
-/// What is listed as stuck may get stuck again, but nothing else: no wrong byte, no panic.
-#[test]
-fn seeds_that_failed_once_do_not_fail_again() {
-    let listed = listed();
-    assert!(!listed.is_empty());
-    let seeds: Vec<u64> = listed.iter().map(|entry| entry.0).collect();
-    for (seed, reason) in bad(&seeds) {
-        let stuck = listed.contains(&(seed, "stuck")) && reason.starts_with("stuck");
-        assert!(stuck, "seed {seed}: {reason}");
-    }
+fn bad(endings: Vec<(u64, Ending)>) -> Vec<(u64, Ending)> {
+    endings
+        .into_iter()
+        .filter(|(_, ending)| matches!(ending, Ending::Bad(_)))
+        .collect()
 }
 
-/// Of 5,000 runs 0.6 % got stuck as the listed ones do: no more than that is let pass, and nothing else.
+#[test]
+fn seeds_that_failed_once_do_not_fail_again() {
+    let seeds = listed();
+    assert!(!seeds.is_empty());
+    assert_eq!(bad(endings(&seeds)), Vec::new());
+}
+
+/// Ending with an error is the exception.
 #[test]
 fn random_runs_deliver_or_end_cleanly() {
-    const STUCK_MAX: usize = 3;
-    let (stuck, bad): (Vec<_>, Vec<_>) = bad(&STANDARD.collect::<Vec<_>>())
-        .into_iter()
-        .partition(|(_, reason)| reason.starts_with("stuck"));
-    assert_eq!(bad, Vec::new());
-    assert!(stuck.len() <= STUCK_MAX, "{stuck:?}");
+    let endings = endings(&STANDARD.collect::<Vec<_>>());
+    let delivered = endings
+        .iter()
+        .filter(|(_, ending)| *ending == Ending::Delivered)
+        .count();
+    assert_eq!(bad(endings), Vec::new());
+    assert!(delivered >= 72, "{delivered}");
 }
 
 /// The series is only worth something if it does what it says.

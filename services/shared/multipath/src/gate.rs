@@ -268,6 +268,11 @@ impl Gate {
             .map_or(0, |slot| slot.model.in_flight_bytes)
     }
 
+    /// When anything sent on the path was last acknowledged.
+    pub(crate) fn acked_at(&self, slot: usize) -> Option<Instant> {
+        self.state.lock().slots.get(slot)?.acked_at
+    }
+
     /// The same, sooner, for a path that the gate does not hold: what is in flight for so long is acknowledged or lost, and
     /// the acknowledgement of one more packet tells which.
     pub(crate) fn is_stuck(&self, slot: usize) -> bool {

@@ -11,6 +11,8 @@
 //! Bounds: `INTERFACES_MAX` interfaces and `PATHS_MAX` open paths; events about more are ignored.
 
 mod dialogue;
+mod mute;
+mod release;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +23,7 @@ use noq_proto::{PathId, PathStatus};
 
 use crate::gate::Gate;
 use crate::liveness::{Liveness, PathState};
+use release::Closing;
 
 /// Interfaces steered at once; further ones are ignored.
 const INTERFACES_MAX: usize = 16;
@@ -64,6 +67,7 @@ const TAIL_PINGS_MAX: u32 = 16;
 struct Path {
     interface: Option<InterfaceId>,
     established: bool,
+    /// When it was opened; once it is established, when it was.
     opened_at: Instant,
     status: PathStatus,
     liveness: Liveness,
@@ -122,6 +126,9 @@ pub struct Steering {
     backlog_at: Option<Instant>,
     /// Since when there has been a living path without a break.
     lively_since: Option<Instant>,
+    /// When a mute path was last replaced.
+    replaced_at: Option<Instant>,
+    closing: Closing,
     /// When `poll` last ran; what was due then has been done or waits for an event.
     polled_at: Option<Instant>,
 }
@@ -138,6 +145,8 @@ impl Steering {
             fastest_since: None,
             backlog_at: None,
             lively_since: None,
+            replaced_at: None,
+            closing: Closing::default(),
             polled_at: None,
         }
     }
@@ -175,7 +184,11 @@ impl Steering {
                 }
             }
             Event::Established { path } => self.established(now, path),
-            Event::Abandoned { path } => self.abandoned(now, path),
+            Event::Abandoned { path } => {
+                self.closing.abandoned(path);
+                self.abandoned(now, path);
+            }
+            Event::Discarded { path } => self.closing.discarded(path),
             Event::RemoteStatus { .. } => self.gate.rebase(),
             Event::Received {
                 path,
@@ -218,17 +231,21 @@ impl Steering {
     /// The next thing to do, until there is none.
     pub fn poll(&mut self, now: Instant) -> Option<Command> {
         self.gate.tick(now);
-        self.polled_at = Some(now);
         if !self.connected {
+            self.polled_at = Some(now);
             return None;
         }
         if self.paths.values().any(|path| self.lives(now, path)) {
             self.lively_since = self.lively_since.or(Some(now));
+            self.wait_for_release(now);
         } else {
             self.lively_since = None;
             self.recall_reroutes(now);
         }
-        self.poll_close(now)
+        self.polled_at = Some(now);
+        self.replace_mute(now);
+        self.poll_give_up()
+            .or_else(|| self.poll_close(now))
             .or_else(|| self.poll_status(now))
             .or_else(|| self.poll_ping(now))
             .or_else(|| self.poll_open(now))
@@ -379,6 +396,7 @@ impl Steering {
             return;
         };
         path.established = true;
+        path.opened_at = now;
         path.liveness = liveness;
         if let Some(interface) = path
             .interface
@@ -540,19 +558,27 @@ impl Steering {
     /// The way around has died too. The library has taken it for the path's own by then, so the path cannot return to its
     /// interface: that is free for a new one, and the old path is emptied and closed once anything lives.
     fn recall_reroutes(&mut self, now: Instant) {
-        for path in self.paths.values_mut() {
-            let Some(since) = &mut path.rerouted_at else {
-                continue;
-            };
-            *since = now;
-            let interface = path.interface.take();
-            if let Some(entry) = interface.and_then(|id| self.interfaces.get_mut(&id)) {
-                entry.path = None;
-                entry.via = None;
-                entry.returned = false;
-                entry.failures = 0;
-                entry.open_at = now;
+        let mut freed = Vec::new();
+        for (id, path) in &mut self.paths {
+            if let Some(since) = &mut path.rerouted_at {
+                *since = now;
+                freed.push((*id, path.interface.take()));
             }
+        }
+        for (id, interface) in freed {
+            self.free_interface(now, id, interface);
+        }
+    }
+
+    /// The interface that this path had takes a new one at once.
+    fn free_interface(&mut self, now: Instant, id: PathId, interface: Option<InterfaceId>) {
+        let entry = interface.and_then(|interface| self.interfaces.get_mut(&interface));
+        if let Some(entry) = entry.filter(|entry| entry.path == Some(id)) {
+            entry.path = None;
+            entry.via = None;
+            entry.returned = false;
+            entry.failures = 0;
+            entry.open_at = now;
         }
     }
 

@@ -98,7 +98,9 @@ impl World {
                 let another = self.paths.values().any(|(_, established, _)| *established);
                 assert!(another, "closed the last established path");
                 self.steering.on_event(self.now, Event::Abandoned { path });
+                self.steering.on_event(self.now, Event::Discarded { path });
             }
+            Command::GiveUp { .. } => panic!("gave up although every path was released"),
             Command::Open { interface, status } => {
                 assert_eq!(status, PathStatus::Available);
                 let taken = self.paths.values().filter(|path| path.0 == interface.0);

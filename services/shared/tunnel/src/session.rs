@@ -30,6 +30,8 @@ use crate::{
 
 /// `H3_NO_ERROR`.
 pub(crate) const NO_ERROR: u32 = 0x100;
+/// `H3_INTERNAL_ERROR`: the library has lost bytes with a path.
+pub(crate) const PATH_NOT_RELEASED: u32 = 0x102;
 
 /// How often a session that is being finished looks whether its last tunnel has ended.
 const FINISH_INTERVAL: Duration = Duration::from_millis(250);

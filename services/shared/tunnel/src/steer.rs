@@ -233,6 +233,12 @@ impl Steered {
                 }
                 self.set_state(path, PathState::Closed, changed);
             }
+            Command::GiveUp { path } => {
+                tracing::warn!(%path, "a closed path is not released: the session is given up");
+                let code = noq::VarInt::from_u32(crate::session::PATH_NOT_RELEASED);
+                self.connection
+                    .close(code, b"a closed path is not released");
+            }
             Command::Open { interface, status } => {
                 let index = usize::from(interface.0);
                 let tuple = FourTuple::new(self.remote, Some(label(index)));

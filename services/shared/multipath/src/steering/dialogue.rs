@@ -75,6 +75,8 @@ pub enum Event {
     Established { path: PathId },
     /// The library, this end or the peer gave the path up.
     Abandoned { path: PathId },
+    /// The library has released a path that was given up, and declared lost what was in flight there.
+    Discarded { path: PathId },
     /// The peer changed its status of the path.
     RemoteStatus { path: PathId, status: PathStatus },
     /// Datagrams received on the path so far (`PathStats::udp_rx.datagrams`), and its round trip (`PathStats::rtt`).
@@ -95,6 +97,7 @@ impl Event {
         match event {
             PathEvent::Established { id, .. } => Some(Self::Established { path: *id }),
             PathEvent::Abandoned { id, .. } => Some(Self::Abandoned { path: *id }),
+            PathEvent::Discarded { id, .. } => Some(Self::Discarded { path: *id }),
             PathEvent::RemoteStatus { id, status, .. } => Some(Self::RemoteStatus {
                 path: *id,
                 status: *status,
@@ -113,6 +116,8 @@ pub enum Command {
     SetStatus { path: PathId, status: PathStatus },
     /// `Connection::close_path`
     Close { path: PathId },
+    /// `Connection::close`: this path was given up and cannot be released, so that its bytes are lost to the streams.
+    GiveUp { path: PathId },
     /// `Connection::open_path` from this interface's address; answer with `Opened` or `OpenFailed`.
     Open {
         interface: InterfaceId,

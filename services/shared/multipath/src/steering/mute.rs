@@ -1,0 +1,163 @@
+//! A path that is heard and yet of no use: the peer sends nothing on it but pings, so that nothing sent on it is acknowledged.
+//!
+//! A peer that sees the client's address change checks the new one by a challenge. The library (1.4) asks only until three of its probe
+//! time-outs have passed; when both challenges are lost, it keeps the path, takes it for not validated for ever, and sends neither data nor
+//! acknowledgements on it. Pings still pass, so that silence never shows. Where it was the only path, the connection stood still until the
+//! application gave up.
+//!
+//! The client sees that acknowledgements stay out, frees the path's interface for a new path, and has the old one emptied and closed like one
+//! whose way around has died. One path at a time: the new one may well bring the acknowledgements of the others too.
+
+use std::time::{Duration, Instant};
+
+use super::{Path, Side, Steering};
+
+/// A path is mute when nothing was acknowledged for this long, and for so many round trips, although it is pinged all the time.
+const MUTE_MIN: Duration = Duration::from_secs(2);
+const MUTE_ROUND_TRIPS: u32 = 8;
+
+impl Steering {
+    /// At most one path in each [`MUTE_MIN`] is replaced, which bounds the path ids that are used up.
+    pub(super) fn replace_mute(&mut self, now: Instant) {
+        let recently = self.replaced_at.is_some_and(|at| now < at + MUTE_MIN);
+        if self.config.side == Side::Server || !self.config.liveness || recently {
+            return;
+        }
+        let mute = self
+            .paths
+            .iter()
+            .filter(|(_, path)| self.is_mute(now, path));
+        let newest_heard = mute.max_by_key(|(_, path)| path.liveness.heard_at());
+        let Some(id) = newest_heard.map(|(id, _)| *id) else {
+            return;
+        };
+        self.replaced_at = Some(now);
+        if let Some(path) = self.paths.get_mut(&id) {
+            path.rerouted_at = Some(now);
+            let interface = path.interface.take();
+            self.free_interface(now, id, interface);
+        }
+    }
+
+    fn is_mute(&self, now: Instant, path: &Path) -> bool {
+        let Some(slot) = path.slot else {
+            return false;
+        };
+        let patience = MUTE_MIN.max(path.rtt * MUTE_ROUND_TRIPS);
+        // It is heard after so long without an acknowledgement, so it is not just silent.
+        let since = path
+            .opened_at
+            .max(self.gate.acked_at(slot).unwrap_or(path.opened_at));
+        path.established
+            && path.rerouted_at.is_none()
+            && self.gate.in_flight(slot) > 0
+            && now >= since + patience
+            && now < path.liveness.heard_at() + self.config.keepalive.silence_max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use noq_proto::{PathId, PathStatus};
+
+    use super::*;
+    use crate::gate::{Gate, PathModel};
+    use crate::steering::{Command, Event, InterfaceId, SteeringConfig};
+    use crate::{Coupling, PathState};
+
+    const MS: Duration = Duration::from_millis(1);
+    const WIFI: InterfaceId = InterfaceId(0);
+
+    /// Runs a client's only path, heard every 50 ms and acknowledged for the first second; returns what it did, and when.
+    fn run(acked_again: bool) -> Vec<(Duration, Command)> {
+        let gate = Gate::new();
+        let start = Instant::now();
+        let mut steering = Steering::new(SteeringConfig::new(Side::Client), gate.clone());
+        let slot = gate.enter();
+        steering.on_event(start, Event::LinkUp { interface: WIFI });
+        let interface = Some(WIFI);
+        steering.on_event(start, Event::Connected { interface });
+        let mut done = Vec::new();
+        let mut next = 1u32;
+        for tick in 1..120u32 {
+            let passed = MS * 50 * tick;
+            let now = start + passed;
+            gate.sent(slot, 3_000);
+            if acked_again || passed < Duration::from_secs(1) {
+                let model = PathModel {
+                    in_flight_bytes: 3_000,
+                    ..gate.models()[0]
+                };
+                gate.report(now, model, false, Coupling::Off);
+            }
+            for path in steering.snapshot(now) {
+                let heard = Event::Received {
+                    path: path.path,
+                    datagrams: u64::from(tick),
+                    rtt: MS * 40,
+                };
+                steering.on_event(now, heard);
+            }
+            for _ in 0..20 {
+                let Some(command) = steering.poll(now) else {
+                    break;
+                };
+                match command {
+                    Command::Open { interface, .. } => {
+                        gate.enter();
+                        let path = PathId::from(next);
+                        next += 1;
+                        steering.on_event(now, Event::Opened { interface, path });
+                        steering.on_event(now, Event::Established { path });
+                    }
+                    Command::Ping { .. } => continue,
+                    _ => {}
+                }
+                done.push((passed, command));
+            }
+        }
+        done
+    }
+
+    #[test]
+    fn a_path_that_is_heard_but_never_acknowledged_is_replaced() {
+        let done = run(false);
+        let status = PathStatus::Available;
+        let opened = (
+            MS * 2950,
+            Command::Open {
+                interface: WIFI,
+                status,
+            },
+        );
+        assert!(done.contains(&opened), "{done:?}");
+        let closed = |(_, command): &&(Duration, Command)| matches!(command, Command::Close { path } if *path == PathId::ZERO);
+        assert_eq!(done.iter().filter(closed).count(), 1, "{done:?}");
+    }
+
+    #[test]
+    fn a_path_that_is_acknowledged_stays() {
+        assert_eq!(run(true), Vec::new());
+    }
+
+    #[test]
+    fn a_path_is_not_mute_as_soon_as_it_is_established() {
+        let gate = Gate::new();
+        let start = Instant::now();
+        let mut steering = Steering::new(SteeringConfig::new(Side::Client), gate.clone());
+        steering.on_event(start, Event::LinkUp { interface: WIFI });
+        steering.on_event(start, Event::Connected { interface: None });
+        let slot = gate.enter();
+        let path = PathId::from(1u32);
+        let interface = WIFI;
+        steering.on_event(start, Event::Opened { interface, path });
+        gate.sent(slot, 1_200);
+        let late = start + Duration::from_secs(30);
+        steering.on_event(late, Event::Established { path });
+        while steering.poll(late).is_some() {}
+        let known = steering.snapshot(late);
+        let entry = known.iter().find(|entry| entry.path == path);
+        assert_eq!(entry.map(|entry| entry.interface), Some(Some(WIFI)));
+        assert_ne!(entry.map(|entry| entry.state), Some(PathState::Suspect));
+    }
+}

@@ -1,0 +1,118 @@
+//! Paths that were given up and that the library does not release.
+//!
+//! What is in flight on a closed path is declared lost when the peer has confirmed the closing and the path has drained. A peer of the
+//! library (1.4) that never saw a packet of the path confirms nothing, so its data would be neither sent again nor reported: streams stand still
+//! for ever while the connection looks well. The steering closes no such path, but others may. A connection that cannot release a path
+//! although another one lived all the time has lost bytes, and ends with an error instead.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use noq_proto::PathId;
+
+use super::{PATHS_MAX, Steering};
+use crate::Command;
+
+/// Time with a living path after which a path that was given up must be released; usual are two round trips and three probe time-outs.
+const RELEASE_MAX: Duration = Duration::from_secs(30);
+/// Longest pause between two looks that counts as lived through.
+const LOOK_MAX: Duration = Duration::from_millis(500);
+
+/// For each closing path, how long another has lived since. Paths beyond `PATHS_MAX` are not watched.
+#[derive(Debug, Default)]
+pub(super) struct Closing {
+    waited: BTreeMap<PathId, Duration>,
+    gave_up: bool,
+}
+
+impl Closing {
+    pub(super) fn abandoned(&mut self, path: PathId) {
+        if self.waited.len() < PATHS_MAX {
+            self.waited.entry(path).or_default();
+        }
+    }
+
+    pub(super) fn discarded(&mut self, path: PathId) {
+        self.waited.remove(&path);
+    }
+}
+
+impl Steering {
+    /// Counts the time since the last look, in which a path lived.
+    pub(super) fn wait_for_release(&mut self, now: Instant) {
+        let Some(before) = self.polled_at else {
+            return;
+        };
+        let passed = now.saturating_duration_since(before).min(LOOK_MAX);
+        for waited in self.closing.waited.values_mut() {
+            *waited += passed;
+        }
+    }
+
+    /// Said once.
+    pub(super) fn poll_give_up(&mut self) -> Option<Command> {
+        let mut overdue = self.closing.waited.iter();
+        let (path, _) = overdue.find(|(_, waited)| **waited >= RELEASE_MAX)?;
+        let said = std::mem::replace(&mut self.closing.gave_up, true);
+        (!said).then_some(Command::GiveUp { path: *path })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Event, Gate, Side, SteeringConfig};
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Runs a server whose path 1 is given up at the start while path 0 is heard every 100 ms in the seconds of `heard`; returns
+    /// when it gave up.
+    fn run(heard: impl Fn(u32) -> bool, discarded_s: Option<u32>) -> Option<Duration> {
+        let start = Instant::now();
+        let mut steering = Steering::new(SteeringConfig::new(Side::Server), Gate::new());
+        steering.on_event(start, Event::Connected { interface: None });
+        let path = PathId::from(1u32);
+        steering.on_event(start, Event::Established { path });
+        steering.on_event(start, Event::Abandoned { path });
+        let mut gave_up = None;
+        for tick in 1..1200u32 {
+            let passed = MS * 100 * tick;
+            if heard(tick / 10) {
+                let event = Event::Received {
+                    path: PathId::ZERO,
+                    datagrams: u64::from(tick),
+                    rtt: MS * 40,
+                };
+                steering.on_event(start + passed, event);
+            }
+            if discarded_s == Some(tick / 10) {
+                steering.on_event(start + passed, Event::Discarded { path });
+            }
+            while let Some(command) = steering.poll(start + passed) {
+                if let Command::GiveUp { path: of } = command {
+                    assert_eq!((of, gave_up.replace(passed)), (path, None));
+                }
+            }
+        }
+        gave_up
+    }
+
+    #[test]
+    fn a_connection_that_cannot_release_a_path_gives_up() {
+        let gave_up = run(|_| true, None).unwrap_or_default();
+        assert!(gave_up.abs_diff(RELEASE_MAX) <= MS * 100, "{gave_up:?}");
+    }
+
+    #[test]
+    fn a_path_that_is_released_in_time_is_forgotten() {
+        assert_eq!(run(|_| true, Some(29)), None);
+    }
+
+    #[test]
+    fn an_outage_of_everything_does_not_count() {
+        let outage = 5..60;
+        let gave_up = run(|second| !outage.contains(&second), None).unwrap_or_default();
+        assert!(gave_up >= RELEASE_MAX + MS * 54_000, "{gave_up:?}");
+        assert_eq!(run(|second| !outage.contains(&second), Some(65)), None);
+    }
+}
