@@ -2,15 +2,16 @@
 //!
 //! The client writes each message on an urgent stream and keeps it in the journal until the server answers its number. A message that is
 //! not answered in time is written again, with all others that are overdue, on a fresh stream: by then the dead path's window is full and
-//! the living one takes what is new. The time is estimated from answers as a retransmission timer is (answers to messages written once,
-//! mean and deviation), and doubled with each writing. News of a path in trouble makes everything overdue at once. The server keeps the
-//! first copy of each number. So a message waits for about one round trip more than usual, not for the library's drain of the dead path.
+//! the living one takes what is new. What in time means, and when a copy goes out on a second stream before that, is the gateway's own
+//! decision ([`Answers`]); the time is doubled with each writing. News of a path in trouble makes everything overdue at once. The server keeps
+//! the first copy of each number. So a message waits for about one round trip more than usual, not for the library's drain of the dead path.
 //!
 //! Bounds: the library's limit of concurrent streams; when it is reached the last stream is used on. The journal holds what a run sends.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use multipath::Answers;
 use noq_proto::{Connection, Dir, StreamId, VarInt};
 
 use crate::scenario::Vitals;
@@ -25,9 +26,6 @@ const ANSWER_MIN: Duration = Duration::from_millis(20);
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Doublings of the time for one message.
 const WRITINGS_COUNTED_MAX: u32 = 5;
-/// A message not answered by then is sent once more on a second stream, so that it is in two packets: the loss of one, or a path's
-/// death that nobody has noticed yet, then costs no round trip.
-const ECHO_AFTER: Duration = Duration::from_millis(15);
 /// Most bytes taken from a stream in one read.
 const READ_BYTES_MAX: usize = 1 << 16;
 
@@ -52,8 +50,7 @@ pub struct VitalsClient {
     echo: Option<StreamId>,
     echoes: VecDeque<(Duration, u64)>,
     answers: Vec<(StreamId, Vec<u8>)>,
-    /// Smoothed time to an answer and its deviation.
-    answer: Option<(Duration, Duration)>,
+    usual: Answers,
 }
 
 impl VitalsClient {
@@ -74,9 +71,7 @@ impl VitalsClient {
     }
 
     fn due(&self, entry: &Entry) -> Duration {
-        let wait = self
-            .answer
-            .map_or(ANSWER_FIRST, |(mean, deviation)| mean + deviation * 4);
+        let wait = self.usual.overdue_after().unwrap_or(ANSWER_FIRST);
         let doubled = wait * 2u32.pow(entry.writings.saturating_sub(1).min(WRITINGS_COUNTED_MAX));
         entry.written_at + doubled.clamp(ANSWER_MIN, ANSWER_MAX)
     }
@@ -141,14 +136,7 @@ impl VitalsClient {
             .iter()
             .filter(|entry| entry.writings == 1 && answered.contains(&entry.number))
         {
-            let sample = now.saturating_sub(entry.written_at);
-            self.answer = Some(match self.answer {
-                None => (sample, sample / 2),
-                Some((mean, deviation)) => (
-                    (mean * 7 + sample) / 8,
-                    (deviation * 3 + mean.abs_diff(sample)) / 4,
-                ),
-            });
+            self.usual.learn(now.saturating_sub(entry.written_at));
         }
         self.journal
             .retain(|entry| !answered.contains(&entry.number));
@@ -164,7 +152,8 @@ impl VitalsClient {
                 written_at: now,
                 writings: 1,
             });
-            self.echoes.push_back((at + ECHO_AFTER, self.next_number));
+            self.echoes
+                .push_back((at + self.usual.copy_after(), self.next_number));
             self.next_number += 1;
             self.next_at = Some(at + Duration::from_millis(vitals.interval_ms.max(1)));
         }

@@ -28,7 +28,7 @@ use crate::{
     journal::{Chunk, Disk, Entry, Journal, Reader},
 };
 
-/// Batches whose bounds are remembered: more than can be in flight on two links.
+/// Batches whose bounds are remembered: more than can be in flight on three links.
 const CUTS_MAX: usize = 64;
 /// Events of links that the courier has not looked at; then their tasks wait.
 const EVENTS_MAX: usize = 64;
@@ -56,6 +56,7 @@ impl Options {
         limits: Limits {
             in_flight_max: 16,
             acknowledge_limit: Duration::from_secs(10),
+            copies: true,
         },
     };
     pub const ALERTS: Self = Self {
@@ -64,6 +65,7 @@ impl Options {
         limits: Limits {
             in_flight_max: 4,
             acknowledge_limit: Duration::from_secs(3),
+            copies: true,
         },
     };
 }
@@ -88,7 +90,7 @@ struct Link {
 enum LinkEvent {
     Up(Generation),
     Lost(Generation, String),
-    Answer(UploadResponse),
+    Answer(Generation, UploadResponse),
 }
 
 impl<D: Disk> Courier<D> {
@@ -125,11 +127,21 @@ impl<D: Disk> Courier<D> {
                     Command::Send { generation, from } => {
                         let link = links.iter().find(|link| link.generation == generation);
                         let end = self.send(link, from).await;
-                        cuts.note(from, end);
+                        cuts.note(generation, from, end);
                         sender.on_event(Instant::now(), Event::Sent { generation, end });
                         if end == from {
                             break;
                         }
+                    }
+                    Command::Copy {
+                        generation,
+                        from,
+                        until,
+                    } => {
+                        let link = links.iter().find(|link| link.generation == generation);
+                        let end = self.copy(link, from, until).await;
+                        cuts.note(generation, from, end);
+                        sender.on_event(Instant::now(), Event::Sent { generation, end });
                     }
                 }
             }
@@ -156,7 +168,10 @@ impl<D: Disk> Courier<D> {
                             tracing::info!(class = self.options.class, reason, "link to ingest lost");
                             Event::Lost(generation, jitter.next())
                         }
-                        LinkEvent::Answer(answer) => self.on_answer(answer, &cuts).await,
+                        LinkEvent::Answer(generation, answer) => {
+                            let known = sender.acknowledged();
+                            self.on_answer(generation, answer, &cuts, known).await
+                        }
                     };
                     sender.on_event(Instant::now(), event);
                 }
@@ -221,12 +236,8 @@ impl<D: Disk> Courier<D> {
         let Some(link) = link else {
             return from;
         };
-        let chunk = match read(self.journal.reader(), from, BATCH_ENTRIES_MAX).await {
-            Ok(chunk) => chunk,
-            Err(error) => {
-                tracing::error!(class = self.options.class, %error, "the journal cannot be read");
-                return from;
-            }
+        let Some(chunk) = self.read(from, BATCH_ENTRIES_MAX).await else {
+            return from;
         };
         let end = chunk.next;
         let request = upload_request(chunk);
@@ -248,9 +259,44 @@ impl<D: Disk> Courier<D> {
         end
     }
 
-    async fn on_answer(&self, answer: UploadResponse, cuts: &Cuts) -> Event {
+    /// Hands a copy to the link, which must not wait for it: one that is full stands on a dead path.
+    async fn copy(&self, link: Option<&Link>, from: u64, until: u64) -> u64 {
+        let Some(link) = link else {
+            return from;
+        };
+        let entries = usize::try_from(until - from).unwrap_or(usize::MAX);
+        let Some(chunk) = self.read(from, entries.min(BATCH_ENTRIES_MAX)).await else {
+            return from;
+        };
+        let end = chunk.next;
+        if link.requests.try_send(upload_request(chunk)).is_err() {
+            return from;
+        }
+        metrics::counter!("braid_gateway_copies_total", "class" => self.options.class).increment(1);
+        end
+    }
+
+    async fn read(&self, from: u64, entries_max: usize) -> Option<Chunk> {
+        match read(self.journal.reader(), from, entries_max).await {
+            Ok(chunk) => Some(chunk),
+            Err(error) => {
+                tracing::error!(class = self.options.class, %error, "the journal cannot be read");
+                None
+            }
+        }
+    }
+
+    /// `known`: up to there an earlier answer has named what was refused.
+    async fn on_answer(
+        &self,
+        generation: Generation,
+        answer: UploadResponse,
+        cuts: &Cuts,
+        known: u64,
+    ) -> Event {
         if !answer.rejections.is_empty()
-            && let Err(error) = self.bury(&answer, cuts).await
+            && answer.position > known
+            && let Err(error) = self.bury(generation, &answer, cuts, known).await
         {
             // They are lost for people, not for the core, which did not want them.
             tracing::error!(%error, "refused samples cannot be written to the dead-letter file");
@@ -258,15 +304,23 @@ impl<D: Disk> Courier<D> {
         Event::Acknowledged(answer.position)
     }
 
-    /// Rejections name samples by their index in the request that ended at the answer's position; the journal still holds them.
-    async fn bury(&self, answer: &UploadResponse, cuts: &Cuts) -> std::io::Result<()> {
-        metrics::counter!("braid_gateway_samples_dead_total")
-            .increment(answer.rejections.len() as u64);
-        let samples = match cuts.start_of(answer.position) {
+    /// Rejections name samples by their index in the request of that link that ended at the answer's position; the journal still holds them.
+    async fn bury(
+        &self,
+        generation: Generation,
+        answer: &UploadResponse,
+        cuts: &Cuts,
+        known: u64,
+    ) -> std::io::Result<()> {
+        let samples: Vec<(u64, Sample)> = match cuts.start_of(generation, answer.position) {
             Some(from) => {
                 let entries = usize::try_from(answer.position - from).unwrap_or(usize::MAX);
                 let chunk = read(self.journal.reader(), from, entries).await?;
-                upload_request(chunk).samples
+                let samples = chunk.entries.into_iter().filter_map(|entry| match entry {
+                    (position, Entry::Sample(sample)) => Some((position, sample)),
+                    _ => None,
+                });
+                samples.collect()
             }
             None => Vec::new(),
         };
@@ -274,10 +328,16 @@ impl<D: Disk> Courier<D> {
             .rejections
             .iter()
             .filter_map(|rejection| {
-                let sample = samples.get(rejection.index as usize)?;
-                Some((sample.clone(), rejection.reason.clone()))
+                let (position, sample) = samples.get(rejection.index as usize)?;
+                (*position >= known).then(|| (sample.clone(), rejection.reason.clone()))
             })
             .collect();
+        let refused_count = if samples.is_empty() {
+            answer.rejections.len()
+        } else {
+            refused.len()
+        };
+        metrics::counter!("braid_gateway_samples_dead_total").increment(refused_count as u64);
         for (sample, reason) in refused.iter().take(3) {
             tracing::warn!(
                 device = sample.device,
@@ -340,7 +400,11 @@ async fn carry(
     loop {
         match answers.message().await {
             Ok(Some(answer)) => {
-                if events.send(LinkEvent::Answer(answer)).await.is_err() {
+                if events
+                    .send(LinkEvent::Answer(generation, answer))
+                    .await
+                    .is_err()
+                {
                     return "the gateway is stopping".to_owned();
                 }
             }
@@ -352,19 +416,20 @@ async fn carry(
 
 /// Where the latest batches began and ended.
 #[derive(Default)]
-struct Cuts(VecDeque<(u64, u64)>);
+struct Cuts(VecDeque<(Generation, u64, u64)>);
 
 impl Cuts {
-    fn note(&mut self, from: u64, end: u64) {
+    fn note(&mut self, generation: Generation, from: u64, end: u64) {
         if self.0.len() >= CUTS_MAX {
             self.0.pop_front();
         }
-        self.0.push_back((from, end));
+        self.0.push_back((generation, from, end));
     }
 
-    fn start_of(&self, end: u64) -> Option<u64> {
-        let found = self.0.iter().rev().find(|cut| cut.1 == end && cut.0 < end);
-        found.map(|cut| cut.0)
+    fn start_of(&self, generation: Generation, end: u64) -> Option<u64> {
+        let wanted =
+            |cut: &&(Generation, u64, u64)| cut.0 == generation && cut.2 == end && cut.1 < end;
+        self.0.iter().rev().find(wanted).map(|cut| cut.1)
     }
 }
 

@@ -1,19 +1,23 @@
 //! What to send next, without a socket or a clock.
 //!
-//! State is three positions of the journal, `acknowledged <= next <= durable`, and up to three links to ingest: the current one, a
-//! spare that stands idle, and one that is being opened. Invariants:
+//! State is three positions of the journal, `acknowledged <= next <= durable`, and up to four links to ingest: the current one, a
+//! spare that stands idle, one for copies, and one that is being opened. Invariants:
 //! 1. Whatever link becomes current starts at `acknowledged`: everything sent on an earlier one and not acknowledged is sent again.
 //!    Ingest discards what it has.
 //! 2. An acknowledgement counts whichever link it came over.
 //! 3. When a path dies or falls silent, or acknowledgements stay away, the spare takes over at once. It has nothing in flight, so the dead path
 //!    holds nothing of it back, and the round trips of CONNECT, TLS and gRPC are behind it.
 //! 4. Without a spare a link is opened at once, and the old one stays in use until the new one stands.
+//! 5. What is few entries and has no acknowledgement a moment later goes out once more on the link for copies: in other packets, so that the loss
+//!    of one costs no round trip. That link never skips an entry, so that its acknowledgements count like any other. It may hold bytes on a
+//!    dead path, so it never becomes current: with each takeover it is closed and opened anew.
 
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
 };
 
+use multipath::Answers;
 use service_kit::Backoff;
 
 /// Path deaths within this time cause one fresh link, not one each.
@@ -21,11 +25,12 @@ const REOPEN_INTERVAL: Duration = Duration::from_millis(250);
 /// A link that has not come up by then is tried again.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
 const RETRY_INITIAL: Duration = Duration::from_millis(100);
-/// Acknowledgements are overdue after the mean of their times and this many deviations, but no sooner than the least, which is
-/// above the pauses of a busy disk; each takeover in a row without an answer doubles the time.
-const OVERDUE_DEVIATIONS: u32 = 4;
+/// Acknowledgements are overdue later than usual, but no sooner than the least, which is above the pauses of a busy disk; each takeover in a
+/// row without an answer doubles the time.
 const OVERDUE_MIN: Duration = Duration::from_millis(250);
 const OVERDUE_DOUBLINGS_MAX: u32 = 6;
+/// More entries than this without an acknowledgement are a backlog, which is not copied.
+const COPIED_ENTRIES_MAX: u64 = 64;
 /// Alerts wait for a link no longer than this once the network is back.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
@@ -35,6 +40,8 @@ pub struct Limits {
     pub in_flight_max: usize,
     /// After so long without an acknowledgement of the oldest batch the link counts as dead, whatever was usual before.
     pub acknowledge_limit: Duration,
+    /// Whether there is a link for copies.
+    pub copies: bool,
 }
 
 /// Numbers the links; a later one is newer.
@@ -65,6 +72,12 @@ pub enum Command {
         generation: Generation,
         from: u64,
     },
+    /// The same for the link of copies, up to `until` at most.
+    Copy {
+        generation: Generation,
+        from: u64,
+        until: u64,
+    },
     /// Tell the journal.
     Trim(u64),
     Close(Generation),
@@ -76,26 +89,13 @@ struct InFlight {
     sent: Instant,
 }
 
-/// How long acknowledgements usually take: mean and deviation, as of a retransmission timer.
+/// The link of copies, and where they have come to.
 #[derive(Clone, Copy, Debug)]
-struct Usual {
-    mean: Duration,
-    deviation: Duration,
-}
-
-impl Usual {
-    fn update(usual: Option<Self>, sample: Duration) -> Self {
-        match usual {
-            None => Self {
-                mean: sample,
-                deviation: sample / 2,
-            },
-            Some(Self { mean, deviation }) => Self {
-                mean: (mean * 7 + sample) / 8,
-                deviation: (deviation * 3 + mean.abs_diff(sample)) / 4,
-            },
-        }
-    }
+struct Copier {
+    generation: Generation,
+    copied: u64,
+    /// Where the copy that is being carried out begins.
+    from: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -128,13 +128,14 @@ pub struct Sender {
     /// A `Send` is being carried out.
     sending: bool,
     in_flight: VecDeque<InFlight>,
-    usual: Option<Usual>,
+    usual: Answers,
     /// What ends here or before was sent more than once: its acknowledgement tells no time.
     repeated_until: u64,
     /// Takeovers since the last acknowledgement.
     unanswered: u32,
     current: Option<Generation>,
     spare: Option<Generation>,
+    copier: Option<Copier>,
     opening: Option<Opening>,
     closing: VecDeque<Generation>,
     generations: Generation,
@@ -156,11 +157,12 @@ impl Sender {
             next: acknowledged,
             sending: false,
             in_flight: VecDeque::new(),
-            usual: None,
+            usual: Answers::default(),
             repeated_until: 0,
             unanswered: 0,
             current: None,
             spare: None,
+            copier: None,
             opening: None,
             closing: VecDeque::new(),
             generations: 0,
@@ -176,6 +178,11 @@ impl Sender {
         self.current.is_some()
     }
 
+    /// What ends here or before was acknowledged.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
     /// Everything durable is acknowledged.
     pub fn is_idle(&self) -> bool {
         self.acknowledged >= self.durable
@@ -189,6 +196,18 @@ impl Sender {
             Event::PathDown => self.want_another(),
             Event::Sent { generation, end } => {
                 self.sending = false;
+                if let Some(mut copier) = self
+                    .copier
+                    .take_if(|copier| copier.generation == generation)
+                {
+                    if end > copier.from {
+                        copier.copied = end;
+                        self.copier = Some(copier);
+                    } else {
+                        // It takes no more.
+                        self.closing.push_back(generation);
+                    }
+                }
                 if self.current == Some(generation) && end > self.next {
                     self.next = end;
                     if end > self.acknowledged {
@@ -207,8 +226,7 @@ impl Sender {
                     if let Some(batch) = self.in_flight.pop_front()
                         && batch.end > self.repeated_until
                     {
-                        let sample = now.saturating_duration_since(batch.sent);
-                        self.usual = Some(Usual::update(self.usual, sample));
+                        self.usual.learn(now.saturating_duration_since(batch.sent));
                     }
                     self.unanswered = 0;
                     self.backoff.reset();
@@ -246,7 +264,32 @@ impl Sender {
                 from: self.next,
             });
         }
-        None
+        self.poll_copy(now)
+    }
+
+    fn poll_copy(&mut self, now: Instant) -> Option<Command> {
+        if self.copy_at().is_none_or(|at| now < at) {
+            return None;
+        }
+        let copier = self.copier.as_mut()?;
+        copier.from = copier.copied.max(self.acknowledged);
+        self.sending = true;
+        Some(Command::Copy {
+            generation: copier.generation,
+            from: copier.from,
+            until: self.next,
+        })
+    }
+
+    /// When the oldest batch that was not copied yet is.
+    fn copy_at(&self) -> Option<Instant> {
+        let copier = self.copier?;
+        let few = self.durable.saturating_sub(self.acknowledged) <= COPIED_ENTRIES_MAX;
+        let batch = self
+            .in_flight
+            .iter()
+            .find(|batch| batch.end > copier.copied)?;
+        (few && !self.sending).then_some(batch.sent + self.usual.copy_after())
     }
 
     fn poll_open(&mut self, now: Instant) -> Option<Command> {
@@ -274,7 +317,7 @@ impl Sender {
     /// When a link is to be opened, given that none is being opened: one to replace the current one at the pace of
     /// REOPEN_INTERVAL, a first one or a spare also not before the pause that follows a loss.
     fn open_at(&self) -> Option<Instant> {
-        if self.spare.is_some() {
+        if self.spare.is_some() && (!self.limits.copies || self.copier.is_some()) {
             return None;
         }
         let paced = self.opened_at.map(|at| at + REOPEN_INTERVAL);
@@ -294,7 +337,7 @@ impl Sender {
             .front()
             .filter(|_| !self.replace)
             .map(|batch| batch.sent + self.acknowledge_limit());
-        [open, overdue].into_iter().flatten().min()
+        [open, overdue, self.copy_at()].into_iter().flatten().min()
     }
 
     fn acknowledgement_is_overdue(&self, now: Instant) -> bool {
@@ -305,8 +348,8 @@ impl Sender {
 
     fn acknowledge_limit(&self) -> Duration {
         let limit = self.limits.acknowledge_limit;
-        self.usual.map_or(limit, |usual| {
-            let usual = (usual.mean + usual.deviation * OVERDUE_DEVIATIONS).max(OVERDUE_MIN);
+        self.usual.overdue_after().map_or(limit, |usual| {
+            let usual = usual.max(OVERDUE_MIN);
             (usual * 2u32.pow(self.unanswered.min(OVERDUE_DOUBLINGS_MAX))).min(limit)
         })
     }
@@ -329,13 +372,21 @@ impl Sender {
         self.opening = None;
         if self.current.is_none() || self.replace {
             self.make_current(generation);
-        } else {
+        } else if self.spare.is_none() {
             self.spare = Some(generation);
+        } else {
+            self.copier = Some(Copier {
+                generation,
+                copied: self.acknowledged,
+                from: self.acknowledged,
+            });
         }
     }
 
     fn make_current(&mut self, generation: Generation) {
         self.closing.extend(self.current.replace(generation));
+        self.closing
+            .extend(self.copier.take().map(|copier| copier.generation));
         self.replace = false;
         self.start_over();
     }
@@ -350,6 +401,11 @@ impl Sender {
             self.replace &= self.current.is_some();
         } else if self.spare == Some(generation) {
             self.spare = None;
+        } else if self
+            .copier
+            .is_some_and(|copier| copier.generation == generation)
+        {
+            self.copier = None;
         } else if self.current == Some(generation) {
             self.current = None;
             self.start_over();
@@ -374,6 +430,7 @@ mod tests {
     const LIMITS: Limits = Limits {
         in_flight_max: 2,
         acknowledge_limit: Duration::from_secs(5),
+        copies: false,
     };
 
     struct Bench {
@@ -383,11 +440,31 @@ mod tests {
 
     impl Bench {
         fn new(durable: u64) -> Self {
+            Self::with(LIMITS, durable)
+        }
+
+        fn with(limits: Limits, durable: u64) -> Self {
             let now = Instant::now();
             Self {
-                sender: Sender::new(now, LIMITS, 0, durable),
+                sender: Sender::new(now, limits, 0, durable),
                 now,
             }
+        }
+
+        /// With a link for copies, number 3.
+        fn with_copies(durable: u64) -> Self {
+            let copies = Limits {
+                copies: true,
+                ..LIMITS
+            };
+            let mut bench = Self::with(copies, durable);
+            bench.commands();
+            bench.tell(Event::Up(1));
+            assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(2)]);
+            bench.tell(Event::Up(2));
+            assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(3)]);
+            assert_eq!(bench.tell(Event::Up(3)), []);
+            bench
         }
 
         fn tell(&mut self, event: Event) -> Vec<Command> {
@@ -525,8 +602,77 @@ mod tests {
             bench
                 .sender
                 .usual
-                .is_some_and(|usual| usual.mean < OVERDUE_MIN / 2)
+                .overdue_after()
+                .is_some_and(|usual| usual < OVERDUE_MIN)
         );
+    }
+
+    #[test]
+    fn what_has_no_answer_a_moment_later_is_copied_once() {
+        let mut bench = Bench::with_copies(0);
+        let copy = |from, until| Command::Copy {
+            generation: 3,
+            from,
+            until,
+        };
+        assert_eq!(bench.tell(Event::Durable(2)), [send(1, 0)]);
+        assert_eq!(bench.sent(1, 2), []);
+        let after = bench.sender.usual.copy_after();
+        assert_eq!(bench.sender.deadline(), Some(bench.now + after));
+        assert_eq!(bench.pass(after), [copy(0, 2)]);
+        assert_eq!(bench.sent(3, 2), []);
+        assert_eq!(bench.pass(after), []);
+        // What was sent meanwhile is copied with the next one, and nothing is skipped.
+        assert_eq!(bench.tell(Event::Durable(3)), [send(1, 2)]);
+        bench.sent(1, 3);
+        assert_eq!(bench.pass(after), [copy(2, 3)]);
+        bench.sent(3, 3);
+        // Either answer counts.
+        assert_eq!(bench.tell(Event::Acknowledged(3)), [Command::Trim(3)]);
+        // What is answered in time is not copied, and what comes after it begins there.
+        assert_eq!(bench.tell(Event::Durable(4)), [send(1, 3)]);
+        bench.sent(1, 4);
+        bench.tell(Event::Acknowledged(4));
+        assert_eq!(bench.pass(after), []);
+        assert_eq!(bench.tell(Event::Durable(5)), [send(1, 4)]);
+        bench.sent(1, 5);
+        assert_eq!(bench.pass(after), [copy(4, 5)]);
+    }
+
+    #[test]
+    fn a_backlog_is_not_copied() {
+        let mut bench = Bench::with_copies(0);
+        bench.tell(Event::Durable(COPIED_ENTRIES_MAX + 1));
+        bench.sent(1, COPIED_ENTRIES_MAX + 1);
+        assert_eq!(bench.pass(Duration::from_millis(100)), []);
+    }
+
+    #[test]
+    fn the_link_of_copies_goes_with_the_path() {
+        let mut bench = Bench::with_copies(0);
+        bench.tell(Event::Durable(1));
+        bench.sent(1, 1);
+        bench.pass(Duration::from_millis(20));
+        bench.sent(3, 1);
+        // It may have bytes on the dead path: the idle spare takes over.
+        let taken = [Command::Close(1), Command::Close(3), send(2, 0)];
+        assert_eq!(bench.tell(Event::PathDown), taken);
+        bench.sent(2, 1);
+        assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(4)]);
+        bench.tell(Event::Up(4));
+        assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(5)]);
+        // When it is lost alone, or takes no more, the others go on.
+        let copy = |generation| Command::Copy {
+            generation,
+            from: 0,
+            until: 1,
+        };
+        assert_eq!(bench.tell(Event::Up(5)), [copy(5)]);
+        assert_eq!(bench.sent(5, 1), []);
+        assert_eq!(bench.tell(Event::Lost(5, 0.5)), []);
+        assert_eq!(bench.pass(Duration::from_secs(1)), [Command::Open(6)]);
+        assert_eq!(bench.tell(Event::Up(6)), [copy(6)]);
+        assert_eq!(bench.sent(6, 0), [Command::Close(6)]);
     }
 
     #[test]
@@ -582,8 +728,11 @@ mod tests {
                     .wrapping_add(1_442_695_040_888_963_407);
                 (state >> 33) % bound
             };
-            let mut bench = Bench::new(0);
+            let copies = seed % 2 == 1;
+            let mut bench = Bench::with(Limits { copies, ..LIMITS }, 0);
             let mut durable = 0;
+            // Where each link has come to: none may skip an entry that was not acknowledged.
+            let mut reached: std::collections::BTreeMap<u64, u64> = Default::default();
             let mut delivered: Vec<(u64, u64)> = Vec::new();
             let mut opening = Vec::new();
             let mut current = None;
@@ -602,7 +751,22 @@ mod tests {
                         Command::Send { generation, from } => {
                             assert!(from < durable);
                             let end = (from + 1 + random(5)).min(durable);
+                            let before = reached.insert(generation, end).unwrap_or(0);
+                            assert!(from <= before.max(bench.sender.acknowledged));
                             delivered.push((from, end));
+                            bench
+                                .sender
+                                .on_event(bench.now, Event::Sent { generation, end });
+                        }
+                        Command::Copy {
+                            generation,
+                            from,
+                            until,
+                        } => {
+                            assert!(copies && from < until && until <= durable);
+                            let end = (from + 1 + random(5)).min(until);
+                            let before = reached.insert(generation, end).unwrap_or(0);
+                            assert!(from <= before.max(bench.sender.acknowledged));
                             bench
                                 .sender
                                 .on_event(bench.now, Event::Sent { generation, end });

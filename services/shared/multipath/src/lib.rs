@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use noq_proto::{TransportConfig, VarInt};
 
+mod answers;
 mod compete;
 mod controller;
 #[cfg(test)]
@@ -37,6 +38,7 @@ mod liveness;
 mod sampler;
 mod steering;
 
+pub use answers::Answers;
 pub use controller::{ControllerConfig, Controllers, PathController};
 pub use coupling::Coupling;
 pub use gate::{Gate, PathModel};

@@ -1,0 +1,74 @@
+//! How long answers take, and what follows for a message that has none yet: when a copy of it goes out on a second stream, and when it is
+//! overdue. The gateway's sender and the lab's vitals ask the same questions.
+//!
+//! The copy comes so soon after the message that it does not wait for anything to be known: it is in another packet, perhaps on another path,
+//! so that the loss of one, or a path's death that nobody has noticed yet, costs no round trip. Whoever receives tells
+//! copies by their number. Later than that an answer is overdue as a retransmission is: after the mean and four deviations.
+
+use std::time::Duration;
+
+const DEVIATIONS: u32 = 4;
+/// A copy follows after this part of the usual time, within these bounds: long enough to be in another packet, and to be left out where
+/// answers come at once.
+const COPY_PART: u32 = 4;
+const COPY_AFTER_MIN: Duration = Duration::from_millis(5);
+const COPY_AFTER_MAX: Duration = Duration::from_millis(15);
+
+/// The usual time to an answer: mean and deviation, as of a retransmission timer.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Answers {
+    usual: Option<(Duration, Duration)>,
+}
+
+impl Answers {
+    /// The answer to a message that was sent once has come after `sample`.
+    pub fn learn(&mut self, sample: Duration) {
+        self.usual = Some(match self.usual {
+            None => (sample, sample / 2),
+            Some((mean, deviation)) => (
+                (mean * 7 + sample) / 8,
+                (deviation * 3 + mean.abs_diff(sample)) / 4,
+            ),
+        });
+    }
+
+    /// After this time an answer is overdue; unknown before the first one.
+    pub fn overdue_after(&self) -> Option<Duration> {
+        self.usual
+            .map(|(mean, deviation)| mean + deviation * DEVIATIONS)
+    }
+
+    /// After this time without an answer a copy is sent.
+    pub fn copy_after(&self) -> Duration {
+        self.usual.map_or(COPY_AFTER_MAX, |(mean, _)| {
+            (mean / COPY_PART).clamp(COPY_AFTER_MIN, COPY_AFTER_MAX)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn the_copy_follows_at_once_and_the_alarm_after_what_is_usual() {
+        let mut answers = Answers::default();
+        assert_eq!(answers.overdue_after(), None);
+        assert_eq!(answers.copy_after(), COPY_AFTER_MAX);
+        for _ in 0..100 {
+            answers.learn(40 * MS);
+        }
+        assert_eq!(answers.copy_after(), 10 * MS);
+        let overdue = answers.overdue_after().unwrap_or_default();
+        assert!(overdue >= 40 * MS && overdue < 45 * MS, "{overdue:?}");
+        answers.learn(200 * MS);
+        assert!(answers.overdue_after() > Some(150 * MS));
+        answers.learn(Duration::ZERO);
+        for _ in 0..100 {
+            answers.learn(Duration::ZERO);
+        }
+        assert_eq!(answers.copy_after(), COPY_AFTER_MIN);
+    }
+}
