@@ -7,10 +7,10 @@ ARGS  ?=
 CACHE := $(or $(BRAID_CACHE),$(HOME)/.cache/braid)
 
 # What need.sh installed comes first.
-export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(CACHE)/go-tools/bin:$(PATH)
+export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(CACHE)/go-tools/bin:$(CACHE)/go/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto deny unit web web-check page bench lab lab-kernel images e2e-compose chart chart-files clean
+.PHONY: help run build test lint fmt proto deny unit web web-check page bench lab lab-kernel dashboards images e2e-compose compose chart chart-files clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -34,6 +34,8 @@ test: ## everything that CI checks; installs what it needs
 	@$(STEP) unit     $(MAKE) --no-print-directory unit
 	@$(STEP) web      $(MAKE) --no-print-directory web-check
 	@$(STEP) page     $(MAKE) --no-print-directory page
+	@$(STEP) dashboards $(MAKE) --no-print-directory dashboards
+	@$(STEP) compose  $(MAKE) --no-print-directory compose
 	@echo; cat target/steps.txt
 
 fmt: ## formats the code
@@ -87,14 +89,27 @@ lab: ## figures in virtual time beside the papers' and our targets
 lab-kernel: ## the same in kernel time: namespaces, TUN, TCP and MPTCP beside ours (needs root; ARGS="--only kernel.product")
 	cargo run --release -p braid -- lab kernel $(ARGS)
 
+dashboards: ## dashboards by Grafana's own schema, rules of Prometheus by their tests
+	@infra/dev/need.sh go promtool
+	cd infra/grafana/check && go run . ../dashboards/*.json
+	$(CACHE)/promtool check rules infra/prometheus/rules.yml
+	$(CACHE)/promtool check config --syntax-only infra/prometheus/prometheus.yml
+	$(CACHE)/promtool test rules infra/prometheus/rules_test.yml
+
 images: ## every image of docker-compose.yml, without a container registry (compiles the release binary)
 	@infra/dev/need.sh cc docker kafka timescaledb envoy
 	cargo build --release -p braid
-	infra/airgap/images.sh
+	infra/e2e/engine.sh infra/airgap/images.sh
 
 e2e-compose: ## docker-compose.yml on a real engine: up, samples, networks cut, read back, down and up (after `make images`; root)
 	@infra/dev/need.sh docker
-	infra/e2e/compose.py $(ARGS)
+	infra/e2e/engine.sh infra/e2e/compose.py $(ARGS)
+
+# The same within `make test`, around the debug binary that is there already.
+compose:
+	@infra/dev/need.sh cc docker kafka timescaledb envoy
+	cargo build -p braid
+	BRAID_BINARY=$${CARGO_TARGET_DIR:-target}/debug/braid infra/e2e/engine.sh --or-skip sh -c 'infra/airgap/images.sh && infra/e2e/compose.py'
 
 clean: ## removes what was built
 	cargo clean

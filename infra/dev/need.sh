@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # need.sh TOOL... - installs the tools that tests need and that are not here yet; says what it does.
 #
-#   need.sh cc ip node chromium cargo-deny buf envoy kafka timescaledb docker
+#   need.sh cc ip node chromium cargo-deny buf envoy kafka timescaledb docker go promtool
 #
 # Debian packages come by apt-get (root, or sudo). Everything else goes below $BRAID_CACHE (default ~/.cache/braid),
 # outside the checkout, so that a second run and a fresh clone find it.
@@ -131,6 +131,10 @@ need_go_tool() { # NAME PACKAGE VERSION
   ln -sfn "../$1-$3" "$cache/go-tools/bin/$1"
 }
 
+need_promtool() {
+  [ -x "$cache/promtool" ] || ln -sf "$("$(dirname "$0")/../airgap/debian.sh" unpack sid promtool)/usr/bin/promtool" "$cache/promtool"
+}
+
 for tool; do
   case $tool in
     cc)         need_cc ;;
@@ -146,6 +150,8 @@ for tool; do
     helm)       need_go_tool helm helm.sh/helm/v3/cmd/helm v3.22.0 ;;
     kubeconform) need_go_tool kubeconform github.com/yannh/kubeconform/cmd/kubeconform v0.8.0 ;;
     yaml)       python3 -c 'import yaml' 2>/dev/null || apt_install python3-yaml ;;
+    go)         need_go ;;
+    promtool)   need_promtool ;;
     *)          die "no recipe for '$tool'" ;;
   esac
 done

@@ -3,11 +3,12 @@
 
 Up from nothing; samples sent as a sensor sends them and read back through the page's own door; each access network cut in turn while
 samples go on; down and up again with nothing forgotten. Its project, its networks and its ports are its own, beside an installation that
-runs here already; all of it is removed at the end, but not the images. Starts dockerd when nobody has, and ends only what it started.
+runs here already; all of it is removed at the end, but not the images.
 
-    compose.py [--keep] [--registry]
+    compose.py [--keep] [--registry] [--pictures FOLDER]
 
---keep leaves it running. --registry runs Grafana and the OpenTelemetry collector too, whose images only a registry has."""
+--keep leaves it running. --pictures draws each dashboard of Grafana from what its queries give (Chromium). --registry runs Grafana and the
+OpenTelemetry collector too, whose images only a registry has."""
 
 import argparse
 import http.cookiejar
@@ -17,12 +18,13 @@ import pathlib
 import ssl
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "infra/grafana"))
+import panels
 PROJECT = "braid-e2e"
 PAGE, SENSORS, PROMETHEUS = 18443, 18090, 19090
 ENVIRONMENT = {
@@ -158,18 +160,26 @@ class Sensor:
     def __init__(self, token):
         self.token, self.sent = token, set()
 
+    def fall_ill(self):
+        """Minutes of a low oxygen saturation at once, as from a sensor's memory: rules run on event time, so somebody is called."""
+        self.post([{"device": "guest-sensor", "metric": "spo2", "value": 82, "device_time_us": now_us() - age * 1_000_000}
+                   for age in range(BATCH, 0, -1)])
+
     def send(self):
         begin = now_us() - BATCH * 1000
         times = {begin + number * 1000 for number in range(BATCH)}
-        lines = "".join(json.dumps({"device": "guest-sensor", "metric": "heart-rate", "value": 60 + at // 1000 % 20,
-                                    "device_time_us": at}) + "\n" for at in sorted(times))
+        self.post([{"device": "guest-sensor", "metric": "heart-rate", "value": 60 + at // 1000 % 20, "device_time_us": at}
+                   for at in sorted(times)])
+        self.sent |= times
+
+    def post(self, samples):
+        lines = "".join(json.dumps(sample) + "\n" for sample in samples)
         request = urllib.request.Request("http://127.0.0.1:%d/v1/samples" % SENSORS, data=lines.encode(),
                                          headers={"authorization": "Bearer " + self.token})
         with urllib.request.urlopen(request, timeout=30) as answer:
             told = json.load(answer)
         if told["accepted"] != BATCH:
             sys.exit("e2e-compose: the gateway accepted %r of %d" % (told, BATCH))
-        self.sent |= times
 
 
 def read_back(page, sensor, since_us, what):
@@ -203,30 +213,57 @@ def prometheus_sees(registry):
         time.sleep(0.5)
 
 
-def engine():
-    """A dockerd of our own when none answers; what to end afterwards."""
-    def answers():
-        return subprocess.run(["docker", "info"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
-    if answers():
-        return None
-    log = tempfile.NamedTemporaryFile(prefix="dockerd-", suffix=".log", delete=False)
-    started = subprocess.Popen(["dockerd"], stdout=log, stderr=log)
-    deadline = time.monotonic() + 60
-    while not answers():
-        if started.poll() is not None or time.monotonic() > deadline:
-            sys.exit("e2e-compose: no Docker engine; %s says why" % log.name)
-        time.sleep(0.2)
-    say("dockerd started, log in %s" % log.name)
-    return started
+# Panels whose subject need not happen in a run of a minute.
+MAY_BE_EMPTY = set()
 
 
-def scene(compose, registry):
+def dashboards(compose, since, pictures):
+    """Every query of every dashboard on the real database, as the role that Grafana has, and on the real Prometheus."""
+    reader = compose.secret("store-reader")
+
+    def psql(sql):
+        return compose("exec", "-T", "-e", "PGPASSWORD=" + reader, "timescaledb", "psql", "-qAtv", "ON_ERROR_STOP=1", "-c", sql,
+                       "host=timescaledb dbname=braid user=braid_grafana sslmode=verify-full sslrootcert=/run/braid/ca.pem")
+
+    def question(sql):
+        try:
+            return psql(sql)
+        except SystemExit as failure:
+            raise ValueError(failure.code) from None
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        until = time.time()
+        sources = panels.Sources(question, "http://127.0.0.1:%d" % PROMETHEUS, since, until)
+        found, complaints, asked = panels.run_all(sources, MAY_BE_EMPTY)
+        if not complaints:
+            break
+        # Roll-ups, rates and alerts need their time after the first samples.
+        if time.monotonic() > deadline:
+            sys.exit("e2e-compose: dashboards:\n  " + "\n  ".join(complaints))
+        time.sleep(2)
+    say("dashboards: %d queries and %d panels answered" % (asked, sum(len(panels_) for panels_ in found.values())))
+    for table in ("accounts", "samples", "audit"):
+        try:
+            question("SELECT count(*) FROM %s" % table)
+        except ValueError:
+            continue
+        sys.exit("e2e-compose: Grafana's role reads %s" % table)
+    for board in panels.dashboards() if pictures else []:
+        file = pathlib.Path(pictures).resolve() / (board["uid"] + ".png")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        panels.picture(board, found[board["uid"]], since, until, "chromium", str(file))
+        say("picture: %s" % file)
+
+
+def scene(compose, registry, pictures):
     compose("down", "--volumes", "--remove-orphans", "--timeout", "2")
     compose.up("first start, empty volumes")
     since_us = now_us() - 3_600_000_000
+    begun = time.time()
     sensor, page = Sensor(compose.secret("sensors")), Page(compose)
     sensor.send()
     read_back(page, sensor, since_us, "both networks")
+    sensor.fall_ill()
     prometheus_sees(registry)
     for network in ("wifi", "lte"):
         compose("exec", "-T", network, "netlab", "cut")
@@ -238,6 +275,8 @@ def scene(compose, registry):
         read_back(page, sensor, since_us, network + " restored")
         # The next cut shall find a way that works: the gateway has both again when both carry packets.
         wait_for_path(compose, network, carries=True)
+
+    dashboards(compose, begun - 150, pictures)
 
     # What was accepted while nothing leads anywhere is on the gateway's disk, and survives the night.
     for network in ("wifi", "lte"):
@@ -287,8 +326,8 @@ def main():
     arguments = argparse.ArgumentParser(description="docker-compose.yml on a real Docker engine")
     arguments.add_argument("--keep", action="store_true", help="leave it running")
     arguments.add_argument("--registry", action="store_true", help="run Grafana and the collector too")
+    arguments.add_argument("--pictures", metavar="FOLDER", help="draw each dashboard")
     chosen = arguments.parse_args()
-    dockerd = engine()
     compose = Compose(chosen.registry)
     try:
         if not chosen.registry:
@@ -298,7 +337,7 @@ def main():
         if int(sizes) > 60e6:
             missed.append("image braid: %.1f MB, target 60" % (int(sizes) / 1e6))
         house_rules(compose)
-        scene(compose, chosen.registry)
+        scene(compose, chosen.registry, chosen.pictures)
     except SystemExit as failure:
         print(failure.code, file=sys.stderr)
         logs = subprocess.run(compose.command + ["logs", "--tail", "8"], cwd=ROOT, env={**os.environ, **ENVIRONMENT},
@@ -309,9 +348,6 @@ def main():
         if not chosen.keep:
             subprocess.run(compose.command + ["down", "--volumes", "--remove-orphans", "--timeout", "2"], cwd=ROOT,
                            env={**os.environ, **ENVIRONMENT}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            if dockerd:
-                dockerd.terminate()
-                dockerd.wait()
     for target in missed:
         say("MISSED " + target)
     say("passed")

@@ -14,3 +14,17 @@ CREATE OR REPLACE VIEW paths_view AS
     SELECT r.time, g.tenant, g.id AS gateway, s.path, s.end_of, r.state, r.interval_ms, r.sent_bytes, r.received_bytes,
         r.sent_packets, r.lost_packets, r.rtt_ms
     FROM paths r JOIN path_sessions s ON s.key = r.session JOIN gateways g ON g.key = r.gateway;
+CREATE OR REPLACE VIEW patients_view AS
+    SELECT tenant, id AS patient, name FROM patients WHERE tenant <> '';
+CREATE OR REPLACE VIEW alerts_view AS
+    SELECT t.changed AS time, t.id AS alert, t.revision, p.tenant, t.patient, t.rule,
+        CASE t.priority WHEN 1 THEN 'low' WHEN 2 THEN 'medium' WHEN 3 THEN 'high' ELSE 'unknown' END AS priority,
+        CASE t.state WHEN 1 THEN 'pending' WHEN 2 THEN 'active' WHEN 3 THEN 'acknowledged' WHEN 4 THEN 'latched' WHEN 5 THEN 'resolved'
+            ELSE 'unknown' END AS state
+    FROM alert_transitions t LEFT JOIN patients p ON p.id = t.patient;
+-- Who only looks, such as Grafana, is a member of this role where an installation has made it, and sees the views and nothing else.
+DO $$ BEGIN
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'braid_reader') THEN
+        GRANT SELECT ON vitals_view, vitals_1m_view, vitals_1h_view, paths_view, patients_view, alerts_view TO braid_reader;
+    END IF;
+END $$;

@@ -1,0 +1,190 @@
+//! What watches the platform fits the platform: rules and dashboards ask for metrics that exist, and each rule has its runbook.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+fn dashboards() -> Vec<(String, Value)> {
+    let folder = root().join("infra/grafana/dashboards");
+    let mut found: Vec<(String, Value)> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let text = fs::read_to_string(&path).unwrap();
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            (name, serde_json::from_str(&text).unwrap())
+        })
+        .collect();
+    found.sort_by(|(a, _), (b, _)| a.cmp(b));
+    found
+}
+
+/// Every `braid_...` in a text.
+fn metrics(text: &str) -> BTreeSet<String> {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+        .filter(|word| word.starts_with("braid_"))
+        .map(|word| word.trim_end_matches("_bucket").to_owned())
+        .collect()
+}
+
+/// Metrics that the sources write, as literals.
+fn written() -> BTreeSet<String> {
+    fn walk(folder: &Path, into: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                if path.file_name().is_some_and(|name| name != "node_modules") {
+                    walk(&path, into);
+                }
+            } else if path.extension().is_some_and(|it| it == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                let literals = text.split('"').skip(1).step_by(2);
+                into.extend(literals.flat_map(metrics));
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    for folder in ["services", "loadtest"] {
+        walk(&root().join(folder), &mut found);
+    }
+    assert!(found.len() > 50, "only {} metrics found", found.len());
+    found
+}
+
+#[test]
+fn rules_and_dashboards_ask_for_metrics_that_are_written() {
+    let written = written();
+    let mut asked = BTreeSet::new();
+    let rules = read("infra/prometheus/rules.yml");
+    for line in rules.lines().filter(|line| line.contains("expr:")) {
+        // Names given as a pattern are looked at by the next test.
+        if !line.contains("__name__") {
+            asked.extend(metrics(line));
+        }
+    }
+    for (_, dashboard) in dashboards() {
+        for panel in dashboard["panels"].as_array().unwrap() {
+            for target in panel["targets"].as_array().unwrap() {
+                asked.extend(metrics(target["expr"].as_str().unwrap_or_default()));
+            }
+        }
+    }
+    assert!(asked.len() > 20, "{asked:?}");
+    let unknown: Vec<&String> = asked.difference(&written).collect();
+    assert!(unknown.is_empty(), "nobody writes {unknown:?}");
+}
+
+/// `braid_(a|b)_c|braid_d` gives its three names.
+fn alternatives(pattern: &str) -> Vec<String> {
+    let mut names = vec![String::new()];
+    let mut rest = pattern;
+    let mut done = Vec::new();
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[1..];
+        match c {
+            '|' => done.append(&mut std::mem::replace(&mut names, vec![String::new()])),
+            '(' => {
+                let (inside, after) = rest.split_once(')').unwrap();
+                rest = after;
+                names = names
+                    .iter()
+                    .flat_map(|name| inside.split('|').map(move |part| format!("{name}{part}")))
+                    .collect();
+            }
+            c => names.iter_mut().for_each(|name| name.push(c)),
+        }
+    }
+    done.append(&mut names);
+    done
+}
+
+#[test]
+fn patterns_of_names_in_rules_name_metrics_that_are_written() {
+    assert_eq!(alternatives("a_(b|c)_d|e"), ["a_b_d", "a_c_d", "e"]);
+    let written = written();
+    let rules = read("infra/prometheus/rules.yml");
+    let mut seen = 0;
+    for part in rules.split("__name__=~\"").skip(1) {
+        for name in alternatives(part.split('"').next().unwrap()) {
+            seen += 1;
+            assert!(written.contains(&name), "nobody writes {name}");
+        }
+    }
+    assert!(seen > 5, "{seen} names in patterns");
+}
+
+#[test]
+fn every_rule_has_its_section_in_the_runbooks_and_every_section_its_rule() {
+    let rules = read("infra/prometheus/rules.yml");
+    let after =
+        |line: &str, key: &str| line.trim().strip_prefix(key).map(|it| it.trim().to_owned());
+    let alerts: BTreeSet<String> = rules
+        .lines()
+        .filter_map(|line| after(line, "- alert:"))
+        .collect();
+    let links: BTreeSet<String> = rules
+        .lines()
+        .filter_map(|line| after(line, "runbook: infra/runbooks.md#"))
+        .collect();
+    let runbooks = read("infra/runbooks.md");
+    let sections: BTreeSet<String> = runbooks
+        .lines()
+        .filter_map(|line| after(line, "## "))
+        .collect();
+    assert!(alerts.len() > 8, "{alerts:?}");
+    assert_eq!(alerts, sections);
+    let anchors: BTreeSet<String> = sections.iter().map(|it| it.to_lowercase()).collect();
+    assert_eq!(links, anchors);
+    let tests = read("infra/prometheus/rules_test.yml");
+    for alert in &alerts {
+        assert!(
+            tests.contains(&format!("alertname: {alert}")),
+            "{alert} has no test"
+        );
+    }
+}
+
+#[test]
+fn dashboards_have_fixed_names_units_and_known_sources() {
+    let sources = read("infra/grafana/provisioning/datasources/braid.yml");
+    let dashboards = dashboards();
+    let names: Vec<&str> = dashboards.iter().map(|(name, _)| &**name).collect();
+    assert_eq!(names, ["alerts", "paths", "platform", "ward"]);
+    for (name, dashboard) in &dashboards {
+        assert_eq!(dashboard["uid"], format!("braid-{name}"));
+        let annotations = dashboard["annotations"]["list"].as_array().unwrap();
+        assert!(!annotations.is_empty(), "{name} has no annotation");
+        let links = dashboard["links"].as_array().unwrap();
+        assert!(
+            links.iter().any(|link| link["url"] == "${page}"),
+            "{name} does not lead to the page"
+        );
+        let mut ids = BTreeSet::new();
+        for panel in dashboard["panels"].as_array().unwrap() {
+            let title = panel["title"].as_str().unwrap();
+            assert!(ids.insert(panel["id"].as_i64()), "{name} / {title}: id");
+            let uid = panel["datasource"]["uid"].as_str().unwrap();
+            assert!(
+                sources.contains(&format!("uid: {uid}\n")),
+                "{name} / {title}: {uid}"
+            );
+            let kind = panel["type"].as_str().unwrap();
+            let has_unit = panel["fieldConfig"]["defaults"]["unit"].is_string();
+            assert!(
+                has_unit || matches!(kind, "table" | "state-timeline"),
+                "{name} / {title} has no unit"
+            );
+        }
+    }
+}
