@@ -8,6 +8,7 @@ mod embedded;
 mod end_to_end;
 mod line;
 mod publish;
+mod sensor;
 mod sink;
 mod speed;
 
@@ -96,7 +97,7 @@ impl Figure {
     }
 }
 
-const IDS: [&str; 9] = [
+const IDS: [&str; 11] = [
     "up.first_sample",
     "up.memory",
     "up.drain",
@@ -106,6 +107,8 @@ const IDS: [&str; 9] = [
     "end_to_end.samples_per_s",
     "end_to_end.memory_growth",
     "alerts.accepted_to_told_p99",
+    "alerts.sensor_to_webhook_p99",
+    "alerts.sensor_to_webhook_cut_p99",
 ];
 /// Shares of the reference that are asked for.
 const SINK_TARGET: f64 = 0.8;
@@ -114,6 +117,9 @@ const END_TO_END_PER_S: f64 = 100_000.0;
 /// Flat: what noise of an allocator may add.
 const MEMORY_GROWTH_MAX: f64 = 1.1;
 const TOLD_MS_MAX: f64 = 50.0;
+/// At 3 % loss on both paths, and while one of them is cut.
+const SENSOR_MS_MAX: f64 = 250.0;
+const SENSOR_CUT_MS_MAX: f64 = 600.0;
 
 /// Whether `only` is this figure or the group that it belongs to: `speed` names `speed.bulk_up_vs_noq`, `store` what is measured
 /// on the database.
@@ -188,16 +194,13 @@ impl BenchCommand {
         if self.wants(IDS[8]) {
             eprintln!("bench: from upload to webhook, {} s", self.seconds);
             let times = alerts::measure(Duration::from_secs(self.seconds))?;
-            let quantile = |q| quantile_ms(&times, q);
-            eprintln!(
-                "bench: {} alerts: p50 {:.1} ms, p90 {:.1} ms, p99 {:.1} ms, longest {:.1} ms",
-                times.len(),
-                quantile(0.5),
-                quantile(0.9),
-                quantile(0.99),
-                quantile(1.0)
-            );
-            figures.push(Figure::at_most(IDS[8], "ms", quantile(0.99), TOLD_MS_MAX));
+            figures.push(p99(IDS[8], &times, TOLD_MS_MAX));
+        }
+        if IDS[9..].iter().any(|id| self.wants(id)) {
+            eprintln!("bench: from sensor to webhook over two lossy paths, then with one cut");
+            let measured = sensor::measure(Duration::from_secs(self.seconds))?;
+            figures.push(p99(IDS[9], &measured.whole, SENSOR_MS_MAX));
+            figures.push(p99(IDS[10], &measured.cut, SENSOR_CUT_MS_MAX));
         }
         if speed::IDS.iter().any(|id| self.wants(id)) {
             eprintln!("bench: gateway and proxy beside a bare pair of the library");
@@ -254,6 +257,16 @@ impl BenchCommand {
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Of sorted times.
+fn p99(id: &'static str, times: &[Duration], target_ms: f64) -> Figure {
+    let [p50, p90, p99, longest] = [0.5, 0.9, 0.99, 1.0].map(|q| quantile_ms(times, q));
+    eprintln!(
+        "bench: {id}: {} alerts, p50 {p50:.1} ms, p90 {p90:.1} ms, p99 {p99:.1} ms, longest {longest:.1} ms",
+        times.len()
+    );
+    Figure::at_most(id, "ms", p99, target_ms)
 }
 
 /// Of sorted samples.

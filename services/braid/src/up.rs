@@ -25,6 +25,7 @@ use crate::ward::Ward;
 pub use first_start::OPERATOR;
 pub use report::Addresses;
 use services::Services;
+pub use services::defaults;
 
 /// Each has a gateway, two links and its own connections in this process.
 const PATIENTS_MAX: u32 = 64;

@@ -24,8 +24,8 @@ use crate::process::{Failure, block_on};
 
 /// Of the built-in set: 131 /min and more for ten seconds.
 const RULE: &str = "heart-rate-very-high";
-const TOO_FAST: f64 = 150.0;
-const DATED_BACK: Duration = Duration::from_secs(12);
+pub(super) const TOO_FAST: f64 = 150.0;
+pub(super) const DATED_BACK: Duration = Duration::from_secs(12);
 
 const LOAD_GATEWAYS: u32 = 4;
 const LOAD_DEVICES: u32 = 100;
@@ -33,7 +33,7 @@ const LOAD_DEVICES: u32 = 100;
 const LOAD_PER_S: u32 = 10_000;
 /// Devices in one upload, with a reading of every metric each.
 const UPLOAD_DEVICES: u32 = 10;
-const PROBES_PER_S: u64 = 20;
+pub(super) const PROBES_PER_S: u64 = 20;
 const PROBES_MAX: u64 = 2_000;
 /// Connections, keys and statements are there after it.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ const SETTLE: Duration = Duration::from_secs(10);
 const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// When the webhook was first called about each patient by the rule.
-type Calls = Arc<Mutex<HashMap<String, Instant>>>;
+pub(super) type Calls = Arc<Mutex<HashMap<String, Instant>>>;
 
 /// The time of each probe, in order of size.
 pub(super) fn measure(length: Duration) -> Result<Vec<Duration>, Failure> {
@@ -70,29 +70,42 @@ pub(super) fn measure(length: Duration) -> Result<Vec<Duration>, Failure> {
             sent.push((patient.unwrap_or_default(), Instant::now()));
             gateway.upload(readings).await?;
         }
-        let deadline = Instant::now() + PATIENCE;
-        while calls.lock().len() < sent.len() && Instant::now() < deadline {
-            tokio::time::sleep(POLL_INTERVAL).await;
+        let times = times_of(&calls, &sent).await?;
+        match load.try_join_next() {
+            Some(Ok(failure)) => Err(failure),
+            _ => Ok(times),
         }
-        if let Some(Ok(failure)) = load.try_join_next() {
-            return Err(failure);
+    })?
+}
+
+/// How long it took to be told of each, in order of size; waits for those who are still to come.
+pub(super) async fn times_of(
+    calls: &Calls,
+    sent: &[(String, Instant)],
+) -> Result<Vec<Duration>, Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut times: Vec<Duration> = {
+            let calls = calls.lock();
+            let told = sent.iter().filter_map(|(patient, at)| {
+                let called = calls.get(patient)?;
+                Some(called.saturating_duration_since(*at))
+            });
+            told.collect()
+        };
+        if times.len() == sent.len() {
+            times.sort_unstable();
+            return Ok(times);
         }
-        let calls = calls.lock();
-        let told = sent.iter().filter_map(|(patient, at)| {
-            let called = calls.get(patient)?;
-            Some(called.saturating_duration_since(*at))
-        });
-        let mut times: Vec<Duration> = told.collect();
-        if times.len() < sent.len() {
+        if Instant::now() > deadline {
             return Err(Failure::other(format!(
                 "the webhook was called for {} of {} people",
                 times.len(),
                 sent.len()
             )));
         }
-        times.sort_unstable();
-        Ok(times)
-    })?
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
 }
 
 fn ill(metric: Metric) -> f64 {
@@ -120,7 +133,7 @@ async fn offer(mut gateway: Gateway) -> Failure {
 }
 
 /// Takes the webhook's calls until the process ends.
-fn receive(calls: Calls) -> Result<std::net::SocketAddr, Failure> {
+pub(super) fn receive(calls: Calls) -> Result<std::net::SocketAddr, Failure> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(Failure::other)?;
     let address = listener.local_addr().map_err(Failure::other)?;
     std::thread::spawn(move || {

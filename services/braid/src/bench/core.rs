@@ -2,12 +2,13 @@
 //! them, each a process; and the gateways that upload to it.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use contracts::vitals::ingest_service_client::IngestServiceClient;
 use contracts::vitals::{Metric, Sample, UploadRequest, UploadResponse, sample::Reading};
 use service_kit::grpc::channel;
-use service_kit::tls::{Identity, PeerId};
+use service_kit::tls::{Identity, IdentityFiles, PeerId};
 use store::{DeviceEntry, Register, TimescaleOptions, TimescaleStore};
 use testkit::kafka::Cluster;
 use testkit::timescale_server::{PASSWORD, ServerOptions, TimescaleServer};
@@ -15,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-use super::line::{Process, Scratch, braid, free_tcp, with_identity};
+use super::line::{Process, Scratch, braid, free_tcp, free_udp, with_identity};
 use super::{PATIENCE, POLL_INTERVAL, metric};
 use crate::process::Failure;
 use crate::register::now_us;
@@ -84,7 +85,16 @@ impl Core {
             .args(flags);
         let id = PeerId::service(noun);
         with_identity(&mut command, &self.scratch.identity(&id)?);
-        let mut process = Process::spawn(noun, &mut command)?;
+        let process = Process::spawn(noun, &mut command)?;
+        self.ready(noun, process, admin).await
+    }
+
+    async fn ready(
+        &mut self,
+        noun: &str,
+        mut process: Process,
+        admin: SocketAddr,
+    ) -> Result<(), Failure> {
         let asked = Instant::now();
         while !super::is_ready(admin).await {
             process.is_running()?;
@@ -107,14 +117,14 @@ impl Core {
         metric(self.services[n].1, name).await
     }
 
-    /// A gateway with devices `<id>-0` and so on, each worn by a patient of the same name.
-    pub(super) async fn gateway(&self, id: &str, devices: u32) -> Result<Gateway, Failure> {
+    /// Devices `<gateway>-0` and so on, each worn by a patient of the same name.
+    pub(super) async fn register(&self, gateway: &str, devices: u32) -> Result<(), Failure> {
         for device in 0..devices {
-            let name = format!("{id}-{device}");
+            let name = format!("{gateway}-{device}");
             let entry = DeviceEntry {
                 id: name.clone(),
                 tenant: store::DEFAULT_TENANT.to_owned(),
-                gateway: id.to_owned(),
+                gateway: gateway.to_owned(),
                 patient: name,
                 registered_us: now_us(),
             };
@@ -123,10 +133,44 @@ impl Core {
                 .await
                 .map_err(Failure::other)?;
         }
+        Ok(())
+    }
+
+    pub(super) fn gateway_identity(&self, id: &str) -> Result<IdentityFiles, Failure> {
         let peer = PeerId::gateway(store::DEFAULT_TENANT, id);
-        let identity = Identity::load(&self.scratch.identity(&peer)?).map_err(Failure::other)?;
-        let url = format!("https://{}", self.ingest);
-        let channel = channel(&url, Some(&identity)).map_err(Failure::other)?;
+        self.scratch.identity(&peer)
+    }
+
+    /// Of this measurement, removed with it.
+    pub(super) fn folder(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    pub(super) fn ingest_url(&self) -> String {
+        format!("https://{}", self.ingest)
+    }
+
+    /// Starts a proxy that forwards to ingest; returns where gateways reach it.
+    pub(super) async fn proxy(&mut self) -> Result<SocketAddr, Failure> {
+        let (listen, admin) = (free_udp()?, free_tcp()?);
+        let mut command = braid()?;
+        command
+            .args(["proxy", "--path-telemetry", "", "--log", "warn"])
+            .args(["--listen", &listen.to_string()])
+            .args(["--admin", &admin.to_string()])
+            .args(["--allow", &self.ingest.to_string()]);
+        let id = PeerId::service("proxy");
+        with_identity(&mut command, &self.scratch.identity(&id)?);
+        let process = Process::spawn("proxy", &mut command)?;
+        self.ready("proxy", process, admin).await?;
+        Ok(listen)
+    }
+
+    /// A link to ingest of a gateway with so many devices.
+    pub(super) async fn gateway(&self, id: &str, devices: u32) -> Result<Gateway, Failure> {
+        self.register(id, devices).await?;
+        let identity = Identity::load(&self.gateway_identity(id)?).map_err(Failure::other)?;
+        let channel = channel(&self.ingest_url(), Some(&identity)).map_err(Failure::other)?;
         let (uploads, waiting) = mpsc::channel(UPLOADS_WAITING_MAX);
         let answers = IngestServiceClient::new(channel)
             .upload(ReceiverStream::new(waiting))

@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -87,6 +87,10 @@ impl Scratch {
         Ok(Scratch(path))
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
     pub(super) fn identity(&self, id: &PeerId) -> Result<IdentityFiles, Failure> {
         let authority = LocalAuthority::open_or_create(&self.0).map_err(Failure::other)?;
         authority
@@ -114,7 +118,7 @@ pub(super) fn free_tcp() -> Result<SocketAddr, Failure> {
         .map_err(Failure::other)
 }
 
-fn free_udp() -> Result<SocketAddr, Failure> {
+pub(super) fn free_udp() -> Result<SocketAddr, Failure> {
     UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|socket| socket.local_addr())
         .map_err(Failure::other)

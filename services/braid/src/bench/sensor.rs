@@ -1,0 +1,183 @@
+//! From a sensor's reading to the call of the webhook, over a gateway behind two emulated access networks that lose packets, and
+//! while one of the two is cut.
+//!
+//! The gateway runs in this process, since its networks do; proxy, ingest and alerting are processes on real engines. Probes are those
+//! of `alerts`, handed to the gateway as sensors do; its own rules see them first. The time counts from before the reading is sent.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use contracts::vitals::gateway_service_client::GatewayServiceClient;
+use contracts::vitals::{Metric, RecordRequest, RecordResponse, Sample, sample::Reading};
+use service_kit::Context;
+use testkit::emulated_link::{LinkControl, emulate};
+use testkit::link::{LinkConfig, Loss};
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tunnel::Interface;
+
+use super::alerts::{Calls, DATED_BACK, PROBES_PER_S, TOO_FAST, receive, times_of};
+use super::core::Core;
+use super::line::free_tcp;
+use crate::process::{Failure, block_on};
+use crate::register::now_us;
+use crate::up::defaults;
+
+const GATEWAY: &str = "home";
+const LOSS: f64 = 0.03;
+/// Rate and one-way delay of each access network: those of `braid up`.
+const NETWORKS: [(&str, u8, f64, u64); 2] = [("wifi", 1, 40e6, 8), ("lte", 2, 12e6, 35)];
+const SEED: u64 = 1;
+/// How long a network is cut, and how long both are there before the next cut.
+const CUT: Duration = Duration::from_secs(1);
+const WHOLE: Duration = Duration::from_secs(3);
+/// Readings that wait for the gateway.
+const REQUESTS_WAITING_MAX: usize = 16;
+
+/// The times of the probes, in order of size.
+pub(super) struct Measured {
+    pub(super) whole: Vec<Duration>,
+    pub(super) cut: Vec<Duration>,
+}
+
+pub(super) fn measure(length: Duration) -> Result<Measured, Failure> {
+    let calls = Calls::default();
+    let url = format!("http://{}/", receive(calls.clone())?);
+    let cuts = length.as_secs().clamp(1, 100) as u32;
+    let per_cut = (CUT.as_secs_f64() * PROBES_PER_S as f64) as u32;
+    let probes = cuts * per_cut;
+    block_on(async {
+        let mut core = Core::start().await?;
+        let listen = free_tcp()?.to_string();
+        core.serve("alerting", &["--listen", &listen, "--webhook", &url])
+            .await?;
+        core.register(GATEWAY, 2 * probes + 1).await?;
+        let mut home = Home::start(&mut core).await?;
+        // The first one comes when the way stands.
+        let first = [home.probe(2 * probes).await?];
+        times_of(&calls, &first).await?;
+        let mut whole = Vec::new();
+        let mut tick = ticks();
+        for probe in 0..probes {
+            tick.tick().await;
+            whole.push(home.probe(probe).await?);
+        }
+        let mut cut = Vec::new();
+        for round in 0..cuts {
+            let link = &home.links[round as usize % home.links.len()].clone();
+            tokio::time::sleep(WHOLE).await;
+            link.set_up(false);
+            let mut tick = ticks();
+            for probe in 0..per_cut {
+                tick.tick().await;
+                cut.push(home.probe(probes + round * per_cut + probe).await?);
+            }
+            link.set_up(true);
+        }
+        Ok(Measured {
+            whole: times_of(&calls, &whole).await?,
+            cut: times_of(&calls, &cut).await?,
+        })
+    })?
+}
+
+fn ticks() -> tokio::time::Interval {
+    let mut tick = tokio::time::interval(Duration::from_secs(1) / PROBES_PER_S as u32);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tick
+}
+
+/// A gateway, its links and a sensor beside it.
+struct Home {
+    links: Vec<LinkControl>,
+    requests: mpsc::Sender<RecordRequest>,
+    answers: Streaming<RecordResponse>,
+    request: u64,
+    context: Context,
+}
+
+impl Home {
+    async fn start(core: &mut Core) -> Result<Home, Failure> {
+        let proxy = core.proxy().await?;
+        let mut config: gateway::Config = defaults()?;
+        config.listen = (Ipv4Addr::LOCALHOST, 0).into();
+        config.data_dir = core.folder().join(GATEWAY);
+        config.proxy = proxy.to_string();
+        config.ingest = core.ingest_url();
+        config.path_telemetry = String::new();
+        config.identity = core.gateway_identity(GATEWAY)?;
+        let (mut interfaces, mut links) = (Vec::new(), Vec::new());
+        for (name, net, bits_per_s, delay_ms) in NETWORKS {
+            let address = IpAddr::from([127, 0, net, 77]);
+            let plain = Interface::bind(name, address, None).map_err(Failure::other)?;
+            let link = LinkConfig::new(bits_per_s, Duration::from_millis(delay_ms));
+            let link = link.with_loss(Loss::Bernoulli(LOSS));
+            let (socket, control) = emulate(plain.socket, &link, SEED + u64::from(net));
+            interfaces.push(Interface { socket, ..plain });
+            links.push(control);
+        }
+        let context = Context::new("gateway");
+        tokio::spawn({
+            let context = context.clone();
+            async move {
+                if let Err(error) = gateway::run(config, Some(interfaces), context.clone()).await {
+                    eprintln!("bench: the gateway ended: {error}");
+                }
+                context.end();
+            }
+        });
+        let sensors = context.address(gateway::from_sensors::LISTENER).await;
+        let sensors = sensors.ok_or_else(|| Failure::other("the gateway did not start"))?;
+        let mut client = GatewayServiceClient::connect(format!("http://{sensors}"))
+            .await
+            .map_err(Failure::other)?;
+        let (requests, waiting) = mpsc::channel(REQUESTS_WAITING_MAX);
+        let answers = client.record(ReceiverStream::new(waiting)).await;
+        Ok(Home {
+            links,
+            requests,
+            answers: answers.map_err(Failure::other)?.into_inner(),
+            request: 0,
+            context,
+        })
+    }
+
+    /// Two readings of one person, the first dated back; who it is, and when they were sent.
+    async fn probe(&mut self, device: u32) -> Result<(String, Instant), Failure> {
+        let device = format!("{GATEWAY}-{device}");
+        let now_us = now_us();
+        let reading = |sensor_sequence: u64, device_time_us: i64| Sample {
+            device: device.clone(),
+            metric: Metric::HeartRate.into(),
+            device_time_us,
+            sensor_sequence: Some(sensor_sequence),
+            reading: Some(Reading::Value(TOO_FAST)),
+            ..Sample::default()
+        };
+        self.request += 1;
+        let request = RecordRequest {
+            request: self.request,
+            samples: vec![
+                reading(1, now_us - DATED_BACK.as_micros() as i64),
+                reading(2, now_us),
+            ],
+        };
+        let sent = Instant::now();
+        let ended = || Failure::other("the gateway has ended the sensor's stream");
+        self.requests.send(request).await.map_err(|_| ended())?;
+        let answer = self.answers.message().await.map_err(Failure::other)?;
+        let answer = answer.ok_or_else(ended)?;
+        match answer.rejections.first() {
+            Some(refused) => Err(Failure::other(format!("refused: {}", refused.reason))),
+            None => Ok((device, sent)),
+        }
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        self.context.shutdown().request();
+    }
+}
