@@ -10,7 +10,7 @@ CACHE := $(or $(BRAID_CACHE),$(HOME)/.cache/braid)
 export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(CACHE)/go-tools/bin:$(CACHE)/go/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto deny unit web web-check page bench lab lab-kernel dashboards images e2e-compose compose chart chart-files clean
+.PHONY: help run build test lint fmt proto deny unit web web-check page bench lab lab-kernel dashboards images e2e-compose compose chart chart-files load clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -59,6 +59,11 @@ unit: ## every Rust test; those on real engines install what they need
 $(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json
 	@infra/dev/need.sh node
 	cd $(WEB) && npm ci --no-fund --no-audit --silent
+
+load: ## k6 against a `braid up` of its own: scenario=smoke, steady, surge, path-loss, storm, soak (TARGET=compose: the running compose)
+	@infra/dev/need.sh cc k6
+	cargo build -p braid
+	@loadtest/k6/run.sh $(or $(scenario),smoke)
 
 chart: ## the Helm charts: lint, what they render and refuse, Kubernetes' schemas
 	@infra/dev/need.sh yaml helm kubeconform

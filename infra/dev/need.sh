@@ -149,6 +149,7 @@ for tool; do
     docker)     need_docker ;;
     helm)       need_go_tool helm helm.sh/helm/v3/cmd/helm v3.22.0 ;;
     kubeconform) need_go_tool kubeconform github.com/yannh/kubeconform/cmd/kubeconform v0.8.0 ;;
+    k6)         need_go_tool k6 go.k6.io/k6 v1.8.1 ;;
     yaml)       python3 -c 'import yaml' 2>/dev/null || apt_install python3-yaml ;;
     go)         need_go ;;
     promtool)   need_promtool ;;
