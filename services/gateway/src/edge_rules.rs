@@ -59,6 +59,33 @@ impl EdgeRules {
             .collect()
     }
 
+    /// Somebody says that it was no fall. None: there is none that nobody was told of.
+    pub fn cancel_falls(&mut self, device: &str, patient: &str) -> Vec<EdgeAlert> {
+        let subject = if patient.is_empty() { device } else { patient };
+        let Some(engine) = self.subjects.get_mut(subject) else {
+            return Vec::new();
+        };
+        // By the sensor's clock, as everything that rules see.
+        let now_us = engine.clock_us();
+        engine
+            .cancel_falls(now_us)
+            .into_iter()
+            .map(|rule| EdgeAlert {
+                patient: patient.to_owned(),
+                device: device.to_owned(),
+                rule_version: self.rules.version,
+                metric: rule.condition.metric().into(),
+                priority: rule.priority.into(),
+                rule: rule.id,
+                time_us: now_us,
+                summary: "Cancelled at the gateway".into(),
+                resolved: true,
+                cancelled: true,
+                ..EdgeAlert::default()
+            })
+            .collect()
+    }
+
     fn make_room(&mut self) {
         while self.subjects.len() >= SUBJECTS_MAX {
             let Some(oldest) = self
@@ -126,6 +153,37 @@ mod tests {
                 },
             );
             assert_eq!((up, down), (1, 1), "rule {}", alert.rule);
+        }
+    }
+
+    #[test]
+    fn a_fall_is_cancelled_before_anybody_is_told_and_not_after() {
+        for (pause_s, is_raised) in [(5, false), (15, true)] {
+            let mut rules = EdgeRules::new(RuleSet::default_set());
+            let feed = |rules: &mut EdgeRules, second, value_g| {
+                let mut sample = heart_rate("d1", second, value_g);
+                sample.metric = Metric::Activity.into();
+                sample.unit = "[g]".into();
+                let alerts = rules.on_sample(&sample);
+                alerts.iter().any(|alert| alert.rule == "fall")
+            };
+            assert_eq!(rules.cancel_falls("d1", ""), []);
+            feed(&mut rules, 0, 1.1);
+            assert_eq!(rules.cancel_falls("d1", ""), [], "nothing has happened");
+            feed(&mut rules, 1, 3.5);
+            let raised = (2..2 + pause_s).any(|second| feed(&mut rules, second, 1.0));
+            assert_eq!(raised, is_raised);
+            let cancelled = rules.cancel_falls("d1", "");
+            assert_eq!(cancelled.len(), usize::from(!is_raised));
+            if let Some(alert) = cancelled.first() {
+                assert!(alert.cancelled && alert.resolved && alert.rule == "fall");
+                assert_eq!(alert.time_us, START_US + (1 + pause_s) * 1_000_000);
+                let later = (2 + pause_s..60).any(|second| feed(&mut rules, second, 1.0));
+                assert!(!later, "still lying there, and fine");
+                // A new blow counts.
+                feed(&mut rules, 61, 3.5);
+                assert!((62..90).any(|second| feed(&mut rules, second, 1.0)));
+            }
         }
     }
 

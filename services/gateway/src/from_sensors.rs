@@ -1,4 +1,5 @@
-//! Sensors' way in: gRPC `GatewayService.Record` and HTTP `POST /v1/samples` on one port.
+//! Sensors' way in: gRPC `GatewayService.Record` and HTTP `POST /v1/samples` on one port; `POST /v1/falls/cancel` for
+//! a button at the gateway.
 //!
 //! An answer means that the journal has the samples on disk.
 
@@ -39,6 +40,7 @@ pub fn router<D: Disk>(intake: Arc<Intake<D>>, token: Option<Secret>, context: &
         .merge(
             Router::new()
                 .route("/v1/samples", post(http::samples::<D>))
+                .route("/v1/falls/cancel", post(http::cancel_fall::<D>))
                 .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
                 .with_state(intake),
         )

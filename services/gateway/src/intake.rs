@@ -222,6 +222,20 @@ impl<D: Disk> Intake<D> {
         self.keep(raised).await
     }
 
+    /// Somebody says that it was no fall; returns once that is on disk. False: there is none that nobody was told of.
+    pub async fn cancel_fall(&self, device: &str, patient: &str) -> Result<bool, RecordError> {
+        let mut alerts = self.rules.lock().cancel_falls(device, patient);
+        for alert in &mut alerts {
+            alert.gateway.clone_from(&self.gateway);
+        }
+        let is_cancelled = !alerts.is_empty();
+        self.keep(alerts).await?;
+        if is_cancelled {
+            metrics::counter!("braid_gateway_falls_cancelled_total").increment(1);
+        }
+        Ok(is_cancelled)
+    }
+
     async fn keep(&self, alerts: Vec<EdgeAlert>) -> Result<(), RecordError> {
         if alerts.is_empty() {
             return Ok(());

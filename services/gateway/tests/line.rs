@@ -88,9 +88,13 @@ impl Gateway {
     }
 
     async fn post_with(&self, headers: &str, body: &str) -> (u16, String) {
+        self.post_to("/v1/samples", headers, body).await
+    }
+
+    async fn post_to(&self, path: &str, headers: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let request = format!(
-            "POST /v1/samples HTTP/1.1\r\nhost: g\r\nconnection: close\r\ncontent-type: application/x-www-form-urlencoded\r\n\
+            "POST {path} HTTP/1.1\r\nhost: g\r\nconnection: close\r\ncontent-type: application/x-www-form-urlencoded\r\n\
              {headers}content-length: {}\r\n\r\n{body}",
             body.len()
         );
@@ -188,6 +192,53 @@ async fn one_line_is_enough_and_a_bad_one_is_explained() {
         got.samples.len() == 2
     })
     .await;
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fall_is_cancelled_at_the_gateway_and_the_core_hears_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let ingest = FakeIngest::default();
+    let running = ingest.start().await;
+    let gateway = Gateway::start(directory.path(), running.address, Some("t")).await;
+    let token = "authorization: Bearer t\r\n";
+    let start_us = now_us() - 60_000_000;
+    // Half a minute of activity: a blow, and stillness for less than the rule's ten seconds.
+    let lines: String = [(0, 1.3), (1, 3.5), (2, 1.0), (8, 1.0)]
+        .into_iter()
+        .map(|(second, value)| {
+            let at_us = start_us + second * 1_000_000;
+            format!("{{\"device\":\"d1\",\"metric\":\"activity\",\"value\":{value},\"device_time_us\":{at_us}}}\n")
+        })
+        .collect();
+    let cancel = async |body: &str| gateway.post_to("/v1/falls/cancel", token, body).await;
+    assert_eq!(
+        cancel(r#"{"device":"d1"}"#).await.0,
+        409,
+        "nothing has happened"
+    );
+    assert_eq!(gateway.post_with(token, &lines).await.0, 200);
+    assert_eq!(cancel(r#"{"device":"a b"}"#).await.0, 400);
+    assert_eq!(cancel("{").await.0, 400);
+    assert_eq!(cancel(r#"{"device":"d2"}"#).await.0, 409, "somebody else's");
+    let stranger = gateway
+        .post_to("/v1/falls/cancel", "", r#"{"device":"d1"}"#)
+        .await;
+    assert_eq!(stranger.0, 401);
+    let (status, answer) = cancel(r#"{"device":"d1"}"#).await;
+    assert_eq!(status, 200, "{answer}");
+    until("the core hears of it", &ingest, |got| {
+        got.alerts.values().any(|alert| {
+            alert.cancelled
+                && (
+                    alert.rule.as_str(),
+                    alert.device.as_str(),
+                    alert.gateway.as_str(),
+                ) == ("fall", "d1", "g1")
+        })
+    })
+    .await;
+    assert_eq!(cancel(r#"{"device":"d1"}"#).await.0, 409, "once");
     gateway.stop().await;
 }
 

@@ -116,6 +116,57 @@ pub async fn samples<D: Disk>(
     (status, Json(answer)).into_response()
 }
 
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cancel {
+    device: String,
+    /// As in the device's samples.
+    #[serde(default)]
+    patient: String,
+}
+
+/// `POST /v1/falls/cancel`: 200 it was cancelled and nobody will be told; 409 there is no fall to cancel, or somebody was told; 503
+/// the journal cannot write, and what was said goes with the next request.
+pub async fn cancel_fall<D: Disk>(State(intake): State<Arc<Intake<D>>>, body: Bytes) -> Response {
+    let answer = |status: StatusCode, text: String| {
+        (status, Json(CancelAnswer { answer: text })).into_response()
+    };
+    let cancel: Cancel = match serde_json::from_slice(&body) {
+        Ok(cancel) => cancel,
+        Err(error) => {
+            let example = r#"{"device": "chest-belt-7"}"#;
+            return answer(
+                StatusCode::BAD_REQUEST,
+                format!("{error}; for example {example}"),
+            );
+        }
+    };
+    for (field, id, may_be_empty) in [
+        ("device", &cancel.device, false),
+        ("patient", &cancel.patient, true),
+    ] {
+        if may_be_empty && id.is_empty() {
+            continue;
+        }
+        if let Err(invalid) = vitals::validate_identifier(field, id, "chest-belt-7") {
+            return answer(StatusCode::BAD_REQUEST, invalid.to_string());
+        }
+    }
+    match intake.cancel_fall(&cancel.device, &cancel.patient).await {
+        Ok(true) => answer(StatusCode::OK, "cancelled".to_owned()),
+        Ok(false) => answer(
+            StatusCode::CONFLICT,
+            "there is no fall to cancel, or somebody was told already".to_owned(),
+        ),
+        Err(error) => answer(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+    }
+}
+
+#[derive(Serialize)]
+struct CancelAnswer {
+    answer: String,
+}
+
 fn rejection(line: usize, refused: &Refused) -> LineRejection {
     let (field, reason, example) = refused.parts();
     LineRejection {

@@ -28,6 +28,7 @@ pub fn edge_alert(alert: &Alert, sequence: u64) -> Option<EdgeAlert> {
         summary: alert.summary.clone(),
         traceparent: alert.traceparent.clone(),
         resolved,
+        cancelled: false,
     })
 }
 

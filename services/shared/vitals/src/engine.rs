@@ -53,6 +53,8 @@ pub struct Engine {
     streams: BTreeMap<String, Stream>,
     /// Last blow seen by each rule of that kind; as many as there are such rules.
     impacts: BTreeMap<String, i64>,
+    /// By rule of that kind: blows up to this time do not count, because somebody said so.
+    cancelled: BTreeMap<String, i64>,
     /// What rules about change remember; as many as there are such rules.
     memories: BTreeMap<String, Memory>,
     clock_us: i64,
@@ -95,6 +97,7 @@ impl Engine {
             latest: BTreeMap::new(),
             streams: BTreeMap::new(),
             impacts: BTreeMap::new(),
+            cancelled: BTreeMap::new(),
             memories: BTreeMap::new(),
             clock_us: 0,
             persisted_us: 0,
@@ -206,7 +209,9 @@ impl Engine {
                     still_g,
                     within_ms,
                 } => {
-                    if value >= impact_g {
+                    let counts_from_us = self.cancelled.get(&rule.id).copied();
+                    if value >= impact_g && counts_from_us.is_none_or(|until_us| now_us > until_us)
+                    {
                         self.impacts.insert(rule.id.clone(), now_us);
                         self.dirty = true;
                     }
@@ -307,6 +312,10 @@ impl Engine {
     /// reported: the caller gets an alert that has the edge's rule and no life of its own here.
     pub fn on_edge_alert(&mut self, edge: &EdgeAlert) -> Vec<Alert> {
         let rules = Arc::clone(&self.rules);
+        if edge.cancelled {
+            self.cancel_fall(&edge.rule, edge.time_us);
+            return Vec::new();
+        }
         let Some(index) = self.index(&edge.rule) else {
             return vec![crate::edge::foreign(&self.patient, edge, self.backfill)];
         };
@@ -333,6 +342,57 @@ impl Engine {
             machine.on_edge_raised(frame, Origin::Edge, &evidence)
         };
         self.note(alert.into_iter().collect())
+    }
+
+    /// Falls that somebody may still say were none: a blow was seen, or stillness after it, and nobody was told. Gives the rules and
+    /// forgets what they saw.
+    pub fn cancel_falls(&mut self, now_us: i64) -> Vec<Rule> {
+        let rules = Arc::clone(&self.rules);
+        let may_cancel = |rule: &Rule, machine: &Machine| {
+            let Condition::Fall { within_ms, .. } = rule.condition else {
+                return false;
+            };
+            let is_recent = self
+                .impacts
+                .get(&rule.id)
+                .is_some_and(|impact_us| (0..=delay_us(within_ms)).contains(&(now_us - impact_us)));
+            machine.phase == Phase::Pending || (machine.phase == Phase::Normal && is_recent)
+        };
+        let falls: Vec<Rule> = rules
+            .rules
+            .iter()
+            .zip(&self.machines)
+            .filter(|(rule, machine)| may_cancel(rule, machine))
+            .map(|(rule, _)| rule.clone())
+            .collect();
+        for rule in &falls {
+            self.cancel_fall(&rule.id, now_us);
+        }
+        falls
+    }
+
+    /// An alert that is raised already stays: somebody was told, and somebody must say that they know.
+    fn cancel_fall(&mut self, rule: &str, until_us: i64) {
+        let Some(index) = self.index(rule) else {
+            return;
+        };
+        if !matches!(self.rules.rules[index].condition, Condition::Fall { .. }) {
+            return;
+        }
+        let cancelled = self.cancelled.entry(rule.to_owned()).or_insert(until_us);
+        *cancelled = until_us.max(*cancelled);
+        if self
+            .impacts
+            .get(rule)
+            .is_some_and(|impact_us| *impact_us <= until_us)
+        {
+            self.impacts.remove(rule);
+        }
+        let machine = &mut self.machines[index];
+        if machine.phase == Phase::Pending {
+            machine.phase = Phase::Normal;
+        }
+        self.dirty = true;
     }
 
     /// Acknowledges the episode with this id, if it is open here.

@@ -445,6 +445,61 @@ fn an_acknowledgement_written_by_somebody_else_is_adopted() {
 }
 
 #[test]
+fn a_fall_that_was_cancelled_at_the_edge_is_none_in_the_core() {
+    let activity: Vec<(i64, f64)> = (0..40)
+        .map(|second| (second, if second == 5 { 3.4 } else { 1.0 }))
+        .collect();
+    let feed = |engine: &mut Engine, from: usize, until: usize| {
+        let alerts: Vec<Alert> = activity[from..until]
+            .iter()
+            .flat_map(|(second, value)| {
+                let sequence = *second as u64 + 1;
+                engine.on_sample(&reading(Metric::Activity, sequence, *second, *value))
+            })
+            .collect();
+        states(&alerts)
+    };
+    let fresh = || {
+        Engine::new(
+            "p",
+            Arc::new(RuleSet::default_set()),
+            Profile::default(),
+            Origin::Core,
+        )
+    };
+    let cancelled = EdgeAlert {
+        rule: "fall".into(),
+        time_us: T0 + 12 * S,
+        resolved: true,
+        cancelled: true,
+        ..EdgeAlert::default()
+    };
+    assert_eq!(feed(&mut fresh(), 0, 40), [AlertState::Active]);
+    // It comes while the core counts the stillness, or overtakes the blow itself; also over a restart.
+    for seen in [10, 0] {
+        let mut engine = fresh();
+        assert_eq!(feed(&mut engine, 0, seen), []);
+        assert_eq!(engine.on_edge_alert(&cancelled), []);
+        let rules = Arc::new(RuleSet::default_set());
+        let state = engine.state();
+        let mut engine =
+            Engine::restore("p", rules, Profile::default(), Origin::Core, &state).unwrap();
+        assert_eq!(feed(&mut engine, seen, 40), []);
+    }
+    // Somebody was told: that stays.
+    let mut engine = fresh();
+    assert_eq!(feed(&mut engine, 0, 30), [AlertState::Active]);
+    assert_eq!(engine.on_edge_alert(&cancelled), []);
+    assert!(engine.has_open_alert());
+    // A rule that nobody has is no alert.
+    let unknown = EdgeAlert {
+        rule: "x".into(),
+        ..cancelled
+    };
+    assert_eq!(engine.on_edge_alert(&unknown), []);
+}
+
+#[test]
 fn a_fall_is_a_blow_and_then_stillness() {
     let run = |activity: &[f64]| {
         let mut engine = Engine::new(

@@ -22,6 +22,8 @@ struct Stored {
     #[serde(default)]
     impacts: BTreeMap<String, i64>,
     #[serde(default)]
+    cancelled: BTreeMap<String, i64>,
+    #[serde(default)]
     memories: BTreeMap<String, Memory>,
 }
 
@@ -66,6 +68,10 @@ impl Engine {
         engine.impacts = stored.impacts;
         engine
             .impacts
+            .retain(|rule, _| engine.rules.rules.iter().any(|own| own.id == *rule));
+        engine.cancelled = stored.cancelled;
+        engine
+            .cancelled
             .retain(|rule, _| engine.rules.rules.iter().any(|own| own.id == *rule));
         engine.memories = stored.memories;
         engine.memories.retain(|rule, memory| {
@@ -116,6 +122,7 @@ impl Engine {
             latest: self.latest.clone(),
             streams: self.streams.clone(),
             impacts: self.impacts.clone(),
+            cancelled: self.cancelled.clone(),
             memories: self.memories.clone(),
         };
         // Maps with string or integer keys and finite numbers: serialisation has no way to fail.
