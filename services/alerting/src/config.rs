@@ -30,9 +30,21 @@ pub struct Config {
     /// Readings that reach the core so much later than they were taken are a backfill: recorded, nobody is called.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub backfill_after_s: u64,
+    /// A gateway that says nothing for so long, or a device with a worn sensor, is silent, and somebody is told; 0: never.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub silent_after_s: u64,
 }
 
+/// Shorter, and every hand-over between networks would count as silence.
+const SILENT_AFTER_S_MIN: u64 = 5;
+
 impl Config {
+    /// `None`: silence is not watched.
+    pub(crate) fn silent_after_us(&self) -> Option<i64> {
+        let after_us = self.silent_after_s.saturating_mul(1_000_000);
+        (after_us > 0).then(|| i64::try_from(after_us).unwrap_or(i64::MAX))
+    }
+
     pub(crate) fn rule_set(&self) -> Result<RuleSet, ConfigError> {
         let Some(path) = &self.rules else {
             return Ok(RuleSet::default_set());
@@ -52,6 +64,13 @@ impl ServiceConfig for Config {
                 "backfill_after_s",
                 "0 would make every reading a backfill, and nobody would ever be called",
                 "--backfill-after-s 600",
+            ));
+        }
+        if (1..SILENT_AFTER_S_MIN).contains(&self.silent_after_s) {
+            return Err(ConfigError::new(
+                "silent_after_s",
+                format!("{} is below {SILENT_AFTER_S_MIN}", self.silent_after_s),
+                "--silent-after-s 120",
             ));
         }
         self.people.validate()

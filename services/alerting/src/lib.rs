@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! vitals --from_bus--> rules of each patient --to_store--> rows, state, outbox, progress (one transaction)
+//! store  --from_store--> silence, lost paths --> rows, outbox
 //!                                               outbox --to_bus--> alerts --to_people--> notices --> webhook, e-mail, MQTT
 //!                 people --acknowledgement--> rows, outbox
 //! ```
@@ -15,9 +16,11 @@ mod book;
 pub mod config;
 pub mod documents;
 mod from_bus;
+mod from_store;
 mod lateness;
 mod routing;
 pub mod silence;
+mod silence_watch;
 pub mod team;
 mod to_bus;
 pub mod to_people;
@@ -65,6 +68,15 @@ pub async fn run(
     let backfill_after_us =
         i64::try_from(config.backfill_after_s.saturating_mul(1_000_000)).unwrap_or(i64::MAX);
     let tasks = context.tasks();
+    if let Some(silent_after_us) = config.silent_after_us() {
+        tasks.spawn(from_store::run(
+            Arc::clone(&store),
+            Arc::clone(&outbox),
+            Arc::clone(&rules),
+            silent_after_us,
+            context.clone(),
+        ));
+    }
     tasks.spawn(to_bus::run(
         Arc::clone(&bus),
         Arc::clone(&store),

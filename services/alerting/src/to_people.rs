@@ -238,7 +238,13 @@ impl Decider {
                 self.store.write_notices(batch).await?;
                 continue;
             };
-            self.decide(&alert, Some(watch)).await?;
+            match self.decide(&alert, Some(watch)).await {
+                // One that the store will never take holds up no other.
+                Err(DecideError::Write(WriteError::Invalid(reason))) => {
+                    tracing::error!(alert = alert.id, reason, "a timer cannot be acted upon");
+                }
+                decided => decided?,
+            }
         }
         Ok(())
     }

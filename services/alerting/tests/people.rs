@@ -480,3 +480,73 @@ async fn what_became_of_an_alert_is_told_to_its_tenant() {
     assert_eq!(count("").await, Err(Code::InvalidArgument));
     running.stop().await;
 }
+
+/// A gateway and all behind it fall silent: one letter about the gateway, none about its devices; a patient's readings are never
+/// inhibited.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_gateway_is_told_once_and_inhibits_its_devices() {
+    let world = World::new();
+    register(&world, "one", "ann").await;
+    register(&world, "one", "ben").await;
+    world
+        .store
+        .put_gateway(&store::GatewayEntry {
+            id: "gateway-1".into(),
+            tenant: "one".into(),
+        })
+        .await
+        .unwrap();
+    let server = MailServer::start(Security::Plain, server_tls(&world)).await;
+    // What ingest stores: one who was heard, and one behind another gateway who goes on being heard.
+    let heard = async |patient: &str, gateway: &str, sequence: u64, ago_s: i64| {
+        let mut record = pulses(patient, sequence, now_us() - ago_s * S, &[70.0]);
+        for sample in &mut record.samples {
+            sample.gateway = gateway.into();
+            sample.ingest_time_us = now_us() - ago_s * S;
+        }
+        let batch = Arc::new(store::VitalsBatch {
+            samples: record.samples,
+            gaps: Vec::new(),
+        });
+        world.store.write_vitals(batch, Vec::new()).await.unwrap();
+    };
+    heard("ann", "gateway-1", 1, 3600).await;
+    heard("ben", "gateway-2", 1, 0).await;
+    let running = world.start_with(|config| {
+        with_mail(config, &server);
+        config.silent_after_s = 1800;
+    });
+    let gateway = world.alert("gateway-silent", AlertState::Active).await;
+    let device = world.alert("device-silent", AlertState::Active).await;
+    assert_eq!(
+        (gateway.gateway.as_str(), gateway.patient.as_str()),
+        ("gateway-1", "")
+    );
+    assert_eq!(
+        (device.patient.as_str(), device.device.as_str()),
+        ("ann", "ann-belt")
+    );
+    world
+        .outcomes(&gateway.id, 1, NoticeResult::Delivered)
+        .await;
+    let inhibited = world.outcomes(&device.id, 1, NoticeResult::Inhibited).await;
+    let by = &inhibited[0].outcome.as_ref().unwrap().detail;
+    assert!(by.contains(&gateway.id), "{by}");
+    // Physiology from the same gateway is told.
+    let ill = raise(&world, "ann").await;
+    assert_eq!(ill.gateway, "gateway-1");
+    world.outcomes(&ill.id, 1, NoticeResult::Delivered).await;
+    let of_device = server
+        .letters
+        .lock()
+        .iter()
+        .filter(|letter| letter.text.contains(&device.id))
+        .count();
+    assert_eq!(of_device, 0);
+
+    // Heard again: both end by themselves.
+    heard("ann", "gateway-1", 2, 0).await;
+    world.alert("gateway-silent", AlertState::Resolved).await;
+    world.alert("device-silent", AlertState::Resolved).await;
+    running.stop().await;
+}

@@ -1,4 +1,4 @@
-//! Silence: what its alerts are called.
+//! Silence and bad paths: what their alerts are called. They say that somebody is not watched, never that somebody is ill.
 
 /// One metric of somebody whose device goes on sending others.
 pub const SIGNAL: &str = "signal-silent";
@@ -6,10 +6,14 @@ pub const SIGNAL: &str = "signal-silent";
 pub const DEVICE: &str = "device-silent";
 /// Every device behind one gateway, and the gateway itself.
 pub const GATEWAY: &str = "gateway-silent";
+/// Everything from everybody: the fault is the core's.
+pub const PIPELINE: &str = "pipeline-silent";
+/// A gateway has fewer paths than it had.
+pub const PATH: &str = "path-degraded";
 
 /// Whether a silent gateway explains an alert of this rule. Never true of what a sensor measured.
 pub fn is_below_gateway(rule: &str) -> bool {
-    rule == SIGNAL || rule == DEVICE
+    [SIGNAL, DEVICE, PATH].contains(&rule)
 }
 
 pub fn is_of_gateway(rule: &str) -> bool {

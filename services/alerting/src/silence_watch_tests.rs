@@ -1,0 +1,254 @@
+#![allow(clippy::unwrap_used)]
+
+use contracts::paths::End;
+
+use super::*;
+
+const S: i64 = SECOND_US;
+const T0: i64 = 1_800_000_000 * S;
+
+fn heard(
+    patient: &str,
+    device: &str,
+    gateway: &str,
+    metric: Metric,
+    value: f64,
+    at_s: i64,
+) -> LatestVital {
+    LatestVital {
+        patient: patient.into(),
+        metric,
+        value,
+        // What the device says of the time does not count.
+        device_time_us: T0 - 7200 * S,
+        ingest_time_us: T0 + at_s * S,
+        device: device.into(),
+        gateway: gateway.into(),
+    }
+}
+
+fn pulse(patient: &str, device: &str, gateway: &str, at_s: i64) -> LatestVital {
+    heard(patient, device, gateway, Metric::HeartRate, 70.0, at_s)
+}
+
+fn path(gateway: &str, name: &str, state: PathState, at_s: i64) -> PathReport {
+    PathReport {
+        gateway: gateway.into(),
+        path: name.into(),
+        end: End::Gateway.into(),
+        state: state.into(),
+        time_us: T0 + at_s * S,
+        ..PathReport::default()
+    }
+}
+
+/// Rounds over one store.
+#[derive(Default)]
+struct Scene {
+    latest: Vec<LatestVital>,
+    reports: Vec<PathReport>,
+    open: Vec<Alert>,
+}
+
+impl Scene {
+    /// What is said at this second: rule, whom it is about, whether it begins.
+    fn round(&mut self, at_s: i64) -> Vec<(String, String, bool)> {
+        let transitions = assess(&Known {
+            latest: &self.latest,
+            reports: &self.reports,
+            open: &self.open,
+            rules: &RuleSet::default_set(),
+            silent_after_us: 120 * S,
+            now_us: T0 + at_s * S,
+        });
+        let mut said = Vec::new();
+        for alert in transitions {
+            let begins = alert.state() == AlertState::Active;
+            self.open.retain(|open| open.id != alert.id);
+            let whom = [&alert.patient, &alert.device, &alert.gateway]
+                .into_iter()
+                .find(|id| !id.is_empty());
+            said.push((
+                alert.rule.clone(),
+                whom.cloned().unwrap_or_default(),
+                begins,
+            ));
+            if begins {
+                self.open.push(alert);
+            }
+        }
+        said
+    }
+
+    fn summary(&self, rule: &str) -> &str {
+        &self
+            .open
+            .iter()
+            .find(|alert| alert.rule == rule)
+            .unwrap()
+            .summary
+    }
+}
+
+fn said(rule: &str, whom: &str, begins: bool) -> (String, String, bool) {
+    (rule.into(), whom.into(), begins)
+}
+
+#[test]
+fn a_silent_device_is_told_from_a_silent_signal() {
+    let mut scene = Scene {
+        latest: vec![
+            pulse("ann", "belt", "g1", 0),
+            heard("ann", "belt", "g1", Metric::Temperature, 36.8, 0),
+            pulse("ben", "ring", "g1", 0),
+            heard("ben", "ring", "g1", Metric::Battery, 4.0, 0),
+        ],
+        ..Scene::default()
+    };
+    assert_eq!(scene.round(120), []);
+    // The belt goes on with temperature, the ring says nothing any more.
+    scene.latest[1].ingest_time_us = T0 + 700 * S;
+    assert_eq!(
+        scene.round(700),
+        [said(DEVICE, "ben", true), said(SIGNAL, "ann", true)]
+    );
+    assert!(scene.summary(DEVICE).contains("battery was at 4 %"));
+    assert!(
+        scene.summary(SIGNAL).contains("heart-rate") && scene.summary(SIGNAL).contains("person")
+    );
+    assert_eq!(scene.round(710), [], "said once");
+    scene.latest[0].ingest_time_us = T0 + 720 * S;
+    scene.latest[2].ingest_time_us = T0 + 720 * S;
+    let mut ended = scene.round(725);
+    ended.sort();
+    assert_eq!(
+        ended,
+        [said(DEVICE, "ben", false), said(SIGNAL, "ann", false)]
+    );
+    assert!(scene.open.is_empty());
+}
+
+#[test]
+fn a_silent_gateway_has_its_cause() {
+    for (state, cause) in [
+        (PathState::Available, "gateway itself"),
+        (PathState::Closed, "the path: wifi"),
+    ] {
+        let mut scene = Scene {
+            latest: vec![pulse("ann", "belt", "g1", 0), pulse("ben", "ring", "g2", 0)],
+            reports: vec![path("g1", "wifi", state, 0)],
+            ..Scene::default()
+        };
+        scene.latest[1].ingest_time_us = T0 + 130 * S;
+        assert_eq!(
+            scene.round(130),
+            [said(GATEWAY, "g1", true), said(DEVICE, "ann", true)]
+        );
+        assert!(
+            scene.summary(GATEWAY).contains(cause),
+            "{}",
+            scene.summary(GATEWAY)
+        );
+        // It is back, one of its devices is not.
+        scene.reports = vec![path("g1", "wifi", PathState::Available, 140)];
+        scene.latest[1].ingest_time_us = T0 + 140 * S;
+        assert_eq!(scene.round(140), [said(GATEWAY, "g1", false)]);
+    }
+}
+
+#[test]
+fn a_gateway_that_reports_its_paths_is_not_silent() {
+    let mut scene = Scene {
+        latest: vec![
+            pulse("ann", "belt", "g1", 0),
+            pulse("ben", "ring", "g2", 130),
+        ],
+        reports: vec![path("g1", "wifi", PathState::Available, 129)],
+        ..Scene::default()
+    };
+    assert_eq!(scene.round(130), [said(DEVICE, "ann", true)]);
+    assert!(scene.summary(DEVICE).contains("the cause is the device"));
+}
+
+#[test]
+fn everybody_at_once_is_the_pipeline_and_nothing_else_is_judged() {
+    let mut scene = Scene {
+        latest: vec![pulse("ann", "belt", "g1", 0), pulse("ben", "ring", "g2", 5)],
+        ..Scene::default()
+    };
+    assert_eq!(scene.round(126), [said(PIPELINE, "", true)]);
+    assert_eq!(scene.round(900), []);
+    for latest in &mut scene.latest {
+        latest.ingest_time_us = T0 + 1000 * S;
+    }
+    assert_eq!(scene.round(1001), [said(PIPELINE, "", false)]);
+
+    // One gateway alone: its paths say whether it is there.
+    let mut alone = Scene {
+        latest: vec![pulse("ann", "belt", "g1", 0)],
+        reports: vec![path("g1", "wifi", PathState::Available, 125)],
+        ..Scene::default()
+    };
+    assert_eq!(alone.round(126), [said(PIPELINE, "", true)]);
+    alone.reports.clear();
+    assert_eq!(
+        alone.round(300),
+        [
+            said(GATEWAY, "g1", true),
+            said(DEVICE, "ann", true),
+            said(PIPELINE, "", false)
+        ]
+    );
+}
+
+#[test]
+fn a_lost_path_is_said_while_another_goes_on() {
+    let mut scene = Scene {
+        latest: vec![pulse("ann", "belt", "g1", 200)],
+        reports: vec![
+            path("g1", "wifi", PathState::Closed, 50),
+            path("g1", "lte", PathState::Available, 100),
+        ],
+        ..Scene::default()
+    };
+    assert_eq!(scene.round(110), [], "not yet for long enough");
+    scene.reports[1].time_us = T0 + 170 * S;
+    assert_eq!(scene.round(171), [said(PATH, "g1", true)]);
+    assert!(scene.summary(PATH).contains("lost wifi"));
+    scene.reports[0] = path("g1", "wifi", PathState::Available, 180);
+    assert_eq!(scene.round(181), [said(PATH, "g1", false)]);
+}
+
+#[test]
+fn what_was_put_away_is_not_looked_for() {
+    let mut scene = Scene {
+        latest: vec![
+            pulse("ann", "belt", "g1", -90_000),
+            pulse("ben", "ring", "g2", 0),
+        ],
+        ..Scene::default()
+    };
+    assert_eq!(scene.round(60), []);
+    // Open alerts of it stay.
+    scene.latest[0].ingest_time_us = T0;
+    scene.latest[1].ingest_time_us = T0 + 200 * S;
+    assert_eq!(scene.round(200).len(), 2, "device and gateway");
+    scene.latest[1].ingest_time_us = T0 + 90_000 * S;
+    assert_eq!(scene.round(90_000), []);
+}
+
+#[test]
+fn a_cuff_used_twice_a_day_is_not_silent_at_noon() {
+    let mut scene = Scene {
+        latest: vec![
+            heard("ann", "cuff", "g1", Metric::SystolicPressure, 120.0, 0),
+            heard("ann", "cuff", "g1", Metric::Consciousness, 0.0, 0),
+        ],
+        ..Scene::default()
+    };
+    assert_eq!(scene.round(3 * 3600), []);
+    assert_eq!(
+        scene.round(4 * 3600 + 1),
+        [said(GATEWAY, "g1", true), said(DEVICE, "ann", true)]
+    );
+}
