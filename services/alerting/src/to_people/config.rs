@@ -35,8 +35,10 @@ pub struct Options {
     /// Mail server: smtps:// (TLS), smtp:// (STARTTLS, required) or smtp-plain:// (this machine only).
     #[arg(long, value_name = "URL")]
     pub smtp: Option<String>,
+    /// User to sign in as at the mail server; none: without signing in.
     #[arg(long, value_name = "NAME")]
     pub smtp_user: Option<String>,
+    /// Password of that user.
     #[arg(long, value_name = "PASSWORD")]
     pub smtp_password: Option<Secret>,
     /// Certificates of the authorities believed of the mail server (PEM); without it those of the system.
@@ -51,8 +53,10 @@ pub struct Options {
     /// MQTT broker: mqtts:// (needs an mqtt_ca) or mqtt:// (this machine only).
     #[arg(long, value_name = "URL")]
     pub mqtt: Option<String>,
+    /// User to sign in as at the broker; none: without signing in.
     #[arg(long, value_name = "NAME")]
     pub mqtt_user: Option<String>,
+    /// Password of that user.
     #[arg(long, value_name = "PASSWORD")]
     pub mqtt_password: Option<Secret>,
     /// Certificates of the authorities believed of the broker (PEM).
