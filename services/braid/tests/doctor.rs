@@ -94,7 +94,7 @@ async fn timescaledb_is_told_apart_from_what_keeps_it_from_working() {
 
     let (code, text) = ask(url.clone(), PASSWORD, &[]).await.unwrap();
     assert_eq!(code, 1);
-    has(&text, "FAIL", "store", "extension timescaledb");
+    has(&text, "FAIL", "store", "run `braid migrate`");
 
     TimescaleStore::migrate(&TimescaleOptions::new(&url, PASSWORD))
         .await

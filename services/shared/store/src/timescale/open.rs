@@ -243,9 +243,11 @@ async fn extension(client: &Client, address: &str, create: bool) -> Result<(), O
     const FIND: &str = "SELECT extversion FROM pg_extension WHERE extname = 'timescaledb'";
     let mut found = client.query_opt(FIND, &[]).await.map_err(failed)?;
     if found.is_none() && !create {
-        return Err(OpenError::Extension(
-            "this user leaves the schema as it is".into(),
-        ));
+        // Nobody has prepared this database yet; migrating brings the extension too.
+        return Err(OpenError::Older {
+            found: 0,
+            known: migrate::newest(),
+        });
     }
     if found.is_none() {
         let created = client
