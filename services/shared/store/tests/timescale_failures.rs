@@ -145,7 +145,9 @@ async fn cut_connections_lose_and_double_nothing() {
     for round in 1..=25 {
         writer.until(round * 3 * ROWS).await;
         // Between two connections there is none to cut; a round waits for the next.
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
         loop {
+            assert!(std::time::Instant::now() < deadline, "round {round}");
             let rows = superuser
                 .query(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1",

@@ -37,9 +37,6 @@ const LAG_WITHIN: Duration = Duration::from_secs(1);
 /// A member that lost partitions goes on polling for this long before it says so: its part in the rebalance is then over, and
 /// others need not wait until it has stored what it holds. It takes milliseconds while the cluster is well.
 const HAND_OVER_WITHIN: Duration = Duration::from_millis(500);
-/// A member that waits asks the library again this often: after all brokers had gone and come back it was sometimes not woken for what had
-/// come, and stood still for ever.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Records that may come meanwhile; the rest waits in the library.
 const EARLY_RECORDS_MAX: usize = 1000;
 
@@ -290,7 +287,6 @@ impl Consumer for KafkaConsumer {
                     },
                     () = self.seat.changed.notified() => continue,
                     () = self.ended.ended() => continue,
-                    () = tokio::time::sleep(LOOK_AGAIN) => continue,
                 }
             }
             self.trouble.over();
