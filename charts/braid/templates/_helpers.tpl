@@ -176,3 +176,12 @@ spec:
         - podSelector: { matchLabels: { app.kubernetes.io/part-of: braid, app.kubernetes.io/name: {{ . }} } }
 {{- end }}
 {{- end -}}
+
+{{/* Where Kafka and TimescaleDB are, as the peers of a network policy. */}}
+{{- define "braid.backends" }}
+{{- if .Values.networkPolicy.backends }}
+{{ toYaml .Values.networkPolicy.backends | indent 8 }}
+{{- else }}
+        - podSelector: {}
+{{- end }}
+{{- end -}}

@@ -132,11 +132,7 @@ impl Router {
                 );
             }
             AlertState::Acknowledged | AlertState::Resolved => {
-                let told: Vec<&Contact> = case
-                    .team
-                    .iter()
-                    .flat_map(|team| progress.told.iter().filter_map(|id| team.contact(id)))
-                    .collect();
+                let told = told(case, &progress);
                 self.emit(
                     &mut batch,
                     case,
@@ -181,11 +177,7 @@ impl Router {
             return batch;
         }
         progress.reminders += 1;
-        let told: Vec<&Contact> = case
-            .team
-            .iter()
-            .flat_map(|team| progress.told.iter().filter_map(|id| team.contact(id)))
-            .collect();
+        let told = told(case, &progress);
         self.emit(
             &mut batch,
             case,
@@ -368,6 +360,14 @@ fn people<'a>(case: Case<'a>, step: Option<&Step>) -> Vec<&'a Contact> {
     let roles: &[Role] = step.map_or(&[], |step| &step.tell);
     case.team.map_or_else(Vec::new, |team| {
         team.people(roles, &case.alert.patient, case.now_us)
+    })
+}
+
+/// Those who have been told of the alert and are still of the team.
+fn told<'a>(case: Case<'a>, progress: &Progress) -> Vec<&'a Contact> {
+    case.team.map_or_else(Vec::new, |team| {
+        let told = progress.told.iter();
+        told.filter_map(|id| team.contact(id)).collect()
     })
 }
 

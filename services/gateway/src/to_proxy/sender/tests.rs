@@ -1,0 +1,391 @@
+use super::*;
+
+const LIMITS: Limits = Limits {
+    in_flight_max: 2,
+    acknowledge_limit: Duration::from_secs(5),
+    copies: false,
+};
+
+struct Bench {
+    sender: Sender,
+    now: Instant,
+}
+
+impl Bench {
+    fn new(durable: u64) -> Self {
+        Self::with(LIMITS, durable)
+    }
+
+    fn with(limits: Limits, durable: u64) -> Self {
+        let now = Instant::now();
+        Self {
+            sender: Sender::new(now, limits, 0, durable),
+            now,
+        }
+    }
+
+    /// With a link for copies, number 3.
+    fn with_copies(durable: u64) -> Self {
+        let copies = Limits {
+            copies: true,
+            ..LIMITS
+        };
+        let mut bench = Self::with(copies, durable);
+        bench.commands();
+        bench.tell(Event::Up(1));
+        assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(2)]);
+        bench.tell(Event::Up(2));
+        assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(3)]);
+        assert_eq!(bench.tell(Event::Up(3)), []);
+        bench
+    }
+
+    fn tell(&mut self, event: Event) -> Vec<Command> {
+        self.sender.on_event(self.now, event);
+        self.commands()
+    }
+
+    fn commands(&mut self) -> Vec<Command> {
+        std::iter::from_fn(|| self.sender.poll(self.now)).collect()
+    }
+
+    fn pass(&mut self, time: Duration) -> Vec<Command> {
+        self.now += time;
+        self.commands()
+    }
+
+    fn sent(&mut self, generation: u64, end: u64) -> Vec<Command> {
+        self.tell(Event::Sent { generation, end })
+    }
+}
+
+fn send(generation: u64, from: u64) -> Command {
+    Command::Send { generation, from }
+}
+
+#[test]
+fn the_window_bounds_what_is_unacknowledged() {
+    let mut bench = Bench::new(100);
+    assert_eq!(bench.commands(), [Command::Open(1)]);
+    assert_eq!(bench.tell(Event::Up(1)), [send(1, 0)]);
+    assert_eq!(bench.sent(1, 10), [send(1, 10)]);
+    assert_eq!(bench.sent(1, 20), []);
+    assert_eq!(
+        bench.tell(Event::Acknowledged(10)),
+        [Command::Trim(10), send(1, 20)]
+    );
+    assert_eq!(bench.sent(1, 100), []);
+    assert_eq!(bench.tell(Event::Acknowledged(100)), [Command::Trim(100)]);
+    assert!(bench.sender.is_idle());
+    assert_eq!(bench.tell(Event::Durable(101)), [send(1, 100)]);
+}
+
+#[test]
+fn a_dead_path_opens_a_second_link_and_what_was_not_acknowledged_goes_again() {
+    let mut bench = Bench::new(100);
+    bench.commands();
+    bench.tell(Event::Up(1));
+    bench.sent(1, 10);
+    bench.sent(1, 20);
+    bench.tell(Event::Acknowledged(10));
+    bench.sent(1, 30);
+    bench.now += REOPEN_INTERVAL;
+    assert_eq!(bench.tell(Event::PathDown), [Command::Open(2)]);
+    // The old link still counts.
+    assert_eq!(
+        bench.tell(Event::Acknowledged(20)),
+        [Command::Trim(20), send(1, 30)]
+    );
+    assert_eq!(bench.tell(Event::Up(2)), [Command::Close(1)]);
+    // What was being sent on the old link is not counted for the new one.
+    assert_eq!(bench.sent(1, 40), [send(2, 20)]);
+    assert_eq!(bench.tell(Event::Acknowledged(30)), [Command::Trim(30)]);
+    assert_eq!(bench.sent(2, 30), [send(2, 30)]);
+}
+
+#[test]
+fn a_spare_takes_over_at_once_and_is_replaced() {
+    let mut bench = Bench::new(100);
+    bench.commands();
+    bench.tell(Event::Up(1));
+    bench.sent(1, 10);
+    assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(2)]);
+    assert_eq!(bench.tell(Event::Up(2)), []);
+    bench.sent(1, 20);
+    assert_eq!(bench.tell(Event::PathDown), [Command::Close(1), send(2, 0)]);
+    assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(3)]);
+    bench.tell(Event::Up(3));
+    // The same when the link itself is lost.
+    bench.sent(2, 20);
+    bench.sent(2, 30);
+    assert_eq!(bench.tell(Event::Lost(2, 0.5)), [send(3, 0)]);
+    // A spare that is lost is opened again after a pause, and the current link goes on.
+    let opened = bench.pass(Duration::from_secs(1));
+    assert_eq!(opened, [Command::Open(4)]);
+    bench.tell(Event::Up(4));
+    assert_eq!(bench.tell(Event::Lost(4, 0.5)), []);
+    assert_eq!(bench.pass(Duration::from_secs(1)), [Command::Open(5)]);
+    assert_eq!(bench.sent(3, 10), [send(3, 10)]);
+}
+
+#[test]
+fn a_storm_of_path_deaths_opens_links_at_a_bounded_pace() {
+    let mut bench = Bench::new(0);
+    bench.commands();
+    bench.tell(Event::Up(1));
+    let mut opened = 0;
+    for _ in 0..1000 {
+        bench.now += Duration::from_millis(1);
+        opened += bench
+            .tell(Event::PathDown)
+            .iter()
+            .filter(|command| matches!(command, Command::Open(_)))
+            .count();
+    }
+    assert!((1..=4).contains(&opened), "{opened}");
+}
+
+#[test]
+fn an_acknowledgement_that_is_later_than_usual_brings_the_spare() {
+    let mut bench = Bench::new(0);
+    bench.commands();
+    bench.tell(Event::Up(1));
+    bench.pass(REOPEN_INTERVAL);
+    bench.tell(Event::Up(2));
+    for batch in 1..=20 {
+        assert_eq!(bench.tell(Event::Durable(batch)), [send(1, batch - 1)]);
+        bench.sent(1, batch);
+        bench.now += Duration::from_millis(60);
+        bench.tell(Event::Acknowledged(batch));
+    }
+    bench.tell(Event::Durable(21));
+    bench.sent(1, 21);
+    assert_eq!(bench.pass(OVERDUE_MIN - Duration::from_millis(1)), []);
+    // The spare repeats what was not acknowledged, ten times sooner than the fixed limit.
+    assert_eq!(
+        bench.pass(Duration::from_millis(1)),
+        [Command::Close(1), Command::Open(3), send(2, 20)]
+    );
+    bench.sent(2, 21);
+    bench.tell(Event::Up(3));
+    // The second time it waits twice as long, and a late answer teaches nothing.
+    assert_eq!(bench.pass(OVERDUE_MIN), []);
+    bench.tell(Event::Acknowledged(21));
+    assert!(
+        bench
+            .sender
+            .usual
+            .overdue_after()
+            .is_some_and(|usual| usual < OVERDUE_MIN)
+    );
+}
+
+#[test]
+fn what_has_no_answer_a_moment_later_is_copied_once() {
+    let mut bench = Bench::with_copies(0);
+    let copy = |from, until| Command::Copy {
+        generation: 3,
+        from,
+        until,
+    };
+    assert_eq!(bench.tell(Event::Durable(2)), [send(1, 0)]);
+    assert_eq!(bench.sent(1, 2), []);
+    let after = bench.sender.usual.copy_after();
+    assert_eq!(bench.sender.deadline(), Some(bench.now + after));
+    assert_eq!(bench.pass(after), [copy(0, 2)]);
+    assert_eq!(bench.sent(3, 2), []);
+    assert_eq!(bench.pass(after), []);
+    // What was sent meanwhile is copied with the next one, and nothing is skipped.
+    assert_eq!(bench.tell(Event::Durable(3)), [send(1, 2)]);
+    bench.sent(1, 3);
+    assert_eq!(bench.pass(after), [copy(2, 3)]);
+    bench.sent(3, 3);
+    // Either answer counts.
+    assert_eq!(bench.tell(Event::Acknowledged(3)), [Command::Trim(3)]);
+    // What is answered in time is not copied, and what comes after it begins there.
+    assert_eq!(bench.tell(Event::Durable(4)), [send(1, 3)]);
+    bench.sent(1, 4);
+    bench.tell(Event::Acknowledged(4));
+    assert_eq!(bench.pass(after), []);
+    assert_eq!(bench.tell(Event::Durable(5)), [send(1, 4)]);
+    bench.sent(1, 5);
+    assert_eq!(bench.pass(after), [copy(4, 5)]);
+}
+
+#[test]
+fn a_backlog_is_not_copied() {
+    let mut bench = Bench::with_copies(0);
+    bench.tell(Event::Durable(COPIED_ENTRIES_MAX + 1));
+    bench.sent(1, COPIED_ENTRIES_MAX + 1);
+    assert_eq!(bench.pass(Duration::from_millis(100)), []);
+}
+
+#[test]
+fn the_link_of_copies_goes_with_the_path() {
+    let mut bench = Bench::with_copies(0);
+    bench.tell(Event::Durable(1));
+    bench.sent(1, 1);
+    bench.pass(Duration::from_millis(20));
+    bench.sent(3, 1);
+    // It may have bytes on the dead path: the idle spare takes over.
+    let taken = [Command::Close(1), Command::Close(3), send(2, 0)];
+    assert_eq!(bench.tell(Event::PathDown), taken);
+    bench.sent(2, 1);
+    assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(4)]);
+    bench.tell(Event::Up(4));
+    assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(5)]);
+    // When it is lost alone, or takes no more, the others go on.
+    let copy = |generation| Command::Copy {
+        generation,
+        from: 0,
+        until: 1,
+    };
+    assert_eq!(bench.tell(Event::Up(5)), [copy(5)]);
+    assert_eq!(bench.sent(5, 1), []);
+    assert_eq!(bench.tell(Event::Lost(5, 0.5)), []);
+    assert_eq!(bench.pass(Duration::from_secs(1)), [Command::Open(6)]);
+    assert_eq!(bench.tell(Event::Up(6)), [copy(6)]);
+    assert_eq!(bench.sent(6, 0), [Command::Close(6)]);
+}
+
+#[test]
+fn silence_of_ingest_counts_as_death() {
+    let mut bench = Bench::new(10);
+    bench.commands();
+    bench.tell(Event::Up(1));
+    bench.sent(1, 10);
+    assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(2)]);
+    let late = LIMITS.acknowledge_limit - REOPEN_INTERVAL;
+    assert_eq!(bench.sender.deadline(), Some(bench.now + late));
+    // A spare that is still not up is doubtful, too.
+    assert_eq!(bench.pass(late), [Command::Close(2), Command::Open(3)]);
+    // But a slow network gets its time.
+    assert_eq!(bench.pass(Duration::from_secs(2)), []);
+    assert_eq!(
+        bench.tell(Event::Up(3)),
+        [Command::Close(1), Command::Open(4), send(3, 0)]
+    );
+}
+
+#[test]
+fn a_lost_link_is_retried_with_growing_pauses_until_data_flows() {
+    let mut bench = Bench::new(10);
+    bench.commands();
+    let mut pauses = Vec::new();
+    for generation in 1..8 {
+        let before = bench.now;
+        assert_eq!(bench.tell(Event::Lost(generation, 0.999)), []);
+        let mut commands = Vec::new();
+        while commands.is_empty() {
+            match bench.sender.deadline() {
+                Some(at) if at > bench.now => bench.now = at,
+                other => panic!("stuck at {other:?}"),
+            }
+            commands = bench.commands();
+        }
+        assert_eq!(commands, [Command::Open(generation + 1)]);
+        pauses.push(bench.now - before);
+    }
+    assert!(pauses.is_sorted(), "{pauses:?}");
+    assert!(pauses.iter().all(|pause| *pause <= RETRY_MAX));
+    assert!(pauses.last() > Some(&Duration::from_secs(1)));
+}
+
+#[test]
+fn any_mix_of_events_sends_everything_in_the_end() {
+    for seed in 0..300_u64 {
+        let mut state = seed;
+        let mut random = move |bound: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % bound
+        };
+        let copies = seed % 2 == 1;
+        let mut bench = Bench::with(Limits { copies, ..LIMITS }, 0);
+        let mut durable = 0;
+        // Where each link has come to: none may skip an entry that was not acknowledged.
+        let mut reached: std::collections::BTreeMap<u64, u64> = Default::default();
+        let mut delivered: Vec<(u64, u64)> = Vec::new();
+        let mut opening = Vec::new();
+        let mut current = None;
+        for step in 0..2000 {
+            let commands = bench.commands();
+            for command in commands {
+                match command {
+                    Command::Open(generation) => opening.push(generation),
+                    Command::Close(generation) => {
+                        opening.retain(|other| *other != generation);
+                        if current == Some(generation) {
+                            current = None;
+                        }
+                    }
+                    Command::Trim(position) => assert!(position <= durable),
+                    Command::Send { generation, from } => {
+                        assert!(from < durable);
+                        let end = (from + 1 + random(5)).min(durable);
+                        let before = reached.insert(generation, end).unwrap_or(0);
+                        assert!(from <= before.max(bench.sender.acknowledged));
+                        delivered.push((from, end));
+                        bench
+                            .sender
+                            .on_event(bench.now, Event::Sent { generation, end });
+                    }
+                    Command::Copy {
+                        generation,
+                        from,
+                        until,
+                    } => {
+                        assert!(copies && from < until && until <= durable);
+                        let end = (from + 1 + random(5)).min(until);
+                        let before = reached.insert(generation, end).unwrap_or(0);
+                        assert!(from <= before.max(bench.sender.acknowledged));
+                        bench
+                            .sender
+                            .on_event(bench.now, Event::Sent { generation, end });
+                    }
+                }
+            }
+            let calm = step >= 300;
+            if calm && bench.sender.is_idle() && bench.sender.durable == durable {
+                break;
+            }
+            match random(if calm { 3 } else { 6 }) {
+                0 => {
+                    if !calm {
+                        durable += random(10);
+                    }
+                    bench.sender.on_event(bench.now, Event::Durable(durable));
+                }
+                1 => {
+                    // Ingest acknowledges the longest run it has without a hole.
+                    let mut held = 0;
+                    let mut runs = delivered.clone();
+                    runs.sort_unstable();
+                    for (from, end) in runs {
+                        assert!(from <= held, "seed {seed}: a hole before {from}");
+                        held = held.max(end);
+                    }
+                    bench.sender.on_event(bench.now, Event::Acknowledged(held));
+                }
+                2 => {
+                    if let Some(generation) = opening.pop() {
+                        current = Some(generation);
+                        bench.sender.on_event(bench.now, Event::Up(generation));
+                    }
+                }
+                3 => bench.sender.on_event(bench.now, Event::PathDown),
+                4 => {
+                    if let Some(generation) = current.take() {
+                        bench
+                            .sender
+                            .on_event(bench.now, Event::Lost(generation, 0.5));
+                    }
+                }
+                _ => {}
+            }
+            bench.now += Duration::from_millis(random(400));
+        }
+        assert!(bench.sender.is_idle(), "seed {seed}: {:?}", bench.sender);
+    }
+}
