@@ -235,7 +235,7 @@ async fn one_of_three_and_then_all_brokers_may_go() {
     .await;
 
     let sent: u32 = acknowledged.iter().sum();
-    // Not asserted: a member that does nothing but wait stands still after this outage in one of three runs, for a reason that is not known
+    // Not asserted: a member that does nothing but wait stood still after this outage in three of seven runs, for a reason that is not known
     // yet (ARCHITECTURE, known weak spots). What services consume after it is asserted by services/braid/tests/failures.rs.
     let applied = ledger.lock().applied.len();
     println!("{applied} of {sent} had taken effect when the last was read back");
