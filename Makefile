@@ -44,9 +44,10 @@ fmt: ## formats the code
 lint: ## clippy, warnings refused
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 
-proto: ## lints the contracts by buf's rules
+proto: ## lints the contracts by buf's rules, and compares them with those of every release
 	@infra/dev/need.sh buf
 	cd proto && buf lint
+	proto/breaking.sh
 
 deny: ## licences, banned and unknown sources of dependencies
 	cargo deny --log-level error check licenses bans sources
