@@ -4,20 +4,76 @@
 //! [`WINDOW_US`] to twice that is taken for the error, as one-way delay filters do; what a reading has above it is its
 //! lateness. A clock is trusted until seen otherwise, and an error that lasts is learned within two windows. In doubt
 //! a reading is not late, so that somebody is called.
+//!
+//! A gateway numbers a stream in the order in which it takes readings, so a higher number with an earlier time of the gateway is its
+//! clock set back. The error grows by as much at once: else everything after the step would count as late until it is learned,
+//! and nobody would be called.
+
+use contracts::vitals::Sample;
 
 /// One bucket of the minimum filter.
 const WINDOW_US: i64 = 600_000_000;
+/// A clock that goes back by more than this was set; less is within what two readings taken at once differ by.
+const STEP_US: i64 = 1_000_000;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Lateness {
+    /// What the gateway took last, by its own clock.
+    newest: Option<Taken>,
     bucket_from_us: Option<i64>,
     current_us: i64,
     previous_us: i64,
 }
 
+#[derive(Clone, Debug, PartialEq)]
+struct Taken {
+    stream: String,
+    sequence: u64,
+    gateway_us: i64,
+    arrived_us: i64,
+}
+
 impl Lateness {
+    /// Lateness of a sample that arrived at `arrived_us` by the core's clock.
+    pub(crate) fn of(&mut self, sample: &Sample, arrived_us: i64) -> i64 {
+        let taken_us = sample.gateway_time_us;
+        if taken_us > 0 {
+            let mut passes = true;
+            if let Some(newest) = &self.newest {
+                let is_next = newest.stream == sample.stream && sample.sequence > newest.sequence;
+                let back_us = newest.gateway_us.saturating_sub(taken_us);
+                if is_next && back_us > STEP_US {
+                    let passed_us = arrived_us.saturating_sub(newest.arrived_us).max(0);
+                    self.step_back(back_us.saturating_add(passed_us));
+                } else {
+                    passes = back_us <= 0;
+                }
+            }
+            if passes {
+                self.newest = Some(Taken {
+                    stream: sample.stream.clone(),
+                    sequence: sample.sequence,
+                    gateway_us: taken_us,
+                    arrived_us,
+                });
+            }
+        }
+        self.observe(sample.device_time_us, arrived_us)
+    }
+
+    /// Too much does no harm: the next reading that is less late corrects it.
+    fn step_back(&mut self, by_us: i64) {
+        self.current_us = self.current_us.saturating_add(by_us);
+        self.previous_us = self.previous_us.saturating_add(by_us);
+    }
+
+    /// What the clock is behind, as far as that is known.
+    pub(crate) fn error_us(&self) -> i64 {
+        self.current_us.min(self.previous_us)
+    }
+
     /// Lateness of a reading that arrived at `arrived_us` by the core's clock.
-    pub(crate) fn observe(&mut self, device_us: i64, arrived_us: i64) -> i64 {
+    fn observe(&mut self, device_us: i64, arrived_us: i64) -> i64 {
         let difference = arrived_us.saturating_sub(device_us);
         match self.bucket_from_us {
             None => {
@@ -33,7 +89,7 @@ impl Lateness {
             }
             Some(_) => self.current_us = self.current_us.min(difference),
         }
-        difference - self.current_us.min(self.previous_us)
+        difference.saturating_sub(self.error_us())
     }
 }
 
@@ -62,6 +118,47 @@ mod tests {
     #[test]
     fn a_first_contact_may_be_late() {
         assert_eq!(Lateness::default().observe(0, HOUR), HOUR);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_makes_nothing_late() {
+        // Ahead and set right, right and set behind; with the device's clock that of the gateway, or a right one of its own.
+        for (before, after) in [(HOUR, 0), (0, -HOUR), (HOUR, -HOUR)] {
+            for own_clock in [false, true] {
+                let mut lateness = Lateness::default();
+                for second in 0..2400 {
+                    let skew = if second < 1200 { before } else { after };
+                    let sample = Sample {
+                        stream: "heart-rate".into(),
+                        sequence: 7 + second as u64,
+                        device_time_us: 2 * HOUR + second * S + if own_clock { 0 } else { skew },
+                        gateway_time_us: 2 * HOUR + second * S + skew,
+                        ..Sample::default()
+                    };
+                    let late = lateness.of(&sample, 2 * HOUR + second * S + 20_000);
+                    assert!(late < 2 * S, "{late} at {second} s, {before} {after}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_sensor_kept_and_sends_later_stays_late() {
+        let mut lateness = Lateness::default();
+        let mut sample = Sample {
+            stream: "heart-rate".into(),
+            ..Sample::default()
+        };
+        for second in 0..100 {
+            sample.sequence += 1;
+            sample.gateway_time_us = 2 * HOUR + second * S;
+            sample.device_time_us = sample.gateway_time_us;
+            assert!(lateness.of(&sample, sample.gateway_time_us) < S);
+        }
+        sample.sequence += 1;
+        sample.gateway_time_us += S;
+        sample.device_time_us -= HOUR;
+        assert!(lateness.of(&sample, sample.gateway_time_us) >= HOUR);
     }
 
     #[test]

@@ -199,8 +199,12 @@ impl Ward {
                 } else {
                     &edge.patient
                 };
-                let backfill = now_us - edge.time_us > self.backfill_after_us;
+                let backfill_after_us = self.backfill_after_us;
                 let patient = self.touch(id, *partition);
+                // A clock that is known to be behind makes no alert a backfill.
+                let clock = patient.clocks.get(&edge.device);
+                let behind_us = clock.map_or(0, |clock| clock.error_us().max(0));
+                let backfill = now_us - edge.time_us > behind_us.saturating_add(backfill_after_us);
                 patient.engine.set_backfill(backfill);
                 let alerts = patient.engine.on_edge_alert(edge);
                 self.collect(&mut evaluation.batch.transitions, alerts, now_us);
@@ -365,7 +369,7 @@ impl Patient {
         self.clocks
             .entry(sample.device.clone())
             .or_default()
-            .observe(sample.device_time_us, arrived_us)
+            .of(sample, arrived_us)
     }
 }
 
@@ -442,6 +446,41 @@ mod tests {
         ward.undo();
         let duplicate = ward.evaluate(&[record(1, 2.0)], T0 + 3 * S);
         assert_eq!((duplicate.skipped, duplicate.samples), (1, 1));
+    }
+
+    #[test]
+    fn a_gateway_whose_clock_is_set_back_an_hour_is_heard_at_once() {
+        let mut ward = ward();
+        let taken = |sequence: i64, skew_us: i64, value| {
+            let mut one = record(sequence as u64, value);
+            let sample = &mut one.2.samples[0];
+            sample.stream = "consciousness".into();
+            sample.device_time_us += skew_us;
+            sample.gateway_time_us = sample.device_time_us;
+            one
+        };
+        for second in 1..60 {
+            let calm = ward.evaluate(&[taken(second, 3600 * S, 0.0)], T0 + second * S);
+            assert_eq!(of_rule(&calm), []);
+        }
+        let mut ill = taken(60, 0, 2.0);
+        let raised = ward.evaluate(&[ill.clone()], T0 + 60 * S);
+        assert_eq!(of_rule(&raised), [(1, AlertState::Active)]);
+        assert!(!raised.batch.transitions[0].backfill, "somebody is called");
+        // From then on behind by an hour, and the edge, too, speaks of an hour ago.
+        for second in 61..70 {
+            ward.evaluate(&[taken(second, -3600 * S, 0.0)], T0 + second * S);
+        }
+        ill.2.samples.clear();
+        ill.2.alerts.push(contracts::vitals::EdgeAlert {
+            device: "d".into(),
+            patient: "p".into(),
+            rule: "of-the-edge-alone".into(),
+            time_us: T0 + (70 - 3600) * S,
+            ..Default::default()
+        });
+        let told = ward.evaluate(&[ill], T0 + 70 * S);
+        assert!(!told.batch.transitions[0].backfill);
     }
 
     #[test]

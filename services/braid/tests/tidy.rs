@@ -34,7 +34,7 @@ const LINES_MAX: usize = 500;
 const LINES_FEW: usize = 450;
 
 /// Long files and why each is one file.
-const LONG: [(&str, &str); 11] = [
+const LONG: [(&str, &str); 10] = [
     (
         "loadtest/lab/src/chaos.rs",
         "one plan: what both ends do with each stream, and what they may find of it",
@@ -50,10 +50,6 @@ const LONG: [(&str, &str); 11] = [
     (
         "services/alerting/tests/people.rs",
         "one scene per way in which people are told or not, over one stage",
-    ),
-    (
-        "services/dashboard/tests/serving.rs",
-        "one scene per way in which a browser asks, over one client",
     ),
     (
         "services/shared/multipath/src/controller.rs",

@@ -1,17 +1,16 @@
 //! The dashboard over the embedded engines, asked the way a browser asks.
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/browser.rs"]
+#[allow(dead_code)]
+mod browser;
 #[path = "support/ward.rs"]
 #[allow(dead_code)]
 mod ward;
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
-use bytes::Bytes;
+use browser::{ANYWHERE, client, cookie, cookie_of, post, sign_in, until, within};
 use contracts::alerts::AlertState;
 use contracts::paths::{End, Link, PathReport};
-use contracts::query::query_service_client::QueryServiceClient;
 use contracts::query::watch_response::Update;
 use contracts::query::{
     AcknowledgeAlertRequest, GetSeriesRequest, ListDocumentsRequest, ListLinksRequest,
@@ -19,103 +18,9 @@ use contracts::query::{
     WatchResponse,
 };
 use contracts::vitals::Priority;
-use http_body_util::{BodyExt, Full};
-use hyper_util::rt::TokioIo;
 use store::{AuditQuery, Role, Scope};
 use tonic::Code;
-use tonic::service::interceptor::InterceptedService;
-use tonic::transport::Channel;
 use ward::{PASSWORD, Ward, alert, heart_rate, now_us};
-
-const ANYWHERE: &str = "127.0.0.1:0";
-const DEADLINE: Duration = Duration::from_secs(20);
-
-async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, future)
-        .await
-        .unwrap_or_else(|_| panic!("{what}: not within {DEADLINE:?}"))
-}
-
-async fn post(
-    address: SocketAddr,
-    path: &str,
-    body: &str,
-    headers: &[(&str, &str)],
-) -> http::Response<Bytes> {
-    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .unwrap();
-    tokio::spawn(connection);
-    let mut request = http::Request::post(path)
-        .header("host", "braid.test")
-        .header("content-type", "application/json");
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    let request = request
-        .body(Full::new(Bytes::from(body.to_owned())))
-        .unwrap();
-    let (parts, body) = within("an answer", sender.send_request(request))
-        .await
-        .unwrap()
-        .into_parts();
-    http::Response::from_parts(parts, body.collect().await.unwrap().to_bytes())
-}
-
-async fn sign_in(address: SocketAddr, name: &str, password: &str) -> http::Response<Bytes> {
-    let body = format!(r#"{{"name":"{name}","password":"{password}"}}"#);
-    post(address, "/api/sign-in", &body, &[]).await
-}
-
-fn cookie(response: &http::Response<Bytes>) -> String {
-    let cookie = response.headers()["set-cookie"].to_str().unwrap();
-    cookie.split(';').next().unwrap().to_owned()
-}
-
-async fn cookie_of(ward: &Ward, name: &str) -> String {
-    let response = sign_in(ward.address, name, PASSWORD).await;
-    assert_eq!(response.status(), 200);
-    cookie(&response)
-}
-
-type Client = QueryServiceClient<InterceptedService<Channel, Cookie>>;
-
-#[derive(Clone)]
-struct Cookie(String);
-
-impl tonic::service::Interceptor for Cookie {
-    fn call(
-        &mut self,
-        mut request: tonic::Request<()>,
-    ) -> Result<tonic::Request<()>, tonic::Status> {
-        request
-            .metadata_mut()
-            .insert("cookie", self.0.parse().unwrap());
-        Ok(request)
-    }
-}
-
-fn client(ward: &Ward, cookie: &str) -> Client {
-    let channel = service_kit::grpc::channel(&format!("http://{}", ward.address), None).unwrap();
-    QueryServiceClient::with_interceptor(channel, Cookie(cookie.to_owned()))
-}
-
-async fn until<T>(
-    what: &str,
-    stream: &mut tonic::Streaming<WatchResponse>,
-    mut found: impl FnMut(Update) -> Option<T>,
-) -> T {
-    within(what, async {
-        loop {
-            let message = stream.message().await.unwrap().expect("the stream goes on");
-            if let Some(found) = message.update.and_then(&mut found) {
-                return found;
-            }
-        }
-    })
-    .await
-}
 
 fn watch(patient: &str) -> WatchRequest {
     WatchRequest {

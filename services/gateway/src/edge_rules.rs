@@ -6,15 +6,24 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use contracts::vitals::{EdgeAlert, Sample};
+use contracts::vitals::{EdgeAlert, Sample, sample::Reading};
 use vitals::{Engine, Origin, Profile, RuleSet, edge_alert};
 
 /// Patients or devices with rule state; past it the one that was silent for longest starts afresh.
 const SUBJECTS_MAX: usize = 1024;
 
+/// The gateway's clock was set back when a reading comes with a time of the gateway so much before another's; less is two
+/// requests at once.
+const STEP_US: i64 = 1_000_000;
+
 pub struct EdgeRules {
     rules: Arc<RuleSet>,
     subjects: HashMap<String, Engine>,
+    /// By the gateway's clock.
+    newest_us: i64,
+    /// Rises with every time that the clock is set back. Readings have no number of their own yet; this one tells the rules that an
+    /// earlier time is new, else they would be deaf until the clock is where it was.
+    clock: u64,
 }
 
 impl EdgeRules {
@@ -22,11 +31,26 @@ impl EdgeRules {
         Self {
             rules: Arc::new(rules),
             subjects: HashMap::new(),
+            newest_us: 0,
+            clock: 1,
         }
     }
 
     /// Alerts that the sample raises or ends. Their sequence is the journal's to give.
     pub fn on_sample(&mut self, sample: &Sample) -> Vec<EdgeAlert> {
+        if self.newest_us.saturating_sub(sample.gateway_time_us) > STEP_US {
+            self.clock += 1;
+            self.newest_us = sample.gateway_time_us;
+        }
+        self.newest_us = self.newest_us.max(sample.gateway_time_us);
+        // Rules look at values only; waveforms are long.
+        if !matches!(sample.reading, Some(Reading::Value(_))) {
+            return Vec::new();
+        }
+        let sample = &Sample {
+            sequence: self.clock,
+            ..sample.clone()
+        };
         let subject = if sample.patient.is_empty() {
             &sample.device
         } else {

@@ -9,6 +9,34 @@ const SUMMARY_BYTES_MAX: usize = 1024;
 /// The store's integers are signed.
 const SEQUENCE_MAX: u64 = i64::MAX as u64;
 
+/// Why an entry goes no further. The kind is a label of metrics; the reason is for people, at the gateway.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Refusal {
+    pub kind: &'static str,
+    pub reason: String,
+}
+
+impl Refusal {
+    /// The gateway may not speak for the device, or there is none: which of both stays unsaid.
+    pub const NOT_OWNED: &'static str = "not-owned";
+    /// Names another patient or gateway than the register and the certificate do.
+    pub const CONTRADICTS: &'static str = "contradicts-register";
+    pub const CLOCK: &'static str = "clock";
+    pub const MALFORMED: &'static str = "malformed";
+
+    fn new(kind: &'static str, reason: impl ToString) -> Refusal {
+        Refusal {
+            kind,
+            reason: reason.to_string(),
+        }
+    }
+
+    fn malformed(reason: impl ToString) -> Refusal {
+        Refusal::new(Refusal::MALFORMED, reason)
+    }
+}
+
 /// The gateway at the other end, from its certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayId {
@@ -28,14 +56,15 @@ pub fn admit_sample(
     gateway: &GatewayId,
     device: Option<&DeviceEntry>,
     now_us: i64,
-) -> Result<(), String> {
-    validate_reading(sample).map_err(|e| e.to_string())?;
-    validate_time(sample, now_us, ClockBounds::INGEST).map_err(|e| e.to_string())?;
+) -> Result<(), Refusal> {
+    validate_reading(sample).map_err(Refusal::malformed)?;
+    validate_time(sample, now_us, ClockBounds::INGEST)
+        .map_err(|e| Refusal::new(Refusal::CLOCK, e))?;
     if sample.sequence == 0 || sample.sequence > SEQUENCE_MAX {
-        return Err(format!(
+        return Err(Refusal::malformed(format!(
             "sequence: {} is not within 1 to {SEQUENCE_MAX}; for example 1",
             sample.sequence
-        ));
+        )));
     }
     let device = owned(&sample.device, gateway, device)?;
     agree("patient", &sample.patient, &device.patient)?;
@@ -52,16 +81,16 @@ pub fn admit_gap(
     gap: &mut Gap,
     gateway: &GatewayId,
     device: Option<&DeviceEntry>,
-) -> Result<(), String> {
-    validate_identifier("device", &gap.device, "chest-belt-7").map_err(|e| e.to_string())?;
-    validate_identifier("stream", &gap.stream, "heart-rate").map_err(|e| e.to_string())?;
+) -> Result<(), Refusal> {
+    validate_identifier("device", &gap.device, "chest-belt-7").map_err(Refusal::malformed)?;
+    validate_identifier("stream", &gap.stream, "heart-rate").map_err(Refusal::malformed)?;
     if !(1..=gap.last_sequence.min(SEQUENCE_MAX)).contains(&gap.first_sequence)
         || gap.last_sequence > SEQUENCE_MAX
     {
-        return Err(format!(
+        return Err(Refusal::malformed(format!(
             "first_sequence, last_sequence: {} to {} is no stretch; for example 1 to 10",
             gap.first_sequence, gap.last_sequence
-        ));
+        )));
     }
     let device = owned(&gap.device, gateway, device)?;
     gap.patient.clone_from(&device.patient);
@@ -75,14 +104,17 @@ pub fn admit_alert(
     gateway: &GatewayId,
     device: Option<&DeviceEntry>,
     cares: bool,
-) -> Result<(), String> {
-    validate_identifier("rule", &alert.rule, "spo2-low").map_err(|e| e.to_string())?;
+) -> Result<(), Refusal> {
+    validate_identifier("rule", &alert.rule, "spo2-low").map_err(Refusal::malformed)?;
     agree("gateway", &alert.gateway, &gateway.id)?;
     if alert.device.is_empty() {
         if !alert.patient.is_empty() && !cares {
-            return Err(format!(
-                "patient: `{}` has no device at gateway `{}`",
-                alert.patient, gateway.id
+            return Err(Refusal::new(
+                Refusal::NOT_OWNED,
+                format!(
+                    "patient: `{}` has no device at gateway `{}`",
+                    alert.patient, gateway.id
+                ),
             ));
         }
     } else {
@@ -103,22 +135,26 @@ fn owned<'a>(
     id: &str,
     gateway: &GatewayId,
     device: Option<&'a DeviceEntry>,
-) -> Result<&'a DeviceEntry, String> {
+) -> Result<&'a DeviceEntry, Refusal> {
     // One answer for both, so that a gateway cannot find out what others have.
     device.filter(|device| gateway.owns(device)).ok_or_else(|| {
-        format!(
-            "device: `{id}` is not registered for gateway `{}`",
-            gateway.id
+        Refusal::new(
+            Refusal::NOT_OWNED,
+            format!(
+                "device: `{id}` is not registered for gateway `{}`",
+                gateway.id
+            ),
         )
     })
 }
 
-fn agree(field: &str, given: &str, known: &str) -> Result<(), String> {
+fn agree(field: &str, given: &str, known: &str) -> Result<(), Refusal> {
     if given.is_empty() || given == known {
         return Ok(());
     }
-    Err(format!(
-        "{field}: `{given}` is not what the register says; leave it empty"
+    Err(Refusal::new(
+        Refusal::CONTRADICTS,
+        format!("{field}: `{given}` is not what the register says; leave it empty"),
     ))
 }
 
@@ -161,7 +197,7 @@ mod tests {
         sample
     }
 
-    fn refusal(change: impl FnOnce(&mut Sample, &mut GatewayId, &mut DeviceEntry)) -> String {
+    fn refused(change: impl FnOnce(&mut Sample, &mut GatewayId, &mut DeviceEntry)) -> Refusal {
         let (mut sample, mut gateway, mut device) = (sample(), gateway(), device());
         change(&mut sample, &mut gateway, &mut device);
         admit_sample(&mut sample, &gateway, Some(&device), NOW_US).unwrap_err()
@@ -178,19 +214,58 @@ mod tests {
     #[test]
     fn what_is_not_the_gateways_own_is_refused() {
         let unknown = admit_sample(&mut sample(), &gateway(), None, NOW_US).unwrap_err();
-        let others = refusal(|_, gateway, _| gateway.id = "other".into());
+        let others = refused(|_, gateway, _| gateway.id = "other".into());
         assert_eq!(
-            others,
-            unknown.replace("`gw`", "`other`"),
+            others.reason,
+            unknown.reason.replace("`gw`", "`other`"),
             "no hint of what others own"
         );
-        assert!(refusal(|_, gateway, _| gateway.tenant = "x".into()).contains("not registered"));
-        assert!(refusal(|sample, _, _| sample.patient = "bob".into()).starts_with("patient"));
-        assert!(refusal(|sample, _, _| sample.gateway = "bob".into()).starts_with("gateway"));
-        assert!(refusal(|sample, _, _| sample.sequence = 0).starts_with("sequence"));
-        assert!(refusal(|sample, _, _| sample.sequence = u64::MAX).starts_with("sequence"));
-        assert!(refusal(|sample, _, _| sample.unit = "kg".into()).starts_with("unit"));
-        assert!(refusal(|sample, _, _| sample.device_time_us = 1).starts_with("device_time_us"));
+        assert_eq!(others.kind, unknown.kind);
+    }
+
+    #[test]
+    fn a_refusal_has_a_kind_and_names_the_field() {
+        type Change = fn(&mut Sample, &mut GatewayId, &mut DeviceEntry);
+        let cases: [(Change, &str, &str); 9] = [
+            (
+                |_, gw, _| gw.id = "other".into(),
+                Refusal::NOT_OWNED,
+                "device",
+            ),
+            (
+                |_, gw, _| gw.tenant = "x".into(),
+                Refusal::NOT_OWNED,
+                "device",
+            ),
+            (
+                |s, _, _| s.patient = "bob".into(),
+                Refusal::CONTRADICTS,
+                "patient",
+            ),
+            (
+                |s, _, _| s.gateway = "bob".into(),
+                Refusal::CONTRADICTS,
+                "gateway",
+            ),
+            (|s, _, _| s.sequence = 0, Refusal::MALFORMED, "sequence"),
+            (
+                |s, _, _| s.sequence = u64::MAX,
+                Refusal::MALFORMED,
+                "sequence",
+            ),
+            (|s, _, _| s.unit = "kg".into(), Refusal::MALFORMED, "unit"),
+            (|s, _, _| s.metric = 9_999, Refusal::MALFORMED, "metric"),
+            (
+                |s, _, _| s.device_time_us = 1,
+                Refusal::CLOCK,
+                "device_time_us",
+            ),
+        ];
+        for (change, kind, field) in cases {
+            let refusal = refused(change);
+            assert_eq!(refusal.kind, kind, "{refusal}");
+            assert!(refusal.reason.starts_with(field), "{refusal}");
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
 
 use crate::{
-    admission::{GatewayId, admit_alert, admit_gap, admit_sample},
+    admission::{GatewayId, Refusal, admit_alert, admit_gap, admit_sample},
     duplicates::Duplicates,
     now_us,
     register::Register,
@@ -178,7 +178,7 @@ impl Shared {
                     metrics::counter!("braid_ingest_gaps_total").increment(1);
                     bulk.entry(gap.patient.clone()).or_default().gaps.push(gap);
                 }
-                Err(reason) => refuse("gap", gateway, &reason),
+                Err(refusal) => refuse("gap", gateway, &refusal),
             }
         }
         if !bulk.is_empty() {
@@ -207,8 +207,8 @@ impl Shared {
                     .await
                     .map_err(unknown)?;
             }
-            if let Err(reason) = admit_alert(&mut alert, gateway, device.as_deref(), cares) {
-                refuse("alert", gateway, &reason);
+            if let Err(refusal) = admit_alert(&mut alert, gateway, device.as_deref(), cares) {
+                refuse("alert", gateway, &refusal);
                 continue;
             }
             if self.duplicates.lock().has_alert(&alert) {
@@ -255,8 +255,10 @@ impl Shared {
                     device
                 }
             };
-            if let Err(reason) = admit_sample(&mut sample, gateway, device.as_deref(), now_us) {
-                metrics::counter!("braid_ingest_rejected_samples_total").increment(1);
+            if let Err(refusal) = admit_sample(&mut sample, gateway, device.as_deref(), now_us) {
+                metrics::counter!("braid_ingest_rejected_samples_total", "reason" => refusal.kind)
+                    .increment(1);
+                let reason = refusal.reason;
                 pending.rejections.push(Rejection { index, reason });
                 continue;
             }
@@ -351,9 +353,10 @@ fn continue_first_trace(span: &tracing::Span, samples: &mut [Sample]) {
 }
 
 /// Entries that the protocol gives no index for a refusal are logged here.
-fn refuse(kind: &'static str, gateway: &GatewayId, reason: &str) {
-    metrics::counter!("braid_ingest_refused_entries_total", "kind" => kind).increment(1);
-    tracing::warn!(kind, gateway = gateway.id, reason, "refused");
+fn refuse(kind: &'static str, gateway: &GatewayId, refusal: &Refusal) {
+    metrics::counter!("braid_ingest_refused_entries_total", "kind" => kind, "reason" => refusal.kind)
+        .increment(1);
+    tracing::warn!(kind, gateway = gateway.id, %refusal, "refused");
 }
 
 fn unknown(e: QueryError) -> Status {

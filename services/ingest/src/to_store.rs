@@ -3,7 +3,8 @@
 //! prepares its rows, the other's rows are being written.
 //!
 //! A batch that the store cannot take now is tried again until it can: the bus keeps what follows. A record that it will never
-//! take goes to the dead letters with the reason, and progress passes over it only once it is there.
+//! take goes to the dead letters with the reason, and progress passes over it only once it is there. So does a copy of a record
+//! with fields that this version does not know: what it knows is stored, and the whole is there for a program that knows the rest.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -128,8 +129,8 @@ impl Loop {
 
     /// False when the service ends before all of it is stored.
     async fn store_part(&self, deliveries: Vec<Delivery>, progress: &ProgressHandle) -> bool {
-        let (batch, unreadable) = decode(&deliveries);
-        for (delivery, reason) in unreadable {
+        let (batch, wanting) = decode(&deliveries);
+        for (delivery, reason) in wanting {
             if !self.bury(delivery, &reason).await {
                 return false;
             }
@@ -260,20 +261,28 @@ fn halve(deliveries: Vec<Delivery>) -> (Vec<Delivery>, Vec<Delivery>) {
         .partition(|delivery| ones.contains(&delivery.partition))
 }
 
-/// Rows of all records that can be read, and those that cannot, with the reason.
+/// What the copy of a record of a newer version says in the dead letters.
+const NEWER: &str =
+    "has fields of a newer version: what this version knows is stored, all of it is kept here only";
+
+/// Rows of all records that can be read, and those that cannot as a whole, with the reason.
 fn decode(deliveries: &[Delivery]) -> (VitalsBatch, Vec<(&Delivery, String)>) {
     let mut batch = VitalsBatch::default();
-    let mut unreadable = Vec::new();
+    let mut wanting = Vec::new();
     for delivery in deliveries {
         match VitalsRecord::decode(delivery.value.clone()) {
             Ok(record) => {
+                // Every field that is known is written as it was read, so what is missing then was not known.
+                if record.encoded_len() < delivery.value.len() {
+                    wanting.push((delivery, NEWER.to_owned()));
+                }
                 batch.samples.extend(record.samples);
                 batch.gaps.extend(record.gaps);
             }
-            Err(e) => unreadable.push((delivery, format!("no VitalsRecord: {e}"))),
+            Err(e) => wanting.push((delivery, format!("no VitalsRecord: {e}"))),
         }
     }
-    (batch, unreadable)
+    (batch, wanting)
 }
 
 fn offsets(deliveries: &[Delivery]) -> Vec<(u32, u64)> {

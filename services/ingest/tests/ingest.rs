@@ -94,6 +94,7 @@ async fn what_is_acknowledged_is_stored_once_and_what_is_wrong_is_refused_by_its
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_gateway_that_owns_a_device_may_speak_for_it() {
+    let counters = service_kit::telemetry::metrics_handle();
     let world = World::new().await;
     let running = world.start().await;
     for id in [gateway("other"), PeerId::gateway("another-tenant", "gw")] {
@@ -102,6 +103,33 @@ async fn only_the_gateway_that_owns_a_device_may_speak_for_it() {
         let answer = uplink.answer().await;
         assert_eq!(answer.rejections.len(), 1, "{id}");
     }
+    // Neither may it end up with another's alerts and gaps.
+    let mut crossing = world.gateway(&running, gateway("other")).await;
+    let mut theirs = upload(1, vec![sample("belt-0", 7)]);
+    theirs.gaps.push(Gap {
+        device: "belt-0".into(),
+        stream: "ecg".into(),
+        first_sequence: 1,
+        last_sequence: 5,
+        ..Gap::default()
+    });
+    for (device, patient) in [("belt-0", ""), ("", "patient-0"), ("belt-0", "patient-0")] {
+        theirs.alerts.push(EdgeAlert {
+            device: device.into(),
+            patient: patient.into(),
+            rule: "spo2-low".into(),
+            sequence: 1 + theirs.alerts.len() as u64,
+            time_us: world::now_us(),
+            ..EdgeAlert::default()
+        });
+    }
+    let mut records = running.bus.tail(Topic::Vitals).await.unwrap();
+    crossing.send(theirs).await;
+    let answer = crossing.answer().await;
+    assert!(
+        answer.rejections[0].reason.contains("not registered"),
+        "{answer:?}"
+    );
     let service = world.gateway(&running, PeerId::service("proxy")).await;
     assert_eq!(service.answers.unwrap_err().code(), Code::PermissionDenied);
     // A valid one behind them shows that none of theirs is on its way to the store.
@@ -117,6 +145,105 @@ async fn only_the_gateway_that_owns_a_device_may_speak_for_it() {
             .unwrap(),
         (1, 2)
     );
+    let first = tokio::time::timeout(PATIENCE, records.next(10)).await;
+    let Event::Batch(batch) = first.unwrap().unwrap() else {
+        panic!("a tail is given no partitions")
+    };
+    let known = VitalsRecord::decode(batch[0].value.clone()).unwrap();
+    assert_eq!(
+        (known.samples.len(), known.alerts.len(), known.gaps.len()),
+        (1, 0, 0)
+    );
+    let counted = counters.render();
+    for (metric, labels) in [
+        ("rejected_samples_total", "reason=\"not-owned\""),
+        (
+            "refused_entries_total",
+            "kind=\"alert\",reason=\"not-owned\"",
+        ),
+        ("refused_entries_total", "kind=\"gap\",reason=\"not-owned\""),
+    ] {
+        let line = format!("braid_ingest_{metric}{{{labels}}}");
+        assert!(counted.contains(&line), "{line} is not in\n{counted}");
+    }
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_newer_version_wrote_is_stored_as_far_as_it_is_known_and_kept_whole() {
+    let world = World::new().await;
+    let running = world.start().await;
+    let mut letters = running.bus.tail(Topic::DeadLetters).await.unwrap();
+    let known = |n| Sample {
+        patient: "patient-3".into(),
+        ..sample("belt-3", n)
+    };
+    let record = |sample: &Sample, more: &[u8]| {
+        let mut inner = sample.encode_to_vec();
+        inner.extend_from_slice(more);
+        // Field 1 of a record, length-delimited.
+        let mut value = vec![0x0a];
+        prost::encode_length_delimiter(inner.len(), &mut value).unwrap();
+        value.extend_from_slice(&inner);
+        value
+    };
+    // Field 200, a number, in the sample.
+    let newer = record(&known(2), &[0xc0, 0x0c, 0x07]);
+    // A metric that nobody here has heard of: a number among numbers.
+    let strange = Sample {
+        metric: 4_000,
+        ..known(3)
+    };
+    let records = [record(&known(1), &[]), newer.clone(), record(&strange, &[])];
+    let records = records.map(|value| Record::new("patient-3", value)).into();
+    running.bus.publish(Topic::Vitals, records).await.unwrap();
+    world.stored("belt-3", 3).await;
+    let kept = loop {
+        let event = tokio::time::timeout(PATIENCE, letters.next(10)).await;
+        if let Event::Batch(batch) = event.unwrap().unwrap() {
+            break batch;
+        }
+    };
+    assert_eq!(kept.len(), 1, "the one that is known in part");
+    assert_eq!(kept[0].value, newer, "to the last byte");
+    let reason = kept[0].header(dead_letter::REASON).unwrap();
+    assert!(String::from_utf8_lossy(reason).contains("newer version"));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_by_a_gateway_whose_clock_is_off_and_is_set_back() {
+    const HOUR_US: i64 = 3_600_000_000;
+    let world = World::new().await;
+    let running = world.start().await;
+    let mut uplink = world.gateway(&running, gateway("gw")).await;
+    let (now_us, mut sequence) = (world::now_us(), 0);
+    // An hour ahead, right, an hour behind; every reading of a second, as far as the gateway's clock says.
+    for skew_us in [HOUR_US, 0, -HOUR_US] {
+        let samples = (0..20)
+            .map(|second| {
+                sequence += 1;
+                let mut sample = sample("belt-2", sequence);
+                sample.device_time_us = now_us + skew_us + second * 1_000_000;
+                sample.gateway_time_us = sample.device_time_us;
+                sample
+            })
+            .collect();
+        uplink.send(upload(sequence, samples)).await;
+        let answer = uplink.answer().await;
+        assert_eq!(answer.rejections, [], "{skew_us}");
+    }
+    world.stored("belt-2", sequence).await;
+    let scope = Scope::tenant("default");
+    let stored = world.store.samples(&scope, "patient-2", 0, i64::MAX, 100);
+    let stored = stored.await.unwrap();
+    assert_eq!(stored.len() as u64, sequence, "none twice");
+    // Both clocks are kept, so that the error can be seen afterwards.
+    let errors = stored
+        .iter()
+        .map(|s| (s.gateway_time_us - s.ingest_time_us) / HOUR_US);
+    assert!(errors.clone().any(|error| error == 1 || error == 0));
+    assert!(errors.into_iter().any(|error| error <= -1));
     running.stop().await;
 }
 

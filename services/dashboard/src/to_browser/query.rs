@@ -1,5 +1,6 @@
 //! The gRPC service of the page. Every answer with a person's data is in the audit log before it is given.
 
+use std::collections::HashSet;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -83,6 +84,13 @@ fn person<T>(request: &Request<T>) -> Result<Person, Status> {
 
 fn scope(person: &Person) -> Scope {
     Scope::tenant(person.tenant.clone())
+}
+
+/// What a tenant sees of the emulated links: those of its own gateways.
+async fn own_gateways(app: &App, person: &Person) -> Result<HashSet<String>, Status> {
+    let gateways = app.store.gateways(&scope(person)).await;
+    let gateways = gateways.map_err(|error| store_status(&error))?;
+    Ok(gateways.into_iter().map(|gateway| gateway.id).collect())
 }
 
 fn may_act(person: &Person) -> Result<(), Status> {
@@ -308,17 +316,18 @@ impl QueryService for Query {
         &self,
         request: Request<ListLinksRequest>,
     ) -> Result<Response<ListLinksResponse>, Status> {
-        person(&request)?;
+        let person = person(&request)?;
         let Some(mut links) = self.app.clients.links.clone() else {
             return Ok(Response::new(ListLinksResponse::default()));
         };
+        let own = own_gateways(&self.app, &person).await?;
         let listed = links
             .list_links(contracts::paths::ListLinksRequest {})
             .await
             .map_err(|status| upstream("the demonstration", &status))?;
-        Ok(Response::new(ListLinksResponse {
-            links: listed.into_inner().links,
-        }))
+        let mut links = listed.into_inner().links;
+        links.retain(|link| own.contains(&link.gateway));
+        Ok(Response::new(ListLinksResponse { links }))
     }
 
     async fn set_link(
@@ -335,6 +344,9 @@ impl QueryService for Query {
                 "there are no emulated links here",
             ));
         };
+        if !own_gateways(&self.app, &person).await?.contains(&gateway) {
+            return Err(Status::not_found("there is no such gateway"));
+        }
         let verb = if up { "restore link" } else { "cut link" };
         self.audited(&person, verb, "", format!("{gateway}/{name}"))
             .await?;

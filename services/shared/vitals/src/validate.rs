@@ -51,10 +51,11 @@ pub struct ClockBounds {
 }
 
 impl ClockBounds {
-    /// For a gateway facing its sensors: a sensor may have buffered for a month.
+    /// For a gateway facing its sensors: a sensor may have buffered for a month, and a gateway whose clock is an hour behind (a wrong
+    /// zone, a battery that failed) must not refuse a sensor whose clock is right.
     pub const GATEWAY: ClockBounds = ClockBounds {
         past_us: 31 * 24 * 3600 * SECOND_US,
-        future_us: 5 * 60 * SECOND_US,
+        future_us: 2 * 3600 * SECOND_US,
     };
     /// For ingest: what a gateway accepted by its own clock, which may be hours off, must not be lost.
     pub const INGEST: ClockBounds = ClockBounds {

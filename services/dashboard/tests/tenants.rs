@@ -1,0 +1,310 @@
+//! Every way into the dashboard, walked by people of two tenants: what one sees of its own, the other never sees.
+//!
+//! The ways are read from the contract and from the routes' source, so one that is added is refused here until somebody says how it is
+//! asked.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/browser.rs"]
+#[allow(dead_code)]
+mod browser;
+#[path = "support/ward.rs"]
+#[allow(dead_code)]
+mod ward;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use browser::{ANYWHERE, Client, ask, client, cookie_of, until, within};
+use contracts::alerts::{Document, Notice};
+use contracts::paths::{End, Link, PathReport};
+use contracts::query::watch_response::Update;
+use contracts::query::{
+    AcknowledgeAlertRequest, GetPathsRequest, GetSeriesRequest, ListAlertsRequest,
+    ListDocumentsRequest, ListLinksRequest, ListNoticesRequest, ListPatientsRequest,
+    PutDocumentRequest, SetLinkRequest, WatchRequest,
+};
+use contracts::vitals::Priority;
+use store::{NoticesBatch, Role, Scope};
+use ward::{Ward, alert, heart_rate, now_us};
+
+const CONTRACT: &str = include_str!("../../../proto/braid/query/v1/query.proto");
+const ROUTES: &str = include_str!("../src/to_browser/sign_in.rs");
+
+/// Numbers of what arrives while somebody watches.
+static EVENTS: AtomicU64 = AtomicU64::new(100);
+
+/// In every name and value of the tenant whose data are looked for.
+const MARK: &str = "walled";
+const VALUE: f64 = 123.456;
+
+fn words_after<'a>(text: &'a str, before: &str, end: char) -> Vec<&'a str> {
+    text.split(before)
+        .skip(1)
+        .filter_map(|rest| rest.split(end).next())
+        .collect()
+}
+
+fn is_of_them(answer: &str) -> bool {
+    answer.contains(MARK) || answer.contains(&VALUE.to_string())
+}
+
+fn report(gateway: &str) -> PathReport {
+    PathReport {
+        gateway: gateway.to_owned(),
+        path: "wifi".to_owned(),
+        end: End::Gateway.into(),
+        time_us: now_us(),
+        interval_ms: 1_000,
+        sequence: 1,
+        ..PathReport::default()
+    }
+}
+
+/// A patient with everything that can be asked for, all under names with the mark.
+async fn furnish(ward: &Ward, mark: &str, tenant: &str) {
+    let name = |what: &str| format!("{what}-{mark}");
+    ward.patient(&name("p"), &name("Name"), tenant, &name("g"))
+        .await;
+    let mut raised = alert(&name("p"), &name("a"), &name("summary"), Priority::High);
+    raised.gateway = name("g");
+    ward.alert(raised.clone()).await;
+    for (kind, subject) in [
+        ("silence", name("s")),
+        ("team", "default".to_owned()),
+        ("rules", format!("patient:{}", name("p"))),
+    ] {
+        let document = Document {
+            kind: kind.to_owned(),
+            tenant: tenant.to_owned(),
+            subject,
+            version: 1,
+            author: name("author"),
+            reason: name("reason"),
+            until_us: now_us() + 3_600_000_000,
+            body: "{}".to_owned(),
+            ..Document::default()
+        };
+        ward.store.put_document(&document).await.unwrap();
+    }
+    let notice = Notice {
+        id: name("n"),
+        alert: Some(raised),
+        tenant: tenant.to_owned(),
+        channel: "webhook".to_owned(),
+        ..Notice::default()
+    };
+    let batch = NoticesBatch {
+        notices: vec![notice],
+        ..NoticesBatch::default()
+    };
+    ward.store.write_notices(batch).await.unwrap();
+    ward.links.lock().push(Link {
+        gateway: name("g"),
+        name: "wifi".to_owned(),
+        up: true,
+        ..Link::default()
+    });
+}
+
+/// What arrives while somebody watches.
+async fn news(ward: &Ward, mark: &str, sequence: u64, value: f64) {
+    let (patient, gateway) = (format!("p-{mark}"), format!("g-{mark}"));
+    let sample = contracts::vitals::Sample {
+        gateway: gateway.clone(),
+        ..heart_rate(&patient, sequence, value)
+    };
+    ward.vitals(vec![sample]).await;
+    ward.paths(&gateway, vec![report(&gateway)]).await;
+    let raised = alert(
+        &patient,
+        &format!("a{sequence}-{mark}"),
+        mark,
+        Priority::Low,
+    );
+    ward.alert(raised).await;
+}
+
+/// Asks one method for the data of the marked tenant, by their names, and for all there is. Errors are answers, too.
+async fn call(ward: &Ward, client: &mut Client, method: &str) -> String {
+    let (patient, gateway, alert) = (
+        format!("p-{MARK}"),
+        format!("g-{MARK}"),
+        format!("a-{MARK}"),
+    );
+    let (from_us, to_us) = (now_us() - 3_600_000_000, now_us() + 3_600_000_000);
+    let mut told = String::new();
+    macro_rules! tell {
+        ($answer:expr) => {
+            match $answer.await {
+                Ok(answer) => told += &format!("{:?}\n", answer.into_inner()),
+                Err(status) => told += &format!("refused: {:?}\n", status.code()),
+            }
+        };
+    }
+    match method {
+        "ListPatients" => tell!(client.list_patients(ListPatientsRequest {})),
+        "GetSeries" => tell!(client.get_series(GetSeriesRequest {
+            patient,
+            from_us,
+            to_us,
+            ..GetSeriesRequest::default()
+        })),
+        "Watch" => {
+            let mut stream = client
+                .watch(WatchRequest { patient })
+                .await
+                .unwrap()
+                .into_inner();
+            // The marked tenant's first: who has then seen the last of the own was sent all that is to be seen.
+            let first = EVENTS.fetch_add(3, Ordering::Relaxed);
+            for n in first..first + 3 {
+                news(ward, MARK, n, VALUE).await;
+                news(ward, "plain", n, 70.0).await;
+            }
+            let last = format!("a{}-", first + 2);
+            let (mut alerts, mut reports) = (0, 0);
+            until("news of the own tenant", &mut stream, |update| {
+                told += &format!("{update:?}\n");
+                match update {
+                    Update::Alert(alert) if alert.id.starts_with(&last) => alerts += 1,
+                    Update::Paths(paths) => reports += paths.reports.len(),
+                    _ => {}
+                }
+                (alerts > 0 && reports > 1).then_some(())
+            })
+            .await;
+        }
+        "ListAlerts" => {
+            for patient in [patient, String::new()] {
+                tell!(client.list_alerts(ListAlertsRequest {
+                    patient,
+                    include_resolved: true,
+                    limit: 100,
+                }));
+            }
+        }
+        "AcknowledgeAlert" => tell!(client.acknowledge_alert(AcknowledgeAlertRequest {
+            id: alert,
+            note: "n".to_owned(),
+        })),
+        "PutDocument" => tell!(client.put_document(PutDocumentRequest {
+            kind: "silence".to_owned(),
+            subject: format!("s-{MARK}"),
+            version: 2,
+            reason: "r".to_owned(),
+            until_us: to_us,
+            body: "{}".to_owned(),
+        })),
+        "ListDocuments" => {
+            let named = [
+                ("silence", format!("s-{MARK}")),
+                ("rules", format!("patient:{patient}")),
+            ];
+            let all = ["silence", "team", "rules"].map(|kind| (kind, String::new()));
+            for (kind, subject) in named.into_iter().chain(all) {
+                let kind = kind.to_owned();
+                tell!(client.list_documents(ListDocumentsRequest { kind, subject }));
+            }
+        }
+        "ListNotices" => tell!(client.list_notices(ListNoticesRequest { alert })),
+        "GetPaths" => {
+            for gateway in [gateway, String::new()] {
+                tell!(client.get_paths(GetPathsRequest {
+                    gateway,
+                    from_us,
+                    to_us,
+                }));
+            }
+        }
+        "ListLinks" => tell!(client.list_links(ListLinksRequest {})),
+        "SetLink" => {
+            for gateway in [gateway, String::new()] {
+                let (name, up) = ("wifi".to_owned(), false);
+                tell!(client.set_link(SetLinkRequest { gateway, name, up }));
+            }
+        }
+        other => panic!("{other} is new: say here how it is asked for another tenant's data"),
+    }
+    told
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_way_leads_to_another_tenants_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
+    for (name, tenant) in [("own", "default"), ("other", "elsewhere")] {
+        ward.account(name, Role::Administrator).await;
+        let mut account = ward.store.account(name).await.unwrap().unwrap();
+        account.tenant = tenant.to_owned();
+        ward.store.put_account(&account).await.unwrap();
+    }
+    furnish(&ward, MARK, "default").await;
+    furnish(&ward, "plain", "elsewhere").await;
+    news(&ward, MARK, 1, VALUE).await;
+    news(&ward, "plain", 1, 70.0).await;
+    let (own, other) = (
+        cookie_of(&ward, "own").await,
+        cookie_of(&ward, "other").await,
+    );
+    // Both are in the ward before anybody is asked.
+    for cookie in [&own, &other] {
+        let mut stream = client(&ward, cookie)
+            .watch(WatchRequest::default())
+            .await
+            .unwrap()
+            .into_inner();
+        until("the ward", &mut stream, |update| match update {
+            Update::Ward(ward) => (!ward.patients.is_empty()).then_some(()),
+            _ => None,
+        })
+        .await;
+    }
+
+    let methods = words_after(CONTRACT, "rpc ", '(');
+    assert!(methods.len() >= 11, "{methods:?}");
+    let mut answers = BTreeMap::new();
+    // The stranger first: what the owner does afterwards would change what there is to see.
+    for (who, cookie) in [("other", &other), ("own", &own)] {
+        for method in &methods {
+            let mut client = client(&ward, cookie);
+            let told = within(method, call(&ward, &mut client, method)).await;
+            answers.insert((who, *method), told);
+        }
+        if who == "other" {
+            assert!(ward.acknowledged.lock().is_empty(), "acknowledged");
+            assert!(ward.links.lock().iter().all(|link| link.up), "cut");
+            let scope = Scope::tenant("default");
+            let subject = format!("s-{MARK}");
+            let history = ward.store.document_history(&scope, "silence", &subject);
+            assert_eq!(history.await.unwrap().len(), 1, "put");
+        }
+    }
+    for ((who, method), told) in &answers {
+        assert_eq!(
+            is_of_them(told),
+            *who == "own",
+            "{who} asked {method}: {told}"
+        );
+        assert!(!told.contains("Unauthenticated"), "{method}: {told}");
+    }
+
+    let routes = words_after(ROUTES, ".route(\"", '"');
+    assert!(routes.len() >= 4, "{routes:?}");
+    for route in routes {
+        for method in [http::Method::GET, http::Method::POST] {
+            let cookie = cookie_of(&ward, "other").await;
+            let headers = [("cookie", cookie.as_str())];
+            let answer = ask(ward.address, method, route, "{}", &headers).await;
+            let told = format!(
+                "{:?} {}",
+                answer.headers(),
+                String::from_utf8_lossy(answer.body())
+            );
+            assert!(
+                !is_of_them(&told) && !told.contains("own"),
+                "{route}: {told}"
+            );
+        }
+    }
+    ward.end().await;
+}
