@@ -6,6 +6,7 @@
 #   timescaledb.sh start PORT DIR        the same in the background; returns once it answers
 #   timescaledb.sh stop DIR              ends a server that `start` or `run` started, orderly
 #   timescaledb.sh psql PORT [ARG...]    psql of the same version; password from PGPASSWORD
+#   timescaledb.sh tool DIR PROGRAM...   psql, pg_dump, pg_restore of the same version, beside the running server as its superuser
 #
 # The superuser is `postgres`, its password $BRAID_TIMESCALE_PASSWORD (default `braid`) is asked for over TCP.
 # BRAID_TIMESCALE_DURABLE=1: every commit is synced to disk. Without it a crash of the machine may lose data; a killed
@@ -126,5 +127,8 @@ case ${1:-} in
   stop)  [ $# = 2 ] || die "stop DIR"; stop "$2" ;;
   psql)  [ $# -ge 2 ] || die "psql PORT [ARG...]"; build; port=$2; shift 2
          inside "$PWD" env PGPASSWORD="${PGPASSWORD:-$password}" psql -h 127.0.0.1 -p "$port" -U postgres "$@" ;;
-  *)     sed -n '2,21s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  tool)  [ $# -ge 3 ] || die "tool DIR PROGRAM [ARG...]"
+         dir=$(cd "$2" && pwd); port=$(sed -n 4p "$dir/pg/postmaster.pid" 2>/dev/null) || die "no server runs in $2"; shift 2
+         inside "$dir" env PGHOST=/data PGPORT="$port" PGUSER=postgres "$@" ;;
+  *)     sed -n '2,22s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

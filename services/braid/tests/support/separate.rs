@@ -118,6 +118,24 @@ impl Separate {
         self.launch(noun, &format!("{noun}-another"), &[&listen, &admin])
     }
 
+    /// One more gateway, of another name and tenant; it ends when it is dropped. Where sensors reach it.
+    pub fn gateway_of(&self, tenant: &str, id: &str) -> (Program, SocketAddr) {
+        let data = self.data.to_str().unwrap();
+        succeed(&[
+            "identity", "issue", "gateway", id, "--tenant", tenant, "--data", data,
+        ]);
+        let (sensors, identities) = (free_tcp(), self.data.join("identities"));
+        let own = [
+            format!("--listen={sensors}"),
+            format!("--admin={}", free_tcp()),
+            format!("--cert={}", identities.join(format!("{id}.pem")).display()),
+            format!("--key={}", identities.join(format!("{id}.key")).display()),
+            format!("--data-dir={}", self.data.join(id).display()),
+        ];
+        let own: Vec<&str> = own.iter().map(String::as_str).collect();
+        (self.launch("gateway", id, &own), sensors)
+    }
+
     /// `own` wins over the flags that the first of the service has.
     fn launch(&self, noun: &str, log: &str, own: &[&str]) -> Program {
         let identities = self.data.join("identities");
@@ -218,6 +236,14 @@ impl Separate {
             program.log()
         );
         program.kill();
+    }
+
+    /// As its operator ends it: it drains and leaves its groups.
+    pub fn stop(&mut self, noun: &str) {
+        let at = self.programs.iter().position(|(name, _)| *name == noun);
+        let (_, mut program) = self.programs.remove(at.unwrap());
+        program.interrupt();
+        program.wait(crate::program::PATIENCE);
     }
 
     /// Waits for a service that ends by itself: its exit code and what it said.

@@ -12,8 +12,8 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 pub use effects::{
-    Ledger, a_claim_lost_in_passing_is_renewed, exactly_once_through_crashes,
-    start_is_asked_and_obeyed, work,
+    Ledger, a_claim_lost_in_passing_is_renewed, an_empty_account_begins_at_the_oldest_record,
+    exactly_once_through_crashes, start_is_asked_and_obeyed, work,
 };
 pub use groups::{
     a_commit_survives_and_the_rest_comes_again, a_dead_member_is_replaced,
@@ -56,7 +56,7 @@ macro_rules! conformance_suite {
             read_back_begins_at_the_oldest_and_its_lag_tells_the_end, next_can_be_cancelled,
             lag_counts_what_waits, members_share_the_partitions, a_dead_member_is_replaced,
             a_commit_survives_and_the_rest_comes_again, a_lost_partition_cannot_be_committed,
-            groups_are_independent, start_is_asked_and_obeyed, a_claim_lost_in_passing_is_renewed, exactly_once_through_crashes);
+            groups_are_independent, start_is_asked_and_obeyed, an_empty_account_begins_at_the_oldest_record, a_claim_lost_in_passing_is_renewed, exactly_once_through_crashes);
     };
     ($harness:expr; $($check:ident),+) => {
         $(

@@ -142,10 +142,19 @@ pub enum Event {
 }
 
 /// Where a member begins to read a partition that it was just assigned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// After what the group committed, or at the oldest record when it never did.
+    Committed,
+    /// Whatever the group committed: it keeps its own account, which knows of nothing.
+    Oldest,
+    /// At the record of this offset.
+    At(u64),
+}
+
 #[async_trait]
 pub trait StartAt: Send + Sync {
-    /// Offset of the first record to deliver. `None`: after what the group committed, or at the oldest record.
-    async fn next_offset(&self, topic: Topic, partition: u32) -> Result<Option<u64>, StartAtError>;
+    async fn start(&self, topic: Topic, partition: u32) -> Result<Start, StartAtError>;
 }
 
 /// Begin after what the group committed on the bus; at the oldest record when it never did.
@@ -154,8 +163,8 @@ pub struct Committed;
 
 #[async_trait]
 impl StartAt for Committed {
-    async fn next_offset(&self, _: Topic, _: u32) -> Result<Option<u64>, StartAtError> {
-        Ok(None)
+    async fn start(&self, _: Topic, _: u32) -> Result<Start, StartAtError> {
+        Ok(Start::Committed)
     }
 }
 

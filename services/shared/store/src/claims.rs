@@ -10,7 +10,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bus::{Delivery, StartAt, StartAtError, Topic};
+use bus::{Delivery, Start, StartAt, StartAtError, Topic};
 use parking_lot::Mutex;
 
 use crate::{Claim, Progress, ProgressStore};
@@ -96,15 +96,16 @@ impl<S: ProgressStore + ?Sized> Claims<S> {
 
 #[async_trait]
 impl<S: ProgressStore + ?Sized> StartAt for Claims<S> {
-    async fn next_offset(&self, topic: Topic, partition: u32) -> Result<Option<u64>, StartAtError> {
+    /// The store's account alone counts: what the group committed on the bus is ahead of a store that was restored.
+    async fn start(&self, topic: Topic, partition: u32) -> Result<Start, StartAtError> {
         let claim = self
             .store
             .claim(&self.group, topic, partition)
             .await
             .map_err(|e| StartAtError(e.to_string()))?;
-        let next = claim.next_offset;
+        let start = claim.next_offset.map_or(Start::Oldest, Start::At);
         self.fenced.lock().remove(&(topic, partition));
         self.held.lock().insert((topic, partition), claim);
-        Ok(next)
+        Ok(start)
     }
 }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::{Harness, PATIENCE, next, number, numbered, publish};
-use crate::{Event, StartAt, StartAtError, Topic};
+use crate::{Event, Start, StartAt, StartAtError, Topic};
 
 /// Before an engine that did not answer is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -42,12 +42,13 @@ struct Claimer {
 
 #[async_trait]
 impl StartAt for Claimer {
-    async fn next_offset(&self, _: Topic, partition: u32) -> Result<Option<u64>, StartAtError> {
+    async fn start(&self, _: Topic, partition: u32) -> Result<Start, StartAtError> {
         let mut ledger = self.ledger.lock();
         let epoch = ledger.epochs.entry(partition).or_default();
         *epoch += 1;
         self.mine.lock().insert(partition, *epoch);
-        Ok(ledger.next.get(&partition).copied())
+        let next = ledger.next.get(&partition).copied();
+        Ok(next.map_or(Start::Oldest, Start::At))
     }
 }
 
@@ -81,6 +82,33 @@ pub async fn start_is_asked_and_obeyed(harness: &dyn Harness) {
         panic!("a batch follows")
     };
     assert_eq!(batch.iter().map(number).collect::<Vec<_>>(), [7, 8, 9]);
+}
+
+/// As after a restore of what the group keeps: its account begins anew, and what it committed on the bus is from before.
+pub async fn an_empty_account_begins_at_the_oldest_record(harness: &dyn Harness) {
+    let bus = harness.start().await.bus;
+    let ten = (0..10).map(|n| numbered("k", n)).collect();
+    publish(&bus, Topic::DeadLetters, ten).await;
+    let mut before = super::join(&bus, Topic::DeadLetters, "restored").await;
+    let last = super::read(&mut before, 10).await[9].offset;
+    before
+        .commit(&[(0, last + 1)])
+        .await
+        .unwrap_or_else(|e| panic!("commit: {e}"));
+    drop(before);
+    let claimer = Arc::new(Claimer {
+        ledger: Arc::default(),
+        mine: Mutex::default(),
+    });
+    let mut consumer = bus
+        .subscribe(Topic::DeadLetters, "restored", claimer)
+        .await
+        .unwrap_or_else(|e| panic!("subscribe: {e}"));
+    let read = super::read(&mut consumer, 10).await;
+    assert_eq!(
+        read.iter().map(number).collect::<Vec<_>>(),
+        (0..10).collect::<Vec<_>>()
+    );
 }
 
 /// Somebody who is not in the group takes a claim over and goes away: no event tells of it, and the member gets the partition back.

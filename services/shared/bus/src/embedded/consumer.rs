@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use tokio::sync::{oneshot, watch};
 
 use super::{Inner, groups::Command, headers, schema, seat::Seat};
-use crate::{CommitError, ConsumeError, Consumer, Delivery, Event, StartAt, Topic};
+use crate::{CommitError, ConsumeError, Consumer, Delivery, Event, Start, StartAt, Topic};
 
 /// Bytes of values in one batch; at least one record is delivered whatever its size.
 const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -81,9 +81,10 @@ impl EmbeddedConsumer {
         let gained = membership.seat.begin();
         let mut starts = Vec::with_capacity(gained.len());
         for partition in gained {
-            let start = match membership.start.next_offset(self.topic, partition).await? {
-                None => self.committed(membership, partition).await?,
-                start => start,
+            let start = match membership.start.start(self.topic, partition).await? {
+                Start::Committed => self.committed(membership, partition).await?,
+                Start::Oldest => None,
+                Start::At(offset) => Some(offset),
             };
             starts.push((partition, start));
         }

@@ -25,7 +25,7 @@ use super::{
     seat::{Member, Seat, list},
     trouble::Trouble,
 };
-use crate::{CommitError, ConsumeError, Consumer, Delivery, Event, StartAt, Topic};
+use crate::{CommitError, ConsumeError, Consumer, Delivery, Event, Start, StartAt, Topic};
 
 /// Bytes of values in one batch; at least one record is delivered whatever its size.
 const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -197,20 +197,22 @@ impl KafkaConsumer {
             return Ok(None);
         };
         let mut starts = BTreeMap::new();
+        let mut asked = Vec::new();
         for partition in &gained {
-            if let Some(offset) = group.start.next_offset(self.topic, *partition).await? {
-                starts.insert(*partition, offset);
+            match group.start.start(self.topic, *partition).await? {
+                Start::At(offset) => drop(starts.insert(*partition, offset)),
+                Start::Committed => asked.push(*partition),
+                Start::Oldest => {}
             }
         }
-        let unknown = |starts: &BTreeMap<u32, u64>| -> Vec<u32> {
-            let unknown = gained.iter().filter(|p| !starts.contains_key(p));
-            unknown.copied().collect()
-        };
-        let asked = unknown(&starts);
         if !asked.is_empty() {
             starts.extend(self.committed(&asked).await?);
         }
-        let new = unknown(&starts);
+        let new: Vec<u32> = gained
+            .iter()
+            .filter(|p| !starts.contains_key(p))
+            .copied()
+            .collect();
         if !new.is_empty() {
             starts.extend(self.offsets(&new, Offset::Beginning, ANSWER_WITHIN).await?);
         }

@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""backup.py - the database as it was at one moment, and back again, compared.
+
+    backup.py make FOLDER       every table, and FOLDER/manifest.json: rows and checksum of each, in the same moment as the copy
+    backup.py restore FOLDER    into a database beside the present one; compared with the manifest; only then it takes the name
+    backup.py check FOLDER      compares the database with the manifest
+    backup.py new-bus           after the bus was lost and made anew: the offsets that the database keeps mean nothing there
+
+    --server COMMAND    how to run PostgreSQL's programs beside the server, as its superuser (default: docker compose exec -T timescaledb;
+                        on a cluster: kubectl -n ward exec -i timescaledb-0 -c timescaledb --)
+    --database NAME     default: braid
+
+Rows and the offsets of the bus up to which they reach are in one transaction, so that a copy of one moment fits itself: after `restore` the
+services read from the bus what came since, and nothing is lost or doubled while the backup is younger than the bus's retention (7 days).
+What people did since - acknowledgements, silences, accounts, the register - is not on the bus and is gone."""
+
+import argparse
+import datetime
+import hashlib
+import json
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+
+FORMAT = 1
+# Of one comparison: rows added up by their text, whatever their order. numeric, because a sum of bigints may not fit one.
+SUM = "SELECT count(*), coalesce(sum(('x' || left(md5(t::text), 16))::bit(64)::bigint::numeric), 0) FROM %s t"
+# Who holds a partition is a matter of the running services, up to where it was read is not.
+INSTEAD = {"progress": "(SELECT grp, topic, part, next_offset FROM progress)"}
+# Longest wait for a lock that somebody else holds.
+LOCK_WAIT_MS = 60_000
+COPY_BYTES = 1 << 20
+
+
+class Refused(Exception):
+    pass
+
+
+def say(text):
+    print("backup: " + text, flush=True)
+
+
+class Session:
+    """One psql, one connection: what it sees in a transaction stays as it is."""
+
+    def __init__(self, server, database):
+        self.process = subprocess.Popen(
+            server + ["psql", "-qAtX", "-v", "ON_ERROR_STOP=1", "-F", "\t", "-U", "postgres", "-d", database],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self("SET TimeZone = 'UTC'; SET extra_float_digits = 1; SET client_min_messages = error; SET lock_timeout = %d" % LOCK_WAIT_MS)
+
+    def __call__(self, sql):
+        end = "-- end of the answer --"
+        rows = []
+        try:
+            self.process.stdin.write("%s;\n\\echo '%s'\n" % (sql, end))
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+        for line in self.process.stdout:
+            if line.rstrip("\n") == end:
+                return rows
+            rows.append(line.rstrip("\n").split("\t"))
+        raise Refused("the database: " + (self.process.stderr.read().strip() or "psql ended"))
+
+    def value(self, sql):
+        return self(sql)[0][0]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.stderr.close()
+        self.process.wait()
+
+
+def contents(session):
+    """Rows and checksum of every table, the last value of every sequence."""
+    names = [row[0] for row in session(
+        "SELECT format('%I', relname) FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') ORDER BY 1")]
+    # What TimescaleDB keeps up to date by itself, in its edition that does, looks like a view.
+    names += [row[0] for row in session(
+        "SELECT format('%I', view_name) FROM timescaledb_information.continuous_aggregates WHERE view_schema = 'public' ORDER BY 1")]
+    tables = {}
+    for name in names:
+        rows, checksum = session(SUM % INSTEAD.get(name, name))[0]
+        tables[name] = {"rows": int(rows), "sum": checksum}
+    sequences = {name: value for name, value in session(
+        "SELECT sequencename, coalesce(last_value::text, '') FROM pg_sequences WHERE schemaname = 'public' ORDER BY 1")}
+    return {"tables": tables, "sequences": sequences}
+
+
+def differences(wanted, found):
+    told = []
+    for kind in ("tables", "sequences"):
+        for name in sorted(set(wanted[kind]) | set(found[kind])):
+            was, has = wanted[kind].get(name), found[kind].get(name)
+            if was != has:
+                told.append("%s: %s in the backup, %s here" % (name, was or "nothing", has or "nothing"))
+    return told
+
+
+def total(found):
+    return "%d tables, %d rows" % (len(found["tables"]), sum(table["rows"] for table in found["tables"].values()))
+
+
+def digest(file):
+    found = hashlib.sha256()
+    with open(file, "rb") as content:
+        while block := content.read(COPY_BYTES):
+            found.update(block)
+    return found.hexdigest()
+
+
+def make(server, database, folder):
+    if folder.exists():
+        raise Refused("%s is there already; each backup takes a folder of its own" % folder)
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True, mode=0o700)
+    with Session(server, database) as session:
+        # Comparing first: it holds every table and chunk against being dropped while they are copied.
+        session("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        snapshot = session.value("SELECT pg_export_snapshot()")
+        manifest = {
+            "format": FORMAT,
+            "made": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "postgresql": int(session.value("SHOW server_version_num")) // 10000,
+            "timescaledb": session.value("SELECT extversion FROM pg_extension WHERE extname = 'timescaledb'"),
+            "owner": session.value("SELECT datdba::regrole FROM pg_database WHERE datname = current_database()"),
+            "roles": [row[0] for row in session(
+                "SELECT DISTINCT r.rolname FROM pg_class c CROSS JOIN LATERAL (SELECT relowner UNION SELECT a.grantee FROM aclexplode(c.relacl) a) x (role)"
+                " JOIN pg_roles r ON r.oid = x.role WHERE c.relnamespace = 'public'::regnamespace ORDER BY 1")],
+            "offsets": [{"group": row[0], "topic": row[1], "partition": int(row[2]), "next": int(row[3])} for row in session(
+                "SELECT grp, topic, part, next_offset FROM progress WHERE next_offset IS NOT NULL ORDER BY 1, 2, 3")],
+        }
+        manifest.update(contents(session))
+        with open(part / "database.dump", "wb") as dump:
+            copied = subprocess.run(
+                server + ["pg_dump", "-U", "postgres", "-d", database, "-Fc", "--snapshot=" + snapshot, "--lock-wait-timeout=%d" % LOCK_WAIT_MS],
+                stdin=subprocess.DEVNULL, stdout=dump, stderr=subprocess.PIPE, text=True)
+        if copied.returncode != 0:
+            raise Refused("pg_dump: " + copied.stderr.strip())
+        session("COMMIT")
+    manifest["dump_sha256"] = digest(part / "database.dump")
+    with open(part / "manifest.json", "w") as file:
+        json.dump(manifest, file, indent=1)
+    part.rename(folder)
+    say("%s: %s, %.1f MB" % (folder, total(manifest), (folder / "database.dump").stat().st_size / 1e6))
+
+
+def read(folder):
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+    except (OSError, ValueError) as error:
+        raise Refused("%s is no backup: %s" % (folder, error)) from None
+    if manifest.get("format") != FORMAT:
+        raise Refused("%s has format %r, and this program reads %d" % (folder, manifest.get("format"), FORMAT))
+    return manifest
+
+
+def restore(server, database, folder):
+    manifest = read(folder)
+    if digest(folder / "database.dump") != manifest["dump_sha256"]:
+        raise Refused("%s/database.dump is not what was written: its SHA-256 differs" % folder)
+    fresh, before = database + "_restoring", database + "_before_restore"
+    with Session(server, "postgres") as session:
+        offered = [row[0] for row in session("SELECT version FROM pg_available_extension_versions WHERE name = 'timescaledb'")]
+        if manifest["timescaledb"] not in offered:
+            raise Refused("the backup is of TimescaleDB %s, the server has %s" % (manifest["timescaledb"], ", ".join(offered)))
+        missing = set(manifest["roles"]) - {row[0] for row in session("SELECT rolname FROM pg_roles")}
+        if missing:
+            raise Refused("the server has no role %s: infra/timescaledb/roles.sh makes them" % ", ".join(sorted(missing)))
+        if session("SELECT 1 FROM pg_database WHERE datname = '%s'" % before):
+            raise Refused("%s is still there from an earlier restore: look at it, then DROP DATABASE %s" % (before, before))
+        # Services keep keys and claims of what they opened: with another database below them they would write under wrong ones.
+        refuse_company(session, database)
+        session("DROP DATABASE IF EXISTS %s WITH (FORCE)" % fresh)
+        session("CREATE DATABASE %s TEMPLATE template0 OWNER %s" % (fresh, manifest["owner"]))
+    with Session(server, fresh) as session:
+        session("CREATE EXTENSION timescaledb VERSION '%s'" % manifest["timescaledb"])
+        session("SELECT timescaledb_pre_restore()")
+    with open(folder / "database.dump", "rb") as dump:
+        copied = subprocess.run(server + ["pg_restore", "-U", "postgres", "-d", fresh, "--exit-on-error"], stdin=dump,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if copied.returncode != 0:
+        raise Refused("pg_restore: " + copied.stderr.strip())
+    with Session(server, fresh) as session:
+        session("SELECT timescaledb_post_restore()")
+    with Session(server, fresh) as session:
+        found = contents(session)
+        told = differences(manifest, found)
+        if told:
+            raise Refused("what was restored into %s differs:\n  %s" % (fresh, "\n  ".join(told)))
+        # Whoever still believes to hold a partition is refused, and asks where to begin.
+        session("UPDATE progress SET epoch = epoch + 1000000")
+        session("ANALYZE")
+        session("SELECT _timescaledb_functions.stop_background_workers()")
+    with Session(server, "postgres") as session:
+        refuse_company(session, database)
+        present = session("SELECT 1 FROM pg_database WHERE datname = '%s'" % database)
+    if present:
+        with Session(server, database) as session:
+            if session("SELECT 1 FROM pg_extension WHERE extname = 'timescaledb'"):
+                session("SELECT _timescaledb_functions.stop_background_workers()")
+    with Session(server, "postgres") as session:
+        # Both names or none.
+        session("BEGIN")
+        if present:
+            session("ALTER DATABASE %s RENAME TO %s" % (database, before))
+        session("ALTER DATABASE %s RENAME TO %s" % (fresh, database))
+        session("COMMIT")
+    with Session(server, database) as session:
+        session("SELECT _timescaledb_functions.start_background_workers()")
+    say("restored: %s, each as in the backup%s" % (total(found), "; what was there before is %s" % before if present else ""))
+
+
+def refuse_company(session, database):
+    who = session("SELECT DISTINCT coalesce(nullif(application_name, ''), usename::text, backend_type) FROM pg_stat_activity "
+                  "WHERE datname = '%s' AND backend_type = 'client backend'" % database)
+    if who:
+        raise Refused("%s is in use (%s): stop the services first" % (database, ", ".join(row[0] for row in who)))
+
+
+def check(server, database, folder):
+    manifest = read(folder)
+    with Session(server, database) as session:
+        session("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        found = contents(session)
+    told = differences(manifest, found)
+    if told:
+        raise Refused("%s differs from %s:\n  %s" % (database, folder, "\n  ".join(told)))
+    say("%s is as in %s: %s" % (database, folder, total(found)))
+
+
+def new_bus(server, database):
+    with Session(server, database) as session:
+        changed = session("UPDATE progress SET epoch = epoch + 1000000, next_offset = NULL RETURNING grp")
+    say("%d offsets forgotten: every group begins at the oldest record; what it knows already it recognises" % len(changed))
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("what", choices=["make", "restore", "check", "new-bus"])
+    arguments.add_argument("folder", nargs="?", type=pathlib.Path)
+    arguments.add_argument("--server", default="docker compose exec -T timescaledb", metavar="COMMAND")
+    arguments.add_argument("--database", default="braid", metavar="NAME")
+    chosen = arguments.parse_args()
+    if (chosen.what == "new-bus") != (chosen.folder is None):
+        arguments.error("%s takes %s" % (chosen.what, "no folder" if chosen.folder else "a folder"))
+    if not chosen.database.replace("_", "").isalnum() or not chosen.database[0].isalpha() or chosen.database != chosen.database.lower():
+        arguments.error("--database takes a name of small letters, digits and underscores, such as braid")
+    server = shlex.split(chosen.server)
+    work = {"make": make, "restore": restore, "check": check}
+    try:
+        if chosen.what == "new-bus":
+            new_bus(server, chosen.database)
+        else:
+            work[chosen.what](server, chosen.database, chosen.folder)
+    except (Refused, OSError) as failure:
+        sys.exit("backup: %s" % failure)
+
+
+main()

@@ -1,0 +1,265 @@
+//! `infra/backup/backup.py` on a real TimescaleDB beside a real Kafka: a copy made under load, the database as it was then, what the bus
+//! brings since; and a bus that was lost. Nothing is lost, nothing is stored twice.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/program.rs"]
+mod program;
+#[path = "support/sensor.rs"]
+mod sensor;
+#[path = "support/separate.rs"]
+mod separate;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use program::{PATIENCE, eventually_within};
+use sensor::Sensors;
+use separate::{NOUNS, Separate};
+use store::{TimescaleOptions, TimescaleStore};
+use testkit::kafka::Cluster;
+use testkit::timescale_server::{PASSWORD, ServerOptions, TimescaleServer};
+use tokio::runtime::Runtime;
+
+/// A group notices the death of its members within this, on a busy machine too; nothing is measured by it.
+const LIMIT: Duration = Duration::from_secs(240);
+/// Samples that are stored before and after the copy.
+const PROGRESS: u64 = 300;
+const ILL_PULSE: u64 = 190;
+
+const INFRA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../infra");
+
+/// What the sensors sent, without the keys and times that storing it adds.
+const CONTENT: &str = "SELECT count(*), count(DISTINCT (device, sensor_sequence)), coalesce(sum(hashtext(line)::bigint), 0)::bigint
+    FROM (SELECT h.device, s.sensor_sequence, concat_ws('|', h.device, s.sensor_sequence, s.time, s.value, s.gateway_time) AS line
+          FROM samples s JOIN series e ON e.key = s.series JOIN streams t ON t.key = e.stream JOIN device_heads h ON h.key = t.device) found";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Content {
+    rows: u64,
+    readings: u64,
+    sum: i64,
+}
+
+struct House {
+    runtime: Runtime,
+    server: TimescaleServer,
+    separate: Separate,
+}
+
+impl House {
+    /// Connects for each question, since a restore wants to be alone. Nothing while there is no such database.
+    fn ask(&self, question: &str) -> Option<tokio_postgres::Row> {
+        let mut config: tokio_postgres::Config = self.server.url("braid").parse().unwrap();
+        config.password(PASSWORD);
+        self.runtime.block_on(async {
+            let (client, connection) = config.connect(tokio_postgres::NoTls).await.ok()?;
+            tokio::spawn(connection);
+            client.query_one(question, &[]).await.ok()
+        })
+    }
+
+    fn content(&self) -> Content {
+        let row = self.ask(CONTENT);
+        row.map_or(
+            Content {
+                rows: 0,
+                readings: 0,
+                sum: 0,
+            },
+            |row| Content {
+                rows: row.get::<_, i64>(0) as u64,
+                readings: row.get::<_, i64>(1) as u64,
+                sum: row.get(2),
+            },
+        )
+    }
+
+    fn count(&self, question: &str) -> i64 {
+        self.ask(question).map_or(0, |row| row.get(0))
+    }
+
+    fn alerts_of(&self, patient: &str) -> i64 {
+        self.count(&format!(
+            "SELECT count(*) FROM alerts WHERE patient = '{patient}'"
+        ))
+    }
+
+    fn moves_on(&self, what: &str) {
+        let then = self.content().rows;
+        eventually_within(LIMIT, what, || self.content().rows >= then + PROGRESS);
+    }
+
+    fn backup(&self, arguments: &[&str]) -> Result<String, String> {
+        let tool = format!(
+            "{INFRA}/airgap/timescaledb.sh tool {}",
+            self.server.folder().display()
+        );
+        let output = Command::new(format!("{INFRA}/backup/backup.py"))
+            .args(arguments)
+            .args(["--server", &tool])
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        print!("{said}{error}");
+        if output.status.success() {
+            Ok(said)
+        } else {
+            Err(error)
+        }
+    }
+
+    fn start_all(&mut self) {
+        for noun in NOUNS {
+            self.separate.start(noun);
+        }
+    }
+
+    fn stop_all(&mut self) {
+        for noun in NOUNS {
+            self.separate.stop(noun);
+        }
+    }
+
+    /// The services have ended, the server's ends of their connections a moment later.
+    fn restore(&self, folder: &str) {
+        let mut said = Err(String::new());
+        eventually_within(PATIENCE, "nobody uses the database", || {
+            said = self.backup(&["restore", folder]);
+            !matches!(&said, Err(reason) if reason.contains("is in use"))
+        });
+        said.unwrap();
+    }
+}
+
+/// The flags of services on a cluster of one node.
+fn on(cluster: &Cluster) -> Vec<String> {
+    vec![
+        format!("--bus=kafka://{}", cluster.brokers().join(",")),
+        "--bus-replication=1".to_owned(),
+        "--bus-in-sync-min=1".to_owned(),
+    ]
+}
+
+fn damage(folder: &Path) {
+    let dump = folder.join("database.dump");
+    let mut bytes = std::fs::read(&dump).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(dump, bytes).unwrap();
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for name in ["database.dump", "manifest.json"] {
+        std::fs::copy(from.join(name), to.join(name)).unwrap();
+    }
+}
+
+#[test]
+fn a_copy_made_under_load_and_the_bus_give_back_everything() {
+    let Some(cluster) = Cluster::start(1, "") else {
+        return;
+    };
+    let runtime = Runtime::new().unwrap();
+    let server = TimescaleServer::start(ServerOptions::default());
+    runtime.block_on(async {
+        let superuser = server.superuser().await;
+        // The role that the views are granted to: a restore must bring the grants back.
+        for order in ["CREATE ROLE braid_reader NOLOGIN", "CREATE DATABASE braid"] {
+            superuser.batch_execute(order).await.unwrap();
+        }
+    });
+    let url = server.url("braid");
+    let options = TimescaleOptions::new(&url, PASSWORD);
+    runtime.block_on(TimescaleStore::migrate(&options)).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let well: Vec<String> = (1..=3).map(|number| format!("well-{number}")).collect();
+    let ill = vec!["ill".to_owned()];
+    let (store, password) = (
+        format!("--store={url}"),
+        format!("--store-password={PASSWORD}"),
+    );
+    let all = [well.clone(), ill.clone()].concat();
+    let mut separate = Separate::prepare_on(dir.path(), &all, &[], &[&store, &password]);
+    separate.bus = on(&cluster);
+    let mut house = House {
+        runtime,
+        server,
+        separate,
+    };
+    house.start_all();
+
+    // A copy while samples are being stored.
+    let sensors = Sensors::start(house.separate.sensors(), &well, |number| 60 + number % 40);
+    house.moves_on("the first rows");
+    let (kept, broken) = (dir.path().join("kept"), dir.path().join("broken"));
+    let kept_flag = kept.to_str().unwrap();
+    house.backup(&["make", kept_flag]).unwrap();
+    let again = house.backup(&["make", kept_flag]).unwrap_err();
+    assert!(again.contains("is there already"), "{again}");
+    house.moves_on("rows after the copy");
+    // Somebody falls ill of whom the copy knows nothing.
+    let racing = Sensors::start(house.separate.sensors(), &ill, |_| ILL_PULSE);
+    eventually_within(LIMIT, "the alert", || house.alerts_of("wearer-of-ill") > 0);
+    let mut accepted = racing.stop() + sensors.stop();
+    eventually_within(LIMIT, "every sample is stored", || {
+        house.content().rows >= accepted
+    });
+    let before = house.content();
+    let alerts = house.alerts_of("wearer-of-ill");
+    assert_eq!((before.rows, before.readings), (accepted, accepted));
+
+    // What restore and check refuse.
+    let differs = house.backup(&["check", kept_flag]).unwrap_err();
+    assert!(differs.contains("samples: "), "{differs}");
+    let in_use = house.backup(&["restore", kept_flag]).unwrap_err();
+    assert!(in_use.contains("stop the services first"), "{in_use}");
+    house.stop_all();
+    copy(&kept, &broken);
+    damage(&broken);
+    let damaged = house.backup(&["restore", broken.to_str().unwrap()]);
+    assert!(damaged.unwrap_err().contains("SHA-256 differs"));
+    assert_eq!(house.content(), before, "a refusal changes nothing");
+
+    house.restore(kept_flag);
+    house.backup(&["check", kept_flag]).unwrap();
+    let copied = house.content();
+    assert!(copied.rows < accepted && copied.rows > 0);
+    assert_eq!(house.alerts_of("wearer-of-ill"), 0);
+    let granted =
+        "SELECT count(*) FROM information_schema.role_table_grants WHERE grantee = 'braid_reader'";
+    assert_eq!(house.count(granted), 6, "the views that a reader may see");
+
+    // The bus brings the rest.
+    house.start_all();
+    eventually_within(LIMIT, "the bus brings what came since", || {
+        house.content().rows >= accepted && house.alerts_of("wearer-of-ill") >= alerts
+    });
+    assert_eq!(house.content(), before);
+    assert_eq!(house.alerts_of("wearer-of-ill"), alerts);
+    println!(
+        "accepted {accepted}, in the copy {}, after the restore and the bus {}, lost 0, doubled 0, alerts {alerts}",
+        copied.rows, before.rows
+    );
+
+    // The bus is lost, and a new one begins at zero.
+    house.stop_all();
+    drop(cluster);
+    let cluster = Cluster::start(1, "").unwrap();
+    house.separate.bus = on(&cluster);
+    house.backup(&["new-bus"]).unwrap();
+    house.start_all();
+    let more = vec!["well-1".to_owned()];
+    let sensors = Sensors::start(house.separate.sensors(), &more, |number| 60 + number % 40);
+    house.moves_on("rows by way of the new bus");
+    let resent = sensors.stop();
+    accepted += resent;
+    eventually_within(LIMIT, "every sample is stored", || {
+        house.content().rows >= accepted
+    });
+    assert_eq!(house.content().rows, accepted);
+    println!("a new bus: {resent} more accepted, {accepted} stored, lost 0, doubled 0");
+    house.separate.assert_all_running();
+}
