@@ -55,6 +55,8 @@ def pods(found):
     for (kind, name), it in found.items():
         if kind in ("Deployment", "StatefulSet", "Job"):
             yield name, it["spec"]["template"]
+        elif kind == "Pod":
+            yield name, it
 
 
 def refused(what, values, says):
@@ -69,7 +71,7 @@ def every_installation(name, found):
     for pod, template in pods(found):
         spec = template["spec"]
         safe = spec["securityContext"]["runAsNonRoot"] and not spec["automountServiceAccountToken"]
-        for container in spec["containers"]:
+        for container in spec["containers"] + spec.get("initContainers", []):
             own = container["securityContext"]
             safe &= own["readOnlyRootFilesystem"] and own["capabilities"]["drop"] == ["ALL"] and not own["allowPrivilegeEscalation"]
             safe &= "memory" in container["resources"]["limits"] and not container["image"].endswith(":latest")
@@ -79,7 +81,7 @@ def every_installation(name, found):
             wanted = it["spec"]["selector"]
             met = [pod for pod, template in pods(found) if all(
                 template["metadata"]["labels"].get(key) == value for key, value in wanted.items() if not key.startswith("statefulset."))]
-            ports = {port["name"] for _, template in pods(found) if _ in met for c in template["spec"]["containers"] for port in c["ports"]}
+            ports = {port["name"] for _, template in pods(found) if _ in met for c in template["spec"]["containers"] for port in c.get("ports", [])}
             check(len(met) == 1 and all(port["targetPort"] in ports for port in it["spec"]["ports"]),
                   "%s: the service %s meets one workload and ports that it has" % (name, service))
     text = json.dumps(list(found.values()))
@@ -139,12 +141,16 @@ def main():
         check(it["selector"]["statefulset.kubernetes.io/pod-name"] == pod and it["externalTrafficPolicy"] == "Local"
               and it["ports"][0]["protocol"] == "UDP", "defaults: all paths of a client reach %s" % pod)
     check("--front=envoy" in arguments(found, "Deployment", "ingest"), "defaults: ingest believes Envoy's word on who is there")
+    trial = found["Pod", "trial"]
+    check(trial["metadata"]["annotations"]["helm.sh/hook"] == "test" and trial["spec"]["initContainers"][0]["restartPolicy"] == "Always"
+          and trial["spec"]["containers"][0]["args"][0] == "trial", "defaults: helm test sends a reading and reads it back")
     grace = found["StatefulSet", "proxy"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     drain = [a for a in arguments(found, "StatefulSet", "proxy") if a.startswith("--drain-ms=")]
     check(drain == ["--drain-ms=20000"] and grace > 20, "defaults: the proxy has time to drain")
 
     found = objects(rendered["hospital"])
     check(all(("Certificate", noun) in found for noun in NOUNS), "hospital: a certificate for each")
+    check(found["Certificate", "trial"]["spec"]["uris"] == ["spiffe://braid/tenant/trial/gateway/trial"], "hospital: the trial's gateway belongs to no ward")
     check(found["Certificate", "ingest"]["spec"]["uris"] == ["spiffe://braid/service/ingest"], "hospital: the name that the services check")
     check(("ScaledObject", "ingest") in found and ("HorizontalPodAutoscaler", "dashboard") in found
           and "replicas" not in found["Deployment", "ingest"]["spec"], "hospital: scaled by lag and by load, not by the chart too")

@@ -9,7 +9,7 @@ set -euo pipefail
 
 namespace=${1:?"the namespace, for example: identities.sh braid"}
 authority=${2:-authority-$namespace}
-nouns=(gateway swarm proxy ingest alerting path-telemetry dashboard setup envoy kafka timescaledb)
+nouns=(gateway swarm proxy ingest alerting path-telemetry dashboard setup trial envoy kafka timescaledb)
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 

@@ -26,9 +26,10 @@ use crate::rules::RulesCommand;
 use crate::run_service::ServiceCommand;
 use crate::secrets::SecretsCommand;
 use crate::setup::SetupCommand;
+use crate::trial::TrialCommand;
 
 /// Tables of the configuration file, which are the subcommands that take one.
-const NOUNS: [&str; 9] = [
+const NOUNS: [&str; 10] = [
     "gateway",
     "proxy",
     "ingest",
@@ -38,9 +39,10 @@ const NOUNS: [&str; 9] = [
     "swarm",
     "up",
     "setup",
+    "trial",
 ];
-/// No service: it has no admin listener and no log of its own.
-const SETUP: &str = "setup";
+/// No services: they have no admin listener and no log of their own.
+const JOBS: [&str; 2] = ["setup", "trial"];
 
 /// Keeps a person's health data flowing while they move.
 ///
@@ -90,6 +92,8 @@ enum Braid {
     Migrate(MigrateCommand),
     /// What an installation needs before its services start: schema, administrator, simulated patients in the register.
     Setup(SetupCommand),
+    /// Send one reading through an installation, from a gateway's door to the store, and read it back.
+    Trial(TrialCommand),
     /// Certificates and passwords of an installation, made on its first start.
     #[command(subcommand)]
     Secrets(SecretsCommand),
@@ -155,6 +159,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Alerts(alerts) => alerts.run()?,
         Braid::Migrate(migrate) => migrate.run()?,
         Braid::Setup(setup) => setup.run()?,
+        Braid::Trial(trial) => trial.run()?,
         Braid::Secrets(secrets) => secrets.run()?,
         Braid::Health(health) => return health.run(),
         Braid::Doctor(doctor) => return doctor.run(),
@@ -187,7 +192,7 @@ fn layered(file: Option<&ConfigFile>) -> Result<Command, ConfigError> {
                 }
             };
         command = command.mut_subcommand(noun, &mut layer);
-        if noun != SETUP {
+        if !JOBS.contains(&noun) {
             command = command.mut_subcommand("config", |sub| sub.mut_subcommand(noun, &mut layer));
         }
         if let Some(error) = refused {
@@ -199,7 +204,7 @@ fn layered(file: Option<&ConfigFile>) -> Result<Command, ConfigError> {
 
 /// Services on one machine must not meet on one admin port; `up` prints what people need and logs only what they must look at.
 fn with_own_defaults(command: Command, noun: &str) -> Command {
-    if noun == SETUP {
+    if JOBS.contains(&noun) {
         return command;
     }
     let index = NOUNS

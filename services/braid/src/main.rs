@@ -19,6 +19,7 @@ mod run_service;
 mod secrets;
 mod setup;
 mod simulate;
+mod trial;
 mod up;
 mod ward;
 

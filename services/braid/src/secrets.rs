@@ -44,7 +44,7 @@ struct Given {
     files: &'static [&'static str],
 }
 
-const RECIPIENTS: [Given; 12] = [
+const RECIPIENTS: [Given; 13] = [
     given("proxy", &[], &[]),
     given("ingest", &[("store_password", STORE)], &[]),
     given("alerting", &[("store_password", STORE)], &[]),
@@ -57,6 +57,7 @@ const RECIPIENTS: [Given; 12] = [
     ),
     given("gateway", &[("sensor_token", SENSORS)], &[]),
     given("swarm", &[("sensor_token", SENSORS)], &[]),
+    given("trial", &[("store_password", STORE)], &[]),
     given("envoy", &[], &[]),
     given("kafka", &[], &[]),
     given("timescaledb", &[], &[STORE, STORE_OWNER, STORE_READER]),
@@ -184,6 +185,7 @@ fn hand_out(
         .ok_or_else(|| Failure::other(format!("{} gets nothing", recipient.name)))?;
     let id = match given.name {
         "gateway" => PeerId::gateway(store::DEFAULT_TENANT, gateway),
+        "trial" => crate::trial::gateway(),
         name => PeerId::service(name),
     };
     let files = made.issue_in(folder, &id, &[]).map_err(Failure::other)?;

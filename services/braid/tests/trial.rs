@@ -1,0 +1,41 @@
+//! `braid trial` against services of their own: it says yes to an installation that works, and no to one that does not.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/program.rs"]
+mod program;
+#[path = "support/separate.rs"]
+mod separate;
+
+use program::run;
+use separate::{NOUNS, Separate};
+
+#[test]
+fn a_trial_reads_back_what_it_sent_and_says_so_when_it_cannot() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut separate = Separate::prepare(dir.path(), &[], &[]);
+    let store = format!("--store=sqlite:{}", separate.data.display());
+    for noun in NOUNS {
+        separate.start(noun);
+    }
+    let (_gateway, sensors) = separate.gateway_of("trial", "trial");
+    let to = format!("--to=http://{sensors}");
+    // Twice: what the first one leaves behind is not in the way.
+    for _ in 0..2 {
+        let (code, said, error) = run(&["trial", &store, &to]);
+        assert_eq!(code, 0, "{error}");
+        assert!(said.contains("read back as sent"), "{said}");
+    }
+
+    // A gateway of somebody else takes the reading, and ingest does not believe that it may.
+    let to = format!("--to=http://{}", separate.sensors());
+    let (code, _, error) = run(&["trial", &store, &to, "--within-s=5"]);
+    assert_eq!(code, 1);
+    assert!(error.contains("the store does not have it"), "{error}");
+    let nobody = "--to=http://127.0.0.1:1";
+    let (code, _, error) = run(&["trial", &store, nobody, "--within-s=1"]);
+    assert_eq!(code, 1);
+    assert!(
+        error.contains("the gateway does not take the reading within 1 s"),
+        "{error}"
+    );
+}
