@@ -140,6 +140,7 @@ def main():
         it = found["Service", pod]["spec"]
         check(it["selector"]["statefulset.kubernetes.io/pod-name"] == pod and it["externalTrafficPolicy"] == "Local"
               and it["ports"][0]["protocol"] == "UDP", "defaults: all paths of a client reach %s" % pod)
+        check([p["port"] for p in it["ports"]] == [4433, 4433] and "protocol" not in it["ports"][1], "defaults: %s takes TCP beside UDP" % pod)
     check("--front=envoy" in arguments(found, "Deployment", "ingest"), "defaults: ingest believes Envoy's word on who is there")
     trial = found["Pod", "trial"]
     check(trial["metadata"]["annotations"]["helm.sh/hook"] == "test" and trial["spec"]["initContainers"][0]["restartPolicy"] == "Always"

@@ -48,9 +48,12 @@ pub struct Config {
     /// Wait for more writers before each fsync, in milliseconds. Every sample is synced before it is acknowledged in any case.
     #[arg(long, default_value_t = 0)]
     pub journal_gather_ms: u64,
-    /// The proxy's address, `host:port`, UDP.
+    /// The proxy's address, `host:port`, UDP; TCP on the same port where UDP is blocked.
     #[arg(long, default_value = "127.0.0.1:4433")]
     pub proxy: String,
+    /// Whether the gateway goes on by HTTP/2 over TLS over MPTCP (or TCP) while nothing answers by UDP.
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = true)]
+    pub tcp_fallback: bool,
     /// Name that the proxy's certificate bears.
     #[arg(long, default_value = "proxy")]
     pub proxy_name: String,

@@ -96,6 +96,8 @@ pub async fn run(
     tunnel_config.proxy_host = Some(config.proxy.clone());
     let rules = config.access_rules()?;
     let follows = interfaces.is_none();
+    // Emulated links carry UDP alone.
+    tunnel_config.fallback = config.tcp_fallback && follows;
     let tunnel = Tunnel::start(tunnel_config, interfaces.unwrap_or_default())?;
     if follows {
         let tunnel = tunnel.clone();

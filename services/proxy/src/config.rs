@@ -18,6 +18,9 @@ pub struct Config {
     /// Address that gateways reach (UDP, multipath QUIC).
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:4433")]
     pub listen: SocketAddr,
+    /// Whether the TCP port of the same number takes gateways whose networks block UDP: the same requests as HTTP/2 over TLS over MPTCP.
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = true)]
+    pub tcp_fallback: bool,
     /// A destination that gateways may reach, `host:port` or `tenant@host:port`. The host may be `*.suffix` or `*`, the port `*`.
     /// A name must not resolve to a private or loopback address; an address listed literally may be one.
     #[arg(long = "allow", value_name = "DESTINATION", value_delimiter = ',')]

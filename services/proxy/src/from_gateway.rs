@@ -57,8 +57,10 @@ impl FromGateway {
             .enter(device.clone(), handle.number(), handle.clone())
         {
             Ok(entered) => {
-                tracing::info!(%remote, tenant = device.tenant, gateway = device.gateway, session = handle.number(), "session");
-                metrics::counter!("braid_proxy_sessions_total").increment(1);
+                let transport = handle.transport();
+                tracing::info!(%remote, tenant = device.tenant, gateway = device.gateway, session = handle.number(), %transport, "session");
+                metrics::counter!("braid_proxy_sessions_total", "transport" => transport.as_str())
+                    .increment(1);
                 Some(entered)
             }
             Err(full) => {

@@ -3,7 +3,7 @@
 // Each test file uses its part.
 #![allow(dead_code)]
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use clap::Parser;
 use proxy::{Config, RunError};
@@ -110,6 +110,23 @@ impl Proxy {
         let mut config = TunnelConfig::new(self.address, "proxy", tls);
         config.open_timeout = open_timeout;
         (Tunnel::start(config, interfaces).unwrap(), links)
+    }
+
+    /// A gateway whose networks let no UDP pass, with this client's side of TLS.
+    pub fn tunnel_without_udp(
+        &self,
+        tls: Arc<rustls::ClientConfig>,
+        open_timeout: Duration,
+    ) -> Tunnel {
+        let ip = std::net::IpAddr::from([127, 0, 1, 1]);
+        let mut interface = Interface::bind("wifi", ip, None).unwrap();
+        let (socket, link) = emulate(interface.socket, &fast(), 1);
+        interface.socket = socket;
+        link.set_up(false);
+        let mut config = TunnelConfig::new(self.address, "proxy", tls);
+        config.open_timeout = open_timeout;
+        config.fallback = true;
+        Tunnel::start(config, vec![interface]).unwrap()
     }
 
     pub async fn stop(self) {

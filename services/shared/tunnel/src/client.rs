@@ -31,6 +31,7 @@ use crate::{
     session::{ConnectError, Dialler, Session},
     slots::{AttachError, Slots},
     steer::Control,
+    transport::Transport,
     tunnel_stream::TunnelStream,
 };
 
@@ -63,6 +64,8 @@ pub struct TunnelConfig {
     pub keepalive: Keepalive,
     /// A resumable tunnel that nothing carries for so long is over. Zero: all tunnels are plain.
     pub resume_within: Duration,
+    /// Whether a session is made by TCP where nothing answers by UDP. Goes over the interfaces' addresses, past their sockets.
+    pub fallback: bool,
 }
 
 impl TunnelConfig {
@@ -81,6 +84,7 @@ impl TunnelConfig {
             open_timeout: Duration::from_secs(15),
             keepalive: Keepalive::default(),
             resume_within: Duration::from_secs(120),
+            fallback: false,
         }
     }
 }
@@ -347,6 +351,12 @@ impl Tunnel {
     /// Datagrams and system calls of all access networks since the start.
     pub fn datagrams(&self) -> DatagramCounts {
         self.shared.slots.datagrams()
+    }
+
+    /// What carries the current session.
+    pub fn transport(&self) -> Option<Transport> {
+        let session = self.shared.session.borrow();
+        session.as_ref().map(|session| session.transport())
     }
 
     pub fn is_up(&self) -> bool {

@@ -50,6 +50,8 @@ pub struct Interface {
     pub name: String,
     /// Address that its paths send from.
     pub local_ip: IpAddr,
+    /// The device that its sockets are bound to.
+    pub device: Option<String>,
     pub socket: Box<dyn AsyncUdpSocket>,
 }
 
@@ -66,6 +68,7 @@ impl Interface {
         Ok(Self {
             name: name.into(),
             local_ip,
+            device: device.map(str::to_owned),
             socket: udp::wrap(socket.into())?,
         })
     }
@@ -406,6 +409,7 @@ mod tests {
             name: format!("way-{index}"),
             // The same address everywhere: modems do that.
             local_ip: IpAddr::from([192, 168, 8, 100]),
+            device: None,
             socket: Box::new(wire.clone()),
         }
     }

@@ -8,8 +8,11 @@
 //! While nothing answers, handshakes are begun one after another and overlap, so that the network's return is met by a fresh packet soon,
 //! however far the earlier ones have backed off. A network that arrives is tried at once. Without any network nothing is sent. Only
 //! a refusal is answered with a growing pause.
+//!
+//! Where UDP is blocked the session is one by TCP (`fallback` says when), beside which QUIC is probed. QUIC that answers replaces it.
 
 use std::{
+    pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -20,8 +23,10 @@ use tokio::sync::watch;
 
 use crate::{
     client::{Shared, TunnelEvent},
+    fallback::Fallback,
     proxy_address::Addresses,
-    session::{DialError, Dialler, Session},
+    session::{DialError, Dialler, Session, TcpDialler},
+    transport::Transport,
 };
 
 /// Handshakes under way at once; the next one begins when one has failed.
@@ -44,10 +49,14 @@ const SETTLED_AFTER: Duration = Duration::from_secs(5);
 /// How often the keeper looks for silence.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
+type Dialling<'a> = Pin<Box<dyn Future<Output = Result<Arc<Session>, DialError>> + Send + 'a>>;
+
 /// Keeps a session up.
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
     dialler: Dialler,
+    tcp_dialler: TcpDialler,
+    fallback: Fallback,
     backoff: Backoff,
     /// The last session that lasted; each one resets the back-off once.
     settled: u64,
@@ -63,6 +72,8 @@ impl Keeper {
             networks: shared.slots.watch(),
             arrivals: shared.slots.arrivals(),
             address: shared.proxy.watch(),
+            tcp_dialler: TcpDialler::new(&shared.config.tls),
+            fallback: Fallback::new(shared.config.fallback),
             shared,
             dialler,
             backoff: Backoff::for_reconnect(),
@@ -75,7 +86,7 @@ impl Keeper {
         if end.run_until_cancelled(self.keep()).await.is_none() {
             let session = self.shared.session.send_replace(None);
             if let Some(session) = session {
-                session.close(b"closed by the client");
+                session.close("closed by the client");
                 self.shared.tell(TunnelEvent::SessionDown {
                     session: session.number,
                 });
@@ -86,11 +97,15 @@ impl Keeper {
     async fn keep(&mut self) {
         let mut current: Option<Arc<Session>> = None;
         loop {
-            if let Some(session) = &current {
-                self.watch(session).await;
+            if let Some(session) = current.clone() {
+                let better = self.watch(&session).await;
                 if session.age() >= SETTLED_AFTER && self.settled != session.number {
                     self.settled = session.number;
                     self.backoff.reset();
+                }
+                if let Some(fresh) = better {
+                    self.replace(&mut current, Some(fresh));
+                    continue;
                 }
             }
             // Whatever ended the watch, a fresh session is wanted now; the old one may still serve meanwhile.
@@ -104,14 +119,20 @@ impl Keeper {
                     self.pause().await;
                 }
             }
+            let heard_at = current
+                .as_ref()
+                .and_then(|old| Instant::now().checked_sub(old.paths.silence(Instant::now())));
+            self.fallback.on_wanted(Instant::now(), heard_at);
             match self.dial().await {
                 Some(fresh) => {
                     let revived = match &current {
+                        // QUIC is better than what stands in for it.
+                        Some(old) if old.is_fallback() && !fresh.is_fallback() => false,
                         Some(old) if !old.is_retired() => old.speaks_within(SECOND_THOUGHT).await,
                         _ => false,
                     };
                     if revived {
-                        fresh.close(b"the old session lives");
+                        fresh.close("the old session lives");
                     } else {
                         self.replace(&mut current, Some(fresh));
                     }
@@ -130,16 +151,48 @@ impl Keeper {
         }
     }
 
-    /// Returns when the session ended, was retired, or has gone mute.
-    async fn watch(&self, session: &Session) {
+    /// Returns when the session ended, was retired, or has gone mute; or, beside one by TCP, when QUIC has answered.
+    async fn watch(&mut self, session: &Session) -> Option<Arc<Session>> {
         let mut ticks = tokio::time::interval(WATCH_INTERVAL);
+        let (shared, dialler) = (&self.shared, &self.dialler);
+        let mut probing: Option<Dialling<'_>> = None;
         loop {
+            let probed = async {
+                match &mut probing {
+                    Some(probing) => probing.await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
-                () = session.closed() => return,
-                () = session.retired() => return,
+                () = session.closed() => return None,
+                () = session.retired() => return None,
+                probed = probed => {
+                    probing = None;
+                    match probed {
+                        Ok(fresh) => {
+                            self.fallback.on_quic();
+                            return Some(fresh);
+                        }
+                        Err(error) => {
+                            tracing::debug!(%error, "QUIC was probed in vain");
+                            self.fallback.on_probe_failed(Instant::now());
+                        }
+                    }
+                }
+                () = arrival(shared, &mut self.networks, &mut self.arrivals), if session.is_fallback() => {
+                    self.fallback.on_network(Instant::now());
+                }
                 _ = ticks.tick() => {
-                    if session.paths.silence(Instant::now()) > SILENCE_MAX {
-                        return;
+                    let now = Instant::now();
+                    if session.paths.silence(now) > SILENCE_MAX {
+                        return None;
+                    }
+                    let due = self.fallback.probe_at().is_some_and(|at| at <= now);
+                    if due && session.is_fallback() && probing.is_none()
+                        && let Some(proxy) = shared.proxy.current().canonical()
+                    {
+                        probing = Some(Box::pin(dialler.dial(shared, proxy, shared.next_number())));
+                        shared.proxy.refresh();
                     }
                 }
             }
@@ -160,11 +213,18 @@ impl Keeper {
         if let Some(fresh) = &fresh {
             // Not before: a fresh session may be given up again for the old one.
             self.shared.routes.belong_to(fresh.number);
-            tracing::info!(session = fresh.number, proxy = %fresh.remote, "session up");
-            metrics::counter!("braid_tunnel_sessions_total").increment(1);
+            let transport = fresh.transport();
+            tracing::info!(session = fresh.number, proxy = %fresh.remote, %transport, "session up");
+            metrics::counter!("braid_tunnel_sessions_total", "transport" => transport.as_str())
+                .increment(1);
             self.shared.tell(TunnelEvent::SessionUp {
                 session: fresh.number,
             });
+        }
+        let transport = fresh.as_ref().map(|fresh| fresh.transport());
+        for known in Transport::ALL {
+            let used = if transport == Some(known) { 1.0 } else { 0.0 };
+            metrics::gauge!("braid_tunnel_transport", "transport" => known.as_str()).set(used);
         }
         *current = fresh;
     }
@@ -174,9 +234,20 @@ impl Keeper {
         let shared = self.shared.clone();
         let began = Instant::now();
         let mut attempts = FuturesUnordered::new();
+        let mut by_tcp: Option<Dialling<'_>> = None;
         let mut begin_at = began;
         loop {
             let now = Instant::now();
+            if by_tcp.is_none() && self.fallback.is_due(now) && shared.slots.any_up() {
+                let dialling = self.tcp_dialler.dial(&shared, shared.next_number());
+                by_tcp = Some(Box::pin(dialling));
+            }
+            let tcp = async {
+                match &mut by_tcp {
+                    Some(by_tcp) => by_tcp.await,
+                    None => std::future::pending().await,
+                }
+            };
             let proxy = shared.proxy.current().canonical();
             if let Some(proxy) = proxy
                 && now >= begin_at
@@ -197,16 +268,34 @@ impl Keeper {
             let wake = begin_at.max(now + WATCH_INTERVAL);
             tokio::select! {
                 Some(attempt) = attempts.next(), if !attempts.is_empty() => match attempt {
-                    Ok(session) => return Some(session),
+                    Ok(session) => {
+                        self.fallback.on_quic();
+                        return Some(session);
+                    }
                     Err(error) => {
                         tracing::info!(?proxy, %error, "no session with the proxy");
                         if !matches!(error, DialError::TimedOut(_)) && attempts.is_empty() {
+                            self.fallback.on_quic();
                             return None;
                         }
                     }
                 },
+                attempt = tcp => match attempt {
+                    Ok(session) => {
+                        tracing::warn!(transport = %session.transport(), "QUIC does not answer: going on by HTTP/2");
+                        metrics::counter!("braid_tunnel_fallbacks_total").increment(1);
+                        self.fallback.on_fallen_back(Instant::now());
+                        return Some(session);
+                    }
+                    Err(error) => {
+                        by_tcp = None;
+                        tracing::info!(%error, "no session with the proxy by TCP");
+                        self.fallback.on_failed(Instant::now());
+                    }
+                },
                 () = arrival(&shared, &mut self.networks, &mut self.arrivals) => {
                     begin_at = Instant::now();
+                    self.fallback.on_network(begin_at);
                     if shared.race.winner().is_none() {
                         attempts.clear();
                     }

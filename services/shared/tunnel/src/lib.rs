@@ -18,8 +18,12 @@
 extern crate self as tunnel;
 
 mod access;
+mod carrier;
 mod client;
 mod datagrams;
+mod exchange;
+mod fallback;
+mod h2_over_tcp;
 mod h3_over_noq;
 mod interfaces;
 mod keeper;
@@ -38,6 +42,7 @@ mod slots;
 mod splice;
 mod steer;
 mod stream;
+mod tcp;
 mod transport;
 mod tunnel_stream;
 mod udp;
@@ -57,5 +62,5 @@ pub use resume::ResumeLimits;
 pub use server::{BindError, ServerConfig, ServerSession, SessionHandle, TunnelServer};
 pub use slots::AttachError;
 pub use splice::{SpliceError, Traffic, splice};
-pub use transport::ALPN;
+pub use transport::{ALPN, Transport};
 pub use tunnel_stream::TunnelStream;

@@ -13,7 +13,7 @@ use noq::{PathId, PathStats, WeakPathHandle};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::{names::is_name, slots::Slots};
+use crate::{names::is_name, slots::Slots, tcp::Counts};
 
 /// Closed paths that stay on record so that their last bytes are still reported; the oldest go first.
 const CLOSED_KEPT_MAX: usize = 8;
@@ -44,8 +44,15 @@ pub struct PathSnapshot {
 }
 
 #[derive(Debug)]
+enum Source {
+    Quic(WeakPathHandle),
+    /// A whole connection of TCP; which of its bytes took which network only the kernel knows.
+    Tcp(Arc<Counts>),
+}
+
+#[derive(Debug)]
 struct Record {
-    handle: WeakPathHandle,
+    source: Source,
     state: PathState,
     rtt_min: Option<Duration>,
     /// Counters that the library has handed over with the path's end.
@@ -100,10 +107,10 @@ impl Paths {
     }
 
     pub(crate) fn add(&self, path: &noq::Path) {
-        self.state.lock().records.insert(
+        self.insert(
             path.id(),
             Record {
-                handle: path.weak_handle(),
+                source: Source::Quic(path.weak_handle()),
                 state: PathState::Validating,
                 rtt_min: None,
                 last: None,
@@ -111,6 +118,25 @@ impl Paths {
                 remote_address: None,
             },
         );
+    }
+
+    /// The only path of a connection of TCP.
+    pub(crate) fn add_tcp(&self, counts: Arc<Counts>) {
+        self.insert(
+            PathId::ZERO,
+            Record {
+                state: PathState::Available,
+                rtt_min: None,
+                last: None,
+                local_ip: counts.local_ip,
+                remote_address: counts.remote,
+                source: Source::Tcp(counts),
+            },
+        );
+    }
+
+    fn insert(&self, id: PathId, record: Record) {
+        self.state.lock().records.insert(id, record);
     }
 
     pub(crate) fn add_unless_known(&self, path: &noq::Path) {
@@ -197,7 +223,15 @@ impl Paths {
             if record.state == PathState::Closed {
                 continue;
             }
-            let Some(path) = record.handle.upgrade() else {
+            let path = match &record.source {
+                Source::Quic(handle) => handle.upgrade(),
+                Source::Tcp(counts) => {
+                    let rtt = counts.stats().rtt;
+                    record.rtt_min = Some(record.rtt_min.map_or(rtt, |min| min.min(rtt)));
+                    continue;
+                }
+            };
+            let Some(path) = path else {
                 continue;
             };
             let stats = path.stats();
@@ -230,7 +264,13 @@ impl Paths {
 
     /// For how long nothing has arrived on any path.
     pub(crate) fn silence(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.state.lock().heard_at)
+        let state = self.state.lock();
+        let sources = state.records.values().map(|record| &record.source);
+        let heard_at = sources.fold(state.heard_at, |heard_at, source| match source {
+            Source::Tcp(counts) => heard_at.max(counts.heard_at()),
+            Source::Quic(_) => heard_at,
+        });
+        now.saturating_duration_since(heard_at)
     }
 
     pub(crate) fn snapshot(&self) -> Vec<PathSnapshot> {
@@ -239,12 +279,12 @@ impl Paths {
             .records
             .iter()
             .map(|(id, record)| {
-                let stats = match &record.last {
-                    Some(stats) => **stats,
-                    None => record
-                        .handle
+                let stats = match (&record.last, &record.source) {
+                    (Some(stats), _) => **stats,
+                    (None, Source::Quic(handle)) => handle
                         .upgrade()
                         .map_or_else(PathStats::default, |path| path.stats()),
+                    (None, Source::Tcp(counts)) => counts.stats(),
                 };
                 PathSnapshot {
                     session: self.session,

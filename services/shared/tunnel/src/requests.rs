@@ -4,12 +4,13 @@
 use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use h3::{error::StreamError, server::RequestResolver};
-use http::{Method, Request, Response, StatusCode, uri::Authority};
+use h3::server::RequestResolver;
+use http::{Method, Request, StatusCode, uri::Authority};
 use tokio::sync::mpsc;
 
 use crate::{
-    h3_over_noq::{self, BidiStream, SendHandles},
+    exchange::Exchange,
+    h3_over_noq::{self, SendHandles},
     names,
     request::{NAMES_PATH, Urgency},
     resume::{
@@ -17,7 +18,7 @@ use crate::{
         server::{Kept, NotFound, Peer},
     },
     server::SessionHandle,
-    stream::{ConnectStream, OpenStreams},
+    stream::OpenStreams,
     tunnel_stream::TunnelStream,
 };
 
@@ -29,10 +30,16 @@ const HEADERS_MAX: Duration = Duration::from_secs(10);
 
 pub(crate) type HttpConnection = h3::server::Connection<h3_over_noq::Connection, Bytes>;
 
-/// Reads the requests of one session.
+/// Reads the requests of one session of HTTP/3.
 pub(crate) struct Requests {
     pub(crate) http: HttpConnection,
     pub(crate) handles: SendHandles,
+    pub(crate) desk: Desk,
+}
+
+/// Where the requests of one session go. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Desk {
     pub(crate) ready: mpsc::Sender<ConnectRequest>,
     pub(crate) session: SessionHandle,
     /// None for a client without a certificate, whose tunnels nobody could tell from another's.
@@ -51,7 +58,7 @@ impl Requests {
         let mut said_goodbye = false;
         loop {
             tokio::select! {
-                () = self.session.goodbye(), if !said_goodbye => {
+                () = self.desk.session.goodbye(), if !said_goodbye => {
                     said_goodbye = true;
                     // Requests that are on their way are refused; the client asks its next session.
                     if self.http.shutdown(0).await.is_err() {
@@ -60,17 +67,13 @@ impl Requests {
                 }
                 accepted = self.http.accept() => match accepted {
                     Ok(Some(resolver)) => {
-                        let request = Resolving {
-                            handles: self.handles.clone(),
-                            session: self.session.clone(),
-                            resuming: self.resuming.clone(),
-                        };
+                        let (handles, desk) = (self.handles.clone(), self.desk.clone());
                         // Bounded by the streams that the transport lets the client open.
-                        tokio::spawn(request.run(resolver, self.ready.clone()));
+                        tokio::spawn(resolve(handles, desk, resolver));
                     }
                     Ok(None) => return,
                     Err(error) => {
-                        tracing::debug!(session = self.session.number(), %error, "session ended");
+                        tracing::debug!(session = self.desk.session.number(), %error, "session ended");
                         return;
                     }
                 },
@@ -79,43 +82,41 @@ impl Requests {
     }
 }
 
-type HttpStream = h3::server::RequestStream<BidiStream, Bytes>;
-
-struct Resolving {
+async fn resolve(
     handles: SendHandles,
-    session: SessionHandle,
-    resuming: Option<Resuming>,
+    desk: Desk,
+    resolver: RequestResolver<h3_over_noq::Connection, Bytes>,
+) {
+    let Ok(resolved) = tokio::time::timeout(HEADERS_MAX, resolver.resolve_request()).await else {
+        return;
+    };
+    match resolved {
+        Ok((request, stream)) => {
+            let Some(send) = handles.get(stream.id()) else {
+                return;
+            };
+            let extended = request.extensions().get::<h3::ext::Protocol>().is_some();
+            desk.serve(&request, extended, Exchange::h3(stream, send))
+                .await;
+        }
+        Err(error) => {
+            tracing::debug!(session = desk.session.number(), %error, "not a request");
+        }
+    }
 }
 
-impl Resolving {
-    async fn run(
-        self,
-        resolver: RequestResolver<h3_over_noq::Connection, Bytes>,
-        ready: mpsc::Sender<ConnectRequest>,
-    ) {
-        let Ok(resolved) = tokio::time::timeout(HEADERS_MAX, resolver.resolve_request()).await
-        else {
-            return;
-        };
-        let (request, mut stream) = match resolved {
-            Ok(resolved) => resolved,
-            Err(error) => {
-                tracing::debug!(session = self.session.number(), %error, "not a request");
-                return;
-            }
-        };
-        let refused = match classify(&request) {
+impl Desk {
+    /// Hands a request on, or answers it. `extended`: a CONNECT of RFC 8441 or RFC 9220.
+    pub(crate) async fn serve<T>(self, request: &Request<T>, extended: bool, exchange: Exchange) {
+        match classify(request, extended) {
             Ok(Wanted::Tunnel(authority)) => {
                 let urgency = Urgency::of(request.headers());
-                let Some(send) = self.handles.get(stream.id()) else {
-                    return;
-                };
-                send.set_priority(urgency.stream_priority());
+                exchange.set_urgency(urgency);
                 let offer = Offer::read(request.headers());
                 let resuming = match (offer, self.resuming) {
                     (Some(offer), Some(resuming)) => match offer.attach {
                         Some(attach) => {
-                            go_on(resuming, offer.token, attach, stream, send, &self.session).await;
+                            go_on(resuming, offer.token, attach, exchange, &self.session).await;
                             return;
                         }
                         None => Some((offer.token, resuming)),
@@ -125,40 +126,36 @@ impl Resolving {
                 let request = ConnectRequest {
                     authority,
                     urgency,
-                    send,
-                    stream,
+                    exchange,
                     session: self.session,
                     resuming,
                 };
                 // Nobody listens any more once the session is being dropped; that drops the stream.
-                let _ = ready.send(request).await;
-                return;
+                let _ = self.ready.send(request).await;
             }
-            Ok(Wanted::Names) => {
-                self.learn_names(stream).await;
-                return;
-            }
-            Err(status) => status,
-        };
-        if let Err(error) = respond(&mut stream, refused, None).await {
-            tracing::debug!(%error, "refusal not sent");
+            Ok(Wanted::Names) => self.learn_names(exchange).await,
+            Err(status) => exchange.refuse(status).await,
         }
     }
 
-    async fn learn_names(self, mut stream: HttpStream) {
-        let Some(send) = self.handles.get(stream.id()) else {
-            return;
-        };
-        if let Err(error) = respond(&mut stream, StatusCode::OK, None).await {
-            tracing::debug!(%error, "names not welcomed");
-            return;
-        }
+    async fn learn_names(self, exchange: Exchange) {
         // Not a tunnel, so not counted among the session's.
-        let stream = ConnectStream::of_server(stream, send, OpenStreams::default().enter());
+        let stream = match exchange.accept(None, OpenStreams::default().enter()).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::debug!(%error, "names not welcomed");
+                return;
+            }
+        };
         let session = self.session.clone();
         let obey = move |keepalive| session.set_keepalive(keepalive);
-        if let Err(error) = names::learn(stream, self.session.record().clone(), obey).await {
-            tracing::debug!(%error, "names no longer learnt");
+        tokio::select! {
+            learnt = names::learn(stream, self.session.record().clone(), obey) => {
+                if let Err(error) = learnt {
+                    tracing::debug!(%error, "names no longer learnt");
+                }
+            }
+            () = self.session.ending() => {}
         }
     }
 }
@@ -169,8 +166,7 @@ enum Wanted {
 }
 
 /// What a request is for, or the status to refuse it with.
-fn classify(request: &Request<()>) -> Result<Wanted, StatusCode> {
-    let extended = request.extensions().get::<h3::ext::Protocol>().is_some();
+fn classify<T>(request: &Request<T>, extended: bool) -> Result<Wanted, StatusCode> {
     match (request.method(), request.uri().path()) {
         (&Method::CONNECT, _) if extended => Err(StatusCode::NOT_IMPLEMENTED),
         (&Method::CONNECT, _) => {
@@ -190,8 +186,7 @@ async fn go_on(
     resuming: Resuming,
     token: Token,
     attach: Attach,
-    mut stream: HttpStream,
-    send: Arc<h3_over_noq::SendHandle>,
+    exchange: Exchange,
     session: &SessionHandle,
 ) {
     let found = match resuming.kept.attach(token, &resuming.peer, attach) {
@@ -203,43 +198,22 @@ async fn go_on(
                 NotFound::Stale => StatusCode::CONFLICT,
                 NotFound::Violation(_) => StatusCode::BAD_REQUEST,
             };
-            if let Err(error) = respond(&mut stream, status, None).await {
-                tracing::debug!(%error, "refusal not sent");
-            }
+            exchange.refuse(status).await;
             return;
         }
     };
     let open = session.open_streams().enter();
-    match respond(&mut stream, StatusCode::OK, Some(found.answer)).await {
-        Ok(()) => found.go_on(ConnectStream::of_server(stream, send, open)),
+    match exchange.accept(Some(found.answer), open).await {
+        Ok(stream) => found.go_on(stream),
         Err(error) => tracing::debug!(%error, "the client was gone before its tunnel went on"),
     }
-}
-
-/// `agreed` is the answer to one who offers to resume the tunnel.
-async fn respond(
-    stream: &mut HttpStream,
-    status: StatusCode,
-    agreed: Option<Attached>,
-) -> Result<(), StreamError> {
-    let mut response = Response::new(());
-    *response.status_mut() = status;
-    if let Some(agreed) = agreed {
-        agreed.write(response.headers_mut());
-    }
-    stream.send_response(response).await?;
-    if !status.is_success() {
-        stream.finish().await?;
-    }
-    Ok(())
 }
 
 /// A client asks for a TCP connection.
 pub struct ConnectRequest {
     authority: Authority,
     urgency: Urgency,
-    send: Arc<h3_over_noq::SendHandle>,
-    stream: HttpStream,
+    exchange: Exchange,
     session: SessionHandle,
     /// The client offers to resume the tunnel.
     resuming: Option<(Token, Resuming)>,
@@ -256,7 +230,7 @@ impl ConnectRequest {
     }
 
     /// Answers 200 and gives the bytes. The tunnel is resumable if the client offered that and there is room for one more.
-    pub async fn accept(mut self) -> io::Result<TunnelStream> {
+    pub async fn accept(self) -> io::Result<TunnelStream> {
         let open = self.session.open_streams().enter();
         let entered = self.resuming.and_then(|(token, resuming)| {
             resuming
@@ -265,14 +239,8 @@ impl ConnectRequest {
                 .inspect_err(|error| tracing::debug!(?token, %error, "the tunnel is plain"))
                 .ok()
         });
-        respond(
-            &mut self.stream,
-            StatusCode::OK,
-            entered.as_ref().map(|_| Attached::default()),
-        )
-        .await
-        .map_err(io::Error::other)?;
-        let stream = ConnectStream::of_server(self.stream, self.send, open);
+        let agreed = entered.as_ref().map(|_| Attached::default());
+        let stream = self.exchange.accept(agreed, open).await?;
         Ok(match entered {
             Some(entered) => TunnelStream::resumable(entered.begin(stream)),
             None => TunnelStream::plain(stream),
@@ -280,9 +248,7 @@ impl ConnectRequest {
     }
 
     /// Answers with an error: 403, 502, 504, 429, ...
-    pub async fn refuse(mut self, status: StatusCode) {
-        if let Err(error) = respond(&mut self.stream, status, None).await {
-            tracing::debug!(%error, "refusal not sent");
-        }
+    pub async fn refuse(self, status: StatusCode) {
+        self.exchange.refuse(status).await;
     }
 }

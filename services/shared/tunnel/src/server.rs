@@ -2,7 +2,9 @@
 //!
 //! A handshake that does not finish in `HANDSHAKE_MAX` is dropped. While many handshakes are under way, an address has to prove
 //! itself by a Retry first, so that forged packets cost the sender more than us. Beyond `HANDSHAKES_MAX` packets of new
-//! connections are ignored, as if lost.
+//! connections are ignored, as if lost. Where UDP is blocked, the same requests come as HTTP/2 over TLS over MPTCP (`over_tcp`).
+
+mod over_tcp;
 
 use std::{
     io,
@@ -21,11 +23,12 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    carrier::Carrier,
     datagrams::{DatagramCounts, Datagrams},
     h3_over_noq,
     interfaces::enlarge_buffers,
     paths::{PathSnapshot, Paths},
-    requests::{ConnectRequest, REQUESTS_WAITING_MAX, Requests, Resuming},
+    requests::{ConnectRequest, Desk, REQUESTS_WAITING_MAX, Requests, Resuming},
     resume::{
         ResumeLimits,
         server::{Kept, Peer},
@@ -33,7 +36,8 @@ use crate::{
     session::NO_ERROR,
     steer::{CONTROLS_MAX, Control, Steered},
     stream::OpenStreams,
-    transport::{ALPN, transport_config},
+    tcp,
+    transport::{ALPN, Transport, transport_config},
     udp,
 };
 
@@ -66,6 +70,8 @@ pub struct ServerConfig {
     pub tls: Arc<rustls::ServerConfig>,
     pub keepalive: Keepalive,
     pub resume: ResumeLimits,
+    /// Whether clients that UDP is closed to may come by TCP, on the port of the same number.
+    pub fallback: bool,
 }
 
 impl ServerConfig {
@@ -75,6 +81,7 @@ impl ServerConfig {
             tls,
             keepalive: Keepalive::default(),
             resume: ResumeLimits::default(),
+            fallback: false,
         }
     }
 }
@@ -83,6 +90,11 @@ impl ServerConfig {
 pub enum BindError {
     #[error("cannot listen on {address} (UDP): {source}")]
     Socket {
+        address: SocketAddr,
+        source: io::Error,
+    },
+    #[error("cannot listen on {address} (UDP and TCP on one port): {source}")]
+    Sockets {
         address: SocketAddr,
         source: io::Error,
     },
@@ -98,6 +110,7 @@ pub struct TunnelServer {
     sessions: tokio::sync::Mutex<mpsc::Receiver<ServerSession>>,
     tasks: TaskTracker,
     draining: CancellationToken,
+    closing: CancellationToken,
     kept: Kept,
 }
 
@@ -116,7 +129,14 @@ impl TunnelServer {
             keepalive: config.keepalive,
             numbers: Arc::new(AtomicU64::new(crate::session::first_number())),
         };
-        let socket = bind_socket(address).map_err(at)?;
+        let (socket, listener) = if config.fallback {
+            let both = tcp::listen_beside(address, bind_socket);
+            let (socket, listener) =
+                both.map_err(|source| BindError::Sockets { address, source })?;
+            (socket, Some(listener))
+        } else {
+            (bind_socket(address).map_err(at)?, None)
+        };
         let socket = udp::wrap(socket).map_err(at)?;
         let datagrams = Datagrams::new();
         let endpoint = noq::Endpoint::new_with_abstract_socket(
@@ -130,6 +150,17 @@ impl TunnelServer {
         let (ready, sessions) = mpsc::channel(SESSIONS_WAITING_MAX);
         let tasks = TaskTracker::new();
         let draining = CancellationToken::new();
+        let closing = CancellationToken::new();
+        if let Some(listener) = listener {
+            let by_tcp = over_tcp::Accepting::new(
+                &config.tls,
+                kept.clone(),
+                accepting.numbers.clone(),
+                tasks.clone(),
+                closing.clone(),
+            );
+            tasks.spawn(by_tcp.accept_all(listener, ready.clone(), draining.clone()));
+        }
         tasks.spawn(accept_all(
             endpoint.clone(),
             accepting,
@@ -144,6 +175,7 @@ impl TunnelServer {
             sessions: tokio::sync::Mutex::new(sessions),
             tasks,
             draining,
+            closing,
             kept,
         })
     }
@@ -172,10 +204,15 @@ impl TunnelServer {
     /// Ends all sessions.
     pub async fn close(&self) {
         self.refuse_new();
+        self.closing.cancel();
         self.endpoint
             .close(noq::VarInt::from_u32(NO_ERROR), b"the proxy is stopping");
-        let _ = tokio::time::timeout(CLOSE_MAX, self.endpoint.wait_all_draining()).await;
         self.tasks.close();
+        let ended = async {
+            self.endpoint.wait_all_draining().await;
+            self.tasks.wait().await;
+        };
+        let _ = tokio::time::timeout(CLOSE_MAX, ended).await;
     }
 }
 
@@ -302,9 +339,9 @@ impl Accepting {
         let (ready, requests) = mpsc::channel(REQUESTS_WAITING_MAX);
         let handle = SessionHandle {
             number,
-            connection: connection.clone(),
+            carrier: Carrier::Quic(connection.clone()),
             paths,
-            control,
+            control: Some(control),
             open: OpenStreams::default(),
             goodbye: CancellationToken::new(),
         };
@@ -312,13 +349,16 @@ impl Accepting {
             kept: self.kept,
             peer: Arc::new(Peer::of(certificate)),
         });
+        let desk = Desk {
+            ready,
+            session: handle.clone(),
+            resuming,
+        };
         tokio::spawn(
             Requests {
-                resuming,
                 http,
                 handles,
-                ready,
-                session: handle.clone(),
+                desk,
             }
             .run(),
         );
@@ -364,9 +404,10 @@ impl ServerSession {
 #[derive(Clone)]
 pub struct SessionHandle {
     number: u64,
-    connection: noq::Connection,
+    carrier: Carrier,
     paths: Arc<Paths>,
-    control: mpsc::Sender<Control>,
+    /// None over TCP, where the kernel steers.
+    control: Option<mpsc::Sender<Control>>,
     open: OpenStreams,
     goodbye: CancellationToken,
 }
@@ -378,6 +419,10 @@ impl SessionHandle {
 
     pub(crate) async fn goodbye(&self) {
         self.goodbye.cancelled().await;
+    }
+
+    pub(crate) async fn ending(&self) {
+        self.carrier.ending().await;
     }
 
     pub(crate) fn record(&self) -> &Arc<Paths> {
@@ -398,24 +443,29 @@ impl SessionHandle {
     }
 
     pub fn is_closed(&self) -> bool {
-        self.connection.close_reason().is_some()
+        self.carrier.is_closed()
     }
 
     pub async fn closed(&self) {
-        self.connection.closed().await;
+        self.carrier.closed().await;
+    }
+
+    pub fn transport(&self) -> Transport {
+        self.carrier.transport()
     }
 
     /// Changes how often this end probes the paths. Dropped when the steering is too busy to take it.
     pub fn set_keepalive(&self, keepalive: Keepalive) {
-        if let Err(error) = self.control.try_send(Control::Keepalive(keepalive)) {
+        if let Some(control) = &self.control
+            && let Err(error) = control.try_send(Control::Keepalive(keepalive))
+        {
             tracing::debug!(%error, "steering not told");
         }
     }
 
     /// Ends the session and all its tunnels at once.
     pub fn close(&self, reason: &str) {
-        self.connection
-            .close(noq::VarInt::from_u32(NO_ERROR), reason.as_bytes());
+        self.carrier.close(reason);
     }
 
     /// Says goodbye (GOAWAY), lets the open tunnels end for at most `grace`, then closes.

@@ -1,4 +1,6 @@
-//! One connection of the client to the proxy, from the handshake to its end.
+//! One connection of the client to the proxy, from the handshake to its end: by multipath QUIC here, by TCP in `over_tcp`.
+
+mod over_tcp;
 
 use std::{
     net::SocketAddr,
@@ -7,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use h3::{client::SendRequest, error::StreamError};
+use h3::client::SendRequest;
 use http::{StatusCode, uri::Authority};
 use multipath::{ControllerConfig, Controllers, Gate, Keepalive, Side, Steering, SteeringConfig};
 use noq::crypto::rustls::QuicClientConfig;
@@ -15,8 +17,12 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use over_tcp::TcpDialler;
+
 use crate::{
+    carrier::Carrier,
     client::{Shared, TunnelEvent},
+    h2_over_tcp,
     h3_over_noq::{self, Opener, SendHandles},
     names,
     paths::Paths,
@@ -24,8 +30,8 @@ use crate::{
     resume::header::{Attached, Offer},
     slots::slot_of,
     steer::{CONTROLS_MAX, Change, Control, Steered, Ways},
-    stream::{ConnectStream, OpenStreams},
-    transport::{ALPN, transport_config},
+    stream::{ConnectStream, H2Wire, H3Wire, OpenStream, OpenStreams, WireError},
+    transport::{ALPN, Transport, transport_config},
 };
 
 /// `H3_NO_ERROR`.
@@ -62,6 +68,12 @@ pub(crate) enum DialError {
     TimedOut(Duration),
     #[error("HTTP/3 failed: {0}")]
     Http(#[from] h3::error::ConnectionError),
+    #[error("TCP or TLS failed: {0}")]
+    Tcp(#[from] std::io::Error),
+    #[error("HTTP/2 failed: {0}")]
+    Http2(#[from] h2::Error),
+    #[error("no access network has an address of the proxy's family")]
+    NoWay,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -69,9 +81,11 @@ pub(crate) enum ConnectError {
     #[error("refused: {0}")]
     Refused(StatusCode),
     #[error("{0}")]
-    Lost(StreamError),
+    Lost(#[from] WireError),
     #[error("the stream's send half is gone")]
     NoSendHalf,
+    #[error("the session is being closed")]
+    Closed,
 }
 
 /// Makes connections.
@@ -131,12 +145,14 @@ impl Dialler {
             number,
             since: Instant::now(),
             remote: proxy,
-            connection: connection.clone(),
-            requests: Mutex::new(requests),
-            handles: handles.clone(),
+            carrier: Carrier::Quic(connection.clone()),
+            requests: Requests::H3 {
+                requests: Mutex::new(requests),
+                handles: handles.clone(),
+            },
             open: OpenStreams::default(),
             paths: paths.clone(),
-            control,
+            control: Some(control),
             retired: CancellationToken::new(),
         });
         let mut steering = SteeringConfig::new(Side::Client);
@@ -195,13 +211,23 @@ pub(crate) struct Session {
     pub(crate) number: u64,
     since: Instant,
     pub(crate) remote: SocketAddr,
-    connection: noq::Connection,
-    requests: Mutex<SendRequest<Opener, Bytes>>,
-    handles: SendHandles,
+    carrier: Carrier,
+    requests: Requests,
     open: OpenStreams,
     pub(crate) paths: Arc<Paths>,
-    control: mpsc::Sender<Control>,
+    /// None over TCP, where the kernel steers.
+    control: Option<mpsc::Sender<Control>>,
     retired: CancellationToken,
+}
+
+/// How requests are asked.
+enum Requests {
+    H3 {
+        requests: Mutex<SendRequest<Opener, Bytes>>,
+        handles: SendHandles,
+    },
+    /// None once the session is being closed.
+    H2(Mutex<Option<h2_over_tcp::Requests>>),
 }
 
 impl Session {
@@ -216,31 +242,41 @@ impl Session {
         if let Some(offer) = offer {
             offer.write(request.headers_mut());
         }
-        self.ask(request, urgency).await
+        self.ask(request, urgency, self.open.enter()).await
     }
 
     async fn ask(
         &self,
         request: http::Request<()>,
         urgency: Urgency,
+        open: OpenStream,
     ) -> Result<(ConnectStream, Option<Attached>), ConnectError> {
-        let mut requests = self.requests.lock().clone();
-        let mut stream = requests
-            .send_request(request)
-            .await
-            .map_err(ConnectError::Lost)?;
-        let handle = self
-            .handles
-            .get(stream.id())
-            .ok_or(ConnectError::NoSendHalf)?;
-        handle.set_priority(urgency.stream_priority());
-        let response = stream.recv_response().await.map_err(ConnectError::Lost)?;
+        let (response, stream) = match &self.requests {
+            Requests::H3 { requests, handles } => {
+                let mut requests = requests.lock().clone();
+                let asked = requests.send_request(request).await;
+                let mut stream = asked.map_err(WireError::from)?;
+                let handle = handles.get(stream.id()).ok_or(ConnectError::NoSendHalf)?;
+                handle.set_priority(urgency.stream_priority());
+                let response = stream.recv_response().await.map_err(WireError::from)?;
+                let wire = H3Wire::of_client(stream, handle);
+                (response, ConnectStream::of_h3(wire, open))
+            }
+            Requests::H2(requests) => {
+                let requests = requests.lock().clone();
+                let ready = requests.ok_or(ConnectError::Closed)?.ready().await;
+                let asked = ready.and_then(|mut ready| ready.send_request(request, false));
+                let (answer, send) = asked.map_err(WireError::from)?;
+                let (response, receive) = answer.await.map_err(WireError::from)?.into_parts();
+                let response = http::Response::from_parts(response, ());
+                let wire = H2Wire::new(send, receive);
+                (response, ConnectStream::of_h2(wire, open))
+            }
+        };
         if !response.status().is_success() {
             return Err(ConnectError::Refused(response.status()));
         }
-        let answer = Attached::read(response.headers());
-        let stream = ConnectStream::of_client(stream, handle, self.open.enter());
-        Ok((stream, answer))
+        Ok((stream, Attached::read(response.headers())))
     }
 
     fn tell_names(
@@ -257,27 +293,31 @@ impl Session {
         };
         tokio::spawn(async move {
             let paths = self.paths.clone();
-            let stream = match self.ask(request, Urgency::Urgent).await {
+            // Not a tunnel, so not counted among those that a session being finished waits for.
+            let open = OpenStreams::default().enter();
+            let stream = match self.ask(request, Urgency::Urgent, open).await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     tracing::debug!(%error, "the proxy does not want to know path names");
                     return;
                 }
             };
-            let connection = self.connection.clone();
+            let carrier = self.carrier.clone();
             drop(self);
             tokio::select! {
                 told = names::tell(stream, paths, keepalive) => if let Err(error) = told {
                     tracing::debug!(%error, "path names are no longer told");
                 },
-                _ = connection.closed() => {}
+                () = carrier.ending() => {}
             }
         });
     }
 
     /// A control that finds the queue full is dropped: the steering finds out by itself, only later.
     pub(crate) fn control(&self, control: Control) {
-        if let Err(error) = self.control.try_send(control) {
+        if let Some(steering) = &self.control
+            && let Err(error) = steering.try_send(control)
+        {
             tracing::debug!(%error, "steering not told");
         }
     }
@@ -295,9 +335,20 @@ impl Session {
         self.retired.cancelled().await;
     }
 
-    pub(crate) fn close(&self, reason: &[u8]) {
-        self.connection
-            .close(noq::VarInt::from_u32(NO_ERROR), reason);
+    pub(crate) fn close(&self, reason: &str) {
+        if let Requests::H2(requests) = &self.requests {
+            requests.lock().take();
+        }
+        self.carrier.close(reason);
+    }
+
+    pub(crate) fn transport(&self) -> Transport {
+        self.carrier.transport()
+    }
+
+    /// Whether it stands in for QUIC.
+    pub(crate) fn is_fallback(&self) -> bool {
+        self.transport() != Transport::Quic
     }
 
     pub(crate) fn age(&self) -> Duration {
@@ -305,15 +356,15 @@ impl Session {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.connection.close_reason().is_some()
+        self.carrier.is_closed()
     }
 
-    pub(crate) fn close_reason(&self) -> Option<noq::ConnectionError> {
-        self.connection.close_reason()
+    pub(crate) fn close_reason(&self) -> Option<String> {
+        self.carrier.close_reason()
     }
 
     pub(crate) async fn closed(&self) {
-        self.connection.closed().await;
+        self.carrier.closed().await;
     }
 
     /// Lets the open tunnels end, then closes.
@@ -322,7 +373,7 @@ impl Session {
         while self.open.count() > 0 && !self.is_closed() && Instant::now() < deadline {
             tokio::time::sleep(FINISH_INTERVAL).await;
         }
-        self.close(b"finished");
+        self.close("finished");
     }
 
     /// Whether anything arrives within `limit`.

@@ -63,6 +63,7 @@ pub(crate) type SharedSocket = Arc<Mutex<Box<dyn AsyncUdpSocket>>>;
 #[derive(Debug, Clone)]
 pub(crate) struct Attached {
     pub(crate) local_ip: IpAddr,
+    pub(crate) device: Option<String>,
     pub(crate) socket: SharedSocket,
 }
 
@@ -159,6 +160,7 @@ impl Slots {
             slot.arrivals += 1;
             slot.attached = Some(Attached {
                 local_ip: interface.local_ip,
+                device: interface.device,
                 socket: Arc::new(Mutex::new(self.datagrams.of(interface.socket))),
             });
             index
@@ -253,6 +255,18 @@ impl Slots {
     /// How often networks have come so far.
     pub(crate) fn arrivals(&self) -> u64 {
         self.slots.lock().iter().map(|slot| slot.arrivals).sum()
+    }
+
+    /// The networks that work, by name, with what a socket over each is bound to.
+    pub(crate) fn ways(&self) -> Vec<(Arc<str>, IpAddr, Option<String>)> {
+        let slots = self.slots.lock();
+        let up = slots.iter().filter(|slot| slot.up);
+        up.filter_map(|slot| {
+            let attached = slot.attached.as_ref()?;
+            let device = attached.device.clone();
+            Some((slot.name.clone(), attached.local_ip, device))
+        })
+        .collect()
     }
 
     pub(crate) fn any_up(&self) -> bool {

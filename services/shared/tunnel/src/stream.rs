@@ -1,14 +1,16 @@
 //! The bytes of one CONNECT request as a stream.
 //!
-//! Bytes travel in HTTP/3 DATA frames. Back-pressure is the transport's: `poll_write` takes the next chunk only after the
+//! Bytes travel in DATA frames of HTTP/3 or HTTP/2. Back-pressure is the transport's: `poll_write` takes the next chunk only after the
 //! transport has taken the last one, and the reader's window closes when nobody reads. As with any buffered writer,
 //! the last chunk may wait for `flush`. `shutdown` ends one direction and leaves the other open; dropping a stream
 //! whose writing side was not shut down resets it, so that the peer cannot take a torn transfer for a complete one.
 
+mod h2;
+mod h3;
+
 use std::{
-    future::Future,
     io,
-    pin::{Pin, pin},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -16,17 +18,11 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::{Buf, Bytes};
-use h3::{
-    error::{Code, StreamError},
-    quic::StreamId,
-};
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::{
-    h3_over_noq::{BidiStream, RecvStream, SendHandle, SendStream},
-    pieces::{Parcel, Sink},
-};
+pub(crate) use self::{h2::H2Wire, h3::H3Wire};
+use crate::pieces::{Parcel, Sink};
 
 /// Largest payload of one DATA frame, and so the most that a stream holds back for the transport.
 const CHUNK_BYTES_MAX: usize = 64 * 1024;
@@ -54,22 +50,65 @@ impl Drop for OpenStream {
     }
 }
 
-enum Sender {
-    Client(h3::client::RequestStream<SendStream, Bytes>),
-    Server(h3::server::RequestStream<SendStream, Bytes>),
+/// What carries the bytes.
+pub(crate) enum Wire {
+    H3(Box<H3Wire>),
+    H2(Box<H2Wire>),
 }
 
-enum Receiver {
-    Client(h3::client::RequestStream<RecvStream, Bytes>),
-    Server(h3::server::RequestStream<RecvStream, Bytes>),
+/// What is broken off, and whether that is meant as a TCP reset would be (RFC 9113, 8.5; RFC 9114, 4.4).
+#[derive(Clone, Copy)]
+struct Broken {
+    deliberately: bool,
+    sending: bool,
+    receiving: bool,
 }
 
-/// One CONNECT stream of HTTP/3.
+impl Wire {
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, WireError>> {
+        match self {
+            Self::H3(wire) => wire.poll_receive(cx),
+            Self::H2(wire) => wire.poll_receive(cx),
+        }
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WireError>> {
+        match self {
+            Self::H3(wire) => wire.poll_flush(cx),
+            Self::H2(wire) => wire.poll_flush(cx),
+        }
+    }
+
+    /// Begins a DATA frame and hands over what the transport takes at once; the rest waits for the next flush.
+    fn begin_send(&mut self, cx: &mut Context<'_>, chunk: Bytes) -> Result<(), WireError> {
+        match self {
+            Self::H3(wire) => wire.begin_data(chunk),
+            Self::H2(wire) => wire.begin_data(chunk),
+        }
+        match self.poll_flush(cx) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WireError>> {
+        match self {
+            Self::H3(wire) => wire.poll_finish(cx),
+            Self::H2(wire) => wire.poll_finish(cx),
+        }
+    }
+
+    fn break_off(&mut self, broken: Broken) {
+        match self {
+            Self::H3(wire) => wire.break_off(broken),
+            Self::H2(wire) => wire.break_off(broken),
+        }
+    }
+}
+
+/// One CONNECT stream.
 pub(crate) struct ConnectStream {
-    sender: Sender,
-    receiver: Receiver,
-    handle: Arc<SendHandle>,
-    id: StreamId,
+    wire: Wire,
     /// Received and not yet read.
     unread: Bytes,
     received_all: bool,
@@ -80,50 +119,17 @@ pub(crate) struct ConnectStream {
 }
 
 impl ConnectStream {
-    pub(crate) fn of_client(
-        stream: h3::client::RequestStream<BidiStream, Bytes>,
-        handle: Arc<SendHandle>,
-        open: OpenStream,
-    ) -> Self {
-        let id = stream.id();
-        let (sender, receiver) = stream.split();
-        Self::new(
-            Sender::Client(sender),
-            Receiver::Client(receiver),
-            handle,
-            id,
-            open,
-        )
+    pub(crate) fn of_h3(wire: H3Wire, open: OpenStream) -> Self {
+        Self::new(Wire::H3(Box::new(wire)), open)
     }
 
-    pub(crate) fn of_server(
-        stream: h3::server::RequestStream<BidiStream, Bytes>,
-        handle: Arc<SendHandle>,
-        open: OpenStream,
-    ) -> Self {
-        let id = stream.id();
-        let (sender, receiver) = stream.split();
-        Self::new(
-            Sender::Server(sender),
-            Receiver::Server(receiver),
-            handle,
-            id,
-            open,
-        )
+    pub(crate) fn of_h2(wire: H2Wire, open: OpenStream) -> Self {
+        Self::new(Wire::H2(Box::new(wire)), open)
     }
 
-    fn new(
-        sender: Sender,
-        receiver: Receiver,
-        handle: Arc<SendHandle>,
-        id: StreamId,
-        open: OpenStream,
-    ) -> Self {
+    fn new(wire: Wire, open: OpenStream) -> Self {
         Self {
-            sender,
-            receiver,
-            handle,
-            id,
+            wire,
             unread: Bytes::new(),
             received_all: false,
             failed: None,
@@ -132,42 +138,22 @@ impl ConnectStream {
         }
     }
 
-    /// Ends the stream as broken in both directions, as a TCP reset would (RFC 9114, 4.4).
+    /// Ends the stream as broken in both directions, as a TCP reset would.
     pub(crate) fn abort(mut self) {
-        self.break_off(Code::H3_CONNECT_ERROR);
+        self.break_off(true);
     }
 
-    fn break_off(&mut self, code: Code) {
-        if !self.sent_all {
-            self.handle.reset(code);
-            self.sent_all = true;
+    fn break_off(&mut self, deliberately: bool) {
+        let (sending, receiving) = (!self.sent_all, !self.received_all);
+        if sending || receiving {
+            self.wire.break_off(Broken {
+                deliberately,
+                sending,
+                receiving,
+            });
         }
-        if !self.received_all {
-            match &mut self.receiver {
-                Receiver::Client(receiver) => receiver.stop_sending(code),
-                Receiver::Server(receiver) => receiver.stop_sending(code),
-            }
-            self.received_all = true;
-        }
-    }
-
-    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, StreamError>> {
-        fn whole(chunk: Option<impl Buf>) -> Option<Bytes> {
-            chunk.map(|mut chunk| chunk.copy_to_bytes(chunk.remaining()))
-        }
-        match &mut self.receiver {
-            Receiver::Client(receiver) => receiver.poll_recv_data(cx).map_ok(whole),
-            Receiver::Server(receiver) => receiver.poll_recv_data(cx).map_ok(whole),
-        }
-    }
-
-    /// Begins a DATA frame and hands over what the transport takes at once; the rest stays in the handle (see `h3_over_noq`).
-    fn begin_send(&mut self, cx: &mut Context<'_>, chunk: Bytes) -> Result<(), noq::WriteError> {
-        self.handle.begin_data(chunk);
-        match self.handle.poll_flush(cx) {
-            Poll::Ready(result) => result,
-            Poll::Pending => Ok(()),
-        }
+        self.sent_all = true;
+        self.received_all = true;
     }
 }
 
@@ -193,14 +179,14 @@ impl ConnectStream {
                 return Poll::Ready(Ok(()));
             }
             // Chunks are as small as packets, so the sink is filled with as many as there are. Empty DATA frames carry nothing.
-            match self.poll_receive(cx) {
+            match self.wire.poll_receive(cx) {
                 Poll::Ready(Ok(Some(chunk))) => self.unread = chunk,
                 Poll::Ready(Ok(None)) => self.received_all = true,
                 Poll::Pending if !read => return Poll::Pending,
                 Poll::Pending => return Poll::Ready(Ok(())),
-                Poll::Ready(Err(error)) if !read => return Poll::Ready(Err(to_io(error))),
+                Poll::Ready(Err(error)) if !read => return Poll::Ready(Err(error.into())),
                 Poll::Ready(Err(error)) => {
-                    self.failed = Some(to_io(error));
+                    self.failed = Some(error.into());
                     return Poll::Ready(Ok(()));
                 }
             }
@@ -217,13 +203,14 @@ impl ConnectStream {
             if self.sent_all {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
-            ready!(self.handle.poll_flush(cx))?;
+            ready!(self.wire.poll_flush(cx))?;
             if parcel.is_full() && parcel.bytes().len() <= CHUNK_BYTES_MAX {
                 let (buffer, start) = parcel.take();
-                self.begin_send(cx, buffer.freeze().slice(start..))?;
+                self.wire.begin_send(cx, buffer.freeze().slice(start..))?;
             } else {
                 let taken = parcel.bytes().len().min(CHUNK_BYTES_MAX);
-                self.begin_send(cx, Bytes::copy_from_slice(&parcel.bytes()[..taken]))?;
+                self.wire
+                    .begin_send(cx, Bytes::copy_from_slice(&parcel.bytes()[..taken]))?;
                 parcel.advance(taken);
             }
         }
@@ -240,7 +227,7 @@ impl ConnectStream {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, WireError>> {
         while !self.received_all {
-            match ready!(self.poll_receive(cx))? {
+            match ready!(self.wire.poll_receive(cx))? {
                 Some(chunk) if chunk.is_empty() => {}
                 Some(chunk) => return Poll::Ready(Ok(Some(chunk))),
                 None => self.received_all = true,
@@ -251,12 +238,12 @@ impl ConnectStream {
 
     /// Ready once the transport has taken all that was handed over; only then may more be sent.
     pub(crate) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WireError>> {
-        self.handle.poll_flush(cx).map_err(WireError::from)
+        self.wire.poll_flush(cx)
     }
 
     /// Hands over the next bytes.
     pub(crate) fn send(&mut self, cx: &mut Context<'_>, bytes: Bytes) -> Result<(), WireError> {
-        self.begin_send(cx, bytes).map_err(WireError::from)
+        self.wire.begin_send(cx, bytes)
     }
 }
 
@@ -269,26 +256,11 @@ pub(crate) enum WireError {
     Lost(io::Error),
 }
 
-impl From<StreamError> for WireError {
-    fn from(error: StreamError) -> Self {
+impl From<WireError> for io::Error {
+    fn from(error: WireError) -> Self {
         match error {
-            StreamError::RemoteTerminate { code, .. } if code == Code::H3_CONNECT_ERROR => {
-                Self::Aborted
-            }
-            other => Self::Lost(to_io(other)),
-        }
-    }
-}
-
-impl From<noq::WriteError> for WireError {
-    fn from(error: noq::WriteError) -> Self {
-        match error {
-            noq::WriteError::Stopped(code)
-                if code.into_inner() == Code::H3_CONNECT_ERROR.value() =>
-            {
-                Self::Aborted
-            }
-            other => Self::Lost(other.into()),
+            WireError::Aborted => Self::new(io::ErrorKind::ConnectionReset, error),
+            WireError::Lost(error) => error,
         }
     }
 }
@@ -313,20 +285,21 @@ impl AsyncWrite for ConnectStream {
         if this.sent_all {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        ready!(this.handle.poll_flush(cx))?;
+        ready!(this.wire.poll_flush(cx))?;
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
         }
         let taken = buf.len().min(CHUNK_BYTES_MAX);
-        this.begin_send(cx, Bytes::copy_from_slice(&buf[..taken]))?;
+        this.wire
+            .begin_send(cx, Bytes::copy_from_slice(&buf[..taken]))?;
         Poll::Ready(Ok(taken))
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.sent_all {
             return Poll::Ready(Ok(()));
         }
-        self.handle.poll_flush(cx).map_err(io::Error::from)
+        self.wire.poll_flush(cx).map_err(io::Error::from)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -334,38 +307,21 @@ impl AsyncWrite for ConnectStream {
         if this.sent_all {
             return Poll::Ready(Ok(()));
         }
-        // Finishing waits for nothing but the flush, so polling afresh each time is sound.
-        ready!(this.handle.poll_flush(cx))?;
-        let finished = match &mut this.sender {
-            Sender::Client(sender) => ready!(pin!(sender.finish()).poll(cx)),
-            Sender::Server(sender) => ready!(pin!(sender.finish()).poll(cx)),
-        };
+        ready!(this.wire.poll_flush(cx))?;
+        let finished = ready!(this.wire.poll_finish(cx));
         this.sent_all = true;
-        Poll::Ready(finished.map_err(to_io))
+        Poll::Ready(finished.map_err(io::Error::from))
     }
 }
 
 impl Drop for ConnectStream {
     fn drop(&mut self) {
-        self.break_off(Code::H3_REQUEST_CANCELLED);
+        self.break_off(false);
     }
 }
 
 impl std::fmt::Debug for ConnectStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ConnectStream")
-            .field("id", &self.id)
-            .finish_non_exhaustive()
+        f.debug_struct("ConnectStream").finish_non_exhaustive()
     }
-}
-
-fn to_io(error: StreamError) -> io::Error {
-    let kind = match &error {
-        StreamError::RemoteTerminate { .. } | StreamError::StreamError { .. } => {
-            io::ErrorKind::ConnectionReset
-        }
-        // What is left is the end of the connection; h3 does not let that be matched.
-        _ => io::ErrorKind::ConnectionAborted,
-    };
-    io::Error::new(kind, error)
 }

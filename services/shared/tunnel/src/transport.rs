@@ -40,3 +40,32 @@ pub(crate) fn transport_config(tune: impl FnOnce(&mut TransportConfig)) -> Arc<T
     tune(&mut transport);
     Arc::new(transport)
 }
+
+/// What carries a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// HTTP/3 over multipath QUIC.
+    Quic,
+    /// HTTP/2 over TLS over Multipath TCP, where UDP is blocked.
+    Mptcp,
+    /// The same over plain TCP, where a kernel knows no MPTCP.
+    Tcp,
+}
+
+impl Transport {
+    pub const ALL: [Self; 3] = [Self::Quic, Self::Mptcp, Self::Tcp];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Quic => "quic",
+            Self::Mptcp => "mptcp",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

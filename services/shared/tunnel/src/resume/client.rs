@@ -216,7 +216,8 @@ impl Companion {
             let left = self.leaving || mute || self.carrier.is_closed();
             match session {
                 Some(session) if session.number != self.carrier.number => {
-                    if left {
+                    // QUIC is gone back to as soon as it is there.
+                    if left || self.carrier.is_fallback() && !session.is_fallback() {
                         wanted = Some(session);
                     } else {
                         // A session that is being finished is looked after as long as it speaks.

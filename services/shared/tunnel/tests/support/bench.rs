@@ -103,6 +103,17 @@ impl Bench {
         config: &LinkConfig,
         down: &[usize],
     ) -> Self {
+        Self::start_with(identities, server_addr, config, down, |_| {})
+    }
+
+    /// The same with settings of the tunnel.
+    pub fn start_with(
+        identities: Identities,
+        server_addr: SocketAddr,
+        config: &LinkConfig,
+        down: &[usize],
+        set: impl FnOnce(&mut TunnelConfig),
+    ) -> Self {
         let mut links = Vec::new();
         let mut interfaces = Vec::new();
         for (index, name) in NAMES.iter().enumerate() {
@@ -117,6 +128,7 @@ impl Bench {
         let tls = identities.client.client_config(&[tunnel::ALPN]);
         let mut config = TunnelConfig::new(server_addr, "localhost", tls);
         config.handshake_timeout = Duration::from_secs(2);
+        set(&mut config);
         let tunnel = Tunnel::start(config, interfaces).unwrap();
         let events = tunnel.events();
         Self {

@@ -1,0 +1,94 @@
+//! A request at the server that waits for its answer, whichever HTTP it came by.
+
+use std::{io, sync::Arc};
+
+use bytes::Bytes;
+use h2::{RecvStream, server::SendResponse};
+use http::{Response, StatusCode};
+
+use crate::{
+    h3_over_noq::{BidiStream, SendHandle},
+    request::Urgency,
+    resume::header::Attached,
+    stream::{ConnectStream, H2Wire, H3Wire, OpenStream},
+};
+
+type H3Stream = h3::server::RequestStream<BidiStream, Bytes>;
+
+pub(crate) enum Exchange {
+    H3(Box<H3Exchange>),
+    H2 {
+        respond: SendResponse<Bytes>,
+        receive: RecvStream,
+    },
+}
+
+pub(crate) struct H3Exchange {
+    stream: H3Stream,
+    send: Arc<SendHandle>,
+}
+
+impl Exchange {
+    pub(crate) fn h3(stream: H3Stream, send: Arc<SendHandle>) -> Self {
+        Self::H3(Box::new(H3Exchange { stream, send }))
+    }
+
+    /// HTTP/2 sends what its streams have in turn, whatever their urgency.
+    pub(crate) fn set_urgency(&self, urgency: Urgency) {
+        if let Self::H3(exchange) = self {
+            exchange.send.set_priority(urgency.stream_priority());
+        }
+    }
+
+    /// Answers 200 and gives the bytes. `agreed` is the answer to one who offers to resume the tunnel.
+    pub(crate) async fn accept(
+        self,
+        agreed: Option<Attached>,
+        open: OpenStream,
+    ) -> io::Result<ConnectStream> {
+        let mut response = answer(StatusCode::OK);
+        if let Some(agreed) = agreed {
+            agreed.write(response.headers_mut());
+        }
+        match self {
+            Self::H3(mut exchange) => {
+                let sent = exchange.stream.send_response(response).await;
+                sent.map_err(io::Error::other)?;
+                let wire = H3Wire::of_server(exchange.stream, exchange.send);
+                Ok(ConnectStream::of_h3(wire, open))
+            }
+            Self::H2 {
+                mut respond,
+                receive,
+            } => {
+                let send = respond.send_response(response, false);
+                let wire = H2Wire::new(send.map_err(io::Error::other)?, receive);
+                Ok(ConnectStream::of_h2(wire, open))
+            }
+        }
+    }
+
+    /// Answers with an error.
+    pub(crate) async fn refuse(self, status: StatusCode) {
+        let response = answer(status);
+        let refused = match self {
+            Self::H3(mut exchange) => match exchange.stream.send_response(response).await {
+                Ok(()) => exchange.stream.finish().await.map_err(io::Error::other),
+                Err(error) => Err(io::Error::other(error)),
+            },
+            Self::H2 { mut respond, .. } => respond
+                .send_response(response, true)
+                .map(|_| ())
+                .map_err(io::Error::other),
+        };
+        if let Err(error) = refused {
+            tracing::debug!(%error, "refusal not sent");
+        }
+    }
+}
+
+fn answer(status: StatusCode) -> Response<()> {
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    response
+}

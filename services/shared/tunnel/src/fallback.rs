@@ -1,0 +1,203 @@
+//! When to fall back from QUIC to TCP, and when to try to go back; sans-IO.
+//!
+//! UDP counts as blocked when QUIC was asked for and nothing has been heard by it, over any access network, for `BLOCKED_AFTER`. From then on
+//! a session by TCP is tried beside QUIC's handshakes, and the first of either that stands is taken. A QUIC session that has been silent
+//! for as long already has had its chance, and gets `HEAD_START` for its handshake. While a session by TCP stands, QUIC is
+//! probed at growing intervals, and at once when an access network arrives; when it answers, it is gone back to. Once UDP was found blocked
+//! TCP is tried at once, until QUIC has answered or another network has come.
+
+use std::time::{Duration, Instant};
+
+/// Nothing was heard by QUIC for so long after it was asked for: UDP is blocked, or nothing works.
+pub(crate) const BLOCKED_AFTER: Duration = Duration::from_secs(3);
+
+/// So long QUIC's handshake runs alone however long the session before was silent.
+const HEAD_START: Duration = Duration::from_secs(1);
+
+/// Pauses between attempts by TCP that failed.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(15);
+
+/// Pauses between probes of QUIC: a probe costs a few datagrams over each network.
+const PROBE_MIN: Duration = Duration::from_secs(5);
+const PROBE_MAX: Duration = Duration::from_secs(60);
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Fallback {
+    enabled: bool,
+    /// UDP was found blocked, and nothing has come to say otherwise.
+    blocked: bool,
+    /// When TCP is tried; none while no session is wanted.
+    try_at: Option<Instant>,
+    retry: Duration,
+    /// When QUIC is probed; none while it is in use.
+    probe_at: Option<Instant>,
+    probe: Duration,
+}
+
+impl Fallback {
+    pub(crate) fn new(enabled: bool) -> Self {
+        Self {
+            enabled,
+            blocked: false,
+            try_at: None,
+            retry: RETRY_MIN,
+            probe_at: None,
+            probe: PROBE_MIN,
+        }
+    }
+
+    /// A session is wanted from here on. `heard_at`: when a session of before was last heard.
+    pub(crate) fn on_wanted(&mut self, now: Instant, heard_at: Option<Instant>) {
+        self.probe_at = None;
+        self.retry = RETRY_MIN;
+        self.try_at = Some(match heard_at {
+            _ if self.blocked => now,
+            Some(heard_at) => (heard_at + BLOCKED_AFTER).max(now + HEAD_START),
+            None => now + BLOCKED_AFTER,
+        });
+    }
+
+    /// Whether TCP is to be tried now.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.enabled && self.try_at.is_some_and(|at| at <= now)
+    }
+
+    pub(crate) fn on_failed(&mut self, now: Instant) {
+        self.try_at = Some(now + self.retry);
+        self.retry = (self.retry * 2).min(RETRY_MAX);
+    }
+
+    /// A session by TCP stands.
+    pub(crate) fn on_fallen_back(&mut self, now: Instant) {
+        self.blocked = true;
+        self.try_at = None;
+        self.probe = PROBE_MIN;
+        self.probe_at = Some(now + self.probe);
+    }
+
+    /// When QUIC is to be probed beside the session by TCP.
+    pub(crate) fn probe_at(&self) -> Option<Instant> {
+        self.probe_at
+    }
+
+    pub(crate) fn on_probe_failed(&mut self, now: Instant) {
+        self.probe = (self.probe * 2).min(PROBE_MAX);
+        self.probe_at = Some(now + self.probe);
+    }
+
+    /// A session by QUIC stands, or the proxy has refused one by it.
+    pub(crate) fn on_quic(&mut self) {
+        self.blocked = false;
+        self.try_at = None;
+        self.probe_at = None;
+    }
+
+    /// An access network has arrived, over which UDP may pass.
+    pub(crate) fn on_network(&mut self, now: Instant) {
+        self.blocked = false;
+        if self.try_at.is_some() {
+            self.try_at = Some(now + BLOCKED_AFTER);
+            self.retry = RETRY_MIN;
+        }
+        if self.probe_at.is_some() {
+            self.probe = PROBE_MIN;
+            self.probe_at = Some(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// When TCP becomes due, looked at every 10 ms.
+    fn due(fallback: &Fallback, from: Instant) -> Option<Duration> {
+        let looks = (0..=6_000).map(|step| ms(10 * step));
+        looks.into_iter().find(|&at| fallback.is_due(from + at))
+    }
+
+    #[test]
+    fn quic_is_given_its_time_first() {
+        let start = Instant::now();
+        let mut fallback = Fallback::new(true);
+        assert_eq!(due(&fallback, start), None, "nobody wants a session");
+        fallback.on_wanted(start, None);
+        assert_eq!(due(&fallback, start), Some(BLOCKED_AFTER));
+        fallback.on_quic();
+        assert_eq!(due(&fallback, start), None);
+    }
+
+    #[test]
+    fn a_session_that_fell_silent_has_had_its_time() {
+        let start = Instant::now();
+        let mut fallback = Fallback::new(true);
+        fallback.on_wanted(start + ms(3_000), Some(start));
+        assert_eq!(due(&fallback, start + ms(3_000)), Some(HEAD_START));
+        // One that was closed a moment after it was heard has not.
+        fallback.on_wanted(start + ms(500), Some(start));
+        assert_eq!(due(&fallback, start + ms(500)), Some(ms(2_500)));
+    }
+
+    #[test]
+    fn where_udp_was_blocked_tcp_is_tried_at_once_until_something_changes() {
+        let start = Instant::now();
+        let mut fallback = Fallback::new(true);
+        fallback.on_fallen_back(start);
+        fallback.on_wanted(start, Some(start));
+        assert_eq!(due(&fallback, start), Some(ms(0)));
+        fallback.on_network(start);
+        assert_eq!(due(&fallback, start), Some(BLOCKED_AFTER));
+        fallback.on_fallen_back(start);
+        fallback.on_quic();
+        fallback.on_wanted(start, Some(start));
+        assert_eq!(due(&fallback, start), Some(BLOCKED_AFTER));
+    }
+
+    #[test]
+    fn failures_are_answered_with_growing_pauses() {
+        let start = Instant::now();
+        let mut fallback = Fallback::new(true);
+        fallback.on_wanted(start, None);
+        let mut pauses = Vec::new();
+        for _ in 0..6 {
+            fallback.on_failed(start);
+            pauses.extend(due(&fallback, start).map(|pause| pause.as_secs()));
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 15, 15]);
+        fallback.on_network(start);
+        fallback.on_failed(start);
+        assert_eq!(due(&fallback, start), Some(RETRY_MIN));
+    }
+
+    #[test]
+    fn quic_is_probed_ever_more_rarely_and_at_once_over_a_new_network() {
+        let start = Instant::now();
+        let mut fallback = Fallback::new(true);
+        assert_eq!(fallback.probe_at(), None);
+        fallback.on_fallen_back(start);
+        let mut pauses = Vec::new();
+        for _ in 0..6 {
+            pauses.extend(fallback.probe_at().map(|at| (at - start).as_secs()));
+            fallback.on_probe_failed(start);
+        }
+        assert_eq!(pauses, [5, 10, 20, 40, 60, 60]);
+        fallback.on_network(start);
+        assert_eq!(fallback.probe_at(), Some(start));
+        fallback.on_quic();
+        assert_eq!(fallback.probe_at(), None);
+    }
+
+    #[test]
+    fn switched_off_it_is_never_due() {
+        let start = Instant::now();
+        let mut fallback = Fallback::new(false);
+        fallback.on_wanted(start, None);
+        assert_eq!(due(&fallback, start), None);
+    }
+}

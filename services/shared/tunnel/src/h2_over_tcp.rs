@@ -1,0 +1,137 @@
+//! HTTP/2 over TLS over TCP: the settings of both ends, and the pulse that tells whether the other end is there.
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use h2::{Ping, PingPong};
+use multipath::PathState;
+use noq::PathId;
+
+use crate::{
+    carrier::TcpCarrier,
+    paths::Paths,
+    tcp::{Counted, Counts},
+};
+
+/// The protocol spoken inside.
+pub(crate) const ALPN: &[u8] = b"h2";
+
+/// Bytes of one stream, and of all streams of one connection, that were received and nobody read; as over QUIC.
+const STREAM_WINDOW_BYTES: u32 = 2_500_000;
+const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+
+/// Bytes of one stream that wait for their turn; its writer waits beyond it.
+const STREAM_SEND_BYTES_MAX: usize = 64 * 1024;
+
+/// Tunnels that one connection may have open at once; further opens wait at the client.
+const TUNNELS_MAX: u32 = 256;
+
+/// Bytes of a request's headers.
+const HEADER_BYTES_MAX: u32 = 16 * 1024;
+
+/// How often the pulse looks whether it was answered.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A path that was asked and from which nothing came for so long is suspect.
+const SUSPECT_AFTER: Duration = Duration::from_secs(1);
+
+/// A connection without a sign of life for so long is over, as one of QUIC.
+const SILENCE_MAX: Duration = Duration::from_secs(120);
+
+pub(crate) type ClientTls = tokio_rustls::client::TlsStream<Counted>;
+pub(crate) type ServerTls = tokio_rustls::server::TlsStream<Counted>;
+pub(crate) type ClientConnection = h2::client::Connection<ClientTls, Bytes>;
+pub(crate) type ServerConnection = h2::server::Connection<ServerTls, Bytes>;
+pub(crate) type Requests = h2::client::SendRequest<Bytes>;
+
+pub(crate) async fn client(tls: ClientTls) -> Result<(Requests, ClientConnection), h2::Error> {
+    h2::client::Builder::new()
+        .enable_push(false)
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_send_buffer_size(STREAM_SEND_BYTES_MAX)
+        .max_header_list_size(HEADER_BYTES_MAX)
+        .handshake(tls)
+        .await
+}
+
+pub(crate) async fn server(tls: ServerTls) -> Result<ServerConnection, h2::Error> {
+    h2::server::Builder::new()
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_send_buffer_size(STREAM_SEND_BYTES_MAX)
+        .max_header_list_size(HEADER_BYTES_MAX)
+        .max_concurrent_streams(TUNNELS_MAX)
+        .handshake(tls)
+        .await
+}
+
+/// Refuses a peer that would speak something else.
+pub(crate) fn check_protocol(agreed: Option<&[u8]>) -> io::Result<()> {
+    match agreed {
+        Some(ALPN) => Ok(()),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the peer does not speak HTTP/2",
+        )),
+    }
+}
+
+/// Asks the other end for a sign of life again and again: the round trip, the judgement of the path, and the end of a connection
+/// that has long been dead.
+pub(crate) struct Pulse {
+    pub(crate) ping: PingPong,
+    pub(crate) carrier: TcpCarrier,
+    pub(crate) paths: Arc<Paths>,
+    pub(crate) counts: Arc<Counts>,
+    /// Between an answer and the next question.
+    pub(crate) interval: Duration,
+}
+
+impl Pulse {
+    /// Runs until the connection is gone.
+    pub(crate) async fn beat(mut self) {
+        let gone = self.carrier.clone();
+        tokio::select! {
+            () = self.ask_for_ever() => gone.gone().await,
+            () = gone.gone() => {}
+        }
+        self.paths.set_state(PathId::ZERO, PathState::Closed);
+    }
+
+    async fn ask_for_ever(&mut self) {
+        loop {
+            let asked_at = Instant::now();
+            if self.ping.send_ping(Ping::opaque()).is_err() {
+                return;
+            }
+            let mut answered = pin!(poll_fn(|cx| self.ping.poll_pong(cx)));
+            loop {
+                match tokio::time::timeout(LOOK_INTERVAL, &mut answered).await {
+                    Ok(Ok(_)) => break,
+                    Ok(Err(_)) => return,
+                    Err(_) => {}
+                }
+                let silence = self.paths.silence(Instant::now());
+                if silence > SUSPECT_AFTER {
+                    self.paths.set_state(PathId::ZERO, PathState::Suspect);
+                }
+                if silence > SILENCE_MAX {
+                    self.carrier.close("nothing was heard for too long");
+                    return;
+                }
+            }
+            let now = Instant::now();
+            self.counts.set_rtt(now - asked_at);
+            self.paths.refresh(now);
+            self.paths.set_state(PathId::ZERO, PathState::Available);
+            tokio::time::sleep(self.interval).await;
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Sessions by TCP: the same clients with the same certificates, and the same requests in HTTP/2.
+//!
+//! Bounds are those of QUIC: `HANDSHAKE_MAX` for a handshake and `HANDSHAKES_MAX` of them, beyond which connections wait in the kernel's
+//! backlog, `TUNNELS_MAX` streams of one connection with their windows. An address has proved itself by TCP's own handshake.
+
+use std::{
+    future::poll_fn,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use rustls::pki_types::CertificateDer;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, mpsc},
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{HANDSHAKE_MAX, HANDSHAKES_MAX, ServerSession, SessionHandle};
+use crate::{
+    carrier::{Carrier, TcpCarrier},
+    exchange::Exchange,
+    h2_over_tcp::{self, Pulse, ServerConnection},
+    paths::Paths,
+    requests::{Desk, REQUESTS_WAITING_MAX, Resuming},
+    resume::server::{Kept, Peer},
+    stream::OpenStreams,
+    tcp::{self, Counted, Counts},
+};
+
+/// How often the server asks a client for a sign of life; the client asks more often.
+const PULSE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Pause after a connection could not be accepted: file descriptors are used up, most likely.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long the last frames may take to leave.
+const FAREWELL_MAX: Duration = Duration::from_millis(500);
+
+#[derive(Clone)]
+pub(super) struct Accepting {
+    tls: TlsAcceptor,
+    kept: Kept,
+    numbers: Arc<AtomicU64>,
+    tasks: TaskTracker,
+    closing: CancellationToken,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum HandshakeError {
+    #[error("{0}")]
+    Tls(#[from] io::Error),
+    #[error("{0}")]
+    Http(#[from] h2::Error),
+    #[error("no answer within {HANDSHAKE_MAX:?}")]
+    TimedOut,
+}
+
+impl Accepting {
+    pub(super) fn new(
+        tls: &rustls::ServerConfig,
+        kept: Kept,
+        numbers: Arc<AtomicU64>,
+        tasks: TaskTracker,
+        closing: CancellationToken,
+    ) -> Self {
+        let mut tls = tls.clone();
+        tls.alpn_protocols = vec![h2_over_tcp::ALPN.to_vec()];
+        Self {
+            tls: TlsAcceptor::from(Arc::new(tls)),
+            kept,
+            numbers,
+            tasks,
+            closing,
+        }
+    }
+
+    /// Takes connections until the server drains; then the port is closed.
+    pub(super) async fn accept_all(
+        self,
+        listener: TcpListener,
+        ready: mpsc::Sender<ServerSession>,
+        draining: CancellationToken,
+    ) {
+        let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+        let next = || async {
+            let permit = handshakes.clone().acquire_owned().await;
+            (permit, listener.accept().await)
+        };
+        while let Some((permit, accepted)) = draining.run_until_cancelled(next()).await {
+            let (stream, remote) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::debug!(%error, "connection not accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let (accepting, ready) = (self.clone(), ready.clone());
+            self.tasks.spawn(async move {
+                let shaking =
+                    tokio::time::timeout(HANDSHAKE_MAX, accepting.handshake(stream, remote));
+                match shaking.await.unwrap_or(Err(HandshakeError::TimedOut)) {
+                    Ok(session) => {
+                        // Nobody accepts any more when the server is being dropped.
+                        let _ = ready.send(session).await;
+                    }
+                    Err(error) => {
+                        metrics::counter!("braid_tunnel_handshakes_failed_total").increment(1);
+                        tracing::info!(%remote, %error, "handshake by TCP failed");
+                    }
+                }
+                drop(permit);
+            });
+        }
+    }
+
+    async fn handshake(
+        self,
+        stream: TcpStream,
+        remote: SocketAddr,
+    ) -> Result<ServerSession, HandshakeError> {
+        let transport = tcp::accepted(&stream);
+        let counts = Counts::of(&stream);
+        let counted = Counted {
+            stream,
+            counts: counts.clone(),
+        };
+        let tls = self.tls.accept(counted).await?;
+        let (_, state) = tls.get_ref();
+        h2_over_tcp::check_protocol(state.alpn_protocol())?;
+        let certificates: Vec<CertificateDer<'static>> = state
+            .peer_certificates()
+            .map_or_else(Vec::new, <[_]>::to_vec);
+        let mut http = h2_over_tcp::server(tls).await?;
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let paths = Paths::new(number, None, Instant::now());
+        paths.add_tcp(counts.clone());
+        let carrier = TcpCarrier::new(transport);
+        let handle = SessionHandle {
+            number,
+            carrier: Carrier::Tcp(carrier.clone()),
+            paths: paths.clone(),
+            control: None,
+            open: OpenStreams::default(),
+            goodbye: CancellationToken::new(),
+        };
+        if let Some(ping) = http.ping_pong() {
+            let pulse = Pulse {
+                ping,
+                carrier: carrier.clone(),
+                paths,
+                counts,
+                interval: PULSE_INTERVAL,
+            };
+            tokio::spawn(pulse.beat());
+        }
+        let (ready, requests) = mpsc::channel(REQUESTS_WAITING_MAX);
+        let desk = Desk {
+            ready,
+            session: handle.clone(),
+            resuming: certificates.first().map(|certificate| Resuming {
+                kept: self.kept,
+                peer: Arc::new(Peer::of(certificate)),
+            }),
+        };
+        self.tasks.spawn(drive(http, carrier, desk, self.closing));
+        Ok(ServerSession {
+            certificates,
+            remote: canonical(remote),
+            requests,
+            handle,
+        })
+    }
+}
+
+fn canonical(remote: SocketAddr) -> SocketAddr {
+    SocketAddr::new(remote.ip().to_canonical(), remote.port())
+}
+
+/// Moves the bytes of one connection and hands its requests on, until it ends or is asked to.
+async fn drive(
+    mut http: ServerConnection,
+    carrier: TcpCarrier,
+    desk: Desk,
+    closing: CancellationToken,
+) {
+    let mut said_goodbye = false;
+    let reason = loop {
+        tokio::select! {
+            () = desk.session.goodbye(), if !said_goodbye => {
+                said_goodbye = true;
+                http.graceful_shutdown();
+            }
+            () = carrier.ending() => break "closed".to_owned(),
+            () = closing.cancelled() => break "the proxy is stopping".to_owned(),
+            accepted = http.accept() => match accepted {
+                Some(Ok((request, respond))) => {
+                    let extended = request.extensions().get::<h2::ext::Protocol>().is_some();
+                    let (head, receive) = request.into_parts();
+                    let request = http::Request::from_parts(head, ());
+                    let exchange = Exchange::H2 { respond, receive };
+                    let desk = desk.clone();
+                    // Bounded by the streams that the settings let the client open.
+                    tokio::spawn(async move { desk.serve(&request, extended, exchange).await });
+                }
+                Some(Err(error)) => break error.to_string(),
+                None => break "ended by the client".to_owned(),
+            },
+        }
+    };
+    tracing::debug!(session = desk.session.number(), reason, "session ended");
+    // Tunnels that have ended in order may have bytes under way; those that have not are meant to be cut.
+    if desk.session.open_tunnels() == 0 {
+        let _ = tokio::time::timeout(FAREWELL_MAX, flush(&mut http)).await;
+    }
+    http.abrupt_shutdown(h2::Reason::NO_ERROR);
+    let farewell = poll_fn(|cx| http.poll_closed(cx));
+    let _ = tokio::time::timeout(FAREWELL_MAX, farewell).await;
+    drop(http);
+    carrier.has_gone(reason);
+}
+
+/// Until no stream is left.
+async fn flush(http: &mut ServerConnection) {
+    poll_fn(|cx| {
+        loop {
+            match http.poll_accept(cx) {
+                Poll::Ready(Some(Ok((_, mut respond)))) => {
+                    respond.send_reset(h2::Reason::REFUSED_STREAM);
+                }
+                Poll::Pending if http.has_streams() => return Poll::Pending,
+                _ => return Poll::Ready(()),
+            }
+        }
+    })
+    .await;
+}
