@@ -93,6 +93,7 @@ impl KafkaConsumer {
     pub async fn read_all(&mut self, partitions: u32, from: Offset) -> Result<(), ConsumeError> {
         let all: Vec<u32> = (0..partitions).collect();
         let starts = self.offsets(&all, from, ANSWER_WITHIN).await?;
+        complete(&starts, &all)?;
         let client = self.client()?;
         client
             .assign(&self.at(&starts))
@@ -133,10 +134,15 @@ impl KafkaConsumer {
         question
             .set_all_offsets(which)
             .map_err(|e| ConsumeError::Unavailable(e.to_string()))?;
+        let name = self.name.clone();
         let answer = tokio::task::spawn_blocking(move || {
-            client
-                .offsets_for_times(question, within)
-                .map(known_offsets)
+            let answer = client.offsets_for_times(question, within);
+            let known = answer.and_then(|answer| known_offsets(&answer));
+            if known.is_err() {
+                // The library believes what it knows of leaders until it learns better, at most once a minute by itself.
+                let _ = client.fetch_metadata(Some(&name), within);
+            }
+            known
         });
         self.answered(answer.await)
     }
@@ -147,7 +153,7 @@ impl KafkaConsumer {
         let answer = tokio::task::spawn_blocking(move || {
             client
                 .committed_offsets(question, ANSWER_WITHIN)
-                .map(known_offsets)
+                .and_then(|answer| known_offsets(&answer))
         });
         self.answered(answer.await)
     }
@@ -216,6 +222,7 @@ impl KafkaConsumer {
         if !new.is_empty() {
             starts.extend(self.offsets(&new, Offset::Beginning, ANSWER_WITHIN).await?);
         }
+        complete(&starts, &gained)?;
         // No await from here on: a cancelled call has changed nothing, and the next one asks again.
         let list = self.at(&starts);
         self.client()?
@@ -399,17 +406,33 @@ impl Drop for KafkaConsumer {
     }
 }
 
-fn known_offsets(list: TopicPartitionList) -> BTreeMap<u32, u64> {
-    list.elements()
-        .iter()
-        .filter_map(|element| {
-            let partition = u32::try_from(element.partition()).ok()?;
-            match element.offset() {
-                Offset::Offset(offset) => Some((partition, u64::try_from(offset).ok()?)),
-                _ => None,
-            }
-        })
-        .collect()
+/// Partitions without an offset are absent: nothing was committed. A cluster in trouble answers for some partitions only, and the complaint
+/// of one is that of all: what is unknown must not pass for what is absent.
+fn known_offsets(list: &TopicPartitionList) -> Result<BTreeMap<u32, u64>, KafkaError> {
+    let mut known = BTreeMap::new();
+    for element in list.elements() {
+        element.error()?;
+        let offset = match element.offset() {
+            Offset::Offset(offset) => u64::try_from(offset).ok(),
+            _ => None,
+        };
+        let partition = u32::try_from(element.partition()).ok();
+        known.extend(partition.zip(offset));
+    }
+    Ok(known)
+}
+
+/// A partition that were begun without a start would be counted as read and never be, and the library would refuse to let go of it.
+fn complete(starts: &BTreeMap<u32, u64>, partitions: &[u32]) -> Result<(), ConsumeError> {
+    let missing = partitions.iter().filter(|p| !starts.contains_key(p));
+    let missing: Vec<_> = missing.map(u32::to_string).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(ConsumeError::Unavailable(format!(
+        "the cluster does not say where partitions {} begin",
+        missing.join(", ")
+    )))
 }
 
 /// Complaints that waiting inside `next` would hide. Lost connections are not among them: the library heals those.
@@ -459,5 +482,27 @@ fn delivery(topic: Topic, message: &BorrowedMessage<'_>) -> Delivery {
         value: bytes(message.payload()),
         headers,
         published_us: message.timestamp().to_millis().unwrap_or_default() * 1000,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_is_unknown_does_not_pass_for_what_was_never_committed() {
+        let mut answer = list("vitals", &[0, 1]);
+        answer
+            .set_partition_offset("vitals", 0, Offset::Offset(7))
+            .unwrap();
+        let known = known_offsets(&answer).unwrap();
+        assert_eq!(known, BTreeMap::from([(0, 7)]), "1 has no commit");
+        assert!(complete(&known, &[0]).is_ok());
+        let refused = complete(&known, &[0, 1]).unwrap_err();
+        assert!(
+            refused.to_string().contains("partitions 1 begin"),
+            "{refused}"
+        );
     }
 }
