@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use bus::{Bus, Consumer, Delivery, Event, Topic, dead_letter};
+use bus::{Bus, Delivery, Event, Topic, dead_letter};
 use bytes::Bytes;
 use contracts::vitals::VitalsRecord;
 use prost::Message;
@@ -93,6 +93,9 @@ pub(crate) async fn run(
                 _ = tick.tick() => {
                     consumer.renew(&state.claims.to_renew(Topic::Vitals));
                     state.on_tick().await;
+                    if let Err(error) = consumer.commit(&state.claims.to_commit(Topic::Vitals)).await {
+                        tracing::debug!(%error, "offsets not committed");
+                    }
                     if let Ok(lag) = consumer.lag().await {
                         metrics::gauge!("braid_alerting_lag_records").set(lag as f64);
                     }
@@ -104,7 +107,7 @@ pub(crate) async fn run(
                 Ok(event) => {
                     check.ok();
                     backoff.reset();
-                    state.on_event(event, consumer.as_mut()).await;
+                    state.on_event(event).await;
                 }
                 Err(error) => {
                     check.failing(error.to_string());
@@ -122,7 +125,7 @@ pub(crate) async fn run(
 }
 
 impl Loop {
-    async fn on_event(&mut self, event: Event, consumer: &mut dyn Consumer) {
+    async fn on_event(&mut self, event: Event) {
         match event {
             Event::Assigned(partitions) => {
                 for partition in partitions {
@@ -135,7 +138,7 @@ impl Loop {
                 self.claims.forget(Topic::Vitals, partitions.clone());
                 self.release(partitions);
             }
-            Event::Batch(deliveries) => self.on_batch(deliveries, consumer).await,
+            Event::Batch(deliveries) => self.on_batch(deliveries).await,
         }
         metrics::gauge!("braid_alerting_patients").set(self.ward.len() as f64);
     }
@@ -152,7 +155,7 @@ impl Loop {
         }
     }
 
-    async fn on_batch(&mut self, mut deliveries: Vec<Delivery>, consumer: &mut dyn Consumer) {
+    async fn on_batch(&mut self, mut deliveries: Vec<Delivery>) {
         deliveries.retain(|delivery| self.claims.holds(Topic::Vitals, delivery.partition));
         metrics::counter!("braid_alerting_records_total").increment(deliveries.len() as u64);
         let first_us = deliveries.first().map(|first| first.published_us);
@@ -167,7 +170,6 @@ impl Loop {
                 }
             }
         }
-        let done = self.claims.progress(&deliveries);
         // What is refused as a whole is tried record by record, so that one bad record takes no other's alerts with it.
         let mut parts = vec![(deliveries, records)];
         while let Some((part, records)) = parts.pop() {
@@ -191,15 +193,6 @@ impl Loop {
         if let Some(first_us) = first_us {
             let waited_s = (now_us() - first_us).max(0) as f64 / 1e6;
             metrics::histogram!("braid_alerting_published_to_stored_seconds").record(waited_s);
-        }
-        // The store is what counts; the bus's own record serves its lag figure, so a failure here changes nothing.
-        let offsets: Vec<(u32, u64)> = done
-            .into_iter()
-            .filter(|progress| self.claims.holds(Topic::Vitals, progress.partition))
-            .map(|progress| (progress.partition, progress.next_offset))
-            .collect();
-        if let Err(error) = consumer.commit(&offsets).await {
-            tracing::debug!(%error, "offsets not committed");
         }
     }
 
@@ -231,6 +224,7 @@ impl Loop {
                     metrics::counter!("braid_alerting_skipped_samples_total")
                         .increment(evaluation.skipped);
                     count_transitions(&evaluation.batch);
+                    self.claims.stored(&progress);
                     for progress in progress {
                         self.positions
                             .insert(progress.partition, progress.next_offset);

@@ -17,15 +17,19 @@ mod tls;
 mod webhook;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
 use bus::{Bus, Committed, Delivery, Event, Topic};
 use contracts::alerts::{Alert, AlertState};
+use futures::{StreamExt, stream};
+use parking_lot::Mutex;
 use prost::Message;
-use service_kit::{Backoff, ConfigError, Context, Shutdown, telemetry::continue_trace};
+use service_kit::{
+    Backoff, CheckHandle, ConfigError, Context, Shutdown, telemetry::continue_trace,
+};
 use store::{AlertsQuery, NoticesBatch, QueryError, Scope, Store, Watch, WriteError};
 use tokio::{sync::Notify, time::MissedTickBehavior};
 use tracing::Instrument;
@@ -38,6 +42,8 @@ use config::Options;
 
 /// Alerts taken from the bus at once; more wait there.
 const BATCH_MAX: usize = 64;
+/// Alerts decided about at the same time; the revisions of one come after each other.
+const DECIDED_AT_ONCE: usize = 8;
 /// Episodes whose last news is remembered; of an older one a repetition may be told again.
 const TOLD_MAX: usize = 10_000;
 /// How often timers are looked at, and how many are acted upon at once.
@@ -87,10 +93,10 @@ impl People {
         let decider = Decider {
             store,
             book,
-            router: self.router,
+            router: Mutex::new(self.router),
             wakes,
             told: Told::default(),
-            tenants: HashMap::new(),
+            tenants: Mutex::default(),
             shutdown: context.shutdown().clone(),
         };
         decider.run(bus, &context).await;
@@ -100,12 +106,12 @@ impl People {
 struct Decider {
     store: Arc<dyn Store>,
     book: book::Reader,
-    router: Router,
+    router: Mutex<Router>,
     /// One a channel.
     wakes: Vec<Arc<Notify>>,
     told: Told,
     /// Tenant of a patient, and when it was asked for.
-    tenants: HashMap<String, (String, i64)>,
+    tenants: Mutex<HashMap<String, (String, i64)>>,
     shutdown: Shutdown,
 }
 
@@ -168,32 +174,53 @@ impl Decider {
                         continue;
                     }
                 };
+                if !self.on_batch(&deliveries, &check).await {
+                    return;
+                }
+                let mut done = BTreeMap::new();
                 for delivery in &deliveries {
-                    if !self.on_delivery(delivery, &check).await {
-                        return;
-                    }
-                    let done = [(delivery.partition, delivery.offset + 1)];
-                    if let Err(error) = consumer.commit(&done).await {
-                        // Decided again after a restart, with the same ids.
-                        tracing::debug!(%error, "offsets not committed");
-                    }
+                    done.insert(delivery.partition, delivery.offset + 1);
+                }
+                let done: Vec<(u32, u64)> = done.into_iter().collect();
+                if let Err(error) = consumer.commit(&done).await {
+                    // Decided again after a restart, with the same ids.
+                    tracing::debug!(%error, "offsets not committed");
                 }
             }
         }
     }
 
-    /// False: shutdown came before it was decided.
-    async fn on_delivery(&mut self, delivery: &Delivery, check: &service_kit::CheckHandle) -> bool {
-        let alert = match Alert::decode(delivery.value.clone()) {
-            Ok(alert) => alert,
-            Err(error) => {
-                tracing::error!(offset = delivery.offset, %error, "a record of `alerts` is no alert");
-                return true;
+    /// False: shutdown came before all were decided.
+    async fn on_batch(&mut self, deliveries: &[Delivery], check: &CheckHandle) -> bool {
+        let mut episodes: BTreeMap<String, Vec<Alert>> = BTreeMap::new();
+        for delivery in deliveries {
+            match Alert::decode(delivery.value.clone()) {
+                Ok(alert) if self.told.is_news(&alert) => {
+                    episodes.entry(alert.id.clone()).or_default().push(alert);
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::error!(offset = delivery.offset, %error, "a record of `alerts` is no alert");
+                }
             }
-        };
-        if !self.told.is_news(&alert) {
-            return true;
         }
+        let this = &*self;
+        let deciding = stream::iter(episodes.into_values()).map(|revisions| async move {
+            for alert in &revisions {
+                if !this.on_alert(alert, check).await {
+                    return false;
+                }
+            }
+            true
+        });
+        deciding
+            .buffer_unordered(DECIDED_AT_ONCE)
+            .all(async |decided| decided)
+            .await
+    }
+
+    /// False: shutdown came before it was decided.
+    async fn on_alert(&self, alert: &Alert, check: &CheckHandle) -> bool {
         tracing::info!(
             alert = alert.id,
             revision = alert.revision,
@@ -210,7 +237,7 @@ impl Decider {
         let shutdown = self.shutdown.clone();
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
         loop {
-            match self.decide(&alert, None).instrument(span.clone()).await {
+            match self.decide(alert, None).instrument(span.clone()).await {
                 Ok(()) => return true,
                 Err(error @ DecideError::Write(WriteError::Invalid(_))) => {
                     tracing::error!(alert = alert.id, %error, "nobody can be told of this alert");
@@ -226,7 +253,7 @@ impl Decider {
     }
 
     /// Acts on the timers that are due.
-    async fn on_tick(&mut self) -> Result<(), DecideError> {
+    async fn on_tick(&self) -> Result<(), DecideError> {
         for watch in self.store.due_watches(now_us(), TIMERS_MAX).await? {
             let Some(alert) = self.store.alert(&Scope::Service, &watch.alert).await? else {
                 // Expired with its history.
@@ -250,7 +277,7 @@ impl Decider {
     }
 
     /// Decides and stores; with a due timer about that, else about the alert's news.
-    async fn decide(&mut self, alert: &Alert, mut due: Option<Watch>) -> Result<(), DecideError> {
+    async fn decide(&self, alert: &Alert, mut due: Option<Watch>) -> Result<(), DecideError> {
         let tenant = self.tenant(alert).await?;
         for _ in 0..ATTEMPTS_MAX {
             let is_timer = due.is_some();
@@ -271,9 +298,9 @@ impl Decider {
                 now_us,
             };
             let batch = if is_timer {
-                self.router.on_timer(case)
+                self.router.lock().on_timer(case)
             } else {
-                self.router.on_news(case)
+                self.router.lock().on_news(case)
             };
             if batch == NoticesBatch::default() {
                 return Ok(());
@@ -297,14 +324,14 @@ impl Decider {
         Err(WriteError::Unavailable("the alert's timer keeps changing".into()).into())
     }
 
-    async fn tenant(&mut self, alert: &Alert) -> Result<String, DecideError> {
+    async fn tenant(&self, alert: &Alert) -> Result<String, DecideError> {
         let now_us = now_us();
         let key = if alert.patient.is_empty() {
             format!("gateway {}", alert.gateway)
         } else {
             alert.patient.clone()
         };
-        if let Some((tenant, asked_us)) = self.tenants.get(&key)
+        if let Some((tenant, asked_us)) = self.tenants.lock().get(&key)
             && now_us - asked_us < TENANT_AGE_MAX_US
         {
             return Ok(tenant.clone());
@@ -321,10 +348,11 @@ impl Decider {
         };
         // Nobody of any tenant is told of somebody who is not registered.
         let tenant = known.unwrap_or_default();
-        if self.tenants.len() >= TENANTS_MAX {
-            self.tenants.clear();
+        let mut tenants = self.tenants.lock();
+        if tenants.len() >= TENANTS_MAX {
+            tenants.clear();
         }
-        self.tenants.insert(key, (tenant.clone(), now_us));
+        tenants.insert(key, (tenant.clone(), now_us));
         Ok(tenant)
     }
 

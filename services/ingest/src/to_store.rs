@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use bus::{Bus, Consumer, Delivery, Event, StartAt, Topic, dead_letter};
+use bus::{Bus, Delivery, Event, StartAt, Topic, dead_letter};
 use contracts::vitals::VitalsRecord;
 use prost::Message;
 use service_kit::{Backoff, Context, ProgressHandle, telemetry::continue_trace};
@@ -64,6 +64,9 @@ pub async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
                 () = shutdown.requested() => return,
                 _ = tick.tick() => {
                     consumer.renew(&this.claims.to_renew(Topic::Vitals));
+                    if let Err(error) = consumer.commit(&this.claims.to_commit(Topic::Vitals)).await {
+                        tracing::debug!(%error, "offsets not committed");
+                    }
                     if let Ok(lag) = consumer.lag().await {
                         metrics::gauge!("braid_ingest_lag_records").set(lag as f64);
                     }
@@ -79,7 +82,7 @@ pub async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
                 }
                 Ok(Event::Batch(deliveries)) => {
                     backoff.reset();
-                    if !this.store(deliveries, consumer.as_mut(), &progress).await {
+                    if !this.store(deliveries, &progress).await {
                         return;
                     }
                 }
@@ -97,15 +100,9 @@ pub async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
 
 impl Loop {
     /// False when the service ends before the batch is stored.
-    async fn store(
-        &self,
-        mut deliveries: Vec<Delivery>,
-        consumer: &mut dyn Consumer,
-        progress: &ProgressHandle,
-    ) -> bool {
+    async fn store(&self, mut deliveries: Vec<Delivery>, progress: &ProgressHandle) -> bool {
         deliveries.retain(|d| self.claims.holds(d.topic, d.partition));
         let started = std::time::Instant::now();
-        let offsets = offsets(&deliveries);
         let published_us = deliveries.first().map(|d| d.published_us);
         let (one, other) = halve(deliveries);
         let stored = tokio::join!(
@@ -119,10 +116,6 @@ impl Loop {
         if let Some(published_us) = published_us {
             let waited_s = (now_us() - published_us).max(0) as f64 / 1e6;
             metrics::histogram!("braid_ingest_published_to_stored_seconds").record(waited_s);
-        }
-        // The store's progress is what counts; the bus's own serves its figures.
-        if let Err(e) = consumer.commit(&offsets).await {
-            tracing::debug!(error = %e, "offsets not committed");
         }
         true
     }
@@ -176,12 +169,13 @@ impl Loop {
             if let Some(traced) = batch.samples.iter().find(|s| !s.traceparent.is_empty()) {
                 continue_trace(&span, &traced.traceparent);
             }
-            let write = self.store.write_vitals(Arc::clone(&batch), advance);
+            let write = self.store.write_vitals(Arc::clone(&batch), advance.clone());
             match write.instrument(span).await {
                 Ok(written) => {
                     metrics::counter!("braid_ingest_stored_rows_total").increment(written.new);
                     metrics::counter!("braid_ingest_stored_duplicates_total")
                         .increment(written.duplicate);
+                    self.claims.stored(&advance);
                     return Outcome::Stored;
                 }
                 Err(WriteError::Fenced(partitions)) => {
@@ -283,15 +277,6 @@ fn decode(deliveries: &[Delivery]) -> (VitalsBatch, Vec<(&Delivery, String)>) {
         }
     }
     (batch, wanting)
-}
-
-fn offsets(deliveries: &[Delivery]) -> Vec<(u32, u64)> {
-    let mut next: BTreeMap<u32, u64> = BTreeMap::new();
-    for delivery in deliveries {
-        let offset = next.entry(delivery.partition).or_default();
-        *offset = (*offset).max(delivery.offset + 1);
-    }
-    next.into_iter().collect()
 }
 
 #[cfg(test)]

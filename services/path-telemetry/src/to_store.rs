@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bus::{Bus, Consumer, Delivery, Event, StartAt, Topic, dead_letter};
+use bus::{Bus, Delivery, Event, StartAt, Topic, dead_letter};
 use contracts::paths::{PathReport, PathsRecord};
 use prost::Message;
 use service_kit::{Backoff, CheckHandle, Context};
@@ -66,6 +66,9 @@ pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Conte
                 () = shutdown.requested() => return,
                 _ = tick.tick() => {
                     consumer.renew(&claims.to_renew(Topic::Paths));
+                    if let Err(error) = consumer.commit(&claims.to_commit(Topic::Paths)).await {
+                        tracing::debug!(%error, "offsets not committed");
+                    }
                     if let Ok(lag) = consumer.lag().await {
                         metrics::gauge!("braid_path_telemetry_lag_records").set(lag as f64);
                     }
@@ -76,7 +79,7 @@ pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Conte
             match event {
                 Ok(Event::Assigned(_)) => backoff.reset(),
                 Ok(Event::Revoked(partitions)) => claims.forget(Topic::Paths, partitions),
-                Ok(Event::Batch(deliveries)) => sink.on_batch(deliveries, consumer.as_mut()).await,
+                Ok(Event::Batch(deliveries)) => sink.on_batch(deliveries).await,
                 Err(error) => {
                     sink.check.failing(error.to_string());
                     tokio::select! {
@@ -93,7 +96,7 @@ pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Conte
 }
 
 impl Sink {
-    async fn on_batch(&self, mut deliveries: Vec<Delivery>, consumer: &mut dyn Consumer) {
+    async fn on_batch(&self, mut deliveries: Vec<Delivery>) {
         deliveries.retain(|delivery| self.claims.holds(Topic::Paths, delivery.partition));
         let mut records = Vec::with_capacity(deliveries.len());
         for delivery in deliveries {
@@ -109,7 +112,6 @@ impl Sink {
             };
             records.push((delivery, reports));
         }
-        let offsets = self.claims.progress(records.iter().map(|(d, _)| d));
         // What is refused as a whole is tried record by record, so that one bad record takes none of the others with it.
         let mut parts = vec![records];
         while let Some(part) = parts.pop() {
@@ -127,15 +129,6 @@ impl Sink {
                 Written::Ended => return,
             }
         }
-        // The store is what counts; the bus's own record serves its lag figure, so a failure here changes nothing.
-        let done: Vec<(u32, u64)> = offsets
-            .into_iter()
-            .filter(|progress| self.claims.holds(Topic::Paths, progress.partition))
-            .map(|progress| (progress.partition, progress.next_offset))
-            .collect();
-        if let Err(error) = consumer.commit(&done).await {
-            tracing::debug!(%error, "offsets not committed");
-        }
     }
 
     /// Rows and progress of these records in one transaction; tries until the store says yes or no.
@@ -150,8 +143,9 @@ impl Sink {
             }
             let reports: Vec<PathReport> = part.iter().flat_map(|(_, r)| r.clone()).collect();
             let is_progress_alone = reports.is_empty();
-            match self.store.write_paths(reports, progress).await {
+            match self.store.write_paths(reports, progress.clone()).await {
                 Ok(written) => {
+                    self.claims.stored(&progress);
                     self.check.ok();
                     metrics::counter!("braid_path_telemetry_rows_total").increment(written.new);
                     metrics::counter!("braid_path_telemetry_duplicate_rows_total")

@@ -4,12 +4,19 @@
 //! that fails is tried again with pauses while others go on; the notices of one alert keep their order. After `give_up_us` from its
 //! deciding it is given up, counted and logged as an error. The receiver may get a message twice and tells by its key.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use contracts::alerts::{NoticeOutcome, NoticeResult};
 use service_kit::{Backoff, Context, Shutdown};
 use store::{NoticesBatch, QueuedNotice, Store};
-use tokio::{sync::Notify, task::JoinSet};
+use tokio::{
+    sync::Notify,
+    task::{Id, JoinSet},
+};
 
 use super::{email::Email, message::Message, mqtt::Mqtt, webhook::Webhook};
 use crate::now_us;
@@ -111,17 +118,23 @@ impl Worker {
         let check = context.health().check(self.channel.check());
         let shutdown = context.shutdown().clone();
         let mut backoff = Backoff::for_reconnect();
+        let mut lanes = Lanes::default();
         while !shutdown.is_requested() {
             let now_us = now_us();
-            let taken = store
-                .take_notices(name, now_us, now_us + LEASE_US, TAKE_MAX)
-                .await;
+            let room = TAKE_MAX.saturating_sub(lanes.notices());
+            let taken = match room {
+                0 => Ok(Vec::new()),
+                _ => {
+                    let until_us = now_us + LEASE_US;
+                    store.take_notices(name, now_us, until_us, room).await
+                }
+            };
             let taken = match taken {
                 Ok(taken) => taken,
                 Err(error) => {
                     check.failing(error.to_string());
                     tokio::select! {
-                        () = shutdown.requested() => return,
+                        () = shutdown.requested() => break,
                         () = backoff.wait() => continue,
                     }
                 }
@@ -129,41 +142,37 @@ impl Worker {
             check.ok();
             backoff.reset();
             if taken.is_empty() {
+                // What stands behind a notice that has its outcome now is due at once.
                 tokio::select! {
-                    () = shutdown.requested() => return,
+                    () = shutdown.requested() => break,
                     () = self.wake.notified() => {}
+                    () = lanes.some_are_done(), if !lanes.running.is_empty() => {}
                     () = tokio::time::sleep(POLL) => {}
                 }
-                continue;
+            } else {
+                self.deliver(taken, &mut lanes, &store, give_up_us, &shutdown);
             }
-            let ids: Vec<String> = taken
-                .iter()
-                .map(|queued| queued.notice.id.clone())
-                .collect();
-            let deliver = self.deliver(taken, &store, give_up_us, &shutdown);
-            let is_done = tokio::select! {
-                () = deliver => true,
-                () = shutdown.requested() => false,
-            };
-            if !is_done {
-                // What has its outcome is not in the queue any more; the rest goes to whoever comes next, at once.
-                if let Err(error) = store.delay_notices(&ids, now_us).await {
-                    tracing::debug!(%error, "notices wait for the end of their lease");
-                }
-                return;
-            }
+        }
+        // What has its outcome is not in the queue any more; the rest goes to whoever comes next, at once.
+        lanes.running.abort_all();
+        let left: Vec<String> = lanes.in_hand.into_values().flatten().collect();
+        if !left.is_empty()
+            && let Err(error) = store.delay_notices(&left, now_us()).await
+        {
+            tracing::debug!(%error, "notices wait for the end of their lease");
         }
     }
 
-    /// Different alerts at once, the notices of one in their order.
-    async fn deliver(
+    /// Different alerts at once, the notices of one in their order: the store hands out none that stands behind one in hand.
+    fn deliver(
         &self,
         taken: Vec<QueuedNotice>,
+        lanes: &mut Lanes,
         store: &Arc<dyn Store>,
         give_up_us: i64,
         shutdown: &Shutdown,
     ) {
-        let mut lanes: BTreeMap<String, Vec<Vec<QueuedNotice>>> = BTreeMap::new();
+        let mut sorted: BTreeMap<String, Vec<Vec<QueuedNotice>>> = BTreeMap::new();
         for message in self.channel.messages(taken) {
             let first = message.first().map(|queued| &queued.notice);
             let alert = first.and_then(|notice| notice.alert.as_ref());
@@ -172,14 +181,15 @@ impl Worker {
                 alert.map_or("", |alert| &alert.id),
                 first.map_or("", |notice| &notice.recipient)
             );
-            lanes.entry(lane).or_default().push(message);
+            sorted.entry(lane).or_default().push(message);
         }
-        let mut running = JoinSet::new();
-        for (_, messages) in lanes {
+        for messages in sorted.into_values() {
             let channel = Arc::clone(&self.channel);
             let store = Arc::clone(store);
             let shutdown = shutdown.clone();
-            running.spawn(async move {
+            let queued = messages.iter().flatten();
+            let ids: Vec<String> = queued.map(|queued| queued.notice.id.clone()).collect();
+            let running = lanes.running.spawn(async move {
                 let mut messages = messages.into_iter();
                 while let Some(message) = messages.next() {
                     if let Some(due_us) =
@@ -194,8 +204,36 @@ impl Worker {
                     }
                 }
             });
+            lanes.in_hand.insert(running.id(), ids);
         }
-        while running.join_next().await.is_some() {}
+    }
+}
+
+/// What a worker has taken and not settled: at most [`TAKE_MAX`] notices.
+#[derive(Default)]
+struct Lanes {
+    running: JoinSet<()>,
+    in_hand: HashMap<Id, Vec<String>>,
+}
+
+impl Lanes {
+    fn notices(&self) -> usize {
+        self.in_hand.values().map(Vec::len).sum()
+    }
+
+    async fn some_are_done(&mut self) {
+        let mut done = self.running.join_next_with_id().await;
+        while let Some(lane) = done {
+            let id = lane.map_or_else(
+                |error| {
+                    tracing::error!(%error, "a delivery ended without a result; it is repeated after its lease");
+                    error.id()
+                },
+                |(id, ())| id,
+            );
+            self.in_hand.remove(&id);
+            done = self.running.try_join_next_with_id();
+        }
     }
 }
 

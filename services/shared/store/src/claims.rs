@@ -25,6 +25,8 @@ pub struct Claims<S: ?Sized> {
     held: Mutex<BTreeMap<(Topic, u32), Claim>>,
     /// Fenced, and the bus has not said since that they went. Bounded as `held`.
     fenced: Mutex<BTreeMap<(Topic, u32), Instant>>,
+    /// Stored since the bus was told last. Bounded as `held`.
+    stored: Mutex<BTreeMap<(Topic, u32), u64>>,
 }
 
 impl<S: ProgressStore + ?Sized> Claims<S> {
@@ -34,6 +36,7 @@ impl<S: ProgressStore + ?Sized> Claims<S> {
             group: group.into(),
             held: Mutex::default(),
             fenced: Mutex::default(),
+            stored: Mutex::default(),
         })
     }
 
@@ -54,6 +57,26 @@ impl<S: ProgressStore + ?Sized> Claims<S> {
 
     pub fn holds(&self, topic: Topic, partition: u32) -> bool {
         self.held.lock().contains_key(&(topic, partition))
+    }
+
+    /// The store has this progress. It is what counts; the bus's own record of it serves the bus's figures.
+    pub fn stored(&self, progress: &[Progress]) {
+        let mut stored = self.stored.lock();
+        for progress in progress {
+            stored.insert((progress.topic, progress.partition), progress.next_offset);
+        }
+    }
+
+    /// For `Consumer::commit`, to be asked for every second or so: a commit takes a turn to the cluster and back, and an alert would wait
+    /// for that of every batch before it.
+    pub fn to_commit(&self, topic: Topic) -> Vec<(u32, u64)> {
+        let held = self.held.lock();
+        let mut stored = self.stored.lock();
+        stored.retain(|partition, _| held.contains_key(partition));
+        stored
+            .extract_if(.., |(of, _), _| *of == topic)
+            .map(|((_, partition), next)| (partition, next))
+            .collect()
     }
 
     /// After `Revoked`: what still comes from these partitions is not ours to write.

@@ -45,12 +45,26 @@ async fn transitions<'a>(
         .map(|a| Micros::clamped(a.changed_us))
         .collect();
     let payloads: Vec<Vec<u8>> = sorted.iter().map(|a| a.encode_to_vec()).collect();
-    let rows = transaction
-        .query(
+    let statement = transaction
+        .prepare_cached(
             "INSERT INTO alert_transitions
              SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::int[], $6::int[], $7::timestamptz[], $8::bytea[])
              ON CONFLICT (id, revision) DO NOTHING RETURNING id, revision",
-            &[&ids, &revisions, &patients, &rules, &priorities, &states, &changed, &payloads],
+        )
+        .await?;
+    let rows = transaction
+        .query(
+            &statement,
+            &[
+                &ids,
+                &revisions,
+                &patients,
+                &rules,
+                &priorities,
+                &states,
+                &changed,
+                &payloads,
+            ],
         )
         .await?;
     let mut inserted: HashSet<(String, i64)> =
@@ -118,23 +132,30 @@ async fn present(transaction: &Transaction<'_>, new: &[&Alert]) -> Result<(), Fa
     let changed: Vec<i64> = last.values().map(|a| a.changed_us).collect();
     let revisions: Vec<i64> = last.values().map(|a| i64::from(a.revision)).collect();
     let payloads: Vec<Vec<u8>> = last.values().map(|a| a.encode_to_vec()).collect();
-    transaction
-        .execute(
+    let statement = transaction
+        .prepare_cached(
             "INSERT INTO alerts
              SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[])
              ON CONFLICT (id) DO UPDATE SET patient = excluded.patient, gateway = excluded.gateway, state = excluded.state,
                  since_us = excluded.since_us, changed_us = excluded.changed_us, revision = excluded.revision,
                  payload = excluded.payload WHERE excluded.revision > alerts.revision",
-            &[&ids, &patients, &gateways, &states, &since, &changed, &revisions, &payloads],
+        )
+        .await?;
+    transaction
+        .execute(
+            &statement,
+            &[
+                &ids, &patients, &gateways, &states, &since, &changed, &revisions, &payloads,
+            ],
         )
         .await?;
     let outbox: Vec<Vec<u8>> = new.iter().map(|a| a.encode_to_vec()).collect();
-    transaction
-        .execute(
+    let statement = transaction
+        .prepare_cached(
             "INSERT INTO outbox (payload) SELECT payload FROM unnest($1::bytea[]) WITH ORDINALITY AS w (payload, n) ORDER BY n",
-            &[&outbox],
         )
         .await?;
+    transaction.execute(&statement, &[&outbox]).await?;
     Ok(())
 }
 

@@ -79,17 +79,27 @@ async fn write(transaction: &Transaction<'_>, batch: &NoticesBatch) -> Result<u6
 async fn change_watch(transaction: &Transaction<'_>, change: &WatchChange) -> Result<bool, Fault> {
     let changed = match change {
         WatchChange::Set(watch) if watch.version == 1 => {
+            let statement = transaction
+                .prepare_cached(
+                    "INSERT INTO watches VALUES ($1, 1, $2, $3) ON CONFLICT (alert) DO NOTHING",
+                )
+                .await?;
             transaction
                 .execute(
-                    "INSERT INTO watches VALUES ($1, 1, $2, $3) ON CONFLICT (alert) DO NOTHING",
+                    &statement,
                     &[&watch.alert, &watch.due_us, &watch.state.as_ref()],
                 )
                 .await?
         }
         WatchChange::Set(watch) => {
+            let statement = transaction
+                .prepare_cached(
+                    "UPDATE watches SET version = $2::bigint, due_us = $3, state = $4 WHERE alert = $1 AND version = $2::bigint - 1",
+                )
+                .await?;
             transaction
                 .execute(
-                    "UPDATE watches SET version = $2::bigint, due_us = $3, state = $4 WHERE alert = $1 AND version = $2::bigint - 1",
+                    &statement,
                     &[
                         &watch.alert,
                         &i64::from(watch.version),
@@ -100,9 +110,10 @@ async fn change_watch(transaction: &Transaction<'_>, change: &WatchChange) -> Re
                 .await?
         }
         WatchChange::End(alert) => {
-            transaction
-                .execute("DELETE FROM watches WHERE alert = $1", &[alert])
+            let statement = transaction
+                .prepare_cached("DELETE FROM watches WHERE alert = $1")
                 .await?;
+            transaction.execute(&statement, &[alert]).await?;
             return Ok(true);
         }
     };
@@ -173,14 +184,11 @@ impl NoticesStore for TimescaleStore {
     }
 
     async fn watch(&self, alert: &str) -> Result<Option<Watch>, QueryError> {
-        let row = self
-            .reader()
-            .await?
-            .query_opt(
-                "SELECT alert, version, due_us, state FROM watches WHERE alert = $1",
-                &[&alert],
-            )
+        let connection = self.reader().await?;
+        let statement = connection
+            .prepare_cached("SELECT alert, version, due_us, state FROM watches WHERE alert = $1")
             .await?;
+        let row = connection.query_opt(&statement, &[&alert]).await?;
         Ok(row.as_ref().map(watch))
     }
 

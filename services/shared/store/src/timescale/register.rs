@@ -147,14 +147,15 @@ impl Register for TimescaleStore {
     }
 
     async fn patient(&self, scope: &Scope, id: &str) -> Result<Option<PatientEntry>, QueryError> {
-        let row = self
-            .reader()
-            .await?
-            .query_opt(
+        let connection = self.reader().await?;
+        let statement = connection
+            .prepare_cached(
                 "SELECT id, tenant, name, spo2_scale FROM patients
                  WHERE id = $2 AND tenant <> '' AND ($1::text IS NULL OR tenant = $1)",
-                &[&scope.as_tenant(), &id],
             )
+            .await?;
+        let row = connection
+            .query_opt(&statement, &[&scope.as_tenant(), &id])
             .await?;
         Ok(row.as_ref().map(patient))
     }
