@@ -165,6 +165,51 @@ impl World {
         panic!("the router's {peer} does not come up");
     }
 
+    /// Lets both ends use as many subflows as there are networks, and tells the gateway's kernel of them.
+    pub fn use_mptcp(&self, networks: &[(&str, u8)]) -> Result<(), String> {
+        for side in ["gw", "px"] {
+            let limits = "mptcp limits set subflow 2 add_addr_accepted 2";
+            try_ip(&format!("-n {} {limits}", self.name(side)))?;
+        }
+        let gw = self.name("gw");
+        for (device, net) in networks {
+            let endpoint = format!("mptcp endpoint add 10.{net}.0.2 dev {device} subflow");
+            try_ip(&format!("-n {gw} {endpoint}"))?;
+        }
+        Ok(())
+    }
+
+    /// The router loses what goes by UDP.
+    pub fn block_udp(&self) {
+        self.ip("rt", "rule add ipproto udp blackhole pref 1");
+    }
+
+    /// The router loses what comes and goes over a device of the gateway; nobody is told.
+    pub fn cut(&self, device: &str, net: u8) {
+        self.ip(
+            "rt",
+            &format!("rule add iif m-{device} blackhole pref {}", 10 + net),
+        );
+        self.ip(
+            "rt",
+            &format!("rule add to 10.{net}.0.2 blackhole pref {}", 20 + net),
+        );
+    }
+
+    /// Bytes that a device of the gateway has received.
+    pub fn received(&self, device: &str) -> u64 {
+        let output = Command::new("ip")
+            .args(["-n", &self.name("gw"), "-s", "-o", "link", "show", device])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let counters = text.split_once("RX:").unwrap().1;
+        let number = counters
+            .split_whitespace()
+            .find_map(|word| word.parse().ok());
+        number.unwrap()
+    }
+
     pub fn route(&self, device: &str, net: u8) {
         self.ip(
             "gw",

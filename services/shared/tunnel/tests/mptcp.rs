@@ -1,0 +1,142 @@
+//! Where UDP is blocked, over the kernel's own MPTCP: in network namespaces, with two shaped access networks of which one is cut without
+//! notice under a transfer. Skips where there are no namespaces, or no MPTCP, to be had.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/bench.rs"]
+mod bench;
+#[path = "support/netns.rs"]
+mod netns;
+
+use std::sync::{Arc, mpsc};
+
+use bench::{Identities, authority, serve};
+use netns::{World, proxy};
+use testkit::{noise, within};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tunnel::{
+    AccessRule, ConnectRequest, Family, SessionHandle, Transport, Tunnel, TunnelConfig,
+    TunnelServer, Urgency,
+};
+
+const RATE: &str = "20mbit";
+const DEVICES: [(&str, u8); 2] = [("wlan0", 1), ("wwan0", 2)];
+
+/// Each network has to have carried so much of a transfer for it to count as spread.
+const SHARE_BYTES: u64 = 500_000;
+
+/// A few seconds' worth of both networks.
+const BYTES: usize = 12_000_000;
+
+/// The first byte of the client's says which noise it wants back.
+async fn send_noise(request: ConnectRequest, _: SessionHandle) {
+    let Ok(mut stream) = request.accept().await else {
+        return;
+    };
+    let mut seed = [0];
+    if stream.read_exact(&mut seed).await.is_err() {
+        return;
+    }
+    let bytes = noise(BYTES, seed[0].into());
+    if stream.write_all(&bytes).await.is_ok() {
+        let _ = stream.shutdown().await;
+    }
+}
+
+async fn serve_until(
+    server: Result<TunnelServer, tunnel::BindError>,
+    listening: mpsc::Sender<()>,
+    done: tokio::sync::oneshot::Receiver<()>,
+) {
+    let server = Arc::new(server.unwrap());
+    serve(server.clone(), send_noise);
+    listening.send(()).unwrap();
+    // The test that panicked needs no server either.
+    let _ = done.await;
+    server.close().await;
+}
+
+fn tunnel(identities: &Identities) -> Tunnel {
+    let tls = identities.client.client_config(&[tunnel::ALPN]);
+    let mut config = TunnelConfig::new(proxy(), "localhost", tls);
+    config.fallback = true;
+    let tunnel = Tunnel::start(config, Vec::new()).unwrap();
+    let following = tunnel.clone();
+    let rules = DEVICES.map(|(device, _)| AccessRule::Devices {
+        pattern: device.to_owned(),
+        name: None,
+        family: Family::Any,
+    });
+    tokio::spawn(async move { following.follow(rules.to_vec()).await.unwrap() });
+    tunnel
+}
+
+/// Takes a whole transfer over a plain tunnel, which no other session could go on with; `midway` runs when a quarter has arrived.
+async fn transfer(tunnel: &Tunnel, seed: u8, midway: impl FnOnce()) {
+    let to = authority();
+    let opened = tunnel.open_plain_tcp(&to, Urgency::Bulk);
+    let mut stream = within(opened).await.unwrap();
+    stream.write_all(&[seed]).await.unwrap();
+    stream.flush().await.unwrap();
+    let mut all = vec![0; BYTES];
+    let (first, rest) = all.split_at_mut(BYTES / 4);
+    within(stream.read_exact(first)).await.unwrap();
+    midway();
+    within(stream.read_exact(rest)).await.unwrap();
+    assert!(all == noise(BYTES, seed.into()), "bytes differ");
+    assert_eq!(within(stream.read(&mut [0])).await.unwrap(), 0);
+}
+
+#[test]
+fn a_transfer_goes_on_over_the_network_that_is_left() {
+    let Some(world) = World::new() else {
+        return;
+    };
+    let identities = Identities::new();
+    for (device, net) in DEVICES {
+        world.plug(device, net, RATE);
+    }
+    if let Err(error) = world.use_mptcp(&DEVICES) {
+        println!("SKIPPED: no MPTCP here ({error})");
+        return;
+    }
+    world.block_udp();
+    let mut config = identities.server_config(proxy());
+    config.fallback = true;
+    let (listening, is_listening) = mpsc::channel();
+    let (done, until_done) = tokio::sync::oneshot::channel();
+    let server = world.spawn("px", move || async move {
+        serve_until(TunnelServer::bind(config), listening, until_done).await;
+    });
+    is_listening.recv().unwrap();
+    let world = Arc::new(world);
+    let inside = world.clone();
+    let client = world.spawn("gw", move || async move {
+        let tunnel = tunnel(&identities);
+        within(tunnel.up()).await;
+        assert_eq!(tunnel.transport(), Some(Transport::Mptcp));
+        let session = tunnel.paths()[0].session;
+        let before = DEVICES.map(|(device, _)| inside.received(device));
+        transfer(&tunnel, 1, || {}).await;
+        for ((device, _), before) in DEVICES.iter().zip(before) {
+            let carried = inside.received(device) - before;
+            println!("{device} carried {carried} of {BYTES} bytes");
+            assert!(carried > SHARE_BYTES, "{device} carried {carried} bytes");
+        }
+        let (cut, net) = DEVICES[0];
+        let began = std::time::Instant::now();
+        transfer(&tunnel, 2, || inside.cut(cut, net)).await;
+        println!(
+            "{cut} cut after a quarter: {BYTES} bytes after {:?}, {} session",
+            began.elapsed(),
+            match tunnel.paths()[0].session == session {
+                true => "the same",
+                false => "beside another",
+            }
+        );
+        tunnel.close().await;
+        let _ = done.send(());
+    });
+    client.join().unwrap();
+    server.join().unwrap();
+}
