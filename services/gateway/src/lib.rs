@@ -26,13 +26,13 @@ use std::{
 };
 
 use service_kit::{
-    Backoff, CheckHandle, ConfigError, Context, ServiceConfig,
+    Backoff, CheckHandle, ConfigError, Context, ServiceConfig, Warning, WarningHandle,
     config::parse_file,
     grpc::ServeError,
     tls::{Identity, IdentityError, PeerId},
 };
-use tokio::{net::TcpListener, task::JoinHandle};
-use tunnel::{AccessRule, Interface, StartError, Tunnel, TunnelConfig, Urgency};
+use tokio::{net::TcpListener, sync::broadcast::error::RecvError, task::JoinHandle};
+use tunnel::{AccessRule, Interface, StartError, Transport, Tunnel, TunnelConfig, Urgency};
 use vitals::RuleSet;
 
 pub use config::Config;
@@ -103,6 +103,10 @@ pub async fn run(
         let tunnel = tunnel.clone();
         context.tasks().spawn(follow(tunnel, rules));
     }
+    let warning = context.health().warning("transport");
+    context
+        .tasks()
+        .spawn(watch_transport(tunnel.clone(), warning, context.clone()));
     let uplink: Arc<dyn Uplink> = Arc::new(Through {
         tunnel: tunnel.clone(),
         identity,
@@ -142,6 +146,27 @@ pub async fn run(
     }
     tunnel.close().await;
     served
+}
+
+/// Says while the tunnel goes on by something else than QUIC.
+async fn watch_transport(tunnel: Tunnel, warning: WarningHandle, context: Context) {
+    let mut events = tunnel.events();
+    loop {
+        let stand_in = tunnel
+            .transport()
+            .filter(|&transport| transport != Transport::Quic);
+        warning.set(stand_in.map(|transport| Warning {
+            says: format!("nothing answers by UDP: going on by HTTP/2 over {transport}"),
+            to_do: "let UDP to the proxy's port through the access networks".to_owned(),
+        }));
+        tokio::select! {
+            // A subscriber that fell behind looks again, too.
+            event = events.recv() => if let Err(RecvError::Closed) = event {
+                return;
+            },
+            () = context.shutdown().requested() => return,
+        }
+    }
 }
 
 /// Binds and announces the listeners for applications, each with the urgency of its streams.

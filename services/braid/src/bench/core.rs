@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-use super::line::{Process, Scratch, braid, free_tcp, free_udp, with_identity};
+use super::line::{Process, Scratch, braid, free_both, free_tcp, with_identity};
 use super::{PATIENCE, POLL_INTERVAL, metric};
 use crate::process::Failure;
 use crate::register::now_us;
@@ -152,7 +152,7 @@ impl Core {
 
     /// Starts a proxy that forwards to ingest; returns where gateways reach it.
     pub(super) async fn proxy(&mut self) -> Result<SocketAddr, Failure> {
-        let (listen, admin) = (free_udp()?, free_tcp()?);
+        let (listen, admin) = (free_both()?, free_tcp()?);
         let mut command = braid()?;
         command
             .args(["proxy", "--path-telemetry", "", "--log", "warn"])

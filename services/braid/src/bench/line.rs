@@ -16,6 +16,8 @@ use crate::process::{Failure, block_on};
 
 /// The kernel counts processor time of processes in these.
 const TICKS_PER_S: f64 = 100.0;
+/// Ports tried until one is free by UDP and by TCP.
+const PORTS_TRIED_MAX: usize = 32;
 /// Nobody listens there: the gateway's own uplinks stay down, and its applications do not need them.
 const NOWHERE: &str = "https://127.0.0.1:1";
 
@@ -118,10 +120,18 @@ pub(super) fn free_tcp() -> Result<SocketAddr, Failure> {
         .map_err(Failure::other)
 }
 
-pub(super) fn free_udp() -> Result<SocketAddr, Failure> {
-    UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
-        .and_then(|socket| socket.local_addr())
-        .map_err(Failure::other)
+/// A port that was free a moment ago by UDP and by TCP, as a proxy wants it.
+pub(super) fn free_both() -> Result<SocketAddr, Failure> {
+    let mut tried = 0;
+    loop {
+        tried += 1;
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Failure::other)?;
+        let address = socket.local_addr().map_err(Failure::other)?;
+        match TcpListener::bind(address) {
+            Err(_) if tried < PORTS_TRIED_MAX => {}
+            bound => return bound.map(|_| address).map_err(Failure::other),
+        }
+    }
 }
 
 /// A gateway and a proxy.
@@ -136,7 +146,7 @@ pub(super) struct Line {
 impl Line {
     /// Returns once a tunnel to `destination` can be opened and both paths carry datagrams.
     pub(super) fn start(scratch: &Scratch, destination: SocketAddr) -> Result<Line, Failure> {
-        let (applications, tunnel) = (free_tcp()?, free_udp()?);
+        let (applications, tunnel) = (free_tcp()?, free_both()?);
         let admins = [free_tcp()?, free_tcp()?];
         let mut command = braid()?;
         command

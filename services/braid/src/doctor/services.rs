@@ -21,13 +21,42 @@ pub fn look(address: SocketAddr) -> Vec<Finding> {
         }
     };
     let says = text.trim().replace('\n', "; ");
-    vec![if ready {
-        Finding::ok(subject, says)
+    let mut findings = vec![if ready {
+        Finding::ok(subject.clone(), says)
     } else {
         Finding::failed(
-            subject,
+            subject.clone(),
             says,
             "see the service's log: it says what it waits for",
         )
-    }]
+    }];
+    findings.extend(warnings(&subject, &text));
+    findings
+}
+
+/// A service that is older or newer than this program may say nothing of them.
+fn warnings(subject: &str, text: &str) -> Vec<Finding> {
+    let answer: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+    let told = answer["warnings"].as_array().into_iter().flatten();
+    told.map(|warning| {
+        let field = |name: &str| warning[name].as_str().unwrap_or_default();
+        let says = format!("{}: {}", field("service"), field("says"));
+        Finding::warning(subject, says, field("do"))
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_told_with_what_to_do() {
+        let text = r#"{"ready":true,"warnings":[{"service":"gateway","warning":"transport","says":"by TCP","do":"open UDP"}]}"#;
+        let expected = Finding::warning("here", "gateway: by TCP", "open UDP");
+        assert_eq!(warnings("here", text), [expected]);
+        for other in ["", "{}", r#"{"warnings":7}"#] {
+            assert_eq!(warnings("here", other), []);
+        }
+    }
 }

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 /// Generous, since CI machines are slow; nothing is measured by it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+const PORTS_TRIED_MAX: usize = 32;
+
 pub struct Program {
     name: String,
     child: Child,
@@ -152,10 +154,12 @@ pub fn free_tcp() -> SocketAddr {
         .unwrap()
 }
 
-pub fn free_udp() -> SocketAddr {
-    UdpSocket::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
+/// The same by UDP and by TCP, as a proxy wants it.
+pub fn free_both() -> SocketAddr {
+    let ports = (0..PORTS_TRIED_MAX).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let mut addresses = ports.map(|socket| socket.local_addr().unwrap());
+    addresses
+        .find(|address| TcpListener::bind(address).is_ok())
         .unwrap()
 }
 

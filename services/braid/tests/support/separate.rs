@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use crate::program::{Program, free_tcp, free_udp, run};
+use crate::program::{Program, free_both, free_tcp, run};
 
 pub const NOUNS: [&str; 6] = [
     "path-telemetry",
@@ -26,6 +26,8 @@ pub struct Separate {
     pub ports: Ports,
     /// Where gateways meet Envoy instead of ingest and path-telemetry.
     pub front: Option<SocketAddr>,
+    /// Where the gateway finds the proxy, if something stands between them.
+    pub to_proxy: Option<SocketAddr>,
     programs: Vec<(&'static str, Program)>,
 }
 
@@ -88,12 +90,13 @@ impl Separate {
                 ingest: free_tcp(),
                 alerting: free_tcp(),
                 path_telemetry: free_tcp(),
-                proxy: free_udp(),
+                proxy: free_both(),
                 sensors: free_tcp(),
                 page: free_tcp(),
                 admin: NOUNS.map(|_| free_tcp()),
             },
             front: None,
+            to_proxy: None,
             programs: Vec::new(),
         }
     }
@@ -207,7 +210,7 @@ impl Separate {
             "gateway" => args.extend([
                 format!("--listen={}", ports.sensors),
                 format!("--data-dir={}", self.data.join("gw-1").display()),
-                format!("--proxy={}", ports.proxy),
+                format!("--proxy={}", self.to_proxy.unwrap_or(ports.proxy)),
                 format!("--ingest=https://{}", devices(ports.ingest)),
                 format!("--path-telemetry=https://{}", devices(ports.path_telemetry)),
                 "--interface=wifi=127.0.1.200".to_owned(),

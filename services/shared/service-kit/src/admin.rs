@@ -33,6 +33,8 @@ pub async fn start(
     let bound = listener.local_addr().map_err(failed)?;
     let listener = listener.into_std().map_err(failed)?;
 
+    // Installed with the first use: what is counted before that is lost.
+    crate::telemetry::metrics_handle();
     let process = Health::new();
     tokio::spawn(beat(process.progress("event loop", BEAT_SILENCE_MAX)));
     let router = router(process, contexts);
@@ -110,8 +112,13 @@ async fn healthz(State(observed): State<Observed>) -> Response {
 }
 
 async fn readyz(State(observed): State<Observed>) -> Response {
-    let mut failing = Vec::new();
+    let (mut failing, mut warnings) = (Vec::new(), Vec::new());
     for context in &observed.contexts {
+        for (name, warning) in context.health().warnings() {
+            warnings.push(json!({
+                "service": context.noun(), "warning": name, "says": warning.says, "do": warning.to_do,
+            }));
+        }
         if context.shutdown().is_requested() {
             failing.push(json!({
                 "service": context.noun(), "check": "shutdown", "reason": "draining",
@@ -124,7 +131,7 @@ async fn readyz(State(observed): State<Observed>) -> Response {
     let status = status_of(failing.is_empty());
     (
         status,
-        Json(json!({ "ready": failing.is_empty(), "failing": failing })),
+        Json(json!({ "ready": failing.is_empty(), "failing": failing, "warnings": warnings })),
     )
         .into_response()
 }

@@ -1,7 +1,7 @@
 //! Readiness and progress.
 //!
 //! A service is ready when every check it registered says so; a check is failing from its registration until its first
-//! `ok`. A service makes progress while each of its loops beats within the time it promised: this is what `/healthz` tells,
+//! `ok`. What works, but not as it should, is a warning: it is told beside the checks and keeps nothing from being ready. A service makes progress while each of its loops beats within the time it promised: this is what `/healthz` tells,
 //! and the event loop itself is always one of them (see `admin`).
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Names are `&'static str`, so both tables are bounded by the program text; a second registration of a name replaces
+/// Names are `&'static str`, so the tables are bounded by the program text; a second registration of a name replaces
 /// the first.
 #[derive(Clone, Default)]
 pub struct Health {
@@ -21,7 +21,16 @@ pub struct Health {
 struct State {
     /// `Err` holds the reason for people.
     checks: BTreeMap<&'static str, Result<(), String>>,
+    warnings: BTreeMap<&'static str, Warning>,
     loops: BTreeMap<&'static str, Loop>,
+}
+
+/// Something that works, and that somebody should look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    pub says: String,
+    /// What to do about it.
+    pub to_do: String,
 }
 
 struct Loop {
@@ -41,6 +50,14 @@ impl Health {
             .checks
             .insert(name, Err("starting".to_owned()));
         CheckHandle {
+            name,
+            health: self.clone(),
+        }
+    }
+
+    /// Registers a warning, which is off until it is set.
+    pub fn warning(&self, name: &'static str) -> WarningHandle {
+        WarningHandle {
             name,
             health: self.clone(),
         }
@@ -72,6 +89,15 @@ impl Health {
             .checks
             .iter()
             .filter_map(|(name, check)| Some((*name, check.as_ref().err()?.clone())))
+            .collect()
+    }
+
+    /// The warnings that are on.
+    pub fn warnings(&self) -> Vec<(&'static str, Warning)> {
+        let state = self.state.lock();
+        let warnings = state.warnings.iter();
+        warnings
+            .map(|(name, warning)| (*name, warning.clone()))
             .collect()
     }
 
@@ -123,6 +149,23 @@ impl CheckHandle {
     }
 }
 
+/// Sets one warning. Cheap to call repeatedly; what happens is for its owner to log.
+#[derive(Clone)]
+pub struct WarningHandle {
+    name: &'static str,
+    health: Health,
+}
+
+impl WarningHandle {
+    pub fn set(&self, to: Option<Warning>) {
+        let warnings = &mut self.health.state.lock().warnings;
+        match to {
+            Some(warning) => warnings.insert(self.name, warning),
+            None => warnings.remove(self.name),
+        };
+    }
+}
+
 /// Tells that one loop still turns; belongs to that loop.
 pub struct ProgressHandle {
     name: &'static str,
@@ -161,6 +204,22 @@ mod tests {
         assert!(health.is_ready());
         bus.failing("disk full");
         assert_eq!(health.failing(), [("bus", "disk full".to_owned())]);
+    }
+
+    #[test]
+    fn a_warning_keeps_nothing_from_being_ready() {
+        let health = Health::new();
+        let handle = health.warning("transport");
+        assert_eq!(health.warnings(), []);
+        let warning = Warning {
+            says: "by TCP".to_owned(),
+            to_do: "open UDP".to_owned(),
+        };
+        handle.set(Some(warning.clone()));
+        assert!(health.is_ready());
+        assert_eq!(health.warnings(), [("transport", warning)]);
+        handle.set(None);
+        assert_eq!(health.warnings(), []);
     }
 
     #[test]

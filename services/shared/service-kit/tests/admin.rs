@@ -34,7 +34,18 @@ async fn readiness_names_what_is_missing_and_metrics_are_rendered() {
     assert_eq!(body["failing"][0]["reason"], "starting");
 
     bus.ok();
-    assert_eq!(get(address, "/readyz").await.0, 200);
+    context
+        .health()
+        .warning("transport")
+        .set(Some(service_kit::Warning {
+            says: "by TCP".to_owned(),
+            to_do: "open UDP".to_owned(),
+        }));
+    let (status, body) = get(address, "/readyz").await;
+    assert_eq!(status, 200, "a warning is no failure");
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["warnings"][0]["warning"], "transport");
+    assert_eq!(body["warnings"][0]["do"], "open UDP");
     assert_eq!(get(address, "/healthz").await.0, 200);
 
     metrics::counter!("braid_admin_test_total").increment(3);

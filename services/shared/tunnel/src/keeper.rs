@@ -200,6 +200,8 @@ impl Keeper {
     }
 
     fn replace(&self, current: &mut Option<Arc<Session>>, fresh: Option<Arc<Session>>) {
+        // Who is told of a change finds it done.
+        self.shared.session.send_replace(fresh.clone());
         if let Some(old) = current.take() {
             tracing::info!(session = old.number, reason = ?old.close_reason(), "session down");
             self.shared.tell(TunnelEvent::SessionDown {
@@ -209,7 +211,6 @@ impl Keeper {
             old.retire();
             tokio::spawn(async move { old.finish().await });
         }
-        self.shared.session.send_replace(fresh.clone());
         if let Some(fresh) = &fresh {
             // Not before: a fresh session may be given up again for the old one.
             self.shared.routes.belong_to(fresh.number);

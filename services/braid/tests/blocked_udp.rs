@@ -1,0 +1,104 @@
+//! A gateway whose networks let no UDP pass: its samples arrive all the same, over TCP, and over QUIC again once UDP passes. Every sample
+//! that the gateway accepted is in the store exactly once.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/program.rs"]
+mod program;
+#[path = "support/sensor.rs"]
+mod sensor;
+#[path = "support/separate.rs"]
+mod separate;
+#[path = "support/wall.rs"]
+mod wall;
+
+use program::{eventually, free_both, http, rows, run};
+use sensor::Sensors;
+use separate::{NOUNS, Separate};
+use wall::Wall;
+
+const DEVICES: usize = 4;
+/// Samples stored over one transport before it is changed.
+const PROGRESS: u64 = 200;
+
+/// What carries the gateway's session, by its metrics; none while nothing does.
+fn transport(separate: &Separate) -> Option<String> {
+    let admin = separate.ports.admin("gateway");
+    let (_, text) = http(admin, "GET", "/metrics", "", "").ok()?;
+    let in_use = |line: &str| {
+        let rest = line.strip_prefix("braid_tunnel_transport{transport=\"")?;
+        Some(rest.strip_suffix("\"} 1")?.to_owned())
+    };
+    text.lines().find_map(in_use)
+}
+
+fn doctor(separate: &Separate) -> String {
+    let data = separate.data.display();
+    let engines = [
+        format!("--store=sqlite:{data}"),
+        format!("--bus=sqlite:{data}"),
+    ];
+    let admin = format!("--admin={}", separate.ports.admin("gateway"));
+    let (_, text, _) = run(&["doctor", &engines[0], &engines[1], &admin]);
+    text
+}
+
+#[test]
+fn samples_arrive_by_tcp_and_by_quic_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let devices: Vec<String> = (1..=DEVICES)
+        .map(|number| format!("sensor-{number}"))
+        .collect();
+    let mut separate = Separate::prepare(dir.path(), &devices, &[]);
+    let wall = Wall::build(free_both(), separate.ports.proxy);
+    separate.to_proxy = Some(wall.address);
+    for noun in NOUNS {
+        separate.start(noun);
+    }
+    let sensors = Sensors::start(separate.sensors(), &devices, |number| 60 + number % 40);
+    let data = separate.data.clone();
+    let stored = || rows(&data, "sensor-%").0;
+    let progress = |what: &str| {
+        let then = stored();
+        eventually(what, || stored() >= then + PROGRESS);
+    };
+
+    let by_tcp = || transport(&separate).is_some_and(|transport| transport != "quic");
+    let by_quic = || transport(&separate).as_deref() == Some("quic");
+    eventually("a session by TCP", by_tcp);
+    progress("rows over TCP");
+    // It is ready, and says what is wrong.
+    let told = "nothing answers by UDP: going on by HTTP/2 over";
+    eventually("a gateway that is ready", || {
+        let admin = separate.ports.admin("gateway");
+        let answer = http(admin, "GET", "/readyz", "", "");
+        answer.is_ok_and(|(status, text)| status == 200 && text.contains(told))
+    });
+    let text = doctor(&separate);
+    let warned = text
+        .lines()
+        .any(|line| line.starts_with("WARN") && line.contains(told));
+    assert!(warned, "{text}");
+
+    wall.let_udp_pass(true);
+    eventually("QUIC again", by_quic);
+    progress("rows over QUIC");
+    let text = doctor(&separate);
+    assert!(!text.contains(told), "{text}");
+
+    wall.let_udp_pass(false);
+    eventually("TCP under a running gateway", by_tcp);
+    progress("rows over TCP again");
+
+    let accepted = sensors.stop();
+    eventually(&format!("{accepted} accepted samples in the store"), || {
+        stored() >= accepted
+    });
+    let (rows, readings) = rows(&data, "sensor-%");
+    println!("accepted {accepted}, stored {rows} rows of {readings} different readings");
+    assert_eq!(
+        (rows, readings),
+        (accepted, accepted),
+        "stored and different, of those accepted"
+    );
+    separate.assert_all_running();
+}
