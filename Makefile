@@ -10,10 +10,10 @@ CACHE := $(or $(BRAID_CACHE),$(HOME)/.cache/braid)
 export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(CACHE)/go-tools/bin:$(CACHE)/go/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto deny unit web web-check page bench lab lab-kernel dashboards images e2e-compose compose chart chart-files load clean
+.PHONY: help run build test lint fmt proto deny unit web web-check page bench lab lab-kernel dashboards images e2e-compose e2e-cluster compose chart chart-files load clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 run: ## the whole platform on this machine, with simulated patients; prints the address (ARGS="--patients 5")
 	@infra/dev/need.sh cc
@@ -111,7 +111,12 @@ e2e-compose: ## docker-compose.yml on a real engine: up, samples, networks cut, 
 	@infra/dev/need.sh docker
 	infra/e2e/engine.sh infra/e2e/compose.py $(ARGS)
 
-# The same within `make test`, around the debug binary that is there already.
+e2e-cluster: ## the charts on a real one-node Kubernetes: install, helm test, restarts under load, upgrade, rollback (after `make images`; root)
+	@infra/dev/need.sh docker helm
+	@infra/airgap/cluster/build.sh
+	BRAID_BINARY=$${BRAID_BINARY:-$${CARGO_TARGET_DIR:-target}/release/braid} infra/e2e/engine.sh infra/e2e/cluster.py $(ARGS)
+
+# The same as e2e-compose within `make test`, around the debug binary that is there already.
 compose:
 	@infra/dev/need.sh cc docker kafka timescaledb envoy
 	cargo build -p braid

@@ -11,11 +11,9 @@ runs here already; all of it is removed at the end, but not the images.
 OpenTelemetry collector too, whose images only a registry has."""
 
 import argparse
-import http.cookiejar
 import json
 import os
 import pathlib
-import ssl
 import subprocess
 import sys
 import time
@@ -25,6 +23,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "infra/grafana"))
 import panels
+from page import Page, now_us
 PROJECT = "braid-e2e"
 PAGE, SENSORS, PROMETHEUS = 18443, 18090, 19090
 ENVIRONMENT = {
@@ -36,7 +35,6 @@ HEALTHY_S, HEALTHY_S_MAX = 60, 240
 # Longest wait for samples on their way to the page.
 PATIENCE_S = 120
 BATCH = 120
-HEART_RATE = 1
 
 missed = []
 
@@ -75,83 +73,9 @@ class Compose:
         return took
 
 
-# As much of protocol buffers as a question about a series takes.
-
-def varint(number):
-    out = bytearray()
-    while True:
-        out.append(number & 127 | (128 if number > 127 else 0))
-        number >>= 7
-        if not number:
-            return bytes(out)
-
-
-def fields(data):
-    at = 0
-
-    def number():
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-    while at < len(data):
-        key = number()
-        if key & 7 == 0:
-            yield key >> 3, number()
-        else:
-            size = {1: 8, 5: 4}.get(key & 7) or number()
-            yield key >> 3, data[at:at + size]
-            at += size
-
-
-def varints(data):
-    value = shift = 0
-    for byte in data:
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            yield value
-            value = shift = 0
-
-
-class Page:
-    """Somebody who is signed in, behind Envoy, over TLS that is checked."""
-
-    def __init__(self, compose):
-        authority = compose("exec", "-T", "envoy", "cat", "/etc/braid/identity/ca.pem")
-        trust = ssl.create_default_context(cadata=authority)
-        self.opener = urllib.request.build_opener(
-            urllib.request.HTTPSHandler(context=trust), urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
-        self.post("/api/sign-in", "application/json",
-                  json.dumps({"name": "admin", "password": compose.secret("administrator")}).encode())
-
-    def post(self, path, kind, body):
-        request = urllib.request.Request("https://localhost:%d%s" % (PAGE, path), data=body, headers={"content-type": kind})
-        with self.opener.open(request, timeout=30) as answer:
-            return answer.read()
-
-    def times_us(self, patient, since_us):
-        asked = b"\x0a" + varint(len(patient)) + patient.encode() + b"\x12\x01" + bytes([HEART_RATE])
-        asked += b"\x18" + varint(since_us) + b"\x20" + varint(now_us() + 60_000_000) + b"\x28" + varint(5000)
-        answer = self.post("/braid.query.v1.QueryService/GetSeries", "application/grpc-web+proto",
-                           b"\0" + len(asked).to_bytes(4, "big") + asked)
-        size = int.from_bytes(answer[1:5], "big")
-        if answer[0] != 0:
-            raise OSError("the page refused: %r" % answer)
-        found = set()
-        for field, series in fields(answer[5:5 + size]):
-            if field == 1:
-                found |= {time for inner, packed in fields(series) if inner == 3 for time in varints(packed)}
-        return found
-
-
-def now_us():
-    return time.time_ns() // 1000
+def sign_in(compose):
+    authority = compose("exec", "-T", "envoy", "cat", "/etc/braid/identity/ca.pem")
+    return Page(("127.0.0.1", PAGE), authority, compose.secret("administrator"))
 
 
 class Sensor:
@@ -260,7 +184,7 @@ def scene(compose, registry, pictures):
     compose.up("first start, empty volumes")
     since_us = now_us() - 3_600_000_000
     begun = time.time()
-    sensor, page = Sensor(compose.secret("sensors")), Page(compose)
+    sensor, page = Sensor(compose.secret("sensors")), sign_in(compose)
     sensor.send()
     read_back(page, sensor, since_us, "both networks")
     sensor.fall_ill()
@@ -286,7 +210,7 @@ def scene(compose, registry, pictures):
     compose("down", "--timeout", "10")
     say("%-34s after %5.1f s" % ("down", time.monotonic() - start))
     compose.up("second start, the same volumes")
-    page = Page(compose)
+    page = sign_in(compose)
     read_back(page, sensor, since_us, "after down and up")
     sensor.send()
     read_back(page, sensor, since_us, "and goes on")

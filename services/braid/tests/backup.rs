@@ -116,12 +116,6 @@ impl House {
         }
     }
 
-    fn stop_all(&mut self) {
-        for noun in NOUNS {
-            self.separate.stop(noun);
-        }
-    }
-
     /// The services have ended, the server's ends of their connections a moment later.
     fn restore(&self, folder: &str) {
         let mut said = Err(String::new());
@@ -216,7 +210,7 @@ fn a_copy_made_under_load_and_the_bus_give_back_everything() {
     assert!(differs.contains("samples: "), "{differs}");
     let in_use = house.backup(&["restore", kept_flag]).unwrap_err();
     assert!(in_use.contains("stop the services first"), "{in_use}");
-    house.stop_all();
+    house.separate.stop_all();
     copy(&kept, &broken);
     damage(&broken);
     let damaged = house.backup(&["restore", broken.to_str().unwrap()]);
@@ -245,7 +239,7 @@ fn a_copy_made_under_load_and_the_bus_give_back_everything() {
     );
 
     // The bus is lost, and a new one begins at zero.
-    house.stop_all();
+    house.separate.stop_all();
     drop(cluster);
     let cluster = Cluster::start(1, "").unwrap();
     house.separate.bus = on(&cluster);

@@ -241,12 +241,14 @@ impl Separate {
         program.kill();
     }
 
-    /// As its operator ends it: it drains and leaves its groups.
-    pub fn stop(&mut self, noun: &str) {
-        let at = self.programs.iter().position(|(name, _)| *name == noun);
-        let (_, mut program) = self.programs.remove(at.unwrap());
-        program.interrupt();
-        program.wait(crate::program::PATIENCE);
+    /// As their operator ends them: they drain and leave their groups.
+    pub fn stop_all(&mut self) {
+        for (_, program) in &self.programs {
+            program.interrupt();
+        }
+        for (_, mut program) in self.programs.drain(..) {
+            program.wait(crate::program::PATIENCE);
+        }
     }
 
     /// Waits for a service that ends by itself: its exit code and what it said.

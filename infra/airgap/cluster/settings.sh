@@ -1,0 +1,41 @@
+# Sourced by the other scripts; every value can be set in the environment.
+# shellcheck shell=bash
+CACHE=${BRAID_KUBE_CACHE:-$HOME/.cache/braid-kube} # programs; what a CI keeps
+STATE=${BRAID_KUBE_STATE:-/tmp/braid-kube}         # certificates, etcd's data, containerd's root, logs; down.sh removes it
+
+K8S_VERSION=v1.36.3
+ETCD_VERSION=v3.6.16
+CNI_VERSION=v1.9.1
+COREDNS_VERSION=v1.14.7
+RECIPE=1                                           # raised when the way of building changes
+
+BIN=$CACHE/bin                                     # links to the versions above
+CTD_DIR=/usr/bin                                   # Debian's containerd; 1.6 is new enough
+export CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS=1
+log() { printf 'cluster: %s\n' "$*" >&2; }
+die() { log "error: $*"; exit 1; }
+
+# The cluster lives in a network namespace of its own, joined to the host by a veth pair, so that its rules, bridge and ports do not meet
+# those of a Docker engine on the same host. The host reaches nodes, pods and services by routes over the veth.
+NETNS=braid-kube
+VETH=pkube0
+HOST_IP=10.210.0.1
+NODE_IP=10.210.0.2
+SERVICE_CIDR=10.211.0.0/16
+KUBE_SVC_IP=10.211.0.1
+DNS_IP=10.211.0.10
+POD_CIDR=10.212.0.0/24
+NODE=braid-node
+CGROUP=braid-kube
+VOLUMES=8                                          # as many claims find one
+PAUSE_IMAGE=braid.local/pause:1
+COREDNS_IMAGE=braid.local/coredns:$COREDNS_VERSION
+SOCK=$STATE/run/containerd.sock
+
+cgroup_dirs() {                                    # this cluster's cgroup in each hierarchy
+  if [ -f /sys/fs/cgroup/cgroup.controllers ]; then echo "/sys/fs/cgroup/$CGROUP"; return; fi
+  awk '$3=="cgroup" || ($3=="cgroup2" && $2=="/sys/fs/cgroup/unified") {print $2}' /proc/mounts | sort -u | sed "s#\$#/$CGROUP#"
+}
+pids_dir() {                                       # the hierarchy in which our processes are found again
+  if [ -f /sys/fs/cgroup/cgroup.controllers ]; then echo "/sys/fs/cgroup/$CGROUP"; else echo "/sys/fs/cgroup/pids/$CGROUP"; fi
+}
