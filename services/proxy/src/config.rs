@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use service_kit::{ConfigError, ServiceConfig, tls::IdentityFiles};
 
-use tunnel::ResumeLimits;
+use tunnel::{ResumeLimits, ServerId, ServerIdError};
 
 use crate::destinations::Destinations;
 
@@ -21,6 +21,10 @@ pub struct Config {
     /// Whether the TCP port of the same number takes gateways whose networks block UDP: the same requests as HTTP/2 over TLS over MPTCP.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = true)]
     pub tcp_fallback: bool,
+    /// What a balancer that speaks QUIC-LB knows this proxy by, 2 to 16 hexadecimal digits, behind `NUMBER/` where its configuration is not
+    /// 0: every connection id carries it, so all paths of a gateway meet this proxy. None: connection ids say nothing.
+    #[arg(long, value_name = "[NUMBER/]HEX")]
+    pub server_id: Option<String>,
     /// A destination that gateways may reach, `host:port` or `tenant@host:port`. The host may be `*.suffix` or `*`, the port `*`.
     /// A name must not resolve to a private or loopback address; an address listed literally may be one.
     #[arg(long = "allow", value_name = "DESTINATION", value_delimiter = ',')]
@@ -82,6 +86,14 @@ impl Config {
         Destinations::parse(&self.allow, &self.allow_private)
     }
 
+    pub(crate) fn server_id(&self) -> Result<Option<ServerId>, ConfigError> {
+        let refused = |error: ServerIdError| {
+            ConfigError::new("server_id", error.to_string(), "--server-id 0a01")
+        };
+        let text = self.server_id.as_deref();
+        text.map(|text| text.parse().map_err(refused)).transpose()
+    }
+
     pub(crate) fn connect_timeout(&self) -> Duration {
         Duration::from_millis(self.connect_timeout_ms)
     }
@@ -116,6 +128,7 @@ impl ServiceConfig for Config {
     fn validate(&self) -> Result<(), ConfigError> {
         self.identity.validate()?;
         self.destinations()?;
+        self.server_id()?;
         let url = &self.path_telemetry;
         if !url.is_empty() && !url.starts_with("https://") && !url.starts_with("http://") {
             return Err(ConfigError::new(

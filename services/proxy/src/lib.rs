@@ -74,6 +74,7 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
     let mut listen = ServerConfig::new(config.listen, tls);
     listen.resume = config.resume();
     listen.fallback = config.tcp_fallback;
+    listen.server_id = config.server_id()?;
     let server = Arc::new(TunnelServer::bind(listen)?);
     context.listening("tunnel", server.local_addr());
     listening.ok();

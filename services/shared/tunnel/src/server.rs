@@ -33,6 +33,7 @@ use crate::{
         ResumeLimits,
         server::{Kept, Peer},
     },
+    server_id::ServerId,
     session::NO_ERROR,
     steer::{CONTROLS_MAX, Control, Steered},
     stream::OpenStreams,
@@ -72,6 +73,8 @@ pub struct ServerConfig {
     pub resume: ResumeLimits,
     /// Whether clients that UDP is closed to may come by TCP, on the port of the same number.
     pub fallback: bool,
+    /// What a balancer in front of several servers knows this one by; none: connection ids say nothing.
+    pub server_id: Option<ServerId>,
 }
 
 impl ServerConfig {
@@ -82,6 +85,7 @@ impl ServerConfig {
             keepalive: Keepalive::default(),
             resume: ResumeLimits::default(),
             fallback: false,
+            server_id: None,
         }
     }
 }
@@ -139,8 +143,12 @@ impl TunnelServer {
         };
         let socket = udp::wrap(socket).map_err(at)?;
         let datagrams = Datagrams::new();
+        let mut endpoint_config = noq::EndpointConfig::default();
+        if let Some(server_id) = config.server_id {
+            endpoint_config.cid_generator(Arc::new(move || Box::new(server_id.clone())));
+        }
         let endpoint = noq::Endpoint::new_with_abstract_socket(
-            noq::EndpointConfig::default(),
+            endpoint_config,
             Some(accepting.config.clone()),
             datagrams.of(socket),
             Arc::new(noq::TokioRuntime),
