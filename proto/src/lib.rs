@@ -17,9 +17,10 @@ pub mod braid {
     package!(paths, "braid.paths.v1");
     package!(query, "braid.query.v1");
     package!(policy, "braid.policy.v1");
+    package!(identity, "braid.identity.v1");
 }
 
 pub use braid::{
-    alerts::v1 as alerts, paths::v1 as paths, policy::v1 as policy, query::v1 as query,
-    vitals::v1 as vitals,
+    alerts::v1 as alerts, identity::v1 as identity, paths::v1 as paths, policy::v1 as policy,
+    query::v1 as query, vitals::v1 as vitals,
 };

@@ -12,10 +12,12 @@ use service_kit::ConfigError;
 use service_kit::config::{self, ConfigFile, EXIT_CONFIG};
 
 use crate::alerts::AlertsCommand;
+use crate::audit::AuditCommand;
 use crate::bench::{BenchCommand, bare};
 use crate::dead_letters::DeadLettersCommand;
 use crate::doctor::DoctorCommand;
 use crate::episode::EpisodeCommand;
+use crate::gateways::GatewaysCommand;
 use crate::health::HealthCommand;
 use crate::identity::IdentityCommand;
 use crate::links::LinkCommand;
@@ -88,6 +90,11 @@ enum Braid {
     /// Say who is told of alerts, silence them for a while, see what became of them.
     #[command(subcommand)]
     Alerts(AlertsCommand),
+    /// Enrol gateways, list them, take their certificates out of force.
+    #[command(subcommand)]
+    Gateways(GatewaysCommand),
+    /// Print who read and changed what.
+    Audit(AuditCommand),
     /// Bring the schema of the store up to date.
     Migrate(MigrateCommand),
     /// What an installation needs before its services start: schema, administrator, simulated patients in the register.
@@ -157,6 +164,8 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Register(register) => register.run()?,
         Braid::Rules(rules) => return rules.run(),
         Braid::Alerts(alerts) => alerts.run()?,
+        Braid::Gateways(gateways) => gateways.run()?,
+        Braid::Audit(audit) => audit.run()?,
         Braid::Migrate(migrate) => migrate.run()?,
         Braid::Setup(setup) => setup.run()?,
         Braid::Trial(trial) => trial.run()?,

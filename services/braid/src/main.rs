@@ -1,12 +1,14 @@
 //! `braid`: one program for every service, and `braid up` for all of them at once.
 
 mod alerts;
+mod audit;
 mod bench;
 mod cli;
 mod dead_letters;
 mod doctor;
 mod engines;
 mod episode;
+mod gateways;
 mod health;
 mod identity;
 mod links;

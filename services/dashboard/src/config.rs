@@ -1,6 +1,7 @@
 //! What the dashboard can be told.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use service_kit::tls::IdentityFiles;
 use service_kit::{ConfigError, Secret, ServiceConfig};
@@ -31,6 +32,9 @@ pub struct Config {
     /// A code that signs in the first administrator, once, within 15 minutes of the start: `/?code=...`.
     #[arg(long, value_name = "CODE")]
     pub sign_in_code: Option<Secret>,
+    /// Folder of the authority that gives gateways their certificates, `ca.pem` and `ca.key`; without it none are given here.
+    #[arg(long, value_name = "DIR")]
+    pub authority: Option<PathBuf>,
     #[command(flatten)]
     pub identity: IdentityFiles,
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bus::Bus;
 use service_kit::Context;
+use service_kit::tls::authority::LocalAuthority;
 use store::Store;
 
 pub mod accounts;
@@ -18,7 +19,9 @@ mod attempts;
 mod clients;
 pub mod config;
 mod from_bus;
+mod from_gateway;
 mod from_store;
+pub mod gateways;
 mod live;
 mod sessions;
 mod to_browser;
@@ -32,6 +35,8 @@ pub enum RunError {
     Config(#[from] service_kit::ConfigError),
     #[error("identity: {0}")]
     Identity(#[from] service_kit::tls::IdentityError),
+    #[error("the authority: {0}")]
+    Authority(#[from] service_kit::tls::authority::AuthorityError),
     #[error("client: {0}")]
     Client(#[from] service_kit::grpc::ChannelError),
     #[error(transparent)]
@@ -51,6 +56,13 @@ pub async fn run(
         None
     };
     let clients = clients::Clients::new(&config, identity.as_ref())?;
+    let office = match &config.authority {
+        Some(dir) => Some(Arc::new(from_gateway::Office {
+            store: Arc::clone(&store),
+            authority: LocalAuthority::open(dir)?,
+        })),
+        None => None,
+    };
     let tls = match (&identity, config.tls) {
         (Some(identity), true) => Some(identity.server_config(false, &[b"h2", b"http/1.1"])),
         _ => None,
@@ -69,7 +81,14 @@ pub async fn run(
         context.shutdown().clone(),
     ));
 
-    let app = to_browser::App::new(&config, store, live, clients, context.shutdown().clone());
+    let app = to_browser::App::new(
+        &config,
+        store,
+        live,
+        clients,
+        office,
+        context.shutdown().clone(),
+    );
     context
         .tasks()
         .spawn(to_browser::recheck_sessions(app.clone()));

@@ -8,6 +8,9 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use contracts::identity::administration_service_server::{
+    AdministrationServiceServer, SERVICE_NAME as ADMINISTRATION_NAME,
+};
 use contracts::query::query_service_server::{QueryServiceServer, SERVICE_NAME};
 use parking_lot::Mutex;
 use service_kit::Shutdown;
@@ -17,10 +20,12 @@ use tower::ServiceBuilder;
 
 use crate::attempts::Attempts;
 use crate::clients::Clients;
+use crate::from_gateway::{self, Office};
 use crate::live::Live;
 use crate::sessions::{Key, Person, Sessions};
 use crate::{Config, now_us};
 
+mod administration;
 mod page;
 mod query;
 mod sign_in;
@@ -37,6 +42,7 @@ pub struct App {
     store: Arc<dyn Store>,
     live: Arc<Live>,
     clients: Clients,
+    office: Option<Arc<Office>>,
     sessions: Mutex<Sessions>,
     attempts: Mutex<Attempts>,
     code: Mutex<Option<sign_in::Code>>,
@@ -53,12 +59,14 @@ impl App {
         store: Arc<dyn Store>,
         live: Arc<Live>,
         clients: Clients,
+        office: Option<Arc<Office>>,
         shutdown: Shutdown,
     ) -> Arc<App> {
         Arc::new(App {
             store,
             live,
             clients,
+            office,
             sessions: Mutex::default(),
             attempts: Mutex::default(),
             code: Mutex::new(
@@ -104,14 +112,24 @@ pub fn router(app: Arc<App>) -> Router {
     let query = ServiceBuilder::new()
         .layer(tonic_web::GrpcWebLayer::new())
         .service(QueryServiceServer::new(query::Query::new(app.clone())));
+    let administration = administration::Administration { app: app.clone() };
+    let administration = ServiceBuilder::new()
+        .layer(tonic_web::GrpcWebLayer::new())
+        .service(AdministrationServiceServer::new(administration));
     let grpc = Router::new()
         .route_service(&format!("/{SERVICE_NAME}/{{*method}}"), query)
+        .route_service(
+            &format!("/{ADMINISTRATION_NAME}/{{*method}}"),
+            administration,
+        )
         .layer(middleware::from_fn_with_state(app.clone(), signed_in_only));
     let api = sign_in::routes().layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX));
+    let office = app.office.clone().map(from_gateway::routes);
     Router::new()
         .merge(grpc)
         .merge(api)
         .with_state(app)
+        .merge(office.unwrap_or_default())
         .layer(middleware::from_fn(same_site_only))
         .fallback(page::serve)
 }

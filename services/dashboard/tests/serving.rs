@@ -413,3 +413,59 @@ async fn signing_out_ends_the_stream_and_so_does_the_end_of_the_service() {
     );
     within("the end", ward.end()).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn administrators_read_the_log_and_nobody_rewrites_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
+    ward.patient("p1", "Ada Berg", "default", "g1").await;
+    for (name, role) in [
+        ("vera", Role::Viewer),
+        ("carl", Role::Clinician),
+        ("ada", Role::Administrator),
+    ] {
+        ward.account(name, role).await;
+        let cookie = cookie_of(&ward, name).await;
+        let series = GetSeriesRequest {
+            patient: "p1".to_owned(),
+            from_us: 1,
+            to_us: 2,
+            ..GetSeriesRequest::default()
+        };
+        client(&ward, &cookie).get_series(series).await.unwrap();
+        let mut client = browser::administration(&ward, &cookie);
+        let asked = contracts::identity::ListAuditRequest {
+            patient: "p1".to_owned(),
+            ..Default::default()
+        };
+        let answer = client.list_audit(asked).await;
+        let revoked = client.revoke_gateway(contracts::identity::RevokeGatewayRequest {
+            gateway: "g1".to_owned(),
+            reason: "lost".to_owned(),
+        });
+        let revoked = revoked.await;
+        if role != Role::Administrator {
+            assert_eq!(answer.unwrap_err().code(), Code::PermissionDenied, "{name}");
+            assert_eq!(
+                revoked.unwrap_err().code(),
+                Code::PermissionDenied,
+                "{name}"
+            );
+            continue;
+        }
+        revoked.unwrap();
+        let rows = answer.unwrap().into_inner().entries;
+        let read: Vec<_> = rows.iter().map(|row| (&*row.who, &*row.action)).collect();
+        let expected = [
+            ("ada", "read audit"),
+            ("ada", "read series"),
+            ("carl", "read series"),
+            ("vera", "read series"),
+        ];
+        assert_eq!(
+            read, expected,
+            "newest first, the reading of the log included"
+        );
+    }
+    ward.end().await;
+}

@@ -11,6 +11,7 @@ use service_kit::{ConfigError, Secret, ServiceConfig, tls::IdentityFiles};
 use tunnel::{AccessRule, Family};
 
 use crate::journal::{Limits, Overflow};
+use crate::to_dashboard::Office;
 
 /// Smallest journal: four segments, so that dropping one leaves room for the next.
 const SEGMENTS_MIN: u64 = 4;
@@ -92,12 +93,60 @@ pub struct Config {
     /// An application's connection that carries nothing for so long is closed, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     pub applications_idle_timeout_s: u64,
+    /// Token of `braid gateways enrol`: gets the certificate when the file of --cert is not there yet, and the authority of --ca.
+    #[arg(long, value_name = "TOKEN")]
+    pub enrol: Option<Secret>,
+    /// The dashboard, as the gateway reaches it without the tunnel: gives and renews the certificate; empty: nobody does.
+    #[arg(long, value_name = "URL", default_value = "")]
+    pub enrol_url: String,
+    /// Days before its end at which the certificate is renewed.
+    #[arg(long, value_name = "DAYS", default_value_t = 30)]
+    pub renew_before_days: u32,
     #[command(flatten)]
     #[serde(flatten)]
     pub identity: IdentityFiles,
 }
 
 impl Config {
+    /// Where certificates come from.
+    pub fn office(&self) -> Office {
+        Office {
+            url: self.enrol_url.clone(),
+            files: self.identity.clone(),
+        }
+    }
+
+    /// Files of an identity, or all it takes to get them.
+    fn validate_identity(&self) -> Result<(), ConfigError> {
+        let url = &self.enrol_url;
+        if !url.is_empty() && !url.starts_with("https://") && !url.starts_with("http://127.0.0.1:")
+        {
+            return Err(ConfigError::new(
+                "enrol_url",
+                format!("{url:?} is no https address"),
+                "--enrol-url https://dashboard.example.org:8443",
+            ));
+        }
+        if self.enrol.is_none() || self.identity.cert.exists() {
+            return self.identity.validate();
+        }
+        if url.is_empty() {
+            return Err(ConfigError::new(
+                "enrol_url",
+                "a token is given, and nobody to give it to",
+                "--enrol-url https://dashboard.example.org:8443",
+            ));
+        }
+        if !self.identity.is_set() {
+            return Err(ConfigError::new(
+                "cert",
+                "the certificate, its key and the authority need places to be kept",
+                "--cert gw-1.pem --key gw-1.key --ca ca.pem",
+            ));
+        }
+        Ok(())
+    }
+
     pub fn vitals_limits(&self) -> Limits {
         Limits {
             bytes_max: self.journal_bytes_max,
@@ -394,7 +443,7 @@ impl ServiceConfig for Config {
             }
         }
         self.validate_applications()?;
-        self.identity.validate()
+        self.validate_identity()
     }
 }
 

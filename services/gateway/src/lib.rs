@@ -14,6 +14,7 @@ pub mod from_applications;
 pub mod from_sensors;
 pub mod intake;
 pub mod journal;
+pub mod to_dashboard;
 pub mod to_path_telemetry;
 pub mod to_proxy;
 
@@ -42,6 +43,7 @@ use crate::{
     from_applications::Applications,
     intake::Intake,
     journal::{Condition, Directory, Journal, Limits, recovery},
+    to_dashboard::CertificateError,
     to_path_telemetry::Telemetry,
     to_proxy::{Courier, DeadLetters, Options, Through, Uplink},
 };
@@ -55,6 +57,8 @@ pub enum RunError {
     Config(#[from] ConfigError),
     #[error("the gateway's certificate: {0}")]
     Identity(#[from] IdentityError),
+    #[error("{0}")]
+    Certificate(#[from] to_dashboard::CertificateError),
     #[error("the certificate names {0:?}, which is no gateway")]
     NotAGateway(PeerId),
     #[error("{path}: {source}")]
@@ -79,7 +83,22 @@ pub async fn run(
     context: Context,
 ) -> Result<(), RunError> {
     config.validate()?;
+    // A renewal that was cut short by a crash is ended before the files are read.
+    service_kit::tls::renewal::finish(&config.identity).map_err(CertificateError::from)?;
+    if let Some(token) = &config.enrol
+        && !config.office().enrol(token, context.shutdown()).await?
+    {
+        return Ok(());
+    }
     let identity = Identity::load(&config.identity)?;
+    if !config.enrol_url.is_empty() {
+        let before = Duration::from_secs(u64::from(config.renew_before_days) * 86_400);
+        let renewing =
+            config
+                .office()
+                .keep_renewed(identity.clone(), before, context.shutdown().clone());
+        context.tasks().spawn(renewing);
+    }
     let gateway = match identity.peer_id()? {
         PeerId::Gateway { id, .. } => id,
         other => return Err(RunError::NotAGateway(other)),

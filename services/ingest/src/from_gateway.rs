@@ -16,8 +16,8 @@ use service_kit::{
     telemetry::{continue_trace, traceparent},
     tls::PeerId,
 };
-use store::{DeviceEntry, QueryError};
-use tokio::sync::{mpsc, oneshot};
+use store::{DeviceEntry, Followed, QueryError, until_revoked};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
@@ -45,16 +45,23 @@ struct Shared {
     register: Register,
     lanes: Lanes,
     duplicates: Mutex<Duplicates>,
+    revocations: watch::Receiver<Followed>,
     shutdown: Shutdown,
 }
 
 impl Gateways {
-    pub fn new(register: Register, lanes: Lanes, shutdown: Shutdown) -> Gateways {
+    pub fn new(
+        register: Register,
+        lanes: Lanes,
+        revocations: watch::Receiver<Followed>,
+        shutdown: Shutdown,
+    ) -> Gateways {
         Gateways {
             shared: Arc::new(Shared {
                 register,
                 lanes,
                 duplicates: Mutex::default(),
+                revocations,
                 shutdown,
             }),
         }
@@ -81,11 +88,10 @@ impl IngestService for Gateways {
         &self,
         request: Request<Streaming<UploadRequest>>,
     ) -> Result<Response<Self::UploadStream>, Status> {
-        let gateway = match request
-            .extensions()
-            .get::<Peer>()
-            .and_then(|p| p.id.clone())
-        {
+        let peer = request.extensions().get::<Peer>();
+        let (id, certificate) = peer.map_or((None, None), |p| (p.id.clone(), p.certificate));
+        let revoked = until_revoked(self.shared.revocations.clone(), id.clone(), certificate);
+        let gateway = match id {
             Some(PeerId::Gateway { tenant, id }) => GatewayId { tenant, id },
             Some(PeerId::Service { noun }) => {
                 return Err(Status::permission_denied(format!(
@@ -101,7 +107,7 @@ impl IngestService for Gateways {
         tokio::spawn(async move {
             metrics::gauge!("braid_ingest_streams").increment(1.0);
             let acknowledging = acknowledge(&shared, waiting, &answers);
-            let reading = shared.read(&gateway, uploads, pending);
+            let reading = shared.read(&gateway, uploads, pending, revoked);
             let (read, acknowledged) = tokio::join!(reading, acknowledging);
             metrics::gauge!("braid_ingest_streams").decrement(1.0);
             if let Err(status) = read.and(acknowledged) {
@@ -119,9 +125,17 @@ impl Shared {
         gateway: &GatewayId,
         mut uploads: Streaming<UploadRequest>,
         pending: mpsc::Sender<Pending>,
+        revoked: impl Future<Output = ()>,
     ) -> Result<(), Status> {
+        let mut revoked = std::pin::pin!(revoked);
         loop {
             let upload = tokio::select! {
+                biased;
+                () = revoked.as_mut() => {
+                    metrics::counter!("braid_ingest_revoked_streams_total").increment(1);
+                    tracing::warn!(gateway = gateway.id, "stream of a revoked gateway ended");
+                    return Err(Status::permission_denied("the certificate is revoked"));
+                }
                 () = self.shutdown.requested() => return Err(Status::unavailable("ingest ends; send again")),
                 // The second half has ended: its status tells why.
                 () = pending.closed() => return Ok(()),

@@ -67,7 +67,13 @@ pub async fn run(
         Arc::clone(&store),
         Duration::from_secs(config.register_refresh_s),
     );
-    let gateways = from_gateway::Gateways::new(register, lanes, context.shutdown().clone());
+    let (to, revocations) = tokio::sync::watch::channel(store::Followed::default());
+    let (following, shutdown) = (Arc::clone(&store), context.shutdown().clone());
+    tasks.spawn(async move {
+        store::follow_revocations(following, to, shutdown.requested()).await;
+    });
+    let shutdown = context.shutdown().clone();
+    let gateways = from_gateway::Gateways::new(register, lanes, revocations, shutdown);
     let routes = tonic::service::Routes::new(IngestServiceServer::new(gateways));
     let tls = identity.server_config(true, &[b"h2"]);
     serve(

@@ -10,9 +10,7 @@ use std::time::Duration;
 use bus::{Bus, Event, Record, Topic, dead_letter};
 use contracts::vitals::{EdgeAlert, Gap, Metric, Sample, VitalsRecord, Waveform, sample::Reading};
 use prost::Message;
-use service_kit::tls::PeerId;
 use store::Scope;
-use tonic::Code;
 use world::{Mode, PATIENCE, World, gateway, sample, upload};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,83 +88,6 @@ async fn what_is_acknowledged_is_stored_once_and_what_is_wrong_is_refused_by_its
     assert_eq!(gaps.len(), 1);
     running.stop().await;
     other.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_the_gateway_that_owns_a_device_may_speak_for_it() {
-    let counters = service_kit::telemetry::metrics_handle();
-    let world = World::new().await;
-    let running = world.start().await;
-    for id in [gateway("other"), PeerId::gateway("another-tenant", "gw")] {
-        let mut uplink = world.gateway(&running, id.clone()).await;
-        uplink.send(upload(1, vec![sample("belt-0", 1)])).await;
-        let answer = uplink.answer().await;
-        assert_eq!(answer.rejections.len(), 1, "{id}");
-    }
-    // Neither may it end up with another's alerts and gaps.
-    let mut crossing = world.gateway(&running, gateway("other")).await;
-    let mut theirs = upload(1, vec![sample("belt-0", 7)]);
-    theirs.gaps.push(Gap {
-        device: "belt-0".into(),
-        stream: "ecg".into(),
-        first_sequence: 1,
-        last_sequence: 5,
-        ..Gap::default()
-    });
-    for (device, patient) in [("belt-0", ""), ("", "patient-0"), ("belt-0", "patient-0")] {
-        theirs.alerts.push(EdgeAlert {
-            device: device.into(),
-            patient: patient.into(),
-            rule: "spo2-low".into(),
-            sequence: 1 + theirs.alerts.len() as u64,
-            time_us: world::now_us(),
-            ..EdgeAlert::default()
-        });
-    }
-    let mut records = running.bus.tail(Topic::Vitals).await.unwrap();
-    crossing.send(theirs).await;
-    let answer = crossing.answer().await;
-    assert!(
-        answer.rejections[0].reason.contains("not registered"),
-        "{answer:?}"
-    );
-    let service = world.gateway(&running, PeerId::service("proxy")).await;
-    assert_eq!(service.answers.unwrap_err().code(), Code::PermissionDenied);
-    // A valid one behind them shows that none of theirs is on its way to the store.
-    let mut uplink = world.gateway(&running, gateway("gw")).await;
-    uplink.send(upload(1, vec![sample("belt-0", 2)])).await;
-    uplink.answer().await;
-    world.stored("belt-0", 1).await;
-    assert_eq!(
-        world
-            .store
-            .stream_count("belt-0", world::STREAM)
-            .await
-            .unwrap(),
-        (1, 2)
-    );
-    let first = tokio::time::timeout(PATIENCE, records.next(10)).await;
-    let Event::Batch(batch) = first.unwrap().unwrap() else {
-        panic!("a tail is given no partitions")
-    };
-    let known = VitalsRecord::decode(batch[0].value.clone()).unwrap();
-    assert_eq!(
-        (known.samples.len(), known.alerts.len(), known.gaps.len()),
-        (1, 0, 0)
-    );
-    let counted = counters.render();
-    for (metric, labels) in [
-        ("rejected_samples_total", "reason=\"not-owned\""),
-        (
-            "refused_entries_total",
-            "kind=\"alert\",reason=\"not-owned\"",
-        ),
-        ("refused_entries_total", "kind=\"gap\",reason=\"not-owned\""),
-    ] {
-        let line = format!("braid_ingest_{metric}{{{labels}}}");
-        assert!(counted.contains(&line), "{line} is not in\n{counted}");
-    }
-    running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,8 @@ use contracts::paths::{
     PathReport, ReportRequest, ReportResponse, path_telemetry_service_server::PathTelemetryService,
 };
 use service_kit::{Context, grpc::Peer, tls::PeerId};
-use tokio::sync::mpsc;
+use store::Followed;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -67,14 +68,21 @@ impl Reporter {
 pub(crate) struct Intake {
     publisher: Publisher,
     allow: Vec<String>,
+    revocations: watch::Receiver<Followed>,
     context: Context,
 }
 
 impl Intake {
-    pub(crate) fn new(publisher: Publisher, allow: Vec<String>, context: Context) -> Intake {
+    pub(crate) fn new(
+        publisher: Publisher,
+        allow: Vec<String>,
+        revocations: watch::Receiver<Followed>,
+        context: Context,
+    ) -> Intake {
         Intake {
             publisher,
             allow,
+            revocations,
             context,
         }
     }
@@ -106,15 +114,25 @@ impl PathTelemetryService for Intake {
         request: Request<Streaming<ReportRequest>>,
     ) -> Result<Response<Self::ReportStream>, Status> {
         let reporter = self.reporter(&request)?;
+        let peer = request.extensions().get::<Peer>().cloned();
+        let (id, certificate) = peer.map_or((None, None), |peer| (peer.id, peer.certificate));
+        let revoked = store::until_revoked(self.revocations.clone(), id, certificate);
         let mut requests = request.into_inner();
         let (answers, stream) = mpsc::channel(ANSWERS_MAX);
         let publisher = self.publisher.clone();
         let shutdown = self.context.shutdown().clone();
         self.context.tasks().spawn(async move {
             let mut accepted = 0;
+            let mut revoked = std::pin::pin!(revoked);
             loop {
                 let request = tokio::select! {
                     () = shutdown.requested() => return,
+                    () = revoked.as_mut() => {
+                        let status = Status::permission_denied("the certificate is revoked");
+                        // Nobody there to read it: the stream ends all the same.
+                        let _ = answers.try_send(Err(status));
+                        return;
+                    }
                     request = requests.message() => request,
                 };
                 let answer = match request {

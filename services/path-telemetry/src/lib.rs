@@ -57,13 +57,23 @@ pub async fn run(
     ));
     tasks.spawn(policy::follow(
         bus,
-        store,
+        Arc::clone(&store),
         Arc::clone(&estimates),
         context.clone(),
     ));
 
-    let intake = intake::Intake::new(publisher, config.allow.clone(), context.clone());
-    let policies = policy::Policies::new(estimates, config.allow.clone());
+    let (to, revocations) = tokio::sync::watch::channel(store::Followed::default());
+    let shutdown = context.shutdown().clone();
+    tasks.spawn(async move {
+        store::follow_revocations(store, to, shutdown.requested()).await;
+    });
+    let intake = intake::Intake::new(
+        publisher,
+        config.allow.clone(),
+        revocations.clone(),
+        context.clone(),
+    );
+    let policies = policy::Policies::new(estimates, config.allow.clone(), revocations);
     let mut routes = tonic::service::RoutesBuilder::default();
     routes
         .add_service(PathTelemetryServiceServer::new(intake))

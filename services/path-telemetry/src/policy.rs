@@ -13,15 +13,16 @@ use bus::{Bus, Event, Topic};
 use contracts::{
     paths::{End, PathReport, PathState, PathsRecord},
     policy::{
-        GetPolicyRequest, GetPolicyResponse, PathPolicy, SteeringMode,
-        policy_service_server::PolicyService,
+        GetPolicyRequest, GetPolicyResponse, ListRevocationsRequest, ListRevocationsResponse,
+        PathPolicy, RevokedGateway, SteeringMode, policy_service_server::PolicyService,
     },
 };
 use parking_lot::Mutex;
 use path_probe::{AsymmetricEwma, Choice, Target, optimise};
 use prost::Message;
 use service_kit::{Backoff, Context, grpc::Peer, tls::PeerId};
-use store::{Scope, Store};
+use store::{Followed, Scope, Store};
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use crate::config::{Config, Steering};
@@ -282,11 +283,20 @@ pub(crate) async fn follow(
 pub(crate) struct Policies {
     estimates: Arc<Estimates>,
     allow: Vec<String>,
+    revocations: watch::Receiver<Followed>,
 }
 
 impl Policies {
-    pub(crate) fn new(estimates: Arc<Estimates>, allow: Vec<String>) -> Policies {
-        Policies { estimates, allow }
+    pub(crate) fn new(
+        estimates: Arc<Estimates>,
+        allow: Vec<String>,
+        revocations: watch::Receiver<Followed>,
+    ) -> Policies {
+        Policies {
+            estimates,
+            allow,
+            revocations,
+        }
     }
 }
 
@@ -313,6 +323,42 @@ impl PolicyService for Policies {
         }
         metrics::counter!("braid_path_telemetry_policies_total").increment(1);
         Ok(Response::new(self.estimates.policy(asked)))
+    }
+
+    async fn list_revocations(
+        &self,
+        request: Request<ListRevocationsRequest>,
+    ) -> Result<Response<ListRevocationsResponse>, Status> {
+        let peer = request.extensions().get::<Peer>();
+        match peer.and_then(|peer| peer.id.as_ref()) {
+            Some(PeerId::Service { noun }) if self.allow.contains(noun) => {}
+            Some(id) => {
+                return Err(Status::permission_denied(format!(
+                    "{id} may not ask who is revoked"
+                )));
+            }
+            None => return Err(Status::unauthenticated("a client certificate is needed")),
+        }
+        let followed = self.revocations.borrow().clone();
+        if followed.version == 0 {
+            // Nothing to answer with yet; "nobody" would let everybody in.
+            return Err(Status::unavailable("the store has not been read yet"));
+        }
+        let unchanged = followed.version == request.get_ref().version;
+        let gateways = followed.revocations.iter().filter(|_| !unchanged);
+        let gateways = gateways.filter_map(|(id, excepted)| match id {
+            PeerId::Gateway { tenant, id } => Some(RevokedGateway {
+                tenant: tenant.clone(),
+                gateway: id.clone(),
+                excepted: excepted.iter().map(ToString::to_string).collect(),
+            }),
+            PeerId::Service { .. } => None,
+        });
+        Ok(Response::new(ListRevocationsResponse {
+            version: followed.version,
+            unchanged,
+            gateways: gateways.collect(),
+        }))
     }
 }
 

@@ -5,7 +5,11 @@
 
 use std::{sync::Arc, time::Instant};
 
-use service_kit::{Shutdown, tls::PeerId};
+use service_kit::{
+    Shutdown,
+    tls::{Fingerprint, PeerId, Revocations},
+};
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use tunnel::{ServerSession, SessionHandle, StatusCode, TunnelServer};
 
@@ -18,6 +22,7 @@ pub(crate) struct FromGateway {
     pub(crate) server: Arc<TunnelServer>,
     pub(crate) sessions: Arc<Sessions<SessionHandle>>,
     pub(crate) upstream: Arc<Upstream>,
+    pub(crate) revocations: watch::Receiver<Arc<Revocations>>,
     pub(crate) tasks: TaskTracker,
 }
 
@@ -33,8 +38,28 @@ impl FromGateway {
                 return;
             };
             if let Some(entered) = self.admit(&session) {
+                let handle = session.handle().clone();
+                let revoked = revoked(
+                    self.revocations.clone(),
+                    entered.device(),
+                    session.peer_certificate().map(Fingerprint::of),
+                );
                 let serving = serve(session, entered, self.upstream.clone(), self.tasks.clone());
-                self.tasks.spawn(serving);
+                self.tasks.spawn(async move {
+                    let mut serving = std::pin::pin!(serving);
+                    tokio::select! {
+                        () = serving.as_mut() => return,
+                        () = revoked => {}
+                    }
+                    tracing::warn!(
+                        session = handle.number(),
+                        "session of a revoked gateway closed"
+                    );
+                    metrics::counter!("braid_proxy_sessions_refused_total", "reason" => "revoked")
+                        .increment(1);
+                    handle.close("the certificate is revoked");
+                    serving.await;
+                });
             }
         }
     }
@@ -85,6 +110,22 @@ fn identify(session: &ServerSession) -> Result<DeviceId, String> {
         }),
         Ok(PeerId::Service { noun }) => Err(format!("the certificate is of the service {noun}")),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Ends once the gateway's certificate is out of force, which it may be from the start.
+fn revoked(
+    mut revocations: watch::Receiver<Arc<Revocations>>,
+    device: &DeviceId,
+    certificate: Option<Fingerprint>,
+) -> impl Future<Output = ()> + use<> {
+    let id = PeerId::gateway(device.tenant.clone(), device.gateway.clone());
+    async move {
+        let refused = |it: &Arc<Revocations>| it.refuses(&id, certificate.as_ref());
+        if revocations.wait_for(refused).await.is_err() {
+            // Nobody follows the revocations (any more).
+            std::future::pending::<()>().await;
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod destinations;
 mod from_gateway;
 mod outbox;
 mod path_reports;
+mod revocations;
 mod sessions;
 mod to_path_telemetry;
 mod to_upstream;
@@ -22,8 +23,9 @@ use futures::future::join_all;
 use service_kit::{
     ConfigError, Context, ServiceConfig,
     grpc::ChannelError,
-    tls::{Identity, IdentityError},
+    tls::{Identity, IdentityError, Revocations},
 };
+use tokio::sync::watch;
 use tunnel::{BindError, ServerConfig, TunnelServer};
 
 pub use config::Config;
@@ -80,9 +82,16 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
     listening.ok();
 
     let tasks = context.tasks().clone();
+    let (to, revocations) = watch::channel(Arc::new(Revocations::default()));
     if !config.path_telemetry.is_empty() {
+        let channel = service_kit::grpc::channel(&config.path_telemetry, Some(&identity))?;
+        tasks.spawn(revocations::follow(
+            channel.clone(),
+            to,
+            context.shutdown().clone(),
+        ));
         let reporting = ToPathTelemetry {
-            channel: service_kit::grpc::channel(&config.path_telemetry, Some(&identity))?,
+            channel,
             sessions: sessions.clone(),
             interval: config.report_interval(),
         };
@@ -92,6 +101,7 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
         server: server.clone(),
         sessions: sessions.clone(),
         upstream,
+        revocations,
         tasks: tasks.clone(),
     };
     from_gateway.run(context.shutdown().clone()).await;

@@ -289,6 +289,7 @@ pub async fn start_dashboard(
     it.identity = start.service("dashboard")?;
     it.alerting_url = format!("https://{}", core.alerting);
     it.links_url = format!("https://{links}");
+    it.authority = Some(config.data.join(crate::identity::FOLDER));
     it.sign_in_code = Some(core.sign_in_code.clone());
     let Engines { bus, store } = engines.clone();
     let context = services.start("dashboard", Stage::Outside, |context| async move {

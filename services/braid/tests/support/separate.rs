@@ -110,15 +110,25 @@ impl Separate {
     }
 
     pub fn start(&mut self, noun: &'static str) {
-        let program = self.launch(noun, noun, &[]);
+        self.start_with(noun, &[]);
+    }
+
+    /// With flags of its own.
+    pub fn start_with(&mut self, noun: &'static str, own: &[&str]) {
+        let program = self.launch(noun, noun, own);
         self.programs.push((noun, program));
     }
 
     /// One more of a service beside the first, on other ports; it ends when it is dropped.
     pub fn another(&self, noun: &str) -> Program {
+        self.another_with(noun, &[])
+    }
+
+    pub fn another_with(&self, noun: &str, own: &[&str]) -> Program {
         let listen = format!("--listen={}", free_tcp());
         let admin = format!("--admin={}", free_tcp());
-        self.launch(noun, &format!("{noun}-another"), &[&listen, &admin])
+        let own = [&[listen.as_str(), admin.as_str()], own].concat();
+        self.launch(noun, &format!("{noun}-another"), &own)
     }
 
     /// One more gateway, of another name and tenant; it ends when it is dropped. Where sensors reach it.

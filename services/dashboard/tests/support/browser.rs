@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use contracts::identity::administration_service_client::AdministrationServiceClient;
 use contracts::query::WatchResponse;
 use contracts::query::query_service_client::QueryServiceClient;
 use contracts::query::watch_response::Update;
@@ -79,6 +80,7 @@ pub async fn cookie_of(ward: &Ward, name: &str) -> String {
     cookie(&response)
 }
 
+pub type Administration = AdministrationServiceClient<InterceptedService<Channel, Cookie>>;
 pub type Client = QueryServiceClient<InterceptedService<Channel, Cookie>>;
 
 #[derive(Clone)]
@@ -94,6 +96,11 @@ impl tonic::service::Interceptor for Cookie {
             .insert("cookie", self.0.parse().unwrap());
         Ok(request)
     }
+}
+
+pub fn administration(ward: &Ward, cookie: &str) -> Administration {
+    let channel = service_kit::grpc::channel(&format!("http://{}", ward.address), None).unwrap();
+    AdministrationServiceClient::with_interceptor(channel, Cookie(cookie.to_owned()))
 }
 
 pub fn client(ward: &Ward, cookie: &str) -> Client {

@@ -95,7 +95,7 @@ impl Bus for Switch {
 
 pub struct World {
     pub dir: tempfile::TempDir,
-    authority: LocalAuthority,
+    pub authority: LocalAuthority,
     files: IdentityFiles,
     pub store: Arc<dyn Store>,
 }
@@ -163,8 +163,12 @@ impl World {
 
     pub async fn gateway(&self, running: &Running, id: PeerId) -> Uplink {
         let files = self.authority.issue(&id, &[]).unwrap();
+        self.gateway_with(running, &files).await
+    }
+
+    pub async fn gateway_with(&self, running: &Running, files: &IdentityFiles) -> Uplink {
         let address = running.context.address("grpc").await.unwrap();
-        let identity = Identity::load(&files).unwrap();
+        let identity = Identity::load(files).unwrap();
         let url = format!("https://127.0.0.1:{}", address.port());
         let mut client = IngestServiceClient::new(channel(&url, Some(&identity)).unwrap());
         let (uploads, queue) = mpsc::channel(1);

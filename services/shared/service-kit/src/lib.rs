@@ -10,6 +10,7 @@ pub mod config;
 mod context;
 pub mod grpc;
 mod health;
+pub mod https;
 mod secret;
 pub mod telemetry;
 pub mod tls;

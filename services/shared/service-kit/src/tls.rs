@@ -7,11 +7,14 @@ pub mod authority;
 mod files;
 pub mod identity;
 mod peer_id;
+pub mod renewal;
+mod revocations;
 mod verifier;
 
 pub use files::{IdentityError, IdentityFiles};
 pub use identity::Identity;
 pub use peer_id::{PeerId, PeerIdError};
+pub use revocations::{Fingerprint, Revocations};
 
 /// Makes ring the process's default provider, for libraries that ask for one. Idempotent.
 pub fn install_provider() {

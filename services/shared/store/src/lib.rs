@@ -18,6 +18,7 @@ mod claims;
 pub mod conformance;
 mod documents;
 mod error;
+mod identities;
 mod maintenance;
 mod notices;
 mod paths;
@@ -33,6 +34,10 @@ pub use alerts::{AlertsBatch, AlertsQuery, AlertsStore, OutboxEntry, RuleState};
 pub use claims::Claims;
 pub use documents::{DOCUMENTS_MAX, DocumentsStore};
 pub use error::{ClaimError, NotReady, QueryError, WriteError};
+pub use identities::{
+    CERTIFICATE, ENROLMENT, Enrolment, Followed, Issued, REVOCATION, Revocation,
+    follow_revocations, revocations, until_revoked,
+};
 pub use maintenance::{Expire, Maintenance};
 pub use notices::{NoticesBatch, NoticesStore, QueuedNotice, Watch, WatchChange};
 pub use paths::{PathsQuery, PathsStore};

@@ -65,6 +65,26 @@ fn a_newer_schema_is_refused() {
     assert!(matches!(refused, Some(OpenError::Newer { found: 99, .. })));
 }
 
+#[tokio::test]
+async fn the_audit_log_cannot_be_rewritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    let entry = store::AuditEntry {
+        time_us: 1,
+        tenant: "one".into(),
+        who: "ada".into(),
+        action: "read series".into(),
+        patient: "p".into(),
+        detail: String::new(),
+    };
+    store::Accounts::append_audit(&store, vec![entry])
+        .await
+        .unwrap();
+    let connection = rusqlite::Connection::open(dir.path().join("store.db")).unwrap();
+    let changed = connection.execute("UPDATE audit SET who = 'nobody'", []);
+    assert!(changed.unwrap_err().to_string().contains("never changed"));
+}
+
 #[test]
 fn many_may_open_a_new_directory_at_once() {
     let dir = tempfile::tempdir().unwrap();

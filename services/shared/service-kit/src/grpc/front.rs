@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::Peer;
-use crate::tls::{PeerId, PeerIdError};
+use crate::tls::{Fingerprint, PeerId, PeerIdError};
 
 const FORWARDED_CERTIFICATE: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
 
@@ -69,32 +69,42 @@ fn speaks_for(front: &str, peer: &Peer, headers: &HeaderMap) -> Result<Peer, Fro
         return Ok(peer.clone());
     }
     let mut values = headers.get_all(FORWARDED_CERTIFICATE).iter();
-    let id = match (values.next(), values.count()) {
+    let (id, certificate) = match (values.next(), values.count()) {
         // A client without a certificate, which the front let through.
-        (None, _) => None,
-        (Some(value), 0) => Some(client(value.to_str().map_err(|_| FrontError::NotText)?)?),
+        (None, _) => (None, None),
+        (Some(value), 0) => {
+            let (id, certificate) = client(value.to_str().map_err(|_| FrontError::NotText)?)?;
+            (Some(id), certificate)
+        }
         (Some(_), more) => return Err(FrontError::Clients(1 + more)),
     };
     Ok(Peer {
         address: peer.address,
         id,
+        certificate,
     })
 }
 
 /// `By=...;Hash=...;URI=spiffe://...`; values may be quoted, clients are separated by commas.
-fn client(value: &str) -> Result<PeerId, FrontError> {
+fn client(value: &str) -> Result<(PeerId, Option<Fingerprint>), FrontError> {
     let clients = split(value, ',');
     let [client] = clients.as_slice() else {
         return Err(FrontError::Clients(clients.len()));
     };
-    let uris: Vec<&str> = split(client, ';')
+    let pairs: Vec<(&str, &str)> = split(client, ';')
         .into_iter()
         .filter_map(|pair| pair.trim().split_once('='))
-        .filter(|(key, _)| key.eq_ignore_ascii_case("uri"))
-        .map(|(_, value)| value.trim_matches('"'))
+        .map(|(key, value)| (key, value.trim_matches('"')))
         .collect();
+    let values = |of: &'static str| {
+        let pairs = pairs
+            .iter()
+            .filter(move |(key, _)| key.eq_ignore_ascii_case(of));
+        pairs.map(|(_, value)| *value)
+    };
+    let uris: Vec<&str> = values("uri").collect();
     match uris.as_slice() {
-        [uri] => Ok(uri.parse()?),
+        [uri] => Ok((uri.parse()?, values("hash").find_map(Fingerprint::from_hex))),
         _ => Err(FrontError::Uris(uris.len())),
     }
 }
@@ -130,6 +140,7 @@ mod tests {
         let peer = Peer {
             address: "127.0.0.1:1".parse().unwrap(),
             id: Some(from.clone()),
+            certificate: None,
         };
         let headers: HeaderMap = headers
             .iter()
@@ -148,6 +159,14 @@ mod tests {
         let gateway: PeerId = GATEWAY.parse().unwrap();
         assert_eq!(heard(&envoy, &[&element(GATEWAY)]), Ok(Some(gateway)));
         assert_eq!(heard(&envoy, &[]), Ok(None));
+    }
+
+    #[test]
+    fn the_front_tells_which_certificate_it_was() {
+        let hash = "0f".repeat(32);
+        let (_, certificate) = client(&format!("Hash={hash};URI={GATEWAY}")).unwrap();
+        assert_eq!(certificate.map(|it| it.to_string()), Some(hash));
+        assert_eq!(client(&element(GATEWAY)).unwrap().1, None, "no such hash");
     }
 
     #[test]

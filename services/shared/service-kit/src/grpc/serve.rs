@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
-use crate::tls::PeerId;
+use crate::tls::{Fingerprint, PeerId};
 use crate::{ConfigError, Context, DRAIN_LIMIT};
 
 /// Connections of one listener; the next ones wait in the kernel's backlog until one ends.
@@ -34,6 +34,8 @@ pub struct Peer {
     pub address: SocketAddr,
     /// From the verified client certificate; `None` on plain listeners and where no certificate was asked for.
     pub id: Option<PeerId>,
+    /// Of that certificate; `None` also where the front does not tell it.
+    pub certificate: Option<Fingerprint>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -172,7 +174,12 @@ async fn connection(
     shutdown: &crate::Shutdown,
 ) {
     let Some(acceptor) = acceptor else {
-        return requests(stream, Peer { address, id: None }, router, shutdown).await;
+        let peer = Peer {
+            address,
+            id: None,
+            certificate: None,
+        };
+        return requests(stream, peer, router, shutdown).await;
     };
     let stream = match tokio::time::timeout(HANDSHAKE_LIMIT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
@@ -198,7 +205,12 @@ async fn connection(
             return;
         }
     };
-    requests(stream, Peer { address, id }, router, shutdown).await;
+    let peer = Peer {
+        address,
+        certificate: leaf.map(Fingerprint::of),
+        id,
+    };
+    requests(stream, peer, router, shutdown).await;
 }
 
 async fn requests<S>(stream: S, peer: Peer, router: Router, shutdown: &crate::Shutdown)

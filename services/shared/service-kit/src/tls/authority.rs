@@ -7,15 +7,20 @@ use std::fs;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rcgen::string::Ia5String;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
+    SanType,
 };
+use rustls::server::WebPkiClientVerifier;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, UnixTime};
 
-use super::{IdentityFiles, PeerId};
+use super::{Fingerprint, IdentityFiles, PeerId};
 
 const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 const LEAF_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
@@ -30,6 +35,18 @@ pub enum AuthorityError {
     Certificate { dir: PathBuf, source: rcgen::Error },
     #[error("{0:?} is not a host name or an address")]
     HostName(String),
+    #[error("the request for a certificate is none: {0}")]
+    Request(String),
+    #[error("the certificate is not vouched for: {0}")]
+    Stranger(String),
+}
+
+/// A certificate for somebody else's key.
+#[derive(Clone, Debug)]
+pub struct Signed {
+    pub pem: String,
+    pub fingerprint: Fingerprint,
+    pub until: SystemTime,
 }
 
 pub struct LocalAuthority {
@@ -64,9 +81,18 @@ impl LocalAuthority {
             write_whole(&key_path, &key.serialize_pem(), 0o600)?;
             write_whole(&cert_path, &certificate.pem(), 0o644)?;
         }
-        let key = KeyPair::from_pem(&read(&key_path)?).map_err(certificate_error)?;
-        let issuer =
-            Issuer::from_ca_cert_pem(&read(&cert_path)?, key).map_err(certificate_error)?;
+        LocalAuthority::open(dir)
+    }
+
+    /// Opens an authority that is there.
+    pub fn open(dir: &Path) -> Result<LocalAuthority, AuthorityError> {
+        let certificate_error = |source| AuthorityError::Certificate {
+            dir: dir.to_owned(),
+            source,
+        };
+        let key = KeyPair::from_pem(&read(&dir.join("ca.key"))?).map_err(certificate_error)?;
+        let issuer = Issuer::from_ca_cert_pem(&read(&dir.join("ca.pem"))?, key)
+            .map_err(certificate_error)?;
         Ok(LocalAuthority {
             dir: dir.to_owned(),
             issuer,
@@ -99,6 +125,80 @@ impl LocalAuthority {
             source,
         })?;
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(certificate_error)?;
+        let params = self.leaf(id, hosts)?;
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .map_err(certificate_error)?;
+
+        let files = IdentityFiles::in_dir(dir, id.name());
+        if dir != self.dir {
+            write_whole(&files.ca, &read(&self.ca_file())?, 0o644)?;
+        }
+        write_whole(&files.key, &key.serialize_pem(), 0o600)?;
+        write_whole(&files.cert, &certificate.pem(), 0o644)?;
+        Ok(files)
+    }
+
+    /// A certificate for the key of a request. What else the request says counts for nothing.
+    pub fn sign(&self, request_pem: &str, id: &PeerId) -> Result<Signed, AuthorityError> {
+        let refused = |error: rcgen::Error| AuthorityError::Request(error.to_string());
+        // Also proves that the asker has the key.
+        let mut request =
+            CertificateSigningRequestParams::from_pem(request_pem).map_err(refused)?;
+        if request.public_key.algorithm() != &PKCS_ECDSA_P256_SHA256 {
+            return Err(AuthorityError::Request(
+                "its key is not on the curve P-256".to_owned(),
+            ));
+        }
+        request.params = self.leaf(id, &[])?;
+        let until = request.params.not_after.into();
+        let certificate = request.signed_by(&self.issuer).map_err(refused)?;
+        Ok(Signed {
+            pem: certificate.pem(),
+            fingerprint: Fingerprint::of(certificate.der()),
+            until,
+        })
+    }
+
+    pub fn certificate_pem(&self) -> Result<String, AuthorityError> {
+        read(&self.ca_file())
+    }
+
+    /// Of the authority's own certificate.
+    pub fn fingerprint(&self) -> Result<Fingerprint, AuthorityError> {
+        Ok(Fingerprint::of(&parse(&self.certificate_pem()?)?))
+    }
+
+    /// The certificate, when this authority issued it to a client and it holds at `now`.
+    pub fn vouches_for(
+        &self,
+        certificate_pem: &str,
+        now: SystemTime,
+    ) -> Result<CertificateDer<'static>, AuthorityError> {
+        let leaf = parse(certificate_pem)?;
+        let refused = |error: &dyn std::fmt::Display| AuthorityError::Stranger(error.to_string());
+        let mut roots = rustls::RootCertStore::empty();
+        roots
+            .add(parse(&self.certificate_pem()?)?)
+            .map_err(|error| refused(&error))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|error| refused(&error))?;
+        let now = now
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        verifier
+            .verify_client_cert(&leaf, &[], UnixTime::since_unix_epoch(now))
+            .map_err(|error| refused(&error))?;
+        Ok(leaf)
+    }
+
+    fn leaf(&self, id: &PeerId, hosts: &[String]) -> Result<CertificateParams, AuthorityError> {
+        let certificate_error = |source| AuthorityError::Certificate {
+            dir: self.dir.clone(),
+            source,
+        };
         let mut params = CertificateParams::default();
         params
             .distinguished_name
@@ -121,18 +221,13 @@ impl LocalAuthority {
         }
         params.use_authority_key_identifier_extension = true;
         limit_validity(&mut params, LEAF_LIFETIME);
-        let certificate = params
-            .signed_by(&key, &self.issuer)
-            .map_err(certificate_error)?;
-
-        let files = IdentityFiles::in_dir(dir, id.name());
-        if dir != self.dir {
-            write_whole(&files.ca, &read(&self.ca_file())?, 0o644)?;
-        }
-        write_whole(&files.key, &key.serialize_pem(), 0o600)?;
-        write_whole(&files.cert, &certificate.pem(), 0o644)?;
-        Ok(files)
+        Ok(params)
     }
+}
+
+fn parse(pem: &str) -> Result<CertificateDer<'static>, AuthorityError> {
+    CertificateDer::from_pem_slice(pem.as_bytes())
+        .map_err(|error| AuthorityError::Stranger(error.to_string()))
 }
 
 fn host_name(host: &str) -> Result<SanType, AuthorityError> {
@@ -162,7 +257,7 @@ fn read(path: &Path) -> Result<String, AuthorityError> {
 }
 
 /// Writes beside and renames, so that a reader sees the old file or the new one, never half of it.
-fn write_whole(path: &Path, content: &str, mode: u32) -> Result<(), AuthorityError> {
+pub(super) fn write_whole(path: &Path, content: &str, mode: u32) -> Result<(), AuthorityError> {
     use std::os::unix::fs::OpenOptionsExt;
     let error = |source| AuthorityError::Io {
         path: path.to_owned(),

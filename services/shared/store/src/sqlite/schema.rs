@@ -116,6 +116,8 @@ CREATE TRIGGER documents_immutable BEFORE UPDATE ON documents BEGIN SELECT RAISE
 CREATE TRIGGER notices_immutable BEFORE UPDATE ON notices BEGIN SELECT RAISE(ABORT, 'notices are never changed'); END;
 CREATE TRIGGER notice_outcomes_immutable BEFORE UPDATE ON notice_outcomes
     BEGIN SELECT RAISE(ABORT, 'outcomes are never changed'); END;
+", "
+CREATE TRIGGER audit_immutable BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, 'the audit log is never changed'); END;
 "];
 
 /// Opens for writing, creating and migrating as needed. Several processes may do so at once: one migrates, the others wait.

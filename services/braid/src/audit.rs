@@ -1,0 +1,81 @@
+//! `braid audit`: who read and changed what. Reading it is in it.
+
+use std::time::Duration;
+
+use store::{AuditEntry, AuditQuery, Scope};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::alerts::Place;
+use crate::process::{self, Failure};
+use crate::register::now_us;
+
+/// Most entries that are printed.
+const LIMIT_MAX: usize = 100_000;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  braid audit --by \"Eve Operator\" --patient ada --hours 168")]
+pub struct AuditCommand {
+    /// Who asks; stands in the log.
+    #[arg(long, value_name = "NAME")]
+    by: String,
+    /// Only what concerns this patient.
+    #[arg(long, value_name = "ID")]
+    patient: Option<String>,
+    /// How far back.
+    #[arg(long, value_name = "HOURS", default_value_t = 24)]
+    hours: u32,
+    /// Most entries, the newest.
+    #[arg(long, value_name = "COUNT", default_value_t = 1_000)]
+    limit: usize,
+    #[command(flatten)]
+    place: Place,
+}
+
+impl AuditCommand {
+    pub fn run(self) -> Result<(), Failure> {
+        process::block_on(self.on_store())?
+    }
+
+    async fn on_store(self) -> Result<(), Failure> {
+        let store = self.place.store.open().await?;
+        let now_us = now_us();
+        let back = Duration::from_secs(u64::from(self.hours) * 3_600);
+        let back_us = i64::try_from(back.as_micros()).unwrap_or(i64::MAX);
+        let read = AuditEntry {
+            time_us: now_us,
+            tenant: self.place.tenant.clone(),
+            who: self.by,
+            action: "read audit".to_owned(),
+            patient: self.patient.clone().unwrap_or_default(),
+            detail: format!("by command line, the last {} h", self.hours),
+        };
+        store
+            .append_audit(vec![read])
+            .await
+            .map_err(Failure::other)?;
+        let query = AuditQuery {
+            patient: self.patient,
+            from_us: now_us.saturating_sub(back_us),
+            to_us: i64::MAX,
+            limit: self.limit.clamp(1, LIMIT_MAX),
+        };
+        let entries = store.audit(&Scope::Tenant(self.place.tenant), &query).await;
+        for entry in entries.map_err(Failure::other)? {
+            let at = i128::from(entry.time_us) * 1_000;
+            let at = OffsetDateTime::from_unix_timestamp_nanos(at)
+                .ok()
+                .and_then(|at| at.format(&Rfc3339).ok())
+                .unwrap_or_else(|| entry.time_us.to_string());
+            let line = [
+                &at,
+                &entry.who,
+                &entry.action,
+                &entry.patient,
+                &entry.detail,
+            ];
+            println!("{}", line.map(|part| part.as_str()).join("\t"));
+        }
+        Ok(())
+    }
+}

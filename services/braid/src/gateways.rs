@@ -1,0 +1,130 @@
+//! `braid gateways`: tokens with which gateways get their certificates, and taking those out of force. Works on the store; services
+//! follow within seconds.
+
+use std::path::PathBuf;
+
+use dashboard::gateways::{self, Decision, VALID_HOURS_DEFAULT};
+use service_kit::tls::authority::LocalAuthority;
+use store::Scope;
+
+use crate::alerts::{Place, Signed};
+use crate::process::{self, Failure};
+use crate::register::now_us;
+
+const HOUR_US: i64 = 3_600_000_000;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum GatewaysCommand {
+    /// Print a token with which a gateway gets its certificate, once.
+    #[command(
+        after_help = "Example:\n  braid gateways enrol gw-7 --by \"Eve Operator\" --reason \"for Ada's home\"\n  braid gateway --enrol TOKEN --enrol-url https://dashboard:8443 --cert gw-7.pem --key gw-7.key --ca ca.pem"
+    )]
+    Enrol {
+        #[arg(value_name = "GATEWAY")]
+        gateway: String,
+        /// How long the token may be used.
+        #[arg(long, value_name = "HOURS", default_value_t = VALID_HOURS_DEFAULT)]
+        hours: u32,
+        /// Folder of the authority that the dashboard has, too.
+        #[arg(
+            long,
+            value_name = "DIR",
+            env = "BRAID_AUTHORITY",
+            default_value = "./data/identities"
+        )]
+        authority: PathBuf,
+        #[command(flatten)]
+        signed: Signed,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List the gateways of a tenant: until when their certificates hold, who is revoked and why.
+    List {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Take every certificate of a gateway out of force, within seconds; a new token lets it in again.
+    #[command(
+        after_help = "Example:\n  braid gateways revoke gw-7 --by \"Eve Operator\" --reason \"stolen from the car\""
+    )]
+    Revoke {
+        #[arg(value_name = "GATEWAY")]
+        gateway: String,
+        #[command(flatten)]
+        signed: Signed,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+fn decision<'a>(place: &'a Place, signed: &'a Signed) -> Decision<'a> {
+    Decision {
+        tenant: &place.tenant,
+        by: &signed.by,
+        reason: &signed.reason,
+    }
+}
+
+impl GatewaysCommand {
+    pub fn run(self) -> Result<(), Failure> {
+        process::block_on(self.on_store())?
+    }
+
+    async fn on_store(self) -> Result<(), Failure> {
+        match self {
+            Self::Enrol {
+                gateway,
+                hours,
+                authority,
+                signed,
+                place,
+            } => {
+                let authority = LocalAuthority::open(&authority).map_err(Failure::other)?;
+                let fingerprint = authority.fingerprint().map_err(Failure::other)?;
+                let store = place.store.open().await?;
+                let decision = decision(&place, &signed);
+                let token = gateways::enrol(&*store, fingerprint, &gateway, hours, &decision)
+                    .await
+                    .map_err(Failure::other)?;
+                println!("{}", token.text.expose());
+                eprintln!("for {gateway:?}, once, within {hours} h");
+                Ok(())
+            }
+            Self::List { place } => {
+                let store = place.store.open().await?;
+                let listed = gateways::list(&*store, &Scope::Tenant(place.tenant)).await;
+                for gateway in listed.map_err(Failure::other)? {
+                    let left_us = gateway.certificate_until_us - now_us();
+                    let mut line = match gateway.certificate_until_us {
+                        0 => format!("{}  no certificate by token", gateway.id),
+                        _ => format!("{}  for another {} h", gateway.id, left_us / HOUR_US),
+                    };
+                    if gateway.enrolling {
+                        line += "  a token is out";
+                    }
+                    if let Some(revoked) = gateway.revoked {
+                        let again = match revoked.let_in_again {
+                            true => ", let in again since",
+                            false => "",
+                        };
+                        line += &format!("  revoked by {}: {}{again}", revoked.by, revoked.reason);
+                    }
+                    println!("{line}");
+                }
+                Ok(())
+            }
+            Self::Revoke {
+                gateway,
+                signed,
+                place,
+            } => {
+                let store = place.store.open().await?;
+                gateways::revoke(&*store, &gateway, &decision(&place, &signed))
+                    .await
+                    .map_err(Failure::other)?;
+                println!("{gateway} is revoked");
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Gateways that come for a certificate: by a token, or by the certificate before. The authority is told to everybody, since it is no
+//! secret; who asks checks it against the token.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Json, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::Deserialize;
+use service_kit::Secret;
+use service_kit::tls::authority::LocalAuthority;
+use store::Store;
+
+use crate::gateways::{self, Certificate, GatewayError};
+
+/// Longest request; certificates and requests are some kilobytes.
+const BODY_BYTES_MAX: usize = 32 * 1024;
+
+pub struct Office {
+    pub store: Arc<dyn Store>,
+    pub authority: LocalAuthority,
+}
+
+pub fn routes(office: Arc<Office>) -> Router {
+    Router::new()
+        .route("/api/gateways/authority", get(authority))
+        .route("/api/gateways/enrol", post(enrol))
+        .route("/api/gateways/renew", post(renew))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(office)
+}
+
+#[derive(Deserialize)]
+struct Enrolment {
+    token: Secret,
+    request: String,
+}
+
+#[derive(Deserialize)]
+struct Renewal {
+    certificate: String,
+    request: String,
+    /// Signature over the request with the key of the certificate, in hex.
+    proof: String,
+}
+
+async fn authority(State(office): State<Arc<Office>>) -> Response {
+    match office.authority.certificate_pem() {
+        Ok(pem) => pem.into_response(),
+        Err(error) => refuse("authority", &error.into()),
+    }
+}
+
+async fn enrol(State(office): State<Arc<Office>>, Json(asked): Json<Enrolment>) -> Response {
+    let given = gateways::exchange(
+        office.store.as_ref(),
+        &office.authority,
+        asked.token.expose(),
+        &asked.request,
+    );
+    answer("enrol", given.await)
+}
+
+async fn renew(State(office): State<Arc<Office>>, Json(asked): Json<Renewal>) -> Response {
+    let proof = unhex(&asked.proof);
+    let given = gateways::renew(
+        office.store.as_ref(),
+        &office.authority,
+        &asked.certificate,
+        &asked.request,
+        &proof,
+    );
+    answer("renew", given.await)
+}
+
+fn answer(what: &'static str, given: Result<Certificate, GatewayError>) -> Response {
+    match given {
+        Ok(certificate) => {
+            count(what, "given");
+            Json(certificate).into_response()
+        }
+        Err(error) => refuse(what, &error),
+    }
+}
+
+fn refuse(what: &'static str, error: &GatewayError) -> Response {
+    let (status, outcome) = match error {
+        GatewayError::Query(_)
+        | GatewayError::Write(_)
+        | GatewayError::Authority(_)
+        | GatewayError::Contended
+        | GatewayError::Full => (StatusCode::SERVICE_UNAVAILABLE, "failed"),
+        GatewayError::Invalid { .. } => (StatusCode::BAD_REQUEST, "refused"),
+        _ => (StatusCode::FORBIDDEN, "refused"),
+    };
+    tracing::warn!(what, %error, "no certificate for a gateway");
+    count(what, outcome);
+    (status, error.to_string()).into_response()
+}
+
+fn count(what: &'static str, outcome: &'static str) {
+    metrics::counter!("braid_dashboard_certificates_total", "by" => what, "outcome" => outcome)
+        .increment(1);
+}
+
+/// What is no hex proves nothing.
+fn unhex(text: &str) -> Vec<u8> {
+    let digits = text.as_bytes().chunks(2);
+    let bytes: Option<Vec<u8>> = digits
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+        .collect();
+    bytes.unwrap_or_default()
+}

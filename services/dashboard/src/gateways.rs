@@ -1,0 +1,427 @@
+//! Gateways and their certificates: a token that gets one, once; the next one by the one in force; and taking them all out of force.
+//! The API, `braid gateways` and the gateways themselves come here.
+//!
+//! A token is `<id>.<secret>.<authority>`: the store has the SHA-256 of the secret only, and the last part is the fingerprint of
+//! the authority, by which a gateway that has nothing yet knows whom to believe.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use contracts::alerts::Document;
+use contracts::identity::{Gateway, Revoked};
+use rand::RngExt;
+use service_kit::Secret;
+use service_kit::tls::authority::{AuthorityError, LocalAuthority};
+use service_kit::tls::{Fingerprint, PeerId, renewal};
+use sha2::{Digest, Sha256};
+use store::{
+    AuditEntry, CERTIFICATE, DOCUMENTS_MAX, ENROLMENT, Enrolment, GatewayEntry, Issued, QueryError,
+    REVOCATION, Revocation, Scope, Store, WriteError,
+};
+
+use crate::now_us;
+
+pub const VALID_HOURS_DEFAULT: u32 = 24;
+pub const VALID_HOURS_MAX: u32 = 30 * 24;
+/// Bytes of a reason.
+const REASON_BYTES_MAX: usize = 4_000;
+/// Certificates that a revoked gateway got since and that hold: the one in use and the one that follows it.
+const EXCEPTED_MAX: usize = 2;
+/// Another one may put a version at the same time; so often is tried to come between.
+const ATTEMPTS_MAX: u32 = 5;
+const HOUR_US: i64 = 3_600_000_000;
+
+/// Why somebody gets no certificate or may not decide.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    #[error("{field}: {reason}")]
+    Invalid { field: &'static str, reason: String },
+    #[error("the token is not known")]
+    Unknown,
+    #[error("the token was used already, {0}; an administrator can make another")]
+    Used(String),
+    #[error("the token has expired; an administrator can make another")]
+    Expired,
+    #[error("the certificate is revoked; an administrator can make a token for another")]
+    Revoked,
+    #[error("the certificate is not in force: {0}")]
+    NotInForce(String),
+    #[error("this installation has as many revoked gateways as it can hold")]
+    Full,
+    #[error("others keep changing it; try again")]
+    Contended,
+    #[error("{0}")]
+    Query(#[from] QueryError),
+    #[error("{0}")]
+    Write(#[from] WriteError),
+    #[error("the authority: {0}")]
+    Authority(#[from] AuthorityError),
+}
+
+/// Who decides, and why.
+#[derive(Debug, Clone)]
+pub struct Decision<'a> {
+    pub tenant: &'a str,
+    pub by: &'a str,
+    pub reason: &'a str,
+}
+
+pub struct Token {
+    pub text: Secret,
+    pub until_us: i64,
+}
+
+/// What a gateway is given.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Certificate {
+    pub certificate: String,
+    pub authority: String,
+}
+
+fn invalid(field: &'static str, reason: impl Into<String>) -> GatewayError {
+    GatewayError::Invalid {
+        field,
+        reason: reason.into(),
+    }
+}
+
+fn check(gateway: &str, decision: &Decision<'_>) -> Result<PeerId, GatewayError> {
+    let reason = decision.reason.trim();
+    if reason.is_empty() || reason.len() > REASON_BYTES_MAX {
+        return Err(invalid(
+            "reason",
+            format!("is empty or longer than {REASON_BYTES_MAX} bytes"),
+        ));
+    }
+    // Whatever cannot be read back as an identity must not become one.
+    let id = PeerId::gateway(decision.tenant, gateway);
+    id.to_string()
+        .parse()
+        .map_err(|_| invalid("gateway", format!("{gateway:?} cannot be in a certificate")))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn json(body: &impl serde::Serialize) -> Result<String, GatewayError> {
+    serde_json::to_string(body).map_err(|error| invalid("body", error.to_string()))
+}
+
+/// Makes a token for a gateway, which is entered into the register.
+pub async fn enrol(
+    store: &dyn Store,
+    authority: Fingerprint,
+    gateway: &str,
+    valid_hours: u32,
+    decision: &Decision<'_>,
+) -> Result<Token, GatewayError> {
+    check(gateway, decision)?;
+    let hours = match valid_hours {
+        0 => VALID_HOURS_DEFAULT,
+        hours if hours <= VALID_HOURS_MAX => hours,
+        _ => {
+            return Err(invalid(
+                "valid_hours",
+                format!("more than {VALID_HOURS_MAX}"),
+            ));
+        }
+    };
+    // Refused when another tenant has a gateway of this name.
+    let entry = GatewayEntry {
+        id: gateway.to_owned(),
+        tenant: decision.tenant.to_owned(),
+    };
+    store.put_gateway(&entry).await?;
+    let (id, secret): ([u8; 8], [u8; 32]) = (rand::rng().random(), rand::rng().random());
+    let (id, secret) = (hex(&id), hex(&secret));
+    let body = Enrolment {
+        gateway: gateway.to_owned(),
+        secret_sha256: hex(&Sha256::digest(secret.as_bytes())),
+    };
+    let until_us = now_us() + i64::from(hours) * HOUR_US;
+    store
+        .put_document(&Document {
+            kind: ENROLMENT.to_owned(),
+            tenant: decision.tenant.to_owned(),
+            subject: id.clone(),
+            version: 1,
+            author: decision.by.to_owned(),
+            reason: decision.reason.to_owned(),
+            at_us: now_us(),
+            until_us,
+            body: json(&body)?,
+        })
+        .await?;
+    audit(store, decision, "enrol gateway", gateway).await?;
+    Ok(Token {
+        text: Secret::new(format!("{id}.{secret}.{authority}")),
+        until_us,
+    })
+}
+
+/// Gives a gateway its certificate for a token, once.
+pub async fn exchange(
+    store: &dyn Store,
+    authority: &LocalAuthority,
+    token: &str,
+    request_pem: &str,
+) -> Result<Certificate, GatewayError> {
+    let mut parts = token.trim().split('.');
+    let (Some(id), Some(secret)) = (parts.next(), parts.next()) else {
+        return Err(GatewayError::Unknown);
+    };
+    if id.len() != 16 || secret.len() != 64 {
+        return Err(GatewayError::Unknown);
+    }
+    let history = store
+        .document_history(&Scope::Service, ENROLMENT, id)
+        .await?;
+    let (Some(newest), Some(first)) = (history.first(), history.last()) else {
+        return Err(GatewayError::Unknown);
+    };
+    let enrolment: Enrolment =
+        serde_json::from_str(&first.body).map_err(|_| GatewayError::Unknown)?;
+    // What is compared are hashes, so the time it takes tells nothing of the secret.
+    if hex(&Sha256::digest(secret.as_bytes())) != enrolment.secret_sha256 {
+        return Err(GatewayError::Unknown);
+    }
+    let used = |at_us: i64| GatewayError::Used(format!("{} s ago", (now_us() - at_us) / 1_000_000));
+    if newest.version > 1 {
+        return Err(used(newest.at_us));
+    }
+    if first.until_us <= now_us() {
+        return Err(GatewayError::Expired);
+    }
+    let peer = PeerId::gateway(first.tenant.clone(), enrolment.gateway.clone());
+    let signed = authority.sign(request_pem, &peer)?;
+    let decision = Decision {
+        tenant: &first.tenant,
+        by: &first.author,
+        reason: &first.reason,
+    };
+    // Before the token is used up: what an exception holds for is given to nobody else.
+    except(store, &enrolment.gateway, &signed.fingerprint, &decision).await?;
+    let use_up = Document {
+        version: 2,
+        at_us: now_us(),
+        reason: "used".to_owned(),
+        ..first.clone()
+    };
+    match store.put_document(&use_up).await {
+        Ok(()) => {}
+        Err(WriteError::Conflict(_)) => return Err(used(now_us())),
+        Err(error) => return Err(error.into()),
+    }
+    record(store, &enrolment.gateway, &signed, &decision).await?;
+    audit(store, &decision, "certificate by token", &enrolment.gateway).await?;
+    Ok(Certificate {
+        certificate: signed.pem,
+        authority: authority.certificate_pem()?,
+    })
+}
+
+/// Gives a gateway its next certificate by the one in force.
+pub async fn renew(
+    store: &dyn Store,
+    authority: &LocalAuthority,
+    certificate_pem: &str,
+    request_pem: &str,
+    proof: &[u8],
+) -> Result<Certificate, GatewayError> {
+    let not_in_force = |error: &dyn std::fmt::Display| GatewayError::NotInForce(error.to_string());
+    let leaf = authority
+        .vouches_for(certificate_pem, SystemTime::now())
+        .map_err(|error| not_in_force(&error))?;
+    let id = PeerId::from_certificate(&leaf).map_err(|error| not_in_force(&error))?;
+    let PeerId::Gateway {
+        tenant,
+        id: gateway,
+    } = &id
+    else {
+        return Err(not_in_force(&format!("{id} is no gateway")));
+    };
+    renewal::check_proof(&leaf, request_pem, proof).map_err(|error| not_in_force(&error))?;
+    // Asked for anew: a revocation of a moment ago counts.
+    let revocations = store::revocations(store).await?;
+    if revocations.refuses(&id, Some(&Fingerprint::of(&leaf))) {
+        return Err(GatewayError::Revoked);
+    }
+    let signed = authority.sign(request_pem, &id)?;
+    let decision = Decision {
+        tenant,
+        by: gateway,
+        reason: "renewal",
+    };
+    except(store, gateway, &signed.fingerprint, &decision).await?;
+    record(store, gateway, &signed, &decision).await?;
+    audit(store, &decision, "certificate by renewal", gateway).await?;
+    Ok(Certificate {
+        certificate: signed.pem,
+        authority: authority.certificate_pem()?,
+    })
+}
+
+/// Takes every certificate of a gateway out of force.
+pub async fn revoke(
+    store: &dyn Store,
+    gateway: &str,
+    decision: &Decision<'_>,
+) -> Result<(), GatewayError> {
+    check(gateway, decision)?;
+    let scope = Scope::tenant(decision.tenant);
+    let own = store.gateways(&scope).await?;
+    if !own.iter().any(|entry| entry.id == gateway) {
+        return Err(invalid("gateway", format!("there is no {gateway:?}")));
+    }
+    let revoked = store
+        .documents(&Scope::Service, REVOCATION, i64::MIN)
+        .await?;
+    // Services read no more than this.
+    if revoked.len() >= DOCUMENTS_MAX {
+        return Err(GatewayError::Full);
+    }
+    put_next(store, REVOCATION, gateway, decision, 0, |_| {
+        json(&Revocation {
+            by: decision.by.to_owned(),
+            reason: decision.reason.to_owned(),
+            at_us: now_us(),
+            excepted: Vec::new(),
+        })
+        .map(Some)
+    })
+    .await?;
+    audit(store, decision, "revoke gateway", gateway).await
+}
+
+/// The gateways of a tenant, by name.
+pub async fn list(store: &dyn Store, scope: &Scope) -> Result<Vec<Gateway>, GatewayError> {
+    let now_us = now_us();
+    let issued = store.documents(scope, CERTIFICATE, i64::MIN).await?;
+    let until: HashMap<_, _> = issued
+        .iter()
+        .map(|document| (document.subject.as_str(), document.until_us))
+        .collect();
+    let revoked = store.documents(scope, REVOCATION, i64::MIN).await?;
+    let mut revoked: HashMap<String, Revocation> = revoked
+        .into_iter()
+        .filter_map(|document| {
+            let body = serde_json::from_str(&document.body).ok()?;
+            Some((document.subject, body))
+        })
+        .collect();
+    let tokens = store.documents(scope, ENROLMENT, now_us).await?;
+    let enrolling: HashSet<String> = tokens
+        .iter()
+        .filter(|document| document.version == 1)
+        .filter_map(|document| serde_json::from_str::<Enrolment>(&document.body).ok())
+        .map(|enrolment| enrolment.gateway)
+        .collect();
+    let gateways = store.gateways(scope).await?;
+    Ok(gateways
+        .into_iter()
+        .map(|entry| Gateway {
+            certificate_until_us: until.get(entry.id.as_str()).copied().unwrap_or_default(),
+            revoked: revoked.remove(&entry.id).map(|revocation| Revoked {
+                at_us: revocation.at_us,
+                by: revocation.by,
+                reason: revocation.reason,
+                let_in_again: !revocation.excepted.is_empty(),
+            }),
+            enrolling: enrolling.contains(&entry.id),
+            id: entry.id,
+        })
+        .collect())
+}
+
+/// Lets a new certificate of a revoked gateway in. Who was never revoked needs no exception.
+async fn except(
+    store: &dyn Store,
+    gateway: &str,
+    fingerprint: &Fingerprint,
+    decision: &Decision<'_>,
+) -> Result<(), GatewayError> {
+    put_next(store, REVOCATION, gateway, decision, 0, |newest| {
+        let Some(newest) = newest else {
+            return Ok(None);
+        };
+        let mut body: Revocation = serde_json::from_str(&newest.body)
+            .map_err(|error| invalid("body", error.to_string()))?;
+        body.excepted.insert(0, fingerprint.to_string());
+        body.excepted.truncate(EXCEPTED_MAX);
+        json(&body).map(Some)
+    })
+    .await
+}
+
+/// What was issued, for those who look after it.
+async fn record(
+    store: &dyn Store,
+    gateway: &str,
+    signed: &service_kit::tls::authority::Signed,
+    decision: &Decision<'_>,
+) -> Result<(), GatewayError> {
+    let until = signed
+        .until
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO);
+    let until_us = i64::try_from(until.as_micros()).unwrap_or(i64::MAX);
+    put_next(store, CERTIFICATE, gateway, decision, until_us, |_| {
+        let fingerprint = signed.fingerprint.to_string();
+        json(&Issued { fingerprint }).map(Some)
+    })
+    .await
+}
+
+/// Puts the next version of a document; `body` makes it from the newest one, or says that there is nothing to put.
+async fn put_next(
+    store: &dyn Store,
+    kind: &str,
+    subject: &str,
+    decision: &Decision<'_>,
+    until_us: i64,
+    body: impl Fn(Option<&Document>) -> Result<Option<String>, GatewayError>,
+) -> Result<(), GatewayError> {
+    let scope = Scope::tenant(decision.tenant);
+    for _ in 0..ATTEMPTS_MAX {
+        let history = store.document_history(&scope, kind, subject).await?;
+        let newest = history.first();
+        let Some(body) = body(newest)? else {
+            return Ok(());
+        };
+        let next = Document {
+            kind: kind.to_owned(),
+            tenant: decision.tenant.to_owned(),
+            subject: subject.to_owned(),
+            version: newest.map_or(0, |newest| newest.version) + 1,
+            author: decision.by.to_owned(),
+            reason: decision.reason.to_owned(),
+            at_us: now_us(),
+            until_us,
+            body,
+        };
+        match store.put_document(&next).await {
+            Ok(()) => return Ok(()),
+            Err(WriteError::Conflict(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(GatewayError::Contended)
+}
+
+async fn audit(
+    store: &dyn Store,
+    decision: &Decision<'_>,
+    action: &str,
+    gateway: &str,
+) -> Result<(), GatewayError> {
+    let entry = AuditEntry {
+        time_us: now_us(),
+        tenant: decision.tenant.to_owned(),
+        who: decision.by.to_owned(),
+        action: action.to_owned(),
+        patient: String::new(),
+        detail: format!("{gateway}: {}", decision.reason),
+    };
+    Ok(store.append_audit(vec![entry]).await?)
+}

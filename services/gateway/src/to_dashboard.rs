@@ -1,0 +1,186 @@
+//! The gateway's certificate: the first one for a token, the next ones by the one in force. The key is made here and stays here.
+//!
+//! A gateway that has nothing yet does not know the authority: it asks for it, and believes it when it is the one whose
+//! fingerprint the token has. The token's secret goes out only after that.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderValue, Method, StatusCode, header};
+use serde::Deserialize;
+use serde_json::json;
+use service_kit::https::{self, CallError};
+use service_kit::tls::renewal::{self, RenewalError, Request};
+use service_kit::tls::{Fingerprint, Identity, IdentityError, IdentityFiles};
+use service_kit::{Backoff, ConfigError, Secret, Shutdown};
+
+/// How often it is looked whether the certificate is to be renewed, and how long after a failure it is tried again.
+const LOOK_EVERY: Duration = Duration::from_secs(3600);
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    #[error("no certificate for this token: {0}")]
+    Refused(String),
+    #[error("the dashboard does not give certificates now: {0}")]
+    Unavailable(String),
+    #[error("the dashboard: {0}")]
+    Call(#[from] CallError),
+    #[error("the token names another authority than the dashboard's")]
+    OtherAuthority,
+    #[error("the token has not the three parts that `braid gateways enrol` prints")]
+    Token,
+    #[error("{path}: {source}")]
+    Io { path: String, source: io::Error },
+    #[error("{0}")]
+    Renewal(#[from] RenewalError),
+    #[error("{0}")]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+impl CertificateError {
+    fn is_retryable(&self) -> bool {
+        match self {
+            CertificateError::Unavailable(_) => true,
+            CertificateError::Call(error) => !matches!(error, CallError::Url(_)),
+            _ => false,
+        }
+    }
+}
+
+/// Where certificates come from.
+#[derive(Clone, Debug)]
+pub struct Office {
+    pub url: String,
+    pub files: IdentityFiles,
+}
+
+#[derive(Deserialize)]
+struct Given {
+    certificate: String,
+}
+
+impl Office {
+    /// Gets the first certificate, unless there is one. Waits for a dashboard that cannot be reached; false: asked to end before.
+    pub async fn enrol(
+        &self,
+        token: &Secret,
+        shutdown: &Shutdown,
+    ) -> Result<bool, CertificateError> {
+        let mut backoff = Backoff::for_reconnect();
+        while !self.files.cert.exists() {
+            match self.enrol_once(token).await {
+                Ok(()) => tracing::info!(cert = %self.files.cert.display(), "enrolled"),
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(%error, "not enrolled yet");
+                    tokio::select! {
+                        () = shutdown.requested() => return Ok(false),
+                        () = backoff.wait() => {}
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    async fn enrol_once(&self, token: &Secret) -> Result<(), CertificateError> {
+        let fingerprint = token.expose().trim().rsplit('.').next();
+        let fingerprint = fingerprint
+            .and_then(Fingerprint::from_hex)
+            .ok_or(CertificateError::Token)?;
+        if !self.files.ca.exists() {
+            self.learn_authority(&fingerprint).await?;
+        }
+        let request = Request::new()?;
+        let asked = json!({"token": token.expose().trim(), "request": request.request_pem});
+        let given = self.ask("enrol", &asked).await?;
+        Ok(request.install(&given.certificate, &self.files)?)
+    }
+
+    async fn renew(&self) -> Result<(), CertificateError> {
+        let read = |path: &Path| {
+            std::fs::read_to_string(path).map_err(|source| CertificateError::Io {
+                path: path.display().to_string(),
+                source,
+            })
+        };
+        let request = Request::new()?;
+        let proof = request.proof(&self.files.key)?;
+        let proof: String = proof.iter().map(|byte| format!("{byte:02x}")).collect();
+        let asked = json!({
+            "certificate": read(&self.files.cert)?,
+            "request": request.request_pem,
+            "proof": proof,
+        });
+        let given = self.ask("renew", &asked).await?;
+        Ok(request.install(&given.certificate, &self.files)?)
+    }
+
+    async fn ask(&self, what: &str, asked: &serde_json::Value) -> Result<Given, CertificateError> {
+        let tls = https::believing("ca", &self.files.ca)?;
+        let json = HeaderValue::from_static("application/json");
+        let (status, body) = https::call(
+            Method::POST,
+            &format!("{}/api/gateways/{what}", self.url.trim_end_matches('/')),
+            &[(header::CONTENT_TYPE, json)],
+            asked.to_string().into_bytes(),
+            &tls,
+        )
+        .await?;
+        let text = || String::from_utf8_lossy(&body).chars().take(300).collect();
+        if status == StatusCode::OK {
+            return serde_json::from_slice(&body)
+                .map_err(|error| CallError::Answer(error.to_string()).into());
+        }
+        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+            return Err(CertificateError::Unavailable(text()));
+        }
+        Err(CertificateError::Refused(text()))
+    }
+
+    async fn learn_authority(&self, expected: &Fingerprint) -> Result<(), CertificateError> {
+        let url = format!("{}/api/gateways/authority", self.url.trim_end_matches('/'));
+        let tls = Arc::new(https::believing_anybody()?);
+        let (status, body) = https::call(Method::GET, &url, &[], Vec::new(), &tls).await?;
+        if status != StatusCode::OK {
+            return Err(CertificateError::Unavailable(format!("{url}: {status}")));
+        }
+        let pem = String::from_utf8_lossy(&body).into_owned();
+        if renewal::fingerprint(&pem)? != *expected {
+            return Err(CertificateError::OtherAuthority);
+        }
+        Ok(renewal::write_authority(&pem, &self.files)?)
+    }
+
+    /// Renews the certificate when less than `before` of it is left, until shutdown.
+    pub async fn keep_renewed(self, identity: Identity, before: Duration, shutdown: Shutdown) {
+        loop {
+            let until = identity.valid_until().unwrap_or(SystemTime::UNIX_EPOCH);
+            let left = until.duration_since(SystemTime::now()).unwrap_or_default();
+            metrics::gauge!("braid_gateway_certificate_left_seconds").set(left.as_secs_f64());
+            let mut pause = LOOK_EVERY;
+            if left < before {
+                let renewed = self.renew().await;
+                let outcome = if renewed.is_ok() { "ok" } else { "failed" };
+                metrics::counter!("braid_gateway_renewals_total", "outcome" => outcome)
+                    .increment(1);
+                match renewed {
+                    Ok(()) => tracing::info!("the certificate is renewed"),
+                    Err(error) => {
+                        tracing::warn!(%error, left_s = left.as_secs(), "not renewed");
+                        pause = TRY_AGAIN_AFTER;
+                    }
+                }
+            }
+            tokio::select! {
+                () = shutdown.requested() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Whose data ingest takes: a gateway's own, by a certificate that is in force.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/world.rs"]
+#[allow(dead_code)]
+mod world;
+
+use bus::{Bus, Event, Topic};
+use contracts::vitals::{EdgeAlert, Gap, VitalsRecord};
+use prost::Message;
+use service_kit::tls::PeerId;
+use tonic::Code;
+use world::{PATIENCE, World, gateway, sample, upload};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_gateway_that_owns_a_device_may_speak_for_it() {
+    let counters = service_kit::telemetry::metrics_handle();
+    let world = World::new().await;
+    let running = world.start().await;
+    for id in [gateway("other"), PeerId::gateway("another-tenant", "gw")] {
+        let mut uplink = world.gateway(&running, id.clone()).await;
+        uplink.send(upload(1, vec![sample("belt-0", 1)])).await;
+        let answer = uplink.answer().await;
+        assert_eq!(answer.rejections.len(), 1, "{id}");
+    }
+    // Neither may it end up with another's alerts and gaps.
+    let mut crossing = world.gateway(&running, gateway("other")).await;
+    let mut theirs = upload(1, vec![sample("belt-0", 7)]);
+    theirs.gaps.push(Gap {
+        device: "belt-0".into(),
+        stream: "ecg".into(),
+        first_sequence: 1,
+        last_sequence: 5,
+        ..Gap::default()
+    });
+    for (device, patient) in [("belt-0", ""), ("", "patient-0"), ("belt-0", "patient-0")] {
+        theirs.alerts.push(EdgeAlert {
+            device: device.into(),
+            patient: patient.into(),
+            rule: "spo2-low".into(),
+            sequence: 1 + theirs.alerts.len() as u64,
+            time_us: world::now_us(),
+            ..EdgeAlert::default()
+        });
+    }
+    let mut records = running.bus.tail(Topic::Vitals).await.unwrap();
+    crossing.send(theirs).await;
+    let answer = crossing.answer().await;
+    assert!(
+        answer.rejections[0].reason.contains("not registered"),
+        "{answer:?}"
+    );
+    let service = world.gateway(&running, PeerId::service("proxy")).await;
+    assert_eq!(service.answers.unwrap_err().code(), Code::PermissionDenied);
+    // A valid one behind them shows that none of theirs is on its way to the store.
+    let mut uplink = world.gateway(&running, gateway("gw")).await;
+    uplink.send(upload(1, vec![sample("belt-0", 2)])).await;
+    uplink.answer().await;
+    world.stored("belt-0", 1).await;
+    assert_eq!(
+        world
+            .store
+            .stream_count("belt-0", world::STREAM)
+            .await
+            .unwrap(),
+        (1, 2)
+    );
+    let first = tokio::time::timeout(PATIENCE, records.next(10)).await;
+    let Event::Batch(batch) = first.unwrap().unwrap() else {
+        panic!("a tail is given no partitions")
+    };
+    let known = VitalsRecord::decode(batch[0].value.clone()).unwrap();
+    assert_eq!(
+        (known.samples.len(), known.alerts.len(), known.gaps.len()),
+        (1, 0, 0)
+    );
+    let counted = counters.render();
+    for (metric, labels) in [
+        ("rejected_samples_total", "reason=\"not-owned\""),
+        (
+            "refused_entries_total",
+            "kind=\"alert\",reason=\"not-owned\"",
+        ),
+        ("refused_entries_total", "kind=\"gap\",reason=\"not-owned\""),
+    ] {
+        let line = format!("braid_ingest_{metric}{{{labels}}}");
+        assert!(counted.contains(&line), "{line} is not in\n{counted}");
+    }
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revoked_gateway_is_turned_away_within_seconds_until_it_has_a_new_certificate() {
+    let world = World::new().await;
+    let running = world.start().await;
+    let mut uplink = world.gateway(&running, gateway("gw")).await;
+    let mut other = world.gateway(&running, gateway("other")).await;
+    uplink.send(upload(1, vec![sample("belt-0", 1)])).await;
+    uplink.answer().await;
+    let revoke = async |version: u32, excepted: Vec<String>| {
+        let document = contracts::alerts::Document {
+            kind: store::REVOCATION.into(),
+            tenant: "default".into(),
+            subject: "gw".into(),
+            version,
+            author: "ada".into(),
+            reason: "stolen".into(),
+            body: serde_json::to_string(&store::Revocation {
+                excepted,
+                ..store::Revocation::default()
+            })
+            .unwrap(),
+            ..Default::default()
+        };
+        world.store.put_document(&document).await.unwrap();
+    };
+    revoke(1, Vec::new()).await;
+    // The open stream ends without another word from the gateway.
+    let ended = tokio::time::timeout(PATIENCE, uplink.answers.as_mut().unwrap().message()).await;
+    assert_eq!(ended.unwrap().unwrap_err().code(), Code::PermissionDenied);
+    // So does a new one, before anything of it is taken.
+    let mut again = world.gateway(&running, gateway("gw")).await;
+    let _ = again
+        .uploads
+        .send(upload(2, vec![sample("belt-0", 2)]))
+        .await;
+    let ended = tokio::time::timeout(PATIENCE, again.answers.as_mut().unwrap().message()).await;
+    assert_eq!(ended.unwrap().unwrap_err().code(), Code::PermissionDenied);
+
+    let files = world.authority.issue(&gateway("gw"), &[]).unwrap();
+    let pem = std::fs::read_to_string(&files.cert).unwrap();
+    let fingerprint = service_kit::tls::renewal::fingerprint(&pem).unwrap();
+    revoke(2, vec![fingerprint.to_string()]).await;
+    // Let in once the exception is known; each try before that is refused.
+    let let_in = async {
+        loop {
+            let mut renewed = world.gateway_with(&running, &files).await;
+            let _ = renewed
+                .uploads
+                .send(upload(3, vec![sample("belt-0", 3)]))
+                .await;
+            match renewed.answers.as_mut().unwrap().message().await {
+                Ok(answer) => break answer.unwrap(),
+                Err(status) => assert_eq!(status.code(), Code::PermissionDenied),
+            }
+        }
+    };
+    let answer = tokio::time::timeout(PATIENCE, let_in).await.unwrap();
+    assert_eq!((answer.position, answer.rejections.len()), (3, 0));
+    other.send(upload(9, Vec::new())).await;
+    assert_eq!(other.answer().await.position, 9, "nobody else is concerned");
+    world.stored("belt-0", 2).await;
+    running.stop().await;
+}

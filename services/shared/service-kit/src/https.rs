@@ -1,0 +1,193 @@
+//! One HTTP request to a service that speaks no gRPC: bounded in time and in size.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::ConfigError;
+
+/// From connecting to the last byte of the answer.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// A longer answer is refused.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    #[error("{0:?} is no http or https address")]
+    Url(String),
+    #[error("connection: {0}")]
+    Connection(#[from] std::io::Error),
+    #[error("HTTP: {0}")]
+    Http(#[from] hyper::Error),
+    #[error("request: {0}")]
+    Request(#[from] http::Error),
+    #[error("the answer: {0}")]
+    Answer(String),
+    #[error("no answer within {} s", CALL_LIMIT.as_secs())]
+    Late,
+}
+
+/// Believes the authorities of the file and nobody else.
+pub fn believing(field: &str, ca: &Path) -> Result<Arc<ClientConfig>, ConfigError> {
+    let refused = |reason: String| {
+        ConfigError::new(
+            field,
+            format!("{}: {reason}", ca.display()),
+            "/etc/ssl/certs/ca-certificates.crt",
+        )
+    };
+    let mut roots = RootCertStore::empty();
+    let certificates = CertificateDer::pem_file_iter(ca)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| refused(error.to_string()))?;
+    for certificate in certificates {
+        roots
+            .add(certificate)
+            .map_err(|error| refused(error.to_string()))?;
+    }
+    if roots.is_empty() {
+        return Err(refused("holds no certificate".to_owned()));
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| refused(error.to_string()))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+/// Believes everybody: for questions whose answer proves itself, and that tell nothing.
+pub fn believing_anybody() -> Result<ClientConfig, ConfigError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = Arc::new(Anybody(provider.clone()));
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| ConfigError::new("tls", error.to_string(), "a build with TLS 1.3"))?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    Ok(config)
+}
+
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.3 only".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// `tls` is for https addresses; a plain one goes out in the clear.
+pub async fn call(
+    method: Method,
+    url: &str,
+    headers: &[(HeaderName, HeaderValue)],
+    body: Vec<u8>,
+    tls: &Arc<ClientConfig>,
+) -> Result<(StatusCode, Bytes), CallError> {
+    let called = tokio::time::timeout(CALL_LIMIT, exchange(method, url, headers, body, tls)).await;
+    called.unwrap_or(Err(CallError::Late))
+}
+
+async fn exchange(
+    method: Method,
+    url: &str,
+    headers: &[(HeaderName, HeaderValue)],
+    body: Vec<u8>,
+    tls: &Arc<ClientConfig>,
+) -> Result<(StatusCode, Bytes), CallError> {
+    let refused = || CallError::Url(url.to_owned());
+    let uri: Uri = url.parse().map_err(|_| refused())?;
+    let host = uri.host().ok_or_else(refused)?;
+    // Brackets of an IPv6 address belong to the URL.
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let is_tls = match uri.scheme_str() {
+        Some("https") => true,
+        Some("http") => false,
+        _ => return Err(refused()),
+    };
+    let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let mut request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::HOST, uri.authority().map_or("", |it| it.as_str()))
+        .header(header::CONNECTION, "close")
+        .body(Full::new(Bytes::from(body)))?;
+    let own: HeaderMap = headers.iter().cloned().collect();
+    request.headers_mut().extend(own);
+    let stream = TcpStream::connect((host, port)).await?;
+    if !is_tls {
+        return send(stream, request).await;
+    }
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| refused())?;
+    let stream = TlsConnector::from(Arc::clone(tls))
+        .connect(name, stream)
+        .await?;
+    send(stream, request).await
+}
+
+async fn send<S>(stream: S, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), CallError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let answer = async {
+        let (head, body) = sender.send_request(request).await?.into_parts();
+        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| CallError::Answer(error.to_string()))?;
+        Ok((head.status, body.to_bytes()))
+    };
+    // The connection lives as long as this call. Its end says nothing about an answer that is there already.
+    tokio::pin!(answer, connection);
+    tokio::select! {
+        answer = &mut answer => answer,
+        _ = &mut connection => answer.await,
+    }
+}
