@@ -25,7 +25,7 @@ const NOBODY: &str = "$argon2id$v=19$m=19456,t=2,p=1$c29tZXNhbHRzb21lc2FsdA$L5C2
 #[derive(Debug, thiserror::Error)]
 pub enum EnsureError {
     #[error(
-        "a name has 1 to {NAME_BYTES_MAX} bytes, a password {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX}"
+        "a name has 1 to {NAME_BYTES_MAX} bytes and no `sso:` in front, a password {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX} bytes"
     )]
     Length,
     #[error("the password cannot be hashed: {0}")]
@@ -74,6 +74,7 @@ pub async fn set_password(
 
 async fn account(name: &str, password: &str, role: Role) -> Result<Account, EnsureError> {
     if name.is_empty()
+        || name.starts_with(crate::oidc::NAME_PREFIX)
         || name.len() > NAME_BYTES_MAX
         || !(PASSWORD_BYTES_MIN..=PASSWORD_BYTES_MAX).contains(&password.len())
     {

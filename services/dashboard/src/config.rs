@@ -32,11 +32,90 @@ pub struct Config {
     /// A code that signs in the first administrator, once, within 15 minutes of the start: `/?code=...`.
     #[arg(long, value_name = "CODE")]
     pub sign_in_code: Option<Secret>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub oidc: OidcConfig,
     /// Folder of the authority that gives gateways their certificates, `ca.pem` and `ca.key`; without it none are given here.
     #[arg(long, value_name = "DIR")]
     pub authority: Option<PathBuf>,
     #[command(flatten)]
     pub identity: IdentityFiles,
+}
+
+/// People who sign in elsewhere. Built-in accounts go on beside them.
+#[derive(Clone, Debug, Default, clap::Args, serde::Serialize)]
+pub struct OidcConfig {
+    /// OpenID Connect provider, exactly as it names itself in its tokens; empty: people sign in here only.
+    #[arg(long, value_name = "URL", default_value = "")]
+    pub oidc_issuer: String,
+    /// What the provider calls this dashboard.
+    #[arg(long, value_name = "ID", default_value = "braid")]
+    pub oidc_client: String,
+    /// Secret of the client, for providers that ask for one.
+    #[arg(long, value_name = "SECRET")]
+    pub oidc_secret: Option<Secret>,
+    /// This dashboard's own address for those who come back, `https://HOST/api/sso/return`; the provider must know it.
+    #[arg(long, value_name = "URL", default_value = "")]
+    pub oidc_redirect: String,
+    /// Scopes that are asked for; `openid` must be among them.
+    #[arg(long, value_name = "SCOPES", default_value = "openid profile")]
+    pub oidc_scope: String,
+    /// Claim with the role: viewer, clinician or administrator, also with `braid-` before it. A dot leads into an object.
+    #[arg(long, value_name = "CLAIM", default_value = "roles")]
+    pub oidc_role_claim: String,
+    /// Claim with the tenant; empty: everybody belongs to the tenant `default`.
+    #[arg(long, value_name = "CLAIM", default_value = "")]
+    pub oidc_tenant_claim: String,
+    /// Authorities that the provider's certificate may be of (PEM).
+    #[arg(long, value_name = "FILE")]
+    pub oidc_ca: Option<PathBuf>,
+}
+
+impl OidcConfig {
+    pub fn is_set(&self) -> bool {
+        !self.oidc_issuer.is_empty()
+    }
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        if !self.is_set() {
+            return Ok(());
+        }
+        let refuse = |field: &str, reason: &str, example: &str| {
+            Err(ConfigError::new(field, reason, example))
+        };
+        if !self.oidc_issuer.starts_with("https://") {
+            return refuse(
+                "oidc_issuer",
+                "is no https address",
+                "--oidc-issuer https://idp.example.org",
+            );
+        }
+        let is_loopback = self.oidc_redirect.starts_with("http://127.0.0.1:");
+        if !(self.oidc_redirect.starts_with("https://") || is_loopback)
+            || !self.oidc_redirect.ends_with("/api/sso/return")
+        {
+            return refuse(
+                "oidc_redirect",
+                "is no https address of /api/sso/return",
+                "--oidc-redirect https://ward.example.org/api/sso/return",
+            );
+        }
+        if !self.oidc_scope.split(' ').any(|scope| scope == "openid") {
+            return refuse(
+                "oidc_scope",
+                "`openid` is not among them",
+                "--oidc-scope 'openid profile'",
+            );
+        }
+        if self.oidc_ca.is_none() {
+            return refuse(
+                "oidc_ca",
+                "no authority is given that the provider's certificate may be of",
+                "--oidc-ca /etc/ssl/certs/ca-certificates.crt",
+            );
+        }
+        Ok(())
+    }
 }
 
 /// A code that can be guessed is a password that everybody has.
@@ -63,6 +142,7 @@ impl ServiceConfig for Config {
                 "--tls true, or --secure-cookies true where something in front ends TLS",
             ));
         }
+        self.oidc.validate()?;
         url("alerting_url", &self.alerting_url, "https://alerting:7002")?;
         if !self.links_url.is_empty() {
             url("links_url", &self.links_url, "http://127.0.0.1:7010")?;

@@ -23,6 +23,7 @@ mod from_gateway;
 mod from_store;
 pub mod gateways;
 mod live;
+mod oidc;
 mod sessions;
 mod to_browser;
 mod ward;
@@ -56,6 +57,7 @@ pub async fn run(
         None
     };
     let clients = clients::Clients::new(&config, identity.as_ref())?;
+    let oidc = oidc::Oidc::new(&config.oidc)?;
     let office = match &config.authority {
         Some(dir) => Some(Arc::new(from_gateway::Office {
             store: Arc::clone(&store),
@@ -87,6 +89,7 @@ pub async fn run(
         live,
         clients,
         office,
+        oidc,
         context.shutdown().clone(),
     );
     context

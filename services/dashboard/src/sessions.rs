@@ -91,9 +91,10 @@ impl Sessions {
         self.table.remove(key).map(|session| session.person)
     }
 
-    /// Names with a session, to be looked up again in the store.
+    /// Names with a session, to be looked up again in the store. Who signed in at a provider has no account there.
     pub fn names(&self) -> Vec<String> {
-        let mut names: Vec<_> = self.table.values().map(|s| s.person.name.clone()).collect();
+        let with_account = self.table.values().filter(|s| !s.password_hash.is_empty());
+        let mut names: Vec<_> = with_account.map(|s| s.person.name.clone()).collect();
         names.sort();
         names.dedup();
         names

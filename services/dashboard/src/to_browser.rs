@@ -22,10 +22,12 @@ use crate::attempts::Attempts;
 use crate::clients::Clients;
 use crate::from_gateway::{self, Office};
 use crate::live::Live;
+use crate::oidc::Oidc;
 use crate::sessions::{Key, Person, Sessions};
 use crate::{Config, now_us};
 
 mod administration;
+mod federated;
 mod page;
 mod query;
 mod sign_in;
@@ -43,6 +45,7 @@ pub struct App {
     live: Arc<Live>,
     clients: Clients,
     office: Option<Arc<Office>>,
+    oidc: Option<Arc<Oidc>>,
     sessions: Mutex<Sessions>,
     attempts: Mutex<Attempts>,
     code: Mutex<Option<sign_in::Code>>,
@@ -60,6 +63,7 @@ impl App {
         live: Arc<Live>,
         clients: Clients,
         office: Option<Arc<Office>>,
+        oidc: Option<Arc<Oidc>>,
         shutdown: Shutdown,
     ) -> Arc<App> {
         Arc::new(App {
@@ -67,6 +71,7 @@ impl App {
             live,
             clients,
             office,
+            oidc,
             sessions: Mutex::default(),
             attempts: Mutex::default(),
             code: Mutex::new(
@@ -123,7 +128,11 @@ pub fn router(app: Arc<App>) -> Router {
             administration,
         )
         .layer(middleware::from_fn_with_state(app.clone(), signed_in_only));
-    let api = sign_in::routes().layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX));
+    let api = sign_in::routes()
+        .merge(federated::routes())
+        .layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX));
+    // Beside the lock against other sites: a provider is one.
+    let back = federated::return_routes().with_state(app.clone());
     let office = app.office.clone().map(from_gateway::routes);
     Router::new()
         .merge(grpc)
@@ -131,6 +140,7 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
         .merge(office.unwrap_or_default())
         .layer(middleware::from_fn(same_site_only))
+        .merge(back)
         .fallback(page::serve)
 }
 

@@ -36,9 +36,10 @@ const CONTRACTS: [&str; 2] = [
     include_str!("../../../proto/braid/query/v1/query.proto"),
     include_str!("../../../proto/braid/identity/v1/identity.proto"),
 ];
-const ROUTES: [&str; 2] = [
+const ROUTES: [&str; 3] = [
     include_str!("../src/to_browser/sign_in.rs"),
     include_str!("../src/from_gateway.rs"),
+    include_str!("../src/to_browser/federated.rs"),
 ];
 
 /// Numbers of what arrives while somebody watches.

@@ -177,7 +177,7 @@ async fn refuse(app: &App, name: &str, address: IpAddr) -> Response {
     StatusCode::UNAUTHORIZED.into_response()
 }
 
-async fn open(app: &App, account: &Account, action: &str, address: IpAddr) -> Response {
+pub async fn open(app: &App, account: &Account, action: &str, address: IpAddr) -> Response {
     let person = person_of(account);
     if let Err(error) = app
         .audit(&person, action, "", format!("from {address}"))
@@ -212,12 +212,12 @@ fn unavailable(error: &dyn std::error::Error) -> Response {
     StatusCode::SERVICE_UNAVAILABLE.into_response()
 }
 
-fn count(outcome: &'static str) {
+pub fn count(outcome: &'static str) {
     metrics::counter!("braid_dashboard_sign_ins_total", "outcome" => outcome).increment(1);
 }
 
 /// Whose attempts are counted: the peer, or who a trusted proxy says it speaks for.
-fn address(app: &App, peer: Option<&Peer>, headers: &HeaderMap) -> IpAddr {
+pub fn address(app: &App, peer: Option<&Peer>, headers: &HeaderMap) -> IpAddr {
     let forwarded = app
         .trust_forwarded_for
         .then(|| headers.get_all("x-forwarded-for").iter().next_back())
@@ -239,20 +239,25 @@ fn cookie(app: &App, value: &str, seconds: i64) -> String {
     format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
 }
 
-fn set_cookie(response: &mut Response, cookie: &str) {
+pub fn set_cookie(response: &mut Response, cookie: &str) {
     if let Ok(value) = HeaderValue::from_str(cookie) {
-        response.headers_mut().insert(header::SET_COOKIE, value);
+        response.headers_mut().append(header::SET_COOKIE, value);
     }
 }
 
-/// The session's key from the cookie header.
-pub fn key(headers: &HeaderMap) -> Option<Key> {
+/// Names and values.
+pub fn cookies(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
     headers
         .get_all(header::COOKIE)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(';'))
         .filter_map(|pair| pair.trim().split_once('='))
+}
+
+/// The session's key from the cookie header.
+pub fn key(headers: &HeaderMap) -> Option<Key> {
+    cookies(headers)
         .filter(|(name, _)| *name == COOKIE || *name == COOKIE_SECURE)
         .find_map(|(_, value)| unhex(value))
 }

@@ -14,6 +14,16 @@ export async function current(): Promise<Session | null> {
   return response.status === 200 ? ((await response.json()) as Session) : null;
 }
 
+// viaProvider tells whether people may sign in elsewhere, at /api/sso/begin.
+export async function viaProvider(): Promise<boolean> {
+  try {
+    const response = await fetch("/api/sso", { cache: "no-store" });
+    return response.ok && ((await response.json()) as { available: boolean }).available;
+  } catch {
+    return false;
+  }
+}
+
 async function post(path: string, body: object): Promise<Session> {
   let response: Response;
   try {

@@ -5,6 +5,7 @@ pub mod emulated_link;
 mod engine;
 pub mod kafka;
 pub mod link;
+pub mod oidc;
 pub mod timescale_server;
 mod transfer;
 

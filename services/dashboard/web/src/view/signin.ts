@@ -1,12 +1,16 @@
 // The sign-in form.
 import { h, setText } from "../dom";
-import { signIn, SignInError, type Session } from "../session";
+import { signIn, SignInError, viaProvider, type Session } from "../session";
 
 export function signInView(host: HTMLElement, notice: string, done: (session: Session) => void): void {
   const name = h("input", { id: "name", name: "username", autocomplete: "username", required: true, value: "admin", spellcheck: "false" });
   const password = h("input", { id: "password", name: "password", type: "password", autocomplete: "current-password", required: true });
   const button = h("button", { type: "submit", class: "primary" }, "Sign in");
   const message = h("p", { class: "message", role: "alert" }, notice);
+  const elsewhere = h("p", { class: "dim fine" });
+  void viaProvider().then((available) => {
+    if (available) elsewhere.replaceChildren(h("a", { href: "/api/sso/begin" }, "Sign in with your organisation"));
+  });
   const submit = async (event: Event) => {
     event.preventDefault();
     button.disabled = true;
@@ -35,6 +39,7 @@ export function signInView(host: HTMLElement, notice: string, done: (session: Se
         password,
         message,
         button,
+        elsewhere,
       ),
       h("p", { class: "dim fine" }, "Braid is not a certified medical device."),
     ),

@@ -1,0 +1,147 @@
+//! The two ends of a sign-in at the provider, and whether there is one. The browser comes back from another site, so the cookie
+//! that binds it to its sign-in is Lax, holds nothing else, and serves once.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Extension, Query, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+use serde::Deserialize;
+use service_kit::grpc::Peer;
+use store::Account;
+
+use super::App;
+use super::sign_in;
+use crate::now_us;
+use crate::oidc::OidcError;
+
+const COOKIE: &str = "braid_sso";
+const COOKIE_SECURE: &str = "__Host-braid_sso";
+/// As long as a sign-in may take.
+const COOKIE_S: u32 = 600;
+
+/// Asked by the page itself.
+pub fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/api/sso", get(available))
+        .route("/api/sso/begin", get(begin))
+}
+
+/// Asked by a browser that the provider sends back.
+pub fn return_routes() -> Router<Arc<App>> {
+    Router::new().route("/api/sso/return", get(come_back))
+}
+
+async fn available(State(app): State<Arc<App>>) -> Response {
+    Json(serde_json::json!({ "available": app.oidc.is_some() })).into_response()
+}
+
+async fn begin(State(app): State<Arc<App>>) -> Response {
+    let Some(oidc) = &app.oidc else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    match oidc.begin().await {
+        Ok((to, state)) => {
+            let mut response = redirect(&to);
+            sign_in::set_cookie(&mut response, &cookie(&app, &state, COOKIE_S));
+            response
+        }
+        Err(error) => refuse(&error),
+    }
+}
+
+#[derive(Deserialize)]
+struct Returned {
+    #[serde(default)]
+    state: String,
+    #[serde(default)]
+    code: String,
+    /// What the provider says when it does not let somebody in.
+    #[serde(default)]
+    error: String,
+}
+
+async fn come_back(
+    State(app): State<Arc<App>>,
+    peer: Option<Extension<Peer>>,
+    headers: HeaderMap,
+    Query(returned): Query<Returned>,
+) -> Response {
+    let Some(oidc) = &app.oidc else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    let is_bound = !returned.state.is_empty()
+        && sign_in::cookies(&headers)
+            .filter(|(name, _)| *name == COOKIE || *name == COOKIE_SECURE)
+            .any(|(_, state)| state == returned.state);
+    if !is_bound {
+        return refuse(&OidcError::Unknown);
+    }
+    if !returned.error.is_empty() || returned.code.is_empty() {
+        sign_in::count("refused");
+        return (StatusCode::FORBIDDEN, "the provider has not let you in").into_response();
+    }
+    let vouched = match oidc.finish(&returned.state, &returned.code).await {
+        Ok(vouched) => vouched,
+        Err(error) => return refuse(&error),
+    };
+    let account = Account {
+        name: vouched.name,
+        tenant: vouched.tenant,
+        role: vouched.role,
+        // No password: such a session is not held to an account of the store.
+        password_hash: String::new(),
+        created_us: now_us(),
+    };
+    let address = sign_in::address(&app, peer.as_deref(), &headers);
+    let opened = sign_in::open(&app, &account, "sign in by provider", address).await;
+    if opened.status() != StatusCode::OK {
+        return opened;
+    }
+    let mut response = redirect("/");
+    response.headers_mut().extend(
+        opened
+            .headers()
+            .get_all(header::SET_COOKIE)
+            .iter()
+            .map(|it| (header::SET_COOKIE, it.clone())),
+    );
+    sign_in::set_cookie(&mut response, &cookie(&app, "", 0));
+    response
+}
+
+fn cookie(app: &App, state: &str, seconds: u32) -> String {
+    let (name, secure) = if app.secure_cookies {
+        (COOKIE_SECURE, "; Secure")
+    } else {
+        (COOKIE, "")
+    };
+    format!("{name}={state}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}")
+}
+
+fn redirect(to: &str) -> Response {
+    let Ok(to) = HeaderValue::from_str(to) else {
+        return StatusCode::BAD_GATEWAY.into_response();
+    };
+    let headers = [
+        (header::LOCATION, to),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ];
+    (StatusCode::SEE_OTHER, headers).into_response()
+}
+
+fn refuse(error: &OidcError) -> Response {
+    tracing::warn!(%error, "sign-in by the provider failed");
+    sign_in::count("refused");
+    let (status, said) = if error.is_outage() {
+        (
+            StatusCode::BAD_GATEWAY,
+            "the provider cannot be used now; try again".to_owned(),
+        )
+    } else {
+        (StatusCode::FORBIDDEN, error.to_string())
+    };
+    (status, [(header::CACHE_CONTROL, "no-store")], said).into_response()
+}

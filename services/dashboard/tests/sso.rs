@@ -1,0 +1,188 @@
+//! Signing in at a provider that really signs its tokens: who is let in and as whom, and everything that must not be believed.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/browser.rs"]
+#[allow(dead_code)]
+mod browser;
+#[path = "support/ward.rs"]
+#[allow(dead_code)]
+mod ward;
+
+use browser::{ANYWHERE, ask, client};
+use bytes::Bytes;
+use contracts::query::ListPatientsRequest;
+use http::{Method, Response, StatusCode};
+use serde_json::{Value, json};
+use service_kit::tls::authority::LocalAuthority;
+use service_kit::tls::{Identity, PeerId};
+use store::{AuditQuery, Scope};
+use testkit::oidc::{CLIENT, Provider, SECRET};
+use ward::Ward;
+
+async fn get(ward: &Ward, path: &str, cookie: &str) -> Response<Bytes> {
+    // As a browser says it when another site sends it here.
+    let headers = [("cookie", cookie), ("sec-fetch-site", "cross-site")];
+    ask(ward.address, Method::GET, path, "", &headers).await
+}
+
+fn cookies(response: &Response<Bytes>) -> Vec<String> {
+    let all = response.headers().get_all("set-cookie").iter();
+    all.map(|it| it.to_str().unwrap().to_owned()).collect()
+}
+
+fn bare(cookie: &str) -> String {
+    cookie.split(';').next().unwrap().to_owned()
+}
+
+/// To the provider: where it sends the browser back to, and the cookie that waits here.
+async fn begin(ward: &Ward, provider: &Provider) -> (String, String) {
+    let begun = ask(ward.address, Method::GET, "/api/sso/begin", "", &[]).await;
+    assert_eq!(begun.status(), StatusCode::SEE_OTHER);
+    let set = cookies(&begun).remove(0);
+    assert!(
+        set.contains("HttpOnly") && set.contains("SameSite=Lax"),
+        "{set}"
+    );
+    let back = provider.visit(begun.headers()["location"].to_str().unwrap());
+    let back = back.expect("the provider understands the question");
+    let path = back.strip_prefix("https://ward.example.org").unwrap();
+    (path.to_owned(), bare(&set))
+}
+
+async fn sign_in(ward: &Ward, provider: &Provider) -> Response<Bytes> {
+    let (path, cookie) = begin(ward, provider).await;
+    get(ward, &path, &cookie).await
+}
+
+fn session(response: &Response<Bytes>) -> Option<String> {
+    let is_session = |cookie: &String| cookie.starts_with("braid_session=");
+    cookies(response)
+        .iter()
+        .find(|it| is_session(it))
+        .map(|it| bare(it))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_provider_says_who_it_is_and_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = LocalAuthority::open_or_create(&dir.path().join("identities")).unwrap();
+    let files = authority.issue(&PeerId::service("provider"), &[]).unwrap();
+    let tls = Identity::load(&files).unwrap().server_config(false, &[]);
+    let provider = Provider::start(tls).await.unwrap();
+    let flags = [
+        ("--oidc-issuer", provider.issuer.as_str()),
+        ("--oidc-client", CLIENT),
+        ("--oidc-secret", SECRET),
+        ("--oidc-redirect", "https://ward.example.org/api/sso/return"),
+        ("--oidc-tenant-claim", "tenant"),
+        ("--oidc-ca", files.ca.to_str().unwrap()),
+    ];
+    let flags: Vec<&str> = flags
+        .iter()
+        .flat_map(|(flag, value)| [*flag, *value])
+        .collect();
+    let ward = Ward::start(dir.path(), ANYWHERE, &flags).await;
+    ward.patient("p1", "Ada Berg", "default", "g1").await;
+    let say = |claims: Value| provider.saying.lock().claims = claims;
+    let good = json!({"roles": ["guest", "clinician"], "tenant": "default"});
+
+    say(good.clone());
+    let answer = sign_in(&ward, &provider).await;
+    assert_eq!(answer.status(), StatusCode::SEE_OTHER);
+    assert_eq!(answer.headers()["location"], "/");
+    let cookie = session(&answer).unwrap();
+    let who = ask(
+        ward.address,
+        Method::GET,
+        "/api/session",
+        "",
+        &[("cookie", &cookie)],
+    )
+    .await;
+    let expected = br#"{"name":"sso:ada (17)","role":"clinician"}"#;
+    assert_eq!(who.body().as_ref(), expected);
+    let mut signed_in = client(&ward, &cookie);
+    signed_in
+        .list_patients(ListPatientsRequest {})
+        .await
+        .unwrap();
+
+    // Bound to the browser that began, and once.
+    let (path, own) = begin(&ward, &provider).await;
+    for cookie in ["", "braid_sso=", "braid_sso=another"] {
+        assert_eq!(get(&ward, &path, cookie).await.status(), 403, "{cookie}");
+    }
+    assert!(session(&get(&ward, &path, &own).await).is_some());
+    assert_eq!(
+        get(&ward, &path, &own).await.status(),
+        403,
+        "the second time"
+    );
+    let (path, own) = begin(&ward, &provider).await;
+    let another = path.replace("code=", "code=x");
+    assert!(
+        session(&get(&ward, &another, &own).await).is_none(),
+        "not the provider's code"
+    );
+    let (path, own) = begin(&ward, &provider).await;
+    let refused = path.replace("code=", "error=access_denied&not=");
+    assert_eq!(get(&ward, &refused, &own).await.status(), 403);
+
+    // The provider changes its key; it is read anew.
+    provider.change_key().unwrap();
+    assert!(session(&sign_in(&ward, &provider).await).is_some());
+
+    let past: i64 = 1_000_000_000;
+    for change in [
+        json!({"iss": "https://another.example.org"}),
+        json!({"aud": "another"}),
+        json!({"aud": [CLIENT, "another"]}),
+        json!({"nonce": "another"}),
+        json!({"nonce": null}),
+        json!({"exp": past}),
+        json!({"iat": 3 * past}),
+        json!({"roles": ["guest"]}),
+        json!({"roles": null}),
+        json!({"tenant": null}),
+        json!({"sub": ""}),
+    ] {
+        let mut claims = good.clone();
+        claims
+            .as_object_mut()
+            .unwrap()
+            .extend(change.as_object().unwrap().clone());
+        say(claims);
+        let answer = sign_in(&ward, &provider).await;
+        assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{change}");
+        assert_eq!(session(&answer), None, "{change}");
+    }
+    say(good.clone());
+    provider.saying.lock().by_a_stranger = true;
+    assert_eq!(
+        session(&sign_in(&ward, &provider).await),
+        None,
+        "not its key"
+    );
+    provider.saying.lock().by_a_stranger = false;
+
+    // Of another tenant: sees nothing of this one.
+    say(json!({"roles": "administrator", "tenant": "elsewhere"}));
+    let cookie = session(&sign_in(&ward, &provider).await).unwrap();
+    let ward_seen = client(&ward, &cookie)
+        .list_patients(ListPatientsRequest {})
+        .await;
+    assert_eq!(ward_seen.unwrap().into_inner().patients, []);
+
+    let query = AuditQuery {
+        patient: None,
+        from_us: 0,
+        to_us: i64::MAX,
+        limit: 0,
+    };
+    let log = ward.store.audit(&Scope::tenant("default"), &query).await;
+    let log = log.unwrap();
+    let entered = log.iter().filter(|row| row.action == "sign in by provider");
+    assert!(entered.clone().all(|row| row.who == "sso:ada (17)"));
+    assert_eq!(entered.count(), 3);
+    ward.end().await;
+}
