@@ -256,6 +256,12 @@ impl Access {
         }
     }
 
+    /// The number of the device of that name.
+    pub(crate) fn device_index(&self, name: &str) -> Option<u32> {
+        let mut devices = self.devices.iter();
+        devices.find_map(|(index, device)| (device.name == name).then_some(*index))
+    }
+
     /// When `poll` has something to do without a further fact.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let networks = self.networks.values();

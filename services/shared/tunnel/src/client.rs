@@ -401,6 +401,11 @@ impl Tunnel {
         }
     }
 
+    /// Whether a session may be one by TCP.
+    pub(crate) fn may_fall_back(&self) -> bool {
+        self.shared.config.fallback
+    }
+
     /// Where the proxy is, as far as that is known.
     pub(crate) fn proxy(&self) -> &ProxyAddress {
         &self.shared.proxy

@@ -27,6 +27,7 @@ mod h2_over_tcp;
 mod h3_over_noq;
 mod interfaces;
 mod keeper;
+mod mptcp_endpoints;
 mod names;
 mod netlink;
 mod paths;

@@ -3,7 +3,12 @@
 //! The kernel drops notices when a reader is too slow, and says so; then the whole list is read again. Notices that wait are
 //! bounded by the kernel's buffer and by how fast they are taken here, which is at once.
 
-use std::{io, net::IpAddr, time::Instant};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
 use futures::{FutureExt, StreamExt, TryStreamExt, channel::mpsc::UnboundedReceiver};
 use rtnetlink::{
@@ -22,11 +27,16 @@ use crate::{
     access::{Access, AccessRule, Action, Binding, Fact},
     client::Tunnel,
     interfaces::Interface,
+    mptcp_endpoints::Endpoints,
     proxy_address::Addresses,
 };
 
 /// Notices taken before anything is done about them, so that a burst is one change.
 const NOTICES_MAX: usize = 256;
+
+/// A network is told to MPTCP once it has been there for so long: the kernel asks for a subflow once, and gives up when a router answers
+/// that it cannot send back yet.
+const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
@@ -56,6 +66,17 @@ impl Tunnel {
             handle,
             notices,
             access: Access::new(rules),
+            settling: BTreeMap::new(),
+            endpoints: self
+                .may_fall_back()
+                .then(Endpoints::open)
+                .and_then(|opened| {
+                    opened
+                        .inspect_err(
+                            |error| tracing::debug!(%error, "no MPTCP to tell of networks"),
+                        )
+                        .ok()
+                }),
         };
         tokio::select! {
             () = connection => Err(FollowError::Closed),
@@ -70,6 +91,10 @@ struct Follower {
     handle: Handle,
     notices: Notices,
     access: Access,
+    /// Networks that MPTCP has yet to be told of, and when.
+    settling: BTreeMap<String, (Instant, Binding)>,
+    /// None where the kernel's MPTCP is not to be had, or not ours to tell.
+    endpoints: Option<Endpoints>,
 }
 
 impl Follower {
@@ -80,7 +105,9 @@ impl Follower {
         self.list().await?;
         loop {
             self.act();
-            let retry_at = self.access.next_deadline();
+            self.tell_settled(Instant::now());
+            let settled_at = self.settling.values().map(|(at, _)| *at);
+            let retry_at = settled_at.chain(self.access.next_deadline()).min();
             let retry = async {
                 match retry_at {
                     Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -148,10 +175,14 @@ impl Follower {
             match action {
                 Action::Attach { name, binding } => {
                     let works = match self.attach(&name, &binding, proxy) {
-                        Ok(()) => true,
+                        Ok(()) => {
+                            let settled_at = Instant::now() + SETTLED_AFTER;
+                            self.settling.insert(name.clone(), (settled_at, binding));
+                            true
+                        }
                         Err(error) => {
                             tracing::info!(name, %error, "access network not usable yet");
-                            self.tunnel.detach(&name);
+                            self.detach(&name);
                             false
                         }
                     };
@@ -161,14 +192,55 @@ impl Follower {
                     let works = leads_to(&binding, proxy);
                     if let Err(error) = &works {
                         tracing::info!(name, %error, "access network lost its way to the proxy");
-                        self.tunnel.detach(&name);
+                        self.detach(&name);
                     }
                     self.access.done(Instant::now(), &name, works.is_ok());
                 }
                 Action::Detach { name } => {
                     tracing::info!(name, "access network gone");
-                    self.tunnel.detach(&name);
+                    self.detach(&name);
                 }
+            }
+        }
+    }
+
+    fn detach(&mut self, name: &str) {
+        self.tunnel.detach(name);
+        self.settling.remove(name);
+        self.tell_mptcp(name, None);
+    }
+
+    fn tell_settled(&mut self, now: Instant) {
+        let due = self.settling.extract_if(.., |_, (at, _)| *at <= now);
+        let due: Vec<(String, (Instant, Binding))> = due.collect();
+        for (name, (_, binding)) in due {
+            self.tell_mptcp(&name, Some(&binding));
+        }
+    }
+
+    /// What MPTCP is not told costs a subflow and nothing else.
+    fn tell_mptcp(&mut self, name: &str, binding: Option<&Binding>) {
+        let Some(endpoints) = &mut self.endpoints else {
+            return;
+        };
+        let told = match binding {
+            Some(binding) => {
+                let device = binding.device.as_deref();
+                let index = device.and_then(|device| self.access.device_index(device));
+                endpoints.add(name, binding.local_ip, index)
+            }
+            None => endpoints.remove(name),
+        };
+        match told {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                tracing::info!(
+                    "no right to tell the kernel's MPTCP of access networks: where UDP is blocked, one carries all (ip mptcp endpoint)"
+                );
+                self.endpoints = None;
+            }
+            Err(error) => {
+                tracing::info!(name, %error, "the kernel's MPTCP does not take the access network")
             }
         }
     }

@@ -25,6 +25,9 @@ const DEVICES: [(&str, u8); 2] = [("wlan0", 1), ("wwan0", 2)];
 /// Each network has to have carried so much of a transfer for it to count as spread.
 const SHARE_BYTES: u64 = 500_000;
 
+/// The kernel asks for a subflow once.
+const ATTEMPTS_MAX: u8 = 3;
+
 /// A few seconds' worth of both networks.
 const BYTES: usize = 12_000_000;
 
@@ -87,16 +90,29 @@ async fn transfer(tunnel: &Tunnel, seed: u8, midway: impl FnOnce()) {
     assert_eq!(within(stream.read(&mut [0])).await.unwrap(), 0);
 }
 
+/// The gateway's kernel knows of both networks.
+async fn until_told(world: &World) {
+    within(async {
+        let told = |text: &str| world.mptcp_endpoints().unwrap().contains(text);
+        while !DEVICES
+            .iter()
+            .all(|(device, net)| told(&format!("10.{net}.0.2")) && told(device))
+        {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
+
 #[test]
 fn a_transfer_goes_on_over_the_network_that_is_left() {
     let Some(world) = World::new() else {
         return;
     };
     let identities = Identities::new();
-    for (device, net) in DEVICES {
-        world.plug(device, net, RATE);
-    }
-    if let Err(error) = world.use_mptcp(&DEVICES) {
+    let [(first, net), (second, second_net)] = DEVICES;
+    world.plug(first, net, RATE);
+    if let Err(error) = world.mptcp_endpoints() {
         println!("SKIPPED: no MPTCP here ({error})");
         return;
     }
@@ -116,18 +132,30 @@ fn a_transfer_goes_on_over_the_network_that_is_left() {
         within(tunnel.up()).await;
         assert_eq!(tunnel.transport(), Some(Transport::Mptcp));
         let session = tunnel.paths()[0].session;
-        let before = DEVICES.map(|(device, _)| inside.received(device));
-        transfer(&tunnel, 1, || {}).await;
-        for ((device, _), before) in DEVICES.iter().zip(before) {
-            let carried = inside.received(device) - before;
-            println!("{device} carried {carried} of {BYTES} bytes");
-            assert!(carried > SHARE_BYTES, "{device} carried {carried} bytes");
+        // The second comes when the session stands already.
+        inside.plug(second, second_net, RATE);
+        for attempt in 1..=ATTEMPTS_MAX {
+            until_told(&inside).await;
+            let before = DEVICES.map(|(device, _)| inside.received(device));
+            transfer(&tunnel, attempt, || {}).await;
+            let shares: Vec<u64> = DEVICES
+                .iter()
+                .zip(before)
+                .map(|((device, _), before)| inside.received(device) - before)
+                .collect();
+            println!("of {BYTES} bytes the networks carried {shares:?}");
+            if shares.iter().all(|share| *share > SHARE_BYTES) {
+                break;
+            }
+            assert!(attempt < ATTEMPTS_MAX, "one network carries all");
+            // On a machine so busy that the router was not ready after the network had settled; so it comes again.
+            inside.ip("gw", &format!("link set {second} down"));
+            inside.up(second, second_net);
         }
-        let (cut, net) = DEVICES[0];
         let began = std::time::Instant::now();
-        transfer(&tunnel, 2, || inside.cut(cut, net)).await;
+        transfer(&tunnel, 0, || inside.cut(first, net)).await;
         println!(
-            "{cut} cut after a quarter: {BYTES} bytes after {:?}, {} session",
+            "{first} cut after a quarter: {BYTES} bytes after {:?}, {} session",
             began.elapsed(),
             match tunnel.paths()[0].session == session {
                 true => "the same",
@@ -135,6 +163,12 @@ fn a_transfer_goes_on_over_the_network_that_is_left() {
             }
         );
         tunnel.close().await;
+        within(async {
+            while !inside.mptcp_endpoints().unwrap().is_empty() {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+        })
+        .await;
         let _ = done.send(());
     });
     client.join().unwrap();

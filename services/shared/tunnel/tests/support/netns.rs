@@ -165,18 +165,16 @@ impl World {
         panic!("the router's {peer} does not come up");
     }
 
-    /// Lets both ends use as many subflows as there are networks, and tells the gateway's kernel of them.
-    pub fn use_mptcp(&self, networks: &[(&str, u8)]) -> Result<(), String> {
-        for side in ["gw", "px"] {
-            let limits = "mptcp limits set subflow 2 add_addr_accepted 2";
-            try_ip(&format!("-n {} {limits}", self.name(side)))?;
+    /// The addresses that the gateway's kernel makes subflows over; an error where it has no MPTCP.
+    pub fn mptcp_endpoints(&self) -> Result<String, String> {
+        let output = Command::new("ip")
+            .args(["-n", &self.name("gw"), "mptcp", "endpoint", "show"])
+            .output()
+            .map_err(|error| format!("ip: {error}"))?;
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
         }
-        let gw = self.name("gw");
-        for (device, net) in networks {
-            let endpoint = format!("mptcp endpoint add 10.{net}.0.2 dev {device} subflow");
-            try_ip(&format!("-n {gw} {endpoint}"))?;
-        }
-        Ok(())
     }
 
     /// The router loses what goes by UDP.
