@@ -11,6 +11,7 @@ use clap_complete::Shell;
 use service_kit::ConfigError;
 use service_kit::config::{self, ConfigFile, EXIT_CONFIG};
 
+use crate::accounts::AccountsCommand;
 use crate::alerts::AlertsCommand;
 use crate::audit::AuditCommand;
 use crate::bench::{BenchCommand, bare};
@@ -93,6 +94,9 @@ enum Braid {
     /// Enrol gateways, list them, take their certificates out of force.
     #[command(subcommand)]
     Gateways(GatewaysCommand),
+    /// Make, list and remove accounts of people who sign in with a password.
+    #[command(subcommand)]
+    Accounts(AccountsCommand),
     /// Print who read and changed what.
     Audit(AuditCommand),
     /// Bring the schema of the store up to date.
@@ -165,6 +169,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Rules(rules) => return rules.run(),
         Braid::Alerts(alerts) => alerts.run()?,
         Braid::Gateways(gateways) => gateways.run()?,
+        Braid::Accounts(accounts) => accounts.run()?,
         Braid::Audit(audit) => audit.run()?,
         Braid::Migrate(migrate) => migrate.run()?,
         Braid::Setup(setup) => setup.run()?,

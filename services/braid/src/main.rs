@@ -1,5 +1,6 @@
 //! `braid`: one program for every service, and `braid up` for all of them at once.
 
+mod accounts;
 mod alerts;
 mod audit;
 mod bench;

@@ -53,7 +53,7 @@ pub async fn ensure(
     if store.account(name).await?.is_some() {
         return Ok(Ensured::Existed);
     }
-    let account = account(name, password, role).await?;
+    let account = account(name, DEFAULT_TENANT, password, role).await?;
     Ok(if store.create_account(&account).await? {
         Ensured::Created
     } else {
@@ -65,14 +65,20 @@ pub async fn ensure(
 pub async fn set_password(
     store: &(impl Accounts + ?Sized),
     name: &str,
+    tenant: &str,
     password: &str,
     role: Role,
 ) -> Result<(), EnsureError> {
-    let account = account(name, password, role).await?;
+    let account = account(name, tenant, password, role).await?;
     Ok(store.put_account(&account).await?)
 }
 
-async fn account(name: &str, password: &str, role: Role) -> Result<Account, EnsureError> {
+async fn account(
+    name: &str,
+    tenant: &str,
+    password: &str,
+    role: Role,
+) -> Result<Account, EnsureError> {
     if name.is_empty()
         || name.starts_with(crate::oidc::NAME_PREFIX)
         || name.len() > NAME_BYTES_MAX
@@ -82,7 +88,7 @@ async fn account(name: &str, password: &str, role: Role) -> Result<Account, Ensu
     }
     Ok(Account {
         name: name.to_owned(),
-        tenant: DEFAULT_TENANT.to_owned(),
+        tenant: tenant.to_owned(),
         role,
         password_hash: hash(password.to_owned()).await?,
         created_us: crate::now_us(),

@@ -1,0 +1,212 @@
+//! `braid accounts`: people who sign in with a password. A changed or removed account loses its sessions within seconds.
+
+use service_kit::Secret;
+use store::{AuditEntry, Role, Scope, Store};
+
+use crate::alerts::Place;
+use crate::process::{self, Failure};
+use crate::register::now_us;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum AccountsCommand {
+    /// Make an account, or give it another password and role.
+    #[command(
+        after_help = "Example:\n  BRAID_ACCOUNT_PASSWORD=\"$(openssl rand -base64 12)\" braid accounts put eve --role clinician --by \"Ada Operator\""
+    )]
+    Put {
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Each may do what the one before may.
+        #[arg(long, value_name = "ROLE", value_parser = ["viewer", "clinician", "administrator"])]
+        role: String,
+        /// The password; a variable is not seen by others on this machine.
+        #[arg(
+            long,
+            value_name = "PASSWORD",
+            env = "BRAID_ACCOUNT_PASSWORD",
+            hide_env_values = true
+        )]
+        password: Secret,
+        /// Who decides this; stands in the audit log.
+        #[arg(long, value_name = "NAME")]
+        by: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List the accounts of a tenant.
+    List {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Remove an account.
+    Remove {
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Who decides this; stands in the audit log.
+        #[arg(long, value_name = "NAME")]
+        by: String,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+impl AccountsCommand {
+    pub fn run(self) -> Result<(), Failure> {
+        process::block_on(self.on_store())?
+    }
+
+    async fn on_store(self) -> Result<(), Failure> {
+        match self {
+            Self::Put {
+                name,
+                role,
+                password,
+                by,
+                place,
+            } => {
+                let store = place.store.open().await?;
+                let role = Role::from_name(&role).ok_or_else(|| Failure::other("no such role"))?;
+                own(&*store, &name, &place.tenant, false).await?;
+                audit(
+                    &*store,
+                    &place.tenant,
+                    by,
+                    "put account",
+                    &name,
+                    role.name(),
+                )
+                .await?;
+                let password = password.expose();
+                dashboard::accounts::set_password(&*store, &name, &place.tenant, password, role)
+                    .await
+                    .map_err(Failure::other)?;
+                println!("{name} is {} of {:?}", role.name(), place.tenant);
+                Ok(())
+            }
+            Self::List { place } => {
+                let store = place.store.open().await?;
+                let accounts = store.accounts(&Scope::Tenant(place.tenant)).await;
+                for account in accounts.map_err(Failure::other)? {
+                    println!("{}  {}", account.name, account.role.name());
+                }
+                Ok(())
+            }
+            Self::Remove { name, by, place } => {
+                let store = place.store.open().await?;
+                own(&*store, &name, &place.tenant, true).await?;
+                audit(&*store, &place.tenant, by, "remove account", &name, "").await?;
+                store.remove_account(&name).await.map_err(Failure::other)?;
+                println!("{name} is removed");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Names are unique over all tenants: one of another is not touched.
+async fn own(store: &dyn Store, name: &str, tenant: &str, required: bool) -> Result<(), Failure> {
+    let known = store.account(name).await.map_err(Failure::other)?;
+    match known {
+        Some(account) if account.tenant != tenant => Err(Failure::other(format!(
+            "{name:?} is taken by another tenant"
+        ))),
+        None if required => Err(Failure::other(format!("there is no account {name:?}"))),
+        _ => Ok(()),
+    }
+}
+
+/// Written before what it records happens, as everywhere.
+async fn audit(
+    store: &dyn Store,
+    tenant: &str,
+    who: String,
+    action: &str,
+    name: &str,
+    role: &str,
+) -> Result<(), Failure> {
+    let entry = AuditEntry {
+        time_us: now_us(),
+        tenant: tenant.to_owned(),
+        who,
+        action: action.to_owned(),
+        patient: String::new(),
+        detail: format!("{name} {role}").trim_end().to_owned(),
+    };
+    store
+        .append_audit(vec![entry])
+        .await
+        .map_err(Failure::other)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use clap::Parser;
+    use store::{AuditQuery, SqliteStore};
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: AccountsCommand,
+    }
+
+    #[test]
+    fn an_account_is_made_changed_and_removed_by_its_own_tenant() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().to_str().unwrap();
+        let run = |tenant: &str, args: &[&str]| {
+            let place = ["--tenant", tenant, "--data", data];
+            let line = [&["accounts"], args, &place].concat();
+            Line::parse_from(line).command.run()
+        };
+        let put = |tenant: &str, password: &str, role: &str| {
+            let signed = ["--by", "ada", "--password", password, "--role", role];
+            run(tenant, &[&["put", "eve"], &signed[..]].concat())
+        };
+        let role_by = |password: &str| {
+            process::block_on(async {
+                let store = SqliteStore::open(dir.path()).unwrap();
+                let verified = dashboard::accounts::verify(&store, "eve", password).await;
+                verified
+                    .unwrap()
+                    .map(|account| (account.tenant, account.role))
+            })
+            .unwrap()
+        };
+        put("home", "the first password", "viewer").unwrap();
+        assert_eq!(
+            role_by("the first password"),
+            Some(("home".into(), Role::Viewer))
+        );
+        put("home", "the second password", "clinician").unwrap();
+        assert_eq!(role_by("the first password"), None);
+        assert_eq!(
+            role_by("the second password"),
+            Some(("home".into(), Role::Clinician))
+        );
+        put("ward", "another's password", "administrator").unwrap_err();
+        put("home", "short", "viewer").unwrap_err();
+        run("ward", &["remove", "eve", "--by", "mallory"]).unwrap_err();
+        assert!(role_by("the second password").is_some());
+        run("home", &["remove", "eve", "--by", "ada"]).unwrap();
+        assert_eq!(role_by("the second password"), None);
+        run("home", &["remove", "eve", "--by", "ada"]).unwrap_err();
+        let log = process::block_on(async {
+            let store = SqliteStore::open(dir.path()).unwrap();
+            let query = AuditQuery {
+                patient: None,
+                from_us: 0,
+                to_us: i64::MAX,
+                limit: 0,
+            };
+            let log = store::Accounts::audit(&store, &Scope::tenant("home"), &query).await;
+            log.unwrap()
+        })
+        .unwrap();
+        let actions: Vec<&str> = log.iter().map(|row| row.action.as_str()).collect();
+        assert_eq!(actions.first(), Some(&"remove account"));
+        assert_eq!(actions.iter().filter(|it| **it == "put account").count(), 3);
+        assert!(log.iter().all(|row| row.who == "ada"));
+    }
+}
