@@ -146,6 +146,8 @@ impl Decider {
                 }
             };
             check.ok();
+            // Next offset of each partition whose alerts are decided about, until the bus is told.
+            let mut done: BTreeMap<u32, u64> = BTreeMap::new();
             loop {
                 let event = tokio::select! {
                     () = shutdown.requested() => return,
@@ -154,13 +156,19 @@ impl Decider {
                             Ok(()) => check.ok(),
                             Err(error) => check.failing(error.to_string()),
                         }
+                        let decided: Vec<(u32, u64)> = std::mem::take(&mut done).into_iter().collect();
+                        if let Err(error) = consumer.commit(&decided).await {
+                            // Decided again after a restart, with the same ids.
+                            tracing::debug!(%error, "offsets not committed");
+                        }
                         continue;
                     }
                     event = consumer.next(BATCH_MAX) => event,
                 };
                 let deliveries = match event {
                     Ok(Event::Batch(deliveries)) => deliveries,
-                    Ok(Event::Assigned(_) | Event::Revoked(_)) => {
+                    Ok(Event::Assigned(partitions) | Event::Revoked(partitions)) => {
+                        done.retain(|partition, _| !partitions.contains(partition));
                         check.ok();
                         backoff.reset();
                         continue;
@@ -177,14 +185,8 @@ impl Decider {
                 if !self.on_batch(&deliveries, &check).await {
                     return;
                 }
-                let mut done = BTreeMap::new();
                 for delivery in &deliveries {
                     done.insert(delivery.partition, delivery.offset + 1);
-                }
-                let done: Vec<(u32, u64)> = done.into_iter().collect();
-                if let Err(error) = consumer.commit(&done).await {
-                    // Decided again after a restart, with the same ids.
-                    tracing::debug!(%error, "offsets not committed");
                 }
             }
         }
@@ -238,7 +240,12 @@ impl Decider {
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
         loop {
             match self.decide(alert, None).instrument(span.clone()).await {
-                Ok(()) => return true,
+                Ok(()) => {
+                    let waited_s = (now_us() - alert.recorded_us).max(0) as f64 / 1e6;
+                    metrics::histogram!("braid_alerting_recorded_to_decided_seconds")
+                        .record(waited_s);
+                    return true;
+                }
                 Err(error @ DecideError::Write(WriteError::Invalid(_))) => {
                     tracing::error!(alert = alert.id, %error, "nobody can be told of this alert");
                     return true;
