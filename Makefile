@@ -10,7 +10,7 @@ CACHE := $(or $(BRAID_CACHE),$(HOME)/.cache/braid)
 export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(CACHE)/go-tools/bin:$(CACHE)/go/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto deny unit web web-check page bench lab lab-kernel dashboards images e2e-compose e2e-cluster compose chart chart-files load clean
+.PHONY: help run build test lint fmt proto deny unit web web-check page bench lab lab-kernel dashboards images e2e-compose e2e-cluster capacity compose chart chart-files load clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -88,6 +88,10 @@ page: $(WEB)/node_modules/.package-lock.json ## the browser test: values move, a
 bench: ## figures on this machine beside their targets; also target/bench.json
 	@infra/dev/need.sh cc kafka timescaledb
 	cargo run --release -p braid -- bench $(ARGS)
+
+capacity: ## how many gateways a core carries, part by part: a fleet of people who move (ARGS="--gateways 300 --seconds 30")
+	@infra/dev/need.sh cc kafka timescaledb
+	cargo run --release -p braid -- bench --only fleet $(ARGS)
 
 lab: ## figures in virtual time beside the papers' and our targets
 	cargo run --release -p braid -- lab targets $(ARGS)

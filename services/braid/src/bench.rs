@@ -6,6 +6,7 @@ pub mod bare;
 mod core;
 mod embedded;
 mod end_to_end;
+mod fleet;
 mod line;
 mod publish;
 mod sensor;
@@ -38,6 +39,9 @@ pub struct BenchCommand {
     /// How long throughput is measured; the target of `end_to_end` is for 300.
     #[arg(long, value_name = "NUMBER", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
+    /// Gateways of `fleet`, each with two paths and 10 samples/s.
+    #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=5000))]
+    gateways: u32,
     /// Print a JSON array instead of a table.
     #[arg(long)]
     json: bool,
@@ -97,7 +101,7 @@ impl Figure {
     }
 }
 
-const IDS: [&str; 11] = [
+const IDS: [&str; 18] = [
     "up.first_sample",
     "up.memory",
     "up.drain",
@@ -109,6 +113,13 @@ const IDS: [&str; 11] = [
     "alerts.accepted_to_told_p99",
     "alerts.sensor_to_webhook_p99",
     "alerts.sensor_to_webhook_cut_p99",
+    "fleet.lost",
+    "fleet.doubled",
+    "fleet.samples_per_s",
+    "fleet.to_ingest_p50",
+    "fleet.to_ingest_p99",
+    "fleet.handovers",
+    "fleet.gateways_per_core",
 ];
 /// Shares of the reference that are asked for.
 const SINK_TARGET: f64 = 0.8;
@@ -196,11 +207,21 @@ impl BenchCommand {
             let times = alerts::measure(Duration::from_secs(self.seconds))?;
             figures.push(p99(IDS[8], &times, TOLD_MS_MAX));
         }
-        if IDS[9..].iter().any(|id| self.wants(id)) {
+        if IDS[9..11].iter().any(|id| self.wants(id)) {
             eprintln!("bench: from sensor to webhook over two lossy paths, then with one cut");
             let measured = sensor::measure(Duration::from_secs(self.seconds))?;
             figures.push(p99(IDS[9], &measured.whole, SENSOR_MS_MAX));
             figures.push(p99(IDS[10], &measured.cut, SENSOR_CUT_MS_MAX));
+        }
+        if IDS[11..].iter().any(|id| self.wants(id)) {
+            eprintln!(
+                "bench: {} gateways of people who move, {} s",
+                self.gateways, self.seconds
+            );
+            figures.extend(fleet::figures(
+                self.gateways,
+                Duration::from_secs(self.seconds),
+            )?);
         }
         if speed::IDS.iter().any(|id| self.wants(id)) {
             eprintln!("bench: gateway and proxy beside a bare pair of the library");

@@ -141,6 +141,10 @@ impl Core {
         self.scratch.identity(&peer)
     }
 
+    pub(super) fn store(&self) -> &TimescaleStore {
+        &self.store
+    }
+
     /// Of this measurement, removed with it.
     pub(super) fn folder(&self) -> &Path {
         self.scratch.path()

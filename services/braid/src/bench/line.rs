@@ -15,7 +15,7 @@ use super::{PATIENCE, POLL_INTERVAL, memory_mib, scrape, unusable};
 use crate::process::{Failure, block_on};
 
 /// The kernel counts processor time of processes in these.
-const TICKS_PER_S: f64 = 100.0;
+pub(super) const TICKS_PER_S: f64 = 100.0;
 /// Ports tried until one is free by UDP and by TCP.
 const PORTS_TRIED_MAX: usize = 32;
 /// Nobody listens there: the gateway's own uplinks stay down, and its applications do not need them.
