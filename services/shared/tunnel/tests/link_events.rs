@@ -230,7 +230,9 @@ fn cut_and_return(what: &'static str, cut: fn(&World, &str, u8), back: fn(&World
             println!(
                 "{what} {device}: the command took {told:?}; longest pause of bulk {bulk:?}, of small requests {small:?} (target < {TAKEOVER_MAX:?})"
             );
-            assert!(bulk < TAKEOVER_MAX && small < TAKEOVER_MAX);
+            // The kernel takes the network away at some moment of the command, which takes 3 ms, or as long again as the limit on a busy machine.
+            let limit = TAKEOVER_MAX + told;
+            assert!(bulk < limit && small < limit);
             let world = gateway.clone();
             let at = Instant::now();
             tokio::task::spawn_blocking(move || back(&world, device, net)).await.unwrap();
