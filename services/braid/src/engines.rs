@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ::bus::Bus;
 use ::store::Store;
 use serde::Serialize;
-use service_kit::{ConfigError, Context};
+use service_kit::{ConfigError, Context, LISTENER};
 
 use self::bus::open_embedded;
 pub use self::bus::{BusChoice, BusConfig};
@@ -29,6 +29,8 @@ impl EnginesConfig {
     /// Opens both; several processes may open the same directory. Waits for servers that do not answer; `None` when the service is
     /// asked to end before they do.
     pub async fn open(&self, context: &Context) -> Result<Option<Engines>, ConfigError> {
+        // Engines that answer are not all: until the service listens nobody can reach it.
+        context.health().check(LISTENER);
         // At once, so that both say what they wait for.
         let (bus, store) = tokio::try_join!(self.bus.open(context), self.store.open(context))?;
         Ok(bus.zip(store).map(|(bus, store)| Engines { bus, store }))

@@ -53,7 +53,7 @@ pub enum RunError {
 /// Runs until a shutdown is requested and the open tunnels have ended or had their time.
 pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
     config.validate()?;
-    let listening = context.health().check("listener");
+    let listening = context.health().check(service_kit::LISTENER);
     let identity = Identity::load(&config.identity)?;
     let tls = identity.server_config(true, &[tunnel::ALPN]);
     let destinations = config.destinations()?;

@@ -15,6 +15,9 @@ use crate::Health;
 /// the bus make that safe: nothing acknowledged lives in memory only.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(4);
 
+/// The readiness check of a service that nobody can reach before it has announced a listener.
+pub const LISTENER: &str = "listener";
+
 /// Asks a service to finish; clones ask the same service.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown {
@@ -86,8 +89,9 @@ impl Context {
         &self.inner.tasks
     }
 
-    /// Announces a bound listener, such as `"grpc"` or `"http"`.
+    /// Announces a bound listener, such as `"grpc"` or `"http"`; ends the check [`LISTENER`] if somebody has begun it.
     pub fn listening(&self, what: &'static str, address: SocketAddr) {
+        self.health().passed(LISTENER);
         tracing::info!(service = self.inner.noun, what, %address, "listening");
         self.inner.listeners.send_modify(|listeners| {
             listeners.insert(what, address);

@@ -17,7 +17,7 @@ pub mod tls;
 
 pub use backoff::Backoff;
 pub use config::{ConfigError, ServiceConfig};
-pub use context::{Context, DRAIN_LIMIT, Shutdown};
+pub use context::{Context, DRAIN_LIMIT, LISTENER, Shutdown};
 pub use health::{CheckHandle, Health, ProgressHandle, Warning, WarningHandle};
 pub use secret::Secret;
 
