@@ -61,7 +61,7 @@ $(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json
 	@infra/dev/need.sh node
 	cd $(WEB) && npm ci --no-fund --no-audit --silent
 
-load: ## k6 against a `braid up` of its own: scenario=smoke, steady, surge, path-loss, storm, soak (TARGET=compose: the running compose)
+load: ## k6 against a `braid up` of its own: scenario=smoke, steady, surge, path-loss, storm, soak (TARGET=compose: the running compose, also upload)
 	@infra/dev/need.sh cc k6
 	cargo build -p braid
 	@loadtest/k6/run.sh $(or $(scenario),smoke)

@@ -92,18 +92,24 @@ braid() {
   tell braid "$start"
 }
 
-# As upstream's image for Rust: a compiler of this machine on Debian, and the sources of the dependencies beside it.
+# As upstream's image for Rust: a compiler of this machine on Debian, and the sources of the dependencies beside it, those of this lock file.
 source_build() {
-  local start=$SECONDS tree=$context/rust toolchain arguments
+  local start=$SECONDS name=rust:1.95-bookworm tree=$context/rust lock toolchain arguments
   distroless
-  if ! have rust:1.95-bookworm; then
-    from_rootfs braid-build bookworm build gcc g++ libc6-dev make pkg-config libssl-dev python3-minimal libpython3-stdlib perl
+  lock=$(sha256sum "$root/Cargo.lock" | cut -c1-64)
+  if ! have "$name" || [ "$(docker image inspect -f '{{index .Config.Labels "braid.lock"}}' "$name")" != "$lock" ]; then
+    have braid-build || from_rootfs braid-build bookworm build gcc g++ libc6-dev make pkg-config libssl-dev python3-minimal libpython3-stdlib perl
     toolchain=$(rustc --print sysroot)
     mkdir -p "$tree"
     cp -a "$toolchain" "$tree/toolchain"
     rm -rf "$tree/toolchain/share/doc"
-    (cd "$root" && cargo vendor --quiet --locked "$tree/vendor" > "$tree/config.toml")
-    sed -i "s|^directory = .*|directory = \"/usr/local/cargo/vendor\"|" "$tree/config.toml"
+    (cd "$root" && cargo vendor --quiet --locked "$tree/vendor" > /dev/null)
+    cat > "$tree/config.toml" <<'CONFIG'
+[source.crates-io]
+replace-with = "vendored"
+[source.vendored]
+directory = "/usr/local/cargo/vendor"
+CONFIG
     cat > "$tree/Dockerfile" <<'DOCKERFILE'
 FROM braid-build
 ENV CARGO_HOME=/usr/local/cargo PATH=/usr/local/toolchain/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -111,8 +117,8 @@ COPY toolchain /usr/local/toolchain
 COPY vendor /usr/local/cargo/vendor
 COPY config.toml /usr/local/cargo/config.toml
 DOCKERFILE
-    build rust:1.95-bookworm "$tree"
-    tell rust:1.95-bookworm "$start"
+    build "$name" "$tree" --label "braid.lock=$lock"
+    tell "$name" "$start"
   fi
   start=$SECONDS
   mapfile -t arguments < <(facts)

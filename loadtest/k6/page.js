@@ -4,6 +4,11 @@
 
 import http from 'k6/http';
 
+export const HEART_RATE = 1;
+const url = __ENV.PAGE || 'http://127.0.0.1:8080';
+// k6's code for a request that its own time-out ended.
+const TIMED_OUT = 1050;
+
 const textOf = (s) => Array.from(s, (c) => c.charCodeAt(0));
 
 function varint(number) {
@@ -59,7 +64,7 @@ function varints(data) {
 }
 
 // The cookie of a session. One serves all virtual users: a person has a bounded number of sessions, and the oldest ends with a new one.
-export function signIn(url, name, password) {
+export function signIn(name, password) {
   const answer = http.post(`${url}/api/sign-in`, JSON.stringify({ name, password }), {
     headers: { 'content-type': 'application/json' },
     tags: { name: 'sign-in' },
@@ -69,19 +74,23 @@ export function signIn(url, name, password) {
 }
 
 export class Page {
-  constructor(url, cookie) {
-    this.url = url;
+  constructor(cookie) {
     this.cookie = cookie;
   }
 
-  ask(method, message) {
+  post(method, message, how) {
     const frame = new Uint8Array([0, 0, 0, 0, 0, ...message]);
     new DataView(frame.buffer).setUint32(1, message.length);
-    const answer = http.post(`${this.url}/braid.query.v1.QueryService/${method}`, frame.buffer, {
+    return http.post(`${url}/braid.query.v1.QueryService/${method}`, frame.buffer, {
       headers: { 'content-type': 'application/grpc-web+proto', cookie: this.cookie },
       responseType: 'binary',
       tags: { name: method },
+      ...how,
     });
+  }
+
+  ask(method, message) {
+    const answer = this.post(method, message, {});
     if (answer.status === 401 || answer.status === 403) throw new Error(`${method}: the page knows us no more (${answer.status})`);
     if (answer.headers['Grpc-Status'] === '16') throw new Error(`${method}: the session has ended`);
     const body = answer.body ? new Uint8Array(answer.body) : new Uint8Array();
@@ -109,5 +118,43 @@ export class Page {
     let count = 0;
     fields(answer, (field) => (count += field === 1 ? 1 : 0));
     return count;
+  }
+
+  // True when the ward was told, or nothing.
+  ward() {
+    return this.ask('ListPatients', []) === null ? null : true;
+  }
+
+  paths(fromUs, toUs) {
+    return this.ask('GetPaths', [...number(2, fromUs), ...number(3, toUs)]) === null ? null : true;
+  }
+
+  // Times of a patient's readings of a metric that came through a live stream within so many seconds; nothing when it ended before.
+  // k6 shows what came of a stream only when it is over, so this side ends it: by a time-out, which is what a stream that lives looks like.
+  watch(patient, metric, seconds) {
+    const answer = this.post('Watch', bytes(1, textOf(patient)), { timeout: `${seconds}s`, responseCallback: null });
+    if (answer.error_code !== TIMED_OUT || !answer.body) return null;
+    const data = new Uint8Array(answer.body);
+    const view = new DataView(data.buffer);
+    const seen = new Set();
+    // The last frame may be cut.
+    for (let at = 0; at + 5 <= data.length; ) {
+      const end = at + 5 + view.getUint32(at + 1);
+      if (end > data.length || data[at] !== 0) break;
+      fields(data.subarray(at + 5, end), (update, samples) => {
+        if (update !== 2) return;
+        fields(samples, (_, sample) => {
+          let of = 0;
+          let timeUs = 0;
+          fields(sample, (field, value) => {
+            if (field === 4) of = value;
+            if (field === 6) timeUs = value;
+          });
+          if (of === metric) seen.add(timeUs);
+        });
+      });
+      at = end;
+    }
+    return seen;
   }
 }

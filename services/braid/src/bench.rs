@@ -42,6 +42,9 @@ pub struct BenchCommand {
     /// Gateways of `fleet`, each with two paths and 10 samples/s.
     #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=5000))]
     gateways: u32,
+    /// Where `fleet` draws what became of its samples, second by second.
+    #[arg(long, value_name = "FILE", default_value = "target/fleet.svg")]
+    plot: PathBuf,
     /// Print a JSON array instead of a table.
     #[arg(long)]
     json: bool,
@@ -221,6 +224,7 @@ impl BenchCommand {
             figures.extend(fleet::figures(
                 self.gateways,
                 Duration::from_secs(self.seconds),
+                &self.plot,
             )?);
         }
         if speed::IDS.iter().any(|id| self.wants(id)) {

@@ -15,6 +15,7 @@ use contracts::vitals::{Metric, Sample};
 use store::Scope;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
@@ -30,6 +31,9 @@ use crate::{from_store, now_us};
 const QUEUE_MAX: usize = 64;
 /// The page takes three times this without a message for a dead connection.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+/// The bus is ahead of the store: a sample may have passed before the viewer came, and be stored after its snapshot. So the recent samples
+/// are sent once more, after this.
+const STORE_BEHIND_MAX: Duration = Duration::from_secs(2);
 /// Open alerts in a snapshot.
 const SNAPSHOT_ALERTS_MAX: usize = 500;
 
@@ -107,6 +111,7 @@ impl Viewer {
         let mut snapshots = self.app.live.snapshots();
         let ward = self.of(&mut snapshots);
         self.snapshot(ward).await?;
+        let mut again = Some(Instant::now() + STORE_BEHIND_MAX);
         let mut signs = tokio::time::interval(SIGN_OF_LIFE);
         signs.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -117,6 +122,7 @@ impl Viewer {
                         metrics::counter!("braid_dashboard_updates_skipped_total").increment(skipped);
                         let ward = self.of(&mut snapshots);
                         self.snapshot(ward).await?;
+                        again = Some(Instant::now() + STORE_BEHIND_MAX);
                     }
                     Err(RecvError::Closed) => return Err(End::Told(Status::unavailable("the dashboard ends"))),
                 },
@@ -131,6 +137,10 @@ impl Viewer {
                 _ = signs.tick() => {
                     let ward = self.of(&mut snapshots);
                     self.ward(ward).await?;
+                }
+                () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {
+                    again = None;
+                    self.recent().await?;
                 }
             }
             if !self.app.is_signed_in(&self.key) {
@@ -160,13 +170,19 @@ impl Viewer {
         let reports = store.latest_paths(&scope, None).await.map_err(told)?;
         self.send(watch_response::Update::Paths(PathsUpdate { reports }))
             .await?;
-        if !self.patient.is_empty() {
-            let samples = from_store::recent_samples(store, &scope, &self.patient, now_us())
-                .await
-                .map_err(told)?;
-            self.samples(samples).await?;
+        self.recent().await
+    }
+
+    async fn recent(&self) -> Result<(), End> {
+        if self.patient.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let scope = Scope::tenant(self.person.tenant.clone());
+        let store = self.app.store.as_ref();
+        let samples = from_store::recent_samples(store, &scope, &self.patient, now_us())
+            .await
+            .map_err(|error| End::Told(store_status(&error)))?;
+        self.samples(samples).await
     }
 
     async fn update(&self, update: Update) -> Result<(), End> {

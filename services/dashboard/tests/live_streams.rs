@@ -1,0 +1,56 @@
+//! Live streams beside a store that is behind the bus.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/browser.rs"]
+#[allow(dead_code)]
+mod browser;
+#[path = "support/ward.rs"]
+#[allow(dead_code)]
+mod ward;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use browser::{ANYWHERE, client, cookie_of, until};
+use contracts::query::WatchRequest;
+use contracts::query::watch_response::Update;
+use store::{Role, VitalsBatch};
+use tokio::time::timeout;
+use ward::{Ward, heart_rate};
+
+/// The bus is ahead of the store: a reading may pass before a viewer comes and be stored after the viewer's snapshot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_viewer_gets_what_the_store_learns_after_the_snapshot() {
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
+    ward.account("vera", Role::Viewer).await;
+    ward.patient("p1", "Ada Berg", "default", "g1").await;
+    let mut client = client(&ward, &cookie_of(&ward, "vera").await);
+    let watch = || WatchRequest {
+        patient: "p1".to_owned(),
+    };
+    // A machine that stands still for longer than the page waits for the store gets another viewer.
+    for sequence in 1..=6 {
+        let mut stream = client.watch(watch()).await.unwrap().into_inner();
+        let snapshot = |update| matches!(update, Update::Paths(_)).then_some(());
+        until("the snapshot", &mut stream, snapshot).await;
+        // Not over the bus.
+        let batch = VitalsBatch {
+            samples: vec![heart_rate("p1", sequence, 71.0)],
+            gaps: Vec::new(),
+        };
+        let stored = ward.store.write_vitals(Arc::new(batch), Vec::new()).await;
+        stored.unwrap();
+        let late = until("the late reading", &mut stream, |update| match update {
+            Update::Samples(update) => {
+                let mut samples = update.samples.iter();
+                samples.any(|it| it.sequence == sequence).then_some(())
+            }
+            _ => None,
+        });
+        if timeout(Duration::from_secs(10), late).await.is_ok() {
+            return ward.end().await;
+        }
+    }
+    panic!("no viewer got what was stored after the snapshot");
+}
