@@ -11,26 +11,46 @@ mod separate;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use contracts::alerts::Document;
 use contracts::vitals::ingest_service_client::IngestServiceClient;
 use contracts::vitals::{Metric, Sample, UploadRequest, UploadResponse, sample};
 use service_kit::grpc;
-use service_kit::tls::{Identity, IdentityFiles};
-use tonic::{Request, Status};
+use service_kit::tls::{Identity, IdentityFiles, renewal};
+use store::{DocumentsStore, SqliteStore};
+use testkit::oidc;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Status, Streaming};
 
 use envoy::Envoy;
-use program::{eventually, http, now_us, rows, run};
+use program::{PATIENCE, eventually, free_tcp, http, now_us, rows, run};
 use separate::{NOUNS, Separate};
+
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(50);
+
+fn braid(args: &[&str], data: &Path) -> String {
+    let data = ["--data", data.to_str().unwrap()];
+    let (code, out, error) = run(&[args, &data].concat());
+    assert_eq!(code, 0, "braid {}: {error}", args.join(" "));
+    out.trim().to_owned()
+}
+
+/// Identities of everybody, and nothing started yet.
+fn prepare(dir: &Path, devices: &[String]) -> Separate {
+    let separate = Separate::prepare(dir, devices, &[]);
+    for who in [["service", "envoy"], ["gateway", "gw-2"]] {
+        braid(&["identity", "issue", who[0], who[1]], &separate.data);
+    }
+    separate
+}
 
 /// Everything, with Envoy between proxy and services.
 fn all(dir: &Path, devices: &[String]) -> Option<(Separate, Envoy)> {
     let binary = envoy::binary()?;
-    let mut separate = Separate::prepare(dir, devices, &[]);
-    let data = separate.data.to_str().unwrap().to_owned();
-    for who in [["service", "envoy"], ["gateway", "gw-2"]] {
-        let (code, _, error) = run(&["identity", "issue", who[0], who[1], "--data", &data]);
-        assert_eq!(code, 0, "{error}");
-    }
+    let mut separate = prepare(dir, devices);
     let envoy = Envoy::start(&binary, dir, &separate);
     separate.front = Some(envoy.devices);
     for noun in NOUNS {
@@ -98,6 +118,16 @@ fn samples_pass_through_envoy_and_its_drain_and_restart_lose_none() {
 
 /// One sample of gw-1's device, offered by somebody who says to be gw-1.
 async fn offer(url: &str, identity: &Identity) -> Result<UploadResponse, Status> {
+    let (_open, mut answers) = begin(url, identity).await?;
+    let answer = answers.message().await?;
+    answer.ok_or_else(|| Status::internal("no answer"))
+}
+
+/// The same, and the stream stays open until the sender is dropped.
+async fn begin(
+    url: &str,
+    identity: &Identity,
+) -> Result<(mpsc::Sender<UploadRequest>, Streaming<UploadResponse>), Status> {
     let unreachable = |error: &dyn std::fmt::Display| Status::unavailable(error.to_string());
     let channel = grpc::channel(url, Some(identity)).map_err(|error| unreachable(&error))?;
     let mut sample = Sample {
@@ -115,17 +145,15 @@ async fn offer(url: &str, identity: &Identity) -> Result<UploadResponse, Status>
         samples: vec![sample],
         ..UploadRequest::default()
     };
-    let mut request = Request::new(tokio_stream::iter([upload]));
+    let (open, uploads) = mpsc::channel(1);
+    let _ = open.send(upload).await;
+    let mut request = Request::new(ReceiverStream::new(uploads));
     let claim = "By=x;Hash=y;URI=spiffe://braid/tenant/default/gateway/gw-1";
     request
         .metadata_mut()
         .insert("x-forwarded-client-cert", claim.parse().unwrap());
-    let mut answers = IngestServiceClient::new(channel)
-        .upload(request)
-        .await?
-        .into_inner();
-    let answer = answers.message().await?;
-    answer.ok_or_else(|| Status::internal("no answer"))
+    let answers = IngestServiceClient::new(channel).upload(request).await?;
+    Ok((open, answers.into_inner()))
 }
 
 #[tokio::test]
@@ -168,4 +196,229 @@ async fn nobody_speaks_for_another() {
     eventually("the owner's sample", || {
         rows(&separate.data, "sensor-%").0 == 2
     });
+}
+
+#[tokio::test]
+async fn who_is_revoked_is_turned_away_behind_envoy_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(binary) = envoy::binary() else {
+        return;
+    };
+    let mut separate = prepare(dir.path(), &["sensor-1".to_owned()]);
+    let data = separate.data.clone();
+    let identities = data.join("identities");
+    let authority = identities.to_str().unwrap().to_owned();
+    let envoy = Envoy::start(&binary, dir.path(), &separate);
+    separate.front = Some(envoy.devices);
+    separate.start("ingest");
+    separate.start_with("dashboard", &[&format!("--authority={authority}")]);
+    let identity = |name: &str| Identity::load(&IdentityFiles::in_dir(&identities, name)).unwrap();
+    let url = format!("https://{}", envoy.devices);
+    let first = identity("gw-1");
+    // Until ingest is up and Envoy knows it.
+    let deadline = Instant::now() + PATIENCE;
+    let (_open, mut answers) = loop {
+        match begin(&url, &first).await {
+            Ok(begun) => break begun,
+            Err(status) => assert_eq!(status.code(), tonic::Code::Unavailable, "{status:?}"),
+        }
+        assert!(Instant::now() < deadline, "never reached");
+        tokio::time::sleep(PAUSE).await;
+    };
+    assert!(answers.message().await.unwrap().is_some());
+
+    let signed = ["--by", "Eve Operator", "--reason", "stolen"];
+    braid(
+        &[&["gateways", "revoke", "gw-1"], &signed[..]].concat(),
+        &data,
+    );
+    let revoked = Instant::now();
+    // The open stream ends, and says why.
+    let ended = tokio::time::timeout(PATIENCE, async {
+        loop {
+            match answers.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("the stream ended without a reason"),
+                Err(status) => break status,
+            }
+        }
+    });
+    let ended = ended.await.unwrap();
+    println!("the stream ended {:?} after the command", revoked.elapsed());
+    assert_eq!(ended.code(), tonic::Code::PermissionDenied, "{ended:?}");
+    let refused = offer(&url, &first).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{refused:?}");
+    // Nobody else is concerned.
+    offer(&url, &identity("gw-2")).await.unwrap();
+
+    // A certificate by a new token is let in, which asks for no token of people's; the old one stays out. Envoy names both by
+    // the same identity, so it is their fingerprints that make the difference.
+    let enrol = ["gateways", "enrol", "gw-1", "--authority", &authority];
+    let token = braid(&[&enrol, &signed[..]].concat(), &data);
+    let request = renewal::Request::new().unwrap();
+    let body = serde_json::json!({"token": token, "request": request.request_pem}).to_string();
+    let mut given = String::new();
+    eventually("a certificate through Envoy", || {
+        let args = ["-H", "content-type: application/json", "-d", &body];
+        let (status, answer) = envoy.ask("/api/gateways/enrol", &args);
+        given = answer;
+        status == 200
+    });
+    let given: serde_json::Value = serde_json::from_str(&given).unwrap();
+    let files = IdentityFiles {
+        cert: dir.path().join("new.pem"),
+        key: dir.path().join("new.key"),
+        ca: identities.join("ca.pem"),
+    };
+    let certificate = given["certificate"].as_str().unwrap();
+    request.install(certificate, &files).unwrap();
+    let second = Identity::load(&files).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(status) = offer(&url, &second).await {
+        assert_eq!(status.code(), tonic::Code::PermissionDenied, "{status:?}");
+        assert!(Instant::now() < deadline, "never let in");
+        tokio::time::sleep(PAUSE).await;
+    }
+    let refused = offer(&url, &first).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{refused:?}");
+}
+
+/// A read of the ward as the page asks for it: a message without fields.
+fn list_patients(envoy: &Envoy, dir: &Path, args: &[&str]) -> (u16, String) {
+    let empty = dir.join("empty-message");
+    std::fs::write(&empty, [0; 5]).unwrap();
+    let body = format!("@{}", empty.display());
+    let asking = [
+        "-H",
+        "content-type: application/grpc-web+proto",
+        "--data-binary",
+        &body,
+    ];
+    let path = "/braid.query.v1.QueryService/ListPatients";
+    envoy.ask(path, &[&asking, args].concat())
+}
+
+#[tokio::test]
+async fn envoy_asks_people_for_a_token_and_keeps_them_at_their_dashboard() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(binary) = envoy::binary() else {
+        return;
+    };
+    let mut separate = prepare(dir.path(), &[]);
+    let data = separate.data.clone();
+    let other = (free_tcp(), free_tcp());
+    let envoy = Envoy::start_with(&binary, dir.path(), &separate, &[other]);
+    separate.front = Some(envoy.devices);
+    separate.start("dashboard");
+    let _other = separate.another_at("dashboard", other, &[]);
+    let password = "correct horse battery";
+    let account = ["accounts", "put", "ada", "--role", "viewer", "--by", "Eve"];
+    braid(&[&account[..], &["--password", password]].concat(), &data);
+    eventually("Envoy finds both dashboards ready", || {
+        envoy.ready("dashboard") == 2
+    });
+    // The page asks for no token.
+    assert!(envoy.get_page("/").contains("<html"));
+
+    let jar = dir.path().join("cookies");
+    let jar = jar.to_str().unwrap();
+    let credentials = serde_json::json!({"name": "ada", "password": password}).to_string();
+    let json = ["-H", "content-type: application/json", "-d"];
+    let sign_in = [&json[..], &[&credentials, "-c", jar]].concat();
+    eventually("signed in", || envoy.ask("/api/sign-in", &sign_in).0 == 200);
+    // Two dashboards, each with a table of sessions of its own.
+    for n in 0..20 {
+        let (status, answer) = list_patients(&envoy, dir.path(), &["-b", jar]);
+        assert_eq!(status, 200, "{n}: {answer}");
+        assert!(answer.contains("grpc-status:0"), "{n}: {answer}");
+    }
+    let jar_text = std::fs::read_to_string(jar).unwrap();
+    let cookie = |name: &str| {
+        let mut words = jar_text.lines().map(|line| line.split('\t'));
+        let value = words.find_map(|mut words| (words.nth(5)? == name).then(|| words.next())?);
+        value.unwrap_or_else(|| panic!("no {name} in {jar_text}"))
+    };
+    let token = cookie("__Host-braid_session");
+    let replica = format!(
+        "cookie: __Host-braid_replica={}",
+        cookie("__Host-braid_replica")
+    );
+    let bearer = |token: &str| format!("authorization: Bearer {token}");
+    let ask = |token: &str| {
+        let headers = ["-H", &bearer(token), "-H", &replica];
+        list_patients(&envoy, dir.path(), &headers)
+    };
+    let (status, answer) = ask(token);
+    assert_eq!(status, 200, "by a bearer's token: {answer}");
+
+    // Signs as a dashboard would: Envoy believes it for the key that the store shows, and the dashboards, which gave out no such
+    // token, do not.
+    let (key, stranger) = (oidc::new_key().unwrap(), oidc::new_key().unwrap());
+    let now_s = now_us() / 1_000_000;
+    let document = Document {
+        kind: "session-key".to_owned(),
+        tenant: store::DEFAULT_TENANT.to_owned(),
+        subject: oidc::kid(&key),
+        version: 1,
+        at_us: now_us(),
+        until_us: now_us() + 3_600_000_000,
+        body: oidc::public(&key).to_string(),
+        ..Document::default()
+    };
+    let store = SqliteStore::open(&data).unwrap();
+    store.put_document(&document).await.unwrap();
+    let claims = serde_json::json!({
+        "iss": "spiffe://braid/service/dashboard", "aud": "braid-people", "sub": "ada",
+        "iat": now_s, "exp": now_s + 600,
+    });
+    let by = |key: &oidc::KeyPair, kid: &oidc::KeyPair, claim: &str, value: serde_json::Value| {
+        let mut claims = claims.clone();
+        claims[claim] = value;
+        oidc::signed(key, &oidc::kid(kid), &claims).unwrap()
+    };
+    let unheard = by(&key, &key, "sub", "eve".into());
+    eventually("Envoy knows the key, and the dashboard refuses", || {
+        ask(&unheard) == (401, String::new())
+    });
+    let (head, signature) = token.rsplit_once('.').unwrap();
+    let altered = format!("{}.{signature}", head.replacen('e', "f", 3));
+    for (what, token) in [
+        ("none", ""),
+        ("rubbish", "rubbish"),
+        ("altered", &*altered),
+        ("unsigned", &*format!("{head}.")),
+        ("a stranger's", &by(&stranger, &key, "sub", "ada".into())),
+        (
+            "an unknown key's",
+            &by(&stranger, &stranger, "sub", "ada".into()),
+        ),
+        ("expired", &by(&key, &key, "exp", (now_s - 600).into())),
+        ("for others", &by(&key, &key, "aud", "other".into())),
+        (
+            "by others",
+            &by(&key, &key, "iss", "https://other.example".into()),
+        ),
+    ] {
+        let (status, answer) = ask(token);
+        assert!(matches!(status, 401 | 403), "{what}: {status} {answer}");
+        // The dashboard's own refusal has no words.
+        assert!(answer.contains("Jwt"), "{what}: {answer}");
+    }
+    // What Envoy refused went to nobody.
+    let refused = || -> usize {
+        let log = envoy.log();
+        let entries = log
+            .lines()
+            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let unsent = |entry: &serde_json::Value| {
+            (entry["status"] == 401 || entry["status"] == 403) && entry["upstream"].is_null()
+        };
+        entries.filter(unsent).count()
+    };
+    eventually("the refusals are in the access log", || refused() >= 9);
+
+    // Signed out: the token is as well signed as before, and worth nothing.
+    let out = [&json[..], &["{}", "-b", jar]].concat();
+    assert_eq!(envoy.ask("/api/sign-out", &out).0, 204);
+    assert_eq!(ask(token), (401, String::new()));
 }

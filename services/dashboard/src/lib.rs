@@ -26,6 +26,7 @@ mod live;
 mod oidc;
 mod sessions;
 mod to_browser;
+mod tokens;
 mod ward;
 
 pub use config::Config;

@@ -1,6 +1,6 @@
-//! Who is signed in. Sans-IO: tokens and times are handed in.
+//! Who is signed in. Sans-IO: keys and times are handed in.
 //!
-//! A token is 32 random bytes; it lives in an HttpOnly cookie and in this table, nowhere else.
+//! A token lives with whom it was given to; this table knows its hash.
 
 use std::collections::HashMap;
 
@@ -31,7 +31,7 @@ impl Person {
     }
 }
 
-/// The token.
+/// SHA-256 of the token.
 pub type Key = [u8; 32];
 
 struct Session {

@@ -24,6 +24,7 @@ use crate::from_gateway::{self, Office};
 use crate::live::Live;
 use crate::oidc::Oidc;
 use crate::sessions::{Key, Person, Sessions};
+use crate::tokens::Tokens;
 use crate::{Config, now_us};
 
 mod administration;
@@ -47,6 +48,7 @@ pub struct App {
     office: Option<Arc<Office>>,
     oidc: Option<Arc<Oidc>>,
     sessions: Mutex<Sessions>,
+    tokens: Tokens,
     attempts: Mutex<Attempts>,
     code: Mutex<Option<sign_in::Code>>,
     viewers: Arc<Semaphore>,
@@ -66,7 +68,9 @@ impl App {
         oidc: Option<Arc<Oidc>>,
         shutdown: Shutdown,
     ) -> Arc<App> {
+        let session_us = i64::from(config.session_hours) * 3_600_000_000;
         Arc::new(App {
+            tokens: Tokens::new(Arc::clone(&store), session_us, config.trust_forwarded_for),
             store,
             live,
             clients,
@@ -81,7 +85,7 @@ impl App {
                     .map(|code| sign_in::Code::new(code, now_us())),
             ),
             viewers: Arc::new(Semaphore::new(VIEWERS_MAX)),
-            session_us: i64::from(config.session_hours) * 3_600_000_000,
+            session_us,
             secure_cookies: config.tls || config.secure_cookies,
             trust_forwarded_for: config.trust_forwarded_for,
             shutdown,
@@ -146,7 +150,7 @@ pub fn router(app: Arc<App>) -> Router {
 
 /// Puts the [`Person`] and the session's [`Key`] into the request, or refuses it.
 async fn signed_in_only(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    let found = sign_in::key(request.headers()).and_then(|key| {
+    let found = sign_in::key(&app, request.headers()).and_then(|key| {
         let person = app.sessions.lock().person(&key, now_us()).cloned()?;
         Some((key, person))
     });

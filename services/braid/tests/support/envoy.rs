@@ -38,6 +38,16 @@ pub fn binary() -> Option<PathBuf> {
 
 impl Envoy {
     pub fn start(binary: &Path, dir: &Path, separate: &Separate) -> Envoy {
+        Envoy::start_with(binary, dir, separate, &[])
+    }
+
+    /// With further dashboards: where each serves, and where it tells of its health.
+    pub fn start_with(
+        binary: &Path,
+        dir: &Path,
+        separate: &Separate,
+        dashboards: &[(SocketAddr, SocketAddr)],
+    ) -> Envoy {
         let folder = dir.join("envoy");
         fs::create_dir_all(&folder).unwrap();
         let [devices, people, admin] = [(); 3].map(|()| free_tcp());
@@ -48,7 +58,7 @@ impl Envoy {
             format!("address: {}, port_value: {}", address.ip(), address.port())
         };
         let health = |noun: &str| format!("port_value: {}", ports.admin(noun).port());
-        let replaced = [
+        let mut replaced = vec![
             ("address: 127.0.0.1, port_value: 9901".to_owned(), of(admin)),
             ("address: 0.0.0.0, port_value: 7443".to_owned(), of(devices)),
             ("address: 0.0.0.0, port_value: 8443".to_owned(), of(people)),
@@ -60,14 +70,30 @@ impl Envoy {
                 "address: path-telemetry, port_value: 7003".to_owned(),
                 of(ports.path_telemetry),
             ),
-            (
-                "address: dashboard, port_value: 8080".to_owned(),
-                of(ports.page),
-            ),
             ("port_value: 9103".to_owned(), health("ingest")),
             ("port_value: 9105".to_owned(), health("path-telemetry")),
-            ("port_value: 9106".to_owned(), health("dashboard")),
         ];
+        let endpoint = |address: &str, health: &str| {
+            format!(
+                "- endpoint:
+                  address: {{ socket_address: {{ {address} }} }}
+                  health_check_config: {{ {health} }}
+"
+            )
+        };
+        let first = (ports.page, ports.admin("dashboard"));
+        let mut endpoints = String::new();
+        for (page, admin) in [first].iter().chain(dashboards) {
+            let indent = if endpoints.is_empty() {
+                ""
+            } else {
+                "              "
+            };
+            let health = format!("port_value: {}", admin.port());
+            endpoints += &format!("{indent}{}", endpoint(&of(*page), &health));
+        }
+        let shipped_endpoint = endpoint("address: dashboard, port_value: 8080", "port_value: 9106");
+        replaced.push((shipped_endpoint, endpoints));
         for file in FILES {
             let mut text = fs::read_to_string(shipped.join(file)).unwrap();
             if file == "envoy.yaml" {
@@ -126,19 +152,50 @@ impl Envoy {
         fs::read_to_string(self.folder.join("envoy.log")).unwrap_or_default()
     }
 
-    pub fn get_page(&self, path: &str) -> String {
+    /// How many of a service Envoy sends requests to.
+    pub fn ready(&self, cluster: &str) -> usize {
+        let clusters = http(self.admin, "GET", "/clusters", "", "");
+        let clusters = clusters.map(|(_, text)| text).unwrap_or_default();
+        let of_it = |line: &&str| {
+            line.starts_with(&format!("{cluster}::")) && line.ends_with("::health_flags::healthy")
+        };
+        clusters.lines().filter(of_it).count()
+    }
+
+    /// Asked by curl with `args`: status and body.
+    pub fn ask(&self, path: &str, args: &[&str]) -> (u16, String) {
         let authority = self.folder.join("../data/identities/ca.pem");
         let url = format!("https://{}{path}", self.people);
+        let output = Command::new("curl")
+            // By HTTP/2 this curl takes an answer before the end of its question for an error.
+            .args([
+                "-sS",
+                "--http1.1",
+                "--max-time",
+                "30",
+                "-w",
+                "\n%{http_code}",
+                "--cacert",
+            ])
+            .arg(&authority)
+            .args(args)
+            .arg(&url)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        if !output.status.success() {
+            eprintln!("{path}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        let (body, status) = said.rsplit_once('\n').unwrap_or_default();
+        (status.parse().unwrap_or(0), body.to_owned())
+    }
+
+    pub fn get_page(&self, path: &str) -> String {
         let mut body = String::new();
         eventually("the page", || {
-            let output = Command::new("curl")
-                .args(["-sS", "--fail", "--cacert"])
-                .arg(&authority)
-                .arg(&url)
-                .output()
-                .unwrap();
-            body = String::from_utf8_lossy(&output.stdout).into_owned();
-            output.status.success()
+            let answer = self.ask(path, &[]);
+            body = answer.1;
+            answer.0 == 200
         });
         body
     }

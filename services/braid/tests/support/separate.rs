@@ -125,8 +125,18 @@ impl Separate {
     }
 
     pub fn another_with(&self, noun: &str, own: &[&str]) -> Program {
-        let listen = format!("--listen={}", free_tcp());
-        let admin = format!("--admin={}", free_tcp());
+        self.another_at(noun, (free_tcp(), free_tcp()), own)
+    }
+
+    /// Where it serves, and where it tells of its health.
+    pub fn another_at(
+        &self,
+        noun: &str,
+        (listen, admin): (SocketAddr, SocketAddr),
+        own: &[&str],
+    ) -> Program {
+        let listen = format!("--listen={listen}");
+        let admin = format!("--admin={admin}");
         let own = [&[listen.as_str(), admin.as_str()], own].concat();
         self.launch(noun, &format!("{noun}-another"), &own)
     }
@@ -167,7 +177,9 @@ impl Separate {
         if self.front.is_some() {
             match noun {
                 "ingest" | "path-telemetry" => args.push("--front=envoy".to_owned()),
-                "dashboard" => args.push("--tls=true".to_owned()),
+                "dashboard" => {
+                    args.extend(["--tls=true", "--trust-forwarded-for=true"].map(str::to_owned));
+                }
                 _ => {}
             }
         }

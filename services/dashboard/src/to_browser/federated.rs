@@ -96,18 +96,12 @@ async fn come_back(
         created_us: now_us(),
     };
     let address = sign_in::address(&app, peer.as_deref(), &headers);
-    let opened = sign_in::open(&app, &account, "sign in by provider", address).await;
-    if opened.status() != StatusCode::OK {
-        return opened;
-    }
+    let opened = match sign_in::open(&app, &account, "sign in by provider", address).await {
+        Ok(opened) => opened,
+        Err(refusal) => return refusal,
+    };
     let mut response = redirect("/");
-    response.headers_mut().extend(
-        opened
-            .headers()
-            .get_all(header::SET_COOKIE)
-            .iter()
-            .map(|it| (header::SET_COOKIE, it.clone())),
-    );
+    sign_in::set_cookie(&mut response, &opened.cookie(&app));
     sign_in::set_cookie(&mut response, &cookie(&app, "", 0));
     response
 }

@@ -1,4 +1,4 @@
-//! Signing in and out: a password for a cookie that scripts cannot read.
+//! Signing in and out: a password for a token, which browsers get as a cookie that scripts cannot read.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -8,7 +8,6 @@ use axum::extract::{Extension, Json, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use rand::RngExt;
 use serde::{Deserialize, Serialize};
 use service_kit::{Secret, grpc::Peer};
 use store::{Account, Role};
@@ -17,6 +16,7 @@ use super::App;
 use crate::accounts::{self, FIRST_ACCOUNT};
 use crate::now_us;
 use crate::sessions::{Key, Person};
+use crate::tokens::key_of;
 
 const COOKIE: &str = "braid_session";
 /// The prefix makes browsers insist on `Secure`, on this host alone and on the path `/`.
@@ -29,6 +29,8 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/api/sign-in-code", post(sign_in_code))
         .route("/api/sign-out", post(sign_out))
         .route("/api/session", get(session))
+        .route("/api/token", post(token))
+        .route("/api/keys", get(keys))
 }
 
 /// Signs in once.
@@ -88,18 +90,56 @@ async fn sign_in(
     headers: HeaderMap,
     Json(credentials): Json<Credentials>,
 ) -> Response {
-    let name = credentials.name.trim().to_owned();
     let address = address(&app, peer.as_deref(), &headers);
-    if let Some(refusal) = slowed(&app, &name, address) {
-        return refusal;
+    match by_password(&app, &credentials, "sign in", address).await {
+        Ok(opened) => with_cookie(&app, &opened),
+        Err(refusal) => refusal,
     }
-    match accounts::verify(app.store.as_ref(), &name, credentials.password.expose()).await {
-        Ok(Some(account)) => {
-            app.attempts.lock().succeeded(&name, address);
-            open(&app, &account, "sign in", address).await
-        }
-        Ok(None) => refuse(&app, &name, address).await,
+}
+
+/// For programs, which send it as `Authorization: Bearer`.
+async fn token(
+    State(app): State<Arc<App>>,
+    peer: Option<Extension<Peer>>,
+    headers: HeaderMap,
+    Json(credentials): Json<Credentials>,
+) -> Response {
+    let address = address(&app, peer.as_deref(), &headers);
+    match by_password(&app, &credentials, "sign in for a token", address).await {
+        Ok(opened) => Json(serde_json::json!({
+            "token": opened.token,
+            "expires_in_s": app.session_us / 1_000_000,
+        }))
+        .into_response(),
+        Err(refusal) => refusal,
+    }
+}
+
+/// The keys that tokens are signed by, for what stands in front.
+async fn keys(State(app): State<Arc<App>>) -> Response {
+    match app.tokens.shown(now_us()).await {
+        Ok(keys) => ([(header::CONTENT_TYPE, "application/json")], keys).into_response(),
         Err(error) => unavailable(&error),
+    }
+}
+
+async fn by_password(
+    app: &App,
+    credentials: &Credentials,
+    action: &str,
+    address: IpAddr,
+) -> Result<Opened, Response> {
+    let name = credentials.name.trim();
+    if let Some(refusal) = slowed(app, name, address) {
+        return Err(refusal);
+    }
+    match accounts::verify(app.store.as_ref(), name, credentials.password.expose()).await {
+        Ok(Some(account)) => {
+            app.attempts.lock().succeeded(name, address);
+            open(app, &account, action, address).await
+        }
+        Ok(None) => Err(refuse(app, name, address).await),
+        Err(error) => Err(unavailable(&error)),
     }
 }
 
@@ -123,7 +163,10 @@ async fn sign_in_code(
     }
     match app.store.account(FIRST_ACCOUNT).await {
         Ok(Some(account)) if account.role == Role::Administrator => {
-            open(&app, &account, "sign in by link", address).await
+            match open(&app, &account, "sign in by link", address).await {
+                Ok(opened) => with_cookie(&app, &opened),
+                Err(refusal) => refusal,
+            }
         }
         Ok(_) => StatusCode::UNAUTHORIZED.into_response(),
         Err(error) => unavailable(&error),
@@ -131,7 +174,7 @@ async fn sign_in_code(
 }
 
 async fn sign_out(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    let person = key(&headers).and_then(|key| app.sessions.lock().close(&key));
+    let person = key(&app, &headers).and_then(|key| app.sessions.lock().close(&key));
     if let Some(person) = person
         && let Err(error) = app.audit(&person, "sign out", "", String::new()).await
     {
@@ -143,7 +186,8 @@ async fn sign_out(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
 }
 
 async fn session(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    let person = key(&headers).and_then(|key| app.sessions.lock().person(&key, now_us()).cloned());
+    let person =
+        key(&app, &headers).and_then(|key| app.sessions.lock().person(&key, now_us()).cloned());
     match person {
         Some(person) => Json(Session::from(&person)).into_response(),
         // No failure: the page asks to find out.
@@ -177,26 +221,42 @@ async fn refuse(app: &App, name: &str, address: IpAddr) -> Response {
     StatusCode::UNAUTHORIZED.into_response()
 }
 
-pub async fn open(app: &App, account: &Account, action: &str, address: IpAddr) -> Response {
+/// A session that has begun.
+pub struct Opened {
+    person: Person,
+    token: String,
+}
+
+pub async fn open(
+    app: &App,
+    account: &Account,
+    action: &str,
+    address: IpAddr,
+) -> Result<Opened, Response> {
     let person = person_of(account);
-    if let Err(error) = app
-        .audit(&person, action, "", format!("from {address}"))
-        .await
-    {
-        return unavailable(&error);
-    }
-    let key: Key = rand::rng().random();
-    let now = now_us();
+    let now_us = now_us();
+    let token = app.tokens.sign(&person.name, now_us).await;
+    let token = token.map_err(|error| unavailable(&error))?;
+    let audited = app.audit(&person, action, "", format!("from {address}"));
+    audited.await.map_err(|error| unavailable(&error))?;
+    let expires_us = now_us + app.session_us;
     app.sessions
         .lock()
-        .open(key, account, now, now + app.session_us);
+        .open(key_of(&token), account, now_us, expires_us);
     count("accepted");
-    let mut response = Json(Session::from(&person)).into_response();
-    set_cookie(
-        &mut response,
-        &cookie(app, &hex(&key), app.session_us / 1_000_000),
-    );
+    Ok(Opened { person, token })
+}
+
+fn with_cookie(app: &App, opened: &Opened) -> Response {
+    let mut response = Json(Session::from(&opened.person)).into_response();
+    set_cookie(&mut response, &opened.cookie(app));
     response
+}
+
+impl Opened {
+    pub fn cookie(&self, app: &App) -> String {
+        cookie(app, &self.token, app.session_us / 1_000_000)
+    }
 }
 
 fn person_of(account: &Account) -> Person {
@@ -230,12 +290,17 @@ pub fn address(app: &App, peer: Option<&Peer>, headers: &HeaderMap) -> IpAddr {
         .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
-fn cookie(app: &App, value: &str, seconds: i64) -> String {
-    let (name, secure) = if app.secure_cookies {
-        (COOKIE_SECURE, "; Secure")
+fn cookie_name(app: &App) -> &'static str {
+    if app.secure_cookies {
+        COOKIE_SECURE
     } else {
-        (COOKIE, "")
-    };
+        COOKIE
+    }
+}
+
+fn cookie(app: &App, value: &str, seconds: i64) -> String {
+    let name = cookie_name(app);
+    let secure = if app.secure_cookies { "; Secure" } else { "" };
     format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
 }
 
@@ -255,44 +320,22 @@ pub fn cookies(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
         .filter_map(|pair| pair.trim().split_once('='))
 }
 
-/// The session's key from the cookie header.
-pub fn key(headers: &HeaderMap) -> Option<Key> {
-    cookies(headers)
-        .filter(|(name, _)| *name == COOKIE || *name == COOKIE_SECURE)
-        .find_map(|(_, value)| unhex(value))
+/// The session's key, from the cookie or, for programs, the bearer's token.
+pub fn key(app: &App, headers: &HeaderMap) -> Option<Key> {
+    let name = cookie_name(app);
+    let cookie = cookies(headers).find(|(given, _)| *given == name);
+    let token = cookie.map(|(_, token)| token).or_else(|| bearer(headers))?;
+    Some(key_of(token))
 }
 
-fn hex(key: &Key) -> String {
-    key.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<Key> {
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    let mut key = Key::default();
-    for (i, byte) in key.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok()?;
-    }
-    Some(key)
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    value.strip_prefix("Bearer ")
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
-
-    #[test]
-    fn keys_survive_the_cookie_and_rubbish_does_not() {
-        let key_given: Key = std::array::from_fn(|i| i as u8 * 7);
-        let mut headers = HeaderMap::new();
-        let value = format!("theme=dark; braid_session={}", hex(&key_given));
-        headers.insert(header::COOKIE, value.parse().unwrap());
-        assert_eq!(key(&headers), Some(key_given));
-        for rubbish in ["", "zz", &"é".repeat(32), &"g".repeat(64), &"a".repeat(63)] {
-            assert_eq!(unhex(rubbish), None);
-        }
-    }
 
     #[test]
     fn a_code_matches_itself_until_it_expires() {

@@ -9,7 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD as BASE64};
 use parking_lot::Mutex;
-use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PublicKeyData, SigningKey};
+pub use rcgen::KeyPair;
+use rcgen::{PKCS_ECDSA_P256_SHA256, PublicKeyData, SigningKey};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -143,13 +144,7 @@ impl Provider {
     }
 
     fn keys(&self) -> Value {
-        let key = self.key.lock();
-        // The uncompressed point: a four, x and y.
-        let point = key.der_bytes();
-        json!({"keys": [{
-            "kty": "EC", "crv": "P-256", "use": "sig", "kid": kid(&key),
-            "x": BASE64.encode(&point[1..33]), "y": BASE64.encode(&point[33..65]),
-        }]})
+        json!({"keys": [public(&self.key.lock())]})
     }
 
     /// Back to the client with a code, which remembers what it was asked with.
@@ -206,25 +201,39 @@ impl Provider {
         } else {
             &*own
         };
-        let header = json!({"alg": "ES256", "kid": kid(&own)}).to_string();
-        let signed = format!(
-            "{}.{}",
-            BASE64.encode(header),
-            BASE64.encode(claims.to_string())
-        );
-        let signature = key.sign(signed.as_bytes()).map_err(|_| "server_error")?;
-        let signature = BASE64.encode(side_by_side(&signature));
+        let token = signed(key, &kid(&own), &claims).map_err(|_| "server_error")?;
         Ok(json!({
-            "token_type": "Bearer", "access_token": "none", "id_token": format!("{signed}.{signature}"),
+            "token_type": "Bearer", "access_token": "none", "id_token": token,
         }))
     }
 }
 
-fn new_key() -> std::io::Result<KeyPair> {
+/// For ES256.
+pub fn new_key() -> std::io::Result<KeyPair> {
     KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(std::io::Error::other)
 }
 
-fn kid(key: &KeyPair) -> String {
+/// What is shown of a key.
+pub fn public(key: &KeyPair) -> Value {
+    // The uncompressed point: a four, x and y.
+    let point = key.der_bytes();
+    json!({
+        "kty": "EC", "crv": "P-256", "use": "sig", "kid": kid(key),
+        "x": BASE64.encode(&point[1..33]), "y": BASE64.encode(&point[33..65]),
+    })
+}
+
+/// A token that names the key `kid`.
+pub fn signed(key: &KeyPair, kid: &str, claims: &Value) -> std::io::Result<String> {
+    let header = json!({"alg": "ES256", "kid": kid}).to_string();
+    let [header, claims] = [header, claims.to_string()].map(|part| BASE64.encode(part));
+    let signed = format!("{header}.{claims}");
+    let signature = key.sign(signed.as_bytes());
+    let signature = BASE64.encode(side_by_side(&signature.map_err(std::io::Error::other)?));
+    Ok(format!("{signed}.{signature}"))
+}
+
+pub fn kid(key: &KeyPair) -> String {
     BASE64.encode(&Sha256::digest(key.der_bytes())[..8])
 }
 
