@@ -54,7 +54,7 @@ pub enum DeadLettersCommand {
     Replay {
         #[arg(value_name = "ID", required_unless_present = "every")]
         ids: Vec<LetterId>,
-        /// All that were not replayed before.
+        /// All that were not replayed before; not uploads of gateways, which were on no topic.
         #[arg(long, conflicts_with = "ids", default_value_t = false)]
         every: bool,
         #[command(flatten)]
@@ -138,7 +138,8 @@ async fn replay(
 ) -> Result<(), Failure> {
     let letters = read(bus).await?;
     let chosen: Vec<&Letter> = if every {
-        let waiting = letters.values().filter(|letter| !letter.replayed);
+        let waiting = letters.values();
+        let waiting = waiting.filter(|letter| !letter.replayed && letter.can_go_back());
         waiting.filter(|letter| filter.admits(letter)).collect()
     } else {
         let named = ids

@@ -5,10 +5,8 @@
 
 use std::{pin::Pin, sync::Arc};
 
-use contracts::vitals::{
-    EdgeAlert, Rejection, Sample, UploadRequest, UploadResponse,
-    ingest_service_server::IngestService,
-};
+use bus::Bus;
+use contracts::vitals::{EdgeAlert, Rejection, Sample, UploadResponse};
 use parking_lot::Mutex;
 use service_kit::{
     Shutdown,
@@ -25,6 +23,7 @@ use tracing::Instrument;
 use crate::{
     admission::{GatewayId, Refusal, admit_alert, admit_gap, admit_sample},
     duplicates::Duplicates,
+    newer::{self, Upload},
     now_us,
     register::Register,
     to_bus::{Lane, Lanes, NotPublished, Records},
@@ -43,6 +42,7 @@ pub struct Gateways {
 
 struct Shared {
     register: Register,
+    bus: Arc<dyn Bus>,
     lanes: Lanes,
     duplicates: Mutex<Duplicates>,
     revocations: watch::Receiver<Followed>,
@@ -52,6 +52,7 @@ struct Shared {
 impl Gateways {
     pub fn new(
         register: Register,
+        bus: Arc<dyn Bus>,
         lanes: Lanes,
         revocations: watch::Receiver<Followed>,
         shutdown: Shutdown,
@@ -59,6 +60,7 @@ impl Gateways {
         Gateways {
             shared: Arc::new(Shared {
                 register,
+                bus,
                 lanes,
                 duplicates: Mutex::default(),
                 revocations,
@@ -80,14 +82,13 @@ struct Pending {
     alerts: Vec<EdgeAlert>,
 }
 
-#[tonic::async_trait]
-impl IngestService for Gateways {
-    type UploadStream = Pin<Box<dyn Stream<Item = Result<UploadResponse, Status>> + Send>>;
+pub type UploadStream = Pin<Box<dyn Stream<Item = Result<UploadResponse, Status>> + Send>>;
 
-    async fn upload(
+impl Gateways {
+    pub fn upload(
         &self,
-        request: Request<Streaming<UploadRequest>>,
-    ) -> Result<Response<Self::UploadStream>, Status> {
+        request: Request<Streaming<Upload>>,
+    ) -> Result<Response<UploadStream>, Status> {
         let peer = request.extensions().get::<Peer>();
         let (id, certificate) = peer.map_or((None, None), |p| (p.id.clone(), p.certificate));
         let revoked = until_revoked(self.shared.revocations.clone(), id.clone(), certificate);
@@ -123,7 +124,7 @@ impl Shared {
     async fn read(
         &self,
         gateway: &GatewayId,
-        mut uploads: Streaming<UploadRequest>,
+        mut uploads: Streaming<Upload>,
         pending: mpsc::Sender<Pending>,
         revoked: impl Future<Output = ()>,
     ) -> Result<(), Status> {
@@ -147,9 +148,9 @@ impl Shared {
             let span = tracing::info_span!(
                 "ingest",
                 gateway = gateway.id,
-                samples = upload.samples.len()
+                samples = upload.known.samples.len()
             );
-            continue_first_trace(&span, &mut upload.samples);
+            continue_first_trace(&span, &mut upload.known.samples);
             let admitted = self.admit(gateway, upload).instrument(span).await?;
             if pending.send(admitted).await.is_err() {
                 return Ok(());
@@ -157,7 +158,11 @@ impl Shared {
         }
     }
 
-    async fn admit(&self, gateway: &GatewayId, upload: UploadRequest) -> Result<Pending, Status> {
+    async fn admit(&self, gateway: &GatewayId, upload: Upload) -> Result<Pending, Status> {
+        let Upload {
+            known: upload,
+            whole,
+        } = upload;
         let entries = upload.samples.len() + upload.alerts.len() + upload.gaps.len();
         if entries > ENTRIES_MAX {
             return Err(Status::invalid_argument(format!(
@@ -181,6 +186,10 @@ impl Shared {
                     .published
                     .push(self.lanes.publish(Lane::Alerts, urgent).await);
             }
+        }
+        if let Some(whole) = whole {
+            let kept = newer::keep(&self.bus, gateway, whole, &self.shutdown);
+            pending.published.push(kept);
         }
         let mut bulk = Records::new();
         self.admit_samples(gateway, upload.samples, &mut bulk, &mut pending)

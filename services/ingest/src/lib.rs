@@ -15,6 +15,7 @@ mod duplicates;
 mod engines;
 mod from_gateway;
 pub mod measure;
+mod newer;
 mod register;
 mod to_bus;
 mod to_store;
@@ -25,7 +26,6 @@ use std::{
 };
 
 use bus::Bus;
-use contracts::vitals::ingest_service_server::IngestServiceServer;
 use service_kit::{
     Context, ServiceConfig,
     grpc::{bind, serve},
@@ -73,8 +73,8 @@ pub async fn run(
         store::follow_revocations(following, to, shutdown.requested()).await;
     });
     let shutdown = context.shutdown().clone();
-    let gateways = from_gateway::Gateways::new(register, lanes, revocations, shutdown);
-    let routes = tonic::service::Routes::new(IngestServiceServer::new(gateways));
+    let gateways = from_gateway::Gateways::new(register, bus, lanes, revocations, shutdown);
+    let routes = tonic::service::Routes::new(newer::Server::new(gateways));
     let tls = identity.server_config(true, &[b"h2"]);
     serve(
         listener,

@@ -133,6 +133,52 @@ async fn what_a_newer_version_wrote_is_stored_as_far_as_it_is_known_and_kept_who
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upload_of_a_newer_gateway_is_kept_whole_before_it_is_acknowledged() {
+    let world = World::new().await;
+    let running = world.start().await;
+    let mut letters = running.bus.tail(Topic::DeadLetters).await.unwrap();
+    // Field 200, a number, in the upload; and a sample with the same.
+    const MORE: [u8; 3] = [0xc0, 0x0c, 0x07];
+    let mut inner = sample("belt-1", 2).encode_to_vec();
+    inner.extend(MORE);
+    let mut deep = vec![0x08, 20, 0x12];
+    prost::encode_length_delimiter(inner.len(), &mut deep).unwrap();
+    deep.extend(inner);
+    let top = [
+        &upload(30, vec![sample("belt-1", 3)]).encode_to_vec()[..],
+        &MORE,
+    ]
+    .concat();
+    let plain = upload(10, vec![sample("belt-1", 1)]).encode_to_vec();
+    let sent = [plain, deep.clone(), top.clone()];
+    let mut answers = world.upload_bytes(&running, gateway("gw"), sent).await;
+    for position in [10, 20, 30] {
+        let answer = tokio::time::timeout(PATIENCE, answers.message()).await;
+        let answer = answer.unwrap().unwrap().unwrap();
+        assert_eq!((answer.position, answer.rejections), (position, vec![]));
+    }
+    // Both were acknowledged, so both are there.
+    let mut kept = Vec::new();
+    while kept.len() < 2 {
+        let event = tokio::time::timeout(PATIENCE, letters.next(10)).await;
+        if let Event::Batch(batch) = event.unwrap().unwrap() {
+            kept.extend(batch);
+        }
+    }
+    // Letters have partitions, which keep no order among each other.
+    let mut values: Vec<_> = kept.iter().map(|letter| letter.value.to_vec()).collect();
+    values.sort();
+    let mut wanted = [deep, top];
+    wanted.sort();
+    assert_eq!(values, wanted, "to the last byte, and the plain one is not");
+    assert_eq!(kept[0].header("gateway").unwrap(), b"default/gw");
+    // It is no record of a topic: nobody has checked what it says of patients.
+    assert_eq!(kept[0].header(dead_letter::TOPIC).unwrap(), b"uploads");
+    world.stored("belt-1", 3).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_by_a_gateway_whose_clock_is_off_and_is_set_back() {
     const HOUR_US: i64 = 3_600_000_000;
     let world = World::new().await;

@@ -112,10 +112,18 @@ impl Letter {
     pub fn record(&self) -> Result<(Topic, Record), Failure> {
         let topic = Topic::from_name(&self.topic)
             .filter(|topic| *topic != Topic::DeadLetters)
-            .ok_or_else(|| Failure::other(format!("{}: `{}` is no topic", self.id, self.topic)))?;
+            .ok_or_else(|| {
+                let what = "it was not on a topic, so it goes back to none; `show` prints it";
+                Failure::other(format!("{}: `{}`: {what}", self.id, self.topic))
+            })?;
         let mut record = Record::new(self.key.clone(), self.value.clone());
         record.headers = self.headers.clone();
         Ok((topic, record))
+    }
+
+    /// A gateway's upload was never on a topic.
+    pub fn can_go_back(&self) -> bool {
+        self.record().is_ok()
     }
 
     /// Says among the dead letters that this one was replayed.

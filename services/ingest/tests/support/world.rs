@@ -179,6 +179,26 @@ impl World {
         Uplink { uploads, answers }
     }
 
+    /// A stream of uploads as they are, which ends with the last one.
+    pub async fn upload_bytes<const N: usize>(
+        &self,
+        running: &Running,
+        id: PeerId,
+        uploads: [Vec<u8>; N],
+    ) -> Streaming<UploadResponse> {
+        let files = self.authority.issue(&id, &[]).unwrap();
+        let address = running.context.address("grpc").await.unwrap();
+        let identity = Identity::load(&files).unwrap();
+        let url = format!("https://127.0.0.1:{}", address.port());
+        let mut client = tonic::client::Grpc::new(channel(&url, Some(&identity)).unwrap());
+        client.ready().await.unwrap();
+        let request = tonic::Request::new(tokio_stream::iter(uploads));
+        let path = "/braid.vitals.v1.IngestService/Upload";
+        let path = tonic::codegen::http::uri::PathAndQuery::from_static(path);
+        let answers = client.streaming(request, path, AsTheyAre).await.unwrap();
+        answers.into_inner()
+    }
+
     /// Waits until so many samples of a stream are stored.
     pub async fn stored(&self, device: &str, count: u64) {
         let wait = async {
@@ -230,6 +250,51 @@ impl Uplink {
             .expect("an answer comes")
             .unwrap()
             .expect("the stream goes on")
+    }
+}
+
+/// Sends bytes that some other version of a gateway has encoded.
+#[derive(Default)]
+struct AsTheyAre;
+
+impl tonic::codec::Codec for AsTheyAre {
+    type Encode = Vec<u8>;
+    type Decode = UploadResponse;
+    type Encoder = AsTheyAre;
+    type Decoder = AsTheyAre;
+
+    fn encoder(&mut self) -> AsTheyAre {
+        AsTheyAre
+    }
+
+    fn decoder(&mut self) -> AsTheyAre {
+        AsTheyAre
+    }
+}
+
+impl tonic::codec::Encoder for AsTheyAre {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn encode(
+        &mut self,
+        bytes: Vec<u8>,
+        to: &mut tonic::codec::EncodeBuf<'_>,
+    ) -> Result<(), Status> {
+        prost::bytes::BufMut::put_slice(to, &bytes);
+        Ok(())
+    }
+}
+
+impl tonic::codec::Decoder for AsTheyAre {
+    type Item = UploadResponse;
+    type Error = Status;
+
+    fn decode(
+        &mut self,
+        from: &mut tonic::codec::DecodeBuf<'_>,
+    ) -> Result<Option<UploadResponse>, Status> {
+        Ok(Some(prost::Message::decode(from).unwrap()))
     }
 }
 

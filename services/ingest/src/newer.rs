@@ -1,0 +1,232 @@
+//! Uploads of gateways that know more than this version: what is known goes its way, and the whole upload, to the byte, to the dead
+//! letters before it is acknowledged. The decoder of the generated service forgets what it does not know, so this one stands in its place.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bus::{Bus, Record, Topic, dead_letter};
+use contracts::vitals::ingest_service_server::SERVICE_NAME;
+use contracts::vitals::{UploadRequest, UploadResponse};
+use prost::Message;
+use prost::bytes::{Buf, Bytes};
+use service_kit::{Backoff, Shutdown};
+use tokio::sync::oneshot;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
+use tonic::server::{Grpc, NamedService, StreamingService};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::admission::GatewayId;
+use crate::from_gateway::{Gateways, UploadStream};
+use crate::to_bus::NotPublished;
+
+const UPLOAD: &str = "/braid.vitals.v1.IngestService/Upload";
+/// In place of a topic: these letters are in a gateway's own words, which nobody has checked, so none may be replayed to one.
+const UPLOADS: &str = "uploads";
+/// Header: whose upload it was.
+const GATEWAY: &str = "gateway";
+const REASON: &str = "is an upload of a newer gateway: what this version knows of it went on, all of it is kept here only";
+
+/// What this version knows, and the whole when that is more.
+pub struct Upload {
+    pub known: UploadRequest,
+    pub whole: Option<Bytes>,
+}
+
+impl Upload {
+    fn decode(whole: Bytes) -> Result<Upload, prost::DecodeError> {
+        let known = UploadRequest::decode(whole.clone())?;
+        // Every field that is known is written as it was read, so what is missing then was not known.
+        let is_newer = known.encoded_len() < whole.len();
+        Ok(Upload {
+            known,
+            whole: is_newer.then_some(whole),
+        })
+    }
+}
+
+#[derive(Default)]
+struct UploadCodec;
+
+impl Codec for UploadCodec {
+    type Encode = UploadResponse;
+    type Decode = Upload;
+    type Encoder = UploadCodec;
+    type Decoder = UploadCodec;
+
+    fn encoder(&mut self) -> UploadCodec {
+        UploadCodec
+    }
+
+    fn decoder(&mut self) -> UploadCodec {
+        UploadCodec
+    }
+}
+
+impl Encoder for UploadCodec {
+    type Item = UploadResponse;
+    type Error = Status;
+
+    fn encode(&mut self, answer: UploadResponse, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        answer
+            .encode(to)
+            .map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+impl Decoder for UploadCodec {
+    type Item = Upload;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Upload>, Status> {
+        let whole = from.copy_to_bytes(from.remaining());
+        Upload::decode(whole)
+            .map(Some)
+            .map_err(|error| Status::invalid_argument(format!("no upload: {error}")))
+    }
+}
+
+/// `braid.vitals.v1.IngestService`.
+#[derive(Clone)]
+pub struct Server(Arc<Gateways>);
+
+impl Server {
+    pub fn new(gateways: Gateways) -> Server {
+        Server(Arc::new(gateways))
+    }
+}
+
+impl NamedService for Server {
+    const NAME: &'static str = SERVICE_NAME;
+}
+
+impl StreamingService<Upload> for Server {
+    type Response = UploadResponse;
+    type ResponseStream = UploadStream;
+    type Future = BoxFuture<Response<UploadStream>, Status>;
+
+    fn call(&mut self, request: Request<Streaming<Upload>>) -> Self::Future {
+        let gateways = Arc::clone(&self.0);
+        Box::pin(async move { gateways.upload(request) })
+    }
+}
+
+impl<B> Service<http::Request<B>> for Server
+where
+    B: Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let this = self.clone();
+        Box::pin(async move {
+            if request.uri().path() == UPLOAD {
+                return Ok(Grpc::new(UploadCodec).streaming(this, request).await);
+            }
+            Ok(Status::unimplemented("IngestService has Upload only").into_http())
+        })
+    }
+}
+
+/// Keeps an upload; the receiver tells when the bus has it. A stream has no more of these under way than uploads.
+pub fn keep(
+    bus: &Arc<dyn Bus>,
+    gateway: &GatewayId,
+    whole: Bytes,
+    shutdown: &Shutdown,
+) -> oneshot::Receiver<Result<(), NotPublished>> {
+    tracing::error!(
+        gateway = gateway.id,
+        "an upload of a newer gateway goes to the dead letters; upgrade this service"
+    );
+    metrics::counter!("braid_bus_dead_letters_total", "consumer" => "ingest").increment(1);
+    let record = Record::new(gateway.id.clone(), whole)
+        .header(dead_letter::REASON, REASON)
+        .header(dead_letter::CONSUMER, "ingest")
+        .header(dead_letter::TOPIC, UPLOADS)
+        .header(GATEWAY, format!("{}/{}", gateway.tenant, gateway.id));
+    let (done, kept) = oneshot::channel();
+    let (bus, shutdown) = (Arc::clone(bus), shutdown.clone());
+    tokio::spawn(async move {
+        let mut backoff = Backoff::for_reconnect();
+        let result = loop {
+            match bus.publish(Topic::DeadLetters, vec![record.clone()]).await {
+                Ok(()) => break Ok(()),
+                Err(error) if !error.is_retryable() => {
+                    break Err(NotPublished::Refused(error.to_string()));
+                }
+                Err(error) => tracing::warn!(%error, "the bus does not take a dead letter"),
+            }
+            tokio::select! {
+                () = shutdown.requested() => break Err(NotPublished::Ending),
+                () = backoff.wait() => {}
+            }
+        };
+        // A stream that has ended does not wait any more.
+        let _ = done.send(result);
+    });
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use contracts::vitals::{Gap, Sample, Waveform, sample::Reading};
+
+    use super::*;
+
+    fn upload() -> UploadRequest {
+        UploadRequest {
+            position: 7,
+            samples: vec![Sample {
+                device: "belt".into(),
+                sensor_sequence: Some(0),
+                reading: Some(Reading::Waveform(Waveform {
+                    period_us: 4_000,
+                    values: vec![0.0, 0.5],
+                })),
+                ..Sample::default()
+            }],
+            gaps: vec![Gap::default()],
+            ..UploadRequest::default()
+        }
+    }
+
+    #[test]
+    fn what_is_known_to_the_last_field_is_not_kept_twice() {
+        for known in [upload(), UploadRequest::default()] {
+            let decoded = Upload::decode(known.encode_to_vec().into()).unwrap();
+            assert_eq!(decoded.known, known);
+            assert_eq!(decoded.whole, None);
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_seen_at_every_depth() {
+        // Field 200, a number.
+        const MORE: [u8; 3] = [0xc0, 0x0c, 0x07];
+        let field = |number: u8, inner: &[u8]| {
+            [&[number << 3 | 2, inner.len() as u8], inner, &MORE[..]].concat()
+        };
+        let waveform = field(9, &[&[0x08, 0x05][..], &MORE].concat());
+        for (number, inner) in [
+            (2, [&[0x0a, 0x01, b'b'][..], &MORE].concat()),
+            (2, waveform),
+            (3, MORE.to_vec()),
+            (4, MORE.to_vec()),
+            (99 & 0x0f, Vec::new()),
+        ] {
+            let whole = Bytes::from(field(number, &inner));
+            let decoded = Upload::decode(whole.clone()).unwrap();
+            assert_eq!(decoded.whole, Some(whole), "in field {number}");
+        }
+    }
+}
