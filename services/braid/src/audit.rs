@@ -19,6 +19,14 @@ pub struct AuditCommand {
     /// Who asks; stands in the log.
     #[arg(long, value_name = "NAME")]
     by: String,
+    /// Why; stands in the log, too.
+    #[arg(
+        long,
+        value_name = "WHY",
+        default_value = "",
+        hide_default_value = true
+    )]
+    reason: String,
     /// Only what concerns this patient.
     #[arg(long, value_name = "ID")]
     patient: Option<String>,
@@ -51,7 +59,7 @@ impl AuditCommand {
             detail: format!("by command line, the last {} h", self.hours),
         };
         store
-            .append_audit(vec![read])
+            .append_audit(vec![read.because(&self.reason)])
             .await
             .map_err(Failure::other)?;
         let query = AuditQuery {

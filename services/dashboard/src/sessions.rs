@@ -17,6 +17,8 @@ pub struct Person {
     pub name: String,
     pub tenant: String,
     pub role: Role,
+    /// Why it asks what it asks now, if it says so; of one request.
+    pub reason: String,
 }
 
 impl Person {
@@ -63,6 +65,7 @@ impl Sessions {
                     name: account.name.clone(),
                     tenant: account.tenant.clone(),
                     role: account.role,
+                    reason: String::new(),
                 },
                 password_hash: account.password_hash.clone(),
                 expires_us,
@@ -209,6 +212,7 @@ mod tests {
             name: String::new(),
             tenant: String::new(),
             role,
+            reason: String::new(),
         };
         assert!(!person(Role::Viewer).may_act());
         assert!(person(Role::Clinician).may_act());

@@ -31,6 +31,7 @@ mod administration;
 mod federated;
 mod page;
 mod query;
+mod reason;
 mod sign_in;
 mod watch;
 
@@ -100,16 +101,16 @@ impl App {
         patient: &str,
         detail: String,
     ) -> Result<(), WriteError> {
-        self.store
-            .append_audit(vec![AuditEntry {
-                time_us: now_us(),
-                tenant: person.tenant.clone(),
-                who: person.name.clone(),
-                action: action.to_owned(),
-                patient: patient.to_owned(),
-                detail,
-            }])
-            .await
+        let entry = AuditEntry {
+            time_us: now_us(),
+            tenant: person.tenant.clone(),
+            who: person.name.clone(),
+            action: action.to_owned(),
+            patient: patient.to_owned(),
+            detail,
+        };
+        let entry = entry.because(&person.reason);
+        self.store.append_audit(vec![entry]).await
     }
 
     fn is_signed_in(&self, key: &Key) -> bool {
@@ -154,9 +155,13 @@ async fn signed_in_only(State(app): State<Arc<App>>, mut request: Request, next:
         let person = app.sessions.lock().person(&key, now_us()).cloned()?;
         Some((key, person))
     });
-    let Some((key, person)) = found else {
+    let Some((key, mut person)) = found else {
         return StatusCode::UNAUTHORIZED.into_response();
     };
+    match reason::of(request.headers()) {
+        Ok(reason) => person.reason = reason,
+        Err(said) => return (StatusCode::BAD_REQUEST, said).into_response(),
+    }
     request.extensions_mut().insert(person);
     request.extensions_mut().insert(key);
     next.run(request).await

@@ -1,4 +1,4 @@
-//! Tokens of programs: signed by a key that is shown, worth what the session is worth.
+//! What a request brings: a program's token, signed by a key that is shown and worth what the session is worth; and why it is made.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/browser.rs"]
@@ -10,8 +10,9 @@ mod ward;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use browser::{ANYWHERE, post};
-use store::Role;
+use browser::{ANYWHERE, client, cookie_of, post};
+use contracts::query::{GetSeriesRequest, ListPatientsRequest};
+use store::{AuditQuery, Role, Scope};
 use ward::{PASSWORD, Ward};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -57,5 +58,49 @@ async fn a_programs_token_is_signed_by_a_key_that_is_shown_and_ends_with_its_ses
     let ended = post(ward.address, "/api/sign-out", "{}", &headers).await;
     assert_eq!(ended.status(), 204);
     assert_eq!(session(&bearer).await, 204, "signed out");
+    ward.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_says_why_has_it_in_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
+    ward.account("ada", Role::Viewer).await;
+    ward.patient("p1", "Eve Berg", "default", "g1").await;
+    let mut ada = client(&ward, &cookie_of(&ward, "ada").await);
+    let because = |reason: &str| {
+        let mut request = tonic::Request::new(GetSeriesRequest {
+            patient: "p1".to_owned(),
+            from_us: 1,
+            to_us: 2_000_000,
+            points: 10,
+            ..GetSeriesRequest::default()
+        });
+        let metadata = request.metadata_mut();
+        metadata.insert("x-braid-reason", reason.parse().unwrap());
+        request
+    };
+    // What the question itself is answered is not asked here; it is in the log before.
+    let _ = ada.get_series(because("st%C3%BCrzte zu Hause")).await;
+    ada.get_series(because("two%0Alines")).await.unwrap_err();
+    // Of one request: the next one says nothing.
+    ada.list_patients(ListPatientsRequest {}).await.unwrap();
+    let query = AuditQuery {
+        patient: None,
+        from_us: 0,
+        to_us: i64::MAX,
+        limit: 10,
+    };
+    let log = ward.store.audit(&Scope::tenant("default"), &query).await;
+    let log = log.unwrap();
+    let of = |action: &str| {
+        let of_it = log.iter().filter(|entry| entry.action == action);
+        of_it.map(|entry| entry.detail.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        of("read series"),
+        ["1 to 2000000 us; reason: stürzte zu Hause"]
+    );
+    assert_eq!(of("read ward"), [""]);
     ward.end().await;
 }

@@ -264,6 +264,7 @@ fn person_of(account: &Account) -> Person {
         name: account.name.clone(),
         tenant: account.tenant.clone(),
         role: account.role,
+        reason: String::new(),
     }
 }
 

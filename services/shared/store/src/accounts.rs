@@ -67,6 +67,18 @@ pub struct AuditEntry {
     pub detail: String,
 }
 
+impl AuditEntry {
+    /// With why it is done, when somebody has said so.
+    #[must_use]
+    pub fn because(mut self, reason: &str) -> AuditEntry {
+        if !reason.is_empty() {
+            let and = if self.detail.is_empty() { "" } else { "; " };
+            self.detail += &format!("{and}reason: {reason}");
+        }
+        self
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditQuery {
     pub patient: Option<String>,
