@@ -162,6 +162,19 @@ def main():
     check("--bus-no-create-topics" in arguments(found, "Deployment", "ingest"), "hospital: creates no topics")
     check(("ServiceMonitor", "braid") in found, "hospital: watched by Prometheus")
 
+    def dashboard(name):
+        found = objects(rendered[name])
+        return arguments(found, "Deployment", "dashboard"), found["Deployment", "dashboard"]["spec"]["template"]["spec"]["volumes"]
+
+    flags, volumes = dashboard("defaults")
+    check(not any(flag.startswith("--authority") for flag in flags) and not any(it["name"] == "authority" for it in volumes),
+          "defaults: the dashboard has no authority's key")
+    flags, volumes = dashboard("hospital")
+    keys = [item["path"] for it in volumes if it["name"] == "authority" for item in it["secret"]["items"]]
+    check("--authority=/run/authority" in flags and keys == ["ca.pem", "ca.key"], "hospital: gateways enrol at the dashboard")
+    holders = [name for name, pod in pods(objects(rendered["hospital"])) if any(it["name"] == "authority" for it in pod["spec"]["volumes"])]
+    check(holders == ["dashboard"], "hospital: nobody else has the authority's key")
+
     found = objects(rendered["try-out"])
     check(("StatefulSet", "gateway") in found and "--proxy=proxy-0:4433" in arguments(found, "StatefulSet", "gateway"), "try-out: a gateway of its own")
 

@@ -1,7 +1,7 @@
 {{/*
 One of the services that keep nothing: Deployment, Service, disruption budget, scaling.
 
-(dict "root" $ "noun" NOUN "args" LIST of flags of its own "group" consumer group and "topic" it lags on, for KEDA)
+(dict "root" $ "noun" NOUN "args" LIST of flags of its own "authoritySecret" what it signs with "group" consumer group and "topic" it lags on, for KEDA)
 */}}
 {{- define "braid.stateless" -}}
 {{- $root := .root }}{{ $noun := .noun }}{{ $values := index $root.Values $noun }}{{ $of := list $root $noun -}}
@@ -57,10 +57,22 @@ spec:
 {{- if $values.rules }}
             - { name: rules, mountPath: /etc/braid, readOnly: true }
 {{- end }}
+{{- if .authoritySecret }}
+            - { name: authority, mountPath: /run/authority, readOnly: true }
+{{- end }}
       volumes:
         - {{ include "braid.identity-volume" $of | nindent 10 | trim }}
 {{- if $values.rules }}
         - { name: rules, configMap: { name: {{ $noun }}-rules } }
+{{- end }}
+{{- if .authoritySecret }}
+        - name: authority
+          secret:
+            secretName: {{ .authoritySecret }}
+            defaultMode: 0440
+{{- if eq $root.Values.identities.source "cert-manager" }}
+            items: [{ key: tls.crt, path: ca.pem }, { key: tls.key, path: ca.key }]
+{{- end }}
 {{- end }}
 ---
 apiVersion: v1

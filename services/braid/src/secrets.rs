@@ -35,6 +35,9 @@ const PASSWORDS: [&str; 6] = [
     GRAFANA,
 ];
 
+/// In the folder of the authority.
+const AUTHORITY_KEY: &str = "ca.key";
+
 /// What somebody is given besides certificate and authority.
 struct Given {
     name: &'static str,
@@ -92,6 +95,9 @@ pub enum SecretsCommand {
         /// Who gets something, and the user that owns the files; once for each.
         #[arg(long = "for", value_name = "NAME[:UID]", required = true)]
         recipients: Vec<Recipient>,
+        /// Who gives gateways their certificates, and so has the authority's key: `dashboard`. Nobody, when absent.
+        #[arg(long, value_name = "NAME", env = "BRAID_ISSUING", value_parser = ["dashboard"])]
+        issuing: Option<String>,
         /// Name in the certificate of the gateway.
         #[arg(long, value_name = "ID", default_value = "gw-1")]
         gateway: String,
@@ -142,11 +148,22 @@ impl SecretsCommand {
                 authority,
                 out,
                 recipients,
+                issuing,
                 gateway,
             } => {
                 let made = LocalAuthority::open_or_create(&authority).map_err(Failure::other)?;
                 for recipient in &recipients {
                     let folder = out.join(&recipient.name);
+                    let key = folder.join(AUTHORITY_KEY);
+                    if issuing.as_deref() == Some(&recipient.name) {
+                        fs::create_dir_all(&folder).map_err(|error| failed(&folder, &error))?;
+                        let from = authority.join(AUTHORITY_KEY);
+                        let pem = fs::read(&from).map_err(|error| failed(&from, &error))?;
+                        write_private(&key, &pem)?;
+                    } else if key.exists() {
+                        // Whoever issues no longer keeps nothing to issue with.
+                        fs::remove_file(&key).map_err(|error| failed(&key, &error))?;
+                    }
                     hand_out(&made, &authority, &folder, recipient, &gateway)?;
                     println!("{}", folder.display());
                 }
@@ -251,11 +268,16 @@ mod tests {
     use super::*;
 
     fn make(dir: &Path) {
+        make_with(dir, None);
+    }
+
+    fn make_with(dir: &Path, issuing: Option<&str>) {
         let recipients = RECIPIENTS.map(|given| given.name.parse().unwrap()).into();
         SecretsCommand::Make {
             authority: dir.join("authority"),
             out: dir.join("out"),
             recipients,
+            issuing: issuing.map(str::to_owned),
             gateway: "gw-7".to_owned(),
         }
         .run()
@@ -294,6 +316,21 @@ mod tests {
         // A second start keeps the passwords.
         make(dir.path());
         assert_eq!(read("timescaledb/store"), store);
+    }
+
+    #[test]
+    fn the_authority_goes_to_who_issues_and_is_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        make_with(dir.path(), Some("dashboard"));
+        let folder = |name: &str| dir.path().join("out").join(name);
+        LocalAuthority::open(&folder("dashboard")).unwrap();
+        let key = folder("dashboard").join("ca.key");
+        assert_eq!(key.metadata().unwrap().permissions().mode() & 0o077, 0);
+        for given in RECIPIENTS.iter().filter(|it| it.name != "dashboard") {
+            assert!(!folder(given.name).join("ca.key").exists());
+        }
+        make(dir.path());
+        assert!(!key.exists());
     }
 
     #[test]
