@@ -20,13 +20,11 @@ use crate::{
     interfaces::{FanOut, Interface},
     keeper::Keeper,
     names::{NAME_BYTES_MAX, is_name},
+    opening,
     paths::PathSnapshot,
     proxy_address::ProxyAddress,
     request::Urgency,
-    resume::{
-        self, Ledger,
-        header::{Offer, Token},
-    },
+    resume::{self, Ledger},
     routes::{Race, Routes},
     session::{ConnectError, Dialler, Session},
     slots::{AttachError, Slots},
@@ -276,21 +274,15 @@ impl Tunnel {
                         .as_ref()
                         .is_none_or(|session| session.number != number)
                 });
-                // A fresh one for each attempt: whether an earlier one got through is not known.
-                let token = resumable.then(Token::random);
-                let offer = token.map(|token| Offer {
-                    token,
-                    attach: None,
-                });
                 let connected = tokio::select! {
-                    connected = session.connect(authority, urgency, offer) => Some(connected),
+                    connected = opening::ask(&session, authority, urgency, resumable) => Some(connected),
                     // A mute session may never answer; its successor is there now.
                     _ = replaced => None,
                     () = self.shared.end.cancelled() => return Err(OpenError::Closed),
                 };
                 match connected {
-                    Some(Ok((stream, answered))) => {
-                        return Ok(match token.filter(|_| answered.is_some()) {
+                    Some(Ok((stream, agreed))) => {
+                        return Ok(match agreed {
                             Some(token) => {
                                 let request = resume::client::Request {
                                     authority: authority.clone(),

@@ -1,9 +1,9 @@
 //! Keeps the client's session with the proxy up for ever.
 //!
 //! The keeper connects, races the handshake over all interfaces, and replaces the session when it is closed, when the proxy
-//! says goodbye, or when nothing has been heard on any path for `SILENCE_MAX`. A silent session is not thrown away: the keeper tries a
-//! fresh handshake beside it, and when that succeeds while the old one stays mute, new tunnels open in the fresh one. The tunnels
-//! of the old one go on when its pings get through again.
+//! says goodbye, or when nothing has been heard on any path for `SILENCE_MAX`. The keeper tries a fresh handshake beside a silent session,
+//! and when that succeeds, all tunnels move to the fresh one, although the old one may speak again by then: what it sent into the
+//! silence waits for clocks that have slowed down for as long as nothing answered. Tunnels that cannot move stay.
 //!
 //! While nothing answers, handshakes are begun one after another and overlap, so that the network's return is met by a fresh packet soon,
 //! however far the earlier ones have backed off. A network that arrives is tried at once. Without any network nothing is sent. Only
@@ -37,11 +37,16 @@ const ATTEMPT_PAUSE_MIN: Duration = Duration::from_secs(1);
 const ATTEMPT_PAUSE_MAX: Duration = Duration::from_secs(5);
 const ATTEMPT_GROWTH: Duration = Duration::from_secs(60);
 
+/// A network has just arrived and may lose the first packets, as those of address resolution: for so long handshakes are begun at shorter
+/// pauses.
+const EAGER_FOR: Duration = Duration::from_secs(1);
+const EAGER_PAUSE: Duration = Duration::from_millis(250);
+
 /// Silence on all paths after which a fresh session is tried.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 
-/// How long the old session may still prove that it lives once a fresh one stands beside it.
-const SECOND_THOUGHT: Duration = Duration::from_millis(500);
+/// A session heard so lately needs no other by TCP in its place.
+const SPEAKS: Duration = Duration::from_millis(500);
 
 /// A session that ended sooner was refused: the next attempt waits as after a failure.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
@@ -125,15 +130,17 @@ impl Keeper {
             self.fallback.on_wanted(Instant::now(), heard_at);
             match self.dial().await {
                 Some(fresh) => {
-                    let revived = match &current {
-                        // QUIC is better than what stands in for it.
-                        Some(old) if old.is_fallback() && !fresh.is_fallback() => false,
-                        Some(old) if !old.is_retired() => old.speaks_within(SECOND_THOUGHT).await,
-                        _ => false,
-                    };
+                    let revived = current.as_ref().is_some_and(|old| {
+                        let by_quic = fresh.is_fallback() && !old.is_fallback();
+                        by_quic && !old.is_retired() && old.paths.silence(Instant::now()) < SPEAKS
+                    });
                     if revived {
                         fresh.close("the old session lives");
                     } else {
+                        if let Some(old) = current.as_ref().filter(|old| !old.is_retired()) {
+                            // Before the fresh one is made known.
+                            old.give_up();
+                        }
                         self.replace(&mut current, Some(fresh));
                     }
                 }
@@ -237,6 +244,7 @@ impl Keeper {
         let mut attempts = FuturesUnordered::new();
         let mut by_tcp: Option<Dialling<'_>> = None;
         let mut begin_at = began;
+        let mut arrived_at = began;
         loop {
             let now = Instant::now();
             if by_tcp.is_none() && self.fallback.is_due(now) && shared.slots.any_up() {
@@ -256,7 +264,11 @@ impl Keeper {
                 && shared.slots.any_up()
             {
                 let growth = began.elapsed().as_secs_f64() / ATTEMPT_GROWTH.as_secs_f64();
-                let pause = ATTEMPT_PAUSE_MIN.mul_f64(1.0 + growth);
+                let pause = if now < arrived_at + EAGER_FOR {
+                    EAGER_PAUSE
+                } else {
+                    ATTEMPT_PAUSE_MIN.mul_f64(1.0 + growth)
+                };
                 begin_at = now + pause.min(ATTEMPT_PAUSE_MAX);
                 // Once something has answered, the handshake in which it did needs no other beside it.
                 if attempts.is_empty() || shared.race.winner().is_none() {
@@ -296,6 +308,7 @@ impl Keeper {
                 },
                 () = arrival(&shared, &mut self.networks, &mut self.arrivals) => {
                     begin_at = Instant::now();
+                    arrived_at = begin_at;
                     self.fallback.on_network(begin_at);
                     if shared.race.winner().is_none() {
                         attempts.clear();

@@ -30,6 +30,7 @@ mod keeper;
 mod mptcp_endpoints;
 mod names;
 mod netlink;
+mod opening;
 mod paths;
 mod pieces;
 mod proxy_address;

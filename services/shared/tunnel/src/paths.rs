@@ -15,6 +15,9 @@ use tokio::sync::watch;
 
 use crate::{names::is_name, slots::Slots, tcp::Counts};
 
+/// For so long a path's trouble is taken for the cause of a silence.
+pub(crate) const TROUBLE_LASTS: Duration = Duration::from_secs(10);
+
 /// Closed paths that stay on record so that their last bytes are still reported; the oldest go first.
 const CLOSED_KEPT_MAX: usize = 8;
 
@@ -66,6 +69,8 @@ struct State {
     records: BTreeMap<PathId, Record>,
     received_datagrams: u64,
     heard_at: Instant,
+    /// When a path was last silent or closed.
+    troubled_at: Option<Instant>,
 }
 
 type Names = Arc<BTreeMap<u32, Arc<str>>>;
@@ -96,6 +101,7 @@ impl Paths {
                 records: BTreeMap::new(),
                 received_datagrams: 0,
                 heard_at: now,
+                troubled_at: None,
             }),
             names: watch::Sender::default(),
             troubles: watch::Sender::default(),
@@ -161,6 +167,17 @@ impl Paths {
         troubles
     }
 
+    /// Returns after `pause`, or after as many more as it takes, once a path has been silent or closed within the last `TROUBLE_LASTS`.
+    pub(crate) async fn troubled(&self, pause: Duration) {
+        loop {
+            tokio::time::sleep(pause).await;
+            let troubled_at = self.state.lock().troubled_at;
+            if troubled_at.is_some_and(|at| at.elapsed() < TROUBLE_LASTS) {
+                return;
+            }
+        }
+    }
+
     /// Returns the state it had before. Closed is final.
     pub(crate) fn set_state(&self, id: PathId, to: PathState) -> Option<PathState> {
         let state = &mut *self.state.lock();
@@ -169,6 +186,9 @@ impl Paths {
             return None;
         }
         let before = std::mem::replace(&mut record.state, to);
+        if matches!(to, PathState::Suspect | PathState::Closed) {
+            state.troubled_at = Some(Instant::now());
+        }
         if matches!(before, PathState::Available | PathState::Backup)
             && matches!(to, PathState::Suspect | PathState::Closed)
         {

@@ -4,7 +4,10 @@ mod over_tcp;
 
 use std::{
     net::SocketAddr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -44,9 +47,6 @@ const FINISH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A session that is being finished is closed after so long whatever is still open.
 const FINISH_MAX: Duration = Duration::from_secs(300);
-
-/// How often a silent session is asked for a sign of life.
-const SPEAK_INTERVAL: Duration = Duration::from_millis(25);
 
 /// Sessions of one process are told apart from those of the one before it, whose reports may still be on their way.
 pub(crate) fn first_number() -> u64 {
@@ -154,6 +154,7 @@ impl Dialler {
             paths: paths.clone(),
             control: Some(control),
             retired: CancellationToken::new(),
+            given_up: AtomicBool::new(false),
         });
         let mut steering = SteeringConfig::new(Side::Client);
         steering.keepalive = shared.keepalive();
@@ -218,6 +219,7 @@ pub(crate) struct Session {
     /// None over TCP, where the kernel steers.
     control: Option<mpsc::Sender<Control>>,
     retired: CancellationToken,
+    given_up: AtomicBool,
 }
 
 /// How requests are asked.
@@ -335,6 +337,16 @@ impl Session {
         self.retired.cancelled().await;
     }
 
+    /// It has fallen silent, or does not move what it was given: whatever it says from now on, its tunnels are better off in another one.
+    pub(crate) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
+        self.retire();
+    }
+
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn close(&self, reason: &str) {
         if let Requests::H2(requests) = &self.requests {
             requests.lock().take();
@@ -374,17 +386,5 @@ impl Session {
             tokio::time::sleep(FINISH_INTERVAL).await;
         }
         self.close("finished");
-    }
-
-    /// Whether anything arrives within `limit`.
-    pub(crate) async fn speaks_within(&self, limit: Duration) -> bool {
-        let until = Instant::now() + limit;
-        while Instant::now() < until && !self.is_closed() {
-            if self.paths.silence(Instant::now()) < limit {
-                return true;
-            }
-            tokio::time::sleep(SPEAK_INTERVAL).await;
-        }
-        false
     }
 }

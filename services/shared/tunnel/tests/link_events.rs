@@ -335,7 +335,7 @@ fn networks_of_both_families_are_used_together() {
 fn outages() -> Vec<u64> {
     let longer = std::env::var("BRAID_OUTAGES").unwrap_or_default();
     let longer = longer.split(',').filter_map(|text| text.parse().ok());
-    [1, 4].into_iter().chain(longer).collect()
+    [1, 3, 4].into_iter().chain(longer).collect()
 }
 
 #[test]

@@ -58,7 +58,6 @@ pub(crate) fn begin(
         attempt: None,
         retry_at: None,
         pause: RETRY_FIRST,
-        leaving: false,
         aborting: Aborting::No,
     };
     tokio::spawn(companion.run());
@@ -116,8 +115,6 @@ struct Companion {
     attempt: Option<Attempt>,
     retry_at: Option<Instant>,
     pause: Duration,
-    /// The carrier is not good enough although it speaks: any other session is better.
-    leaving: bool,
     aborting: Aborting,
 }
 
@@ -179,13 +176,19 @@ impl Companion {
                 Woken::SessionChanged => {
                     self.retry_at = None;
                     self.pause = RETRY_FIRST;
-                    // Nobody answers for a session that has ended.
-                    if self
-                        .attempt
+                    // Nobody answers for a session that has ended, and one that was replaced may not answer for long. The next
+                    // attempt supersedes it wherever it has got to.
+                    let current = self
+                        .sessions
+                        .borrow()
                         .as_ref()
-                        .is_some_and(|attempt| attempt.session.is_closed())
-                    {
-                        self.attempt = None;
+                        .map(|session| session.number);
+                    let outdated = |attempt: &Attempt| {
+                        attempt.session.is_closed()
+                            || current.is_some_and(|number| number != attempt.session.number)
+                    };
+                    if let Some(attempt) = self.attempt.take_if(|attempt| outdated(attempt)) {
+                        attempt.session.give_up();
                     }
                 }
                 Woken::Troubled => self.stall.on_trouble(Instant::now()),
@@ -213,18 +216,29 @@ impl Companion {
         let mut wanted = None;
         if look.attached {
             let mute = self.carrier.paths.silence(now) > MUTE_MAX;
-            let left = self.leaving || mute || self.carrier.is_closed();
+            let left = mute || self.carrier.is_closed() || self.carrier.is_given_up();
             match session {
                 Some(session) if session.number != self.carrier.number => {
-                    // QUIC is gone back to as soon as it is there.
-                    if left || self.carrier.is_fallback() && !session.is_fallback() {
+                    // QUIC is gone back to as soon as it is there. A session that is being finished keeps its tunnels only as long as it
+                    // moves them: that it speaks is not enough.
+                    let better = self.carrier.is_fallback() && !session.is_fallback();
+                    if left || better || self.has_stalled(now, look) {
                         wanted = Some(session);
                     } else {
-                        // A session that is being finished is looked after as long as it speaks.
                         wake = wake.or(Some(now + MUTE_MAX));
                     }
                 }
-                session if !mute => wanted = self.look_for_stall(now, look, session),
+                session if !mute => {
+                    let moved_before = self.stall.has_moved();
+                    if self.has_stalled(now, look) {
+                        if moved_before {
+                            // Another stream of the same session did not help.
+                            self.carrier.give_up();
+                        } else {
+                            wanted = session;
+                        }
+                    }
+                }
                 _ => {}
             }
             if self.stall.waits() {
@@ -274,32 +288,20 @@ impl Companion {
         }
     }
 
-    fn look_for_stall(
-        &mut self,
-        now: Instant,
-        look: super::line::Look,
-        session: Option<Arc<Session>>,
-    ) -> Option<Arc<Session>> {
+    fn has_stalled(&mut self, now: Instant, look: super::line::Look) -> bool {
         if self.attempt.is_some() {
-            return None;
+            return false;
         }
-        let again = self.stall.has_moved();
         match self.stall.look(now, look.heard_at, look.ponged, look.waits) {
-            Verdict::Fine => None,
+            Verdict::Fine => false,
             Verdict::Ask(number) => {
                 self.line.ping(number);
-                None
+                false
             }
             Verdict::Stalled => {
-                tracing::debug!(token = ?self.request.token, again, "a tunnel has stalled");
+                tracing::debug!(token = ?self.request.token, session = self.carrier.number, "a tunnel has stalled");
                 metrics::counter!("braid_tunnel_stalled_total").increment(1);
-                if again {
-                    // Another stream of the same session did not help.
-                    self.leaving = true;
-                    self.carrier.retire();
-                    return None;
-                }
-                session
+                true
             }
         }
     }
@@ -328,7 +330,6 @@ impl Companion {
                 let replayed = self.line.attached(*wire, answer, now);
                 super::count_resumed(replayed);
                 self.carrier = attempt.session;
-                self.leaving = false;
                 self.troubles = self.carrier.paths.troubles();
                 self.stall.on_attached();
                 self.retry_at = None;
@@ -346,13 +347,13 @@ impl Companion {
             }
             Answer::Lost(error) => {
                 tracing::debug!(token = ?self.request.token, %error, "the session ended while a tunnel was continued");
-                attempt.session.retire();
+                attempt.session.give_up();
                 self.retry_later(now);
             }
             Answer::TimedOut => {
                 // A session that says much but not this is of no use; the keeper makes another.
                 if attempt.session.paths.silence(now) < MUTE_MAX {
-                    attempt.session.retire();
+                    attempt.session.give_up();
                 }
                 self.retry_later(now);
             }

@@ -9,13 +9,12 @@
 
 use std::time::{Duration, Instant};
 
+use crate::paths::TROUBLE_LASTS;
+
 const QUIET: Duration = Duration::from_millis(500);
-const TROUBLED_MAX: Duration = Duration::from_secs(1);
+const TROUBLED_MAX: Duration = Duration::from_millis(750);
 const SILENT_MAX: Duration = Duration::from_secs(5);
 const PATIENCE_MAX: u32 = 16;
-
-/// For so long a path's trouble is taken for the cause of a silence.
-const TROUBLE_LASTS: Duration = Duration::from_secs(10);
 
 /// Without a stall for so long, patience is what it was at the start.
 const CALM: Duration = Duration::from_secs(30);

@@ -6,7 +6,7 @@ use std::{
     future::Future,
     io,
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -90,6 +90,7 @@ impl TcpDialler {
             paths,
             control: None,
             retired: CancellationToken::new(),
+            given_up: AtomicBool::new(false),
         });
         let keepalive = shared.watch_keepalive();
         session

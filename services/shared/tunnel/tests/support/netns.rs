@@ -125,6 +125,15 @@ impl World {
             &format!("link add {device} type veth peer name m-{device} netns {rt}"),
         );
         self.ip("rt", &format!("link set m-{device} up"));
+        // An access network has no address resolution to wait for; here a question that is lost would be repeated after a second.
+        for (side, device) in [("gw", device), ("rt", &format!("m-{device}"))] {
+            for cache in ["arp_cache", "ndisc_cache"] {
+                self.ip(
+                    side,
+                    &format!("ntable change name {cache} dev {device} retrans 100"),
+                );
+            }
+        }
         let shaped = Command::new("tc")
             .args([
                 "-n",

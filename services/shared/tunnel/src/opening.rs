@@ -1,0 +1,49 @@
+//! Asks the proxy for a new tunnel.
+
+use std::{pin::pin, time::Duration};
+
+use futures::future::{Either, select};
+use http::uri::Authority;
+
+use crate::{
+    request::Urgency,
+    resume::header::{Offer, Token},
+    session::{ConnectError, Session},
+    stream::ConnectStream,
+};
+
+/// An answer that takes longer may have been lost with a path.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// Asks for a tunnel, and once more on another stream when nothing was answered for `AGAIN_AFTER` although a path was in trouble
+/// lately: the request or its answer may have gone that way, and the library repeats what a closed path took with it only when
+/// that path is drained. Whichever answer comes first counts. Returns the token by which the tunnel is continued, if the proxy
+/// agreed to that.
+pub(crate) async fn ask(
+    session: &Session,
+    authority: &Authority,
+    urgency: Urgency,
+    resumable: bool,
+) -> Result<(ConnectStream, Option<Token>), ConnectError> {
+    let ask_once = async || {
+        // A fresh one for each attempt: whether an earlier one got through is not known.
+        let token = resumable.then(Token::random);
+        let offer = token.map(|token| Offer {
+            token,
+            attach: None,
+        });
+        let (stream, agreed) = session.connect(authority, urgency, offer).await?;
+        Ok((stream, token.filter(|_| agreed.is_some())))
+    };
+    let first = pin!(ask_once());
+    let trouble = pin!(session.paths.troubled(AGAIN_AFTER));
+    let first = match select(first, trouble).await {
+        Either::Left((answer, _)) => return answer,
+        Either::Right(((), first)) => first,
+    };
+    tracing::debug!(%authority, "asked again: a path was in trouble");
+    tokio::select! {
+        answer = first => answer,
+        answer = ask_once() => answer,
+    }
+}
