@@ -96,6 +96,10 @@ fn fairness(prefix: &str, length_s: f64, reports: &[RunReport]) -> Vec<Figure> {
     for rival in RIVALS {
         let id = format!("{prefix}.with_{}", rival.name());
         let runs: Vec<&RunReport> = reports.iter().filter(|report| report.name == id).collect();
+        // Left out by name: no run, no figure.
+        if runs.is_empty() {
+            continue;
+        }
         let shares: Vec<Vec<f64>> = runs.iter().map(|run| shares(run, length_s)).collect();
         let of = |value: fn(&[f64]) -> f64| {
             mean(
@@ -178,6 +182,12 @@ fn queueing_rtts(report: &RunReport, rtt_ms: f64) -> f64 {
         .map_or(f64::INFINITY, |link| link.queueing_ms_p95 / rtt_ms)
 }
 
+/// The run without company, unless it was left out by name.
+fn alone<'a>(prefix: &str, reports: &'a [RunReport]) -> Option<&'a RunReport> {
+    let name = format!("{prefix}.alone");
+    reports.iter().find(|report| report.name == name)
+}
+
 /// One link with and without company.
 fn at(runner: &Runner, prefix: &str, setting: Setting, rate_mbit: f64, rtt_ms: f64) -> Outcome {
     let link = || vec![Interface::symmetric("shared", rate_mbit, rtt_ms, 0.0)];
@@ -186,7 +196,7 @@ fn at(runner: &Runner, prefix: &str, setting: Setting, rate_mbit: f64, rtt_ms: f
     scenarios.push(setting.endless(format!("{prefix}.alone"), ALONE_S, link()));
     let reports = runner.run(prefix, &scenarios, Mechanisms::default())?;
     let mut figures = fairness(prefix, length, &reports);
-    if let Some(alone) = reports.last() {
+    if let Some(alone) = alone(prefix, &reports) {
         figures.push(Figure::at_most(
             format!("{prefix}.alone.queueing_p95"),
             "x RTT",

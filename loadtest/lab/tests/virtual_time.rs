@@ -7,7 +7,7 @@ use lab::pals::{self, Case, Reading, Setting};
 use lab::report::RunReport;
 use lab::robust;
 use lab::scenario::{Controller, Direction, Interface, Scenario, ScenarioError};
-use lab::{Identity, Mechanisms, Runner, figure6, rival, run};
+use lab::{Identity, Mechanisms, Runner, bottleneck, figure6, rival, run};
 
 fn two_links(controller: Controller, direction: Direction, seed: u64) -> Scenario {
     let interfaces = vec![
@@ -315,4 +315,29 @@ fn a_run_does_not_depend_on_the_runs_before_it() {
     let forwards: Vec<String> = (1..=4).map(of).collect();
     let backwards: Vec<String> = (1..=4).rev().map(of).collect();
     assert!(forwards.iter().eq(backwards.iter().rev()));
+}
+
+/// Two paths through one bottleneck take one flow's share beside a Cubic flow, and what is left out by name is not reported.
+#[test]
+fn two_paths_in_one_queue_are_one_flow() {
+    let runs = [
+        ("up.same_rtt.with_cubic", Direction::Upload),
+        ("down.other_rtt.with_cubic", Direction::Download),
+    ];
+    for (only, direction) in runs {
+        let runner = Runner::new(Identity::new().unwrap(), false).only_run(Some(only.to_owned()));
+        let setting = bottleneck::Setting {
+            seed: 77,
+            controller: Controller::Ours,
+            direction,
+        };
+        let (prefix, _) = only.split_once('.').unwrap();
+        let (figures, runs) = bottleneck::coupled::run(&runner, prefix, setting).unwrap();
+        assert_eq!(runs.len(), 1);
+        assert_eq!(figures.len(), 3, "{figures:?}");
+        for figure in figures {
+            assert!(figure.id.starts_with(only), "{figure:?}");
+            assert!(figure.met, "{figure:?}");
+        }
+    }
 }

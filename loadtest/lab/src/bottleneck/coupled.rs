@@ -1,7 +1,8 @@
 //! Two paths of one connection in one queue are one sender; in two queues they are two.
 
 use super::{
-    Outcome, QUEUEING_MAX_RTTS, RATE_MBIT, RTT_MS, SHARED_S, Setting, fairness, queueing_rtts,
+    Outcome, QUEUEING_MAX_RTTS, RATE_MBIT, RTT_MS, SHARED_S, Setting, alone, fairness,
+    queueing_rtts,
 };
 use crate::figures::Figure;
 use crate::host::Mechanisms;
@@ -37,7 +38,7 @@ pub fn run(runner: &Runner, prefix: &str, setting: Setting) -> Outcome {
         scenarios.push(setting.endless(format!("{prefix}.alone"), SHARED_S, links()));
         let runs = runner.run(&prefix, &scenarios, Mechanisms::default())?;
         figures.extend(fairness(&prefix, SHARED_S, &runs));
-        if let Some(alone) = runs.last() {
+        if let Some(alone) = alone(&prefix, &runs) {
             figures.push(Figure::at_most(
                 format!("{prefix}.alone.queueing_p95"),
                 "x RTT",
@@ -79,6 +80,9 @@ fn disjoint(runner: &Runner, prefix: &str, setting: Setting) -> Outcome {
         })
         .collect();
     let coupled = runner.run(prefix, &scenarios, Mechanisms::default())?;
+    if coupled.is_empty() {
+        return Ok((Vec::new(), coupled));
+    }
     let apart = Mechanisms {
         coupling: false,
         ..Mechanisms::default()

@@ -38,7 +38,8 @@ pub fn run(runner: &Runner, prefix: &str, setting: Setting) -> Outcome {
         .collect();
     let reports = runner.run(prefix, &scenarios, Mechanisms::default())?;
     let mut figures = Vec::new();
-    for ((name, _), report) in queues.iter().zip(&reports) {
+    for report in &reports {
+        let name = &report.name;
         let Some(link) = report.links.first() else {
             continue;
         };

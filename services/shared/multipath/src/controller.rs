@@ -48,6 +48,11 @@ const UNQUEUED_SLACK: Duration = Duration::from_millis(1);
 const HOST_DELAY: Duration = Duration::from_millis(2);
 /// Window while the round trip is being confirmed.
 const RTT_PROBE_WINDOW: f64 = 0.95;
+/// The same where a round trip above the floor is either a longer path or somebody's queue: a queue gives way to less in flight, a path does not.
+const RTT_PROBE_WINDOW_DEEP: f64 = 0.5;
+const RTT_PROBE_WINDOW_IN_COMPANY: f64 = 0.75;
+/// Deep rounds that are made for one floor, at most.
+const FLOOR_DOUBTS_MAX: u32 = 8;
 /// Without company the window opens again after such a part of a drained round; the smallest round trip sent in it counts.
 const RTT_PROBE_PART: u32 = 4;
 const RTT_PROBE_INTERVAL: Duration = Duration::from_secs(10);
@@ -182,8 +187,14 @@ pub struct PathController {
     rtt_floor: Option<Duration>,
     /// False from a change of the acknowledgements' route to the next drained round.
     rtt_floor_known: bool,
-    /// What the last such round saw. The same twice is no queue but a longer path.
+    /// The floor before the acknowledgements changed their route.
+    rtt_floor_before: Option<Duration>,
+    /// What the last such round saw. The same again in a deep one is no queue but a longer path.
     rtt_crowded: Option<Duration>,
+    /// The drained round under way, or the next, is a deep one.
+    deep: bool,
+    /// So many deep rounds may still be made to find the floor, because the last one lowered it.
+    floor_doubts: u32,
     compete: Option<Compete>,
     /// The stranger was met by another path of the same bottleneck.
     met_by_another: bool,
@@ -203,8 +214,9 @@ pub struct PathController {
     rate_round: u64,
     rate_round_at: Instant,
     rate_round_of: u64,
-    /// In flight when the last drained round began.
+    /// In flight and the floor when the last drained round began.
     undrained: u64,
+    undrained_floor: Option<Duration>,
     rtt_min: MinRtt,
     rtt_smoothed: Duration,
     rebase_epoch: u64,
@@ -236,7 +248,10 @@ impl PathController {
             rtt_latest: Duration::ZERO,
             rtt_floor: None,
             rtt_floor_known: true,
+            rtt_floor_before: None,
             rtt_crowded: None,
+            deep: false,
+            floor_doubts: 0,
             compete: None,
             met_by_another: false,
             lossy: None,
@@ -250,6 +265,7 @@ impl PathController {
             rate_round_at: now,
             rate_round_of: 0,
             undrained: 0,
+            undrained_floor: None,
             rtt_min: MinRtt::new(now),
             rtt_smoothed: Duration::ZERO,
             rebase_epoch,
@@ -306,7 +322,16 @@ impl PathController {
                 };
                 window.max(self.window_min())
             }
-            Phase::RttProbe { .. } => ((product * RTT_PROBE_WINDOW) as u64).max(self.window_min()),
+            Phase::RttProbe { .. } => {
+                let part = if self.deep {
+                    RTT_PROBE_WINDOW_DEEP
+                } else if self.compete.is_some() && self.empty_drains == 0 {
+                    RTT_PROBE_WINDOW_IN_COMPANY
+                } else {
+                    RTT_PROBE_WINDOW
+                };
+                ((product * part) as u64).max(self.window_min())
+            }
         }
     }
 
@@ -357,14 +382,19 @@ impl PathController {
             self.unqueued = !app_limited && seen <= min + min / 16 + UNQUEUED_SLACK;
             if !self.unqueued {
                 self.queued_at = now;
-            } else if now >= self.queued_at + UNQUEUED_LONG {
+            } else if self.floor_doubts == 0 && now >= self.queued_at + UNQUEUED_LONG {
                 self.compete = None;
             }
             // A queue longer than the own one can make it.
             let crowded = self
                 .rtt_floor
                 .is_some_and(|floor| seen > floor.mul_f64(CROWDED) + self.slack());
-            if crowded && self.compete.is_none() && now > self.probed_at + RTT_PROBE_PAUSE {
+            let doubted = self.floor_doubts > 0;
+            if (doubted || crowded && self.compete.is_none())
+                && self.phase == Phase::Cruise
+                && now > self.probed_at + RTT_PROBE_PAUSE
+            {
+                self.deep |= doubted;
                 self.drain();
             }
         }
@@ -441,21 +471,49 @@ impl PathController {
     fn end_rtt_probe(&mut self, now: Instant, seen: Duration) {
         self.phase = Phase::Cruise;
         self.probed_at = now;
-        self.rtt_floor_known = true;
-        let floor = *self.rtt_floor.get_or_insert(seen);
-        let is_longer_path = self
+        let deep = std::mem::take(&mut self.deep);
+        let rebased = self.rtt_floor.is_none();
+        let floor = self.rtt_floor.or(self.rtt_floor_before).unwrap_or(seen);
+        let is_crowded = seen > floor + floor / 8 + self.slack();
+        let is_same = self
             .rtt_crowded
             .is_some_and(|before| before.abs_diff(seen) < before / 32);
-        if seen <= floor + floor / 8 + self.slack() || is_longer_path {
-            self.rtt_floor = Some(if is_longer_path {
+        if is_crowded && !deep && (rebased || is_same) {
+            self.rtt_crowded = Some(seen);
+            self.deep = true;
+            self.rtt_min
+                .replace(now, if rebased { seen } else { floor });
+            return self.drain();
+        }
+        self.rtt_floor_known = true;
+        let is_longer_path = is_crowded && is_same;
+        let is_lower = self
+            .undrained_floor
+            .is_some_and(|before| seen + seen / 32 < before);
+        // What gave way to less in flight may give way again.
+        let gave_way = if rebased {
+            is_crowded && !is_longer_path
+        } else {
+            is_lower && self.compete.is_some()
+        };
+        if deep && self.floor_doubts > 0 && !rebased {
+            let stands = !is_crowded && !is_lower;
+            self.floor_doubts = if stands { 0 } else { self.floor_doubts - 1 };
+        } else if gave_way {
+            self.floor_doubts = FLOOR_DOUBTS_MAX;
+        }
+        if !is_crowded || is_longer_path || rebased {
+            self.rtt_floor = Some(if is_longer_path || rebased {
                 seen
             } else {
                 floor.min(seen)
             });
             self.rtt_crowded = None;
-            let is_empty = seen <= floor + floor / 32 + UNQUEUED_SLACK + self.packets_time(3.0);
-            self.empty_drains += u32::from(is_empty);
-            if self.empty_drains >= EMPTY_DRAINS {
+            // A round that finds a lower floor than was known tells nothing of what stands above it.
+            let is_empty =
+                !is_lower && seen <= floor + floor / 32 + UNQUEUED_SLACK + self.packets_time(1.0);
+            self.empty_drains = if is_empty { self.empty_drains + 1 } else { 0 };
+            if self.empty_drains >= EMPTY_DRAINS || is_longer_path {
                 self.compete = None;
             }
             self.rtt_min.replace(now, seen);
@@ -520,13 +578,14 @@ impl PathController {
     /// A drained round, of all paths behind the same bottleneck.
     fn drain(&mut self) {
         self.start_rtt_probe();
-        self.member.gate.drain(self.member.slot);
+        self.member.gate.drain(self.member.slot, self.deep);
     }
 
     fn start_rtt_probe(&mut self) {
         self.probe_wanted = self.phase == Phase::Startup;
         if self.phase == Phase::Cruise {
             self.undrained = self.in_flight;
+            self.undrained_floor = self.rtt_floor;
             self.phase = Phase::RttProbe {
                 drained_at: None,
                 refilled_at: None,
@@ -552,14 +611,15 @@ impl PathController {
         let epoch = self.member.gate.rebase_epoch();
         if epoch != self.rebase_epoch {
             self.rebase_epoch = epoch;
-            self.rtt_floor = None;
+            self.rtt_floor_before = self.rtt_floor.take().or(self.rtt_floor_before);
             self.rtt_floor_known = false;
             self.rtt_crowded = None;
             self.start_rtt_probe();
         }
-        let drains = self.member.gate.drains(self.member.slot);
+        let (drains, deep) = self.member.gate.drains(self.member.slot);
         if drains != self.drains_joined {
             self.drains_joined = drains;
+            self.deep |= deep;
             self.start_rtt_probe();
         }
         self.follow_others(now);

@@ -157,3 +157,24 @@ fn a_tenfold_drop_drains_its_queue_although_nothing_is_lost() {
     );
     assert!((link.delivered - before) as f64 > 0.95 * 2.5e6);
 }
+
+/// A route that has become longer looks like a stranger's queue until less in flight has shown that it does not give way.
+#[test]
+fn a_longer_path_is_no_strangers_queue() {
+    let start = Instant::now();
+    let mut controller = controller(start);
+    let mut link = Link::new(start, 1_000_000.0, 20, 0);
+    link.run(&mut controller, Duration::from_secs(5));
+    link.delay = Duration::from_millis(40);
+    // Met as a stranger, seen the same again five seconds later, and confirmed.
+    link.run(&mut controller, Duration::from_secs(20));
+    link.queue_max = Duration::ZERO;
+    let before = link.delivered;
+    link.run(&mut controller, Duration::from_secs(10));
+    assert!(
+        link.queue_max <= Duration::from_millis(60),
+        "queue {:?}",
+        link.queue_max
+    );
+    assert!((link.delivered - before) as f64 > 0.97 * 10e6);
+}

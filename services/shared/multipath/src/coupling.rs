@@ -61,6 +61,7 @@ struct Series {
     window_packets: f64,
     /// Counts the drained rounds that another member of the group began.
     drains: u64,
+    drains_deep: bool,
 }
 
 impl Default for Series {
@@ -70,6 +71,7 @@ impl Default for Series {
             met: false,
             window_packets: 0.0,
             drains: 0,
+            drains_deep: false,
         }
     }
 }
@@ -258,18 +260,20 @@ impl Bottlenecks {
     }
 
     /// The path begins a drained round, and so shall its group.
-    pub(crate) fn drain(&mut self, slot: usize) {
+    pub(crate) fn drain(&mut self, slot: usize, deep: bool) {
         let members = self.group_of(slot).map_or(0, |group| group.members);
         for (other, series) in self.series.iter_mut().enumerate() {
             if other != slot && members & bit(other) != 0 {
                 series.drains += 1;
+                series.drains_deep = deep;
             }
         }
     }
 
-    /// Drained rounds that others of the group have begun so far.
-    pub(crate) fn drains(&self, slot: usize) -> u64 {
-        self.series.get(slot).map_or(0, |series| series.drains)
+    /// Drained rounds that others of the group have begun so far, and whether the last is a deep one.
+    pub(crate) fn drains(&self, slot: usize) -> (u64, bool) {
+        let series = self.series.get(slot);
+        series.map_or((0, false), |series| (series.drains, series.drains_deep))
     }
 }
 

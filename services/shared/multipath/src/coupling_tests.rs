@@ -99,13 +99,13 @@ fn a_drained_round_of_one_member_is_one_of_all() {
     let mut bottlenecks = Bottlenecks::default();
     let now = watch(&mut bottlenecks, start, 10, |_, at| sawtooth(at, 3.0, 0.0));
     assert!(bottlenecks.is_coupled(1));
-    let before = bottlenecks.drains(1);
-    bottlenecks.drain(0);
-    assert_eq!(bottlenecks.drains(1), before + 1);
-    assert_eq!(bottlenecks.drains(0), 0);
+    let (before, _) = bottlenecks.drains(1);
+    bottlenecks.drain(0, true);
+    assert_eq!(bottlenecks.drains(1), (before + 1, true));
+    assert_eq!(bottlenecks.drains(0).0, 0);
     bottlenecks.forget(1);
     assert!(!bottlenecks.is_coupled(0));
-    bottlenecks.drain(0);
-    assert_eq!(bottlenecks.drains(1), 0);
+    bottlenecks.drain(0, true);
+    assert_eq!(bottlenecks.drains(1).0, 0);
     assert!(now > start);
 }

@@ -212,12 +212,12 @@ impl Gate {
     }
 
     /// The path's drained round begins; those that share its bottleneck are to follow.
-    pub(crate) fn drain(&self, slot: usize) {
-        self.state.lock().bottlenecks.drain(slot);
+    pub(crate) fn drain(&self, slot: usize, deep: bool) {
+        self.state.lock().bottlenecks.drain(slot, deep);
     }
 
-    /// Counts the drained rounds that the path is to join.
-    pub(crate) fn drains(&self, slot: usize) -> u64 {
+    /// Counts the drained rounds that the path is to join, and whether the last is a deep one.
+    pub(crate) fn drains(&self, slot: usize) -> (u64, bool) {
         self.state.lock().bottlenecks.drains(slot)
     }
 
