@@ -97,6 +97,12 @@ function showWard(session: Session): void {
       const { alert } = await guarded(query.acknowledgeAlert({ id, note }));
       if (alert) model.addAlerts([alert]);
     },
+    async silence({ patient, rule, hours, reason }) {
+      const untilUs = BigInt(Date.now() + hours * 3_600_000) * 1000n;
+      const subject = `silence-${crypto.randomUUID()}`;
+      await guarded(query.putDocument({ kind: "silence", subject, version: 1, reason, untilUs, body: JSON.stringify({ patient, rule }) }));
+      loadSilences();
+    },
   });
   const paths = pathsView(model, {
     mayAct: act,

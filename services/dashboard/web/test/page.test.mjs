@@ -199,6 +199,22 @@ test("an alert appears and is acknowledged", async () => {
   assert.match(await acknowledged.first().textContent(), /admin: “measured again/);
 });
 
+test("an alert's rule is silenced for its patient, with a reason", async () => {
+  const alert = page.locator(".alert", { hasText: "Guest" }).first();
+  await alert.getByText("Silence", { exact: true }).first().click();
+  const silence = alert.getByRole("button", { name: "Silence", exact: true });
+  // Without a reason nothing is sent.
+  await silence.click();
+  assert.equal(await alert.getByLabel("Reason").evaluate((reason) => reason.validity.valueMissing), true);
+  await alert.getByLabel("For how long").selectOption("2 hours");
+  await alert.getByLabel("Reason").fill("new cuff is on its way");
+  await silence.click();
+  const row = page.locator("[data-silence]", { hasText: "new cuff is on its way" });
+  await row.waitFor({ state: "attached" });
+  assert.match(await row.textContent(), /^Guest.*, \S+ · until .* · admin: “new cuff/);
+  assert.equal(await alert.locator("details.silence").getAttribute("open"), null, "the form is closed");
+});
+
 test("the page works by keyboard and at the width of a phone", async () => {
   const cards = page.locator(".patient");
   await cards.first().focus();

@@ -1,9 +1,10 @@
-// Alerts: those that await somebody first, each with an acknowledge button and room for a note; below them what is silenced, by
-// whom, why and until when.
+// Alerts: those that await somebody first, each with an acknowledge button, room for a note and a silence; below them what is silenced,
+// by whom, why and until when.
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import { age, awaits, clock, priorityOf, seconds, stateOf } from "../clinical";
 import { AlertState, type Alert, type Document } from "../gen/braid/alerts/v1/alerts_pb";
 import type { Model } from "../model";
+import { silenceForm, type Silence } from "./silence";
 
 // Resolved alerts shown below the open ones.
 const PAST_SHOWN = 8;
@@ -12,6 +13,7 @@ const NOTE_LENGTH_MAX = 500;
 export interface AlertActions {
   readonly mayAct: boolean;
   acknowledge(id: string, note: string): Promise<void>;
+  silence(it: Silence): Promise<void>;
   select(patient: string): void;
 }
 
@@ -106,7 +108,8 @@ function alertRow(model: Model, first: Alert, actions: AlertActions): Row<Alert>
     confirm,
     failure,
   );
-  const element = h("li", { class: "alert", "data-alert": first.id }, mark, h("div", { class: "grow" }, summary, h("p", { class: "meta" }, who, when), by, form));
+  const silence = silenceForm((it) => actions.silence(it));
+  const element = h("li", { class: "alert", "data-alert": first.id }, mark, h("div", { class: "grow" }, summary, h("p", { class: "meta" }, who, when), by, form, actions.mayAct && silence.element));
   return {
     element,
     update(next) {
@@ -119,7 +122,9 @@ function alertRow(model: Model, first: Alert, actions: AlertActions): Row<Alert>
       setAttribute(mark, "data-priority", priority.key);
       setAttribute(mark, "aria-label", priority.label);
       setText(summary, alert.summary || alert.rule);
-      setText(who, model.patients.find((patient) => patient.id === alert.patient)?.name || alert.patient);
+      const name = model.patients.find((patient) => patient.id === alert.patient)?.name || alert.patient;
+      setText(who, name);
+      silence.update(alert, name);
       const sinceS = seconds(alert.sinceUs);
       setText(when, ` · ${state.label.toLowerCase()} · since ${clock(sinceS)} (${age(Date.now() / 1000 - sinceS)})${alert.backfill ? " · from late data" : ""}`);
       setText(by, alert.acknowledgedBy ? `${alert.acknowledgedBy}${alert.note ? `: “${alert.note}”` : ""}` : "");
