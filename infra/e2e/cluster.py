@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """cluster.py - the charts on a real one-node Kubernetes with running pods, as `make e2e-cluster` runs it (root).
 
-Installs charts/backends and charts/braid; `helm test`; a gateway outside of the cluster sends over two access networks, one of which is
-cut; every workload is restarted while samples go on; upgrade to another version and back; uninstall. What was accepted must be stored,
-once. The cluster (infra/airgap/cluster) is started for it and taken down again, unless it ran already.
+Installs charts/backends and charts/braid; `helm test`; a gateway outside of the cluster sends, and ingest is scaled by its load; each of the
+two access networks is cut; every workload is restarted while samples go on; upgrade to another version and back; uninstall. What was accepted must
+be stored, once. The cluster (infra/airgap/cluster) is started for it and taken down again, unless it ran already.
 
     cluster.py [--keep]
 
@@ -44,7 +44,9 @@ VALUES = {
     "setup": {"patients": 1},
     "proxy": {"replicas": 2, "service": {"type": "NodePort", "nodePort": NODE_PORT}, "resources": SMALL},
     "envoy": {"replicas": 2, "service": {"type": "ClusterIP"}, "resources": SMALL},
-    **{noun: {"replicas": 2, "resources": SMALL} for noun in ("ingest", "alerting", "path-telemetry", "dashboard")},
+    # `scales` puts the percentage between what it uses idle and under load.
+    "ingest": {"replicas": 2, "resources": SMALL, "autoscaling": {"by": "cpu", "replicasMax": 3, "cpuPercent": 100}},
+    **{noun: {"replicas": 2, "resources": SMALL} for noun in ("alerting", "path-telemetry", "dashboard")},
 }
 BACKENDS = {noun: {"resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}} for noun in ("kafka", "timescaledb")}
 WORKLOADS = ["deployment/ingest", "deployment/alerting", "deployment/path-telemetry", "deployment/dashboard", "deployment/envoy", "statefulset/proxy",
@@ -291,7 +293,7 @@ def read_back(folder, sent_since_us, wanted):
     eventually("%d readings on the page" % wanted, holds)
 
 
-def outside(folder, site):
+def outside(folder, site, sent):
     since_us = now_us()
     load = Load(site)
     for network in NETWORKS:
@@ -306,8 +308,30 @@ def outside(folder, site):
         eventually("samples over the other network", lambda: load.sent >= before + 10 * BATCH and stored()[0] >= rows + 10 * BATCH)
         site.restore(network)
         eventually("%s carries again" % network, lambda network=network: carries(network))
-    sent = load.stop()
+    sent += load.stop()
     reconcile("each access network cut once", sent)
+    return sent
+
+
+def scales(site, sent):
+    """By what it measures, ingest gets another pod while somebody sends."""
+    def utilization():
+        return int(kubectl("get", "hpa", "ingest", "-o", "jsonpath={.status.currentMetrics[0].resource.current.averageUtilization}") or -1)
+
+    def pods():
+        return int(kubectl("get", "deployment", "ingest", "-o", "jsonpath={.status.readyReplicas}") or 0)
+    eventually("the autoscaler knows what ingest uses", lambda: utilization() > 0)
+    # A debug build and a release build differ in what an idle pod uses; ten uploads a second are several times that.
+    idle = utilization()
+    limit = idle + idle // 2 + 1
+    kubectl("patch", "hpa", "ingest", "--type=json", "--patch", json.dumps(
+        [{"op": "replace", "path": "/spec/metrics/0/resource/target/averageUtilization", "value": limit}]))
+    start, before, load = time.monotonic(), pods(), Load(site)
+    eventually("a third pod of ingest", lambda: pods() == 3)
+    figure("HPA of ingest", "%d pods at %d %% of their request; with a target of %d %%, 3 are ready %.1f s after the load began" % (
+        before, idle, limit, time.monotonic() - start))
+    sent += load.stop()
+    reconcile("scaled up under load", sent)
     return sent
 
 
@@ -425,7 +449,8 @@ def scene(folder, keep):
         site.connect()
         site.start()
         eventually("the gateway listens", site.listens)
-        sent = outside(folder, site)
+        sent = scales(site, 0)
+        sent = outside(folder, site, sent)
         sent = restart_all(site, sent)
         upgrade_and_back(folder, site, sent)
         trial("after upgrade and rollback")

@@ -39,7 +39,7 @@ case ${TARGET:-up} in
     PASSWORD=$(cat "$work/data/identities/admin.password")
     "$braid" setup --store "sqlite:$work/data" --label load --gateway gw-1 --patients "$devices" > /dev/null
     cut_path() { "$braid" link "$1" wifi --data "$work/data" > /dev/null; }
-    memory_kib() { sed -n 's/^VmRSS: *\([0-9]*\) kB/braid \1/p' "/proc/$running/status"; }
+    memory_kib() { sed -n 's/^VmRSS:[[:space:]]*\([0-9]*\) kB/braid \1/p' "/proc/$running/status"; }
     ;;
   compose)
     SENSORS=http://127.0.0.1:${SENSORS_PORT:-8090} PAGE=https://localhost:${PAGE_PORT:-8443}
@@ -63,7 +63,7 @@ case ${TARGET:-up} in
       local name pid
       for name in gateway proxy ingest alerting path-telemetry dashboard envoy; do
         pid=$(docker inspect -f '{{.State.Pid}}' "$(docker compose ps -q "$name")")
-        sed -n "s/^VmRSS: *\([0-9]*\) kB/$name \1/p" "/proc/$pid/status"
+        sed -n "s/^VmRSS:[[:space:]]*\([0-9]*\) kB/$name \1/p" "/proc/$pid/status"
       done
     }
     ;;
@@ -93,12 +93,12 @@ grown = False
 for name in dict.fromkeys(row[1] for row in rows):
     of = [(int(row[0]), int(row[2]) / 1024) for row in rows if row[1] == name]
     fifth = (end - begin) / 5
-    early = statistics.median([mib for at, mib in of if begin + fifth <= at <= begin + 2 * fifth])
-    late = statistics.median([mib for at, mib in of if at >= end - fifth])
-    kept = late <= early * float(sys.argv[2])
+    fifths = [statistics.median([mib for at, mib in of if begin + n * fifth <= at <= begin + (n + 1) * fifth]) for n in range(5)]
+    growth = fifths[4] / fifths[1]
+    kept = growth <= float(sys.argv[2])
     grown |= not kept
-    print("    %s memory of %-16s %6.1f MiB in the second fifth, %6.1f in the last: x%.2f, at most x%s" % (
-        "\u2713" if kept else "\u2717", name, early, late, late / early, sys.argv[2]))
+    print("    %s memory of %-16s %s MiB, fifth by fifth: x%.2f from the second to the last, at most x%s" % (
+        "\u2713" if kept else "\u2717", name, " ".join("%.1f" % mib for mib in fifths), growth, sys.argv[2]))
 sys.exit(grown)
 PYTHON
 fi

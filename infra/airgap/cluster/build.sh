@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # build.sh - the programs of a real one-node Kubernetes from their Go modules, since there is neither a container registry nor a page of
-# releases. A quarter of an hour on two idle cores the first time; what is in the cache at the wanted version is not built again.
+# releases. Twenty minutes on two idle cores the first time; what is in the cache at the wanted version is not built again.
 #
 #   build.sh          everything
 #   build.sh here     succeeds when everything is built already
@@ -11,7 +11,7 @@ set -euo pipefail; shopt -s inherit_errexit
 here=$(cd "$(dirname "$0")" && pwd); . "$here/settings.sh"
 export GOFLAGS=-mod=mod GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=0
 
-PROGRAMS=(kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet kube-proxy etcd bridge host-local loopback portmap coredns pause)
+PROGRAMS=(kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet kube-proxy etcd bridge host-local loopback portmap coredns metrics-server pause)
 
 built() { local it; for it in "${PROGRAMS[@]}"; do [ -x "$BIN/$it" ] || return 1; done; }
 case ${1:-} in
@@ -72,5 +72,7 @@ done
 dns=$(wrapper coredns github.com/coredns/coredns "$COREDNS_VERSION" "$COREDNS_VERSION")
 cp "$here/coredns/main.go" "$dns/"
 build coredns "$COREDNS_VERSION" "$dns" .
+metrics=sigs.k8s.io/metrics-server
+build metrics-server "$METRICS_VERSION" "$(wrapper metrics-server $metrics "$METRICS_VERSION" "$METRICS_VERSION")" $metrics/cmd/metrics-server
 build pause "$(sha256sum < "$here/pause/main.go" | cut -c1-12)" "$here/pause" .
 log "built in $((SECONDS - start)) s; $(du -shL "$BIN" | cut -f1) in $BIN"

@@ -7,6 +7,7 @@ K8S_VERSION=v1.36.3
 ETCD_VERSION=v3.6.16
 CNI_VERSION=v1.9.1
 COREDNS_VERSION=v1.14.7
+METRICS_VERSION=v0.9.0                             # of metrics-server, which HorizontalPodAutoscalers ask
 RECIPE=1                                           # raised when the way of building changes
 
 BIN=$CACHE/bin                                     # links to the versions above
@@ -30,6 +31,7 @@ CGROUP=braid-kube
 VOLUMES=8                                          # as many claims find one
 PAUSE_IMAGE=braid.local/pause:1
 COREDNS_IMAGE=braid.local/coredns:$COREDNS_VERSION
+METRICS_IMAGE=braid.local/metrics-server:$METRICS_VERSION
 SOCK=$STATE/run/containerd.sock
 
 cgroup_dirs() {                                    # this cluster's cgroup in each hierarchy

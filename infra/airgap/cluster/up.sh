@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # up.sh - a real one-node Kubernetes, of what build.sh built: etcd, API server, controllers, scheduler, containerd, kubelet, kube-proxy,
-# CoreDNS. Needs root; what runs already is left alone; down.sh ends it. Prints KUBECONFIG=FILE.
+# CoreDNS, metrics-server. Needs root; what runs already is left alone; down.sh ends it. Prints KUBECONFIG=FILE.
 #
 # NetworkPolicies are kept and not enforced. Everything it starts is in one cgroup and one network namespace.
 set -euo pipefail
@@ -183,8 +183,9 @@ start containerd env PATH="$CTD_DIR:/usr/local/sbin:/usr/local/bin:/usr/sbin:/us
 wait_for 30 containerd "$CTD_DIR/ctr" --address "$SOCK" version
 "$here/load-image.sh" --scratch "$PAUSE_IMAGE" "$BIN/pause"
 "$here/load-image.sh" --scratch "$COREDNS_IMAGE" "$BIN/coredns"
+"$here/load-image.sh" --scratch "$METRICS_IMAGE" "$BIN/metrics-server"
 
-# ---- kubelet, kube-proxy, CoreDNS ----------------------------------------------------------------
+# ---- kubelet, kube-proxy, CoreDNS, metrics-server ------------------------------------------------
 echo "nameserver $HOST_IP" > "$STATE/conf/resolv.conf"
 cat > "$STATE/conf/kubelet.yaml" <<Y
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -280,8 +281,74 @@ spec:
   clusterIP: $DNS_IP
   selector: {k8s-app: kube-dns}
   ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}]
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: metrics-server, namespace: kube-system}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: system:metrics-server}
+rules:
+- {apiGroups: [""], resources: [nodes/metrics], verbs: [get]}
+- {apiGroups: [""], resources: [pods, nodes], verbs: [get, list, watch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: system:metrics-server}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:metrics-server}
+subjects: [{kind: ServiceAccount, name: metrics-server, namespace: kube-system}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: metrics-server:system:auth-delegator}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:auth-delegator}
+subjects: [{kind: ServiceAccount, name: metrics-server, namespace: kube-system}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: metrics-server-auth-reader, namespace: kube-system}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: extension-apiserver-authentication-reader}
+subjects: [{kind: ServiceAccount, name: metrics-server, namespace: kube-system}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: metrics-server, namespace: kube-system}
+spec:
+  selector: {matchLabels: {k8s-app: metrics-server}}
+  template:
+    metadata: {labels: {k8s-app: metrics-server}}
+    spec:
+      serviceAccountName: metrics-server
+      containers:
+      - name: metrics-server
+        image: $METRICS_IMAGE
+        imagePullPolicy: Never
+        readinessProbe: {httpGet: {path: /readyz, port: 10250, scheme: HTTPS}, periodSeconds: 1}
+        args: [--secure-port=10250, --cert-dir=/tmp, --metric-resolution=10s, --kubelet-request-timeout=5s, --kubelet-preferred-address-types=InternalIP,
+               --kubelet-certificate-authority=/var/run/secrets/kubernetes.io/serviceaccount/ca.crt]
+        volumeMounts: [{name: tmp, mountPath: /tmp}]
+      volumes: [{name: tmp, emptyDir: {}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: metrics-server, namespace: kube-system}
+spec: {selector: {k8s-app: metrics-server}, ports: [{port: 443, targetPort: 10250}]}
+---
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1beta1.metrics.k8s.io}
+spec:
+  group: metrics.k8s.io
+  version: v1beta1
+  groupPriorityMinimum: 100
+  versionPriority: 100
+  insecureSkipTLSVerify: true
+  service: {name: metrics-server, namespace: kube-system}
 Y
 wait_for 120 node kc wait --for=condition=Ready "node/$NODE" --timeout=1s
 wait_for 120 CoreDNS kc -n kube-system rollout status deployment/coredns --timeout=1s
+# An announced API that nobody serves stops whoever lists all of them, such as helm.
+wait_for 120 metrics-server kc wait --for=condition=Available apiservice/v1beta1.metrics.k8s.io --timeout=1s
 log "cluster up after $(since)"
 echo "KUBECONFIG=$KUBECONFIG"
