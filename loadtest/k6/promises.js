@@ -23,6 +23,7 @@ export function promises(scenario, plan) {
   const wide = scenario === 'surge' ? 2 : 1;
   return {
     readings_sent: ['count>0'],
+    readings_stored: ['count>0'],
     readings_lost: ['count==0'],
     readings_doubled: ['count==0'],
     readings_live: ['count>0'],
