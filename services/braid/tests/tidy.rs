@@ -294,6 +294,24 @@ fn nothing_names_the_machine_it_was_made_on() {
     refuse("paths of one machine mean nothing on another", found);
 }
 
+/// Equal sources give equal bytes wherever they lie: what a program needs of its sources it looks for when it runs.
+#[test]
+fn no_program_holds_the_path_it_was_compiled_at() {
+    let words = ["env!(", "option_env!("].map(|it| [it, "\"CARGO_MANIFEST_DIR\""].concat());
+    let mut found = Vec::new();
+    for file in rust_files() {
+        if file.contains("/tests/") {
+            continue;
+        }
+        for (n, line) in read(&file).lines().enumerate() {
+            if words.iter().any(|w| line.contains(w.as_str())) {
+                found.push(format!("{file}:{}: {}", n + 1, line.trim()));
+            }
+        }
+    }
+    refuse("testkit::sources finds files of the sources", found);
+}
+
 #[test]
 fn protocol_and_rule_logic_reads_no_clock_and_opens_no_socket() {
     const SANS_IO: [&str; 4] = ["multipath", "path-probe", "vitals", "testkit/src/link"];

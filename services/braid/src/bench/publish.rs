@@ -2,13 +2,13 @@
 //! acknowledged by all copies. Runs take turns and the medians are compared; neither Java's start nor the making of the
 //! records counts.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use bus::{Bus, KafkaBus, KafkaOptions, Topic};
 use ingest::measure::{Shape, publish};
-use testkit::kafka::Cluster;
+use testkit::kafka::{Cluster, SCRIPT};
+use testkit::sources;
 
 use crate::process::{Failure, block_on};
 
@@ -65,7 +65,7 @@ pub(super) fn measure() -> Result<Measured, Failure> {
 
 /// Records a second of one run of Kafka's benchmark.
 fn producer(brokers: &[String], topic: &str, bytes: usize) -> Result<f64, Failure> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../infra/airgap/kafka.sh");
+    let script = sources::file(SCRIPT).map_err(Failure::other)?;
     let output = Command::new(script)
         .args(["tool", "producer-perf", "--topic", topic])
         .args(["--num-records", &PRODUCER_RECORDS.to_string()])

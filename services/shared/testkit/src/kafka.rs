@@ -17,6 +17,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::sources;
+
+pub const SCRIPT: &str = "infra/airgap/kafka.sh";
 /// A cold start on a busy machine; reached only when something is wrong.
 const UP_WITHIN: Duration = Duration::from_secs(120);
 
@@ -163,7 +166,7 @@ impl Drop for Cluster {
 }
 
 fn script() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../infra/airgap/kafka.sh")
+    sources::file(SCRIPT).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Says so when not.

@@ -6,6 +6,7 @@ mod engine;
 pub mod kafka;
 pub mod link;
 pub mod oidc;
+pub mod sources;
 pub mod timescale_server;
 mod transfer;
 

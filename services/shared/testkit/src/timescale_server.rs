@@ -15,12 +15,11 @@ use std::{
 
 use parking_lot::Mutex;
 
+use crate::sources;
+
 /// Password of the superuser `postgres`.
 pub const PASSWORD: &str = "braid";
-const SCRIPT: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../../infra/airgap/timescaledb.sh"
-);
+const SCRIPT: &str = "infra/airgap/timescaledb.sh";
 /// The first start on a machine fetches and unpacks packages.
 const PATIENCE: Duration = Duration::from_secs(300);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -93,7 +92,8 @@ impl TimescaleServer {
             .append(true)
             .open(self.dir.join("server.log"))
             .unwrap_or_else(|e| panic!("no log in {}: {e}", self.dir.display()));
-        let mut command = Command::new(SCRIPT);
+        let script = sources::file(SCRIPT).unwrap_or_else(|error| panic!("{error}"));
+        let mut command = Command::new(script);
         command
             .arg("run")
             .arg(self.port.to_string())
