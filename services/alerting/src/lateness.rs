@@ -8,6 +8,8 @@
 //! A gateway numbers a stream in the order in which it takes readings, so a higher number with an earlier time of the gateway is its
 //! clock set back. The error grows by as much at once: else everything after the step would count as late until it is learned,
 //! and nobody would be called.
+//!
+//! Of gateways that say what time they have, ingest has put both right already; what is left to learn is a device with a wrong clock of its own.
 
 use contracts::vitals::Sample;
 
@@ -37,7 +39,7 @@ impl Lateness {
     /// Lateness of a sample that arrived at `arrived_us` by the core's clock.
     pub(crate) fn of(&mut self, sample: &Sample, arrived_us: i64) -> i64 {
         let taken_us = sample.gateway_time_us;
-        if taken_us > 0 {
+        if taken_us > 0 && sample.device_offset_us.is_none() {
             let mut passes = true;
             if let Some(newest) = &self.newest {
                 let is_next = newest.stream == sample.stream && sample.sequence > newest.sequence;

@@ -78,6 +78,7 @@ impl EdgeRules {
                 patient: sample.patient.clone(),
                 device: sample.device.clone(),
                 gateway: sample.gateway.clone(),
+                gateway_time_us: sample.gateway_time_us,
                 ..alert
             })
             .collect()
@@ -102,6 +103,7 @@ impl EdgeRules {
                 priority: rule.priority.into(),
                 rule: rule.id,
                 time_us: now_us,
+                gateway_time_us: self.newest_us,
                 summary: "Cancelled at the gateway".into(),
                 resolved: true,
                 cancelled: true,

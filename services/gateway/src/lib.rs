@@ -230,6 +230,7 @@ pub async fn serve(
             url: config.ingest.clone(),
             dead_letters: Arc::clone(&dead_letters),
             check,
+            clock: from_sensors::now_us,
         };
         context
             .tasks()

@@ -1,21 +1,27 @@
-//! A gateway whose clock is an hour off and is set back while sensors go on: nothing is refused, lost or numbered twice, and the
-//! edge still alerts.
+//! Gateways whose clocks are an hour off. Set back while sensors go on: nothing is refused, lost or numbered twice, and the edge
+//! still alerts. Off from the first contact on: the core alerts at once and knows when it was, and a backfill stays one.
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "clock/core.rs"]
+mod core;
 #[path = "support/test_disk.rs"]
 mod test_disk;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use contracts::vitals::{Metric, Sample, sample::Reading};
 use gateway::{
     edge_rules::EdgeRules,
+    from_sensors::now_us,
     intake::{Intake, Patience},
     journal::{Entry, Journal, Limits, Options, Overflow},
+    to_proxy::{self, Clock, Courier, DeadLetters, Direct},
 };
+use service_kit::Context;
 use test_disk::TestDisk;
 use testkit::disk::FakeDisk;
+use tokio::sync::broadcast;
 use vitals::RuleSet;
 
 const S: i64 = 1_000_000;
@@ -99,4 +105,99 @@ async fn an_hour_off_and_set_back_loses_nothing() {
         raised,
         "the edge alerts by a clock that went back two hours"
     );
+}
+
+fn ahead() -> i64 {
+    now_us() + HOUR
+}
+
+fn behind() -> i64 {
+    now_us() - HOUR
+}
+
+/// A reading a second, of a sensor without a clock and of one with a right one, the last of them `ago_us` ago: well, then ill.
+async fn fall_ill(intake: &Intake<TestDisk>, devices: [&str; 2], skew_us: i64, ago_us: i64) {
+    const READINGS: i64 = 40;
+    let end_us = now_us() - ago_us;
+    for n in 0..READINGS {
+        let true_us = end_us - (READINGS - n) * S;
+        let value = if n < READINGS / 2 { 70.0 } else { 180.0 };
+        let reading = |device: &str, device_time_us| Sample {
+            device: device.into(),
+            metric: Metric::HeartRate.into(),
+            device_time_us,
+            reading: Some(Reading::Value(value)),
+            ..Sample::default()
+        };
+        let samples = vec![reading(devices[0], 0), reading(devices[1], true_us)];
+        let recorded = intake
+            .record(samples, true_us + skew_us, Patience::Wait, None)
+            .await
+            .unwrap();
+        assert_eq!(recorded.accepted, 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_hour_off_from_the_first_contact_on_alerts_at_once_and_at_the_right_time() {
+    const RULE: &str = "heart-rate-very-high";
+    const AGO: i64 = 150 * 60 * S;
+    // What readings are apart, what one is off by the way of its upload, and what a busy machine takes until the rest.
+    const WITHIN: i64 = 120 * S;
+    let core = core::Core::start().await;
+    for (gateway, clock, skew_us) in [
+        ("fast", ahead as Clock, HOUR),
+        ("slow", behind as Clock, -HOUR),
+    ] {
+        let name = |what: &str| format!("{gateway}-{what}");
+        let kept = [name("kept-timeless"), name("kept-right")];
+        let live = [name("timeless"), name("right")];
+        for device in kept.iter().chain(&live) {
+            core.register(gateway, device).await;
+        }
+        let (vitals, alerts) = (open("vitals"), open("alerts"));
+        let rules = EdgeRules::new(RuleSet::default_set());
+        let intake = Intake::new(gateway.into(), vitals.clone(), alerts.clone(), rules);
+        // What happened while the gateway had no network, then its first contact.
+        fall_ill(&intake, [&kept[0], &kept[1]], skew_us, AGO).await;
+        let began_us = now_us();
+        fall_ill(&intake, [&live[0], &live[1]], skew_us, 0).await;
+        let context = Context::new("gateway");
+        let dead_letters = Arc::new(DeadLetters::new(core.directory().join(gateway)));
+        let uplink = Arc::new(Direct {
+            identity: Some(core.identity(gateway)),
+            events: broadcast::channel(1).0,
+        });
+        for (options, journal) in [
+            (to_proxy::Options::ALERTS, alerts),
+            (to_proxy::Options::VITALS, vitals),
+        ] {
+            let courier = Courier {
+                options,
+                journal,
+                uplink: uplink.clone(),
+                url: core.url.clone(),
+                dead_letters: dead_letters.clone(),
+                check: context.health().check(options.class),
+                clock,
+            };
+            context
+                .tasks()
+                .spawn(courier.run(context.shutdown().clone()));
+        }
+        for (devices, ago_us, is_backfill) in [(&kept, AGO, true), (&live, 0, false)] {
+            for device in devices {
+                let alert = core.alert(device, RULE).await;
+                assert_eq!(alert.backfill, is_backfill, "{alert:?}");
+                let ill_us = began_us - ago_us - 20 * S;
+                let off_us = (alert.since_us - ill_us).abs();
+                assert!(off_us < WITHIN, "{off_us} us off: {alert:?}");
+                let stored = core.newest_us(device).await;
+                let off_us = (stored - (began_us - ago_us)).abs();
+                assert!(off_us < WITHIN, "{device}: stored {off_us} us off");
+            }
+        }
+        context.shutdown().request();
+    }
+    core.stop().await;
 }

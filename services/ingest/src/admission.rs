@@ -4,6 +4,8 @@ use contracts::vitals::{EdgeAlert, Gap, Sample};
 use store::DeviceEntry;
 use vitals::{ClockBounds, validate_identifier, validate_reading, validate_time};
 
+use crate::clocks::ClockError;
+
 /// Longest summary of an alert, in bytes; a longer one is cut.
 const SUMMARY_BYTES_MAX: usize = 1024;
 /// The store's integers are signed.
@@ -50,14 +52,20 @@ impl GatewayId {
     }
 }
 
-/// Checks a sample and fills what ingest fills; or says why it is refused, for people.
+/// Checks a sample and fills what ingest fills; or says why it is refused, for people. `error`: of the gateway's clock, when known.
 pub fn admit_sample(
     sample: &mut Sample,
     gateway: &GatewayId,
     device: Option<&DeviceEntry>,
     now_us: i64,
+    error: Option<ClockError>,
 ) -> Result<(), Refusal> {
     validate_reading(sample).map_err(Refusal::malformed)?;
+    sample.device_offset_us =
+        error.map(|error| error.of_event_us(sample.device_time_us, sample.gateway_time_us));
+    sample.device_time_us = sample
+        .device_time_us
+        .saturating_add(sample.device_offset_us.unwrap_or_default());
     validate_time(sample, now_us, ClockBounds::INGEST)
         .map_err(|e| Refusal::new(Refusal::CLOCK, e))?;
     if sample.sequence == 0 || sample.sequence > SEQUENCE_MAX {
@@ -200,20 +208,49 @@ mod tests {
     fn refused(change: impl FnOnce(&mut Sample, &mut GatewayId, &mut DeviceEntry)) -> Refusal {
         let (mut sample, mut gateway, mut device) = (sample(), gateway(), device());
         change(&mut sample, &mut gateway, &mut device);
-        admit_sample(&mut sample, &gateway, Some(&device), NOW_US).unwrap_err()
+        admit_sample(&mut sample, &gateway, Some(&device), NOW_US, None).unwrap_err()
     }
 
     #[test]
     fn an_owned_sample_is_filled() {
         let mut it = sample();
-        admit_sample(&mut it, &gateway(), Some(&device()), NOW_US).unwrap();
+        admit_sample(&mut it, &gateway(), Some(&device()), NOW_US, None).unwrap();
         assert_eq!((it.patient.as_str(), it.gateway.as_str()), ("ann", "gw"));
         assert_eq!(it.ingest_time_us, NOW_US);
     }
 
     #[test]
+    fn a_time_is_put_right_before_it_is_judged() {
+        // A clock that is two days ahead, which nothing could be taken by, and what a gateway may not say itself.
+        let ahead_us = 48 * 3_600_000_000;
+        let mut it = Sample {
+            device_time_us: NOW_US + ahead_us,
+            gateway_time_us: NOW_US + ahead_us,
+            device_offset_us: Some(7),
+            ..sample()
+        };
+        let admit =
+            |it: &mut Sample, error| admit_sample(it, &gateway(), Some(&device()), NOW_US, error);
+        assert_eq!(
+            admit(&mut it.clone(), None).unwrap_err().kind,
+            Refusal::CLOCK
+        );
+        let error = ClockError::behind(-ahead_us);
+        admit(&mut it, Some(error)).unwrap();
+        assert_eq!(it.device_time_us, NOW_US);
+        assert_eq!(it.gateway_time_us, NOW_US + ahead_us);
+        assert_eq!(it.device_offset_us, Some(-ahead_us));
+        let mut old = Sample {
+            device_offset_us: Some(7),
+            ..sample()
+        };
+        admit(&mut old, None).unwrap();
+        assert_eq!(old.device_offset_us, None);
+    }
+
+    #[test]
     fn what_is_not_the_gateways_own_is_refused() {
-        let unknown = admit_sample(&mut sample(), &gateway(), None, NOW_US).unwrap_err();
+        let unknown = admit_sample(&mut sample(), &gateway(), None, NOW_US, None).unwrap_err();
         let others = refused(|_, gateway, _| gateway.id = "other".into());
         assert_eq!(
             others.reason,

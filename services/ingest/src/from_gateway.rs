@@ -22,6 +22,7 @@ use tracing::Instrument;
 
 use crate::{
     admission::{GatewayId, Refusal, admit_alert, admit_gap, admit_sample},
+    clocks::{ClockError, Clocks},
     duplicates::Duplicates,
     newer::{self, Upload},
     now_us,
@@ -45,6 +46,7 @@ struct Shared {
     bus: Arc<dyn Bus>,
     lanes: Lanes,
     duplicates: Mutex<Duplicates>,
+    clocks: Mutex<Clocks>,
     revocations: watch::Receiver<Followed>,
     shutdown: Shutdown,
 }
@@ -63,6 +65,7 @@ impl Gateways {
                 bus,
                 lanes,
                 duplicates: Mutex::default(),
+                clocks: Mutex::default(),
                 revocations,
                 shutdown,
             }),
@@ -169,6 +172,11 @@ impl Shared {
                 "{entries} entries in one upload are more than {ENTRIES_MAX}"
             )));
         }
+        let now_us = now_us();
+        let error = self
+            .clocks
+            .lock()
+            .on_upload(gateway, upload.sent_time_us, now_us);
         let mut pending = Pending {
             position: upload.position,
             rejections: Vec::new(),
@@ -179,7 +187,7 @@ impl Shared {
         // Alerts first, so that they are on their way before anything else of this upload is looked at.
         if !upload.alerts.is_empty() {
             let mut urgent = Records::new();
-            self.admit_alerts(gateway, upload.alerts, &mut urgent, &mut pending)
+            self.admit_alerts(gateway, upload.alerts, error, &mut urgent, &mut pending)
                 .await?;
             if !urgent.is_empty() {
                 pending
@@ -192,13 +200,17 @@ impl Shared {
             pending.published.push(kept);
         }
         let mut bulk = Records::new();
-        self.admit_samples(gateway, upload.samples, &mut bulk, &mut pending)
+        let at = (now_us, error);
+        self.admit_samples(gateway, upload.samples, at, &mut bulk, &mut pending)
             .await?;
         for mut gap in upload.gaps {
             let device = self.register.device(&gap.device).await.map_err(unknown)?;
             match admit_gap(&mut gap, gateway, device.as_deref()) {
                 Ok(()) => {
                     metrics::counter!("braid_ingest_gaps_total").increment(1);
+                    if let Some(error) = error {
+                        error.put_right_gap(&mut gap, now_us);
+                    }
                     bulk.entry(gap.patient.clone()).or_default().gaps.push(gap);
                 }
                 Err(refusal) => refuse("gap", gateway, &refusal),
@@ -216,6 +228,7 @@ impl Shared {
         &self,
         gateway: &GatewayId,
         alerts: Vec<EdgeAlert>,
+        error: Option<ClockError>,
         urgent: &mut Records,
         pending: &mut Pending,
     ) -> Result<(), Status> {
@@ -244,11 +257,12 @@ impl Shared {
             } else {
                 &alert.patient
             };
-            urgent
-                .entry(key.clone())
-                .or_default()
-                .alerts
-                .push(alert.clone());
+            let mut right = alert.clone();
+            if let Some(error) = error {
+                error.put_right_alert(&mut right);
+            }
+            urgent.entry(key.clone()).or_default().alerts.push(right);
+            // As it came: the same again is known by it, whatever is known of the clock by then.
             pending.alerts.push(alert);
         }
         Ok(())
@@ -258,10 +272,10 @@ impl Shared {
         &self,
         gateway: &GatewayId,
         samples: Vec<Sample>,
+        (now_us, error): (i64, Option<ClockError>),
         bulk: &mut Records,
         pending: &mut Pending,
     ) -> Result<(), Status> {
-        let now_us = now_us();
         // Uploads come in runs of one device.
         let mut last: Option<(String, Option<Arc<DeviceEntry>>)> = None;
         let mut duplicates = 0;
@@ -278,7 +292,8 @@ impl Shared {
                     device
                 }
             };
-            if let Err(refusal) = admit_sample(&mut sample, gateway, device.as_deref(), now_us) {
+            let admitted = admit_sample(&mut sample, gateway, device.as_deref(), now_us, error);
+            if let Err(refusal) = admitted {
                 metrics::counter!("braid_ingest_rejected_samples_total", "reason" => refusal.kind)
                     .increment(1);
                 let reason = refusal.reason;

@@ -14,7 +14,7 @@ use tokio::{
     sync::{broadcast, mpsc},
     task::JoinHandle,
 };
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tracing::Instrument;
 use tunnel::{TunnelEvent, Urgency};
 
@@ -79,7 +79,12 @@ pub struct Courier<D> {
     pub dead_letters: Arc<DeadLetters>,
     /// Ok while a link to ingest stands.
     pub check: CheckHandle,
+    /// The clock that the samples were taken by.
+    pub clock: Clock,
 }
+
+/// Wall clock in microseconds; tests have wrong ones.
+pub type Clock = fn() -> i64;
 
 struct Link {
     generation: Generation,
@@ -213,11 +218,12 @@ impl<D: Disk> Courier<D> {
     fn open(&self, generation: Generation, events: mpsc::Sender<LinkEvent>) -> Link {
         let (requests, queue) = mpsc::channel(self.options.limits.in_flight_max);
         let channel = self.uplink.channel(&self.url, self.options.urgency);
+        let clock = self.clock;
         let task = tokio::spawn(async move {
             let reason = match channel {
                 Ok(channel) => {
                     let client = IngestServiceClient::new(channel);
-                    carry(client, queue, generation, &events).await
+                    carry(client, queue, clock, generation, &events).await
                 }
                 Err(error) => error.to_string(),
             };
@@ -387,10 +393,16 @@ fn upload_request(chunk: Chunk) -> UploadRequest {
 async fn carry(
     mut client: IngestServiceClient<tonic::transport::Channel>,
     queue: mpsc::Receiver<UploadRequest>,
+    clock: Clock,
     generation: Generation,
     events: &mpsc::Sender<LinkEvent>,
 ) -> String {
-    let mut answers = match client.upload(ReceiverStream::new(queue)).await {
+    // As late as can be: what it waited in the queue would pass for an error of the clock.
+    let requests = ReceiverStream::new(queue).map(move |request| UploadRequest {
+        sent_time_us: clock(),
+        ..request
+    });
+    let mut answers = match client.upload(requests).await {
         Ok(response) => response.into_inner(),
         Err(status) => return status.to_string(),
     };

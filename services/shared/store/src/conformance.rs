@@ -109,6 +109,7 @@ pub fn sample(device: &str, patient: &str, metric: Metric, sequence: u64) -> Sam
         gateway: "gw-1".into(),
         traceparent: String::new(),
         sensor_sequence: None,
+        device_offset_us: None,
     }
 }
 

@@ -29,6 +29,8 @@ pub fn edge_alert(alert: &Alert, sequence: u64) -> Option<EdgeAlert> {
         traceparent: alert.traceparent.clone(),
         resolved,
         cancelled: false,
+        // What the gateway's own clock says is the gateway's to add.
+        gateway_time_us: 0,
     })
 }
 

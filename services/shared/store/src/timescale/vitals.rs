@@ -539,6 +539,8 @@ fn sample(row: &Row, reading: Reading) -> Sample {
         traceparent: row.get::<_, Option<String>>(10).unwrap_or_default(),
         sensor_sequence: row.get::<_, Option<i64>>(11).map(i64::cast_unsigned),
         reading: Some(reading),
+        // The bus tells; rows keep the time that is right beside the gateway's own.
+        device_offset_us: None,
     }
 }
 
