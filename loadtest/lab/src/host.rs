@@ -545,6 +545,11 @@ impl Host {
                                 },
                             );
                         }
+                        if let Ok(way) = conn.network_path(path) {
+                            let address = way.remote();
+                            let event = multipath::Event::PeerAddress { path, address };
+                            steering.on_event(at, event);
+                        }
                     }
                 }
                 if self.application.wants_to_send() {

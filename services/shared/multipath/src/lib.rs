@@ -19,7 +19,8 @@
 //! 2. `Steering::new(SteeringConfig::new(side), gate)`; feed [`Event`]s (path events of the library convert by
 //!    [`Event::from_path_event`]); after each turn of the connection's loop call [`Steering::poll`] until it returns `None`,
 //!    and arrange to be called again at [`Steering::next_deadline`].
-//! 3. Before `poll` report what each open path has received ([`Event::Received`], cumulative datagrams from the path's statistics).
+//! 3. Before `poll` report what each open path has received ([`Event::Received`], cumulative datagrams from the path's statistics),
+//!    and at a server where its packets go ([`Event::PeerAddress`]).
 //! 4. Apply the commands; answer [`Command::Open`] with [`Event::Opened`] or [`Event::OpenFailed`].
 
 use std::time::Duration;

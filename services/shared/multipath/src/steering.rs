@@ -10,11 +10,13 @@
 //!
 //! Bounds: `INTERFACES_MAX` interfaces and `PATHS_MAX` open paths; events about more are ignored.
 
+mod detour;
 mod dialogue;
 mod mute;
 mod release;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,7 @@ use noq_proto::{PathId, PathStatus};
 
 use crate::gate::Gate;
 use crate::liveness::{Liveness, PathState};
+use detour::Detour;
 use release::Closing;
 
 /// Interfaces steered at once; further ones are ignored.
@@ -81,6 +84,9 @@ struct Path {
     tail_pinged_at: Option<Instant>,
     /// Since when the path's datagrams take another interface, to save what is in flight.
     rerouted_at: Option<Instant>,
+    /// Where the path's packets go, and whether that is another one's way; known at the server only.
+    peer: Option<SocketAddr>,
+    detour: Option<Detour>,
 }
 
 impl Path {
@@ -204,6 +210,7 @@ impl Steering {
                     }
                 }
             }
+            Event::PeerAddress { path, address } => self.on_peer_address(now, path, address),
             Event::Backlog { bytes } => {
                 if bytes > 0 {
                     self.backlog_at = Some(now);
@@ -272,7 +279,13 @@ impl Steering {
             let tail = if is_tail { path.tail_at() } else { None };
             let stalls = path.slot.and_then(|slot| self.gate.stalls_at(slot));
             let emptied = path.rerouted_at.map(|at| at + REROUTE_MIN);
-            judged.into_iter().chain(stalls).chain(emptied).chain(tail)
+            let detour = path.detour.and_then(|detour| detour.ping_at());
+            judged
+                .into_iter()
+                .chain(stalls)
+                .chain(emptied)
+                .chain(tail)
+                .chain(detour)
         });
         let opens = self
             .interfaces
@@ -385,6 +398,8 @@ impl Steering {
             tail_pings: 0,
             tail_pinged_at: None,
             rerouted_at: None,
+            peer: None,
+            detour: None,
         });
     }
 
@@ -455,6 +470,7 @@ impl Steering {
     /// The path does what it should not: silent, its interface gone, or its data not acknowledged while others' is.
     fn is_suspect(&self, now: Instant, path: &Path) -> bool {
         path.rerouted_at.is_some()
+            || path.detour.is_some()
             || self.interface_is_down(path)
             || self.config.liveness
                 && (path.liveness.is_suspect(now)
@@ -676,7 +692,7 @@ impl Steering {
         if !self.config.liveness {
             return None;
         }
-        if let Some(path) = self.poll_tail(now) {
+        if let Some(path) = self.poll_tail(now).or_else(|| self.poll_detour(now)) {
             return Some(Command::Ping { path });
         }
         let (id, path) = self.paths.iter_mut().find_map(|(id, path)| {

@@ -80,6 +80,17 @@ pub(crate) fn number(id: PathId) -> u32 {
     id.to_string().parse().unwrap_or(u32::MAX)
 }
 
+/// What is read of an open path at each turn.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    pub path: PathId,
+    /// Received so far.
+    pub datagrams: u64,
+    pub rtt: Duration,
+    /// Where its packets go.
+    pub peer: Option<SocketAddr>,
+}
+
 /// The record of one connection's paths.
 #[derive(Debug)]
 pub(crate) struct Paths {
@@ -235,8 +246,8 @@ impl Paths {
         self.names.subscribe()
     }
 
-    /// Reads the counters of the open paths: cumulative datagrams received, and the round trip.
-    pub(crate) fn refresh(&self, now: Instant) -> Vec<(PathId, u64, Duration)> {
+    /// Reads the counters of the open paths.
+    pub(crate) fn refresh(&self, now: Instant) -> Vec<Reading> {
         let state = &mut *self.state.lock();
         let mut received = Vec::with_capacity(state.records.len());
         for (id, record) in &mut state.records {
@@ -271,9 +282,14 @@ impl Paths {
                 record.remote_address =
                     Some(SocketAddr::new(remote.ip().to_canonical(), remote.port()));
             }
-            received.push((*id, stats.udp_rx.datagrams, stats.rtt));
+            received.push(Reading {
+                path: *id,
+                datagrams: stats.udp_rx.datagrams,
+                rtt: stats.rtt,
+                peer: record.remote_address,
+            });
         }
-        let sum = received.iter().map(|(_, datagrams, _)| datagrams).sum();
+        let sum = received.iter().map(|reading| reading.datagrams).sum();
         if sum > state.received_datagrams {
             state.heard_at = now;
         }

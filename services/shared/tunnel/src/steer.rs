@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::{
     h3_over_noq::SendHandles,
-    paths::{Paths, number},
+    paths::{Paths, Reading, number},
     routes::Routes,
     slots::{SlotState, Slots, label},
 };
@@ -174,16 +174,24 @@ impl Steered {
     fn turn(&mut self, changed: &mut impl FnMut(Change)) -> u64 {
         let now = Instant::now();
         let mut sum = 0;
-        for (path, datagrams, rtt) in self.paths.refresh(now) {
+        for reading in self.paths.refresh(now) {
+            let Reading {
+                path,
+                datagrams,
+                rtt,
+                peer,
+            } = reading;
             sum += datagrams;
-            self.steering.on_event(
-                now,
-                Event::Received {
-                    path,
-                    datagrams,
-                    rtt,
-                },
-            );
+            let received = Event::Received {
+                path,
+                datagrams,
+                rtt,
+            };
+            self.steering.on_event(now, received);
+            if let Some(address) = peer {
+                let event = Event::PeerAddress { path, address };
+                self.steering.on_event(now, event);
+            }
         }
         let bytes = self.handles.pending_bytes() as u64;
         self.steering.on_event(now, Event::Backlog { bytes });

@@ -1,5 +1,6 @@
 //! What the steering of a connection is told, and what it says: its settings, events, commands and reports.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use noq_proto::{PathEvent, PathId, PathStatus};
@@ -85,6 +86,9 @@ pub enum Event {
         datagrams: u64,
         rtt: Duration,
     },
+    /// Where a server's library sends this path's packets (`Connection::network_path`): a path that has come to another one's address
+    /// carries nothing more. Needed from servers only.
+    PeerAddress { path: PathId, address: SocketAddr },
     /// Bytes that the streams of this end hold and the connection has not sent, as far as the shell knows.
     Backlog { bytes: u64 },
     /// A new policy for the probing of all paths.

@@ -1,0 +1,177 @@
+//! What a server does with a path whose datagrams the client sends over another interface, because its own one is dead.
+//!
+//! The client does so to learn what was lost, and closes the path soon (see [`Steering::route_of`]). The library (1.4) takes it for a
+//! move: the path starts anew at the server, Available and with a whole initial window, which is sent over the way around beside that way's
+//! own data; what of it is under way when the client closes is held back for three of the path's probe time-outs. And those count
+//! from round trips of packets that were sent long before the cut: in a download over a drive, nothing moved for 6 s.
+//!
+//! So a path that has moved to the address of another one carries nothing more, and is pinged: the acknowledgements of a few pings
+//! tell that everything before them was lost, by packet threshold.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use noq_proto::{PathId, PathStatus};
+
+use super::{Side, Steering};
+
+/// Pings after a move: three packets more tell that one was lost, and one ping may get lost itself.
+const PINGS: u32 = 4;
+/// Between them.
+const PING_GAP: Duration = Duration::from_millis(10);
+
+/// A path that came to another one's address.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Detour {
+    pings: u32,
+    ping_at: Instant,
+}
+
+impl Detour {
+    /// When the path is pinged next, if it still is.
+    pub(super) fn ping_at(&self) -> Option<Instant> {
+        (self.pings < PINGS).then_some(self.ping_at)
+    }
+}
+
+impl Steering {
+    /// The library sends to this address on the path.
+    pub(super) fn on_peer_address(&mut self, now: Instant, id: PathId, address: SocketAddr) {
+        if self.config.side == Side::Client {
+            return;
+        }
+        let is_anothers = self
+            .paths
+            .iter()
+            .any(|(other, path)| *other != id && path.peer == Some(address));
+        let Some(path) = self.paths.get_mut(&id) else {
+            return;
+        };
+        let before = path.peer.replace(address);
+        if before.is_none_or(|before| before == address) {
+            return;
+        }
+        // The library has forgotten the status.
+        path.status = PathStatus::Available;
+        path.detour = is_anothers.then_some(Detour {
+            pings: 0,
+            ping_at: now,
+        });
+    }
+
+    pub(super) fn poll_detour(&mut self, now: Instant) -> Option<PathId> {
+        let (id, detour) = self.paths.iter_mut().find_map(|(id, path)| {
+            let detour = path.detour.as_mut()?;
+            (now >= detour.ping_at()?).then_some((*id, detour))
+        })?;
+        detour.pings += 1;
+        detour.ping_at = now + PING_GAP;
+        Some(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::{Command, Event, Gate, PathState, SteeringConfig};
+
+    const MS: Duration = Duration::from_millis(1);
+    const LTE: PathId = PathId::ZERO;
+
+    fn address(last: u8) -> SocketAddr {
+        (Ipv4Addr::new(192, 0, 2, last), 4433).into()
+    }
+
+    /// A server with two paths, both heard all the time, of which the second moves to this address.
+    struct Server {
+        steering: Steering,
+        start: Instant,
+        wifi: PathId,
+        ticks: u32,
+    }
+
+    impl Server {
+        fn new() -> Self {
+            let start = Instant::now();
+            let mut steering = Steering::new(SteeringConfig::new(Side::Server), Gate::new());
+            steering.on_event(start, Event::Connected { interface: None });
+            let wifi = PathId::from(1u32);
+            steering.on_event(start, Event::Established { path: wifi });
+            Self {
+                steering,
+                start,
+                wifi,
+                ticks: 0,
+            }
+        }
+
+        /// Half a second with the second path at this address; returns what was done to it: statuses, and pings.
+        fn run(&mut self, wifi_at: SocketAddr) -> (Vec<PathStatus>, usize) {
+            let (mut statuses, mut pings) = (Vec::new(), 0);
+            for _ in 0..100 {
+                self.ticks += 1;
+                let now = self.start + self.ticks * 5 * MS;
+                for (path, address) in [(LTE, address(1)), (self.wifi, wifi_at)] {
+                    let heard = Event::Received {
+                        path,
+                        datagrams: u64::from(self.ticks),
+                        rtt: 40 * MS,
+                    };
+                    self.steering.on_event(now, heard);
+                    self.steering
+                        .on_event(now, Event::PeerAddress { path, address });
+                    // With a backlog no path is put aside for being the slower one.
+                    self.steering.on_event(now, Event::Backlog { bytes: 1 });
+                }
+                while let Some(command) = self.steering.poll(now) {
+                    match command {
+                        Command::SetStatus { path, status } => {
+                            assert_eq!(path, self.wifi);
+                            statuses.push(status);
+                        }
+                        Command::Ping { path } if path == self.wifi => pings += 1,
+                        Command::Ping { .. } => {}
+                        other => panic!("{other:?}"),
+                    }
+                }
+                if let Some(at) = self.steering.next_deadline() {
+                    assert!(at > now, "a deadline in the past");
+                }
+            }
+            (statuses, pings)
+        }
+
+        fn state(&self) -> Option<PathState> {
+            let now = self.start + self.ticks * 5 * MS;
+            let known = self.steering.snapshot(now);
+            let found = known.iter().find(|entry| entry.path == self.wifi);
+            found.map(|entry| entry.state)
+        }
+    }
+
+    #[test]
+    fn a_path_on_anothers_way_carries_nothing_and_is_pinged() {
+        let mut server = Server::new();
+        let (statuses, usual) = server.run(address(2));
+        assert_eq!(statuses, []);
+        let (statuses, pings) = server.run(address(1));
+        assert_eq!(statuses, [PathStatus::Backup]);
+        assert_eq!(server.state(), Some(PathState::Suspect));
+        assert_eq!(pings, usual + PINGS as usize);
+        // It has its own way again.
+        let (statuses, pings) = server.run(address(2));
+        assert_eq!(statuses, []);
+        assert_eq!(server.state(), Some(PathState::Available));
+        assert_eq!(pings, usual);
+    }
+
+    #[test]
+    fn a_path_with_a_new_address_of_its_own_goes_on() {
+        let mut server = Server::new();
+        let (_, usual) = server.run(address(2));
+        assert_eq!(server.run(address(3)), (Vec::new(), usual));
+        assert_eq!(server.state(), Some(PathState::Available));
+    }
+}
