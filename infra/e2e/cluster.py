@@ -313,7 +313,7 @@ def outside(folder, site, sent):
     return sent
 
 
-def scales(site, sent):
+def scales(folder, site, sent):
     """By what it measures, ingest gets another pod while somebody sends."""
     def utilization():
         return int(kubectl("get", "hpa", "ingest", "-o", "jsonpath={.status.currentMetrics[0].resource.current.averageUtilization}") or -1)
@@ -324,8 +324,9 @@ def scales(site, sent):
     # A debug build and a release build differ in what an idle pod uses; ten uploads a second are several times that.
     idle = utilization()
     limit = idle + idle // 2 + 1
-    kubectl("patch", "hpa", "ingest", "--type=json", "--patch", json.dumps(
-        [{"op": "replace", "path": "/spec/metrics/0/resource/target/averageUtilization", "value": limit}]))
+    # As a site changes it: a field that somebody patched by hand is a conflict for every upgrade after it.
+    helm("upgrade", "braid", str(ROOT / "charts/braid"), "--values", str(folder / "braid.json"), "--set", "ingest.autoscaling.cpuPercent=%d" % limit,
+         "--wait", "--timeout", "%ds" % HELM_S_MAX)
     start, before, load = time.monotonic(), pods(), Load(site)
     eventually("a third pod of ingest", lambda: pods() == 3)
     figure("HPA of ingest", "%d pods at %d %% of their request; with a target of %d %%, 3 are ready %.1f s after the load began" % (
@@ -449,7 +450,7 @@ def scene(folder, keep):
         site.connect()
         site.start()
         eventually("the gateway listens", site.listens)
-        sent = scales(site, 0)
+        sent = scales(folder, site, 0)
         sent = outside(folder, site, sent)
         sent = restart_all(site, sent)
         upgrade_and_back(folder, site, sent)
