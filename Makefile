@@ -55,7 +55,7 @@ deny: ## licences, banned and unknown sources of dependencies
 unit: export BRAID_TEST_ENGINES ?= required
 unit: ## every Rust test; those on real engines install what they need
 	@infra/dev/need.sh cc kafka timescaledb
-	cargo test --workspace --quiet --no-fail-fast
+	@infra/dev/unit.sh
 
 $(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json
 	@infra/dev/need.sh node

@@ -122,7 +122,7 @@ DOCKERFILE
   fi
   start=$SECONDS
   mapfile -t arguments < <(facts)
-  build braid "$root" -f "$root/infra/images/Dockerfile" --network none --build-arg "LTO=${LTO:-thin}" "${arguments[@]}"
+  build braid "$root" -f "$root/infra/images/Dockerfile" --network none "${arguments[@]}"
   tell braid "$start"
 }
 

@@ -62,7 +62,7 @@ build() {
   if [ -z "$binary" ]; then
     # As infra/images/Dockerfile compiles it: the same sources give the same bytes, wherever they lie.
     CARGO_INCREMENTAL=0 SOURCE_DATE_EPOCH=0 RUSTFLAGS="--remap-path-prefix=$PWD=. --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo" \
-      CARGO_PROFILE_RELEASE_LTO=thin CARGO_PROFILE_RELEASE_STRIP=symbols cargo build --release --locked -p braid
+      CARGO_PROFILE_RELEASE_STRIP=symbols cargo build --release --locked -p braid
     binary=${CARGO_TARGET_DIR:-target}/release/braid
   fi
   [ "$("$binary" --version)" = "braid $new" ] || die "$binary says $("$binary" --version), not braid $new"
