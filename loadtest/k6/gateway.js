@@ -19,7 +19,7 @@ const certificate = __ENV.UPLOAD
 const ACKNOWLEDGED_MAX_MS = 60000;
 
 // Ends by itself: the iteration lasts until its stream has ended.
-export function beGateway(plan, number, names, cookie) {
+export function beGateway(plan, number, names, session) {
   const { device, patient } = names(number);
   client.connect(__ENV.UPLOAD, { authority: 'envoy', tls: certificate, timeout: '20s' });
   const stream = new Stream(client, 'braid.vitals.v1.IngestService/Upload');
@@ -34,7 +34,7 @@ export function beGateway(plan, number, names, cookie) {
     for (const { timesUs } of waiting.values()) lost.add(timesUs.length);
     if (waiting.size > 0) console.error(`${device}: ${waiting.size} uploads were not acknowledged`);
     broken.add(failed ? 1 : 0);
-    reconcile(new Page(cookie), patient, began * 1000, mine);
+    reconcile(new Page(session), patient, began * 1000, mine);
     client.close();
   };
   stream.on('data', (answer) => {

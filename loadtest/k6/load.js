@@ -45,13 +45,13 @@ export const options = {
 };
 
 export function setup() {
-  return signIn(__ENV.NAME || 'admin', __ENV.PASSWORD || '');
+  return signIn();
 }
 
 // Numbers from 1 on within a scenario.
 const number = () => exec.scenario.iterationInTest + 1;
 
-export const sensor = (cookie) => beSensor(plan, number(), names, cookie);
-export const gateway = (cookie) => beGateway(plan, number(), names, cookie);
-export const visitor = (cookie) => beVisitor(plan, number(), names, cookie);
-export const viewer = (cookie) => beViewer(plan, number(), names, cookie);
+export const sensor = (session) => beSensor(plan, number(), names, session);
+export const gateway = (session) => beGateway(plan, number(), names, session);
+export const visitor = (session) => beVisitor(plan, number(), names, session);
+export const viewer = (session) => beViewer(plan, number(), names, session);

@@ -6,6 +6,8 @@ import http from 'k6/http';
 
 export const HEART_RATE = 1;
 const url = __ENV.PAGE || 'http://127.0.0.1:8080';
+// Before a session ends: longer than a stream is watched, so that no stream ends with it.
+const RENEWED_MS = 60000;
 // k6's code for a request that its own time-out ended.
 const TIMED_OUT = 1050;
 
@@ -63,26 +65,54 @@ function varints(data) {
   return found;
 }
 
-// The cookie of a session. One serves all virtual users: a person has a bounded number of sessions, and the oldest ends with a new one.
-export function signIn(name, password) {
-  const answer = http.post(`${url}/api/sign-in`, JSON.stringify({ name, password }), {
+// A session: its cookies, and until when they hold. One serves all virtual users at first: a person has a bounded number of sessions, and the
+// oldest ends with a new one.
+export function signIn() {
+  const at = Date.now();
+  const credentials = { name: __ENV.NAME || 'admin', password: __ENV.PASSWORD || '' };
+  const answer = http.post(`${url}/api/sign-in`, JSON.stringify(credentials), {
     headers: { 'content-type': 'application/json' },
     tags: { name: 'sign-in' },
   });
   if (answer.status !== 200) throw new Error(`sign-in at ${url} was refused with ${answer.status}: ${answer.body}`);
-  return Object.values(answer.cookies).map(([it]) => `${it.name}=${it.value}`).join('; ');
+  const cookies = Object.values(answer.cookies).map(([it]) => it);
+  return {
+    cookie: cookies.map((it) => `${it.name}=${it.value}`).join('; '),
+    until: Math.min(...cookies.filter((it) => it.max_age > 0).map((it) => at + it.max_age * 1000)),
+  };
 }
 
+// A session that was ended before its time, as by a restart of the dashboard.
+const isRefused = (answer) => answer.status === 401 || answer.headers['Grpc-Status'] === '16';
+
 export class Page {
-  constructor(cookie) {
-    this.cookie = cookie;
+  constructor(session) {
+    this.session = session;
   }
 
+  // Signs in again before the session ends, and once when it is refused.
   post(method, message, how) {
+    if (Date.now() > this.session.until - RENEWED_MS) this.renew();
+    const answer = this.postOnce(method, message, how);
+    return isRefused(answer) && this.renew() ? this.postOnce(method, message, how) : answer;
+  }
+
+  // False when the page takes nobody in; the question is then one without an answer.
+  renew() {
+    try {
+      this.session = signIn();
+      return true;
+    } catch (error) {
+      console.warn(error.message);
+      return false;
+    }
+  }
+
+  postOnce(method, message, how) {
     const frame = new Uint8Array([0, 0, 0, 0, 0, ...message]);
     new DataView(frame.buffer).setUint32(1, message.length);
     return http.post(`${url}/braid.query.v1.QueryService/${method}`, frame.buffer, {
-      headers: { 'content-type': 'application/grpc-web+proto', cookie: this.cookie },
+      headers: { 'content-type': 'application/grpc-web+proto', cookie: this.session.cookie },
       responseType: 'binary',
       tags: { name: method },
       ...how,
@@ -91,8 +121,7 @@ export class Page {
 
   ask(method, message) {
     const answer = this.post(method, message, {});
-    if (answer.status === 401 || answer.status === 403) throw new Error(`${method}: the page knows us no more (${answer.status})`);
-    if (answer.headers['Grpc-Status'] === '16') throw new Error(`${method}: the session has ended`);
+    if (answer.status === 403) throw new Error(`${method}: the page forbids it`);
     const body = answer.body ? new Uint8Array(answer.body) : new Uint8Array();
     if (answer.status !== 200 || body.length < 5 || body[0] !== 0) return null;
     const size = new DataView(body.buffer).getUint32(1);

@@ -21,8 +21,8 @@ function ask(question) {
 }
 
 // The ward, then one patient after the other: the last minutes, alerts, paths.
-export function beVisitor(plan, number, names, cookie) {
-  const person = new Page(cookie);
+export function beVisitor(plan, number, names, session) {
+  const person = new Page(session);
   const began = Date.now();
   for (let turn = number; Date.now() - began < plan.seconds * 1000; turn++) {
     const { patient } = names((turn % plan.sensors) + 1);
@@ -36,8 +36,8 @@ export function beVisitor(plan, number, names, cookie) {
 }
 
 // What was stored while somebody watched, and long enough before the end, must have come through the stream.
-export function beViewer(plan, number, names, cookie) {
-  const person = new Page(cookie);
+export function beViewer(plan, number, names, session) {
+  const person = new Page(session);
   const { patient } = names(number);
   const began = Date.now();
   while (Date.now() - began < plan.seconds * 1000) {

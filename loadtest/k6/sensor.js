@@ -42,9 +42,9 @@ function follow(person, patient, timeUs, at) {
   }
 }
 
-export function beSensor(plan, number, names, cookie) {
+export function beSensor(plan, number, names, session) {
   const { device, patient } = names(number);
-  const person = new Page(cookie);
+  const person = new Page(session);
   if (plan.ramp) sleep((number / plan.sensors) * plan.ramp);
 
   const began = Date.now();
