@@ -19,6 +19,9 @@ pub const GROUPS_FILE: &str = "bus-groups.db";
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pages in the write-ahead log before the writer copies them into the database: 16 MiB.
 const CHECKPOINT_PAGES: u32 = 4096;
+/// Page cache of a connection, in KiB; beyond it the page that was used longest ago is read again from the file. Records are written and read at the end
+/// of their tables, so a cache holds little that is wanted again, and it fills up as the log grows: its bound is what each connection grows by.
+const CACHE_KIB: i32 = 512;
 
 const RECORDS_VERSION: i64 = 1;
 const GROUPS_VERSION: i64 = 1;
@@ -141,6 +144,7 @@ fn configure(connection: &Connection, synchronous: &str) -> rusqlite::Result<()>
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     // The log file is cut back to this after a checkpoint.
     connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
+    connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     connection.set_prepared_statement_cache_capacity(128);
     Ok(())
 }
@@ -162,6 +166,9 @@ pub fn open_reader(dir: &Path) -> Result<Connection, OpenError> {
     connection.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
     connection
         .pragma_update(None, "query_only", true)
+        .map_err(sqlite)?;
+    connection
+        .pragma_update(None, "cache_size", -CACHE_KIB)
         .map_err(sqlite)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
@@ -197,4 +204,24 @@ pub fn committed(
         )?
         .query_row((group, topic.name(), partition), |row| row.get(0))
         .optional()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_grows_by_its_named_cache_and_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = open_records(dir.path()).unwrap();
+        let groups = open_groups(dir.path()).unwrap();
+        let reader = open_reader(dir.path()).unwrap();
+        for connection in [records, groups, reader] {
+            // Below zero means KiB, above it pages.
+            let cache: i32 = connection
+                .pragma_query_value(None, "cache_size", |row| row.get(0))
+                .unwrap();
+            assert_eq!(cache, -CACHE_KIB);
+        }
+    }
 }

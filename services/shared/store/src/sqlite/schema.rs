@@ -16,8 +16,11 @@ pub const FILE: &str = "store.db";
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pages in the write-ahead log before the writer copies them into the database: 32 MiB.
 const CHECKPOINT_PAGES: u32 = 8192;
-/// Page cache of the writing connection, in KiB: holds the right edges of all trees of some thousand streams.
-const WRITER_CACHE_KIB: i32 = 32 << 10;
+/// Page caches, in KiB. A full one drops the page that was used longest ago, and reads it again from the file when it is wanted. A database grows
+/// for as long as people are watched, so every cache fills up, and its bound is what the process grows by.
+/// The writer's holds the right edges of both trees of five hundred streams.
+const WRITER_CACHE_KIB: i32 = 4 << 10;
+const READER_CACHE_KIB: i32 = 1 << 10;
 
 #[derive(Debug, Error)]
 pub enum OpenError {
@@ -149,6 +152,7 @@ pub fn open_reader(dir: &Path) -> Result<Connection, OpenError> {
     let connection = Connection::open(dir.join(FILE))?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.pragma_update(None, "query_only", true)?;
+    connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
 }
@@ -173,5 +177,23 @@ fn switch_to_wal(connection: &Connection) -> rusqlite::Result<()> {
             }
             mode => return mode.map(drop),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_grows_by_its_named_cache_and_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = |connection: Connection| -> i32 {
+            connection
+                .pragma_query_value(None, "cache_size", |row| row.get(0))
+                .unwrap()
+        };
+        // Below zero means KiB, above it pages.
+        assert_eq!(cache(open_writer(dir.path()).unwrap()), -WRITER_CACHE_KIB);
+        assert_eq!(cache(open_reader(dir.path()).unwrap()), -READER_CACHE_KIB);
     }
 }
