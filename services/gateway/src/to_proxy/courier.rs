@@ -20,7 +20,7 @@ use tunnel::{TunnelEvent, Urgency};
 
 use super::{
     dead_letters::DeadLetters,
-    sender::{Command, Event, Generation, Limits, Sender},
+    sender::{BATCH_ENTRIES_MAX, Command, Event, Generation, Limits, Sender},
     uplink::Uplink,
 };
 use crate::{
@@ -32,8 +32,6 @@ use crate::{
 const CUTS_MAX: usize = 64;
 /// Events of links that the courier has not looked at; then their tasks wait.
 const EVENTS_MAX: usize = 64;
-/// Entries of one upload.
-const BATCH_ENTRIES_MAX: usize = 512;
 /// An upload stops growing at this size; with the largest entry on top it stays below gRPC's 4 MiB.
 const BATCH_BYTES_MAX: usize = 256 << 10;
 /// How long a drain waits for acknowledgements. What is left waits in the journal.
@@ -57,6 +55,7 @@ impl Options {
             in_flight_max: 16,
             acknowledge_limit: Duration::from_secs(10),
             copies: true,
+            gather: Duration::from_millis(500),
         },
     };
     pub const ALERTS: Self = Self {
@@ -66,6 +65,7 @@ impl Options {
             in_flight_max: 4,
             acknowledge_limit: Duration::from_secs(3),
             copies: true,
+            gather: Duration::ZERO,
         },
     };
 }

@@ -11,6 +11,8 @@
 //! 5. What is few entries and has no acknowledgement a moment later goes out once more on the link for copies: in other packets, so that the loss
 //!    of one costs no round trip. That link never skips an entry, so that its acknowledgements count like any other. It may hold bytes on a
 //!    dead path, so it never becomes current: with each takeover it is closed and opened anew.
+//! 6. While a batch waits for its acknowledgement, what comes is gathered into the next one, for a bounded time. A link delivers in order, so
+//!    an upload sent earlier would have waited behind the lost packet of the one before it; and a core that answers late gets fewer uploads.
 
 use std::{
     collections::VecDeque,
@@ -29,6 +31,8 @@ const RETRY_INITIAL: Duration = Duration::from_millis(100);
 /// row without an answer doubles the time.
 const OVERDUE_MIN: Duration = Duration::from_millis(250);
 const OVERDUE_DOUBLINGS_MAX: u32 = 6;
+/// A batch of so many entries is not gathered any longer.
+pub const BATCH_ENTRIES_MAX: usize = 512;
 /// More entries than this without an acknowledgement are a backlog, which is not copied.
 const COPIED_ENTRIES_MAX: u64 = 64;
 /// Alerts wait for a link no longer than this once the network is back.
@@ -42,6 +46,8 @@ pub struct Limits {
     pub acknowledge_limit: Duration,
     /// Whether there is a link for copies.
     pub copies: bool,
+    /// The longest that an entry waits for the acknowledgement of the batch before it, so as to share an upload with what comes meanwhile.
+    pub gather: Duration,
 }
 
 /// Numbers the links; a later one is newer.
@@ -125,6 +131,8 @@ pub struct Sender {
     acknowledged: u64,
     trimmed: u64,
     next: u64,
+    /// Since when entries wait at `next`, when there are any.
+    waiting_since: Instant,
     /// A `Send` is being carried out.
     sending: bool,
     in_flight: VecDeque<InFlight>,
@@ -155,6 +163,7 @@ impl Sender {
             acknowledged,
             trimmed: acknowledged,
             next: acknowledged,
+            waiting_since: now,
             sending: false,
             in_flight: VecDeque::new(),
             usual: Answers::default(),
@@ -190,12 +199,18 @@ impl Sender {
 
     pub fn on_event(&mut self, now: Instant, event: Event) {
         match event {
-            Event::Durable(position) => self.durable = self.durable.max(position),
+            Event::Durable(position) => {
+                if self.next >= self.durable {
+                    self.waiting_since = now;
+                }
+                self.durable = self.durable.max(position);
+            }
             Event::Up(generation) => self.on_up(generation),
             Event::Lost(generation, random) => self.on_lost(now, generation, random),
             Event::PathDown => self.want_another(),
             Event::Sent { generation, end } => {
                 self.sending = false;
+                self.waiting_since = now;
                 if let Some(mut copier) = self
                     .copier
                     .take_if(|copier| copier.generation == generation)
@@ -256,8 +271,8 @@ impl Sender {
             return Some(command);
         }
         let generation = self.current?;
-        let room = self.in_flight.len() < self.limits.in_flight_max;
-        if room && !self.sending && self.next < self.durable {
+        let gathered = self.gathered_at().is_none_or(|at| now >= at);
+        if gathered && self.has_room() && !self.sending && self.next < self.durable {
             self.sending = true;
             return Some(Command::Send {
                 generation,
@@ -265,6 +280,18 @@ impl Sender {
             });
         }
         self.poll_copy(now)
+    }
+
+    fn has_room(&self) -> bool {
+        self.in_flight.len() < self.limits.in_flight_max
+    }
+
+    /// Until when what waits is gathered; `None` when it is not.
+    fn gathered_at(&self) -> Option<Instant> {
+        let waiting = self.durable.saturating_sub(self.next);
+        let gathers =
+            !self.in_flight.is_empty() && (1..BATCH_ENTRIES_MAX as u64).contains(&waiting);
+        gathers.then_some(self.waiting_since + self.limits.gather)
     }
 
     fn poll_copy(&mut self, now: Instant) -> Option<Command> {
@@ -337,7 +364,13 @@ impl Sender {
             .front()
             .filter(|_| !self.replace)
             .map(|batch| batch.sent + self.acknowledge_limit());
-        [open, overdue, self.copy_at()].into_iter().flatten().min()
+        // Without room an acknowledgement comes first.
+        let sends = self.current.is_some() && !self.sending && self.has_room();
+        let gathered = self.gathered_at().filter(|_| sends);
+        [open, overdue, gathered, self.copy_at()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn acknowledgement_is_overdue(&self, now: Instant) -> bool {

@@ -4,6 +4,7 @@ const LIMITS: Limits = Limits {
     in_flight_max: 2,
     acknowledge_limit: Duration::from_secs(5),
     copies: false,
+    gather: Duration::ZERO,
 };
 
 struct Bench {
@@ -78,6 +79,42 @@ fn the_window_bounds_what_is_unacknowledged() {
     assert_eq!(bench.tell(Event::Acknowledged(100)), [Command::Trim(100)]);
     assert!(bench.sender.is_idle());
     assert_eq!(bench.tell(Event::Durable(101)), [send(1, 100)]);
+}
+
+#[test]
+fn what_comes_while_a_batch_is_out_is_gathered_for_a_bounded_time() {
+    let gather = Duration::from_millis(200);
+    let mut bench = Bench::with(Limits { gather, ..LIMITS }, 0);
+    bench.commands();
+    bench.tell(Event::Up(1));
+    assert_eq!(bench.pass(REOPEN_INTERVAL), [Command::Open(2)]);
+    assert_eq!(bench.tell(Event::Up(2)), []);
+    assert_eq!(bench.tell(Event::Durable(1)), [send(1, 0)]);
+    assert_eq!(bench.sent(1, 1), []);
+    // With nothing out an entry goes at once; the ones behind it wait for its acknowledgement, and go together.
+    assert_eq!(bench.tell(Event::Durable(2)), []);
+    bench.now += Duration::from_millis(100);
+    assert_eq!(bench.tell(Event::Durable(3)), []);
+    assert_eq!(
+        bench.tell(Event::Acknowledged(1)),
+        [Command::Trim(1), send(1, 1)]
+    );
+    assert_eq!(bench.sent(1, 3), []);
+    // No acknowledgement: the first of them waits no longer than allowed, whatever comes behind it.
+    assert_eq!(bench.tell(Event::Durable(4)), []);
+    let first = bench.now;
+    bench.now += gather / 2;
+    assert_eq!(bench.tell(Event::Durable(5)), []);
+    assert_eq!(bench.sender.deadline(), Some(first + gather));
+    bench.now = first + gather;
+    assert_eq!(bench.commands(), [send(1, 3)]);
+    assert_eq!(bench.sent(1, 5), []);
+    // A backlog fills batches and is not gathered, as far as the window goes.
+    let batch = BATCH_ENTRIES_MAX as u64;
+    let backlog = 5 + 2 * batch;
+    assert_eq!(bench.tell(Event::Durable(backlog)), []);
+    bench.tell(Event::Acknowledged(5));
+    assert_eq!(bench.sent(1, 5 + batch), [send(1, 5 + batch)]);
 }
 
 #[test]
