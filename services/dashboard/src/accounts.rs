@@ -1,10 +1,9 @@
 //! People's accounts: passwords as Argon2 hashes in the store.
 
-use argon2::Argon2;
-use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
 use rand::RngExt;
 use store::{Account, Accounts, DEFAULT_TENANT, QueryError, Role, WriteError};
-use tokio::sync::Semaphore;
+
+use crate::hashing::hashing;
 
 /// Name of the account that is made on the first start of the embedded shape.
 pub const FIRST_ACCOUNT: &str = "admin";
@@ -14,11 +13,6 @@ pub const PASSWORD_BYTES_MIN: usize = 8;
 pub const NAME_BYTES_MAX: usize = 64;
 /// RFC 9106 recommends 128 bits.
 const SALT_BYTES: usize = 16;
-/// Hashes computed at once. Each takes 19 MiB and tens of milliseconds of a core; further sign-ins wait.
-const HASHES_MAX: usize = 2;
-
-static HASHING: Semaphore = Semaphore::const_new(HASHES_MAX);
-
 /// Verified against when there is no such account, so that the time taken does not tell which names exist.
 const NOBODY: &str = "$argon2id$v=19$m=19456,t=2,p=1$c29tZXNhbHRzb21lc2FsdA$L5C2G4XcYJjBEFgOL1XGHkvEMQdI2dcRBlSkN2zN8Ag";
 
@@ -96,21 +90,14 @@ async fn account(
 }
 
 async fn hash(password: String) -> Result<String, EnsureError> {
-    let _place = HASHING
-        .acquire()
-        .await
-        .map_err(|e| EnsureError::Hash(e.to_string()))?;
-    let hashed = tokio::task::spawn_blocking(move || {
+    let hashed = hashing(move |memory| {
         let salt: [u8; SALT_BYTES] = rand::rng().random();
-        let salt = SaltString::encode_b64(&salt)?;
-        Argon2::default()
-            .hash_password(password.as_bytes(), &salt)
-            .map(|hash| hash.to_string())
+        memory.hash(&password, &salt)
     });
     match hashed.await {
-        Ok(Ok(hash)) => Ok(hash),
-        Ok(Err(error)) => Err(EnsureError::Hash(error.to_string())),
-        Err(error) => Err(EnsureError::Hash(error.to_string())),
+        Some(Ok(hash)) => Ok(hash),
+        Some(Err(error)) => Err(EnsureError::Hash(error.to_string())),
+        None => Err(EnsureError::Hash("nobody computes it".to_owned())),
     }
 }
 
@@ -129,24 +116,16 @@ pub async fn verify(
         |account| account.password_hash.clone(),
     );
     let password = password.to_owned();
-    let Ok(_place) = HASHING.acquire().await else {
-        return Ok(None);
-    };
-    let matches = tokio::task::spawn_blocking(move || {
-        PasswordHash::new(&expected).is_ok_and(|expected| {
-            Argon2::default()
-                .verify_password(password.as_bytes(), &expected)
-                .is_ok()
-        })
-    })
-    .await
-    .unwrap_or(false);
+    let matches = hashing(move |memory| memory.verify(&password, &expected).unwrap_or(false))
+        .await
+        .unwrap_or(false);
     Ok(account.filter(|_| matches))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use argon2::password_hash::PasswordHash;
 
     #[test]
     fn the_hash_of_nobody_costs_what_a_real_one_costs() {

@@ -22,6 +22,7 @@ mod from_bus;
 mod from_gateway;
 mod from_store;
 pub mod gateways;
+mod hashing;
 mod live;
 mod oidc;
 mod sessions;
