@@ -8,7 +8,9 @@ use deadpool_postgres::Transaction;
 use prost::Message;
 use tokio_postgres::Row;
 
-use super::{TimescaleStore, fault::Fault, progress, time::Micros, transaction};
+use super::{
+    COMMIT_WITHOUT_DISK, TimescaleStore, fault::Fault, progress, time::Micros, transaction,
+};
 use crate::{
     AlertsBatch, AlertsQuery, AlertsStore, OutboxEntry, Progress, QueryError, RuleState, Scope,
     WriteError, Written,
@@ -281,6 +283,8 @@ impl AlertsStore for TimescaleStore {
     async fn clear_outbox(&self, ids: &[u64]) -> Result<(), WriteError> {
         let ids: Vec<i64> = ids.iter().map(|id| id.cast_signed()).collect();
         transaction!(self, tx => async {
+            // Entries that a crash brings back are published once more, which consumers of the topic must bear anyway.
+            tx.batch_execute(COMMIT_WITHOUT_DISK).await?;
             let statement = tx.prepare_cached("DELETE FROM outbox WHERE id = ANY($1)").await?;
             tx.execute(&statement, &[&ids]).await?;
             Ok::<_, Fault>(())

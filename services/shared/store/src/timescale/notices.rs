@@ -7,7 +7,7 @@ use deadpool_postgres::Transaction;
 use prost::Message;
 use tokio_postgres::Row;
 
-use super::{TimescaleStore, alerts::IN_SCOPE, fault::Fault, transaction};
+use super::{COMMIT_WITHOUT_DISK, TimescaleStore, alerts::IN_SCOPE, fault::Fault, transaction};
 use crate::{
     NoticesBatch, NoticesStore, QueryError, QueuedNotice, Scope, Watch, WatchChange, WriteError,
     notices::{alert_of, lane, records},
@@ -144,6 +144,8 @@ impl NoticesStore for TimescaleStore {
     ) -> Result<Vec<QueuedNotice>, WriteError> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         transaction!(self, tx => async {
+            // A lease that a crash undoes is taken anew: the same notice with the same key.
+            tx.batch_execute(COMMIT_WITHOUT_DISK).await?;
             // One member at a time, so that nobody takes what stands behind a notice that another one is just taking.
             let lock = tx
                 .prepare_cached("SELECT pg_advisory_xact_lock($1, hashtext($2))")
