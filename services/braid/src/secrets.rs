@@ -35,8 +35,10 @@ const PASSWORDS: [&str; 6] = [
     GRAFANA,
 ];
 
-/// In the folder of the authority.
-const AUTHORITY_KEY: &str = "ca.key";
+/// Whom gateways meet, so who must believe the authority for gateways. Nobody else does.
+const MEET_GATEWAYS: [&str; 4] = ["proxy", "ingest", "path-telemetry", "envoy"];
+/// Where installations before there was an authority for gateways have the key of all.
+const KEY_OF_ALL: &str = "ca.key";
 
 /// What somebody is given besides certificate and authority.
 struct Given {
@@ -95,7 +97,7 @@ pub enum SecretsCommand {
         /// Who gets something, and the user that owns the files; once for each.
         #[arg(long = "for", value_name = "NAME[:UID]", required = true)]
         recipients: Vec<Recipient>,
-        /// Who gives gateways their certificates, and so has the authority's key: `dashboard`. Nobody, when absent.
+        /// Who gives gateways their certificates, and so has the key of the authority for gateways: `dashboard`. Nobody, when absent.
         #[arg(long, value_name = "NAME", env = "BRAID_ISSUING", value_parser = ["dashboard"])]
         issuing: Option<String>,
         /// Name in the certificate of the gateway.
@@ -152,19 +154,14 @@ impl SecretsCommand {
                 gateway,
             } => {
                 let made = LocalAuthority::open_or_create(&authority).map_err(Failure::other)?;
+                let of_gateways = LocalAuthority::open_or_create_for_gateways(&authority)
+                    .map_err(Failure::other)?;
                 for recipient in &recipients {
                     let folder = out.join(&recipient.name);
-                    let key = folder.join(AUTHORITY_KEY);
-                    if issuing.as_deref() == Some(&recipient.name) {
-                        fs::create_dir_all(&folder).map_err(|error| failed(&folder, &error))?;
-                        let from = authority.join(AUTHORITY_KEY);
-                        let pem = fs::read(&from).map_err(|error| failed(&from, &error))?;
-                        write_private(&key, &pem)?;
-                    } else if key.exists() {
-                        // Whoever issues no longer keeps nothing to issue with.
-                        fs::remove_file(&key).map_err(|error| failed(&key, &error))?;
-                    }
-                    hand_out(&made, &authority, &folder, recipient, &gateway)?;
+                    let issues = issuing.as_deref() == Some(&recipient.name);
+                    hand_over(&of_gateways, &folder, issues)?;
+                    let from = (&made, &of_gateways, &*authority);
+                    hand_out(from, &folder, recipient, &gateway)?;
                     println!("{}", folder.display());
                 }
                 Ok(())
@@ -189,9 +186,29 @@ fn password_file(authority: &Path, name: &str) -> PathBuf {
     authority.join(format!("{name}.password"))
 }
 
+/// The authority for gateways to who issues; whoever does not (any more) keeps nothing to issue with.
+fn hand_over(of_gateways: &LocalAuthority, folder: &Path, issues: bool) -> Result<(), Failure> {
+    let (certificate, key) = of_gateways.own_files();
+    let mut away = vec![folder.join(KEY_OF_ALL)];
+    for file in [certificate, key] {
+        let copy = file.file_name().map(|name| folder.join(name));
+        let copy = copy.ok_or_else(|| Failure::other(file.display()))?;
+        if issues {
+            fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
+            let pem = fs::read(&file).map_err(|error| failed(&file, &error))?;
+            write_private(&copy, &pem)?;
+        } else {
+            away.push(copy);
+        }
+    }
+    for file in away.iter().filter(|file| file.exists()) {
+        fs::remove_file(file).map_err(|error| failed(file, &error))?;
+    }
+    Ok(())
+}
+
 fn hand_out(
-    made: &LocalAuthority,
-    authority: &Path,
+    (made, of_gateways, authority): (&LocalAuthority, &LocalAuthority, &Path),
     folder: &Path,
     recipient: &Recipient,
     gateway: &str,
@@ -206,6 +223,10 @@ fn hand_out(
         name => PeerId::service(name),
     };
     let files = made.issue_in(folder, &id, &[]).map_err(Failure::other)?;
+    if MEET_GATEWAYS.contains(&given.name) {
+        made.introduce(of_gateways, &files)
+            .map_err(Failure::other)?;
+    }
     let password = |name: &str| password::kept_in(&password_file(authority, name));
     if !given.settings.is_empty() {
         let mut text = format!("[{}]\n", given.name);
@@ -304,7 +325,13 @@ mod tests {
         assert!(!dir.path().join("out/proxy/braid.toml").exists());
         for given in RECIPIENTS {
             let folder = dir.path().join("out").join(given.name);
-            assert!(!folder.join("ca.key").exists());
+            for key in ["ca.key", "gateways.key"] {
+                assert!(!folder.join(key).exists());
+            }
+            let believed = fs::read_to_string(folder.join("ca.pem")).unwrap();
+            let authorities = believed.matches("BEGIN CERTIFICATE").count();
+            let meets = MEET_GATEWAYS.contains(&given.name);
+            assert_eq!(authorities, 1 + usize::from(meets), "{}", given.name);
             for entry in fs::read_dir(folder).unwrap() {
                 let entry = entry.unwrap();
                 let public = entry.path().extension().is_some_and(|it| it == "pem")
@@ -319,15 +346,28 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_goes_to_who_issues_and_is_taken_back() {
+    fn the_authority_for_gateways_goes_to_who_issues_and_is_taken_back() {
         let dir = tempfile::tempdir().unwrap();
-        make_with(dir.path(), Some("dashboard"));
         let folder = |name: &str| dir.path().join("out").join(name);
-        LocalAuthority::open(&folder("dashboard")).unwrap();
-        let key = folder("dashboard").join("ca.key");
+        // As an older version has left it: the key of all beside the dashboard's certificate.
+        let of_all = folder("dashboard").join("ca.key");
+        fs::create_dir_all(folder("dashboard")).unwrap();
+        fs::write(&of_all, "a key").unwrap();
+        make_with(dir.path(), Some("dashboard"));
+        assert!(!of_all.exists());
+        let issuing = LocalAuthority::open(&folder("dashboard")).unwrap();
+        let service = PeerId::service("ingest");
+        assert!(issuing.issue_in(&folder("stolen"), &service, &[]).is_err());
+        // What gateways are to believe is the authority of all, whose key is not there.
+        let of_all = LocalAuthority::open_or_create(&dir.path().join("authority")).unwrap();
+        assert_eq!(
+            issuing.fingerprint().unwrap(),
+            of_all.fingerprint().unwrap()
+        );
+        let key = folder("dashboard").join("gateways.key");
         assert_eq!(key.metadata().unwrap().permissions().mode() & 0o077, 0);
         for given in RECIPIENTS.iter().filter(|it| it.name != "dashboard") {
-            assert!(!folder(given.name).join("ca.key").exists());
+            assert!(!folder(given.name).join("gateways.key").exists());
         }
         make(dir.path());
         assert!(!key.exists());

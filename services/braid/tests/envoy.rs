@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 use contracts::alerts::Document;
 use contracts::vitals::ingest_service_client::IngestServiceClient;
 use contracts::vitals::{Metric, Sample, UploadRequest, UploadResponse, sample};
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};
 use service_kit::grpc;
-use service_kit::tls::{Identity, IdentityFiles, renewal};
+use service_kit::tls::{Identity, IdentityFiles, PeerId, renewal};
 use store::{DocumentsStore, SqliteStore};
 use testkit::oidc;
 use tokio::sync::mpsc;
@@ -207,7 +208,8 @@ async fn who_is_revoked_is_turned_away_behind_envoy_too() {
     let mut separate = prepare(dir.path(), &["sensor-1".to_owned()]);
     let data = separate.data.clone();
     let identities = data.join("identities");
-    let authority = identities.to_str().unwrap().to_owned();
+    let office = separate.office();
+    let authority = office.to_str().unwrap().to_owned();
     let envoy = Envoy::start(&binary, dir.path(), &separate);
     separate.front = Some(envoy.devices);
     separate.start("ingest");
@@ -281,6 +283,29 @@ async fn who_is_revoked_is_turned_away_behind_envoy_too() {
     }
     let refused = offer(&url, &first).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{refused:?}");
+
+    // Whoever steals what the dashboard issues by can name a service that Envoy lets in, and it is believed by nobody.
+    let read = |name: &str| std::fs::read_to_string(office.join(name)).unwrap();
+    let key = KeyPair::from_pem(&read("gateways.key")).unwrap();
+    let thief = Issuer::from_ca_cert_pem(&read("gateways.pem"), key).unwrap();
+    let (key, mut params) = (KeyPair::generate().unwrap(), CertificateParams::default());
+    let name = PeerId::service("proxy").to_string();
+    params.subject_alt_names = vec![SanType::URI(name.as_str().try_into().unwrap())];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let forged = IdentityFiles {
+        ca: identities.join("ca.pem"),
+        ..IdentityFiles::in_dir(dir.path(), "forged")
+    };
+    std::fs::write(&forged.key, key.serialize_pem()).unwrap();
+    let certificate = params.signed_by(&key, &thief).unwrap();
+    std::fs::write(&forged.cert, certificate.pem()).unwrap();
+    let heard = "that of the service proxy";
+    let refused = offer(&url, &Identity::load(&forged).unwrap()).await;
+    let refused = refused.unwrap_err();
+    assert!(refused.message().contains("403 Forbidden"), "{refused:?}");
+    assert!(!refused.message().contains(heard), "{refused:?}");
+    let refused = offer(&url, &identity("proxy")).await.unwrap_err();
+    assert!(refused.message().contains(heard), "{refused:?}");
 }
 
 /// A read of the ward as the page asks for it: a message without fields.

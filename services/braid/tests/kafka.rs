@@ -12,10 +12,12 @@ mod separate;
 use std::path::Path;
 use std::time::Duration;
 
+use bus::kafka::Tls;
 use bus::{Bus, EmbeddedBus, EmbeddedOptions, KafkaBus, KafkaOptions, Record, Topic, dead_letter};
-use program::{eventually, http, rows, run};
+use program::{PATIENCE, eventually, http, rows, run};
 use sensor::{Sensors, pause};
 use separate::{NOUNS, Separate};
+use service_kit::tls::{IdentityFiles, PeerId, authority::LocalAuthority};
 use testkit::kafka::Cluster;
 
 /// Samples that must be stored after a failure before the next one.
@@ -227,4 +229,80 @@ fn a_service_that_cannot_start_says_why_once_and_one_that_waits_says_for_what() 
             && log.contains("--bus-replication 1 --bus-in-sync-min 1"),
         "{log}"
     );
+}
+
+#[tokio::test]
+async fn kafka_lets_in_no_service_that_the_authority_for_gateways_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let (authority, out) = (path("authority"), path("out"));
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let make = ["secrets", "make", "--issuing=dashboard", "--for=kafka"];
+    let places = [
+        format!("--authority={}", text(&authority)),
+        format!("--out={}", text(&out)),
+    ];
+    let others = ["--for=ingest", "--for=dashboard", &places[0], &places[1]];
+    let (code, _, error) = run(&[&make[..], &others].concat());
+    assert_eq!(code, 0, "{error}");
+    let lines = |port: u16| {
+        format!(
+            "listeners=SSL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{}
+advertised.listeners=SSL://127.0.0.1:{port}
+listener.security.protocol.map=SSL:SSL,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=SSL
+ssl.keystore.type=PEM
+ssl.keystore.location={}
+ssl.truststore.type=PEM
+ssl.truststore.location={}
+ssl.client.auth=required
+ssl.enabled.protocols=TLSv1.3",
+            port + 1000,
+            text(&out.join("kafka/kafka.keystore.pem")),
+            text(&out.join("kafka/ca.pem")),
+        )
+    };
+    let Some(cluster) = Cluster::start_with(1, lines) else {
+        return;
+    };
+    let stolen = path("stolen");
+    std::fs::create_dir(&stolen).unwrap();
+    for (from, to) in [("gateways.pem", "ca.pem"), ("gateways.key", "ca.key")] {
+        std::fs::copy(out.join("dashboard").join(from), stolen.join(to)).unwrap();
+    }
+    let thief = LocalAuthority::open(&stolen).unwrap();
+    let forged = thief.issue(&PeerId::service("ingest"), &[]).unwrap();
+    let own = IdentityFiles::in_dir(&out.join("ingest"), "ingest");
+    let options = |files: &IdentityFiles| KafkaOptions {
+        replication: 1,
+        in_sync_min: 1,
+        tls: Some(Tls {
+            ca: Some(own.ca.clone()),
+            cert: Some(files.cert.clone()),
+            key: Some(files.key.clone()),
+        }),
+        ..KafkaOptions::new(cluster.brokers())
+    };
+    let bus = KafkaBus::open(options(&own), |reason| println!("{reason}"));
+    let bus = tokio::time::timeout(PATIENCE, bus).await.unwrap().unwrap();
+    let published = bus.publish(Topic::Vitals, vec![poison()]).await;
+    published.unwrap();
+
+    let (said, mut reasons) = tokio::sync::mpsc::channel(8);
+    let opening = KafkaBus::open(options(&forged), move |reason| {
+        // It says the same again and again; what finds no room is no loss.
+        let _ = said.try_send(reason.to_owned());
+    });
+    let refused = async {
+        while let Some(reason) = reasons.recv().await {
+            if reason.contains("bad certificate") {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        opened = opening => assert!(opened.is_err(), "a forged certificate is let in"),
+        () = refused => {}
+        () = tokio::time::sleep(PATIENCE) => panic!("neither let in nor refused"),
+    }
 }

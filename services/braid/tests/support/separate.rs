@@ -5,6 +5,8 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use service_kit::tls::{IdentityFiles, authority::LocalAuthority};
+
 use crate::program::{Program, free_both, free_tcp, run};
 
 pub const NOUNS: [&str; 6] = [
@@ -103,6 +105,18 @@ impl Separate {
 
     pub fn sensors(&self) -> SocketAddr {
         self.ports.sensors
+    }
+
+    /// An authority for gateways, which everybody believes, in a folder as the dashboard has it. Before anything is started.
+    pub fn office(&self) -> PathBuf {
+        let folder = self.data.with_file_name("office");
+        let identities = self.data.join("identities");
+        let all = LocalAuthority::open_or_create(&identities).unwrap();
+        let gateways = LocalAuthority::open_or_create_for_gateways(&folder).unwrap();
+        std::fs::copy(all.ca_file(), folder.join("ca.pem")).unwrap();
+        let believed = IdentityFiles::in_dir(&identities, "ingest");
+        all.introduce(&gateways, &believed).unwrap();
+        folder
     }
 
     pub fn page(&self) -> SocketAddr {

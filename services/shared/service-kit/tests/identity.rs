@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::extract::Extension;
 use axum::{Router, routing::get};
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};
 use service_kit::Context;
 use service_kit::grpc::{self, Peer};
 use service_kit::tls::authority::LocalAuthority;
@@ -216,4 +217,111 @@ async fn no_ticket_lets_in_whom_the_authority_no_longer_vouches_for() {
         tls.session_storage = rustls::server::ServerSessionMemoryCache::new(8);
     });
     assert_eq!(with_tickets.await, Ok(rustls::HandshakeKind::Resumed));
+}
+
+/// What a thief of an authority's key makes: no more names than are asked for.
+fn forge(authority: &LocalAuthority, id: &PeerId, hosts: &[&str], files: &IdentityFiles) {
+    let (certificate, key) = authority.own_files();
+    let read = |path| std::fs::read_to_string(path).unwrap();
+    let key = KeyPair::from_pem(&read(key)).unwrap();
+    let thief = Issuer::from_ca_cert_pem(&read(certificate), key).unwrap();
+    let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+    let mut params = CertificateParams::new(hosts).unwrap();
+    let uri = id.to_string().as_str().try_into().unwrap();
+    params.subject_alt_names.push(SanType::URI(uri));
+    params.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ClientAuth,
+        ExtendedKeyUsagePurpose::ServerAuth,
+    ];
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, &thief).unwrap();
+    std::fs::write(&files.key, key.serialize_pem()).unwrap();
+    std::fs::write(&files.cert, certificate.pem()).unwrap();
+}
+
+#[tokio::test]
+async fn the_authority_for_gateways_vouches_for_gateways_and_for_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = LocalAuthority::open_or_create(dir.path()).unwrap();
+    let gateways = LocalAuthority::open_or_create_for_gateways(dir.path()).unwrap();
+    let meets = service(dir.path());
+    let meets = IdentityFiles {
+        ca: dir.path().join("both.pem"),
+        ..meets
+    };
+    all.introduce(&gateways, &meets).unwrap();
+    let gateway = PeerId::gateway("home", "gw-1");
+    let issue = |authority: &LocalAuthority, folder: &str, id: &PeerId| {
+        let files = authority
+            .issue_in(&dir.path().join(folder), id, &[])
+            .unwrap();
+        // Everybody believes the services.
+        std::fs::copy(all.ca_file(), &files.ca).unwrap();
+        load(&files)
+    };
+    let own = issue(&gateways, "own", &gateway);
+    assert!(
+        gateways.issue(&PeerId::service("ingest"), &[]).is_err(),
+        "not even by mistake"
+    );
+    let forged = |name: &str, id: &PeerId, hosts: &[&str]| {
+        let files = IdentityFiles::in_dir(dir.path(), name);
+        forge(&gateways, id, hosts, &files);
+        load(&files)
+    };
+    let alerting = PeerId::service("alerting");
+    let as_gateway = forged("as-gateway", &gateway, &[]);
+    let as_service = forged("as-service", &alerting, &[]);
+    let names = ["alerting", "localhost", "127.0.0.1"];
+    let as_server = forged("as-server", &alerting, &names);
+    let services = issue(&all, "service", &PeerId::service("alerting"));
+
+    // Whom gateways meet.
+    let (address, context, task) = server(&load(&meets), true).await;
+    for client in [&own, &as_gateway] {
+        let answer = ask(address, client, "ingest").await;
+        assert_eq!(answer.unwrap(), gateway.to_string());
+    }
+    let answer = ask(address, &services, "ingest").await;
+    assert_eq!(answer.unwrap(), "spiffe://braid/service/alerting");
+    for client in [&as_service, &as_server] {
+        assert!(ask(address, client, "ingest").await.is_err());
+    }
+    context.shutdown().request();
+    task.await.unwrap();
+
+    // Where services meet, who do not know that authority.
+    let (address, context, task) = server(&services, true).await;
+    for client in [&own, &as_gateway, &as_service, &as_server] {
+        assert!(ask(address, client, "alerting").await.is_err());
+    }
+    context.shutdown().request();
+    task.await.unwrap();
+
+    // As a server it is refused by those who believe both, by the identity and by the names that its authority may not give.
+    let (address, context, task) = server(&as_server, false).await;
+    assert!(ask(address, &load(&meets), "alerting").await.is_err());
+    let mut roots = rustls::RootCertStore::empty();
+    let (certificate, _) = gateways.own_files();
+    let certificate = rustls_pki_types::pem::PemObject::from_pem_file(certificate).unwrap();
+    roots.add(certificate).unwrap();
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+    for name in names {
+        let name = rustls_pki_types::ServerName::try_from(name).unwrap();
+        let stream = TcpStream::connect(address).await.unwrap();
+        let refused = connector
+            .connect(name, stream)
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains("NameConstraintViolation"), "{refused}");
+    }
+    context.shutdown().request();
+    task.await.unwrap();
 }

@@ -2,6 +2,9 @@
 //!
 //! Only a peer that is itself verified as the named front is believed; from anybody else the header means nothing. The front must
 //! set the header anew for every request (Envoy: `SANITIZE_SET`), so more than one client in it is a misconfigured front and refused.
+//!
+//! A front that believes the authority for gateways, too, cannot tell by itself what that one may vouch for. It says who issued the
+//! client's certificate, and a service is believed only when that is said and it was somebody else.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
@@ -9,9 +12,11 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::Peer;
+use crate::tls::authority::GATEWAYS_NAME;
 use crate::tls::{Fingerprint, PeerId, PeerIdError};
 
 const FORWARDED_CERTIFICATE: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
+const FORWARDED_ISSUER: HeaderName = HeaderName::from_static("x-forwarded-client-issuer");
 
 /// Flag of services that may stand behind a front.
 #[derive(Clone, Debug, Default, clap::Args, serde::Serialize)]
@@ -42,6 +47,10 @@ enum FrontError {
     Uris(usize),
     #[error("the front's header is not text")]
     NotText,
+    #[error(
+        "the certificate of {0} is not of an authority that the front named and that is for services"
+    )]
+    Issuer(PeerId),
     #[error(transparent)]
     Identity(#[from] PeerIdError),
 }
@@ -60,6 +69,7 @@ async fn believe(front: String, mut request: Request, next: Next) -> Response {
         }
     }
     request.headers_mut().remove(FORWARDED_CERTIFICATE);
+    request.headers_mut().remove(FORWARDED_ISSUER);
     next.run(request).await
 }
 
@@ -74,6 +84,9 @@ fn speaks_for(front: &str, peer: &Peer, headers: &HeaderMap) -> Result<Peer, Fro
         (None, _) => (None, None),
         (Some(value), 0) => {
             let (id, certificate) = client(value.to_str().map_err(|_| FrontError::NotText)?)?;
+            if matches!(id, PeerId::Service { .. }) && !is_for_services(headers) {
+                return Err(FrontError::Issuer(id));
+            }
             (Some(id), certificate)
         }
         (Some(_), more) => return Err(FrontError::Clients(1 + more)),
@@ -83,6 +96,14 @@ fn speaks_for(front: &str, peer: &Peer, headers: &HeaderMap) -> Result<Peer, Fro
         id,
         certificate,
     })
+}
+
+fn is_for_services(headers: &HeaderMap) -> bool {
+    let mut issuers = headers.get_all(FORWARDED_ISSUER).iter();
+    match (issuers.next().map(|issuer| issuer.to_str()), issuers.next()) {
+        (Some(Ok(issuer)), None) => !issuer.is_empty() && !issuer.contains(GATEWAYS_NAME),
+        _ => false,
+    }
 }
 
 /// `By=...;Hash=...;URI=spiffe://...`; values may be quoted, clients are separated by commas.
@@ -159,6 +180,38 @@ mod tests {
         let gateway: PeerId = GATEWAY.parse().unwrap();
         assert_eq!(heard(&envoy, &[&element(GATEWAY)]), Ok(Some(gateway)));
         assert_eq!(heard(&envoy, &[]), Ok(None));
+    }
+
+    #[test]
+    fn a_service_needs_an_issuer_that_is_not_for_gateways() {
+        let peer = Peer {
+            address: "127.0.0.1:1".parse().unwrap(),
+            id: Some(PeerId::service("envoy")),
+            certificate: None,
+        };
+        let heard = |uri: &str, issuers: &[&str]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(FORWARDED_CERTIFICATE, element(uri).parse().unwrap());
+            for issuer in issuers {
+                headers.append(FORWARDED_ISSUER, issuer.parse().unwrap());
+            }
+            speaks_for("envoy", &peer, &headers).map(|peer| peer.id)
+        };
+        let proxy = PeerId::service("proxy");
+        let uri = proxy.to_string();
+        let (all, gateways) = (
+            "CN=Braid local authority",
+            "CN=Braid authority for gateways",
+        );
+        assert_eq!(heard(&uri, &[all]), Ok(Some(proxy.clone())));
+        for issuers in [&[gateways][..], &[], &[""], &[all, gateways]] {
+            let refused = Err(FrontError::Issuer(proxy.clone()));
+            assert_eq!(heard(&uri, issuers), refused, "{issuers:?}");
+        }
+        let gateway = Ok(Some(GATEWAY.parse().unwrap()));
+        for issuers in [&[gateways][..], &[all], &[]] {
+            assert_eq!(heard(GATEWAY, issuers), gateway);
+        }
     }
 
     #[test]

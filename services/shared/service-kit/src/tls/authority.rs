@@ -2,6 +2,10 @@
 //!
 //! `ca.pem` and `ca.key` are made once; leaves are ECDSA P-256. A gateway's certificate is a client's only and names no
 //! host, so that it can never pass for a service.
+//!
+//! Beside it an authority for gateways alone, `gateways.pem` and `gateways.key`, for whoever issues to gateways and is reached by
+//! browsers. Its certificate says that it vouches for clients only and for no host or address, so whoever steals the key makes no
+//! server; and [`Identity`](super::Identity) takes from an authority for clients only no identity but a gateway's.
 
 use std::fs;
 use std::io::{self, Write};
@@ -12,9 +16,9 @@ use std::time::{Duration, SystemTime};
 
 use rcgen::string::Ia5String;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
-    SanType,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, CidrSubnet, DnType,
+    ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    NameConstraints, PKCS_ECDSA_P256_SHA256, SanType,
 };
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject;
@@ -24,6 +28,11 @@ use super::{Fingerprint, IdentityFiles, PeerId};
 
 const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 const LEAF_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
+/// Names of the files of both authorities.
+const ALL: &str = "ca";
+const GATEWAYS: &str = "gateways";
+/// The issuer that a front names for certificates of an authority for gateways.
+pub const GATEWAYS_NAME: &str = "Braid authority for gateways";
 /// Certificates are valid from a little before now: clocks differ.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(3600);
 
@@ -39,6 +48,8 @@ pub enum AuthorityError {
     Request(String),
     #[error("the certificate is not vouched for: {0}")]
     Stranger(String),
+    #[error("{0} is no gateway, and this authority is for gateways only")]
+    GatewaysOnly(String),
 }
 
 /// A certificate for somebody else's key.
@@ -51,18 +62,47 @@ pub struct Signed {
 
 pub struct LocalAuthority {
     dir: PathBuf,
+    name: &'static str,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl LocalAuthority {
     /// Opens the authority of `dir`, or makes one on first use.
     pub fn open_or_create(dir: &Path) -> Result<LocalAuthority, AuthorityError> {
+        LocalAuthority::make(dir, ALL, authority("Braid local authority"))
+    }
+
+    /// Opens the authority for gateways of `dir`, or makes one on first use.
+    pub fn open_or_create_for_gateways(dir: &Path) -> Result<LocalAuthority, AuthorityError> {
+        let mut params = authority(GATEWAYS_NAME);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.name_constraints = Some(NameConstraints {
+            permitted_subtrees: Vec::new(),
+            excluded_subtrees: vec![
+                GeneralSubtree::DnsName(String::new()),
+                GeneralSubtree::IpAddress(CidrSubnet::from_v4_prefix([0; 4], 0)),
+                GeneralSubtree::IpAddress(CidrSubnet::from_v6_prefix([0; 16], 0)),
+            ],
+        });
+        LocalAuthority::make(dir, GATEWAYS, params)
+    }
+
+    /// Opens what a folder has to issue by: the authority for gateways, where there is one, else the one for all.
+    pub fn open(dir: &Path) -> Result<LocalAuthority, AuthorityError> {
+        let is_for_gateways = dir.join(GATEWAYS).with_extension("key").exists();
+        LocalAuthority::load(dir, if is_for_gateways { GATEWAYS } else { ALL })
+    }
+
+    fn make(
+        dir: &Path,
+        name: &'static str,
+        mut params: CertificateParams,
+    ) -> Result<LocalAuthority, AuthorityError> {
         fs::create_dir_all(dir).map_err(|source| AuthorityError::Io {
             path: dir.to_owned(),
             source,
         })?;
-        let cert_path = dir.join("ca.pem");
-        let key_path = dir.join("ca.key");
+        let (cert_path, key_path) = paths(dir, name);
         let certificate_error = |source| AuthorityError::Certificate {
             dir: dir.to_owned(),
             source,
@@ -70,35 +110,46 @@ impl LocalAuthority {
         // The certificate is written last, so its presence means that both files are complete.
         if !cert_path.exists() {
             let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(certificate_error)?;
-            let mut params = CertificateParams::default();
-            params
-                .distinguished_name
-                .push(DnType::CommonName, "Braid local authority");
-            params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-            params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
             limit_validity(&mut params, CA_LIFETIME);
             let certificate = params.self_signed(&key).map_err(certificate_error)?;
             write_whole(&key_path, &key.serialize_pem(), 0o600)?;
             write_whole(&cert_path, &certificate.pem(), 0o644)?;
         }
-        LocalAuthority::open(dir)
+        LocalAuthority::load(dir, name)
     }
 
-    /// Opens an authority that is there.
-    pub fn open(dir: &Path) -> Result<LocalAuthority, AuthorityError> {
+    fn load(dir: &Path, name: &'static str) -> Result<LocalAuthority, AuthorityError> {
         let certificate_error = |source| AuthorityError::Certificate {
             dir: dir.to_owned(),
             source,
         };
-        let key = KeyPair::from_pem(&read(&dir.join("ca.key"))?).map_err(certificate_error)?;
-        let issuer = Issuer::from_ca_cert_pem(&read(&dir.join("ca.pem"))?, key)
-            .map_err(certificate_error)?;
+        let (cert_path, key_path) = paths(dir, name);
+        let key = KeyPair::from_pem(&read(&key_path)?).map_err(certificate_error)?;
+        let issuer =
+            Issuer::from_ca_cert_pem(&read(&cert_path)?, key).map_err(certificate_error)?;
         Ok(LocalAuthority {
             dir: dir.to_owned(),
+            name,
             issuer,
         })
     }
 
+    /// Certificate and key that it issues by.
+    pub fn own_files(&self) -> (PathBuf, PathBuf) {
+        paths(&self.dir, self.name)
+    }
+
+    /// Lets whoever has these files believe another authority, too.
+    pub fn introduce(
+        &self,
+        other: &LocalAuthority,
+        files: &IdentityFiles,
+    ) -> Result<(), AuthorityError> {
+        let both = [read(&self.own_files().0)?, read(&other.own_files().0)?].concat();
+        write_whole(&files.ca, &both, 0o644)
+    }
+
+    /// The authority of all, which gateways believe whoever issues to them.
     pub fn ca_file(&self) -> PathBuf {
         self.dir.join("ca.pem")
     }
@@ -169,7 +220,7 @@ impl LocalAuthority {
         Ok(Fingerprint::of(&parse(&self.certificate_pem()?)?))
     }
 
-    /// The certificate, when this authority issued it to a client and it holds at `now`.
+    /// The certificate, when this authority or that of all issued it to a client and it holds at `now`.
     pub fn vouches_for(
         &self,
         certificate_pem: &str,
@@ -178,9 +229,12 @@ impl LocalAuthority {
         let leaf = parse(certificate_pem)?;
         let refused = |error: &dyn std::fmt::Display| AuthorityError::Stranger(error.to_string());
         let mut roots = rustls::RootCertStore::empty();
-        roots
-            .add(parse(&self.certificate_pem()?)?)
-            .map_err(|error| refused(&error))?;
+        // What the authority of all issued before there was one for gateways holds until it ends.
+        for file in [self.own_files().0, self.ca_file()] {
+            roots
+                .add(parse(&read(&file)?)?)
+                .map_err(|error| refused(&error))?;
+        }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
@@ -199,6 +253,9 @@ impl LocalAuthority {
             dir: self.dir.clone(),
             source,
         };
+        if self.name == GATEWAYS && matches!(id, PeerId::Service { .. }) {
+            return Err(AuthorityError::GatewaysOnly(id.to_string()));
+        }
         let mut params = CertificateParams::default();
         params
             .distinguished_name
@@ -223,6 +280,19 @@ impl LocalAuthority {
         limit_validity(&mut params, LEAF_LIFETIME);
         Ok(params)
     }
+}
+
+fn authority(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+fn paths(dir: &Path, name: &str) -> (PathBuf, PathBuf) {
+    let file = dir.join(name);
+    (file.with_extension("pem"), file.with_extension("key"))
 }
 
 fn parse(pem: &str) -> Result<CertificateDer<'static>, AuthorityError> {

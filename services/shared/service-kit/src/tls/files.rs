@@ -93,23 +93,40 @@ impl IdentityFiles {
             .map_err(|error| IdentityError::content(&self.key, error.to_string()))?;
         let certified = CertifiedKey::from_der(chain, key, provider)
             .map_err(|error| IdentityError::content(&self.key, error.to_string()))?;
-        let mut roots = RootCertStore::empty();
+        let (mut roots, mut roots_of_clients) = (RootCertStore::empty(), RootCertStore::empty());
         for root in roots_der {
-            roots
-                .add(root)
+            let into = if is_for_clients_only(&root) {
+                &mut roots_of_clients
+            } else {
+                &mut roots
+            };
+            into.add(root)
                 .map_err(|error| IdentityError::content(&self.ca, error.to_string()))?;
         }
         Ok(Material {
             certified: Arc::new(certified),
             roots: Arc::new(roots),
+            roots_of_clients: Arc::new(roots_of_clients),
         })
     }
 }
 
 /// What the files held when they were last read.
+#[derive(Clone)]
 pub(crate) struct Material {
     pub certified: Arc<CertifiedKey>,
     pub roots: Arc<RootCertStore>,
+    /// Authorities that say of themselves that they vouch for clients only: they name no service.
+    pub roots_of_clients: Arc<RootCertStore>,
+}
+
+fn is_for_clients_only(root: &CertificateDer<'_>) -> bool {
+    x509_parser::parse_x509_certificate(root).is_ok_and(|(_, certificate)| {
+        let usage = certificate.extended_key_usage().ok().flatten();
+        usage.is_some_and(|usage| {
+            usage.value.client_auth && !usage.value.server_auth && !usage.value.any
+        })
+    })
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -127,6 +144,16 @@ pub enum IdentityError {
 }
 
 impl IdentityError {
+    /// Whether all that is wrong is that nobody here knows who issued the certificate.
+    pub fn is_unknown_issuer(&self) -> bool {
+        matches!(
+            self,
+            IdentityError::Tls(rustls::Error::InvalidCertificate(
+                rustls::CertificateError::UnknownIssuer
+            ))
+        )
+    }
+
     pub(crate) fn read(path: &Path, source: io::Error) -> IdentityError {
         IdentityError::Read {
             path: path.to_owned(),

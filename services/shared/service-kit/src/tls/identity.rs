@@ -44,8 +44,7 @@ pub(super) struct Source {
 struct State {
     looked: Instant,
     stamp: [SystemTime; 3],
-    certified: Arc<CertifiedKey>,
-    roots: Arc<RootCertStore>,
+    material: Material,
 }
 
 impl Identity {
@@ -61,7 +60,7 @@ impl Identity {
     ) -> Result<Identity, IdentityError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let stamp = files.stamp()?;
-        let Material { certified, roots } = files.load(&provider)?;
+        let material = files.load(&provider)?;
         let identity = Identity {
             source: Arc::new(Source {
                 provider,
@@ -70,8 +69,7 @@ impl Identity {
                 state: Mutex::new(State {
                     looked: Instant::now(),
                     stamp,
-                    certified,
-                    roots,
+                    material,
                 }),
             }),
         };
@@ -167,15 +165,19 @@ impl Identity {
 
 impl Source {
     pub(super) fn certified(&self) -> Arc<CertifiedKey> {
-        self.refreshed().0
+        self.refreshed().certified
     }
 
     pub(super) fn roots(&self) -> Arc<RootCertStore> {
-        self.refreshed().1
+        self.refreshed().roots
+    }
+
+    pub(super) fn roots_of_clients(&self) -> Arc<RootCertStore> {
+        self.refreshed().roots_of_clients
     }
 
     /// A set of files that cannot be loaded (half of a renewal written, say) leaves the last good one in force.
-    fn refreshed(&self) -> (Arc<CertifiedKey>, Arc<RootCertStore>) {
+    fn refreshed(&self) -> Material {
         let mut state = self.state.lock();
         let now = Instant::now();
         if now.saturating_duration_since(state.looked) >= self.reload_interval {
@@ -187,8 +189,7 @@ impl Source {
                     metrics::counter!("braid_identity_reloads_total", "outcome" => "ok")
                         .increment(1);
                     state.stamp = stamp;
-                    state.certified = material.certified;
-                    state.roots = material.roots;
+                    state.material = material;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "certificates not reloaded, the previous ones stay in force");
@@ -197,7 +198,7 @@ impl Source {
                 }
             }
         }
-        (state.certified.clone(), state.roots.clone())
+        state.material.clone()
     }
 
     fn reload(

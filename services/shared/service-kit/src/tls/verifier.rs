@@ -11,6 +11,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
+use super::PeerId;
 use super::identity::Source;
 
 /// The verifier built for one set of roots; rebuilt when the roots are other ones.
@@ -107,6 +108,7 @@ impl ServerCertVerifier for ServerVerifier {
 pub(super) struct ClientVerifier {
     source: Arc<Source>,
     cache: Cache<dyn ClientCertVerifier>,
+    cache_of_clients: Cache<dyn ClientCertVerifier>,
 }
 
 impl ClientVerifier {
@@ -114,7 +116,18 @@ impl ClientVerifier {
         ClientVerifier {
             source,
             cache: Cache::new(),
+            cache_of_clients: Cache::new(),
         }
+    }
+
+    fn built(
+        &self,
+        cache: &Cache<dyn ClientCertVerifier>,
+        roots: Arc<RootCertStore>,
+    ) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+        cache.get(roots, |roots| {
+            WebPkiClientVerifier::builder_with_provider(roots, self.source.provider.clone()).build()
+        })
     }
 }
 
@@ -136,10 +149,21 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verifier = self.cache.get(self.source.roots(), |roots| {
-            WebPkiClientVerifier::builder_with_provider(roots, self.source.provider.clone()).build()
-        })?;
-        verifier.verify_client_cert(end_entity, intermediates, now)
+        let verified = self
+            .built(&self.cache, self.source.roots())?
+            .verify_client_cert(end_entity, intermediates, now);
+        let roots = self.source.roots_of_clients();
+        if verified.is_ok() || roots.is_empty() {
+            return verified;
+        }
+        let vouched = self
+            .built(&self.cache_of_clients, roots)?
+            .verify_client_cert(end_entity, intermediates, now);
+        match PeerId::from_certificate(end_entity) {
+            Ok(PeerId::Gateway { .. }) => vouched,
+            // Whoever vouches for clients only names no service: to this identity it is a stranger's.
+            Ok(PeerId::Service { .. }) | Err(_) => verified,
+        }
     }
 
     fn verify_tls12_signature(
