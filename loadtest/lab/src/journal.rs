@@ -3,8 +3,8 @@
 //! The client writes each message on an urgent stream and keeps it in the journal until the server answers its number. A message that is
 //! not answered in time is written again, with all others that are overdue, on a fresh stream: by then the dead path's window is full and
 //! the living one takes what is new. What in time means, and when a copy goes out on a second stream before that, is the gateway's own
-//! decision ([`Answers`]); the time is doubled with each writing. News of a path in trouble makes everything overdue at once. The server keeps
-//! the first copy of each number. So a message waits for about one round trip more than usual, not for the library's drain of the dead path.
+//! decision ([`Answers`]); the time is doubled with each writing, and what is written again is copied again. News of a path in trouble makes everything
+//! overdue at once. The server keeps the first copy of each number. So a message waits for about one round trip more than usual, not for the library's drain of the dead path.
 //!
 //! Bounds: the library's limit of concurrent streams; when it is reached the last stream is used on. The journal holds what a run sends.
 
@@ -105,6 +105,8 @@ impl VitalsClient {
             entry.written_at = now;
             entry.writings += 1;
             self.unwritten.extend_from_slice(&entry.message);
+            self.echoes
+                .push_back((now + self.usual.copy_after(), entry.number));
         }
         self.flush(conn);
     }
