@@ -8,7 +8,7 @@ use lab::pals::{self, Case, Reading, Setting};
 use lab::report::RunReport;
 use lab::robust;
 use lab::scenario::{Controller, Direction, Interface, Scenario, ScenarioError};
-use lab::{Identity, Mechanisms, Runner, bottleneck, figure6, lte, rival, run};
+use lab::{Identity, Mechanisms, Runner, bottleneck, figure6, lte, many, rival, run};
 
 fn two_links(controller: Controller, direction: Direction, seed: u64) -> Scenario {
     let interfaces = vec![
@@ -316,6 +316,35 @@ fn a_run_does_not_depend_on_the_runs_before_it() {
     let forwards: Vec<String> = (1..=4).map(of).collect();
     let backwards: Vec<String> = (1..=4).rev().map(of).collect();
     assert!(forwards.iter().eq(backwards.iter().rev()));
+}
+
+/// Where runs are left out by name there is nothing to compare, and so no figure of infinite times.
+#[test]
+fn a_run_of_many_paths_alone_gives_no_figure() {
+    let run = "gate.0.first2".to_owned();
+    let runner = Runner::new(Identity::new().unwrap(), false).only_run(Some(run));
+    let (controller, direction) = (Controller::Ours, Direction::Upload);
+    let (figures, reports) = many::run(&runner, "gate", 77, 1, controller, direction).unwrap();
+    assert_eq!(reports.len(), 1);
+    assert!(reports[0].completed, "{reports:?}");
+    assert!(figures.is_empty(), "{figures:?}");
+}
+
+/// 1 Mbit/s more beside 90 is tried with few packets: with a whole initial window in its queue all others stood still for half a second, and
+/// the seventh link made the transfer 7 % slower.
+#[test]
+fn a_far_slower_link_does_not_hurt() {
+    let time_over = |links: &str| {
+        let runner = Runner::new(Identity::new().unwrap(), false)
+            .only_run(Some(format!("gate.3.first{links}")));
+        let (controller, direction) = (Controller::Ours, Direction::Upload);
+        let (_, reports) = many::run(&runner, "gate", 77, 4, controller, direction).unwrap();
+        assert_eq!(reports.len(), 1);
+        assert!(reports[0].completed, "{reports:?}");
+        reports[0].from_connect_s
+    };
+    let (six, seven) = (time_over("6"), time_over("7"));
+    assert!(seven * 0.99 <= six, "{six} {seven}");
 }
 
 /// A link that goes while the server sends costs the time to notice it, not three probe time-outs of a path whose round trips grew: with a

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use noq_proto::congestion::Controller;
 
 use crate::controller::{ControllerConfig, PathController};
-use crate::gate::Gate;
+use crate::coupling::Coupling;
+use crate::gate::{Gate, PathModel};
 
 const PACKET: u64 = 1_200;
 
@@ -177,4 +178,40 @@ fn a_longer_path_is_no_strangers_queue() {
         link.queue_max
     );
     assert!((link.delivered - before) as f64 > 0.97 * 10e6);
+}
+
+/// What a new path may have in flight after its first acknowledgement, beside one that delivers this much.
+fn window_beside(others_bytes_per_s: f64) -> u64 {
+    let start = Instant::now();
+    let gate = Gate::new();
+    let other = PathModel {
+        rate_bytes_per_s: others_bytes_per_s,
+        promised_bytes_per_s: others_bytes_per_s,
+        rtt_min: Duration::from_millis(20),
+        busy: true,
+        ..model_of(&gate)
+    };
+    let config = ControllerConfig::default();
+    let mut new = PathController::new(gate.clone(), config, start, PACKET as u16);
+    let acked = start + Duration::from_millis(100);
+    gate.report(acked, other, false, Coupling::Off);
+    new.on_packet_sent(start, PACKET as u16, 0);
+    new.acked(acked, start, PACKET, 0);
+    new.on_end_acks(acked, 0, false, Some(0));
+    new.on_packet_sent(acked, PACKET as u16, 1);
+    new.window()
+}
+
+/// The model of a slot that was just taken.
+fn model_of(gate: &Gate) -> PathModel {
+    let slot = gate.enter();
+    let models = gate.models();
+    *models.iter().find(|model| model.slot == slot).unwrap()
+}
+
+/// A new path promises its initial window a round trip, here 0.77 MB/s; among others that are far faster its queue is not filled with it.
+#[test]
+fn a_new_path_is_tried_with_little_among_far_faster_ones() {
+    assert!(window_beside(10e6) <= 8 * PACKET);
+    assert!(window_beside(1e6) >= 64 * PACKET);
 }

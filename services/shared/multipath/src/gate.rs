@@ -16,10 +16,14 @@ use crate::liveness::Rhythm;
 
 /// What the faster paths may deliver while a packet of a far slower one is under way; a fifth of a stream's receive window.
 const HEAD_START_BYTES: f64 = 512_000.0;
+/// Whatever its round trip: what the others deliver ahead of it fills two thirds of the window, and loss needs the rest.
+const STALL_BYTES: f64 = 1_700_000.0;
 /// A path filled once, and its short queue, take this many of its own round trips.
 const OWN_ROUND_TRIPS: f64 = 2.5;
 /// A path is only held if the others together are this much faster.
 const SLOWER_BY: f64 = 4.0;
+/// A new path among others that measure so many times what its initial window promises starts from less.
+const UNTRIED_SLOWER_BY: f64 = 6.0;
 /// A path acknowledged within this time counts among the others.
 const OTHERS_ALIVE: Duration = Duration::from_millis(300);
 const PACKET_BYTES: u64 = 1_500;
@@ -73,6 +77,22 @@ struct State {
     busy_at: Option<Instant>,
     bottlenecks: Bottlenecks,
     now: Option<Instant>,
+}
+
+impl State {
+    /// What the living paths but this one deliver together, and the shortest way of theirs.
+    fn others(&self, slot: usize, now: Instant) -> (f64, Duration) {
+        let mut rate = 0.0;
+        let mut trip = Duration::MAX;
+        for (index, other) in self.slots.iter().enumerate() {
+            let lives = other.acked_at.is_some_and(|at| now < at + OTHERS_ALIVE);
+            if index != slot && other.owners > 0 && lives && other.model.busy {
+                rate += other.model.rate_bytes_per_s;
+                trip = trip.min(other.model.rtt_min / 2);
+            }
+        }
+        (rate, trip)
+    }
 }
 
 /// A path with more than its window in flight, lost and not yet known to be, may still send a packet this often.
@@ -312,6 +332,14 @@ impl Gate {
         others_go_on.then_some(overdue)
     }
 
+    /// Whether a path that promises this much, untried, is to be tried with little first. What stands in its queue, should it be far slower than
+    /// that, is waited for by all that the others deliver.
+    pub(crate) fn outruns(&self, slot: usize, promised_bytes_per_s: f64) -> bool {
+        let state = self.state.lock();
+        let others = state.now.map(|now| state.others(slot, now).0);
+        others.is_some_and(|rate| rate >= promised_bytes_per_s * UNTRIED_SLOWER_BY)
+    }
+
     /// Whether the path may take the next packet.
     ///
     /// What a far slower path takes is waited for by all that comes after it in the stream. So such a path is held when the
@@ -322,15 +350,7 @@ impl Gate {
         let (Some(own), Some(now)) = (state.slots.get(slot), state.now) else {
             return true;
         };
-        let mut rate = 0.0;
-        let mut trip = Duration::MAX;
-        for (index, other) in state.slots.iter().enumerate() {
-            let lives = other.acked_at.is_some_and(|at| now < at + OTHERS_ALIVE);
-            if index != slot && other.owners > 0 && lives && other.model.busy {
-                rate += other.model.rate_bytes_per_s;
-                trip = trip.min(other.model.rtt_min / 2);
-            }
-        }
+        let (rate, trip) = state.others(slot, now);
         let model = &own.model;
         let promised = model.promised_bytes_per_s;
         if promised <= 0.0 || rate < promised * SLOWER_BY {
@@ -338,7 +358,8 @@ impl Gate {
         }
         // Where the others are so fast that this is less than the path's own round trips, it may still be filled once.
         let ahead = (trip + Duration::from_secs_f64(HEAD_START_BYTES / rate))
-            .max(model.rtt_min.mul_f64(OWN_ROUND_TRIPS));
+            .max(model.rtt_min.mul_f64(OWN_ROUND_TRIPS))
+            .min(trip + Duration::from_secs_f64(STALL_BYTES / rate));
         let queued = (model.in_flight_bytes + PACKET_BYTES) as f64 / promised;
         let silent = match own.acked_at {
             Some(at) if model.in_flight_bytes > 0 => now.saturating_duration_since(at),
