@@ -40,14 +40,17 @@ impl Steering {
         if self.config.side == Side::Client {
             return;
         }
-        let is_anothers = self
-            .paths
-            .iter()
-            .any(|(other, path)| *other != id && path.peer == Some(address));
+        // Of paths that came to one address some must go on, so one that is aside counts for none.
+        let is_anothers = self.paths.iter().any(|(other, path)| {
+            *other != id && path.established && path.detour.is_none() && path.peer == Some(address)
+        });
         let Some(path) = self.paths.get_mut(&id) else {
             return;
         };
         let before = path.peer.replace(address);
+        if !is_anothers {
+            path.detour = None;
+        }
         if before.is_none_or(|before| before == address) {
             return;
         }
@@ -165,6 +168,19 @@ mod tests {
         assert_eq!(statuses, []);
         assert_eq!(server.state(), Some(PathState::Available));
         assert_eq!(pings, usual);
+    }
+
+    #[test]
+    fn a_path_that_is_left_alone_on_the_way_goes_on() {
+        let mut server = Server::new();
+        server.run(address(2));
+        server.run(address(1));
+        let now = server.start + server.ticks * 5 * MS;
+        server
+            .steering
+            .on_event(now, Event::Abandoned { path: LTE });
+        server.run(address(1));
+        assert_eq!(server.state(), Some(PathState::Available));
     }
 
     #[test]
