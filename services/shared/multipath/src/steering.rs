@@ -242,12 +242,16 @@ impl Steering {
             self.polled_at = Some(now);
             return None;
         }
+        self.end_detours(now);
         if self.paths.values().any(|path| self.lives(now, path)) {
             self.lively_since = self.lively_since.or(Some(now));
-            self.wait_for_release(now);
         } else {
             self.lively_since = None;
             self.recall_reroutes(now);
+        }
+        // That nothing is acknowledged may be because a path is not released.
+        if self.paths.values().any(|path| self.is_heard(now, path)) {
+            self.wait_for_release(now);
         }
         self.polled_at = Some(now);
         self.replace_mute(now);
@@ -279,7 +283,9 @@ impl Steering {
             let tail = if is_tail { path.tail_at() } else { None };
             let stalls = path.slot.and_then(|slot| self.gate.stalls_at(slot));
             let emptied = path.rerouted_at.map(|at| at + REROUTE_MIN);
-            let detour = path.detour.and_then(|detour| detour.ping_at());
+            let detour = path
+                .detour
+                .map(|detour| detour.ping_at().unwrap_or(detour.ends_at()));
             judged
                 .into_iter()
                 .chain(stalls)
@@ -502,6 +508,10 @@ impl Steering {
 
     fn lives(&self, now: Instant, path: &Path) -> bool {
         path.established && !self.is_suspect(now, path)
+    }
+
+    fn is_heard(&self, now: Instant, path: &Path) -> bool {
+        path.established && !(self.config.liveness && path.liveness.is_suspect(now))
     }
 
     fn another_lives(&self, now: Instant, id: PathId) -> bool {

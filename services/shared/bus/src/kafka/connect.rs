@@ -216,7 +216,7 @@ fn refusal(
                 reason,
             })
         }
-        RDKafkaErrorCode::SSL => {
+        code if code == RDKafkaErrorCode::SSL || refuses_certificate(&reason) => {
             *tls_failures += 1;
             (*tls_failures >= TLS_FAILURES_MAX).then_some(OpenError::Tls { brokers, reason })
         }
@@ -225,6 +225,12 @@ fn refusal(
             None
         }
     }
+}
+
+/// In TLS 1.3 a client has shaken hands before the broker has looked at its certificate: the refusal comes as an alert on a connection that
+/// stands, and the library reports a connection that was lost.
+fn refuses_certificate(reason: &str) -> bool {
+    reason.contains("alert") && (reason.contains("certificate") || reason.contains("unknown ca"))
 }
 
 async fn rest(pause: &mut Duration) {
@@ -364,4 +370,20 @@ fn is_forbidden_code(code: RDKafkaErrorCode) -> bool {
         code,
         RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::ClusterAuthorizationFailed
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_certificate_is_told_from_a_lost_connection() {
+        assert!(refuses_certificate(
+            "ssl://127.0.0.1:9093/bootstrap: Disconnected: SSL alert number 42: bad certificate"
+        ));
+        assert!(refuses_certificate("tlsv1 alert unknown ca"));
+        assert!(!refuses_certificate(
+            "127.0.0.1:9093/bootstrap: Connect to ipv4#127.0.0.1:9093 failed: Connection refused"
+        ));
+    }
 }

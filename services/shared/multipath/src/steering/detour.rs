@@ -6,23 +6,27 @@
 //! from round trips of packets that were sent long before the cut: in a download over a drive, nothing moved for 6 s.
 //!
 //! So a path that has moved to the address of another one carries nothing more, and is pinged: the acknowledgements of a few pings
-//! tell that everything before them was lost, by packet threshold.
+//! tell that everything before them was lost, by packet threshold. A path that the client has not closed by then is a path like others: it may
+//! be the only one that is left.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use noq_proto::{PathId, PathStatus};
 
-use super::{Side, Steering};
+use super::{REROUTE_MAX, Side, Steering};
 
 /// Pings after a move: three packets more tell that one was lost, and one ping may get lost itself.
 const PINGS: u32 = 4;
 /// Between them.
 const PING_GAP: Duration = Duration::from_millis(10);
+/// The client closes the path sooner; half of it again for the way.
+const DETOUR_MAX: Duration = REROUTE_MAX.saturating_add(Duration::from_secs(1));
 
 /// A path that came to another one's address.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Detour {
+    since: Instant,
     pings: u32,
     ping_at: Instant,
 }
@@ -31,6 +35,10 @@ impl Detour {
     /// When the path is pinged next, if it still is.
     pub(super) fn ping_at(&self) -> Option<Instant> {
         (self.pings < PINGS).then_some(self.ping_at)
+    }
+
+    pub(super) fn ends_at(&self) -> Instant {
+        self.since + DETOUR_MAX
     }
 }
 
@@ -57,9 +65,16 @@ impl Steering {
         // The library has forgotten the status.
         path.status = PathStatus::Available;
         path.detour = is_anothers.then_some(Detour {
+            since: now,
             pings: 0,
             ping_at: now,
         });
+    }
+
+    pub(super) fn end_detours(&mut self, now: Instant) {
+        for path in self.paths.values_mut() {
+            path.detour.take_if(|detour| now >= detour.ends_at());
+        }
     }
 
     pub(super) fn poll_detour(&mut self, now: Instant) -> Option<PathId> {
@@ -181,6 +196,21 @@ mod tests {
             .on_event(now, Event::Abandoned { path: LTE });
         server.run(address(1));
         assert_eq!(server.state(), Some(PathState::Available));
+    }
+
+    #[test]
+    fn a_path_that_is_not_closed_goes_on() {
+        let mut server = Server::new();
+        server.run(address(2));
+        let mut back_after = None;
+        for half_seconds in 1..10 {
+            server.run(address(1));
+            if server.state() == Some(PathState::Available) {
+                back_after = Some(half_seconds * 500 * MS);
+                break;
+            }
+        }
+        assert_eq!(back_after, Some(DETOUR_MAX + 500 * MS));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! What is in flight on a closed path is declared lost when the peer has confirmed the closing and the path has drained. A peer of the
 //! library (1.4) that never saw a packet of the path confirms nothing, so its data would be neither sent again nor reported: streams stand still
 //! for ever while the connection looks well. The steering closes no such path, but others may. A connection that cannot release a path
-//! although another one lived all the time has lost bytes, and ends with an error instead.
+//! although another one was heard all the time has lost bytes, and ends with an error instead.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,12 +13,12 @@ use noq_proto::PathId;
 use super::{PATHS_MAX, Steering};
 use crate::Command;
 
-/// Time with a living path after which a path that was given up must be released; usual are two round trips and three probe time-outs.
+/// Time with a path that is heard after which a path that was given up must be released; usual are two round trips and three probe time-outs.
 const RELEASE_MAX: Duration = Duration::from_secs(30);
 /// Longest pause between two looks that counts as lived through.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
-/// For each closing path, how long another has lived since. Paths beyond `PATHS_MAX` are not watched.
+/// For each closing path, how long another has been heard since. Paths beyond `PATHS_MAX` are not watched.
 #[derive(Debug, Default)]
 pub(super) struct Closing {
     waited: BTreeMap<PathId, Duration>,
@@ -38,7 +38,7 @@ impl Closing {
 }
 
 impl Steering {
-    /// Counts the time since the last look, in which a path lived.
+    /// Counts the time since the last look, in which a path was heard.
     pub(super) fn wait_for_release(&mut self, now: Instant) {
         let Some(before) = self.polled_at else {
             return;
