@@ -23,6 +23,8 @@ const GROUP: &str = "writers";
 /// Sequences of one write.
 const ROWS: u64 = 200;
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// For the writer to get on: a server that does not come back fails the test instead of holding it up for ever.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 async fn open(url: &str) -> TimescaleStore {
     let options = TimescaleOptions::new(url, PASSWORD);
@@ -82,15 +84,22 @@ impl Writer {
     }
 
     async fn until(&self, stored: u64) {
-        while self.stored.load(Ordering::Relaxed) < stored {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        reaches(&self.stored, stored).await;
     }
 
     async fn until_retries(&self, retries: u64) {
-        while self.retries.load(Ordering::Relaxed) < retries {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        reaches(&self.retries, retries).await;
+    }
+}
+
+async fn reaches(count: &AtomicU64, wanted: u64) {
+    let since = std::time::Instant::now();
+    while count.load(Ordering::Relaxed) < wanted {
+        assert!(
+            since.elapsed() < PATIENCE,
+            "{count:?} does not reach {wanted}"
+        );
+        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 

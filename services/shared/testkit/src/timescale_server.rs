@@ -212,6 +212,25 @@ impl TimescaleServer {
             }
         }
         let _ = running.child.wait();
+        // Without the first process the others end one by one, and until the last of them has, the next server refuses to start. Waiting for
+        // the child holds up the runtime just the same.
+        let since = std::time::Instant::now();
+        while self.is_held() && since.elapsed() < PATIENCE {
+            std::thread::park_timeout(POLL_INTERVAL);
+        }
+    }
+
+    /// Some process works in the folder of the data, as all of a server's do.
+    fn is_held(&self) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let Ok(data) = fs::metadata(self.dir.join("pg")) else {
+            return false;
+        };
+        let mut processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        processes.any(|process| {
+            fs::metadata(process.path().join("cwd"))
+                .is_ok_and(|cwd| (cwd.dev(), cwd.ino()) == (data.dev(), data.ino()))
+        })
     }
 }
 
