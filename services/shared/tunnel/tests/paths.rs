@@ -5,7 +5,7 @@
 #[path = "support/bench.rs"]
 mod bench;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bench::{Bench, Identities, NAMES, authority, echo, listen_anywhere, serve};
 use testkit::{emulated_link::emulate, link::LinkConfig};
@@ -230,13 +230,23 @@ async fn the_server_learns_the_names_of_the_paths() {
 
 /// Datagrams that each end sends on idle paths in a while.
 async fn pings_in(bench: &Bench, session: &tunnel::SessionHandle, length: Duration) -> (u64, u64) {
-    let received = |paths: Vec<tunnel::PathSnapshot>| -> u64 {
-        paths.iter().map(|path| path.received_datagrams).sum()
+    let received = |paths: Vec<tunnel::PathSnapshot>| -> BTreeMap<(u64, u64), u64> {
+        let counts = paths
+            .iter()
+            .map(|path| ((path.session, path.path_id), path.received_datagrams));
+        counts.collect()
+    };
+    // A path that was closed meanwhile is no longer listed, and one that was opened begins at none.
+    let rise = |before: &BTreeMap<(u64, u64), u64>, after: BTreeMap<(u64, u64), u64>| -> u64 {
+        let rises = after
+            .into_iter()
+            .map(|(id, count)| count - before.get(&id).copied().unwrap_or(0));
+        rises.sum()
     };
     let before = (received(session.paths()), received(bench.tunnel.paths()));
     tokio::time::sleep(length).await;
     let after = (received(session.paths()), received(bench.tunnel.paths()));
-    (after.0 - before.0, after.1 - before.1)
+    (rise(&before.0, after.0), rise(&before.1, after.1))
 }
 
 /// What the optimiser recommends holds for both ends: the client is told by the policy, and tells the server.
