@@ -10,6 +10,7 @@
 
 mod connect;
 mod consumer;
+mod offsets;
 mod options;
 mod publisher;
 mod seat;

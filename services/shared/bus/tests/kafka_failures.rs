@@ -286,6 +286,46 @@ async fn read(bus: &KafkaBus, group: &str, wanted: u32) -> u32 {
     numbers.len() as u32
 }
 
+/// Neither a commit that the cluster cannot answer nor the group that cannot be left holds the process.
+#[test]
+fn a_member_ends_although_its_cluster_has_gone() {
+    let Some(cluster) = Cluster::start(1, "") else {
+        return;
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let ended = runtime.block_on(async {
+        let bus = open(&options(&cluster, 1)).await;
+        let records = (0..100).map(|n| numbered("patient-1", n));
+        bus.publish(Topic::Vitals, records.collect()).await.unwrap();
+        let subscribed = bus.subscribe(Topic::Vitals, "gone", Arc::new(Committed));
+        let mut consumer = subscribed.await.unwrap();
+        let (partition, next) = loop {
+            if let Event::Batch(batch) = consumer.next(10).await.unwrap() {
+                break (batch[0].partition, batch[batch.len() - 1].offset + 1);
+            }
+        };
+        consumer.commit(&[(partition, next)]).await.unwrap();
+        // The last one is under way when the cluster goes.
+        let member = tokio::spawn(async move {
+            let mut answered = 0;
+            loop {
+                match consumer.commit(&[(partition, next)]).await {
+                    Ok(()) => answered += 1,
+                    Err(refused) => return (answered, refused),
+                }
+            }
+        });
+        with(cluster, Cluster::kill_all).await;
+        let (answered, refused) = member.await.unwrap();
+        println!("{answered} commits, then: {refused}");
+        std::time::Instant::now()
+    });
+    drop(runtime);
+    let took = ended.elapsed();
+    println!("ended within {took:?}");
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_come_and_go_under_load_and_every_record_takes_effect_once() {
     let Some(cluster) = Cluster::start(1, "") else {

@@ -19,9 +19,11 @@ use rdkafka::{
     message::{BorrowedMessage, Headers},
     types::RDKafkaErrorCode,
 };
+use tokio::sync::oneshot;
 
 use super::{
     Ended,
+    offsets::{complete, known_offsets},
     seat::{Member, Seat, list},
     trouble::Trouble,
 };
@@ -323,8 +325,10 @@ impl Consumer for KafkaConsumer {
             }
             let offsets = self.at(&mine.into_iter().collect());
             let (client, committing) = (client.clone(), self.committing.clone());
-            let answer = tokio::task::spawn_blocking(move || {
+            let answer = aside(move || {
                 let answer = client.commit(&offsets, CommitMode::Sync);
+                // The group is left by whoever holds the client last, and that is seldom this thread.
+                drop(client);
                 committing.store(false, Ordering::Release);
                 answer
             });
@@ -398,41 +402,29 @@ impl Drop for KafkaConsumer {
             // The library waits for the answer to a rebalance and could not be closed without it.
             let _ = client.incremental_assign(&TopicPartitionList::new());
         }
-        // Leaving the group takes a turn to the cluster and back.
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(move || drop(client))),
-            Err(_) => drop(client),
+        // Leaving the group takes a turn to the cluster and back; a runtime that ends meanwhile waits for it, but not for ever.
+        let (leaving, left) = std::sync::mpsc::channel::<()>();
+        aside(move || {
+            drop(client);
+            drop(leaving);
+        });
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn_blocking(move || left.recv_timeout(ANSWER_WITHIN));
         }
     }
 }
 
-/// Partitions without an offset are absent: nothing was committed. A cluster in trouble answers for some partitions only, and the complaint
-/// of one is that of all: what is unknown must not pass for what is absent.
-fn known_offsets(list: &TopicPartitionList) -> Result<BTreeMap<u32, u64>, KafkaError> {
-    let mut known = BTreeMap::new();
-    for element in list.elements() {
-        element.error()?;
-        let offset = match element.offset() {
-            Offset::Offset(offset) => u64::try_from(offset).ok(),
-            _ => None,
-        };
-        let partition = u32::try_from(element.partition()).ok();
-        known.extend(partition.zip(offset));
+/// Calls of the library that may wait for ever for a cluster that has gone have a thread of their own: a runtime does not end before
+/// the threads that it keeps for blocking calls.
+fn aside<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
+    let (answered, answer) = oneshot::channel();
+    let begun = std::thread::Builder::new()
+        .name("bus-kafka-aside".to_owned())
+        .spawn(move || drop(answered.send(call())));
+    if let Err(error) = begun {
+        tracing::error!(%error, "no thread for a call to Kafka");
     }
-    Ok(known)
-}
-
-/// A partition that were begun without a start would be counted as read and never be, and the library would refuse to let go of it.
-fn complete(starts: &BTreeMap<u32, u64>, partitions: &[u32]) -> Result<(), ConsumeError> {
-    let missing = partitions.iter().filter(|p| !starts.contains_key(p));
-    let missing: Vec<_> = missing.map(u32::to_string).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    Err(ConsumeError::Unavailable(format!(
-        "the cluster does not say where partitions {} begin",
-        missing.join(", ")
-    )))
+    answer
 }
 
 /// Complaints that waiting inside `next` would hide. Lost connections are not among them: the library heals those.
@@ -482,27 +474,5 @@ fn delivery(topic: Topic, message: &BorrowedMessage<'_>) -> Delivery {
         value: bytes(message.payload()),
         headers,
         published_us: message.timestamp().to_millis().unwrap_or_default() * 1000,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[test]
-    fn what_is_unknown_does_not_pass_for_what_was_never_committed() {
-        let mut answer = list("vitals", &[0, 1]);
-        answer
-            .set_partition_offset("vitals", 0, Offset::Offset(7))
-            .unwrap();
-        let known = known_offsets(&answer).unwrap();
-        assert_eq!(known, BTreeMap::from([(0, 7)]), "1 has no commit");
-        assert!(complete(&known, &[0]).is_ok());
-        let refused = complete(&known, &[0, 1]).unwrap_err();
-        assert!(
-            refused.to_string().contains("partitions 1 begin"),
-            "{refused}"
-        );
     }
 }
