@@ -314,7 +314,13 @@ fn no_program_holds_the_path_it_was_compiled_at() {
 
 #[test]
 fn protocol_and_rule_logic_reads_no_clock_and_opens_no_socket() {
-    const SANS_IO: [&str; 4] = ["multipath", "path-probe", "vitals", "testkit/src/link"];
+    const SANS_IO: [&str; 5] = [
+        "multipath",
+        "path-probe",
+        "vitals",
+        "clocks",
+        "testkit/src/link",
+    ];
     const WORLD: [&str; 5] = [
         "Instant::now()",
         "SystemTime::now()",

@@ -135,6 +135,7 @@ pub async fn run(
         uplink: Arc::clone(&uplink),
         url: config.path_telemetry.clone(),
         interval: Duration::from_millis(config.path_report_interval_ms),
+        clock: from_sensors::now_us,
         tunnel: Some(tunnel.clone()),
     });
     let telemetry = telemetry.map(|telemetry| {

@@ -17,11 +17,11 @@ use contracts::{
 };
 use service_kit::{Backoff, Shutdown};
 use tokio::{sync::mpsc, time::MissedTickBehavior};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::transport::Channel;
 use tunnel::{Keepalive, PathSnapshot, Tunnel, Urgency};
 
-use crate::{from_sensors::now_us, to_proxy::Uplink};
+use crate::to_proxy::{Clock, Uplink};
 
 /// Intervals whose reports wait for a connection; then the oldest go.
 const WAITING_MAX: usize = 64;
@@ -124,6 +124,7 @@ pub struct Telemetry {
     pub uplink: Arc<dyn Uplink>,
     pub url: String,
     pub interval: Duration,
+    pub clock: Clock,
     /// Whose keepalive follows the policy.
     pub tunnel: Option<Tunnel>,
 }
@@ -157,7 +158,7 @@ impl Telemetry {
                     continue;
                 }
             }
-            let reports = reporter.report(&self.uplink.paths(), now_us(), self.interval);
+            let reports = reporter.report(&self.uplink.paths(), (self.clock)(), self.interval);
             if reports.is_empty() {
                 continue;
             }
@@ -165,7 +166,10 @@ impl Telemetry {
                 waiting.pop_front();
                 metrics::counter!("braid_gateway_path_reports_dropped_total").increment(1);
             }
-            waiting.push_back(ReportRequest { reports });
+            waiting.push_back(ReportRequest {
+                reports,
+                sent_time_us: 0,
+            });
             if stream.is_none() && tokio::time::Instant::now() >= retry_at {
                 stream = self.open(ended.clone());
             }
@@ -187,8 +191,9 @@ impl Telemetry {
     fn open(&self, ended: mpsc::Sender<String>) -> Option<mpsc::Sender<ReportRequest>> {
         let channel = self.channel()?;
         let (requests, queue) = mpsc::channel(HANDED_MAX);
+        let clock = self.clock;
         tokio::spawn(async move {
-            let reason = match carry(channel, queue).await {
+            let reason = match carry(channel, queue, clock).await {
                 Ok(()) => "ended".to_owned(),
                 Err(status) => status.to_string(),
             };
@@ -255,12 +260,15 @@ impl Telemetry {
 async fn carry(
     channel: Channel,
     queue: mpsc::Receiver<ReportRequest>,
+    clock: Clock,
 ) -> Result<(), tonic::Status> {
     let mut client = PathTelemetryServiceClient::new(channel);
-    let mut answers = client
-        .report(ReceiverStream::new(queue))
-        .await?
-        .into_inner();
+    // As late as can be: what it waited in the queue would pass for an error of the clock.
+    let requests = ReceiverStream::new(queue).map(move |request| ReportRequest {
+        sent_time_us: clock(),
+        ..request
+    });
+    let mut answers = client.report(requests).await?.into_inner();
     while answers.message().await?.is_some() {}
     Ok(())
 }

@@ -1,10 +1,9 @@
 //! What of an upload may go on, and what is filled in: pure, given what the register says.
 
+use clocks::ClockError;
 use contracts::vitals::{EdgeAlert, Gap, Sample};
 use store::DeviceEntry;
 use vitals::{ClockBounds, validate_identifier, validate_reading, validate_time};
-
-use crate::clocks::ClockError;
 
 /// Longest summary of an alert, in bytes; a longer one is cut.
 const SUMMARY_BYTES_MAX: usize = 1024;

@@ -6,6 +6,7 @@
 use std::{pin::Pin, sync::Arc};
 
 use bus::Bus;
+use clocks::{ClockError, Clocks};
 use contracts::vitals::{EdgeAlert, Rejection, Sample, UploadResponse};
 use parking_lot::Mutex;
 use service_kit::{
@@ -22,7 +23,6 @@ use tracing::Instrument;
 
 use crate::{
     admission::{GatewayId, Refusal, admit_alert, admit_gap, admit_sample},
-    clocks::{ClockError, Clocks},
     duplicates::Duplicates,
     newer::{self, Upload},
     now_us,
@@ -173,10 +173,10 @@ impl Shared {
             )));
         }
         let now_us = now_us();
-        let error = self
-            .clocks
-            .lock()
-            .on_upload(gateway, upload.sent_time_us, now_us);
+        let error =
+            self.clocks
+                .lock()
+                .on_upload(&gateway.tenant, &gateway.id, upload.sent_time_us, now_us);
         let mut pending = Pending {
             position: upload.position,
             rejections: Vec::new(),

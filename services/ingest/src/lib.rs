@@ -10,7 +10,6 @@
 //! - Replicas share nothing but bus and store. What two of them let through twice the store leaves out, by (device, stream, sequence).
 
 mod admission;
-mod clocks;
 pub mod config;
 mod duplicates;
 mod engines;

@@ -1,8 +1,15 @@
 //! The stream of reports: who may say what, onto the bus, acknowledged.
 
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use clocks::{ClockError, Clocks};
 use contracts::paths::{
     PathReport, ReportRequest, ReportResponse, path_telemetry_service_server::PathTelemetryService,
 };
+use parking_lot::Mutex;
 use service_kit::{Context, grpc::Peer, tls::PeerId};
 use store::Followed;
 use tokio::sync::{mpsc, watch};
@@ -44,7 +51,7 @@ impl From<Refused> for Status {
 /// Who reports; decides what may be reported.
 #[derive(Clone, Debug)]
 enum Reporter {
-    Gateway(String),
+    Gateway { tenant: String, id: String },
     Proxy(String),
 }
 
@@ -52,14 +59,14 @@ impl Reporter {
     fn admit(&self, report: &PathReport) -> Result<(), Refused> {
         check(report)?;
         match self {
-            Reporter::Gateway(id) => from_gateway::admit(id, report),
+            Reporter::Gateway { id, .. } => from_gateway::admit(id, report),
             Reporter::Proxy(noun) => from_proxy::admit(noun, report),
         }
     }
 
     fn kind(&self) -> &'static str {
         match self {
-            Reporter::Gateway(_) => "gateway",
+            Reporter::Gateway { .. } => "gateway",
             Reporter::Proxy(_) => "proxy",
         }
     }
@@ -67,6 +74,7 @@ impl Reporter {
 
 pub(crate) struct Intake {
     publisher: Publisher,
+    clocks: Arc<Mutex<Clocks>>,
     allow: Vec<String>,
     revocations: watch::Receiver<Followed>,
     context: Context,
@@ -81,6 +89,7 @@ impl Intake {
     ) -> Intake {
         Intake {
             publisher,
+            clocks: Arc::default(),
             allow,
             revocations,
             context,
@@ -93,7 +102,10 @@ impl Intake {
             .get::<Peer>()
             .and_then(|peer| peer.id.as_ref())
         {
-            Some(PeerId::Gateway { id, .. }) => Ok(Reporter::Gateway(id.clone())),
+            Some(PeerId::Gateway { tenant, id }) => Ok(Reporter::Gateway {
+                tenant: tenant.clone(),
+                id: id.clone(),
+            }),
             Some(PeerId::Service { noun }) if self.allow.contains(noun) => {
                 Ok(Reporter::Proxy(noun.clone()))
             }
@@ -120,6 +132,7 @@ impl PathTelemetryService for Intake {
         let mut requests = request.into_inner();
         let (answers, stream) = mpsc::channel(ANSWERS_MAX);
         let publisher = self.publisher.clone();
+        let clocks = Arc::clone(&self.clocks);
         let shutdown = self.context.shutdown().clone();
         self.context.tasks().spawn(async move {
             let mut accepted = 0;
@@ -136,7 +149,7 @@ impl PathTelemetryService for Intake {
                     request = requests.message() => request,
                 };
                 let answer = match request {
-                    Ok(Some(request)) => take(&reporter, request, &publisher).await,
+                    Ok(Some(request)) => take(&reporter, request, &clocks, &publisher).await,
                     Ok(None) | Err(_) => return,
                 };
                 let answer = answer.map(|taken| {
@@ -155,7 +168,8 @@ impl PathTelemetryService for Intake {
 
 async fn take(
     reporter: &Reporter,
-    request: ReportRequest,
+    mut request: ReportRequest,
+    clocks: &Mutex<Clocks>,
     publisher: &Publisher,
 ) -> Result<u64, Status> {
     let admitted = if request.reports.len() > REPORTS_MAX {
@@ -176,6 +190,16 @@ async fn take(
         tracing::warn!(?reporter, %refused, "reports refused");
         return Err(refused.into());
     }
+    if let Reporter::Gateway { tenant, id } = reporter {
+        let now_us = now_us();
+        let error = clocks
+            .lock()
+            .on_upload(tenant, id, request.sent_time_us, now_us)
+            .unwrap_or(ClockError::behind(0));
+        for report in &mut request.reports {
+            error.put_right_report(report, now_us);
+        }
+    }
     let count = request.reports.len() as u64;
     publisher
         .publish(request.reports)
@@ -184,6 +208,13 @@ async fn take(
     metrics::counter!("braid_path_telemetry_reports_total", "end" => reporter.kind())
         .increment(count);
     Ok(count)
+}
+
+fn now_us() -> i64 {
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX)
 }
 
 /// What no end may say.
@@ -252,10 +283,17 @@ mod tests {
         }
     }
 
+    fn gateway(id: &str) -> Reporter {
+        Reporter::Gateway {
+            tenant: "default".into(),
+            id: id.into(),
+        }
+    }
+
     #[test]
     fn each_end_speaks_for_itself() {
-        let gateway = Reporter::Gateway("gateway-1".into());
-        let other = Reporter::Gateway("gateway-2".into());
+        let other = gateway("gateway-2");
+        let gateway = gateway("gateway-1");
         let proxy = Reporter::Proxy("proxy".into());
         assert!(gateway.admit(&report(End::Gateway)).is_ok());
         assert!(proxy.admit(&report(End::Proxy)).is_ok());
@@ -276,7 +314,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        let gateway = Reporter::Gateway("gateway-1".into());
+        let gateway = gateway("gateway-1");
         let refused = |edit: fn(&mut PathReport)| {
             let mut report = report(End::Gateway);
             edit(&mut report);

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use bus::{Bus, EmbeddedBus, EmbeddedOptions};
 use contracts::{
@@ -76,7 +79,10 @@ impl World {
     /// Sends one request; the count acknowledged.
     async fn report(&self, id: &PeerId, reports: Vec<PathReport>) -> Result<u64, Status> {
         let mut client = PathTelemetryServiceClient::new(self.channel(id).await);
-        let requests = tokio_stream::once(ReportRequest { reports });
+        let requests = tokio_stream::once(ReportRequest {
+            reports,
+            sent_time_us: 0,
+        });
         let mut answers = client.report(requests).await?.into_inner();
         let answer = tokio::time::timeout(LIMIT, answers.message())
             .await
@@ -108,12 +114,15 @@ impl World {
 }
 
 fn reports(end: End, path: &str, lost_packets: u64) -> Vec<PathReport> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    // All in the past: no report is taken as one of the future.
+    let began_us = now.as_micros() as i64 - 60_000_000;
     let report = |sequence: u64| PathReport {
         gateway: "gateway-1".into(),
         path: path.into(),
         end: end.into(),
         session: 1,
-        time_us: 1_800_000_000_000_000 + sequence as i64 * 1_000_000,
+        time_us: began_us + sequence as i64 * 1_000_000,
         interval_ms: 1000,
         sent_packets: 100,
         lost_packets,

@@ -152,7 +152,11 @@ impl Measuring {
                     let permit = permit.map_err(|_| Status::unavailable("the stream ended"))?;
                     let reports = self.outbox.next_batch(BATCH_MAX);
                     metrics::counter!("braid_proxy_reports_sent_total").increment(reports.len() as u64);
-                    permit.send(ReportRequest { reports });
+                    permit.send(ReportRequest {
+                        reports,
+                        // The core's clocks go together.
+                        sent_time_us: 0,
+                    });
                 }
             }
         }

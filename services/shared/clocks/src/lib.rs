@@ -1,6 +1,8 @@
-//! What is wrong with a gateway's clock, and what that makes of the times in its uploads. Times in, times out.
+//! What is wrong with a gateway's clock, and what that makes of the times in what it sends. Times in, times out.
 //!
-//! A gateway says in each upload what time it has. The time of arrival minus that is the clock's error and the delay of the way, and a
+//! Ingest puts right uploads, path-telemetry reports of paths; each learns for itself, for a gateway may speak to one alone.
+//!
+//! A gateway says in each request what time it has. The time of arrival minus that is the clock's error and the delay of the way, and a
 //! delay is never negative: so the smallest difference of the last [`WINDOW_US`] to twice that is the best one known, and one that
 //! is far above it is a clock that was set back. The first upload gives an error that is too large by its own delay, therefore
 //! one below [`TOLERATED_US`] passes for none. What is known is given out in whole seconds and changes only when it is
@@ -10,9 +12,10 @@
 
 use std::collections::HashMap;
 
-use contracts::vitals::{EdgeAlert, Gap};
-
-use crate::admission::GatewayId;
+use contracts::{
+    paths::PathReport,
+    vitals::{EdgeAlert, Gap},
+};
 
 const SECOND_US: i64 = 1_000_000;
 /// One bucket of the minimum filter: longer than a backlog makes every upload late.
@@ -74,6 +77,12 @@ impl ClockError {
             gap.to_time_us = right_us(gap.to_time_us);
         }
     }
+
+    /// The end of an interval that was measured by the gateway's clock. Nobody measures what has not happened yet: a report of the
+    /// future would hide for so long that its gateway has fallen silent.
+    pub fn put_right_report(self, report: &mut PathReport, now_us: i64) {
+        report.time_us = report.time_us.saturating_add(self.behind_us).min(now_us);
+    }
 }
 
 /// What is known of the clocks of gateways, by tenant and id.
@@ -91,7 +100,8 @@ impl Clocks {
     /// An upload arrives at `now_us`. None: the gateway does not say what time it has, or nothing that could be one.
     pub fn on_upload(
         &mut self,
-        gateway: &GatewayId,
+        tenant: &str,
+        gateway: &str,
         sent_us: i64,
         now_us: i64,
     ) -> Option<ClockError> {
@@ -99,7 +109,7 @@ impl Clocks {
         if sent_us <= 0 || difference_us.saturating_abs() > ERROR_US_MAX {
             return None;
         }
-        let key = (gateway.tenant.clone(), gateway.id.clone());
+        let key = (tenant.to_owned(), gateway.to_owned());
         if self.0.len() >= GATEWAYS_MAX && !self.0.contains_key(&key) {
             self.0.clear();
         }
@@ -111,7 +121,7 @@ impl Clocks {
         known.observe(difference_us, now_us);
         if known.given_us != before_us {
             tracing::warn!(
-                gateway = gateway.id,
+                gateway,
                 behind_s = known.given_us / SECOND_US,
                 "the clock of a gateway is wrong, or was; its times are put right"
             );
@@ -163,19 +173,20 @@ mod tests {
     const HOUR: i64 = 3600 * S;
     const T0: i64 = 1_800_000_000 * S;
 
-    fn gateway(n: usize) -> GatewayId {
-        GatewayId {
-            tenant: "t".into(),
-            id: format!("g{n}"),
-        }
+    fn gateway(n: usize) -> String {
+        format!("g{n}")
     }
 
     /// Uploads each second with these delays, by a clock that is `behind_us` behind: what is given out.
     fn given(clocks: &mut Clocks, from_s: i64, behind_us: i64, delays_ms: &[i64]) -> Vec<i64> {
         let uploads = delays_ms.iter().zip(from_s..).map(|(delay_ms, second)| {
             let sent_us = T0 + second * S;
-            let error =
-                clocks.on_upload(&gateway(0), sent_us - behind_us, sent_us + delay_ms * 1000);
+            let error = clocks.on_upload(
+                "t",
+                &gateway(0),
+                sent_us - behind_us,
+                sent_us + delay_ms * 1000,
+            );
             error.map_or(i64::MIN, |error| error.behind_us)
         });
         uploads.collect()
@@ -233,7 +244,7 @@ mod tests {
     fn who_says_no_time_has_none() {
         let mut clocks = Clocks::default();
         for sent_us in [0, -1, 1, i64::MIN, i64::MAX, T0 - 401 * 24 * HOUR] {
-            assert_eq!(clocks.on_upload(&gateway(0), sent_us, T0), None);
+            assert_eq!(clocks.on_upload("t", &gateway(0), sent_us, T0), None);
         }
         assert!(clocks.0.is_empty());
     }
@@ -243,7 +254,7 @@ mod tests {
         let mut clocks = Clocks::default();
         for n in 0..=GATEWAYS_MAX {
             let behind_us = if n % 2 == 0 { HOUR } else { 0 };
-            let error = clocks.on_upload(&gateway(n), T0 - behind_us, T0);
+            let error = clocks.on_upload("t", &gateway(n), T0 - behind_us, T0);
             assert_eq!(error, Some(ClockError::behind(behind_us)));
         }
         assert_eq!(clocks.0.len(), 1);
@@ -298,5 +309,23 @@ mod tests {
         assert_eq!(gap(-HOUR, T0), T0 - HOUR);
         assert_eq!(gap(HOUR, T0 - 2 * HOUR), T0 - HOUR);
         assert_eq!(gap(HOUR, T0), T0, "that would not have happened yet");
+    }
+
+    #[test]
+    fn a_report_is_put_right_and_never_of_the_future() {
+        let put_right = |behind_us, time_us| {
+            let mut report = PathReport {
+                time_us,
+                ..PathReport::default()
+            };
+            ClockError::behind(behind_us).put_right_report(&mut report, T0);
+            report.time_us
+        };
+        assert_eq!(put_right(HOUR, T0 - HOUR - S), T0 - S);
+        assert_eq!(put_right(-HOUR, T0 + HOUR - S), T0 - S);
+        // Taken by a clock that was set since, or of a gateway that does not say what time it has.
+        assert_eq!(put_right(0, T0 - HOUR), T0 - HOUR);
+        assert_eq!(put_right(0, T0 + HOUR), T0);
+        assert_eq!(put_right(HOUR, i64::MAX), T0);
     }
 }
