@@ -5,6 +5,7 @@
 //! dead letter.
 
 mod letter;
+mod readmit;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +13,8 @@ use std::io::Write as _;
 
 use bus::{Bus, Consumer, Event, Topic};
 
-use crate::engines::BusChoice;
+use crate::alerts::Signed;
+use crate::engines::{BusChoice, EnginesChoice};
 use crate::process::{self, Failure};
 use letter::{Letter, LetterId};
 
@@ -62,6 +64,26 @@ pub enum DeadLettersCommand {
         #[command(flatten)]
         bus: BusChoice,
     },
+    /// Let kept uploads of newer gateways in again, after an upgrade: as ingest does with every upload, as the gateway they came from.
+    ///
+    /// What came in at the first time is left out. What is refused is said, and the letter stays in the list. Stands in the audit log.
+    #[command(
+        after_help = "Example:\n  braid dead-letters readmit --every --by \"Eve Operator\" --reason \"ingest is upgraded\""
+    )]
+    Readmit {
+        #[arg(value_name = "ID", required_unless_present = "every")]
+        ids: Vec<LetterId>,
+        /// All that were not let in before.
+        #[arg(long, conflicts_with = "ids", default_value_t = false)]
+        every: bool,
+        /// Also what came from devices that were registered anew since: they are with the same people as then.
+        #[arg(long, default_value_t = false)]
+        same_patients: bool,
+        #[command(flatten)]
+        signed: Signed,
+        #[command(flatten)]
+        engines: EnginesChoice,
+    },
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -104,6 +126,16 @@ impl DeadLettersCommand {
                     filter,
                     bus,
                 } => replay(&*bus.open().await?, &ids, every, &filter).await,
+                Self::Readmit {
+                    ids,
+                    every,
+                    same_patients,
+                    signed,
+                    engines,
+                } => {
+                    let engines = engines.open().await?;
+                    readmit::run(engines, &ids, every, same_patients, &signed).await
+                }
             }
         })?
     }

@@ -13,6 +13,7 @@ use service_kit::{ConfigError, Context, LISTENER};
 
 use self::bus::open_embedded;
 pub use self::bus::{BusChoice, BusConfig};
+use self::store::OtherStore;
 use self::store::open_store;
 pub use self::store::{StoreChoice, StoreConfig, StoreUrl, refused as store_refusal};
 
@@ -34,6 +35,23 @@ impl EnginesConfig {
         // At once, so that both say what they wait for.
         let (bus, store) = tokio::try_join!(self.bus.open(context), self.store.open(context))?;
         Ok(bus.zip(store).map(|(bus, store)| Engines { bus, store }))
+    }
+}
+
+/// `#[command(flatten)]` of commands for people that need both.
+#[derive(Clone, Debug, clap::Args)]
+pub struct EnginesChoice {
+    #[command(flatten)]
+    bus: BusChoice,
+    #[command(flatten)]
+    store: OtherStore,
+}
+
+impl EnginesChoice {
+    pub async fn open(&self) -> Result<Engines, ConfigError> {
+        let store = self.store.config(&self.bus.data);
+        let (bus, store) = tokio::try_join!(self.bus.open(), store.open_now())?;
+        Ok(Engines { bus, store })
     }
 }
 

@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use bus::kafka::{OpenError, Tls};
 use bus::{Bus, EmbeddedBus, EmbeddedOptions, KafkaBus, KafkaOptions, Record, Topic, dead_letter};
+use contracts::vitals::{Metric, Sample, UploadRequest, sample::Reading};
 use program::{PATIENCE, eventually, http, rows, run};
+use prost::Message;
 use sensor::{Sensors, pause};
 use separate::{NOUNS, Separate};
 use service_kit::tls::{IdentityFiles, PeerId, authority::LocalAuthority};
@@ -196,6 +198,81 @@ fn dead_letters_of_the_embedded_bus_are_listed_shown_and_replayed_once() {
         (&back[1].key, &back[1].value)
     );
     assert_eq!(back[1].headers, []);
+}
+
+#[test]
+fn a_kept_upload_is_let_in_once_by_somebody_with_a_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().to_str().unwrap();
+    let succeed = |args: &[&str]| {
+        let (code, text, error) = run(&[args, &["--data", data]].concat());
+        assert_eq!(code, 0, "{args:?}: {error}");
+        text
+    };
+    let register = |device: &str| {
+        let patient = format!("wearer-of-{device}");
+        let names = ["--gateway", "gw", "--device", device, "--patient", &patient];
+        succeed(&[&["register"], &names[..]].concat());
+    };
+    register("before");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let bus = EmbeddedBus::open(dir.path(), EmbeddedOptions::default()).unwrap();
+        for device in ["before", "since"] {
+            let mut sample = Sample {
+                device: device.into(),
+                sequence: 1,
+                metric: Metric::HeartRate.into(),
+                device_time_us: program::now_us(),
+                gateway_time_us: program::now_us(),
+                reading: Some(Reading::Value(70.0)),
+                ..Sample::default()
+            };
+            vitals::fill_defaults(&mut sample);
+            let upload = UploadRequest {
+                samples: vec![sample],
+                ..UploadRequest::default()
+            };
+            let letter = Record::new("gw", upload.encode_to_vec())
+                .header(dead_letter::REASON, "a newer gateway's")
+                .header(dead_letter::CONSUMER, "ingest")
+                .header(dead_letter::TOPIC, "uploads")
+                .header("gateway", "default/gw");
+            bus.publish(Topic::DeadLetters, vec![letter]).await.unwrap();
+        }
+    });
+    register("since");
+    let signed = ["--by", "Eve Operator", "--reason", "ingest is upgraded"];
+    let readmit = |more: &[&str]| {
+        let args = [&["dead-letters", "readmit"], more, &signed].concat();
+        succeed(&args)
+    };
+    let (code, _, _) = run(&["dead-letters", "readmit", "--every", "--data", data]);
+    assert_eq!(code, 64, "nobody's decision");
+    let text = readmit(&["--every"]);
+    assert!(text.contains("1 samples, 0 alerts, 0 gaps let in, 0 refused"));
+    assert!(text.contains("refused: device since was registered after"));
+    assert!(text.ends_with("1 of 2 wholly let in\n"), "{text}");
+    let text = readmit(&["--every", "--same-patients"]);
+    assert!(text.ends_with("1 of 1 wholly let in\n"), "{text}");
+    assert!(readmit(&["--every"]).ends_with("0 of 0 wholly let in\n"));
+    let log = succeed(&["audit", "--by", "Eve Operator", "--hours", "24"]);
+    assert_eq!(log.matches("readmit upload").count(), 3, "{log}");
+    assert!(log.contains("ingest is upgraded"), "{log}");
+    let records = runtime.block_on(async {
+        let bus = EmbeddedBus::open(dir.path(), EmbeddedOptions::default()).unwrap();
+        let mut reader = bus.read_back(Topic::Vitals).await.unwrap();
+        let mut records = Vec::new();
+        while reader.lag().await.unwrap() > 0 {
+            if let bus::Event::Batch(batch) = reader.next(10).await.unwrap() {
+                records.extend(batch.into_iter().map(|it| it.key));
+            }
+        }
+        records
+    });
+    let wearers = ["wearer-of-before", "wearer-of-since"];
+    assert_eq!(records.len(), 2);
+    assert!(wearers.iter().all(|it| records.iter().any(|key| key == it)));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::{pin::Pin, sync::Arc};
 
 use bus::Bus;
 use clocks::{ClockError, Clocks};
-use contracts::vitals::{EdgeAlert, Rejection, Sample, UploadResponse};
+use contracts::vitals::{EdgeAlert, Rejection, Sample, UploadRequest, UploadResponse};
 use parking_lot::Mutex;
 use service_kit::{
     Shutdown,
@@ -26,6 +26,7 @@ use crate::{
     duplicates::Duplicates,
     newer::{self, Upload},
     now_us,
+    readmission::Readmitted,
     register::Register,
     to_bus::{Lane, Lanes, NotPublished, Records},
 };
@@ -83,6 +84,9 @@ struct Pending {
     /// What to remember once the bus holds it: (device, stream, sequence) and the samples' places in the request.
     samples: Vec<(u32, String, String, u64)>,
     alerts: Vec<EdgeAlert>,
+    gaps: usize,
+    /// Why alerts and gaps were refused, for which the protocol has no index.
+    refused: Vec<String>,
 }
 
 pub type UploadStream = Pin<Box<dyn Stream<Item = Result<UploadResponse, Status>> + Send>>;
@@ -120,6 +124,31 @@ impl Gateways {
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
+
+    /// Once more for an upload that came at `arrived_us`; returns when the bus holds what is admitted.
+    pub async fn readmit(
+        &self,
+        gateway: &GatewayId,
+        known: UploadRequest,
+        arrived_us: i64,
+    ) -> Result<Readmitted, Status> {
+        let upload = Upload { known, whole: None };
+        let pending = self.shared.admit(gateway, upload, arrived_us).await?;
+        for published in pending.published {
+            match published.await.unwrap_or(Err(NotPublished::Ending)) {
+                Ok(()) => {}
+                Err(NotPublished::Ending) => return Err(Status::unavailable("ended before")),
+                Err(NotPublished::Refused(reason)) => return Err(Status::internal(reason)),
+            }
+        }
+        let rejections = pending.rejections.into_iter().map(|it| it.reason);
+        Ok(Readmitted {
+            samples: pending.samples.len(),
+            alerts: pending.alerts.len(),
+            gaps: pending.gaps,
+            refused: pending.refused.into_iter().chain(rejections).collect(),
+        })
+    }
 }
 
 impl Shared {
@@ -154,14 +183,22 @@ impl Shared {
                 samples = upload.known.samples.len()
             );
             continue_first_trace(&span, &mut upload.known.samples);
-            let admitted = self.admit(gateway, upload).instrument(span).await?;
+            let admitted = self
+                .admit(gateway, upload, now_us())
+                .instrument(span)
+                .await?;
             if pending.send(admitted).await.is_err() {
                 return Ok(());
             }
         }
     }
 
-    async fn admit(&self, gateway: &GatewayId, upload: Upload) -> Result<Pending, Status> {
+    async fn admit(
+        &self,
+        gateway: &GatewayId,
+        upload: Upload,
+        arrived_us: i64,
+    ) -> Result<Pending, Status> {
         let Upload {
             known: upload,
             whole,
@@ -173,16 +210,20 @@ impl Shared {
             )));
         }
         let now_us = now_us();
-        let error =
-            self.clocks
-                .lock()
-                .on_upload(&gateway.tenant, &gateway.id, upload.sent_time_us, now_us);
+        let error = self.clocks.lock().on_upload(
+            &gateway.tenant,
+            &gateway.id,
+            upload.sent_time_us,
+            arrived_us,
+        );
         let mut pending = Pending {
             position: upload.position,
             rejections: Vec::new(),
             published: Vec::new(),
             samples: Vec::new(),
             alerts: Vec::new(),
+            gaps: 0,
+            refused: Vec::new(),
         };
         // Alerts first, so that they are on their way before anything else of this upload is looked at.
         if !upload.alerts.is_empty() {
@@ -209,11 +250,12 @@ impl Shared {
                 Ok(()) => {
                     metrics::counter!("braid_ingest_gaps_total").increment(1);
                     if let Some(error) = error {
-                        error.put_right_gap(&mut gap, now_us);
+                        error.put_right_gap(&mut gap, arrived_us);
                     }
                     bulk.entry(gap.patient.clone()).or_default().gaps.push(gap);
+                    pending.gaps += 1;
                 }
-                Err(refusal) => refuse("gap", gateway, &refusal),
+                Err(refusal) => pending.refused.push(refuse("gap", gateway, refusal)),
             }
         }
         if !bulk.is_empty() {
@@ -244,7 +286,7 @@ impl Shared {
                     .map_err(unknown)?;
             }
             if let Err(refusal) = admit_alert(&mut alert, gateway, device.as_deref(), cares) {
-                refuse("alert", gateway, &refusal);
+                pending.refused.push(refuse("alert", gateway, refusal));
                 continue;
             }
             if self.duplicates.lock().has_alert(&alert) {
@@ -391,10 +433,11 @@ fn continue_first_trace(span: &tracing::Span, samples: &mut [Sample]) {
 }
 
 /// Entries that the protocol gives no index for a refusal are logged here.
-fn refuse(kind: &'static str, gateway: &GatewayId, refusal: &Refusal) {
+fn refuse(kind: &'static str, gateway: &GatewayId, refusal: Refusal) -> String {
     metrics::counter!("braid_ingest_refused_entries_total", "kind" => kind, "reason" => refusal.kind)
         .increment(1);
     tracing::warn!(kind, gateway = gateway.id, %refusal, "refused");
+    refusal.reason
 }
 
 fn unknown(e: QueryError) -> Status {

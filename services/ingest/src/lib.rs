@@ -16,6 +16,7 @@ mod engines;
 mod from_gateway;
 pub mod measure;
 mod newer;
+pub mod readmission;
 mod register;
 mod to_bus;
 mod to_store;

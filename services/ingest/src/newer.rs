@@ -23,9 +23,9 @@ use crate::to_bus::NotPublished;
 
 const UPLOAD: &str = "/braid.vitals.v1.IngestService/Upload";
 /// In place of a topic: these letters are in a gateway's own words, which nobody has checked, so none may be replayed to one.
-const UPLOADS: &str = "uploads";
+pub const UPLOADS: &str = "uploads";
 /// Header: whose upload it was.
-const GATEWAY: &str = "gateway";
+pub const GATEWAY: &str = "gateway";
 const REASON: &str = "is an upload of a newer gateway: what this version knows of it went on, all of it is kept here only";
 
 /// What this version knows, and the whole when that is more.
@@ -35,7 +35,7 @@ pub struct Upload {
 }
 
 impl Upload {
-    fn decode(whole: Bytes) -> Result<Upload, prost::DecodeError> {
+    pub fn decode(whole: Bytes) -> Result<Upload, prost::DecodeError> {
         let known = UploadRequest::decode(whole.clone())?;
         // Every field that is known is written as it was read, so what is missing then was not known.
         let is_newer = known.encoded_len() < whole.len();
@@ -134,6 +134,15 @@ where
             Ok(Status::unimplemented("IngestService has Upload only").into_http())
         })
     }
+}
+
+/// Who is meant by the header [`GATEWAY`].
+pub fn identity(header: &str) -> Option<GatewayId> {
+    let (tenant, id) = header.split_once('/')?;
+    (!tenant.is_empty() && !id.is_empty()).then(|| GatewayId {
+        tenant: tenant.to_owned(),
+        id: id.to_owned(),
+    })
 }
 
 /// Keeps an upload; the receiver tells when the bus has it. A stream has no more of these under way than uploads.

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use bus::{Delivery, Record, Topic, dead_letter};
 use bytes::Bytes;
+use ingest::readmission::{GATEWAY, Kept, UPLOADS};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -113,7 +114,11 @@ impl Letter {
         let topic = Topic::from_name(&self.topic)
             .filter(|topic| *topic != Topic::DeadLetters)
             .ok_or_else(|| {
-                let what = "it was not on a topic, so it goes back to none; `show` prints it";
+                let what = if self.is_upload() {
+                    "a gateway's upload goes back by `braid dead-letters readmit`"
+                } else {
+                    "it was not on a topic, so it goes back to none; `show` prints it"
+                };
                 Failure::other(format!("{}: `{}`: {what}", self.id, self.topic))
             })?;
         let mut record = Record::new(self.key.clone(), self.value.clone());
@@ -124,6 +129,21 @@ impl Letter {
     /// A gateway's upload was never on a topic.
     pub fn can_go_back(&self) -> bool {
         self.record().is_ok()
+    }
+
+    pub fn is_upload(&self) -> bool {
+        self.topic == UPLOADS
+    }
+
+    pub fn upload(&self) -> Kept {
+        let header = self.headers.iter().find(|(name, _)| name == GATEWAY);
+        Kept {
+            gateway: header
+                .map(|(_, value)| String::from_utf8_lossy(value).into_owned())
+                .unwrap_or_default(),
+            whole: self.value.clone(),
+            arrived_us: self.buried_us,
+        }
     }
 
     /// Says among the dead letters that this one was replayed.

@@ -299,9 +299,9 @@ impl BusConfig {
 /// `#[command(flatten)]` of commands for people: the bus in the data directory, or the one that `--bus` names.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BusChoice {
-    /// Data directory of the embedded bus.
+    /// Data directory of the embedded engines.
     #[arg(long, value_name = "DIR", env = "BRAID_DATA", default_value = "./data")]
-    data: PathBuf,
+    pub(super) data: PathBuf,
     /// Another bus: sqlite:DIRECTORY or kafka+tls://USER@HOST:PORT,HOST:PORT/PREFIX.
     #[arg(long, value_name = "URL", env = "BRAID_BUS")]
     bus: Option<BusUrl>,

@@ -155,6 +155,13 @@ pub struct StoreChoice {
     /// Data directory of the embedded store.
     #[arg(long, value_name = "DIR", env = "BRAID_DATA", default_value = "./data")]
     data: PathBuf,
+    #[command(flatten)]
+    other: OtherStore,
+}
+
+/// The store that people name when it is not the one in the data directory.
+#[derive(Clone, Debug, clap::Args)]
+pub struct OtherStore {
     /// Another store: sqlite:DIRECTORY or postgres://USER@HOST:PORT/DATABASE.
     #[arg(long, value_name = "URL", env = "BRAID_STORE")]
     store: Option<StoreUrl>,
@@ -173,17 +180,24 @@ pub struct StoreChoice {
     store_ca: Option<PathBuf>,
 }
 
-impl StoreChoice {
-    pub fn config(&self) -> StoreConfig {
+impl OtherStore {
+    /// `data`: the directory of the embedded one.
+    pub fn config(&self, data: &Path) -> StoreConfig {
         StoreConfig {
             store: self
                 .store
                 .clone()
-                .unwrap_or_else(|| StoreUrl::Embedded(self.data.clone())),
+                .unwrap_or_else(|| StoreUrl::Embedded(data.to_owned())),
             store_password: self.store_password.clone(),
             store_ca: self.store_ca.clone(),
             store_no_migrate: false,
         }
+    }
+}
+
+impl StoreChoice {
+    pub fn config(&self) -> StoreConfig {
+        self.other.config(&self.data)
     }
 
     pub async fn open(&self) -> Result<Arc<dyn Store>, ConfigError> {

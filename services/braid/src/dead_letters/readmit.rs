@@ -1,0 +1,95 @@
+//! `braid dead-letters readmit`: kept uploads through ingest's admission once more.
+
+use std::sync::Arc;
+
+use bus::Topic;
+use ingest::readmission::{NotReadmitted, Readmission};
+use store::AuditEntry;
+
+use super::letter::{Letter, LetterId};
+use super::{read, say, unknown};
+use crate::alerts::Signed;
+use crate::engines::Engines;
+use crate::process::Failure;
+use crate::register::now_us;
+
+/// Reasons printed of one upload.
+const REASONS_MAX: usize = 20;
+
+pub async fn run(
+    engines: Engines,
+    ids: &[LetterId],
+    every: bool,
+    same_patients: bool,
+    signed: &Signed,
+) -> Result<(), Failure> {
+    let letters = read(&*engines.bus).await?;
+    let chosen: Vec<&Letter> = if every {
+        let waiting = letters.values();
+        waiting
+            .filter(|letter| letter.is_upload() && !letter.replayed)
+            .collect()
+    } else {
+        let named = ids
+            .iter()
+            .map(|id| letters.get(id).ok_or_else(|| unknown(*id)));
+        named.collect::<Result<_, _>>()?
+    };
+    let readmission = Readmission::new(Arc::clone(&engines.bus), Arc::clone(&engines.store));
+    let mut whole = 0;
+    for letter in &chosen {
+        let id = letter.id;
+        if !letter.is_upload() {
+            return Err(Failure::other(format!(
+                "{id} is no upload of a gateway: `braid dead-letters replay` takes it"
+            )));
+        }
+        let failed = |error: String| Failure::other(format!("{id}: {error}"));
+        let kept = letter.upload();
+        let gateway = match Readmission::identity(&kept) {
+            Ok(gateway) => gateway,
+            Err(error) => {
+                say(&format!("{id}: {error}"))?;
+                continue;
+            }
+        };
+        // Written before what it records happens, as everywhere.
+        let entry = AuditEntry {
+            time_us: now_us(),
+            tenant: gateway.tenant,
+            who: signed.by.clone(),
+            action: "readmit upload".to_owned(),
+            patient: String::new(),
+            detail: format!("dead letter {id} of gateway {}", gateway.id),
+        };
+        let audited = engines
+            .store
+            .append_audit(vec![entry.because(&signed.reason)]);
+        audited.await.map_err(|error| failed(error.to_string()))?;
+        let readmitted = match readmission.readmit(kept, same_patients).await {
+            Ok(readmitted) => readmitted,
+            Err(error @ NotReadmitted::Failed(_)) => return Err(failed(error.to_string())),
+            // The letter stays; those behind it have nothing to do with it.
+            Err(error) => {
+                say(&format!("{id}: {error}"))?;
+                continue;
+            }
+        };
+        say(&format!(
+            "{id}: {} samples, {} alerts, {} gaps let in, {} refused",
+            readmitted.samples,
+            readmitted.alerts,
+            readmitted.gaps,
+            readmitted.refused.len()
+        ))?;
+        for reason in readmitted.refused.iter().take(REASONS_MAX) {
+            say(&format!("  refused: {reason}"))?;
+        }
+        if readmitted.refused.is_empty() {
+            let noted = engines.bus.publish(Topic::DeadLetters, vec![letter.note()]);
+            noted.await.map_err(|error| failed(error.to_string()))?;
+            whole += 1;
+        }
+    }
+    say(&format!("{whole} of {} wholly let in", chosen.len()))
+}

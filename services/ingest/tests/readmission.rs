@@ -1,0 +1,172 @@
+//! Kept uploads of newer gateways, after an upgrade: let in as what they were, once, and by nobody's word but the register's.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/world.rs"]
+#[allow(dead_code)]
+mod world;
+
+use std::sync::Arc;
+
+use bus::Bus;
+use contracts::vitals::{Gap, UploadRequest};
+use ingest::readmission::{Kept, NotReadmitted, Readmission};
+use prost::Message;
+use store::{DEFAULT_TENANT, DeviceEntry, Scope};
+use world::{Running, STREAM, World, gateway, now_us, sample, upload};
+
+const S: i64 = 1_000_000;
+const HOUR: i64 = 3600 * S;
+
+fn kept(gateway: &str, upload: &UploadRequest, arrived_us: i64) -> Kept {
+    Kept {
+        gateway: gateway.into(),
+        whole: upload.encode_to_vec().into(),
+        arrived_us,
+    }
+}
+
+fn readmission(world: &World, running: &Running) -> Readmission {
+    let bus: Arc<dyn Bus> = running.bus.clone();
+    Readmission::new(bus, Arc::clone(&world.store))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upload_comes_in_after_an_upgrade_and_what_came_before_is_left_out() {
+    let world = World::new().await;
+    let running = world.start().await;
+    let mut uplink = world.gateway(&running, gateway("gw")).await;
+    uplink
+        .send(upload(1, vec![sample("belt-0", 1), sample("belt-0", 2)]))
+        .await;
+    uplink.answer().await;
+    world.stored("belt-0", 2).await;
+    // Another time than the first: what is stored stays as it is.
+    let mut again = sample("belt-0", 2);
+    again.device_time_us -= 5 * S;
+    let mut whole = upload(9, vec![again, sample("belt-0", 3), sample("nobodys", 1)]);
+    let gap = |device: &str| Gap {
+        device: device.into(),
+        stream: "ecg".into(),
+        first_sequence: 1,
+        last_sequence: 5,
+        from_time_us: 1,
+        to_time_us: 2,
+        ..Gap::default()
+    };
+    whole.gaps = vec![gap("belt-0"), gap("nobodys")];
+    let readmission = readmission(&world, &running);
+    for _ in 0..2 {
+        let kept = kept("default/gw", &whole, now_us());
+        let done = readmission.readmit(kept, false).await.unwrap();
+        assert_eq!((done.samples, done.alerts, done.gaps), (2, 0, 1));
+        assert_eq!(done.refused.len(), 2, "{:?}", done.refused);
+        assert!(done.refused.iter().all(|it| it.contains("not registered")));
+    }
+    // The last one shows that all before it was handled.
+    uplink.send(upload(10, vec![sample("belt-0", 4)])).await;
+    uplink.answer().await;
+    world.stored("belt-0", 4).await;
+    assert_eq!(
+        world.store.stream_count("belt-0", STREAM).await.unwrap(),
+        (4, 4)
+    );
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_is_no_way_in_for_anybody_else() {
+    let world = World::new().await;
+    let running = world.start().await;
+    let readmission = readmission(&world, &running);
+    let whole = upload(1, vec![sample("belt-1", 1)]);
+    // Only the owner's word counts, whoever wrote the letter.
+    for other in ["default/other", "another-tenant/gw"] {
+        let done = readmission.readmit(kept(other, &whole, now_us()), false);
+        let done = done.await.unwrap();
+        assert_eq!((done.samples, done.refused.len()), (0, 1), "{other}");
+    }
+    for nobody in ["", "gw", "/gw", "default/"] {
+        let done = readmission.readmit(kept(nobody, &whole, now_us()), false);
+        assert!(matches!(done.await, Err(NotReadmitted::NoUpload(_))));
+    }
+    // Field 200 is not known to this version either; and bytes that are nothing.
+    let mut newer = kept("default/gw", &whole, now_us());
+    newer.whole = [&newer.whole[..], &[0xc0, 0x0c, 0x07]].concat().into();
+    let done = readmission.readmit(newer, false).await;
+    assert!(matches!(done, Err(NotReadmitted::StillNewer)), "{done:?}");
+    let mut nothing = kept("default/gw", &whole, now_us());
+    nothing.whole = b"\xff\xff\xff"[..].into();
+    let done = readmission.readmit(nothing, false).await;
+    assert!(matches!(done, Err(NotReadmitted::NoUpload(_))), "{done:?}");
+
+    // Given to somebody else since: what it said then is not said of them, unless somebody knows that it was the same person.
+    let entry = DeviceEntry {
+        id: "belt-1".into(),
+        tenant: DEFAULT_TENANT.into(),
+        gateway: "gw".into(),
+        patient: "patient-9".into(),
+        registered_us: now_us(),
+    };
+    let before_us = entry.registered_us - HOUR;
+    world.store.put_device(&entry).await.unwrap();
+    let done = readmission.readmit(kept("default/gw", &whole, before_us), false);
+    let done = done.await.unwrap();
+    assert_eq!(done.samples, 0);
+    assert!(
+        done.refused[0].contains("somebody else"),
+        "{:?}",
+        done.refused
+    );
+    // A run of its own: who owns a device is remembered within one.
+    let bus: Arc<dyn Bus> = running.bus.clone();
+    let knowing = Readmission::new(bus, Arc::clone(&world.store));
+    let done = knowing.readmit(kept("default/gw", &whole, before_us), true);
+    assert_eq!(done.await.unwrap().samples, 1);
+    world.stored("belt-1", 1).await;
+    assert_eq!(
+        world.store.stream_count("belt-1", STREAM).await.unwrap(),
+        (1, 1)
+    );
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_clock_is_judged_by_when_it_came() {
+    let world = World::new().await;
+    let running = world.start().await;
+    let readmission = readmission(&world, &running);
+    let arrived_us = now_us() - 24 * HOUR;
+    for (device, ahead_us) in [("belt-2", HOUR), ("belt-3", 0)] {
+        let mut reading = sample(device, 1);
+        reading.device_time_us = arrived_us + ahead_us - S;
+        reading.gateway_time_us = reading.device_time_us;
+        let whole = UploadRequest {
+            sent_time_us: arrived_us + ahead_us,
+            ..upload(1, vec![reading])
+        };
+        // One a gateway of its own, for each has a clock of its own.
+        let owner = format!("gw-of-{device}");
+        let entry = DeviceEntry {
+            id: device.into(),
+            tenant: DEFAULT_TENANT.into(),
+            gateway: owner.clone(),
+            patient: format!("wearer-of-{device}"),
+            registered_us: 0,
+        };
+        world.store.put_device(&entry).await.unwrap();
+        let owner = format!("{DEFAULT_TENANT}/{owner}");
+        let done = readmission.readmit(kept(&owner, &whole, arrived_us), false);
+        assert_eq!(done.await.unwrap().samples, 1);
+        world.stored(device, 1).await;
+        let latest = world
+            .store
+            .latest_vitals(&Scope::Service, Some(&entry.patient))
+            .await
+            .unwrap();
+        assert_eq!(latest[0].device_time_us, arrived_us - S, "{device}");
+        // It comes now, so that alerting takes it for a backfill and wakes nobody.
+        assert!(latest[0].ingest_time_us > arrived_us + 23 * HOUR);
+    }
+    running.stop().await;
+}
