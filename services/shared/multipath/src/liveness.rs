@@ -3,6 +3,9 @@
 //! Every `interval` the path is pinged; it is suspect after half of the allowed silent intervals and dead after all of them.
 //! Anything received on the path counts as a sign of life. Under dense traffic silence means something sooner: the path is
 //! suspect when it falls out of its rhythm (mean and deviation of the gaps between arrivals), and dead after twice that.
+//!
+//! But traffic may just have ended. Where pings are so rare that none was due in that silence, it is no verdict: the path is asked, by as
+//! many pings as the keepalive allows to stay unanswered, and dead when the last one's answer is overdue. What answers teaches the new rhythm.
 
 use std::time::{Duration, Instant};
 
@@ -61,6 +64,10 @@ pub enum PathState {
 const DENSE_SILENCE_SUSPECT: Duration = Duration::from_millis(90);
 const DENSE_SILENCE_FATAL: Duration = Duration::from_millis(200);
 const RHYTHM_SLACK: Duration = Duration::from_millis(60);
+/// Between the pings that ask a path that has fallen silent.
+const ASK_GAP: Duration = Duration::from_millis(50);
+/// An answer is overdue after so many round trips and the slack of a rhythm.
+const ANSWER_ROUND_TRIPS: u32 = 2;
 
 /// How regularly something happens: mean and deviation of the gaps between the events.
 #[derive(Debug, Clone, Copy, Default)]
@@ -99,6 +106,10 @@ pub(crate) struct Liveness {
     ping_at: Instant,
     received_datagrams: u64,
     rhythm: Rhythm,
+    rtt: Duration,
+    /// Pings that asked since the path was last heard, and when the last one was sent.
+    asked: u32,
+    asked_at: Option<Instant>,
     /// Factor on the silence before the path counts as dead.
     patience: u32,
 }
@@ -112,6 +123,9 @@ impl Liveness {
             ping_at: now + keepalive.interval,
             received_datagrams: 0,
             rhythm: Rhythm::default(),
+            rtt: Duration::ZERO,
+            asked: 0,
+            asked_at: None,
             patience,
         }
     }
@@ -124,14 +138,17 @@ impl Liveness {
         self.heard_at
     }
 
-    /// Report the path's cumulative counter; returns whether it rose.
-    pub(crate) fn received(&mut self, now: Instant, datagrams: u64) -> bool {
+    /// Report the path's cumulative counter and its round trip; returns whether the counter rose.
+    pub(crate) fn received(&mut self, now: Instant, datagrams: u64, rtt: Duration) -> bool {
+        self.rtt = rtt;
         let heard = datagrams > self.received_datagrams;
         self.received_datagrams = self.received_datagrams.max(datagrams);
         if heard {
             self.rhythm
                 .beat(now.saturating_duration_since(self.heard_at));
             self.heard_at = now;
+            self.asked = 0;
+            self.asked_at = None;
         }
         heard
     }
@@ -154,9 +171,43 @@ impl Liveness {
         self.heard_at + self.silence_suspect()
     }
 
+    /// Silence that is fatal by the rhythm.
+    fn silence_fatal(&self) -> Duration {
+        (self.silence_suspect() * 2).max(DENSE_SILENCE_FATAL)
+    }
+
     pub(crate) fn dead_at(&self) -> Instant {
-        let fatal = (self.silence_suspect() * 2).max(DENSE_SILENCE_FATAL);
-        self.heard_at + fatal.min(self.keepalive.silence_max()) * self.patience
+        let at_most = self.heard_at + self.keepalive.silence_max() * self.patience;
+        let by_rhythm = self.heard_at + self.silence_fatal() * self.patience;
+        let by_answer = self.next_ask().map(|at| {
+            let left = self.keepalive.silent_intervals.saturating_sub(self.asked);
+            at + ASK_GAP * left + self.rtt * ANSWER_ROUND_TRIPS + RHYTHM_SLACK
+        });
+        by_rhythm.max(by_answer.unwrap_or(by_rhythm)).min(at_most)
+    }
+
+    /// When the path would be asked next, where its rhythm is so dense that it passes for dead before two pings were due.
+    fn next_ask(&self) -> Option<Instant> {
+        (self.silence_fatal() < self.keepalive.interval * 2).then(|| {
+            self.asked_at
+                .map_or(self.suspect_at(), |asked_at| asked_at + ASK_GAP)
+        })
+    }
+
+    /// When a ping is due that asks whether the path lives, if one is.
+    pub(crate) fn ask_at(&self) -> Option<Instant> {
+        self.next_ask()
+            .filter(|_| self.asked < self.keepalive.silent_intervals)
+    }
+
+    /// Whether that ping is due; if so it counts as sent.
+    pub(crate) fn take_ask(&mut self, now: Instant) -> bool {
+        let due = self.ask_at().is_some_and(|at| now >= at);
+        if due {
+            self.asked += 1;
+            self.asked_at = Some(now);
+        }
+        due
     }
 
     pub(crate) fn ping_at(&self) -> Instant {
@@ -190,8 +241,8 @@ mod tests {
         assert!(path.is_suspect(start + ms(250)));
         assert!(!path.is_dead(start + ms(399)));
         assert!(path.is_dead(start + ms(400)));
-        assert!(path.received(start + ms(399), 1));
-        assert!(!path.received(start + ms(420), 1));
+        assert!(path.received(start + ms(399), 1, ms(20)));
+        assert!(!path.received(start + ms(420), 1, ms(20)));
         assert!(!path.is_dead(start + ms(420)));
         assert!(path.is_dead(start + ms(799)));
     }

@@ -203,7 +203,7 @@ impl Steering {
             } => {
                 if let Some(entry) = self.paths.get_mut(&path) {
                     entry.rtt = rtt;
-                    let heard = entry.liveness.received(now, datagrams);
+                    let heard = entry.liveness.received(now, datagrams, rtt);
                     entry.heard |= heard;
                     if heard {
                         self.ids_may_have_come(now);
@@ -273,12 +273,13 @@ impl Steering {
             let judged = if path.established {
                 [
                     liveness.ping_at(),
+                    liveness.ask_at().unwrap_or(liveness.ping_at()),
                     liveness.suspect_at(),
                     liveness.dead_at(),
                 ]
             } else {
                 let heard = path.opened_at + VALIDATION_HEARD;
-                [liveness.ping_at(), heard, heard]
+                [liveness.ping_at(), heard, heard, heard]
             };
             let tail = if is_tail { path.tail_at() } else { None };
             let stalls = path.slot.and_then(|slot| self.gate.stalls_at(slot));
@@ -703,6 +704,15 @@ impl Steering {
             return None;
         }
         if let Some(path) = self.poll_tail(now).or_else(|| self.poll_detour(now)) {
+            return Some(Command::Ping { path });
+        }
+        let asks = self.paths.iter_mut().find_map(|(id, path)| {
+            (path.established && path.liveness.take_ask(now)).then_some((*id, path.slot))
+        });
+        if let Some((path, slot)) = asks {
+            if let Some(slot) = slot {
+                self.gate.permit(slot);
+            }
             return Some(Command::Ping { path });
         }
         let (id, path) = self.paths.iter_mut().find_map(|(id, path)| {
