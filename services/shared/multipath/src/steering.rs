@@ -191,7 +191,7 @@ impl Steering {
             }
             Event::Established { path } => self.established(now, path),
             Event::Abandoned { path } => {
-                self.closing.abandoned(path);
+                self.closing.begin(path);
                 self.abandoned(now, path);
             }
             Event::Discarded { path } => self.closing.discarded(path),

@@ -7,6 +7,9 @@
 //!
 //! The client sees that acknowledgements stay out, frees the path's interface for a new path, and has the old one emptied and closed like one
 //! whose way around has died. One path at a time: the new one may well bring the acknowledgements of the others too.
+//!
+//! A new path needs an id, which the peer may never have been able to send. Then nothing can get through, and the connection ends
+//! with an error as one that cannot release a path.
 
 use std::time::{Duration, Instant};
 
@@ -32,6 +35,7 @@ impl Steering {
             return;
         };
         self.replaced_at = Some(now);
+        self.closing.begin(id);
         if let Some(path) = self.paths.get_mut(&id) {
             path.rerouted_at = Some(now);
             let interface = path.interface.take();
@@ -62,14 +66,15 @@ mod tests {
 
     use super::*;
     use crate::gate::{Gate, PathModel};
-    use crate::steering::{Command, Event, InterfaceId, SteeringConfig};
+    use crate::steering::{Command, Event, InterfaceId, OpenFailure, SteeringConfig};
     use crate::{Coupling, PathState};
 
     const MS: Duration = Duration::from_millis(1);
     const WIFI: InterfaceId = InterfaceId(0);
 
-    /// Runs a client's only path, heard every 50 ms and acknowledged for the first second; returns what it did, and when.
-    fn run(acked_again: bool) -> Vec<(Duration, Command)> {
+    /// Runs a client's only path for so long, heard every 50 ms, and acknowledged for the first second or from some time on again; returns what it
+    /// did, and when.
+    fn run(length: Duration, acked_from: Duration, has_ids: bool) -> Vec<(Duration, Command)> {
         let gate = Gate::new();
         let start = Instant::now();
         let mut steering = Steering::new(SteeringConfig::new(Side::Client), gate.clone());
@@ -79,11 +84,14 @@ mod tests {
         steering.on_event(start, Event::Connected { interface });
         let mut done = Vec::new();
         let mut next = 1u32;
-        for tick in 1..120u32 {
+        for tick in 1.. {
             let passed = MS * 50 * tick;
+            if passed >= length {
+                break;
+            }
             let now = start + passed;
             gate.sent(slot, 3_000);
-            if acked_again || passed < Duration::from_secs(1) {
+            if passed >= acked_from || passed < Duration::from_secs(1) {
                 let model = PathModel {
                     in_flight_bytes: 3_000,
                     ..gate.models()[0]
@@ -103,6 +111,11 @@ mod tests {
                     break;
                 };
                 match command {
+                    Command::Open { interface, .. } if !has_ids => {
+                        let failure = OpenFailure::NoIdYet;
+                        steering.on_event(now, Event::OpenFailed { interface, failure });
+                        continue;
+                    }
                     Command::Open { interface, .. } => {
                         gate.enter();
                         let path = PathId::from(next);
@@ -121,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_path_that_is_heard_but_never_acknowledged_is_replaced() {
-        let done = run(false);
+        let done = run(MS * 6_000, Duration::MAX, true);
         let status = PathStatus::Available;
         let opened = (
             MS * 2950,
@@ -137,7 +150,16 @@ mod tests {
 
     #[test]
     fn a_path_that_is_acknowledged_stays() {
-        assert_eq!(run(true), Vec::new());
+        assert_eq!(run(MS * 6_000, Duration::ZERO, true), Vec::new());
+    }
+
+    #[test]
+    fn a_path_that_is_never_acknowledged_and_cannot_be_replaced_ends_the_connection() {
+        let done = run(MS * 100_000, Duration::MAX, false);
+        let path = PathId::ZERO;
+        assert_eq!(done, [(MS * 32_950, Command::GiveUp { path })]);
+        let again = Duration::from_secs(20);
+        assert_eq!(run(MS * 100_000, again, false), Vec::new());
     }
 
     #[test]

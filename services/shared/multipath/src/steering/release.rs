@@ -3,7 +3,8 @@
 //! What is in flight on a closed path is declared lost when the peer has confirmed the closing and the path has drained. A peer of the
 //! library (1.4) that never saw a packet of the path confirms nothing, so its data would be neither sent again nor reported: streams stand still
 //! for ever while the connection looks well. The steering closes no such path, but others may. A connection that cannot release a path
-//! although another one was heard all the time has lost bytes, and ends with an error instead.
+//! although another one was heard all the time has lost bytes, and ends with an error instead. So does one whose path is heard and not
+//! acknowledged, and cannot be replaced.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ const RELEASE_MAX: Duration = Duration::from_secs(30);
 /// Longest pause between two looks that counts as lived through.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
-/// For each closing path, how long another has been heard since. Paths beyond `PATHS_MAX` are not watched.
+/// For each path that is closing or to be replaced, how long one has been heard since. Paths beyond `PATHS_MAX` are not watched.
 #[derive(Debug, Default)]
 pub(super) struct Closing {
     waited: BTreeMap<PathId, Duration>,
@@ -26,9 +27,9 @@ pub(super) struct Closing {
 }
 
 impl Closing {
-    pub(super) fn abandoned(&mut self, path: PathId) {
+    pub(super) fn begin(&mut self, path: PathId) {
         if self.waited.len() < PATHS_MAX {
-            self.waited.entry(path).or_default();
+            self.waited.insert(path, Duration::ZERO);
         }
     }
 
@@ -44,8 +45,14 @@ impl Steering {
             return;
         };
         let passed = now.saturating_duration_since(before).min(LOOK_MAX);
-        for waited in self.closing.waited.values_mut() {
-            *waited += passed;
+        for (id, waited) in &mut self.closing.waited {
+            let slot = self.paths.get(id).and_then(|path| path.slot);
+            let acked_at = slot.and_then(|slot| self.gate.acked_at(slot));
+            *waited = if acked_at.is_some_and(|at| at >= before) {
+                Duration::ZERO
+            } else {
+                *waited + passed
+            };
         }
     }
 
