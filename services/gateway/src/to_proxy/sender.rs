@@ -26,6 +26,9 @@ use service_kit::Backoff;
 const REOPEN_INTERVAL: Duration = Duration::from_millis(250);
 /// A link that has not come up by then is tried again.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
+/// The handshakes of a link that a path's death disturbs have REOPEN_INTERVAL, and twice as long after each that was given up in a row: where the
+/// core is slow, because many come at once, each attempt that is given up makes it slower.
+const GIVEN_UP_DOUBLINGS_MAX: u32 = 6;
 const RETRY_INITIAL: Duration = Duration::from_millis(100);
 /// Acknowledgements are overdue later than usual, but no sooner than the least, which is above the pauses of a busy disk; each takeover in a
 /// row without an answer doubles the time.
@@ -110,6 +113,8 @@ struct Opening {
     since: Instant,
     /// A path died meanwhile: it may be the one that the handshake waits for.
     disturbed: bool,
+    /// How long it then has.
+    patience: Duration,
 }
 
 impl Opening {
@@ -117,7 +122,7 @@ impl Opening {
     fn until(&self) -> Instant {
         self.since
             + if self.disturbed {
-                REOPEN_INTERVAL
+                self.patience
             } else {
                 OPEN_LIMIT
             }
@@ -145,6 +150,8 @@ pub struct Sender {
     spare: Option<Generation>,
     copier: Option<Copier>,
     opening: Option<Opening>,
+    /// Openings that were given up since one came up.
+    given_up: u32,
     closing: VecDeque<Generation>,
     generations: Generation,
     created: Instant,
@@ -173,6 +180,7 @@ impl Sender {
             spare: None,
             copier: None,
             opening: None,
+            given_up: 0,
             closing: VecDeque::new(),
             generations: 0,
             created: now,
@@ -325,6 +333,7 @@ impl Sender {
                 return None;
             }
             self.opening = None;
+            self.given_up = self.given_up.saturating_add(1);
             return Some(Command::Close(opening.generation));
         }
         if self.open_at().is_none_or(|at| now < at) {
@@ -336,6 +345,7 @@ impl Sender {
             generation: self.generations,
             since: now,
             disturbed: false,
+            patience: REOPEN_INTERVAL * 2u32.pow(self.given_up.min(GIVEN_UP_DOUBLINGS_MAX)),
         });
         self.opened_at = Some(now);
         Some(Command::Open(self.generations))
@@ -403,6 +413,7 @@ impl Sender {
             return;
         }
         self.opening = None;
+        self.given_up = 0;
         if self.current.is_none() || self.replace {
             self.make_current(generation);
         } else if self.spare.is_none() {

@@ -166,6 +166,36 @@ fn a_spare_takes_over_at_once_and_is_replaced() {
 }
 
 #[test]
+fn links_that_take_long_come_up_although_paths_die_all_the_time() {
+    const HANDSHAKES: Duration = Duration::from_secs(3);
+    let mut bench = Bench::new(0);
+    bench.commands();
+    bench.tell(Event::Up(1));
+    let (began, mut opened) = (bench.now, Vec::new());
+    let up = loop {
+        let commands = bench.tell(Event::PathDown);
+        opened.extend(commands.iter().filter_map(|command| match command {
+            Command::Open(generation) => Some((*generation, bench.now)),
+            _ => None,
+        }));
+        if let Some((generation, since)) = opened.last()
+            && bench.now >= *since + HANDSHAKES
+        {
+            break *generation;
+        }
+        bench.now += Duration::from_millis(50);
+        assert!(bench.now - began < Duration::from_secs(30), "none comes up");
+    };
+    assert!(opened.len() <= 6, "{} opened", opened.len());
+    let next = bench.tell(Event::Up(up));
+    assert_eq!(next, [Command::Close(1), Command::Open(up + 1)]);
+    // The next one is not made to wait for what was slow before.
+    assert_eq!(bench.tell(Event::PathDown), []);
+    let again = bench.pass(REOPEN_INTERVAL);
+    assert_eq!(again, [Command::Close(up + 1), Command::Open(up + 2)]);
+}
+
+#[test]
 fn a_storm_of_path_deaths_opens_links_at_a_bounded_pace() {
     let mut bench = Bench::new(0);
     bench.commands();
