@@ -24,7 +24,8 @@ fi
 
 printf '\nfailed, once more alone: %s\n' "${tests[@]:-${targets[@]}}"
 for target in "${targets[@]}"; do
-  read -ra arguments <<< "$target"
+  # Of the whole workspace, as it was built: one package alone has other features, and would be built anew.
+  read -ra arguments <<< "--workspace ${target#-p * }"
   again=$(cargo test --config "$RUNNER" "${arguments[@]}" -- --exact --test-threads=1 "${tests[@]}" 2>&1)
   again_status=$?
   printf '%s\n' "$again"

@@ -33,6 +33,9 @@ use crate::{CommitError, ConsumeError, Consumer, Delivery, Event, Start, StartAt
 const BATCH_BYTES_MAX: usize = 4 << 20;
 /// A question to the cluster about offsets, or a commit.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// Partitions that were just made, or lost their broker, have leaders by then.
+const LEADERS_WITHIN: Duration = Duration::from_secs(15);
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// The same for the lag, which services ask for between two batches.
 const LAG_WITHIN: Duration = Duration::from_secs(1);
 
@@ -94,8 +97,18 @@ impl KafkaConsumer {
     /// Reads all partitions from their present end or from their oldest record, without a group.
     pub async fn read_all(&mut self, partitions: u32, from: Offset) -> Result<(), ConsumeError> {
         let all: Vec<u32> = (0..partitions).collect();
-        let starts = self.offsets(&all, from, ANSWER_WITHIN).await?;
-        complete(&starts, &all)?;
+        let given_up = tokio::time::Instant::now() + LEADERS_WITHIN;
+        let starts = loop {
+            let known = self.offsets(&all, from, ANSWER_WITHIN).await;
+            match known.and_then(|known| complete(&known, &all).map(|()| known)) {
+                Ok(known) => break known,
+                // Leaders are being elected, or the library has not heard of them.
+                Err(_) if tokio::time::Instant::now() < given_up => {
+                    tokio::time::sleep(ASK_AGAIN_AFTER).await;
+                }
+                Err(error) => return Err(error),
+            }
+        };
         let client = self.client()?;
         client
             .assign(&self.at(&starts))
