@@ -69,6 +69,22 @@ pub async fn audited(
         })
 }
 
+/// Whom a silence or a rule set is about; empty: nobody alone.
+fn patient_of(request: &PutDocumentRequest) -> String {
+    match request.kind.as_str() {
+        "silence" => {
+            let body: Option<serde_json::Value> = serde_json::from_str(&request.body).ok();
+            let patient = body.as_ref().and_then(|body| body["patient"].as_str());
+            patient.unwrap_or_default().to_owned()
+        }
+        "rules" => {
+            let patient = request.subject.strip_prefix("patient:");
+            patient.unwrap_or_default().to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
 pub fn store_status(error: &QueryError) -> Status {
     tracing::warn!(%error, "a question to the store failed");
     Status::unavailable("the store does not answer; try again")
@@ -236,7 +252,10 @@ impl QueryService for Query {
             return Err(Status::permission_denied("this needs an administrator"));
         }
         let detail = format!("{} {} {}", request.kind, request.subject, request.version);
-        self.audited(&person, "put document", "", detail).await?;
+        let ends = request.kind == "silence" && request.until_us <= crate::now_us();
+        let action = if ends { "end silence" } else { "put document" };
+        let patient = patient_of(&request);
+        self.audited(&person, action, &patient, detail).await?;
         let document = alerts::Document {
             kind: request.kind,
             tenant: person.tenant.clone(),

@@ -103,6 +103,11 @@ function showWard(session: Session): void {
       await guarded(query.putDocument({ kind: "silence", subject, version: 1, reason, untilUs, body: JSON.stringify({ patient, rule }) }));
       loadSilences();
     },
+    async endSilence({ subject, version, atUs, body }, reason) {
+      // Its own beginning is past by every clock, also where this browser's is ahead.
+      await guarded(query.putDocument({ kind: "silence", subject, version: version + 1, reason, untilUs: atUs, body }));
+      loadSilences();
+    },
   });
   const paths = pathsView(model, {
     mayAct: act,

@@ -215,6 +215,19 @@ test("an alert's rule is silenced for its patient, with a reason", async () => {
   assert.equal(await alert.locator("details.silence").getAttribute("open"), null, "the form is closed");
 });
 
+test("a silence is ended before its time, with a reason", async () => {
+  await page.getByText("Silenced", { exact: true }).click();
+  const row = page.locator("[data-silence]", { hasText: "new cuff is on its way" });
+  await row.getByText("End", { exact: true }).click();
+  const end = row.getByRole("button", { name: "End silence", exact: true });
+  await end.click();
+  assert.equal(await row.getByLabel("Reason").evaluate((reason) => reason.validity.valueMissing), true);
+  if (process.env.BRAID_SILENCE_SCREENSHOT) await page.screenshot({ path: process.env.BRAID_SILENCE_SCREENSHOT });
+  await row.getByLabel("Reason").fill("the cuff is here");
+  await end.click();
+  await row.waitFor({ state: "detached" });
+});
+
 test("the page works by keyboard and at the width of a phone", async () => {
   const cards = page.locator(".patient");
   await cards.first().focus();

@@ -1,10 +1,10 @@
 // Alerts: those that await somebody first, each with an acknowledge button, room for a note and a silence; below them what is silenced,
-// by whom, why and until when.
+// by whom, why and until when, and how to end that.
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import { age, awaits, clock, priorityOf, seconds, stateOf } from "../clinical";
 import { AlertState, type Alert, type Document } from "../gen/braid/alerts/v1/alerts_pb";
 import type { Model } from "../model";
-import { silenceForm, type Silence } from "./silence";
+import { endForm, silenceForm, type Silence } from "./silence";
 
 // Resolved alerts shown below the open ones.
 const PAST_SHOWN = 8;
@@ -14,6 +14,7 @@ export interface AlertActions {
   readonly mayAct: boolean;
   acknowledge(id: string, note: string): Promise<void>;
   silence(it: Silence): Promise<void>;
+  endSilence(it: Document, reason: string): Promise<void>;
   select(patient: string): void;
 }
 
@@ -30,7 +31,7 @@ export function alertsView(model: Model, actions: AlertActions): { element: HTML
   const element = h("section", { class: "panel alerts-panel", "aria-label": "Alerts" }, h("header", {}, h("h2", {}, "Alerts"), count), announce, open, none, silencedBlock, pastBlock);
   const openRows = new KeyedList<Alert>(open, (alert) => alert.id, (alert) => alertRow(model, alert, actions));
   const pastRows = new KeyedList<Alert>(past, (alert) => alert.id, (alert) => alertRow(model, alert, actions));
-  const silenceRows = new KeyedList<Document>(silenced, (silence) => silence.subject, (silence) => silenceRow(model, silence));
+  const silenceRows = new KeyedList<Document>(silenced, (silence) => silence.subject, (silence) => silenceRow(model, silence, actions));
   const announced = new Set<string>();
 
   const update = () => {
@@ -58,15 +59,19 @@ export function alertsView(model: Model, actions: AlertActions): { element: HTML
   return { element, tick: update };
 }
 
-function silenceRow(model: Model, first: Document): Row<Document> {
-  const element = h("li", { class: "dim", "data-silence": first.subject });
+function silenceRow(model: Model, first: Document, actions: AlertActions): Row<Document> {
+  let silence = first;
+  const text = h("p", {});
+  const end = endForm((reason) => actions.endSilence(silence, reason));
+  const element = h("li", { class: "dim", "data-silence": first.subject }, text, actions.mayAct && end);
   return {
     element,
-    update(silence) {
+    update(next) {
+      silence = next;
       const { patient, rule } = scopeOf(silence.body);
       const name = model.patients.find((known) => known.id === patient)?.name || patient;
       const what = [name, rule].filter((part) => part !== "").join(", ");
-      setText(element, `${what} · until ${clock(seconds(silence.untilUs))} · ${silence.author}: “${silence.reason}”`);
+      setText(text, `${what} · until ${clock(seconds(silence.untilUs))} · ${silence.author}: “${silence.reason}”`);
     },
   };
 }

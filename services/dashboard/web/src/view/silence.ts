@@ -1,5 +1,5 @@
-// The form that silences an alert's rule for its patient, for a while and for a reason. What it hides is still recorded, and the
-// silence ends by itself.
+// The forms that silence an alert's rule for its patient, for a while and for a reason, and that end a silence before its time. What it
+// hides is still recorded, and the silence ends by itself.
 import { h, setAttribute, setText } from "../dom";
 import type { Alert } from "../gen/braid/alerts/v1/alerts_pb";
 
@@ -23,34 +23,9 @@ export function silenceForm(silence: (it: Silence) => Promise<void>): { element:
   let alert: Alert | undefined;
   const what = h("p", { class: "dim" });
   const length = h("select", { "aria-label": "For how long" }, ...LENGTHS.map(([hours, label]) => h("option", { value: hours, selected: hours === 1 }, label)));
-  const reason = h("input", { type: "text", required: true, maxlength: REASON_LENGTH_MAX, placeholder: "Why", "aria-label": "Reason" });
-  const failure = h("p", { class: "message", role: "alert" });
-  const confirm = h("button", { type: "submit" }, "Silence");
-  const form = h(
-    "form",
-    {
-      onsubmit: (event) => {
-        event.preventDefault();
-        const why = reason.value.trim();
-        if (!alert || why === "") return;
-        confirm.disabled = true;
-        setText(failure, "");
-        silence({ patient: alert.patient, rule: alert.rule, hours: Number(length.value), reason: why })
-          .then(() => {
-            reason.value = "";
-            element.open = false;
-          })
-          .catch((error: unknown) => setText(failure, error instanceof Error ? error.message : "It was not silenced."))
-          .finally(() => (confirm.disabled = false));
-      },
-    },
-    what,
-    length,
-    reason,
-    confirm,
-    failure,
-  );
-  const element = h("details", { class: "silence" }, h("summary", {}, "Silence"), form);
+  const element = reasoned("Silence", "Silence", "It was not silenced.", [what, length], async (reason) => {
+    if (alert) await silence({ patient: alert.patient, rule: alert.rule, hours: Number(length.value), reason });
+  });
   return {
     element,
     update(next, name) {
@@ -59,4 +34,40 @@ export function silenceForm(silence: (it: Silence) => Promise<void>): { element:
       setAttribute(element, "hidden", next.rule === "");
     },
   };
+}
+
+export function endForm(end: (reason: string) => Promise<void>): HTMLElement {
+  return reasoned("End", "End silence", "It was not ended.", [], end);
+}
+
+// What opens at a click, asks why and does it.
+function reasoned(title: string, verb: string, failed: string, more: HTMLElement[], act: (reason: string) => Promise<void>): HTMLDetailsElement {
+  const reason = h("input", { type: "text", required: true, maxlength: REASON_LENGTH_MAX, placeholder: "Why", "aria-label": "Reason" });
+  const failure = h("p", { class: "message", role: "alert" });
+  const confirm = h("button", { type: "submit" }, verb);
+  const form = h(
+    "form",
+    {
+      onsubmit: (event) => {
+        event.preventDefault();
+        const why = reason.value.trim();
+        if (why === "") return;
+        confirm.disabled = true;
+        setText(failure, "");
+        act(why)
+          .then(() => {
+            reason.value = "";
+            element.open = false;
+          })
+          .catch((error: unknown) => setText(failure, error instanceof Error ? error.message : failed))
+          .finally(() => (confirm.disabled = false));
+      },
+    },
+    ...more,
+    reason,
+    confirm,
+    failure,
+  );
+  const element = h("details", { class: "silence" }, h("summary", {}, title), form);
+  return element;
 }
