@@ -200,6 +200,29 @@ fn dead_letters_of_the_embedded_bus_are_listed_shown_and_replayed_once() {
     assert_eq!(back[1].headers, []);
 }
 
+/// As ingest keeps the upload of a newer gateway; this version knows all of it.
+fn kept_upload(device: &str) -> Record {
+    let mut sample = Sample {
+        device: device.into(),
+        sequence: 1,
+        metric: Metric::HeartRate.into(),
+        device_time_us: program::now_us(),
+        gateway_time_us: program::now_us(),
+        reading: Some(Reading::Value(70.0)),
+        ..Sample::default()
+    };
+    vitals::fill_defaults(&mut sample);
+    let upload = UploadRequest {
+        samples: vec![sample],
+        ..UploadRequest::default()
+    };
+    Record::new("gw", upload.encode_to_vec())
+        .header(dead_letter::REASON, "a newer gateway's")
+        .header(dead_letter::CONSUMER, "ingest")
+        .header(dead_letter::TOPIC, "uploads")
+        .header("gateway", "default/gw")
+}
+
 #[test]
 fn a_kept_upload_is_let_in_once_by_somebody_with_a_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -219,26 +242,8 @@ fn a_kept_upload_is_let_in_once_by_somebody_with_a_name() {
     runtime.block_on(async {
         let bus = EmbeddedBus::open(dir.path(), EmbeddedOptions::default()).unwrap();
         for device in ["before", "since"] {
-            let mut sample = Sample {
-                device: device.into(),
-                sequence: 1,
-                metric: Metric::HeartRate.into(),
-                device_time_us: program::now_us(),
-                gateway_time_us: program::now_us(),
-                reading: Some(Reading::Value(70.0)),
-                ..Sample::default()
-            };
-            vitals::fill_defaults(&mut sample);
-            let upload = UploadRequest {
-                samples: vec![sample],
-                ..UploadRequest::default()
-            };
-            let letter = Record::new("gw", upload.encode_to_vec())
-                .header(dead_letter::REASON, "a newer gateway's")
-                .header(dead_letter::CONSUMER, "ingest")
-                .header(dead_letter::TOPIC, "uploads")
-                .header("gateway", "default/gw");
-            bus.publish(Topic::DeadLetters, vec![letter]).await.unwrap();
+            let letter = vec![kept_upload(device)];
+            bus.publish(Topic::DeadLetters, letter).await.unwrap();
         }
     });
     register("since");
@@ -371,5 +376,32 @@ ssl.enabled.protocols=TLSv1.3",
         Err(OpenError::Tls { reason, .. }) => assert!(reason.contains("certificate"), "{reason}"),
         Err(error) => panic!("refused for another reason: {error}"),
         Ok(_) => panic!("a forged certificate is let in"),
+    }
+
+    // People come in with the certificate of a service, too, and bring a kept upload back.
+    let data = text(&path("data"));
+    let register = ["register", "--device=belt", "--gateway=gw", "--patient=ada"];
+    let (code, _, error) = run(&[&register[..], &["--data", &data]].concat());
+    assert_eq!(code, 0, "{error}");
+    let letter = vec![kept_upload("belt")];
+    bus.publish(Topic::DeadLetters, letter).await.unwrap();
+    let mut vitals = bus.tail(Topic::Vitals).await.unwrap();
+    let flags = [
+        format!("--data={data}"),
+        format!("--bus=kafka+tls://{}", cluster.brokers()[0]),
+        format!("--bus-ca={}", text(&own.ca)),
+        format!("--bus-cert={}", text(&own.cert)),
+        format!("--bus-key={}", text(&own.key)),
+    ];
+    let mut readmit = vec!["dead-letters", "readmit"];
+    readmit.extend(["--every", "--by=Eve Operator", "--reason=upgraded"]);
+    readmit.extend(flags.iter().map(String::as_str));
+    let (code, text, error) = run(&readmit);
+    assert_eq!(code, 0, "{error}");
+    assert!(text.ends_with("1 of 1 wholly let in\n"), "{text}");
+    let event = tokio::time::timeout(PATIENCE, vitals.next(10)).await;
+    match event.unwrap().unwrap() {
+        bus::Event::Batch(batch) => assert_eq!(batch[0].key, "ada"),
+        event => panic!("a tail has only batches: {event:?}"),
     }
 }

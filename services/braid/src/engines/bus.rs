@@ -326,6 +326,22 @@ pub struct BusChoice {
     /// PEM file of the authorities that may vouch for the brokers.
     #[arg(long, value_name = "FILE", env = "BRAID_BUS_CA")]
     bus_ca: Option<PathBuf>,
+    /// PEM file of a certificate that the brokers let in, such as a service's.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "BRAID_BUS_CERT",
+        requires = "bus_key"
+    )]
+    bus_cert: Option<PathBuf>,
+    /// PEM file of its key.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "BRAID_BUS_KEY",
+        requires = "bus_cert"
+    )]
+    bus_key: Option<PathBuf>,
 }
 
 impl BusChoice {
@@ -338,8 +354,8 @@ impl BusChoice {
             bus_password: self.bus_password.clone(),
             bus_sasl: self.bus_sasl,
             bus_ca: self.bus_ca.clone(),
-            bus_cert: None,
-            bus_key: None,
+            bus_cert: self.bus_cert.clone(),
+            bus_key: self.bus_key.clone(),
             // A look at a topic must not fail over how many copies it has, and creates none.
             bus_replication: 1,
             bus_in_sync_min: 1,
