@@ -729,8 +729,10 @@ impl Controller for PathController {
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
         let horizon = self.rtt_smoothed * 4 + Duration::from_secs(1);
         self.sampler.on_sent(now, pn, self.in_flight == 0, horizon);
-        self.in_flight += u64::from(bytes);
-        self.member.gate.sent(self.member.slot, self.in_flight);
+        let bytes = u64::from(bytes);
+        self.in_flight += bytes;
+        let Membership { gate, slot } = &self.member;
+        gate.sent(*slot, bytes, self.in_flight);
     }
 
     fn on_ack(
@@ -803,6 +805,7 @@ impl Controller for PathController {
     fn on_packet_lost(&mut self, lost_bytes: u16, _pn: u64, _now: Instant) {
         let bytes = u64::from(lost_bytes);
         self.in_flight = self.in_flight.saturating_sub(bytes);
+        self.member.gate.lost(bytes);
         if let Some(lossy) = &mut self.lossy {
             lossy.lost += bytes;
         }

@@ -215,3 +215,36 @@ fn a_new_path_is_tried_with_little_among_far_faster_ones() {
     assert!(window_beside(10e6) <= 8 * PACKET);
     assert!(window_beside(1e6) >= 64 * PACKET);
 }
+
+/// What was lost holds up all that came after it, so a path that is 20 times slower takes nothing until it is sent anew.
+#[test]
+fn a_far_slower_path_does_not_send_anew_what_was_lost() {
+    let now = Instant::now();
+    let gate = Gate::new();
+    let config = ControllerConfig::default();
+    let mut fast = PathController::new(gate.clone(), config, now, PACKET as u16);
+    let of_fast = PathModel {
+        rate_bytes_per_s: 2e6,
+        promised_bytes_per_s: 2e6,
+        rtt_min: Duration::from_millis(20),
+        busy: true,
+        ..gate.models()[0]
+    };
+    let of_slow = PathModel {
+        rate_bytes_per_s: 1e5,
+        promised_bytes_per_s: 1e5,
+        rtt_min: Duration::from_millis(100),
+        in_flight_bytes: 3 * PACKET,
+        ..model_of(&gate)
+    };
+    for model in [of_fast, of_slow] {
+        gate.report(now, model, false, Coupling::Off);
+    }
+    fast.on_packet_sent(now, PACKET as u16, 0);
+    assert!(gate.admits(of_slow.slot));
+    fast.on_packet_lost(PACKET as u16, 0, now);
+    assert!(!gate.admits(of_slow.slot));
+    assert!(gate.admits(of_fast.slot));
+    fast.on_packet_sent(now, PACKET as u16, 1);
+    assert!(gate.admits(of_slow.slot));
+}

@@ -3,6 +3,9 @@
 //! The library asks the paths in order of their ids and takes the first with room. The gate turns that into a
 //! schedule: a controller whose path should not take the next packet answers with a window of zero.
 //!
+//! What was lost is sent anew before anything else, by whichever path has room. All that was delivered since waits for it, so a far slower
+//! path leaves it to the others.
+//!
 //! Invariants: at least one path is always admitted; a held path lets a packet through whenever a ping is due on it.
 
 use std::sync::Arc;
@@ -23,7 +26,7 @@ const OWN_ROUND_TRIPS: f64 = 2.5;
 /// A path is only held if the others together are this much faster.
 const SLOWER_BY: f64 = 4.0;
 /// A new path among others that measure so many times what its initial window promises starts from less.
-const UNTRIED_SLOWER_BY: f64 = 6.0;
+const UNTRIED_SLOWER_BY: f64 = 3.0;
 /// A path acknowledged within this time counts among the others.
 const OTHERS_ALIVE: Duration = Duration::from_millis(300);
 const PACKET_BYTES: u64 = 1_500;
@@ -77,6 +80,8 @@ struct State {
     busy_at: Option<Instant>,
     bottlenecks: Bottlenecks,
     now: Option<Instant>,
+    /// Lost and not sent anew yet: what is sent is that first.
+    to_resend_bytes: u64,
 }
 
 impl State {
@@ -246,8 +251,15 @@ impl Gate {
         self.state.lock().bottlenecks.others_met(slot)
     }
 
-    pub(crate) fn sent(&self, slot: usize, in_flight_bytes: u64) {
+    pub(crate) fn lost(&self, bytes: u64) {
         let mut state = self.state.lock();
+        state.to_resend_bytes = state.to_resend_bytes.saturating_add(bytes);
+    }
+
+    /// A packet of so many bytes, and what is in flight with it.
+    pub(crate) fn sent(&self, slot: usize, bytes: u64, in_flight_bytes: u64) {
+        let mut state = self.state.lock();
+        state.to_resend_bytes = state.to_resend_bytes.saturating_sub(bytes);
         let now = state.now;
         if let Some(slot) = state.slots.get_mut(slot) {
             slot.sent_at = now;
@@ -356,6 +368,11 @@ impl Gate {
         if promised <= 0.0 || rate < promised * SLOWER_BY {
             return true;
         }
+        // One packet may always be under way: it is how a recovered path is noticed.
+        let is_empty = model.in_flight_bytes < PACKET_BYTES;
+        if state.to_resend_bytes > 0 {
+            return is_empty;
+        }
         // Where the others are so fast that this is less than the path's own round trips, it may still be filled once.
         let ahead = (trip + Duration::from_secs_f64(HEAD_START_BYTES / rate))
             .max(model.rtt_min.mul_f64(OWN_ROUND_TRIPS))
@@ -366,7 +383,6 @@ impl Gate {
             _ => Duration::ZERO,
         };
         let arrival = model.rtt_min / 2 + Duration::from_secs_f64(queued.min(60.0));
-        // One packet may always be under way: it is how a recovered path is noticed.
-        arrival.max(silent) <= ahead || model.in_flight_bytes < PACKET_BYTES
+        arrival.max(silent) <= ahead || is_empty
     }
 }

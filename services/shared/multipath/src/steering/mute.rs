@@ -90,7 +90,7 @@ mod tests {
                 break;
             }
             let now = start + passed;
-            gate.sent(slot, 3_000);
+            gate.sent(slot, 1_200, 3_000);
             if passed >= acked_from || passed < Duration::from_secs(1) {
                 let model = PathModel {
                     in_flight_bytes: 3_000,
@@ -173,7 +173,7 @@ mod tests {
         let path = PathId::from(1u32);
         let interface = WIFI;
         steering.on_event(start, Event::Opened { interface, path });
-        gate.sent(slot, 1_200);
+        gate.sent(slot, 1_200, 1_200);
         let late = start + Duration::from_secs(30);
         steering.on_event(late, Event::Established { path });
         while steering.poll(late).is_some() {}
