@@ -10,6 +10,7 @@ use std::{
 };
 
 use contracts::vitals::{EdgeAlert, Sample};
+use foldhash::fast::RandomState as QuickHash;
 use prost::Message;
 
 /// Sequences remembered of a stream: more than a gateway has in flight.
@@ -23,7 +24,7 @@ const ALERTS_MAX: usize = 10_000;
 #[derive(Default)]
 pub struct Duplicates {
     /// By device, then stream, so that a look-up borrows.
-    streams: HashMap<String, HashMap<String, Window>>,
+    streams: HashMap<String, HashMap<String, Window, QuickHash>, QuickHash>,
     count: usize,
     alerts: HashSet<u64>,
     alerts_in_order: VecDeque<u64>,
@@ -45,13 +46,8 @@ impl Duplicates {
     }
 
     pub fn enter_sample(&mut self, device: &str, stream: &str, sequence: u64) {
-        if !self.streams.contains_key(device) {
-            self.streams.insert(device.to_owned(), HashMap::new());
-        }
-        let Some(streams) = self.streams.get_mut(device) else {
-            return;
-        };
-        if let Some(window) = streams.get_mut(stream) {
+        let known = self.streams.get_mut(device);
+        if let Some(window) = known.and_then(|streams| streams.get_mut(stream)) {
             return window.enter(sequence);
         }
         let mut window = Window {
@@ -59,6 +55,7 @@ impl Duplicates {
             bits: Box::new([0; WORDS]),
         };
         window.enter(sequence);
+        let streams = self.streams.entry(device.to_owned()).or_default();
         streams.insert(stream.to_owned(), window);
         self.count += 1;
         if self.count > STREAMS_MAX {

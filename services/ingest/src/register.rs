@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use store::{DeviceEntry, QueryError, Scope, Store};
 
@@ -26,7 +27,7 @@ struct Known {
 pub struct Register {
     store: Arc<dyn Store>,
     refresh: Duration,
-    known: Mutex<HashMap<String, Known>>,
+    known: Mutex<HashMap<String, Known, RandomState>>,
 }
 
 impl Register {
@@ -34,7 +35,7 @@ impl Register {
         Register {
             store,
             refresh,
-            known: Mutex::new(HashMap::new()),
+            known: Mutex::default(),
         }
     }
 
