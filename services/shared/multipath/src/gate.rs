@@ -26,7 +26,7 @@ const OWN_ROUND_TRIPS: f64 = 2.5;
 /// A path is only held if the others together are this much faster.
 const SLOWER_BY: f64 = 4.0;
 /// A new path among others that measure so many times what its initial window promises starts from less.
-const UNTRIED_SLOWER_BY: f64 = 3.0;
+const UNTRIED_SLOWER_BY: f64 = 2.0;
 /// A path acknowledged within this time counts among the others.
 const OTHERS_ALIVE: Duration = Duration::from_millis(300);
 const PACKET_BYTES: u64 = 1_500;
