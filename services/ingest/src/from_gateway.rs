@@ -210,7 +210,7 @@ impl Shared {
             )));
         }
         let now_us = now_us();
-        let error = self.clocks.lock().on_upload(
+        let error = self.clocks.lock().on_request(
             &gateway.tenant,
             &gateway.id,
             upload.sent_time_us,

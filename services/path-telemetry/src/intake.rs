@@ -194,7 +194,7 @@ async fn take(
         let now_us = now_us();
         let error = clocks
             .lock()
-            .on_upload(tenant, id, request.sent_time_us, now_us)
+            .on_request(tenant, id, request.sent_time_us, now_us)
             .unwrap_or(ClockError::behind(0));
         for report in &mut request.reports {
             error.put_right_report(report, now_us);

@@ -22,18 +22,17 @@ use std::{
 use multipath::Answers;
 use service_kit::Backoff;
 
-/// Path deaths within this time cause one fresh link, not one each.
-const REOPEN_INTERVAL: Duration = Duration::from_millis(250);
 /// A link that has not come up by then is tried again.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
-/// The handshakes of a link that a path's death disturbs have REOPEN_INTERVAL, and twice as long after each that was given up in a row: where the
-/// core is slow, because many come at once, each attempt that is given up makes it slower.
-const GIVEN_UP_DOUBLINGS_MAX: u32 = 6;
+/// Path deaths within this time cause one fresh link, not one each. The handshakes of a link that one disturbs have as long, and twice as long
+/// after each that was given up in a row: where the core is slow, because many come at once, each that is given up makes it slower.
+const REOPEN_INTERVAL: Duration = Duration::from_millis(250);
 const RETRY_INITIAL: Duration = Duration::from_millis(100);
 /// Acknowledgements are overdue later than usual, but no sooner than the least, which is above the pauses of a busy disk; each takeover in a
 /// row without an answer doubles the time.
 const OVERDUE_MIN: Duration = Duration::from_millis(250);
-const OVERDUE_DOUBLINGS_MAX: u32 = 6;
+/// Of whatever is given more time after each failure in a row.
+const DOUBLINGS_MAX: u32 = 6;
 /// A batch of so many entries is not gathered any longer.
 pub const BATCH_ENTRIES_MAX: usize = 512;
 /// More entries than this without an acknowledgement are a backlog, which is not copied.
@@ -113,20 +112,6 @@ struct Opening {
     since: Instant,
     /// A path died meanwhile: it may be the one that the handshake waits for.
     disturbed: bool,
-    /// How long it then has.
-    patience: Duration,
-}
-
-impl Opening {
-    /// When it is given up.
-    fn until(&self) -> Instant {
-        self.since
-            + if self.disturbed {
-                self.patience
-            } else {
-                OPEN_LIMIT
-            }
-    }
 }
 
 #[derive(Debug)]
@@ -329,7 +314,7 @@ impl Sender {
 
     fn poll_open(&mut self, now: Instant) -> Option<Command> {
         if let Some(opening) = self.opening {
-            if now < opening.until() {
+            if now < self.given_up_at(opening) {
                 return None;
             }
             self.opening = None;
@@ -345,10 +330,18 @@ impl Sender {
             generation: self.generations,
             since: now,
             disturbed: false,
-            patience: REOPEN_INTERVAL * 2u32.pow(self.given_up.min(GIVEN_UP_DOUBLINGS_MAX)),
         });
         self.opened_at = Some(now);
         Some(Command::Open(self.generations))
+    }
+
+    fn given_up_at(&self, opening: Opening) -> Instant {
+        opening.since
+            + if opening.disturbed {
+                doubled(REOPEN_INTERVAL, self.given_up)
+            } else {
+                OPEN_LIMIT
+            }
     }
 
     /// When a link is to be opened, given that none is being opened: one to replace the current one at the pace of
@@ -366,7 +359,7 @@ impl Sender {
     /// When `poll` may have a command although no event came.
     pub fn deadline(&self) -> Option<Instant> {
         let open = match self.opening {
-            Some(opening) => Some(opening.until()),
+            Some(opening) => Some(self.given_up_at(opening)),
             None => self.open_at(),
         };
         let overdue = self
@@ -393,7 +386,7 @@ impl Sender {
         let limit = self.limits.acknowledge_limit;
         self.usual.overdue_after().map_or(limit, |usual| {
             let usual = usual.max(OVERDUE_MIN);
-            (usual * 2u32.pow(self.unanswered.min(OVERDUE_DOUBLINGS_MAX))).min(limit)
+            doubled(usual, self.unanswered).min(limit)
         })
     }
 
@@ -465,6 +458,10 @@ impl Sender {
         self.in_flight.clear();
         self.next = self.acknowledged;
     }
+}
+
+fn doubled(time: Duration, times: u32) -> Duration {
+    time * 2u32.pow(times.min(DOUBLINGS_MAX))
 }
 
 #[cfg(test)]

@@ -97,8 +97,8 @@ struct Known {
 }
 
 impl Clocks {
-    /// An upload arrives at `now_us`. None: the gateway does not say what time it has, or nothing that could be one.
-    pub fn on_upload(
+    /// A request arrives at `now_us`. None: the gateway does not say what time it has, or nothing that could be one.
+    pub fn on_request(
         &mut self,
         tenant: &str,
         gateway: &str,
@@ -181,7 +181,7 @@ mod tests {
     fn given(clocks: &mut Clocks, from_s: i64, behind_us: i64, delays_ms: &[i64]) -> Vec<i64> {
         let uploads = delays_ms.iter().zip(from_s..).map(|(delay_ms, second)| {
             let sent_us = T0 + second * S;
-            let error = clocks.on_upload(
+            let error = clocks.on_request(
                 "t",
                 &gateway(0),
                 sent_us - behind_us,
@@ -244,7 +244,7 @@ mod tests {
     fn who_says_no_time_has_none() {
         let mut clocks = Clocks::default();
         for sent_us in [0, -1, 1, i64::MIN, i64::MAX, T0 - 401 * 24 * HOUR] {
-            assert_eq!(clocks.on_upload("t", &gateway(0), sent_us, T0), None);
+            assert_eq!(clocks.on_request("t", &gateway(0), sent_us, T0), None);
         }
         assert!(clocks.0.is_empty());
     }
@@ -254,7 +254,7 @@ mod tests {
         let mut clocks = Clocks::default();
         for n in 0..=GATEWAYS_MAX {
             let behind_us = if n % 2 == 0 { HOUR } else { 0 };
-            let error = clocks.on_upload("t", &gateway(n), T0 - behind_us, T0);
+            let error = clocks.on_request("t", &gateway(n), T0 - behind_us, T0);
             assert_eq!(error, Some(ClockError::behind(behind_us)));
         }
         assert_eq!(clocks.0.len(), 1);
