@@ -6,10 +6,10 @@ use contracts::alerts::{Alert, Document};
 use service_kit::{Backoff, Context};
 use store::{QueryError, Scope, Store};
 use tokio::sync::watch;
-use vitals::RuleSet;
+use vitals::{RuleSet, rules::subjects};
 
 use crate::{
-    documents::{DEFAULT, RULES, SILENCE, TEAM},
+    documents::{RULES, SILENCE, TEAM},
     now_us,
     silence::InForce,
     team::Team,
@@ -45,11 +45,8 @@ impl Book {
 
     /// The patient's own rules, else the group's, else the tenant's; `None`: those of the configuration.
     pub(crate) fn rules(&self, tenant: &str, patient: &str) -> Option<&Arc<RuleSet>> {
-        let of = |subject: String| self.rules.get(&(tenant.to_owned(), subject));
         let group = self.team(tenant).and_then(|team| team.group(patient));
-        of(format!("patient:{patient}"))
-            .or_else(|| of(format!("group:{}", group?)))
-            .or_else(|| of(DEFAULT.to_owned()))
+        subjects(patient, group).find_map(|subject| self.rules.get(&(tenant.to_owned(), subject)))
     }
 
     pub(crate) fn read(teams: &[Document], silences: &[Document], rules: &[Document]) -> Book {
@@ -160,7 +157,7 @@ pub(crate) async fn open(store: Arc<dyn Store>, context: &Context) -> Option<Rea
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::team::EXAMPLE;
+    use crate::{documents::DEFAULT, team::EXAMPLE};
 
     #[test]
     fn the_narrowest_rules_hold() {

@@ -9,11 +9,10 @@ use crate::{
     team::Team,
 };
 
-pub const TEAM: &str = "team";
-pub const RULES: &str = "rules";
+pub use store::{RULES, TEAM};
+pub use vitals::rules::DEFAULT_SUBJECT as DEFAULT;
+
 pub const SILENCE: &str = "silence";
-/// The subject of what holds for all of a tenant.
-pub const DEFAULT: &str = "default";
 
 /// Bytes of a document's body; a longer one is refused.
 pub const BODY_BYTES_MAX: usize = 4 << 20;

@@ -75,7 +75,7 @@ pub struct Config {
     /// Interval of path reports, in milliseconds.
     #[arg(long, default_value_t = 1_000)]
     pub path_report_interval_ms: u64,
-    /// Rules that raise alerts at the edge (JSON); none: the built-in set.
+    /// Rules that raise alerts at the edge (JSON) for whom the core has handed out none; none: the built-in set.
     #[arg(long)]
     pub rules: Option<PathBuf>,
     /// Where applications reach the gateway as HTTP CONNECT and SOCKS5 proxy; none: nowhere. What they send goes after vitals.

@@ -9,6 +9,8 @@ use std::{collections::HashMap, sync::Arc};
 use contracts::vitals::{EdgeAlert, Sample, sample::Reading};
 use vitals::{Engine, Origin, Profile, RuleSet, edge_alert};
 
+use crate::rulebook::Rulebook;
+
 /// Patients or devices with rule state; past it the one that was silent for longest starts afresh.
 const SUBJECTS_MAX: usize = 1024;
 
@@ -17,7 +19,9 @@ const SUBJECTS_MAX: usize = 1024;
 const STEP_US: i64 = 1_000_000;
 
 pub struct EdgeRules {
-    rules: Arc<RuleSet>,
+    /// The gateway's own: for everybody for whom the core has handed out none.
+    own: Arc<RuleSet>,
+    book: Rulebook,
     subjects: HashMap<String, Engine>,
     /// By the gateway's clock.
     newest_us: i64,
@@ -29,11 +33,30 @@ pub struct EdgeRules {
 impl EdgeRules {
     pub fn new(rules: RuleSet) -> Self {
         Self {
-            rules: Arc::new(rules),
+            own: Arc::new(rules),
+            book: Rulebook::default(),
             subjects: HashMap::new(),
             newest_us: 0,
             clock: 1,
         }
+    }
+
+    /// From the next sample on these hold: what a patient's old and new rules have in common goes on where it was.
+    pub fn judge_by(&mut self, book: Rulebook) {
+        self.book = book;
+        for (subject, engine) in &mut self.subjects {
+            let (rules, profile) = judged(&self.book, &self.own, subject);
+            if engine.rules() != rules {
+                *engine = engine.with_rules(Arc::clone(rules));
+            }
+            engine.set_profile(profile);
+        }
+    }
+
+    /// Subject of the core's document by which it is judged; empty: by the gateway's own rules.
+    fn rules_subject(&self, subject: &str) -> String {
+        let rules = self.book.judged(subject).and_then(|it| it.rules.as_ref());
+        rules.map(|(of, _)| of.clone()).unwrap_or_default()
     }
 
     /// Alerts that the sample raises or ends. Their sequence is the journal's to give.
@@ -58,19 +81,16 @@ impl EdgeRules {
         };
         if !self.subjects.contains_key(subject) {
             self.make_room();
-            let engine = Engine::new(
-                subject.clone(),
-                Arc::clone(&self.rules),
-                Profile::default(),
-                Origin::Edge,
-            );
+            let (rules, profile) = judged(&self.book, &self.own, subject);
+            let rules = Arc::clone(rules);
+            let engine = Engine::new(subject.clone(), rules, profile, Origin::Edge);
             self.subjects.insert(subject.clone(), engine);
         }
         let Some(engine) = self.subjects.get_mut(subject) else {
             return Vec::new();
         };
-        engine
-            .on_sample(sample)
+        let alerts = engine.on_sample(sample);
+        alerts
             .iter()
             .filter_map(|alert| edge_alert(alert, 0))
             .map(|alert| EdgeAlert {
@@ -79,6 +99,7 @@ impl EdgeRules {
                 device: sample.device.clone(),
                 gateway: sample.gateway.clone(),
                 gateway_time_us: sample.gateway_time_us,
+                rules_subject: self.rules_subject(subject),
                 ..alert
             })
             .collect()
@@ -92,13 +113,15 @@ impl EdgeRules {
         };
         // By the sensor's clock, as everything that rules see.
         let now_us = engine.clock_us();
-        engine
-            .cancel_falls(now_us)
+        let cancelled = engine.cancel_falls(now_us);
+        let rule_version = engine.rules().version;
+        cancelled
             .into_iter()
             .map(|rule| EdgeAlert {
                 patient: patient.to_owned(),
                 device: device.to_owned(),
-                rule_version: self.rules.version,
+                rule_version,
+                rules_subject: self.rules_subject(subject),
                 metric: rule.condition.metric().into(),
                 priority: rule.priority.into(),
                 rule: rule.id,
@@ -127,9 +150,23 @@ impl EdgeRules {
     }
 }
 
+/// Rules and profile for a patient, or for whoever wears a device.
+fn judged<'a>(
+    book: &'a Rulebook,
+    own: &'a Arc<RuleSet>,
+    subject: &str,
+) -> (&'a Arc<RuleSet>, Profile) {
+    let Some(judged) = book.judged(subject) else {
+        return (own, Profile::default());
+    };
+    let rules = judged.rules.as_ref().map_or(own, |(_, set)| set);
+    (rules, judged.profile)
+}
+
 #[cfg(test)]
 mod tests {
-    use contracts::vitals::{Metric, sample};
+    use contracts::vitals::{FollowRulesResponse, Metric, PatientRules, RulesDocument, sample};
+    use vitals::Condition;
 
     use super::*;
 
@@ -211,6 +248,72 @@ mod tests {
                 assert!((62..90).any(|second| feed(&mut rules, second, 1.0)));
             }
         }
+    }
+
+    /// The built-in rules, but another limit of the heart rate, for whoever wears `device`.
+    fn book(device: &str, version: u32, heart_rate: f64) -> Rulebook {
+        let mut set = RuleSet::default_set();
+        for rule in &mut set.rules {
+            if let Condition::Above {
+                metric: Metric::HeartRate,
+                limit,
+                clear,
+            } = &mut rule.condition
+            {
+                (*limit, *clear) = (heart_rate, heart_rate - 5.0);
+            }
+        }
+        let answer = FollowRulesResponse {
+            documents: vec![RulesDocument {
+                subject: "patient:ada".into(),
+                version,
+                body: serde_json::to_string(&set).unwrap_or_default(),
+            }],
+            patients: vec![PatientRules {
+                patient: "ada".into(),
+                devices: vec![device.into()],
+                subject: "patient:ada".into(),
+                spo2_scale: 1,
+            }],
+        };
+        let (book, refused) = Rulebook::default().take(answer);
+        assert_eq!(refused, []);
+        book
+    }
+
+    #[test]
+    fn rules_of_the_core_hold_from_the_next_sample_on_and_are_named() {
+        let mut rules = EdgeRules::new(RuleSet::default_set());
+        let feed = |rules: &mut EdgeRules, seconds: std::ops::Range<i64>, value| {
+            let mut raised = Vec::new();
+            for second in seconds {
+                raised.extend(rules.on_sample(&heart_rate("d1", second, value)));
+                raised.extend(rules.on_sample(&heart_rate("d2", second, value)));
+            }
+            raised
+        };
+        assert_eq!(
+            feed(&mut rules, 0..120, 90.0),
+            [],
+            "well by anybody's rules"
+        );
+        rules.judge_by(book("d1", 7, 80.0));
+        let raised = feed(&mut rules, 120..240, 90.0);
+        assert!(!raised.is_empty());
+        for alert in &raised {
+            assert_eq!((&*alert.device, alert.rule_version), ("d1", 7), "{alert:?}");
+            assert_eq!(alert.rules_subject, "patient:ada");
+        }
+        // A wider limit ends what the narrow one raised, by the new version; nobody is told twice of one episode.
+        rules.judge_by(book("d1", 8, 130.0));
+        let ended = feed(&mut rules, 240..360, 90.0);
+        assert_eq!(ended.len(), raised.len(), "{ended:?}");
+        assert!(ended.iter().all(|it| it.resolved && it.rule_version == 8));
+        // Nothing is handed out any more.
+        rules.judge_by(Rulebook::default());
+        let raised = feed(&mut rules, 360..480, 170.0);
+        assert!(raised.iter().any(|alert| alert.device == "d1"));
+        assert!(raised.iter().all(|it| it.rules_subject.is_empty()));
     }
 
     #[test]

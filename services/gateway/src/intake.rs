@@ -11,6 +11,7 @@ use vitals::Invalid;
 use crate::{
     edge_rules::EdgeRules,
     journal::{AppendError, Disk, Journal, StageError, Staged},
+    rulebook::Rulebook,
 };
 
 /// Samples of one request. Larger requests are refused whole.
@@ -88,6 +89,11 @@ impl<D: Disk> Intake<D> {
             rules: Mutex::new(rules),
             held_alerts: Mutex::new(Vec::new()),
         }
+    }
+
+    /// From the next sample on the rules of the core hold that this book has.
+    pub fn judge_by(&self, book: Rulebook) {
+        self.rules.lock().judge_by(book);
     }
 
     /// Returns once every accepted sample is on disk.

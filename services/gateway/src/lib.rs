@@ -11,9 +11,11 @@
 pub mod config;
 pub mod edge_rules;
 pub mod from_applications;
+pub mod from_ingest;
 pub mod from_sensors;
 pub mod intake;
 pub mod journal;
+pub mod rulebook;
 pub mod to_dashboard;
 pub mod to_path_telemetry;
 pub mod to_proxy;
@@ -41,8 +43,10 @@ pub use config::Config;
 use crate::{
     edge_rules::EdgeRules,
     from_applications::Applications,
+    from_ingest::{BookFile, Follower},
     intake::Intake,
     journal::{Condition, Directory, Journal, Limits, recovery},
+    rulebook::Rulebook,
     to_dashboard::CertificateError,
     to_path_telemetry::Telemetry,
     to_proxy::{Courier, DeadLetters, Options, Through, Uplink},
@@ -223,7 +227,12 @@ pub async fn serve(
         open_journal(&config, "alerts", config.alerts_limits(), context).await?;
 
     let dead_letters = Arc::new(DeadLetters::new(config.data_dir.join("rejected.jsonl")));
-    let courier = |options: Options, journal: &Journal<Directory>, check: CheckHandle| {
+    let (file, book) = open_book(&config).await?;
+    let (follower, answers) = Follower::new();
+    let courier = |options: Options,
+                   journal: &Journal<Directory>,
+                   check: CheckHandle,
+                   rules: Option<Follower>| {
         let courier = Courier {
             options,
             journal: journal.clone(),
@@ -232,6 +241,7 @@ pub async fn serve(
             dead_letters: Arc::clone(&dead_letters),
             check,
             clock: from_sensors::now_us,
+            rules,
         };
         context
             .tasks()
@@ -243,11 +253,13 @@ pub async fn serve(
             Options::ALERTS,
             &alerts,
             context.health().check("alerts-uplink"),
+            None,
         ),
         courier(
             Options::VITALS,
             &vitals,
             context.health().check("vitals-uplink"),
+            Some(follower),
         ),
     ];
     let intake = Arc::new(Intake::new(
@@ -256,6 +268,15 @@ pub async fn serve(
         alerts.clone(),
         EdgeRules::new(rules),
     ));
+    intake.judge_by(book.clone());
+    let keeping = from_ingest::keep(
+        answers,
+        book,
+        file,
+        Arc::clone(&intake),
+        context.health().warning("rules"),
+    );
+    context.tasks().spawn(keeping);
     let served = from_sensors::serve(listener, intake, config.sensor_token.clone(), context).await;
     context.shutdown().request();
     for courier in couriers {
@@ -318,6 +339,25 @@ async fn open_journal(
         }
     });
     Ok((journal, watch))
+}
+
+/// Where the core's rules are kept, and those that held last. A book that is damaged is no reason not to start: the core hands
+/// out another.
+async fn open_book(config: &Config) -> Result<(BookFile<Directory>, Rulebook), RunError> {
+    let path = config.data_dir.join("journal").join("rules");
+    tokio::task::spawn_blocking(move || {
+        let directory = Directory::open(&path).map_err(|source| RunError::Directory {
+            path: path.display().to_string(),
+            source,
+        })?;
+        let file = BookFile(directory);
+        let book = file.load().unwrap_or_else(|error| {
+            tracing::error!(%error, "judging by the gateway's own rules until the core answers");
+            Rulebook::default()
+        });
+        Ok((file, book))
+    })
+    .await?
 }
 
 fn load_rules(path: Option<&Path>) -> Result<RuleSet, ConfigError> {

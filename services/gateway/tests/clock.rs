@@ -180,6 +180,7 @@ async fn an_hour_off_from_the_first_contact_on_alerts_at_once_and_at_the_right_t
                 dead_letters: dead_letters.clone(),
                 check: context.health().check(options.class),
                 clock,
+                rules: None,
             };
             context
                 .tasks()

@@ -3,10 +3,14 @@
 use clocks::ClockError;
 use contracts::vitals::{EdgeAlert, Gap, Sample};
 use store::DeviceEntry;
-use vitals::{ClockBounds, validate_identifier, validate_reading, validate_time};
+use vitals::{
+    ClockBounds, IDENTIFIER_BYTES_MAX, validate_identifier, validate_reading, validate_time,
+};
 
 /// Longest summary of an alert, in bytes; a longer one is cut.
 const SUMMARY_BYTES_MAX: usize = 1024;
+/// Longest subject of rules that there is: an identifier behind `patient:`.
+const SUBJECT_BYTES_MAX: usize = IDENTIFIER_BYTES_MAX + 8;
 /// The store's integers are signed.
 const SEQUENCE_MAX: u64 = i64::MAX as u64;
 
@@ -130,6 +134,10 @@ pub fn admit_alert(
         alert.patient.clone_from(&device.patient);
     }
     alert.gateway.clone_from(&gateway.id);
+    // A note beside the alert, for which no alert is refused.
+    if alert.rules_subject.len() > SUBJECT_BYTES_MAX {
+        alert.rules_subject.clear();
+    }
     let mut end = alert.summary.len().min(SUMMARY_BYTES_MAX);
     while !alert.summary.is_char_boundary(end) {
         end -= 1;

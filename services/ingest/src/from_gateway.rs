@@ -18,7 +18,7 @@ use service_kit::{
 use store::{DeviceEntry, Followed, QueryError, until_revoked};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Extensions, Request, Response, Status, Streaming};
 use tracing::Instrument;
 
 use crate::{
@@ -74,6 +74,23 @@ impl Gateways {
     }
 }
 
+/// The gateway that calls, and what ends once its certificate is out of force.
+pub fn caller(
+    extensions: &Extensions,
+    revocations: &watch::Receiver<Followed>,
+) -> Result<(GatewayId, impl Future<Output = ()> + Send + use<>), Status> {
+    let peer = extensions.get::<Peer>();
+    let (id, certificate) = peer.map_or((None, None), |p| (p.id.clone(), p.certificate));
+    let revoked = until_revoked(revocations.clone(), id.clone(), certificate);
+    match id {
+        Some(PeerId::Gateway { tenant, id }) => Ok((GatewayId { tenant, id }, revoked)),
+        Some(PeerId::Service { noun }) => Err(Status::permission_denied(format!(
+            "the certificate is that of the service {noun}; this needs a gateway's"
+        ))),
+        None => Err(Status::unauthenticated("no client certificate")),
+    }
+}
+
 type Published = oneshot::Receiver<Result<(), NotPublished>>;
 
 /// An upload on its way to the bus.
@@ -96,18 +113,7 @@ impl Gateways {
         &self,
         request: Request<Streaming<Upload>>,
     ) -> Result<Response<UploadStream>, Status> {
-        let peer = request.extensions().get::<Peer>();
-        let (id, certificate) = peer.map_or((None, None), |p| (p.id.clone(), p.certificate));
-        let revoked = until_revoked(self.shared.revocations.clone(), id.clone(), certificate);
-        let gateway = match id {
-            Some(PeerId::Gateway { tenant, id }) => GatewayId { tenant, id },
-            Some(PeerId::Service { noun }) => {
-                return Err(Status::permission_denied(format!(
-                    "the certificate is that of the service {noun}; uploads need a gateway's"
-                )));
-            }
-            None => return Err(Status::unauthenticated("no client certificate")),
-        };
+        let (gateway, revoked) = caller(request.extensions(), &self.shared.revocations)?;
         let uploads = request.into_inner();
         let (pending, waiting) = mpsc::channel(IN_FLIGHT_MAX);
         let (answers, stream) = mpsc::channel(ANSWERS_MAX);

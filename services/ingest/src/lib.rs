@@ -3,6 +3,7 @@
 //! ```text
 //! gateway --from_gateway--> admission, duplicates --to_bus--> topic vitals --to_store--> rows and progress (one transaction)
 //!         <--acknowledgement, once the bus has it--|
+//! gateway <--to_gateway-- the rules in force, of the store
 //! ```
 //!
 //! - A sample is acknowledged after the bus holds it, in the order of the gateway's journal.
@@ -14,11 +15,13 @@ pub mod config;
 mod duplicates;
 mod engines;
 mod from_gateway;
+mod holding;
 pub mod measure;
 mod newer;
 pub mod readmission;
 mod register;
 mod to_bus;
+mod to_gateway;
 mod to_store;
 
 use std::{
@@ -64,18 +67,31 @@ pub async fn run(
         context.clone(),
     ));
     let lanes = to_bus::Lanes::start(&bus, &context);
-    let register = register::Register::new(
-        Arc::clone(&store),
-        Duration::from_secs(config.register_refresh_s),
-    );
+    let refresh = Duration::from_secs(config.register_refresh_s);
+    let register = register::Register::new(Arc::clone(&store), refresh);
     let (to, revocations) = tokio::sync::watch::channel(store::Followed::default());
     let (following, shutdown) = (Arc::clone(&store), context.shutdown().clone());
     tasks.spawn(async move {
         store::follow_revocations(following, to, shutdown.requested()).await;
     });
-    let shutdown = context.shutdown().clone();
+    let (to, holding) = tokio::sync::watch::channel(None);
+    let shutdown = context.shutdown();
+    tasks.spawn(to_gateway::follow_documents(
+        Arc::clone(&store),
+        revocations.clone(),
+        to,
+        shutdown.clone(),
+    ));
+    let followers = to_gateway::Followers {
+        store,
+        holding,
+        refresh,
+        revocations: revocations.clone(),
+        shutdown: shutdown.clone(),
+    };
+    let shutdown = shutdown.clone();
     let gateways = from_gateway::Gateways::new(register, bus, lanes, revocations, shutdown);
-    let routes = tonic::service::Routes::new(newer::Server::new(gateways));
+    let routes = tonic::service::Routes::new(newer::Server::new(gateways, followers));
     let tls = identity.server_config(true, &[b"h2"]);
     serve(
         listener,

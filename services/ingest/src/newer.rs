@@ -7,21 +7,24 @@ use std::task::{Context, Poll};
 
 use bus::{Bus, Record, Topic, dead_letter};
 use contracts::vitals::ingest_service_server::SERVICE_NAME;
-use contracts::vitals::{UploadRequest, UploadResponse};
+use contracts::vitals::{FollowRulesRequest, FollowRulesResponse, UploadRequest, UploadResponse};
 use prost::Message;
 use prost::bytes::{Buf, Bytes};
 use service_kit::{Backoff, Shutdown};
 use tokio::sync::oneshot;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
-use tonic::server::{Grpc, NamedService, StreamingService};
+use tonic::server::{Grpc, NamedService, ServerStreamingService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
 
 use crate::admission::GatewayId;
 use crate::from_gateway::{Gateways, UploadStream};
 use crate::to_bus::NotPublished;
+use crate::to_gateway::{Followers, RulesStream};
 
 const UPLOAD: &str = "/braid.vitals.v1.IngestService/Upload";
+const FOLLOW_RULES: &str = "/braid.vitals.v1.IngestService/FollowRules";
 /// In place of a topic: these letters are in a gateway's own words, which nobody has checked, so none may be replayed to one.
 pub const UPLOADS: &str = "uploads";
 /// Header: whose upload it was.
@@ -89,11 +92,17 @@ impl Decoder for UploadCodec {
 
 /// `braid.vitals.v1.IngestService`.
 #[derive(Clone)]
-pub struct Server(Arc<Gateways>);
+pub struct Server {
+    gateways: Arc<Gateways>,
+    followers: Arc<Followers>,
+}
 
 impl Server {
-    pub fn new(gateways: Gateways) -> Server {
-        Server(Arc::new(gateways))
+    pub fn new(gateways: Gateways, followers: Followers) -> Server {
+        Server {
+            gateways: Arc::new(gateways),
+            followers: Arc::new(followers),
+        }
     }
 }
 
@@ -107,8 +116,19 @@ impl StreamingService<Upload> for Server {
     type Future = BoxFuture<Response<UploadStream>, Status>;
 
     fn call(&mut self, request: Request<Streaming<Upload>>) -> Self::Future {
-        let gateways = Arc::clone(&self.0);
+        let gateways = Arc::clone(&self.gateways);
         Box::pin(async move { gateways.upload(request) })
+    }
+}
+
+impl ServerStreamingService<FollowRulesRequest> for Server {
+    type Response = FollowRulesResponse;
+    type ResponseStream = RulesStream;
+    type Future = BoxFuture<Response<RulesStream>, Status>;
+
+    fn call(&mut self, request: Request<FollowRulesRequest>) -> Self::Future {
+        let followers = Arc::clone(&self.followers);
+        Box::pin(async move { followers.follow(request) })
     }
 }
 
@@ -128,10 +148,14 @@ where
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
         let this = self.clone();
         Box::pin(async move {
-            if request.uri().path() == UPLOAD {
-                return Ok(Grpc::new(UploadCodec).streaming(this, request).await);
-            }
-            Ok(Status::unimplemented("IngestService has Upload only").into_http())
+            Ok(match request.uri().path() {
+                UPLOAD => Grpc::new(UploadCodec).streaming(this, request).await,
+                FOLLOW_RULES => {
+                    let codec = ProstCodec::default();
+                    Grpc::new(codec).server_streaming(this, request).await
+                }
+                _ => Status::unimplemented("IngestService has Upload and FollowRules").into_http(),
+            })
         })
     }
 }

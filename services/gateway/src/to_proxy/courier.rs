@@ -24,6 +24,7 @@ use super::{
     uplink::Uplink,
 };
 use crate::{
+    from_ingest::Follower,
     from_sensors::now_us,
     journal::{Chunk, Disk, Entry, Journal, Reader},
 };
@@ -81,6 +82,8 @@ pub struct Courier<D> {
     pub check: CheckHandle,
     /// The clock that the samples were taken by.
     pub clock: Clock,
+    /// Follows the core's rules over the same links.
+    pub rules: Option<Follower>,
 }
 
 /// Wall clock in microseconds; tests have wrong ones.
@@ -219,11 +222,12 @@ impl<D: Disk> Courier<D> {
         let (requests, queue) = mpsc::channel(self.options.limits.in_flight_max);
         let channel = self.uplink.channel(&self.url, self.options.urgency);
         let clock = self.clock;
+        let rules = self.rules.clone();
         let task = tokio::spawn(async move {
             let reason = match channel {
                 Ok(channel) => {
                     let client = IngestServiceClient::new(channel);
-                    carry(client, queue, clock, generation, &events).await
+                    carry(client, queue, clock, generation, &events, rules).await
                 }
                 Err(error) => error.to_string(),
             };
@@ -396,7 +400,9 @@ async fn carry(
     clock: Clock,
     generation: Generation,
     events: &mpsc::Sender<LinkEvent>,
+    rules: Option<Follower>,
 ) -> String {
+    let link = client.clone();
     // As late as can be: what it waited in the queue would pass for an error of the clock.
     let requests = ReceiverStream::new(queue).map(move |request| UploadRequest {
         sent_time_us: clock(),
@@ -409,20 +415,32 @@ async fn carry(
     if events.send(LinkEvent::Up(generation)).await.is_err() {
         return "the gateway is stopping".to_owned();
     }
-    loop {
-        match answers.message().await {
-            Ok(Some(answer)) => {
-                if events
-                    .send(LinkEvent::Answer(generation, answer))
-                    .await
-                    .is_err()
-                {
-                    return "the gateway is stopping".to_owned();
+    let uploading = async {
+        loop {
+            match answers.message().await {
+                Ok(Some(answer)) => {
+                    if events
+                        .send(LinkEvent::Answer(generation, answer))
+                        .await
+                        .is_err()
+                    {
+                        return "the gateway is stopping".to_owned();
+                    }
                 }
+                Ok(None) => return "ingest ended the stream".to_owned(),
+                Err(status) => return status.to_string(),
             }
-            Ok(None) => return "ingest ended the stream".to_owned(),
-            Err(status) => return status.to_string(),
         }
+    };
+    let following = async {
+        if let Some(rules) = rules {
+            rules.follow(link).await;
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        reason = uploading => reason,
+        never = following => never,
     }
 }
 

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use contracts::vitals::{
-    EdgeAlert, Gap, Rejection, Sample, UploadRequest, UploadResponse,
+    EdgeAlert, FollowRulesRequest, FollowRulesResponse, Gap, Rejection, Sample, UploadRequest,
+    UploadResponse,
     ingest_service_server::{IngestService, IngestServiceServer},
 };
 use parking_lot::Mutex;
@@ -84,6 +85,7 @@ impl FakeIngest {
 
 #[tonic::async_trait]
 impl IngestService for FakeIngest {
+    type FollowRulesStream = ReceiverStream<Result<FollowRulesResponse, Status>>;
     type UploadStream = ReceiverStream<Result<UploadResponse, Status>>;
 
     async fn upload(
@@ -111,5 +113,13 @@ impl IngestService for FakeIngest {
             }
         });
         Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    /// As an older core answers.
+    async fn follow_rules(
+        &self,
+        _: Request<FollowRulesRequest>,
+    ) -> Result<Response<Self::FollowRulesStream>, Status> {
+        Err(Status::unimplemented("IngestService has Upload only"))
     }
 }

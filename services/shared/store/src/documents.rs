@@ -6,6 +6,10 @@ use crate::{
     error::{QueryError, WriteError},
 };
 
+/// Kinds of documents that more than one service reads.
+pub const RULES: &str = "rules";
+pub const TEAM: &str = "team";
+
 /// Documents in one answer; a tenant with more sees the first by subject.
 pub const DOCUMENTS_MAX: usize = 10_000;
 

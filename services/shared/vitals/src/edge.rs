@@ -29,8 +29,9 @@ pub fn edge_alert(alert: &Alert, sequence: u64) -> Option<EdgeAlert> {
         traceparent: alert.traceparent.clone(),
         resolved,
         cancelled: false,
-        // What the gateway's own clock says is the gateway's to add.
+        // What the gateway's own clock says, and whose rules these are, is the gateway's to add.
         gateway_time_us: 0,
+        rules_subject: String::new(),
     })
 }
 

@@ -22,6 +22,20 @@ pub const DELAY_MS_MAX: u64 = 86_400_000;
 /// Age from which a reading says nothing about the present, for metrics that a set does not list.
 const STALE_AFTER_S_DEFAULT: u32 = 600;
 
+/// The subject of what holds for all of a tenant.
+pub const DEFAULT_SUBJECT: &str = "default";
+
+/// Subjects of the sets that may hold for a patient, the narrowest first: the first of which there is a set holds, whole.
+pub fn subjects(patient: &str, group: Option<&str>) -> impl Iterator<Item = String> {
+    [
+        Some(format!("patient:{patient}")),
+        group.map(|group| format!("group:{group}")),
+        Some(DEFAULT_SUBJECT.to_owned()),
+    ]
+    .into_iter()
+    .flatten()
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSet {

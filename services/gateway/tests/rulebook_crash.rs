@@ -1,0 +1,83 @@
+//! The rules that a gateway keeps: after a crash at any step it has the old book or the new one, whole.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/test_disk.rs"]
+mod test_disk;
+
+use contracts::vitals::{FollowRulesResponse, PatientRules, RulesDocument};
+use gateway::{
+    from_ingest::{BookFile, LoadError},
+    journal::{Disk, DiskFile},
+    rulebook::Rulebook,
+};
+use test_disk::TestDisk;
+use testkit::disk::{Crash, FakeDisk};
+use vitals::RuleSet;
+
+fn book(version: u32) -> Rulebook {
+    let answer = FollowRulesResponse {
+        documents: vec![RulesDocument {
+            subject: "default".into(),
+            version,
+            body: serde_json::to_string(&RuleSet::default_set()).unwrap(),
+        }],
+        patients: vec![PatientRules {
+            patient: "ada".into(),
+            devices: vec!["belt-1".into()],
+            subject: "default".into(),
+            spo2_scale: 1,
+        }],
+    };
+    Rulebook::default().take(answer).0
+}
+
+#[test]
+fn after_a_crash_at_any_step_there_is_a_whole_book() {
+    for seed in 0..50 {
+        let mut crashes = 0;
+        for crash in [Crash::Process, Crash::Power] {
+            for step in 0.. {
+                let disk = FakeDisk::new(seed);
+                let file = BookFile(TestDisk(disk.clone()));
+                file.store(&book(1)).unwrap();
+                disk.crash_at(disk.boundaries() + step);
+                let stored = file.store(&book(2)).is_ok();
+                if !disk.is_dead() {
+                    assert!(stored);
+                    break;
+                }
+                crashes += 1;
+                disk.restart(crash);
+                let found = file.load().unwrap();
+                assert!(
+                    found == book(1) || found == book(2),
+                    "seed {seed}, step {step}"
+                );
+                assert!(!stored || found == book(2), "durable when it returned");
+                // And the next one finds its place, whatever the crash has left.
+                file.store(&book(3)).unwrap();
+                assert_eq!(file.load().unwrap(), book(3));
+            }
+        }
+        assert!(crashes >= 8, "{crashes} crashes only");
+    }
+}
+
+#[test]
+fn a_damaged_book_is_not_judged_by() {
+    let file = BookFile(TestDisk(FakeDisk::new(1)));
+    assert_eq!(file.load().unwrap(), Rulebook::default(), "none was kept");
+    file.store(&book(1)).unwrap();
+    let bytes = file.0.read_at("rules", 0, 1 << 20).unwrap();
+    for at in [0, 3, 4, bytes.len() / 2, bytes.len() - 1] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        let mut written = file.0.create("rules").unwrap();
+        written.append(&damaged).unwrap();
+        assert!(matches!(file.load(), Err(LoadError::Damaged)), "byte {at}");
+    }
+    let mut written = file.0.create("rules").unwrap();
+    written.append(&bytes[..3]).unwrap();
+    assert!(matches!(file.load(), Err(LoadError::Damaged)), "cut short");
+}

@@ -1,0 +1,298 @@
+//! Rules of the core at the edge: a real gateway, a real ingest on the embedded engines, and people who change the rules.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "rules/core.rs"]
+mod core;
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use clap::Parser;
+use contracts::vitals::{
+    EdgeAlert, FollowRulesResponse, Metric, RecordRequest, Sample,
+    gateway_service_client::GatewayServiceClient, sample::Reading,
+};
+use core::Core;
+use gateway::{
+    Config,
+    from_sensors::{LISTENER, now_us},
+    journal::{Directory, Entry, Journal, Limits, Options, Overflow},
+    to_proxy::Direct,
+};
+use prost::Message;
+use service_kit::{Context, Warning, grpc::channel, tls::Identity};
+use tokio::{sync::broadcast, task::JoinHandle};
+
+/// Reached only by a failing test.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const S: i64 = 1_000_000;
+
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    config: Config,
+}
+
+struct Gateway {
+    context: Context,
+    sensors: String,
+    task: JoinHandle<Result<(), gateway::RunError>>,
+}
+
+impl Gateway {
+    async fn start(directory: &Path, ingest: &str, identity: Identity) -> Gateway {
+        let mut config = CommandLine::parse_from(["gateway", "--listen", "127.0.0.1:0"]).config;
+        config.data_dir = directory.to_path_buf();
+        ingest.clone_into(&mut config.ingest);
+        let context = Context::new("gateway");
+        let uplink = Arc::new(Direct {
+            identity: Some(identity),
+            events: broadcast::channel(1).0,
+        });
+        let task = tokio::spawn({
+            let context = context.clone();
+            async move {
+                let ended = gateway::serve(config, "gw".into(), uplink, &context).await;
+                context.drain_tasks().await;
+                context.end();
+                ended
+            }
+        });
+        let address = context.address(LISTENER).await.unwrap();
+        Gateway {
+            context,
+            sensors: format!("http://{address}"),
+            task,
+        }
+    }
+
+    /// A minute of readings, one a second, the last of them at `end_us`.
+    async fn minute(&self, device: &str, end_us: i64, value: f64) {
+        let samples = (0..60).map(|second| Sample {
+            device: device.into(),
+            metric: Metric::HeartRate.into(),
+            device_time_us: end_us - (60 - second) * S,
+            reading: Some(Reading::Value(value)),
+            ..Sample::default()
+        });
+        let request = RecordRequest {
+            request: 1,
+            samples: samples.collect(),
+        };
+        let mut client = GatewayServiceClient::new(channel(&self.sensors, None).unwrap());
+        let answers = client.record(tokio_stream::iter([request])).await.unwrap();
+        let answer = answers.into_inner().message().await.unwrap().unwrap();
+        assert_eq!((answer.accepted, answer.rejections), (60, vec![]));
+    }
+
+    fn warning(&self) -> Option<Warning> {
+        let warnings = self.context.health().warnings();
+        warnings
+            .into_iter()
+            .find(|it| it.0 == "rules")
+            .map(|it| it.1)
+    }
+
+    async fn stop(self) {
+        self.context.shutdown().request();
+        tokio::time::timeout(PATIENCE, self.task)
+            .await
+            .expect("it drains")
+            .unwrap()
+            .unwrap();
+    }
+}
+
+/// Subject and version of each set that the gateway has kept.
+fn kept(directory: &Path) -> Vec<(String, u32)> {
+    let Ok(bytes) = std::fs::read(directory.join("journal/rules/rules")) else {
+        return Vec::new();
+    };
+    let book = FollowRulesResponse::decode(&bytes[4..]).unwrap();
+    let documents = book.documents.into_iter();
+    documents.map(|it| (it.subject, it.version)).collect()
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let waiting = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(
+        tokio::time::timeout(PATIENCE, waiting).await.is_ok(),
+        "{what}"
+    );
+}
+
+async fn until_kept(directory: &Path, subject: &str, version: u32) {
+    let wanted = (subject.to_owned(), version);
+    until(&format!("{wanted:?} is kept"), || {
+        kept(directory).contains(&wanted)
+    })
+    .await;
+}
+
+/// The alerts that wait in the journal of a gateway that is stopped.
+fn waiting(directory: &Path) -> Vec<EdgeAlert> {
+    let options = Options {
+        class: "alerts",
+        limits: Limits {
+            bytes_max: 32 << 20,
+            segment_bytes: 4 << 20,
+            overflow: Overflow::Refuse,
+        },
+        gather: Duration::ZERO,
+    };
+    let directory = Directory::open(&directory.join("journal/alerts")).unwrap();
+    let (journal, _) = Journal::open(directory, options).unwrap();
+    let chunk = journal.reader().read(0, 10_000, 1 << 20).unwrap();
+    let entries = chunk.entries.into_iter();
+    let alerts = entries.filter_map(|(_, entry)| match entry {
+        Entry::Alert(alert) => Some(alert),
+        _ => None,
+    });
+    alerts.collect()
+}
+
+/// By which rules each of these alerts was raised; all of this device.
+fn judged_by<'a>(alerts: &'a [EdgeAlert], device: &str) -> Vec<(&'a str, u32)> {
+    assert!(
+        alerts.iter().all(|alert| alert.device == device),
+        "{alerts:?}"
+    );
+    let raised = alerts
+        .iter()
+        .filter(|alert| alert.rule == "heart-rate-high");
+    raised
+        .map(|alert| (alert.rules_subject.as_str(), alert.rule_version))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_threshold_that_is_changed_holds_at_the_edge_without_a_network() {
+    let core = Core::start().await;
+    let data = core.directory().join("gateway");
+    core.register("one", "belt-1", "ada").await;
+    core.register("one", "belt-2", "ben").await;
+    core.put_team(
+        "one",
+        r#"{"contacts": [], "patients": {"ben": {"group": "athletes"}}}"#,
+    )
+    .await;
+    core.put_rules("one", "default", 1, 200.0).await;
+    core.put_rules("one", "group:athletes", 1, 210.0).await;
+    // Of a gateway of the same name, elsewhere.
+    core.put_rules("two", "default", 1, 60.0).await;
+
+    let ingest = core.ingest().await;
+    let gateway = Gateway::start(&data, core.url(), core.identity("one")).await;
+    until_kept(&data, "default", 1).await;
+    until_kept(&data, "group:athletes", 1).await;
+    // For one person, while the gateway runs.
+    core.put_rules("one", "patient:ada", 1, 100.0).await;
+    until_kept(&data, "patient:ada", 1).await;
+    core.put_rules("one", "patient:ada", 2, 80.0).await;
+    until_kept(&data, "patient:ada", 2).await;
+    assert_eq!(gateway.warning(), None);
+
+    // Without a network: 90 a minute is much for Ada since the change, and for nobody else.
+    ingest.stop().await;
+    let minute = |n: i64| now_us() - 3600 * S + n * 60 * S;
+    for n in 1..=3 {
+        gateway.minute("belt-1", minute(n), 90.0).await;
+        gateway.minute("belt-2", minute(n), 90.0).await;
+    }
+    gateway.stop().await;
+    let alerts = waiting(&data);
+    assert_eq!(judged_by(&alerts, "belt-1"), [("patient:ada", 2)]);
+    let raised = alerts.len();
+
+    // Started without a network, with nothing but its disk.
+    let gateway = Gateway::start(&data, core.url(), core.identity("one")).await;
+    for n in 11..=13 {
+        gateway.minute("belt-1", minute(n), 90.0).await;
+        gateway.minute("belt-2", minute(n), 90.0).await;
+    }
+    gateway.stop().await;
+    let alerts = waiting(&data);
+    assert_eq!(judged_by(&alerts[raised..], "belt-1"), [("patient:ada", 2)]);
+
+    // A set that no gateway can read: said, and nothing changes, across a restart as well.
+    core.put_body("one", "patient:ada", 3, r#"{"rules": "all of them"}"#)
+        .await;
+    let ingest = core.ingest().await;
+    let gateway = Gateway::start(&data, core.url(), core.identity("one")).await;
+    until("the gateway says what it refuses", || {
+        gateway.warning().is_some_and(|warning| {
+            warning
+                .says
+                .contains("\"patient:ada\" version 3 are not used")
+        })
+    })
+    .await;
+    until_kept(&data, "patient:ada", 2).await;
+    ingest.stop().await;
+    gateway.stop().await;
+    let gateway = Gateway::start(&data, core.url(), core.identity("one")).await;
+    for n in 21..=23 {
+        gateway.minute("belt-1", minute(n), 90.0).await;
+    }
+
+    // What was raised meanwhile reaches the bus and names its rules.
+    let mut heard = core.edge_alerts().await;
+    let ingest = core.ingest().await;
+    until("the link stands", || gateway.context.health().is_ready()).await;
+    let told = heard.until(|alert| alert.rule == "heart-rate-high" && alert.time_us > minute(20));
+    let told = tokio::time::timeout(PATIENCE, told)
+        .await
+        .expect("it is told");
+    assert_eq!(
+        (&*told.patient, &*told.rules_subject),
+        ("ada", "patient:ada")
+    );
+    assert_eq!(told.rule_version, 2);
+
+    // Mended; then taken back, so that the tenant's hold.
+    core.put_rules("one", "patient:ada", 4, 120.0).await;
+    until_kept(&data, "patient:ada", 4).await;
+    until("the warning ends", || gateway.warning().is_none()).await;
+    core.put_body("one", "patient:ada", 5, "").await;
+    until_kept(&data, "default", 1).await;
+    assert!(
+        kept(&data)
+            .iter()
+            .all(|(subject, _)| subject != "patient:ada")
+    );
+    gateway.stop().await;
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_of_the_same_name_elsewhere_is_told_nothing() {
+    let core = Core::start().await;
+    core.register("one", "belt-1", "ada").await;
+    core.put_rules("one", "default", 1, 80.0).await;
+    core.put_rules("two", "default", 1, 70.0).await;
+    let ingest = core.ingest().await;
+    let (own, foreign) = (
+        core.directory().join("own"),
+        core.directory().join("foreign"),
+    );
+    let theirs = Gateway::start(&foreign, core.url(), core.identity("two")).await;
+    until("the link stands", || theirs.context.health().is_ready()).await;
+    let ours = Gateway::start(&own, core.url(), core.identity("one")).await;
+    until_kept(&own, "default", 1).await;
+    core.put_rules("one", "default", 2, 75.0).await;
+    until_kept(&own, "default", 2).await;
+    assert_eq!(kept(&foreign), [], "no patient of its own");
+    for n in 1..=3 {
+        let minute = now_us() - 3600 * S + n * 60 * S;
+        theirs.minute("belt-1", minute, 90.0).await;
+    }
+    theirs.stop().await;
+    ours.stop().await;
+    ingest.stop().await;
+    assert_eq!(waiting(&foreign), [], "well by the built-in rules");
+}

@@ -1,0 +1,227 @@
+//! Which rules hold for the people of a gateway: pure, given the documents and the register.
+//!
+//! The documents go on as somebody put them. Whether a rule set can be used is for the gateway to say, whose version of the rules may
+//! be another than that of the core.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use contracts::{
+    alerts::Document,
+    vitals::{FollowRulesResponse, PatientRules, RulesDocument},
+};
+use serde::Deserialize;
+use store::{DeviceEntry, SpO2Scale};
+use vitals::rules::subjects;
+
+/// Bytes of the documents in one answer, below what a gateway takes in one message (4 MiB). A gateway whose people need more is told
+/// so, and judges by what it has.
+pub const ANSWER_BYTES_MAX: usize = 3 << 20;
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "the rules of this gateway's patients have {0} bytes, more than the {ANSWER_BYTES_MAX} of one answer"
+)]
+pub struct TooLarge(usize);
+
+/// The decisions in force about rules, of all tenants.
+#[derive(Debug, Default, PartialEq)]
+pub struct Holding {
+    /// By tenant and patient.
+    groups: HashMap<(String, String), String>,
+    /// By tenant and subject.
+    documents: HashMap<(String, String), RulesDocument>,
+}
+
+/// Somebody who wears a device of the gateway.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Wearer {
+    pub devices: Vec<String>,
+    pub scale: SpO2Scale,
+}
+
+/// What a team's document says about groups; the rest is alerting's.
+#[derive(Deserialize)]
+struct Groups {
+    #[serde(default)]
+    patients: BTreeMap<String, Membership>,
+}
+
+#[derive(Deserialize)]
+struct Membership {
+    group: Option<String>,
+}
+
+impl Holding {
+    pub fn read(teams: Vec<Document>, rules: Vec<Document>) -> Holding {
+        let mut groups = HashMap::new();
+        for team in teams {
+            match serde_json::from_str::<Groups>(&team.body) {
+                Ok(of_team) => groups.extend(of_team.patients.into_iter().filter_map(
+                    |(patient, membership)| {
+                        Some(((team.tenant.clone(), patient), membership.group?))
+                    },
+                )),
+                Err(error) => {
+                    tracing::error!(
+                        tenant = team.tenant, version = team.version, %error,
+                        "a team cannot be read; its groups' rules do not reach gateways"
+                    );
+                }
+            }
+        }
+        // An empty body takes the rules back.
+        let rules = rules.into_iter().filter(|rules| !rules.body.is_empty());
+        let documents = rules.map(|rules| {
+            let document = RulesDocument {
+                subject: rules.subject.clone(),
+                version: rules.version,
+                body: rules.body,
+            };
+            ((rules.tenant, rules.subject), document)
+        });
+        Holding {
+            groups,
+            documents: documents.collect(),
+        }
+    }
+
+    /// For these wearers, by patient, who are all of the tenant.
+    pub fn answer(
+        &self,
+        tenant: &str,
+        wearers: &BTreeMap<String, Wearer>,
+    ) -> Result<FollowRulesResponse, TooLarge> {
+        let of = |name: &str| (tenant.to_owned(), name.to_owned());
+        let mut answer = FollowRulesResponse::default();
+        let mut told = BTreeSet::new();
+        for (patient, wearer) in wearers {
+            let group = self.groups.get(&of(patient)).map(String::as_str);
+            let document =
+                subjects(patient, group).find_map(|subject| self.documents.get(&of(&subject)));
+            if let Some(document) = document
+                && told.insert(&document.subject)
+            {
+                answer.documents.push(document.clone());
+            }
+            answer.patients.push(PatientRules {
+                patient: patient.clone(),
+                devices: wearer.devices.clone(),
+                subject: document.map(|it| it.subject.clone()).unwrap_or_default(),
+                spo2_scale: match wearer.scale {
+                    SpO2Scale::One => 1,
+                    SpO2Scale::Two => 2,
+                },
+            });
+        }
+        let bytes = answer.documents.iter().map(|it| it.body.len()).sum();
+        if bytes > ANSWER_BYTES_MAX {
+            return Err(TooLarge(bytes));
+        }
+        Ok(answer)
+    }
+}
+
+/// By patient.
+pub fn wearers(devices: Vec<DeviceEntry>) -> BTreeMap<String, Wearer> {
+    let mut wearers: BTreeMap<String, Wearer> = BTreeMap::new();
+    for device in devices {
+        let wearer = wearers.entry(device.patient).or_default();
+        wearer.devices.push(device.id);
+    }
+    wearers
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn document(tenant: &str, subject: &str, version: u32, body: &str) -> Document {
+        Document {
+            tenant: tenant.into(),
+            subject: subject.into(),
+            version,
+            body: body.into(),
+            ..Document::default()
+        }
+    }
+
+    fn people(of: &[(&str, &str)]) -> BTreeMap<String, Wearer> {
+        let devices = of.iter().map(|(device, patient)| DeviceEntry {
+            id: (*device).into(),
+            tenant: "one".into(),
+            gateway: "gw".into(),
+            patient: (*patient).into(),
+            registered_us: 0,
+        });
+        wearers(devices.collect())
+    }
+
+    fn read(rules: Vec<Document>) -> Holding {
+        let team =
+            r#"{"contacts": [], "patients": {"ada": {"group": "copd"}, "eve": {"person": []}}}"#;
+        Holding::read(vec![document("one", "default", 1, team)], rules)
+    }
+
+    #[test]
+    fn the_narrowest_document_holds_and_goes_once() {
+        let mut rules = vec![
+            document("one", "default", 11, "of all"),
+            document("one", "group:copd", 12, "of the group"),
+            document("one", "patient:ada", 13, "of ada"),
+            document("one", "patient:someone-else", 14, "not asked for"),
+            document("two", "patient:ben", 15, "of another tenant"),
+        ];
+        let wearers = people(&[("d1", "ada"), ("d2", "ada"), ("d3", "ben"), ("d4", "eve")]);
+        let told = |rules: &[Document]| {
+            let answer = read(rules.to_vec()).answer("one", &wearers).unwrap();
+            let documents = answer.documents.iter();
+            let documents = documents.map(|it| (it.subject.clone(), it.version));
+            let patients = answer.patients.iter();
+            let patients = patients.map(|it| (it.devices.len(), it.subject.clone()));
+            (documents.collect::<Vec<_>>(), patients.collect::<Vec<_>>())
+        };
+        let default = || "default".to_owned();
+        let (documents, patients) = told(&rules);
+        assert_eq!(documents, [("patient:ada".to_owned(), 13), (default(), 11)]);
+        assert_eq!(
+            patients,
+            [
+                (2, "patient:ada".to_owned()),
+                (1, default()),
+                (1, default())
+            ]
+        );
+        rules[2].body.clear();
+        let (_, patients) = told(&rules);
+        assert_eq!(patients[0].1, "group:copd", "taken back");
+        let (documents, patients) = told(&rules[4..]);
+        assert_eq!(documents, [], "another tenant's");
+        assert_eq!(patients[1], (1, String::new()));
+    }
+
+    #[test]
+    fn a_team_that_cannot_be_read_takes_its_groups_only() {
+        let rules = vec![
+            document("one", "default", 1, "of all"),
+            document("one", "group:copd", 1, "of the group"),
+        ];
+        let holding = Holding::read(vec![document("one", "default", 1, "{")], rules);
+        let answer = holding.answer("one", &people(&[("d1", "ada")])).unwrap();
+        assert_eq!(answer.patients[0].subject, "default");
+    }
+
+    #[test]
+    fn an_answer_is_bounded() {
+        let body = "x".repeat(ANSWER_BYTES_MAX);
+        let rules = |subject| document("one", subject, 1, &body);
+        let holding = read(vec![rules("default"), rules("patient:ada")]);
+        let two = people(&[("d1", "ben"), ("d2", "eve")]);
+        assert!(holding.answer("one", &two).is_ok(), "one set for both");
+        let more = people(&[("d1", "ben"), ("d2", "ada")]);
+        assert_eq!(
+            holding.answer("one", &more),
+            Err(TooLarge(2 * ANSWER_BYTES_MAX))
+        );
+    }
+}

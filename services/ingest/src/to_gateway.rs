@@ -1,0 +1,187 @@
+//! FollowRules: the rules in force go out to the gateways, so that they judge as the core does when they cannot reach it.
+
+use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
+
+use contracts::vitals::{FollowRulesRequest, FollowRulesResponse};
+use service_kit::{Backoff, Shutdown};
+use store::{Followed, QueryError, RULES, Scope, Store, TEAM};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status};
+
+use crate::{
+    admission::GatewayId,
+    from_gateway::caller,
+    holding::{Holding, Wearer, wearers},
+    now_us,
+};
+
+pub type RulesStream = Pin<Box<dyn Stream<Item = Result<FollowRulesResponse, Status>> + Send>>;
+
+/// `None`: not read yet.
+pub type Reader = watch::Receiver<Option<Arc<Holding>>>;
+
+/// Keeps the decisions in step with the store until shutdown; `documents` says when there is something new. While the store does not
+/// answer, the last ones stay.
+pub async fn follow_documents(
+    store: Arc<dyn Store>,
+    mut documents: watch::Receiver<Followed>,
+    to: watch::Sender<Option<Arc<Holding>>>,
+    shutdown: Shutdown,
+) {
+    let mut backoff = Backoff::for_reconnect();
+    loop {
+        // Seen before it is read: what is put meanwhile is read the next time.
+        let is_known = documents.borrow_and_update().version > 0;
+        let read = async {
+            if !is_known {
+                return Ok(None);
+            }
+            read(&*store).await.map(Some)
+        };
+        let wait = match read.await {
+            Ok(holding) => {
+                backoff.reset();
+                if let Some(holding) = holding {
+                    // Other kinds of documents change, too.
+                    to.send_if_modified(|known| {
+                        let is_new = known.as_deref() != Some(&holding);
+                        if is_new {
+                            *known = Some(Arc::new(holding));
+                        }
+                        is_new
+                    });
+                }
+                None
+            }
+            Err(error) => {
+                tracing::warn!(%error, "rules could not be read");
+                Some(backoff.next_delay())
+            }
+        };
+        tokio::select! {
+            () = shutdown.requested() => return,
+            changed = documents.changed(), if wait.is_none() => if changed.is_err() {
+                return;
+            },
+            () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
+        }
+    }
+}
+
+async fn read(store: &dyn Store) -> Result<Holding, QueryError> {
+    let now_us = now_us();
+    let teams = store.documents(&Scope::Service, TEAM, now_us).await?;
+    let rules = store.documents(&Scope::Service, RULES, now_us).await?;
+    Ok(Holding::read(teams, rules))
+}
+
+/// Gateways that follow their rules.
+pub struct Followers {
+    pub store: Arc<dyn Store>,
+    pub holding: Reader,
+    /// How old what is known of a gateway's devices may be.
+    pub refresh: Duration,
+    pub revocations: watch::Receiver<Followed>,
+    pub shutdown: Shutdown,
+}
+
+struct Follower {
+    gateway: GatewayId,
+    store: Arc<dyn Store>,
+    holding: Reader,
+    refresh: Duration,
+}
+
+impl Followers {
+    pub fn follow(
+        &self,
+        request: Request<FollowRulesRequest>,
+    ) -> Result<Response<RulesStream>, Status> {
+        let (gateway, revoked) = caller(request.extensions(), &self.revocations)?;
+        let follower = Follower {
+            gateway,
+            store: Arc::clone(&self.store),
+            holding: self.holding.clone(),
+            refresh: self.refresh,
+        };
+        let shutdown = self.shutdown.clone();
+        // One answer waits for a slow reader; the next one is made when it has gone.
+        let (answers, stream) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let ended = tokio::select! {
+                biased;
+                () = revoked => {
+                    metrics::counter!("braid_ingest_revoked_streams_total").increment(1);
+                    Status::permission_denied("the certificate is revoked")
+                }
+                () = shutdown.requested() => Status::unavailable("ingest ends"),
+                () = answers.closed() => return,
+                status = follower.tell(&answers) => status,
+            };
+            // Whoever followed may be gone.
+            let _ = answers.send(Err(ended)).await;
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+}
+
+impl Follower {
+    /// Answers at once, and whenever the answer is another. Returns why it cannot go on.
+    async fn tell(&self, answers: &mpsc::Sender<Result<FollowRulesResponse, Status>>) -> Status {
+        let ended = || Status::unavailable("ingest ends");
+        let mut holding = self.holding.clone();
+        if holding.wait_for(Option::is_some).await.is_err() {
+            return ended();
+        }
+        let mut refresh = tokio::time::interval(self.refresh);
+        refresh.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut wearers = None;
+        let mut told = None;
+        loop {
+            tokio::select! {
+                changed = holding.changed() => if changed.is_err() {
+                    return ended();
+                },
+                _ = refresh.tick() => match self.wearers().await {
+                    Ok(found) => wearers = Some(found),
+                    Err(error) => {
+                        tracing::debug!(gateway = self.gateway.id, %error, "the register does not answer");
+                    }
+                },
+            }
+            let Some(wearers) = &wearers else { continue };
+            let Some(holding) = holding.borrow_and_update().clone() else {
+                continue;
+            };
+            let answer = match holding.answer(&self.gateway.tenant, wearers) {
+                Ok(answer) => answer,
+                Err(error) => {
+                    tracing::error!(gateway = self.gateway.id, %error, "rules are not handed out");
+                    return Status::resource_exhausted(error.to_string());
+                }
+            };
+            if told.as_ref() == Some(&answer) {
+                continue;
+            }
+            metrics::counter!("braid_ingest_rules_handed_total").increment(1);
+            if answers.send(Ok(answer.clone())).await.is_err() {
+                return ended();
+            }
+            told = Some(answer);
+        }
+    }
+
+    /// Asked in the tenant of the certificate: a gateway of that name elsewhere has nothing to do with it.
+    async fn wearers(&self) -> Result<BTreeMap<String, Wearer>, QueryError> {
+        let scope = Scope::tenant(&self.gateway.tenant);
+        let devices = self.store.devices(&scope, Some(&self.gateway.id)).await?;
+        let mut wearers = wearers(devices);
+        for (patient, wearer) in &mut wearers {
+            if let Some(entry) = self.store.patient(&scope, patient).await? {
+                wearer.scale = entry.spo2_scale;
+            }
+        }
+        Ok(wearers)
+    }
+}

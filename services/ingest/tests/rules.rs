@@ -1,0 +1,188 @@
+//! Rules on their way to gateways: who is told which, when, and who is not.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/world.rs"]
+#[allow(dead_code)]
+mod world;
+
+use contracts::{
+    alerts::Document,
+    vitals::{FollowRulesRequest, FollowRulesResponse, ingest_service_client::IngestServiceClient},
+};
+use service_kit::{
+    grpc::channel,
+    tls::{Identity, PeerId},
+};
+use store::{DEFAULT_TENANT, DeviceEntry, PatientEntry, RULES, SpO2Scale, TEAM};
+use tonic::{Code, Status, Streaming};
+use world::{PATIENCE, Running, World, gateway};
+
+async fn put(world: &World, kind: &str, tenant: &str, subject: &str, version: u32, body: &str) {
+    let document = Document {
+        kind: kind.into(),
+        tenant: tenant.into(),
+        subject: subject.into(),
+        version,
+        author: "ada".into(),
+        reason: "for the test".into(),
+        body: body.into(),
+        ..Document::default()
+    };
+    world.store.put_document(&document).await.unwrap();
+}
+
+async fn follow(
+    world: &World,
+    running: &Running,
+    id: PeerId,
+) -> Result<Streaming<FollowRulesResponse>, Status> {
+    let files = world.authority.issue(&id, &[]).unwrap();
+    let address = running.context.address("grpc").await.unwrap();
+    let identity = Identity::load(&files).unwrap();
+    let url = format!("https://127.0.0.1:{}", address.port());
+    let mut client = IngestServiceClient::new(channel(&url, Some(&identity)).unwrap());
+    let answers = client.follow_rules(FollowRulesRequest {}).await?;
+    Ok(answers.into_inner())
+}
+
+async fn next(answers: &mut Streaming<FollowRulesResponse>) -> Result<FollowRulesResponse, Status> {
+    let answer = tokio::time::timeout(PATIENCE, answers.message()).await;
+    Ok(answer
+        .expect("an answer comes")?
+        .expect("the stream goes on"))
+}
+
+/// Whom the answer is about, and subject and version for each.
+fn told(answer: &FollowRulesResponse) -> Vec<(&str, &str, u32)> {
+    let patients = answer.patients.iter();
+    patients
+        .map(|it| {
+            let mut documents = answer.documents.iter();
+            let document = documents.find(|document| document.subject == it.subject);
+            let version = document.map_or(0, |document| document.version);
+            (it.patient.as_str(), it.subject.as_str(), version)
+        })
+        .collect()
+}
+
+/// A device of a gateway that is called as one of the other tenant is.
+fn of_tenant_two(gateway: &str, device: &str, patient: &str) -> DeviceEntry {
+    DeviceEntry {
+        id: device.into(),
+        tenant: "two".into(),
+        gateway: gateway.into(),
+        patient: patient.into(),
+        registered_us: 0,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_is_told_what_holds_for_its_patients_and_whenever_that_changes() {
+    let world = World::new().await;
+    let put = async |kind, subject, version, body| {
+        put(&world, kind, DEFAULT_TENANT, subject, version, body).await;
+    };
+    put(RULES, "default", 1, "of all").await;
+    put(
+        RULES,
+        "patient:somebody",
+        1,
+        "of no patient of this gateway",
+    )
+    .await;
+    let running = world.start().await;
+    let mut answers = follow(&world, &running, gateway("gw")).await.unwrap();
+    let answer = next(&mut answers).await.unwrap();
+    let all = |version| ["0", "1", "2", "3"].map(|n| (format!("patient-{n}"), version));
+    let owned = |answer: &FollowRulesResponse| -> Vec<(String, u32)> {
+        let told = told(answer).into_iter();
+        told.map(|(patient, _, version)| (patient.to_owned(), version))
+            .collect()
+    };
+    assert_eq!(owned(&answer), all(1));
+    assert_eq!(answer.documents.len(), 1, "once for all four");
+    assert_eq!(answer.documents[0].body, "of all", "as somebody put it");
+    assert_eq!(answer.patients[2].devices, ["belt-2"]);
+
+    // Whatever it is that changes: a version, a team, what a clinician chose, who wears what.
+    put(RULES, "default", 2, "of all, anew").await;
+    assert_eq!(owned(&next(&mut answers).await.unwrap()), all(2));
+    put(RULES, "group:copd", 1, "of the group").await;
+    put(
+        TEAM,
+        "default",
+        1,
+        r#"{"contacts": [], "patients": {"patient-1": {"group": "copd"}}}"#,
+    )
+    .await;
+    let answer = next(&mut answers).await.unwrap();
+    assert_eq!(told(&answer)[1], ("patient-1", "group:copd", 1));
+    let entry = PatientEntry {
+        id: "patient-1".into(),
+        tenant: DEFAULT_TENANT.into(),
+        name: "Ben".into(),
+        spo2_scale: SpO2Scale::Two,
+    };
+    world.store.put_patient(&entry).await.unwrap();
+    let answer = next(&mut answers).await.unwrap();
+    let scales: Vec<u32> = answer.patients.iter().map(|it| it.spo2_scale).collect();
+    assert_eq!(scales, [1, 2, 1, 1]);
+    let scope = store::Scope::Service;
+    assert!(world.store.remove_device(&scope, "belt-3").await.unwrap());
+    assert_eq!(next(&mut answers).await.unwrap().patients.len(), 3);
+    running.stop().await;
+    let ended = tokio::time::timeout(PATIENCE, answers.message())
+        .await
+        .unwrap();
+    assert_eq!(ended.unwrap_err().code(), Code::Unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_told_of_other_gateways_or_tenants() {
+    let world = World::new().await;
+    for (tenant, body) in [(DEFAULT_TENANT, "of one"), ("two", "of two")] {
+        put(&world, RULES, tenant, "default", 1, body).await;
+        put(&world, RULES, tenant, "patient:patient-0", 1, body).await;
+    }
+    let running = world.start().await;
+    let follow = async |id| follow(&world, &running, id).await;
+    // Of the same tenant, but without that patient; and of the same name in another tenant.
+    for id in [gateway("other"), PeerId::gateway("two", "gw")] {
+        let mut answers = follow(id.clone()).await.unwrap();
+        let answer = next(&mut answers).await.unwrap();
+        assert_eq!(answer, FollowRulesResponse::default(), "{id}");
+    }
+    let zoe = of_tenant_two("gw-2", "belt-9", "zoe");
+    world.store.put_device(&zoe).await.unwrap();
+    let mut answers = follow(PeerId::gateway("two", "gw-2")).await.unwrap();
+    let answer = next(&mut answers).await.unwrap();
+    assert_eq!(told(&answer), [("zoe", "default", 1)]);
+    assert_eq!(answer.documents[0].body, "of two");
+    let refused = follow(PeerId::service("dashboard")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+
+    // Revoked while it follows, and from the start.
+    let mut answers = follow(gateway("gw")).await.unwrap();
+    next(&mut answers).await.unwrap();
+    let revocation = serde_json::to_string(&store::Revocation::default()).unwrap();
+    put(
+        &world,
+        store::REVOCATION,
+        DEFAULT_TENANT,
+        "gw",
+        1,
+        &revocation,
+    )
+    .await;
+    let ended = tokio::time::timeout(PATIENCE, answers.message())
+        .await
+        .unwrap();
+    assert_eq!(ended.unwrap_err().code(), Code::PermissionDenied);
+    let mut answers = follow(gateway("gw")).await.unwrap();
+    assert_eq!(
+        next(&mut answers).await.unwrap_err().code(),
+        Code::PermissionDenied
+    );
+    running.stop().await;
+}
