@@ -34,7 +34,7 @@ need_node() {
   command -v npm >/dev/null || apt_install nodejs npm
   [ "$(node_major node)" -ge 20 ] && return
   say "node 22 into $cache/node"
-  npm install --silent --no-fund --no-audit --prefix "$cache/node-package" node@22
+  npm install --loglevel=error --no-fund --no-audit --prefix "$cache/node-package" node@22
   mkdir -p "$cache/node/bin"
   ln -sf "$cache/node-package/node_modules/node/bin/node" "$cache/node/bin/node"
 }
@@ -51,7 +51,7 @@ need_buf() {
   [ -x "$cache/buf/node_modules/.bin/buf" ] && return
   need_node
   say "buf into $cache/buf"
-  PATH=$cache/node/bin:$PATH npm install --silent --no-fund --no-audit --prefix "$cache/buf" @bufbuild/buf@1.75.0
+  PATH=$cache/node/bin:$PATH npm install --loglevel=error --no-fund --no-audit --prefix "$cache/buf" @bufbuild/buf@1.75.0
 }
 
 # The wheel is nothing but the binary.

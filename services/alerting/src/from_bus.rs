@@ -1,10 +1,13 @@
 //! Consumes `vitals`, runs the rules, and has the result stored together with the progress.
+//!
+//! What led to no transition is held back and stored with the next one, or after a second: until then another member would
+//! judge it again and come to the same. So the way of an alert is free of writes that nobody waits for.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bus::{Bus, Delivery, Event, Topic, dead_letter};
 use bytes::Bytes;
-use contracts::vitals::VitalsRecord;
+use contracts::{alerts::Alert, vitals::VitalsRecord};
 use prost::Message;
 use service_kit::{Backoff, Context, telemetry::continue_trace};
 use store::{AlertsBatch, Claims, PatientEntry, Scope, SpO2Scale, Store};
@@ -20,7 +23,9 @@ use crate::{
 
 /// Records taken from the bus at once; more wait there.
 const BATCH_RECORDS_MAX: usize = 512;
-/// How often time passes for rules that wait for it.
+/// Records judged and not stored as such at once; a member that takes over judges so many again.
+const HELD_RECORDS_MAX: usize = 16_384;
+/// How often time passes for rules that wait for it, and what is held back is stored.
 const TICK: Duration = Duration::from_secs(1);
 /// The loop counts as stalled after so long without a turn.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -29,7 +34,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 type Readable = (u32, String, VitalsRecord);
 
 enum Evaluated {
-    Stored,
+    /// Stored, or held back.
+    Done,
     /// The store will never take it as it is.
     Refused(Vec<Delivery>, String),
     /// The service ends, or progress cannot be stored: nothing behind this may be written.
@@ -43,8 +49,10 @@ struct Loop {
     writer: Writer,
     ward: Ward,
     book: book::Reader,
-    /// Next offset of each partition as last stored.
+    /// Next offset of each partition as judged; the store may be behind it.
     positions: BTreeMap<u32, u64>,
+    /// Records by which it is.
+    held: usize,
     context: Context,
 }
 
@@ -69,6 +77,7 @@ pub(crate) async fn run(
         ward,
         book,
         positions: BTreeMap::new(),
+        held: 0,
         context,
     };
     let mut backoff = Backoff::for_reconnect();
@@ -89,7 +98,10 @@ pub(crate) async fn run(
         loop {
             progress.beat();
             let event = tokio::select! {
-                () = shutdown.requested() => return,
+                () = shutdown.requested() => {
+                    state.store_held().await;
+                    return;
+                }
                 _ = tick.tick() => {
                     consumer.renew(&state.claims.to_renew(Topic::Vitals));
                     state.on_tick().await;
@@ -174,7 +186,7 @@ impl Loop {
         let mut parts = vec![(deliveries, records)];
         while let Some((part, records)) = parts.pop() {
             match self.evaluate(part, records).await {
-                Evaluated::Stored => {}
+                Evaluated::Done => {}
                 Evaluated::Refused(part, reason) => match part.as_slice() {
                     [single] => {
                         if !self.bury(single, &reason).await {
@@ -192,7 +204,7 @@ impl Loop {
         }
         if let Some(first_us) = first_us {
             let waited_s = (now_us() - first_us).max(0) as f64 / 1e6;
-            metrics::histogram!("braid_alerting_published_to_stored_seconds").record(waited_s);
+            metrics::histogram!("braid_alerting_published_to_judged_seconds").record(waited_s);
         }
     }
 
@@ -211,53 +223,136 @@ impl Loop {
         loop {
             let now_us = now_us();
             let evaluation = span.in_scope(|| self.ward.evaluate(&records, now_us));
-            let progress = self.claims.progress(&part);
-            if progress.is_empty() {
+            let reached = self.claims.progress(&part);
+            if reached.is_empty() {
                 self.ward.undo();
-                return Evaluated::Stored;
+                return Evaluated::Done;
             }
-            let written = self.writer.write(&evaluation.batch, &progress);
-            match written.instrument(span.clone()).await {
-                Outcome::Stored => {
-                    self.ward.keep();
+            let transitions = evaluation.transitions;
+            let outcome = if transitions.is_empty() {
+                self.ward.keep();
+                self.held += records.len().max(1);
+                None
+            } else {
+                let written = self.write(transitions, &part);
+                Some(written.instrument(span.clone()).await)
+            };
+            match outcome {
+                None | Some(Outcome::Stored) => {
                     metrics::counter!("braid_alerting_samples_total").increment(evaluation.samples);
                     metrics::counter!("braid_alerting_skipped_samples_total")
                         .increment(evaluation.skipped);
-                    count_transitions(&evaluation.batch);
-                    self.claims.stored(&progress);
-                    for progress in progress {
+                    for progress in reached {
                         self.positions
                             .insert(progress.partition, progress.next_offset);
                     }
-                    return Evaluated::Stored;
-                }
-                Outcome::Conflict(stored) => {
-                    self.ward.undo();
-                    metrics::counter!("braid_alerting_conflicts_total").increment(1);
-                    for alert in &stored {
-                        self.ward.adopt(alert);
+                    if self.held >= HELD_RECORDS_MAX && !self.store_held().await {
+                        return Evaluated::Ended;
                     }
+                    return Evaluated::Done;
                 }
-                Outcome::Fenced(partitions) => {
-                    self.ward.undo();
+                Some(Outcome::Conflict(stored)) => {
+                    metrics::counter!("braid_alerting_conflicts_total").increment(1);
+                    stored.iter().for_each(|alert| self.ward.adopt(alert));
+                }
+                Some(Outcome::Fenced(partitions)) => {
                     part.retain(|delivery| !partitions.contains(&delivery.partition));
                     records.retain(|(partition, _, _)| !partitions.contains(partition));
                     self.fenced(partitions);
                 }
-                Outcome::Refused(reason) => {
-                    self.ward.undo();
+                Some(Outcome::Refused(reason)) => {
                     tracing::error!(reason, records = records.len(), "the store refuses a batch");
-                    if records.is_empty() {
+                    // What was held back may be the reason, and these records shall not suffer for it.
+                    if self.holds_back() {
+                        if !self.store_held().await {
+                            return Evaluated::Ended;
+                        }
+                    } else if records.is_empty() {
                         return Evaluated::Ended;
+                    } else {
+                        return Evaluated::Refused(part, reason);
                     }
-                    return Evaluated::Refused(part, reason);
                 }
-                Outcome::Ended => {
-                    self.ward.undo();
-                    return Evaluated::Ended;
-                }
+                Some(Outcome::Ended) => return Evaluated::Ended,
             }
         }
+    }
+
+    fn holds_back(&self) -> bool {
+        self.held > 0 || self.ward.owes()
+    }
+
+    /// Writes the ward's running try, with everything that was held back; taken back unless it is stored.
+    async fn write(&mut self, transitions: Vec<Alert>, part: &[Delivery]) -> Outcome {
+        let before = self.positions.iter().filter(|(_, next)| **next > 0);
+        let mut positions: Vec<Delivery> = before.map(|(p, next)| position(*p, *next)).collect();
+        positions.extend(part.iter().map(|d| position(d.partition, d.offset + 1)));
+        let progress = self.claims.progress(&positions);
+        let states = self.ward.states();
+        let batch = AlertsBatch {
+            transitions,
+            states,
+        };
+        let outcome = self.writer.write(&batch, &progress).await;
+        if let Outcome::Stored = outcome {
+            self.ward.stored();
+            self.held = 0;
+            self.claims.stored(&progress);
+            count_transitions(&batch);
+        } else {
+            self.ward.undo();
+        }
+        outcome
+    }
+
+    /// False: the store did not answer before the service ended.
+    async fn store_held(&mut self) -> bool {
+        while self.holds_back() {
+            match self.write(Vec::new(), &[]).await {
+                Outcome::Stored => {}
+                Outcome::Fenced(partitions) => self.fenced(partitions),
+                Outcome::Refused(reason) => {
+                    tracing::error!(reason, "the store refuses rule states");
+                    if !self.store_each_state().await {
+                        return false;
+                    }
+                }
+                // Of transitions, and there are none.
+                Outcome::Conflict(_) => {}
+                Outcome::Ended => return false,
+            }
+        }
+        true
+    }
+
+    /// After a refusal: a state that the store will never take holds up no other. False as above.
+    async fn store_each_state(&mut self) -> bool {
+        for state in self.ward.states() {
+            let patient = state.key.clone();
+            // Holds the claim and moves nothing.
+            let mut claim = self.claims.progress(&[position(state.partition, 1)]);
+            claim.iter_mut().for_each(|claim| claim.next_offset = 0);
+            let batch = AlertsBatch {
+                states: vec![state],
+                ..AlertsBatch::default()
+            };
+            match self.writer.write(&batch, &claim).await {
+                Outcome::Refused(reason) => {
+                    tracing::error!(
+                        patient,
+                        reason,
+                        "after a restart the rules of this patient begin anew"
+                    );
+                }
+                Outcome::Fenced(partitions) => self.fenced(partitions),
+                Outcome::Ended => return false,
+                Outcome::Stored | Outcome::Conflict(_) => {}
+            }
+        }
+        // Progress alone is never refused; it goes with what comes next.
+        self.ward.stored();
+        self.held = 0;
+        true
     }
 
     fn follow_book(&mut self) {
@@ -269,37 +364,21 @@ impl Loop {
 
     async fn on_tick(&mut self) {
         self.follow_book();
-        let batch = self.ward.on_time(now_us());
-        if batch.transitions.is_empty() && batch.states.is_empty() {
+        let transitions = self.ward.on_time(now_us());
+        if transitions.is_empty() {
             self.ward.keep();
+            self.store_held().await;
             return;
         }
-        let positions: Vec<Delivery> = self
-            .positions
-            .iter()
-            .filter(|(_, next)| **next > 0)
-            .map(|(partition, next)| position(*partition, *next))
-            .collect();
-        let progress = self.claims.progress(&positions);
-        match self.writer.write(&batch, &progress).await {
-            Outcome::Stored => {
-                self.ward.keep();
-                count_transitions(&batch);
-            }
-            Outcome::Conflict(stored) => {
-                self.ward.undo();
-                // The next tick tries again.
-                stored.iter().for_each(|alert| self.ward.adopt(alert));
-            }
-            Outcome::Fenced(partitions) => {
-                self.ward.undo();
-                self.fenced(partitions);
-            }
+        match self.write(transitions, &[]).await {
+            // The next tick tries again.
+            Outcome::Conflict(stored) => stored.iter().for_each(|alert| self.ward.adopt(alert)),
+            Outcome::Fenced(partitions) => self.fenced(partitions),
             Outcome::Refused(reason) => {
-                self.ward.undo();
                 tracing::error!(reason, "the store refuses what time brought");
+                self.store_held().await;
             }
-            Outcome::Ended => self.ward.undo(),
+            Outcome::Stored | Outcome::Ended => {}
         }
     }
 
@@ -364,6 +443,11 @@ impl Loop {
 fn read(delivery: &Delivery) -> Result<Readable, String> {
     let record = VitalsRecord::decode(delivery.value.clone())
         .map_err(|error| format!("no VitalsRecord: {error}"))?;
+    // No store takes it as a name, and its state would be in every other's way.
+    let mut names = record.samples.iter().map(|sample| &sample.patient);
+    if delivery.key.contains('\0') || names.any(|patient| patient.contains('\0')) {
+        return Err("a patient's name holds a NUL".to_owned());
+    }
     Ok((delivery.partition, delivery.key.clone(), record))
 }
 

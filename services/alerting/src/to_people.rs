@@ -284,14 +284,16 @@ impl Decider {
     }
 
     /// Decides and stores; with a due timer about that, else about the alert's news.
-    async fn decide(&self, alert: &Alert, mut due: Option<Watch>) -> Result<(), DecideError> {
-        let tenant = self.tenant(alert).await?;
+    async fn decide(&self, alert: &Alert, due: Option<Watch>) -> Result<(), DecideError> {
+        let is_timer = due.is_some();
+        let watch = async {
+            match due {
+                Some(due) => Ok(Some(due)),
+                None => Ok(self.store.watch(&alert.id).await?),
+            }
+        };
+        let (tenant, mut watch) = tokio::try_join!(self.tenant(alert), watch)?;
         for _ in 0..ATTEMPTS_MAX {
-            let is_timer = due.is_some();
-            let watch = match due.take() {
-                Some(watch) => Some(watch),
-                None => self.store.watch(&alert.id).await?,
-            };
             let inhibited_by = self.inhibited_by(alert).await?;
             let now_us = now_us();
             let book = Arc::clone(&self.book.borrow());
@@ -324,7 +326,7 @@ impl Decider {
                 }
                 // Another member was first. A timer is its affair; news is decided on what it left.
                 Err(WriteError::Conflict(_)) if is_timer => return Ok(()),
-                Err(WriteError::Conflict(_)) => {}
+                Err(WriteError::Conflict(_)) => watch = self.store.watch(&alert.id).await?,
                 Err(error) => return Err(error.into()),
             }
         }

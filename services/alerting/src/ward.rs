@@ -1,7 +1,8 @@
 //! The rules of every patient whose partition this member holds. Sans-IO: records and time in, a batch to store out.
 //!
 //! A batch is tried: until [`Ward::keep`] every engine it touched has a copy of itself from before, so that a write
-//! that loses against another one is taken back, told what the other wrote ([`Ward::adopt`]), and tried again.
+//! that loses against another one is taken back, told what the other wrote ([`Ward::adopt`]), and tried again. What a kept
+//! try changed is owed to the store until [`Ward::stored`].
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -14,7 +15,7 @@ use contracts::{
     alerts::Alert,
     vitals::{Sample, VitalsRecord},
 };
-use store::{AlertsBatch, RuleState};
+use store::RuleState;
 use vitals::{Engine, Origin, Profile, RuleSet};
 
 use crate::{book::Book, lateness::Lateness};
@@ -50,6 +51,10 @@ pub(crate) struct Ward {
     patients: HashMap<String, Patient>,
     /// What the running try touched, as it was; `None`: was not there.
     before: HashMap<String, Option<Patient>>,
+    /// Whose state the running try changed, so that it is worth storing.
+    changed: BTreeSet<String>,
+    /// The same of kept tries, not stored so far.
+    owed: BTreeSet<String>,
     /// Alerts that live only in the store: up to this revision nothing is written of them.
     foreign: BTreeMap<String, u32>,
 }
@@ -57,7 +62,7 @@ pub(crate) struct Ward {
 /// What evaluating some records came to.
 #[derive(Debug, Default)]
 pub(crate) struct Evaluation {
-    pub batch: AlertsBatch,
+    pub transitions: Vec<Alert>,
     pub samples: u64,
     pub skipped: u64,
 }
@@ -70,6 +75,8 @@ impl Ward {
             backfill_after_us,
             patients: HashMap::new(),
             before: HashMap::new(),
+            changed: BTreeSet::new(),
+            owed: BTreeSet::new(),
             foreign: BTreeMap::new(),
         }
     }
@@ -105,6 +112,7 @@ impl Ward {
                 |patient| patient.partition != partition,
             )
         });
+        self.owed.retain(|key| self.patients.contains_key(key));
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -207,7 +215,7 @@ impl Ward {
                 let backfill = now_us - edge.time_us > behind_us.saturating_add(backfill_after_us);
                 patient.engine.set_backfill(backfill);
                 let alerts = patient.engine.on_edge_alert(edge);
-                self.collect(&mut evaluation.batch.transitions, alerts, now_us);
+                self.collect(&mut evaluation.transitions, alerts, now_us);
             }
             for sample in &record.samples {
                 let backfill_after_us = self.backfill_after_us;
@@ -219,15 +227,15 @@ impl Ward {
                 let alerts = patient.engine.on_sample(sample);
                 evaluation.skipped += patient.engine.skipped() - skipped;
                 evaluation.samples += 1;
-                self.collect(&mut evaluation.batch.transitions, alerts, now_us);
+                self.collect(&mut evaluation.transitions, alerts, now_us);
             }
         }
-        self.collect_states(&mut evaluation.batch);
+        self.note_changes();
         evaluation
     }
 
     /// Lets time pass for patients who are present and whose rules wait for it.
-    pub(crate) fn on_time(&mut self, now_us: i64) -> AlertsBatch {
+    pub(crate) fn on_time(&mut self, now_us: i64) -> Vec<Alert> {
         let waiting: Vec<(String, u32)> = self
             .patients
             .iter()
@@ -238,19 +246,45 @@ impl Ward {
             })
             .map(|(key, patient)| (key.clone(), patient.partition))
             .collect();
-        let mut batch = AlertsBatch::default();
+        let mut transitions = Vec::new();
         for (key, partition) in waiting {
             let patient = self.touch(&key, partition);
             let event_us = patient.engine.clock_us() + (now_us - patient.seen_us).max(0);
             let alerts = patient.engine.on_time(event_us);
-            self.collect(&mut batch.transitions, alerts, now_us);
+            self.collect(&mut transitions, alerts, now_us);
         }
-        self.collect_states(&mut batch);
-        batch
+        self.note_changes();
+        transitions
     }
 
-    /// The try is stored.
+    /// The states that are worth storing, of the running try and of those that were kept before it.
+    pub(crate) fn states(&self) -> Vec<RuleState> {
+        let keys = self.owed.union(&self.changed);
+        let known = keys.filter_map(|key| Some((key, self.patients.get(key)?)));
+        known
+            .map(|(key, patient)| RuleState {
+                topic: Topic::Vitals,
+                partition: patient.partition,
+                key: key.clone(),
+                state: Bytes::from(patient.engine.state()),
+            })
+            .collect()
+    }
+
+    /// Whether there is a state to store.
+    pub(crate) fn owes(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    /// The try is stored, with its [`Ward::states`].
+    pub(crate) fn stored(&mut self) {
+        self.keep();
+        self.owed.clear();
+    }
+
+    /// The try stands. Nobody waits for what it changed: it is stored with what comes next.
     pub(crate) fn keep(&mut self) {
+        self.owed.append(&mut self.changed);
         self.before.clear();
         self.foreign.clear();
         while self.patients.len() > PATIENTS_MAX && self.put_away() {}
@@ -258,6 +292,7 @@ impl Ward {
 
     /// The try is not stored: everything is as it was before it.
     pub(crate) fn undo(&mut self) {
+        self.changed.clear();
         for (key, before) in self.before.drain() {
             match before {
                 Some(patient) => self.patients.insert(key, patient),
@@ -302,18 +337,12 @@ impl Ward {
         }));
     }
 
-    fn collect_states(&mut self, batch: &mut AlertsBatch) {
+    fn note_changes(&mut self) {
         for key in self.before.keys() {
-            let Some(patient) = self.patients.get_mut(key) else {
-                continue;
-            };
-            if patient.engine.take_dirty() {
-                batch.states.push(RuleState {
-                    topic: Topic::Vitals,
-                    partition: patient.partition,
-                    key: key.clone(),
-                    state: Bytes::from(patient.engine.state()),
-                });
+            if let Some(patient) = self.patients.get_mut(key)
+                && patient.engine.take_dirty()
+            {
+                self.changed.insert(key.clone());
             }
         }
     }
@@ -425,7 +454,7 @@ mod tests {
     }
 
     fn of_rule(evaluation: &Evaluation) -> Vec<(u32, AlertState)> {
-        let transitions = evaluation.batch.transitions.iter();
+        let transitions = evaluation.transitions.iter();
         transitions
             .filter(|alert| alert.rule == RULE)
             .map(|alert| (alert.revision, alert.state()))
@@ -466,7 +495,7 @@ mod tests {
         let mut ill = taken(60, 0, 2.0);
         let raised = ward.evaluate(&[ill.clone()], T0 + 60 * S);
         assert_eq!(of_rule(&raised), [(1, AlertState::Active)]);
-        assert!(!raised.batch.transitions[0].backfill, "somebody is called");
+        assert!(!raised.transitions[0].backfill, "somebody is called");
         // From then on behind by an hour, and the edge, too, speaks of an hour ago.
         for second in 61..70 {
             ward.evaluate(&[taken(second, -3600 * S, 0.0)], T0 + second * S);
@@ -480,7 +509,7 @@ mod tests {
             ..Default::default()
         });
         let told = ward.evaluate(&[ill], T0 + 70 * S);
-        assert!(!told.batch.transitions[0].backfill);
+        assert!(!told.transitions[0].backfill);
     }
 
     #[test]
@@ -508,7 +537,7 @@ mod tests {
         ward.set_book(Arc::new(Book::read(&[], &[], &[document("one", 8)])));
         let other = ward.evaluate(&[record(3, 2.0)], T0 + 3 * S);
         assert_eq!(of_rule(&other), [(2, AlertState::Resolved)]);
-        assert_eq!(other.batch.transitions[0].rule_version, 8);
+        assert_eq!(other.transitions[0].rule_version, 8);
         ward.keep();
         let again = ward.evaluate(&[record(4, 2.0)], T0 + 4 * S);
         assert_eq!(of_rule(&again), []);
@@ -518,11 +547,7 @@ mod tests {
     fn an_acknowledgement_is_taken_over_when_the_write_conflicts() {
         let mut ward = ward();
         let first = ward.evaluate(&[record(1, 2.0)], T0 + S);
-        let raised = first
-            .batch
-            .transitions
-            .iter()
-            .find(|alert| alert.rule == RULE);
+        let raised = first.transitions.iter().find(|alert| alert.rule == RULE);
         let stored = Alert {
             revision: 2,
             state: AlertState::Acknowledged.into(),
@@ -545,7 +570,6 @@ mod tests {
         let mut ward = ward();
         let first = ward.evaluate(&[record(1, 2.0)], T0 + S);
         let stored = first
-            .batch
             .transitions
             .iter()
             .find(|alert| alert.rule == RULE)
@@ -575,10 +599,12 @@ mod tests {
     fn another_member_goes_on_from_the_stored_states() {
         let mut first = ward();
         let evaluation = first.evaluate(&[record(1, 2.0)], T0 + S);
-        assert_eq!(evaluation.batch.states.len(), 1);
-        assert_eq!(evaluation.batch.states[0].partition, 3);
+        assert_eq!(of_rule(&evaluation), [(1, AlertState::Active)]);
+        let states = first.states();
+        assert_eq!(states.len(), 1);
+        assert_eq!(states[0].partition, 3);
         let mut second = ward();
-        second.load(3, evaluation.batch.states);
+        second.load(3, states);
         assert_eq!(second.len(), 1);
         let ended = second.evaluate(&[record(1, 2.0), record(2, 0.0)], T0 + 2 * S);
         assert_eq!(of_rule(&ended), [(2, AlertState::Latched)]);
@@ -586,6 +612,33 @@ mod tests {
         second.keep();
         second.release(3);
         assert_eq!(second.len(), 0);
+    }
+
+    #[test]
+    fn a_state_is_owed_until_it_is_stored() {
+        let mut ward = ward();
+        ward.evaluate(&[record(1, 0.0)], T0 + S);
+        assert_eq!(ward.states().len(), 1);
+        ward.undo();
+        assert!(ward.states().is_empty() && !ward.owes());
+        ward.evaluate(&[record(1, 0.0)], T0 + S);
+        ward.keep();
+        // Another try that is taken back takes nothing of it along.
+        ward.evaluate(&[record(2, 0.0)], T0 + 2 * S);
+        ward.undo();
+        assert!(ward.owes());
+        assert_eq!(ward.states().len(), 1);
+        ward.evaluate(&[record(2, 2.0)], T0 + 2 * S);
+        assert_eq!(ward.states().len(), 1, "one patient, one state");
+        ward.stored();
+        assert!(ward.states().is_empty() && !ward.owes());
+        ward.evaluate(&[record(3, 0.0)], T0 + 3 * S);
+        ward.keep();
+        ward.release(3);
+        assert!(
+            !ward.owes(),
+            "whoever has the partition now finds it out again"
+        );
     }
 
     #[test]
@@ -600,9 +653,9 @@ mod tests {
         ward.evaluate(&[pulse], arrived_us);
         ward.keep();
         let mut raised = |now_us| {
-            let batch = ward.on_time(now_us);
+            let transitions = ward.on_time(now_us);
             ward.undo();
-            let mut transitions = batch.transitions.iter();
+            let mut transitions = transitions.iter();
             transitions.any(|alert| alert.rule == "heart-rate-very-high")
         };
         assert!(!raised(arrived_us + 9 * S));

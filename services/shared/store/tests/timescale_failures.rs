@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/timescale.rs"]
+mod support;
+
 use std::{
     sync::{
         Arc,
@@ -14,7 +17,7 @@ use std::{
 use bus::Topic;
 use contracts::vitals::Metric;
 use store::{
-    Maintenance, ProgressStore, TimescaleOptions, TimescaleStore, VitalsStore, WriteError,
+    Maintenance, ProgressStore, TimescaleStore, VitalsStore, WriteError,
     conformance::{batch, ok, sample},
 };
 use testkit::timescale_server::{PASSWORD, ServerOptions, TimescaleServer};
@@ -27,7 +30,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(300);
 
 async fn open(url: &str) -> TimescaleStore {
-    let options = TimescaleOptions::new(url, PASSWORD);
+    // Retention would take the samples, whose times are fixed, as soon as a writer that was cut off is there again.
+    let options = support::options(url);
     loop {
         match TimescaleStore::open(&options).await {
             Ok(store) => return store,
@@ -283,7 +287,7 @@ async fn of_two_writers_of_a_partition_only_the_newer_stores() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hung_transaction_of_another_program_is_waited_for_and_then_reported() {
     let url = TimescaleServer::shared().database().await;
-    let mut options = TimescaleOptions::new(&url, PASSWORD);
+    let mut options = support::options(&url);
     options.statement_limit = Duration::from_millis(300);
     let store = TimescaleStore::open(&options).await.unwrap();
     let rows = || batch(vec![sample("belt", "ann", Metric::HeartRate, 1)]);

@@ -8,7 +8,11 @@
 
 mod stored;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
 
 use contracts::{
     alerts::Alert,
@@ -30,7 +34,8 @@ use crate::{
 /// Streams whose order is remembered for one patient; past it the one silent for longest is forgotten, and a
 /// straggler of that stream would be taken for new.
 pub const STREAMS_MAX: usize = 64;
-/// A state is due for storing when event time went on for so long, even if no rule changed its phase.
+/// A state is due for storing when event time went on for so long, even if no rule changed its phase. Each patient at another
+/// time, so that a ward's states do not all fall due at once.
 const PERSIST_EVERY_US: i64 = 5_000_000;
 
 /// What a clinician chose for the patient.
@@ -58,7 +63,9 @@ pub struct Engine {
     /// What rules about change remember; as many as there are such rules.
     memories: BTreeMap<String, Memory>,
     clock_us: i64,
-    persisted_us: i64,
+    /// Which time of those at which a state is due was last, counted from the epoch.
+    persisted_turn: i64,
+    persist_phase_us: i64,
     dirty: bool,
     skipped: u64,
     backfill: bool,
@@ -87,8 +94,10 @@ impl Engine {
         profile: Profile,
         origin: Origin,
     ) -> Engine {
+        let patient = patient.into();
         Engine {
-            patient: patient.into(),
+            persist_phase_us: persist_phase_us(&patient),
+            patient,
             machines: vec![Machine::default(); rules.rules.len()],
             retired: Vec::new(),
             rules,
@@ -100,7 +109,7 @@ impl Engine {
             cancelled: BTreeMap::new(),
             memories: BTreeMap::new(),
             clock_us: 0,
-            persisted_us: 0,
+            persisted_turn: 0,
             dirty: false,
             skipped: 0,
             backfill: false,
@@ -109,13 +118,18 @@ impl Engine {
 
     /// Whether the state is worth storing; asking answers no until the next change.
     pub fn take_dirty(&mut self) -> bool {
-        let due =
-            self.dirty || self.clock_us.abs_diff(self.persisted_us) >= PERSIST_EVERY_US as u64;
+        let turn = self.persist_turn();
+        let due = self.dirty || turn != self.persisted_turn;
         if due {
-            self.persisted_us = self.clock_us;
+            self.persisted_turn = turn;
             self.dirty = false;
         }
         due
+    }
+
+    fn persist_turn(&self) -> i64 {
+        let phased_us = self.clock_us.saturating_add(self.persist_phase_us);
+        phased_us.div_euclid(PERSIST_EVERY_US)
     }
 
     /// Whether what is fed from here on came long after its time: its alerts are marked, until a live reading confirms them.
@@ -493,6 +507,12 @@ impl Engine {
         );
         true
     }
+}
+
+fn persist_phase_us(patient: &str) -> i64 {
+    let mut hasher = DefaultHasher::new();
+    patient.hash(&mut hasher);
+    (hasher.finish() % PERSIST_EVERY_US.unsigned_abs()).cast_signed()
 }
 
 fn score_of(

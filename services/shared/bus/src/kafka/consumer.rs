@@ -151,13 +151,15 @@ impl KafkaConsumer {
             .map_err(|e| ConsumeError::Unavailable(e.to_string()))?;
         let name = self.name.clone();
         let answer = tokio::task::spawn_blocking(move || {
-            let answer = client.offsets_for_times(question, within);
-            let known = answer.and_then(|answer| known_offsets(&answer));
-            if known.is_err() {
-                // The library believes what it knows of leaders until it learns better, at most once a minute by itself.
+            let ask = || {
+                let answer = client.offsets_for_times(question.clone(), within);
+                answer.and_then(|answer| known_offsets(&answer))
+            };
+            // The library believes what it knows of leaders until it learns better, at most once a minute by itself.
+            ask().or_else(|_| {
                 let _ = client.fetch_metadata(Some(&name), within);
-            }
-            known
+                ask()
+            })
         });
         self.answered(answer.await)
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use contracts::alerts::{Alert, AlertState};
 use deadpool_postgres::Transaction;
 use prost::Message;
-use tokio_postgres::Row;
+use tokio_postgres::{Row, types::ToSql};
 
 use super::{
     COMMIT_WITHOUT_DISK, TimescaleStore, fault::Fault, progress, time::Micros, transaction,
@@ -134,7 +134,7 @@ async fn present(transaction: &Transaction<'_>, new: &[&Alert]) -> Result<(), Fa
     let changed: Vec<i64> = last.values().map(|a| a.changed_us).collect();
     let revisions: Vec<i64> = last.values().map(|a| i64::from(a.revision)).collect();
     let payloads: Vec<Vec<u8>> = last.values().map(|a| a.encode_to_vec()).collect();
-    let statement = transaction
+    let upsert = transaction
         .prepare_cached(
             "INSERT INTO alerts
              SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[])
@@ -143,21 +143,20 @@ async fn present(transaction: &Transaction<'_>, new: &[&Alert]) -> Result<(), Fa
                  payload = excluded.payload WHERE excluded.revision > alerts.revision",
         )
         .await?;
-    transaction
-        .execute(
-            &statement,
-            &[
-                &ids, &patients, &gateways, &states, &since, &changed, &revisions, &payloads,
-            ],
-        )
-        .await?;
     let outbox: Vec<Vec<u8>> = new.iter().map(|a| a.encode_to_vec()).collect();
-    let statement = transaction
+    let append = transaction
         .prepare_cached(
             "INSERT INTO outbox (payload) SELECT payload FROM unnest($1::bytea[]) WITH ORDINALITY AS w (payload, n) ORDER BY n",
         )
         .await?;
-    transaction.execute(&statement, &[&outbox]).await?;
+    let upsert_row: [&(dyn ToSql + Sync); 8] = [
+        &ids, &patients, &gateways, &states, &since, &changed, &revisions, &payloads,
+    ];
+    let append_row: [&(dyn ToSql + Sync); 1] = [&outbox];
+    tokio::try_join!(
+        transaction.execute(&upsert, &upsert_row),
+        transaction.execute(&append, &append_row)
+    )?;
     Ok(())
 }
 
@@ -228,9 +227,12 @@ impl AlertsStore for TimescaleStore {
         let new = transaction!(self, tx => async {
             progress::hold(tx, &advance).await?;
             let new = transitions(tx, &batch.transitions).await?;
-            present(tx, &new).await?;
-            states(tx, &batch.states).await?;
-            progress::advance(tx, &advance).await?;
+            // Nothing of these depends on another's answer: they go out together, and somebody waits for an alert.
+            tokio::try_join!(
+                present(tx, &new),
+                states(tx, &batch.states),
+                progress::advance(tx, &advance)
+            )?;
             Ok::<_, Fault>(new.len() as u64)
         })?;
         Ok(Written {

@@ -16,35 +16,43 @@ use crate::{
 /// First key of the advisory lock of a channel: the letters "note".
 const TAKING: i32 = 0x6e6f_7465;
 
-async fn write(transaction: &Transaction<'_>, batch: &NoticesBatch) -> Result<u64, Fault> {
+/// Stores notices and queues what has no outcome yet; tells how many are new.
+async fn add(transaction: &Transaction<'_>, batch: &NoticesBatch) -> Result<u64, Fault> {
     let settled: HashSet<&str> = batch.outcomes.iter().map(|o| o.notice.as_str()).collect();
-    let mut new = 0;
-    for notice in &batch.notices {
-        let statement = transaction
-            .prepare_cached("INSERT INTO notices VALUES ($1, $2, $3) ON CONFLICT (id) DO NOTHING")
-            .await?;
-        let payload = notice.encode_to_vec();
-        let inserted = transaction
-            .execute(&statement, &[&notice.id, &alert_of(notice), &payload])
-            .await?;
-        if inserted == 0 {
-            continue;
-        }
-        new += 1;
-        if !settled.contains(notice.id.as_str()) {
-            let statement = transaction
-                .prepare_cached(
-                    "INSERT INTO notice_queue (id, channel, lane, due_us, attempts) VALUES ($1, $2, $3, $4, 0)",
-                )
-                .await?;
-            transaction
-                .execute(
-                    &statement,
-                    &[&notice.id, &notice.channel, &lane(notice), &notice.due_us],
-                )
-                .await?;
-        }
+    let mut seen = HashSet::new();
+    let given = batch.notices.iter();
+    let notices: Vec<&Notice> = given.filter(|n| seen.insert(n.id.as_str())).collect();
+    if notices.is_empty() {
+        return Ok(0);
     }
+    let ids: Vec<&str> = notices.iter().map(|n| n.id.as_str()).collect();
+    let alerts: Vec<&str> = notices.iter().map(|n| alert_of(n)).collect();
+    let payloads: Vec<Vec<u8>> = notices.iter().map(|n| n.encode_to_vec()).collect();
+    let channels: Vec<&str> = notices.iter().map(|n| n.channel.as_str()).collect();
+    let lanes: Vec<String> = notices.iter().map(|n| lane(n)).collect();
+    let due: Vec<i64> = notices.iter().map(|n| n.due_us).collect();
+    let waits: Vec<bool> = ids.iter().map(|id| !settled.contains(id)).collect();
+    let statement = transaction
+        .prepare_cached(
+            "WITH w AS (SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[], $4::text[], $5::text[], $6::bigint[], $7::bool[])
+                     WITH ORDINALITY AS w (id, alert, payload, channel, lane, due_us, waits, n)),
+                 new AS (INSERT INTO notices SELECT id, alert, payload FROM w ON CONFLICT (id) DO NOTHING RETURNING id),
+                 queued AS (INSERT INTO notice_queue (id, channel, lane, due_us, attempts)
+                     SELECT id, channel, lane, due_us, 0 FROM w JOIN new USING (id) WHERE waits ORDER BY n)
+             SELECT count(*) FROM new",
+        )
+        .await?;
+    let row = transaction
+        .query_one(
+            &statement,
+            &[&ids, &alerts, &payloads, &channels, &lanes, &due, &waits],
+        )
+        .await?;
+    Ok(row.get::<_, i64>(0).cast_unsigned())
+}
+
+async fn write(transaction: &Transaction<'_>, batch: &NoticesBatch) -> Result<u64, Fault> {
+    let new = add(transaction, batch).await?;
     for outcome in &batch.outcomes {
         let statement = transaction
             .prepare_cached(

@@ -79,7 +79,7 @@ impl Engine {
             rules.any(|own| own.id == *rule && memory.fits(&own.condition))
         });
         engine.clock_us = stored.clock_us;
-        engine.persisted_us = stored.clock_us;
+        engine.persisted_turn = engine.persist_turn();
         Ok(engine)
     }
 
