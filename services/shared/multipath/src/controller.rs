@@ -24,7 +24,7 @@ use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use crate::compete::Compete;
 use crate::coupling::Coupling;
 use crate::filter::{MaxFilter, MinRtt};
-use crate::gate::{Gate, PathModel};
+use crate::gate::{Gate, PathModel, Turn};
 use crate::sampler::Sampler;
 
 /// Window in start-up and pacing there, in products; 2/ln 2 doubles the rate every round.
@@ -149,6 +149,14 @@ struct Suspicion {
     lost: u64,
 }
 
+/// What the model says of window and pacing. The library asks for both with each packet, several times, and they change only with what
+/// it tells: acknowledgements, losses and the packets' size.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    window: u64,
+    pacing_rate: Option<u64>,
+}
+
 /// A place in the gate, given up with its last owner.
 #[derive(Debug)]
 struct Membership {
@@ -231,6 +239,7 @@ pub struct PathController {
     startup_rate: f64,
     startup_flat_rounds: u32,
     startup_queued: u32,
+    told: Told,
 }
 
 impl PathController {
@@ -278,6 +287,10 @@ impl PathController {
             startup_rate: 0.0,
             startup_flat_rounds: 0,
             startup_queued: 0,
+            told: Told {
+                window: config.initial_window_packets * mtu,
+                pacing_rate: None,
+            },
             config,
         }
     }
@@ -285,6 +298,14 @@ impl PathController {
     /// The controller's number in its connection's [`Gate`].
     pub fn slot(&self) -> usize {
         self.member.slot
+    }
+
+    /// To be called at the end of whatever changes the model.
+    fn tell(&mut self) {
+        self.told = Told {
+            window: self.model_window(),
+            pacing_rate: self.pacing_rate(),
+        };
     }
 
     fn window_min(&self) -> u64 {
@@ -712,9 +733,9 @@ impl PathController {
                 rtt_smoothed: self.rtt_smoothed,
                 rtt_latest: self.rtt_latest,
                 in_flight_bytes: self.in_flight,
-                window_bytes: self.model_window(),
+                window_bytes: self.told.window,
                 // Acknowledgements held back by the pacer look like a backlog too, but leave little in flight.
-                busy: !app_limited && self.in_flight * 3 >= self.model_window(),
+                busy: !app_limited && self.in_flight * 3 >= self.told.window,
                 lost_share: self.loss_share,
                 competing: self.compete.is_some(),
                 coupled: false,
@@ -795,6 +816,7 @@ impl Controller for PathController {
             }
             _ => {}
         }
+        self.tell();
         self.report(now, app_limited);
     }
 
@@ -811,6 +833,7 @@ impl Controller for PathController {
         }
         let weight = (bytes as f64 / (256 * self.mtu) as f64).min(0.5);
         self.loss_share += (1.0 - self.loss_share) * weight;
+        self.tell();
     }
 
     fn on_congestion_event(
@@ -826,30 +849,27 @@ impl Controller for PathController {
             let Membership { gate, slot } = &self.member;
             gate.compete_lost(now, *slot, sent, compete);
         }
+        self.tell();
     }
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
         self.mtu = u64::from(new_mtu);
+        self.tell();
     }
 
     fn window(&self) -> u64 {
-        let (gate, slot) = (&self.member.gate, self.member.slot);
-        if gate.is_permitted(slot) {
-            u64::MAX / 2
-        } else if self.config.gated && !gate.admits(slot) {
-            0
-        } else if gate.is_stuck(slot) {
-            u64::MAX / 2
-        } else {
-            self.model_window().min(self.untried_window())
+        match self.member.gate.turn(self.member.slot, self.config.gated) {
+            Turn::Passes => u64::MAX / 2,
+            Turn::Held => 0,
+            Turn::Open => self.told.window.min(self.untried_window()),
         }
     }
 
     fn metrics(&self) -> ControllerMetrics {
         let mut metrics = ControllerMetrics::default();
         // The pacer divides by it, so it is never the gate's zero.
-        metrics.congestion_window = self.model_window().max(1);
-        metrics.pacing_rate = self.pacing_rate();
+        metrics.congestion_window = self.told.window.max(1);
+        metrics.pacing_rate = self.told.pacing_rate;
         let rate = self.rate.get();
         metrics.bandwidth_estimate = (rate > 0.0).then_some((rate * 8.0) as u64);
         metrics

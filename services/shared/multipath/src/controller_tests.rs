@@ -7,7 +7,7 @@ use noq_proto::congestion::Controller;
 
 use crate::controller::{ControllerConfig, PathController};
 use crate::coupling::Coupling;
-use crate::gate::{Gate, PathModel};
+use crate::gate::{Gate, PathModel, Turn};
 
 const PACKET: u64 = 1_200;
 
@@ -241,10 +241,10 @@ fn a_far_slower_path_does_not_send_anew_what_was_lost() {
         gate.report(now, model, false, Coupling::Off);
     }
     fast.on_packet_sent(now, PACKET as u16, 0);
-    assert!(gate.admits(of_slow.slot));
+    assert_eq!(gate.turn(of_slow.slot, true), Turn::Open);
     fast.on_packet_lost(PACKET as u16, 0, now);
-    assert!(!gate.admits(of_slow.slot));
-    assert!(gate.admits(of_fast.slot));
+    assert_eq!(gate.turn(of_slow.slot, true), Turn::Held);
+    assert_eq!(gate.turn(of_fast.slot, true), Turn::Open);
     fast.on_packet_sent(now, PACKET as u16, 1);
-    assert!(gate.admits(of_slow.slot));
+    assert_eq!(gate.turn(of_slow.slot, true), Turn::Open);
 }

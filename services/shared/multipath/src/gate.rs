@@ -98,6 +98,67 @@ impl State {
         }
         (rate, trip)
     }
+
+    /// Also where nothing was sent for a while: a full window holds pings back, and the peer would take the silence for death.
+    fn is_permitted(&self, slot: &Slot) -> bool {
+        slot.permit || self.is_quiet(slot, QUIET_MAX)
+    }
+
+    /// The same, sooner, for a path that the gate does not hold: what is in flight for so long is acknowledged or lost, and
+    /// the acknowledgement of one more packet tells which.
+    fn is_stuck(&self, slot: &Slot) -> bool {
+        let limit = (slot.model.rtt_smoothed * 2).clamp(QUIET_MIN, QUIET_MAX);
+        self.is_quiet(slot, limit)
+    }
+
+    fn is_quiet(&self, slot: &Slot, limit: Duration) -> bool {
+        let sent = self.now.zip(slot.sent_at);
+        sent.is_some_and(|(now, sent)| now >= sent + limit)
+    }
+
+    /// Whether the path may take the next packet.
+    ///
+    /// What a far slower path takes is waited for by all that comes after it in the stream. So such a path is held when the
+    /// packet would arrive later than `HEAD_START_BYTES` that the other paths deliver meanwhile: the receive window is
+    /// then never filled by waiting for it, and the end of a transfer waits no longer than that.
+    fn admits(&self, own: &Slot) -> bool {
+        let Some(now) = self.now else {
+            return true;
+        };
+        let model = &own.model;
+        let (rate, trip) = self.others(model.slot, now);
+        let promised = model.promised_bytes_per_s;
+        if promised <= 0.0 || rate < promised * SLOWER_BY {
+            return true;
+        }
+        // One packet may always be under way: it is how a recovered path is noticed.
+        let is_empty = model.in_flight_bytes < PACKET_BYTES;
+        if self.to_resend_bytes > 0 {
+            return is_empty;
+        }
+        // Where the others are so fast that this is less than the path's own round trips, it may still be filled once.
+        let ahead = (trip + Duration::from_secs_f64(HEAD_START_BYTES / rate))
+            .max(model.rtt_min.mul_f64(OWN_ROUND_TRIPS))
+            .min(trip + Duration::from_secs_f64(STALL_BYTES / rate));
+        let queued = (model.in_flight_bytes + PACKET_BYTES) as f64 / promised;
+        let silent = match own.acked_at {
+            Some(at) if model.in_flight_bytes > 0 => now.saturating_duration_since(at),
+            _ => Duration::ZERO,
+        };
+        let arrival = model.rtt_min / 2 + Duration::from_secs_f64(queued.min(60.0));
+        arrival.max(silent) <= ahead || is_empty
+    }
+}
+
+/// What the gate says of a path's next packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It passes whatever is in flight.
+    Passes,
+    /// The path leaves it to the others.
+    Held,
+    /// The path's own window decides.
+    Open,
 }
 
 /// A path with more than its window in flight, lost and not yet known to be, may still send a packet this often.
@@ -280,16 +341,21 @@ impl Gate {
         }
     }
 
-    /// Also where nothing was sent for a while: a full window holds pings back, and the peer would take the silence for death.
-    pub(crate) fn is_permitted(&self, slot: usize) -> bool {
+    /// Asked for each packet, so all that there is to say is said at once. `gated`: far slower paths wait for their turn.
+    pub(crate) fn turn(&self, slot: usize, gated: bool) -> Turn {
         let state = self.state.lock();
-        state.slots.get(slot).is_some_and(|slot| {
-            let quiet = state
-                .now
-                .zip(slot.sent_at)
-                .is_some_and(|(now, sent)| now >= sent + QUIET_MAX);
-            slot.permit || quiet
-        })
+        let Some(slot) = state.slots.get(slot) else {
+            return Turn::Open;
+        };
+        if state.is_permitted(slot) {
+            Turn::Passes
+        } else if gated && !state.admits(slot) {
+            Turn::Held
+        } else if state.is_stuck(slot) {
+            Turn::Passes
+        } else {
+            Turn::Open
+        }
     }
 
     pub(crate) fn in_flight(&self, slot: usize) -> u64 {
@@ -303,17 +369,6 @@ impl Gate {
     /// When anything sent on the path was last acknowledged.
     pub(crate) fn acked_at(&self, slot: usize) -> Option<Instant> {
         self.state.lock().slots.get(slot)?.acked_at
-    }
-
-    /// The same, sooner, for a path that the gate does not hold: what is in flight for so long is acknowledged or lost, and
-    /// the acknowledgement of one more packet tells which.
-    pub(crate) fn is_stuck(&self, slot: usize) -> bool {
-        let state = self.state.lock();
-        state.slots.get(slot).is_some_and(|slot| {
-            let limit = (slot.model.rtt_smoothed * 2).clamp(QUIET_MIN, QUIET_MAX);
-            let sent = state.now.zip(slot.sent_at);
-            sent.is_some_and(|(now, sent)| now >= sent + limit)
-        })
     }
 
     /// There is nothing more to send, and data is under way that may have been lost.
@@ -350,39 +405,5 @@ impl Gate {
         let state = self.state.lock();
         let others = state.now.map(|now| state.others(slot, now).0);
         others.is_some_and(|rate| rate >= promised_bytes_per_s * UNTRIED_SLOWER_BY)
-    }
-
-    /// Whether the path may take the next packet.
-    ///
-    /// What a far slower path takes is waited for by all that comes after it in the stream. So such a path is held when the
-    /// packet would arrive later than `HEAD_START_BYTES` that the other paths deliver meanwhile: the receive window is
-    /// then never filled by waiting for it, and the end of a transfer waits no longer than that.
-    pub(crate) fn admits(&self, slot: usize) -> bool {
-        let state = self.state.lock();
-        let (Some(own), Some(now)) = (state.slots.get(slot), state.now) else {
-            return true;
-        };
-        let (rate, trip) = state.others(slot, now);
-        let model = &own.model;
-        let promised = model.promised_bytes_per_s;
-        if promised <= 0.0 || rate < promised * SLOWER_BY {
-            return true;
-        }
-        // One packet may always be under way: it is how a recovered path is noticed.
-        let is_empty = model.in_flight_bytes < PACKET_BYTES;
-        if state.to_resend_bytes > 0 {
-            return is_empty;
-        }
-        // Where the others are so fast that this is less than the path's own round trips, it may still be filled once.
-        let ahead = (trip + Duration::from_secs_f64(HEAD_START_BYTES / rate))
-            .max(model.rtt_min.mul_f64(OWN_ROUND_TRIPS))
-            .min(trip + Duration::from_secs_f64(STALL_BYTES / rate));
-        let queued = (model.in_flight_bytes + PACKET_BYTES) as f64 / promised;
-        let silent = match own.acked_at {
-            Some(at) if model.in_flight_bytes > 0 => now.saturating_duration_since(at),
-            _ => Duration::ZERO,
-        };
-        let arrival = model.rtt_min / 2 + Duration::from_secs_f64(queued.min(60.0));
-        arrival.max(silent) <= ahead || is_empty
     }
 }

@@ -36,6 +36,10 @@ pub(crate) struct Sample {
 #[derive(Debug, Clone)]
 pub(crate) struct Sampler {
     records: VecDeque<Record>,
+    /// Records that were forgotten, so that the others can be counted through.
+    forgotten: u64,
+    /// The record behind the one acknowledged last, counted from the very first: acknowledgements come in order mostly.
+    next: u64,
     delivered: u64,
     delivered_at: Instant,
     first_sent: Instant,
@@ -50,6 +54,8 @@ impl Sampler {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             records: VecDeque::new(),
+            forgotten: 0,
+            next: 0,
             delivered: 0,
             delivered_at: now,
             first_sent: now,
@@ -90,24 +96,36 @@ impl Sampler {
                 .is_some_and(|record| record.settled || now > record.sent + horizon)
         {
             self.records.pop_front();
+            self.forgotten += 1;
         }
     }
 
     pub(crate) fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, pn: u64) {
         self.delivered += bytes;
         self.delivered_at = now;
-        let from = self.records.partition_point(|record| record.sent < sent);
-        let record = self
-            .records
-            .range_mut(from..)
-            .take_while(|record| record.sent == sent)
-            .find(|record| record.pn == pn && !record.settled);
-        if let Some(record) = record {
-            record.settled = true;
-            if self.batch.is_none_or(|newest| record.sent >= newest.sent) {
-                self.batch = Some(*record);
-            }
+        let Some(index) = self.find(sent, pn) else {
+            return;
+        };
+        self.next = self.forgotten + index as u64 + 1;
+        let record = &mut self.records[index];
+        record.settled = true;
+        if self.batch.is_none_or(|newest| record.sent >= newest.sent) {
+            self.batch = Some(*record);
         }
+    }
+
+    fn find(&self, sent: Instant, pn: u64) -> Option<usize> {
+        let is_it = |record: &Record| record.sent == sent && record.pn == pn && !record.settled;
+        let expected = self.next.saturating_sub(self.forgotten) as usize;
+        if self.records.get(expected).is_some_and(is_it) {
+            return Some(expected);
+        }
+        let from = self.records.partition_point(|record| record.sent < sent);
+        let alike = self.records.range(from..);
+        let found = alike
+            .take_while(|record| record.sent == sent)
+            .position(is_it)?;
+        Some(from + found)
     }
 
     /// The batch is complete.
