@@ -13,40 +13,21 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use contracts::alerts::Document;
 use contracts::vitals::ingest_service_client::IngestServiceClient;
 use contracts::vitals::{Metric, Sample, UploadRequest, UploadResponse, sample};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};
 use service_kit::grpc;
 use service_kit::tls::{Identity, IdentityFiles, PeerId, renewal};
-use store::{DocumentsStore, SqliteStore};
-use testkit::oidc;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, Streaming};
 
-use envoy::Envoy;
-use program::{PATIENCE, eventually, free_tcp, http, now_us, rows, run};
+use envoy::{Envoy, braid, prepare};
+use program::{PATIENCE, eventually, http, now_us, rows};
 use separate::{NOUNS, Separate};
 
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
-
-fn braid(args: &[&str], data: &Path) -> String {
-    let data = ["--data", data.to_str().unwrap()];
-    let (code, out, error) = run(&[args, &data].concat());
-    assert_eq!(code, 0, "braid {}: {error}", args.join(" "));
-    out.trim().to_owned()
-}
-
-/// Identities of everybody, and nothing started yet.
-fn prepare(dir: &Path, devices: &[String]) -> Separate {
-    let separate = Separate::prepare(dir, devices, &[]);
-    for who in [["service", "envoy"], ["gateway", "gw-2"]] {
-        braid(&["identity", "issue", who[0], who[1]], &separate.data);
-    }
-    separate
-}
 
 /// Everything, with Envoy between proxy and services.
 fn all(dir: &Path, devices: &[String]) -> Option<(Separate, Envoy)> {
@@ -306,144 +287,4 @@ async fn who_is_revoked_is_turned_away_behind_envoy_too() {
     assert!(!refused.message().contains(heard), "{refused:?}");
     let refused = offer(&url, &identity("proxy")).await.unwrap_err();
     assert!(refused.message().contains(heard), "{refused:?}");
-}
-
-/// A read of the ward as the page asks for it: a message without fields.
-fn list_patients(envoy: &Envoy, dir: &Path, args: &[&str]) -> (u16, String) {
-    let empty = dir.join("empty-message");
-    std::fs::write(&empty, [0; 5]).unwrap();
-    let body = format!("@{}", empty.display());
-    let asking = [
-        "-H",
-        "content-type: application/grpc-web+proto",
-        "--data-binary",
-        &body,
-    ];
-    let path = "/braid.query.v1.QueryService/ListPatients";
-    envoy.ask(path, &[&asking, args].concat())
-}
-
-#[tokio::test]
-async fn envoy_asks_people_for_a_token_and_keeps_them_at_their_dashboard() {
-    let dir = tempfile::tempdir().unwrap();
-    let Some(binary) = envoy::binary() else {
-        return;
-    };
-    let mut separate = prepare(dir.path(), &[]);
-    let data = separate.data.clone();
-    let other = (free_tcp(), free_tcp());
-    let envoy = Envoy::start_with(&binary, dir.path(), &separate, &[other]);
-    separate.front = Some(envoy.devices);
-    separate.start("dashboard");
-    let _other = separate.another_at("dashboard", other, &[]);
-    let password = "correct horse battery";
-    let account = ["accounts", "put", "ada", "--role", "viewer", "--by", "Eve"];
-    braid(&[&account[..], &["--password", password]].concat(), &data);
-    eventually("Envoy finds both dashboards ready", || {
-        envoy.ready("dashboard") == 2
-    });
-    // The page asks for no token.
-    assert!(envoy.get_page("/").contains("<html"));
-
-    let jar = dir.path().join("cookies");
-    let jar = jar.to_str().unwrap();
-    let credentials = serde_json::json!({"name": "ada", "password": password}).to_string();
-    let json = ["-H", "content-type: application/json", "-d"];
-    let sign_in = [&json[..], &[&credentials, "-c", jar]].concat();
-    eventually("signed in", || envoy.ask("/api/sign-in", &sign_in).0 == 200);
-    // Two dashboards, each with a table of sessions of its own.
-    for n in 0..20 {
-        let (status, answer) = list_patients(&envoy, dir.path(), &["-b", jar]);
-        assert_eq!(status, 200, "{n}: {answer}");
-        assert!(answer.contains("grpc-status:0"), "{n}: {answer}");
-    }
-    let jar_text = std::fs::read_to_string(jar).unwrap();
-    let cookie = |name: &str| {
-        let mut words = jar_text.lines().map(|line| line.split('\t'));
-        let value = words.find_map(|mut words| (words.nth(5)? == name).then(|| words.next())?);
-        value.unwrap_or_else(|| panic!("no {name} in {jar_text}"))
-    };
-    let token = cookie("__Host-braid_session");
-    let replica = format!(
-        "cookie: __Host-braid_replica={}",
-        cookie("__Host-braid_replica")
-    );
-    let bearer = |token: &str| format!("authorization: Bearer {token}");
-    let ask = |token: &str| {
-        let headers = ["-H", &bearer(token), "-H", &replica];
-        list_patients(&envoy, dir.path(), &headers)
-    };
-    let (status, answer) = ask(token);
-    assert_eq!(status, 200, "by a bearer's token: {answer}");
-
-    // Signs as a dashboard would: Envoy believes it for the key that the store shows, and the dashboards, which gave out no such
-    // token, do not.
-    let (key, stranger) = (oidc::new_key().unwrap(), oidc::new_key().unwrap());
-    let now_s = now_us() / 1_000_000;
-    let document = Document {
-        kind: "session-key".to_owned(),
-        tenant: store::DEFAULT_TENANT.to_owned(),
-        subject: oidc::kid(&key),
-        version: 1,
-        at_us: now_us(),
-        until_us: now_us() + 3_600_000_000,
-        body: oidc::public(&key).to_string(),
-        ..Document::default()
-    };
-    let store = SqliteStore::open(&data).unwrap();
-    store.put_document(&document).await.unwrap();
-    let claims = serde_json::json!({
-        "iss": "spiffe://braid/service/dashboard", "aud": "braid-people", "sub": "ada",
-        "iat": now_s, "exp": now_s + 600,
-    });
-    let by = |key: &oidc::KeyPair, kid: &oidc::KeyPair, claim: &str, value: serde_json::Value| {
-        let mut claims = claims.clone();
-        claims[claim] = value;
-        oidc::signed(key, &oidc::kid(kid), &claims).unwrap()
-    };
-    let unheard = by(&key, &key, "sub", "eve".into());
-    eventually("Envoy knows the key, and the dashboard refuses", || {
-        ask(&unheard) == (401, String::new())
-    });
-    let (head, signature) = token.rsplit_once('.').unwrap();
-    let altered = format!("{}.{signature}", head.replacen('e', "f", 3));
-    for (what, token) in [
-        ("none", ""),
-        ("rubbish", "rubbish"),
-        ("altered", &*altered),
-        ("unsigned", &*format!("{head}.")),
-        ("a stranger's", &by(&stranger, &key, "sub", "ada".into())),
-        (
-            "an unknown key's",
-            &by(&stranger, &stranger, "sub", "ada".into()),
-        ),
-        ("expired", &by(&key, &key, "exp", (now_s - 600).into())),
-        ("for others", &by(&key, &key, "aud", "other".into())),
-        (
-            "by others",
-            &by(&key, &key, "iss", "https://other.example".into()),
-        ),
-    ] {
-        let (status, answer) = ask(token);
-        assert!(matches!(status, 401 | 403), "{what}: {status} {answer}");
-        // The dashboard's own refusal has no words.
-        assert!(answer.contains("Jwt"), "{what}: {answer}");
-    }
-    // What Envoy refused went to nobody.
-    let refused = || -> usize {
-        let log = envoy.log();
-        let entries = log
-            .lines()
-            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-        let unsent = |entry: &serde_json::Value| {
-            (entry["status"] == 401 || entry["status"] == 403) && entry["upstream"].is_null()
-        };
-        entries.filter(unsent).count()
-    };
-    eventually("the refusals are in the access log", || refused() >= 9);
-
-    // Signed out: the token is as well signed as before, and worth nothing.
-    let out = [&json[..], &["{}", "-b", jar]].concat();
-    assert_eq!(envoy.ask("/api/sign-out", &out).0, 204);
-    assert_eq!(ask(token), (401, String::new()));
 }

@@ -66,6 +66,10 @@ pub struct OidcConfig {
     /// Claim with the tenant; empty: everybody belongs to the tenant `default`.
     #[arg(long, value_name = "CLAIM", default_value = "")]
     pub oidc_tenant_claim: String,
+    /// What the provider calls this API in the access tokens that it gives programs (`aud`), which then may call with them; another name
+    /// than that of --oidc-client. Empty: no token of the provider's own is taken.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pub oidc_audience: String,
     /// Authorities that the provider's certificate may be of (PEM).
     #[arg(long, value_name = "FILE")]
     pub oidc_ca: Option<PathBuf>,
@@ -78,7 +82,14 @@ impl OidcConfig {
 
     fn validate(&self) -> Result<(), ConfigError> {
         if !self.is_set() {
-            return Ok(());
+            if self.oidc_audience.is_empty() {
+                return Ok(());
+            }
+            return Err(ConfigError::new(
+                "oidc_audience",
+                "no provider is given whose tokens could name it",
+                "--oidc-issuer https://idp.example.org",
+            ));
         }
         let refuse = |field: &str, reason: &str, example: &str| {
             Err(ConfigError::new(field, reason, example))
@@ -105,6 +116,13 @@ impl OidcConfig {
                 "oidc_scope",
                 "`openid` is not among them",
                 "--oidc-scope 'openid profile'",
+            );
+        }
+        if self.oidc_audience == self.oidc_client {
+            return refuse(
+                "oidc_audience",
+                "is the client's name, by which every identity token of a sign-in would pass for an access token",
+                "--oidc-audience https://ward.example.org",
             );
         }
         if self.oidc_ca.is_none() {
@@ -243,6 +261,38 @@ mod tests {
         ] {
             assert_eq!(parse(&flags).validate().unwrap_err().field, field);
         }
+    }
+
+    #[test]
+    fn access_tokens_need_a_provider_and_a_name_of_their_own() {
+        let refused = |flags: &[&str]| {
+            let plain = ["--alerting-url", "http://a:1"];
+            let config = parse(&[&plain[..], flags].concat());
+            config.validate().map_err(|error| error.field)
+        };
+        let provider = [
+            "--oidc-issuer",
+            "https://idp.example.org",
+            "--oidc-redirect",
+            "https://ward.example.org/api/sso/return",
+            "--oidc-ca",
+            "ca.pem",
+            "--oidc-audience",
+        ];
+        let named = |name| [&provider[..], &[name]].concat();
+        assert_eq!(refused(&named("https://ward.example.org")), Ok(()));
+        assert_eq!(refused(&named("")), Ok(()));
+        assert_eq!(refused(&named("braid")), Err("oidc_audience".into()));
+        assert_eq!(
+            refused(
+                &provider[6..]
+                    .iter()
+                    .copied()
+                    .chain(["x"])
+                    .collect::<Vec<_>>()
+            ),
+            Err("oidc_audience".into())
+        );
     }
 
     #[test]

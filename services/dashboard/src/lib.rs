@@ -60,6 +60,12 @@ pub async fn run(
     };
     let clients = clients::Clients::new(&config, identity.as_ref())?;
     let oidc = oidc::Oidc::new(&config.oidc)?;
+    if let Some(oidc) = oidc.clone() {
+        let shutdown = context.shutdown().clone();
+        context
+            .tasks()
+            .spawn(async move { oidc.keep_keys(shutdown).await });
+    }
     let office = match &config.authority {
         Some(dir) => Some(Arc::new(from_gateway::Office {
             store: Arc::clone(&store),

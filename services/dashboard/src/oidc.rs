@@ -3,6 +3,8 @@
 //! The browser is sent there with a state, a nonce and the hash of a verifier, all random and all remembered here; it comes back with
 //! a code, which is exchanged for a token that must carry the nonce. The state is also in a cookie, so that nobody can be made to
 //! finish a sign-in that somebody else began.
+//!
+//! A program has no browser: it may call with an access token that the provider gave it for us.
 
 mod jwt;
 
@@ -19,21 +21,22 @@ use rustls::ClientConfig;
 use serde::Deserialize;
 use serde_json::Value;
 use service_kit::https::{self, CallError};
-use service_kit::{ConfigError, Secret};
+use service_kit::{ConfigError, Secret, Shutdown};
 use sha2::{Digest, Sha256};
 use store::{DEFAULT_TENANT, Role};
+use tokio::time::MissedTickBehavior;
 
 use crate::config::OidcConfig;
 use crate::now_us;
 
 pub use jwt::TokenError;
-use jwt::{Expected, KeySet};
+use jwt::{Expected, KeySet, Purpose};
 
 /// Sign-ins that have begun and not ended; when reached, the oldest is forgotten.
 const PENDING_MAX: usize = 1_000;
 /// Somebody who takes longer begins again.
 const PENDING_WITHIN: Duration = Duration::from_secs(600);
-/// What the provider says of itself is asked for again after this, and for an unknown key at most this often.
+/// What the provider says of itself is asked for again after this, and for an unknown key, or for who stands in front, this often.
 const FRESH: Duration = Duration::from_secs(3_600);
 const KEYS_AGAIN: Duration = Duration::from_secs(30);
 /// Longest name of a person.
@@ -107,6 +110,7 @@ pub struct Oidc {
     tls: Arc<ClientConfig>,
     known: tokio::sync::Mutex<Option<Known>>,
     pending: Mutex<HashMap<String, Pending>>,
+    shown: Mutex<Vec<Value>>,
 }
 
 #[derive(Deserialize)]
@@ -125,6 +129,7 @@ impl Oidc {
             config: config.clone(),
             known: tokio::sync::Mutex::new(None),
             pending: Mutex::default(),
+            shown: Mutex::default(),
         })))
     }
 
@@ -196,21 +201,74 @@ impl Oidc {
                 "a code",
             )
             .await?;
-        let expected = Expected {
-            issuer: &self.config.oidc_issuer,
+        let purpose = Purpose::SignIn {
             client: &self.config.oidc_client,
             nonce: &pending.nonce,
+        };
+        let claims = self.verified(&tokens.id_token, purpose).await?;
+        vouched(&self.config, &claims)
+    }
+
+    /// Whether callers may show an access token of the provider instead of a token of ours, and this one says to be such.
+    pub fn takes(&self, token: &str) -> bool {
+        !self.config.oidc_audience.is_empty() && jwt::names_issuer(token, &self.config.oidc_issuer)
+    }
+
+    /// Who calls with this access token, and until when it is taken.
+    pub async fn caller(&self, token: &str) -> Result<(Vouched, i64), OidcError> {
+        let purpose = Purpose::Call {
+            audience: &self.config.oidc_audience,
+        };
+        let claims = self.verified(token, purpose).await?;
+        let ends_s = jwt::seconds(&claims, "exp").unwrap_or_default();
+        let until_s = ends_s.saturating_add(jwt::CLOCK_TOLERANCE_S);
+        let vouched = vouched(&self.config, &claims)?;
+        Ok((vouched, until_s.saturating_mul(1_000_000)))
+    }
+
+    /// The keys by which callers' tokens are signed, for what stands in front; as they were last read.
+    pub fn shown_keys(&self) -> Vec<Value> {
+        self.shown.lock().clone()
+    }
+
+    /// Keeps the provider's keys fresh for what stands in front, which is asked before we are.
+    pub async fn keep_keys(&self, shutdown: Shutdown) {
+        if self.config.oidc_audience.is_empty() {
+            return;
+        }
+        let mut tick = tokio::time::interval(KEYS_AGAIN);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = shutdown.requested() => return,
+                _ = tick.tick() => {}
+            }
+            // Not under the lock: a provider that hangs must not hold up whom its last keys let in.
+            match self.fetch().await {
+                Ok(fetched) => {
+                    let mut known = self.known.lock().await;
+                    let forced = known.as_ref().and_then(|known| known.forced);
+                    self.learn(&mut known, fetched, forced);
+                }
+                Err(error) => tracing::warn!(%error, "the provider's keys could not be read"),
+            }
+        }
+    }
+
+    async fn verified(&self, token: &str, purpose: Purpose<'_>) -> Result<Value, OidcError> {
+        let expected = Expected {
+            issuer: &self.config.oidc_issuer,
+            purpose,
             now_s: now_us() / 1_000_000,
         };
         let keys = self.keys(false).await?;
-        let claims = match jwt::verify(&tokens.id_token, &keys, &expected) {
+        Ok(match jwt::verify(token, &keys, &expected) {
             // Providers change their keys: they are read again, but not as often as anybody likes.
             Err(TokenError::NoKey | TokenError::Signature) => {
-                jwt::verify(&tokens.id_token, &self.keys(true).await?, &expected)?
+                jwt::verify(token, &self.keys(true).await?, &expected)?
             }
             verified => verified?,
-        };
-        vouched(&self.config, &claims)
+        })
     }
 
     async fn discovered(&self) -> Result<Discovered, OidcError> {
@@ -249,6 +307,29 @@ impl Oidc {
         known: &mut Option<Known>,
         forced: Option<Instant>,
     ) -> Result<(), OidcError> {
+        let fetched = self.fetch().await?;
+        self.learn(known, fetched, forced);
+        Ok(())
+    }
+
+    fn learn(
+        &self,
+        known: &mut Option<Known>,
+        (discovered, keys): (Discovered, KeySet),
+        forced: Option<Instant>,
+    ) {
+        if !self.config.oidc_audience.is_empty() {
+            *self.shown.lock() = keys.shown();
+        }
+        *known = Some(Known {
+            at: Instant::now(),
+            forced,
+            discovered,
+            keys,
+        });
+    }
+
+    async fn fetch(&self) -> Result<(Discovered, KeySet), OidcError> {
         let issuer = self.config.oidc_issuer.trim_end_matches('/');
         let url = format!("{issuer}/.well-known/openid-configuration");
         let discovered: Discovered = self
@@ -268,13 +349,7 @@ impl Oidc {
         }
         let url = &discovered.jwks_uri;
         let keys = self.ask(Method::GET, url, &[], Vec::new(), "keys").await?;
-        *known = Some(Known {
-            at: Instant::now(),
-            forced,
-            discovered,
-            keys,
-        });
-        Ok(())
+        Ok((discovered, keys))
     }
 
     async fn ask<T: serde::de::DeserializeOwned>(

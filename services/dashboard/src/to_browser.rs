@@ -24,7 +24,7 @@ use crate::from_gateway::{self, Office};
 use crate::live::Live;
 use crate::oidc::Oidc;
 use crate::sessions::{Key, Person, Sessions};
-use crate::tokens::Tokens;
+use crate::tokens::{self, Tokens};
 use crate::{Config, now_us};
 
 mod administration;
@@ -50,6 +50,7 @@ pub struct App {
     oidc: Option<Arc<Oidc>>,
     sessions: Mutex<Sessions>,
     tokens: Tokens,
+    nobodys_key: Option<serde_json::Value>,
     attempts: Mutex<Attempts>,
     code: Mutex<Option<sign_in::Code>>,
     viewers: Arc<Semaphore>,
@@ -72,6 +73,7 @@ impl App {
         let session_us = i64::from(config.session_hours) * 3_600_000_000;
         Arc::new(App {
             tokens: Tokens::new(Arc::clone(&store), session_us, config.trust_forwarded_for),
+            nobodys_key: tokens::nobodys_key(),
             store,
             live,
             clients,
@@ -142,6 +144,10 @@ pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .merge(grpc)
         .merge(api)
+        .layer(middleware::from_fn_with_state(
+            app.clone(),
+            federated::admit_caller,
+        ))
         .with_state(app)
         .merge(office.unwrap_or_default())
         .layer(middleware::from_fn(same_site_only))

@@ -187,6 +187,12 @@ impl Tokens {
     }
 }
 
+/// A public key whose other half nobody has: Envoy takes a set without keys for a failure.
+pub fn nobodys_key() -> Option<Value> {
+    let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).ok()?;
+    public(&pair).map(|(_, key)| key)
+}
+
 /// Its name, made from the key itself, and the key (RFC 7518, 6.2).
 fn public(pair: &KeyPair) -> Option<(String, Value)> {
     // The uncompressed point: a four, x and y.

@@ -11,6 +11,7 @@ mod ward;
 use browser::{ANYWHERE, ask, client};
 use bytes::Bytes;
 use contracts::query::ListPatientsRequest;
+use contracts::query::query_service_client::QueryServiceClient;
 use http::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use service_kit::tls::authority::LocalAuthority;
@@ -185,4 +186,152 @@ async fn the_provider_says_who_it_is_and_nobody_else() {
     assert!(entered.clone().all(|row| row.who == "sso:ada (17)"));
     assert_eq!(entered.count(), 3);
     ward.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_calls_with_a_token_of_the_provider() {
+    const AUDIENCE: &str = "https://ward.example.org";
+    let dir = tempfile::tempdir().unwrap();
+    let authority = LocalAuthority::open_or_create(&dir.path().join("identities")).unwrap();
+    let files = authority.issue(&PeerId::service("provider"), &[]).unwrap();
+    let tls = || Identity::load(&files).unwrap().server_config(false, &[]);
+    let provider = Provider::start(tls()).await.unwrap();
+    let another = Provider::start(tls()).await.unwrap();
+    let mut flags = vec![
+        "--oidc-issuer",
+        provider.issuer.as_str(),
+        "--oidc-redirect",
+        "https://ward.example.org/api/sso/return",
+        "--oidc-tenant-claim",
+        "tenant",
+        "--oidc-ca",
+        files.ca.to_str().unwrap(),
+    ];
+    let without = Ward::start(&dir.path().join("without"), ANYWHERE, &flags).await;
+    flags.extend(["--oidc-audience", AUDIENCE]);
+    let ward = Ward::start(dir.path(), ANYWHERE, &flags).await;
+    ward.patient("p1", "Ada Berg", "default", "g1").await;
+    ward.patient("p9", "Zoe Lund", "elsewhere", "g9").await;
+    let say = |claims: Value| provider.saying.lock().claims = claims;
+    let good = json!({"roles": ["viewer"], "tenant": "default", "sub": "nightly", "preferred_username": null});
+    let patients = async |ward: &Ward, token: &str| {
+        let channel = service_kit::grpc::channel(&format!("http://{}", ward.address), None);
+        let bearer: tonic::metadata::AsciiMetadataValue =
+            format!("Bearer {token}").parse().unwrap();
+        let with_token = move |mut request: tonic::Request<()>| {
+            request
+                .metadata_mut()
+                .insert("authorization", bearer.clone());
+            Ok(request)
+        };
+        let mut client = QueryServiceClient::with_interceptor(channel.unwrap(), with_token);
+        let answer = client.list_patients(ListPatientsRequest {}).await;
+        answer.map(|ward| {
+            let ids = ward.into_inner().patients.into_iter().map(|it| it.id);
+            ids.collect::<Vec<_>>()
+        })
+    };
+    let session = async |token: &str| {
+        let bearer = format!("Bearer {token}");
+        let headers = [("authorization", bearer.as_str())];
+        ask(ward.address, Method::GET, "/api/session", "", &headers).await
+    };
+
+    say(good.clone());
+    let token = provider.access_token(AUDIENCE).unwrap();
+    // The list follows the store.
+    let seen = async {
+        while patients(&ward, &token).await.unwrap() != ["p1"] {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    browser::within("the ward is read", seen).await;
+    let who = session(&token).await;
+    assert_eq!(
+        who.body().as_ref(),
+        br#"{"name":"sso:nightly","role":"viewer"}"#
+    );
+    // Of another tenant: sees that one's and no other.
+    say(json!({"roles": ["administrator"], "tenant": "elsewhere"}));
+    let theirs = provider.access_token(AUDIENCE).unwrap();
+    assert_eq!(patients(&ward, &theirs).await.unwrap(), ["p9"]);
+    // A key that the provider has changed to meanwhile.
+    provider.change_key().unwrap();
+    say(good.clone());
+    let token = provider.access_token(AUDIENCE).unwrap();
+    assert_eq!(patients(&ward, &token).await.unwrap(), ["p1"]);
+
+    let past: i64 = 1_000_000_000;
+    for (change, status) in [
+        (json!({"aud": CLIENT}), 401),
+        (json!({"aud": null}), 401),
+        (json!({"aud": [CLIENT, "another"]}), 401),
+        (json!({"exp": past}), 401),
+        (json!({"exp": null}), 401),
+        (json!({"nbf": 3 * past}), 401),
+        (json!({"iss": "https://another.example.org"}), 204),
+        (json!({"roles": ["guest"]}), 403),
+        (json!({"roles": null}), 403),
+        (json!({"tenant": null}), 403),
+        (json!({"sub": ""}), 403),
+    ] {
+        let mut claims = good.clone();
+        claims
+            .as_object_mut()
+            .unwrap()
+            .extend(change.as_object().unwrap().clone());
+        say(claims);
+        let token = provider.access_token(AUDIENCE).unwrap();
+        assert_eq!(session(&token).await.status(), status, "{change}");
+        let refused = patients(&ward, &token).await.unwrap_err();
+        let code = match status {
+            403 => tonic::Code::PermissionDenied,
+            _ => tonic::Code::Unauthenticated,
+        };
+        assert_eq!(refused.code(), code, "{change}: {refused:?}");
+    }
+    say(good.clone());
+    provider.saying.lock().by_a_stranger = true;
+    let forged = provider.access_token(AUDIENCE).unwrap();
+    provider.saying.lock().by_a_stranger = false;
+    // Another provider's; and one that says to be of ours by another's key.
+    another.saying.lock().claims = good.clone();
+    let foreign = another.access_token(AUDIENCE).unwrap();
+    another.saying.lock().claims =
+        json!({"iss": provider.issuer, "roles": ["viewer"], "tenant": "default"});
+    let pretended = another.access_token(AUDIENCE).unwrap();
+    let unsigned = token.rsplit_once('.').unwrap().0.to_owned() + ".";
+    for token in [&forged, &foreign, &pretended, &unsigned] {
+        let refused = patients(&ward, token).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::Unauthenticated, "{refused:?}");
+    }
+    // Where no audience is named none is taken.
+    let token = provider.access_token(AUDIENCE).unwrap();
+    patients(&without, &token).await.unwrap_err();
+
+    // What stands in front is shown the provider's key, and where no token is taken one that fits none.
+    let key = async |ward: &Ward| {
+        let keys = ask(ward.address, Method::GET, "/api/keys/provider", "", &[]).await;
+        let keys: Value = serde_json::from_slice(keys.body()).unwrap();
+        assert_eq!(keys["keys"].as_array().unwrap().len(), 1, "{keys}");
+        keys["keys"][0]["kid"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(key(&ward).await, provider.kid());
+    assert_ne!(key(&without).await, provider.kid());
+
+    let query = AuditQuery {
+        patient: None,
+        from_us: 0,
+        to_us: i64::MAX,
+        limit: 0,
+    };
+    let log = ward.store.audit(&Scope::tenant("default"), &query).await;
+    let log = log.unwrap();
+    let entered = log
+        .iter()
+        .filter(|row| row.action == "call by token of provider");
+    assert!(entered.clone().all(|row| row.who == "sso:nightly"));
+    assert_eq!(entered.count(), 2, "once for each token, not for each call");
+    ward.end().await;
+    without.end().await;
 }

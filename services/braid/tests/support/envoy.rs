@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::program::{eventually, free_tcp, http};
+use crate::program::{eventually, free_tcp, http, run};
 use crate::separate::Separate;
 
 const FILES: [&str; 3] = ["envoy.yaml", "certificate.yaml", "authority.yaml"];
@@ -34,6 +34,23 @@ pub fn binary() -> Option<PathBuf> {
     let how = format!("infra/dev/need.sh envoy makes {}", binary.display());
     testkit::missing("Envoy", &how);
     None
+}
+
+/// What a command says on the data directory of the test.
+pub fn braid(args: &[&str], data: &Path) -> String {
+    let data = ["--data", data.to_str().unwrap()];
+    let (code, out, error) = run(&[args, &data].concat());
+    assert_eq!(code, 0, "braid {}: {error}", args.join(" "));
+    out.trim().to_owned()
+}
+
+/// Identities of everybody, and nothing started yet.
+pub fn prepare(dir: &Path, devices: &[String]) -> Separate {
+    let separate = Separate::prepare(dir, devices, &[]);
+    for who in [["service", "envoy"], ["gateway", "gw-2"]] {
+        braid(&["identity", "issue", who[0], who[1]], &separate.data);
+    }
+    separate
 }
 
 impl Envoy {

@@ -5,7 +5,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use rustls::SignatureScheme;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Longest token that is looked at.
@@ -13,7 +13,7 @@ const TOKEN_BYTES_MAX: usize = 16 * 1024;
 /// Keys of a provider; further ones are not looked at.
 const KEYS_MAX: usize = 64;
 /// Clocks differ.
-const CLOCK_TOLERANCE_S: i64 = 60;
+pub const CLOCK_TOLERANCE_S: i64 = 60;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TokenError {
@@ -34,9 +34,16 @@ pub enum TokenError {
 /// What a token must say.
 pub struct Expected<'a> {
     pub issuer: &'a str,
-    pub client: &'a str,
-    pub nonce: &'a str,
+    pub purpose: Purpose<'a>,
     pub now_s: i64,
+}
+
+/// What a token is for. One for the one is worth nothing for the other.
+pub enum Purpose<'a> {
+    /// The identity token at the end of a sign-in.
+    SignIn { client: &'a str, nonce: &'a str },
+    /// An access token (RFC 9068) for what is called by this name there; who asked for it is the provider's affair.
+    Call { audience: &'a str },
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -44,23 +51,50 @@ pub struct KeySet {
     keys: Vec<Key>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 struct Key {
     kty: String,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     kid: String,
-    #[serde(default, rename = "use")]
+    #[serde(default, rename = "use", skip_serializing_if = "String::is_empty")]
     purpose: String,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     crv: String,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     n: String,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     e: String,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     x: String,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     y: String,
+}
+
+impl Key {
+    fn is_for_signatures(&self) -> bool {
+        matches!(self.purpose.as_str(), "" | "sig")
+    }
+}
+
+impl KeySet {
+    /// Those by which a token can be signed, to be shown to others: their public halves and nothing else that the provider says of them.
+    pub fn shown(&self) -> Vec<Value> {
+        let keys = self.keys.iter().take(KEYS_MAX);
+        keys.filter(|key| key.is_for_signatures() && public_key(key).is_some())
+            .filter_map(|key| serde_json::to_value(key).ok())
+            .collect()
+    }
+}
+
+/// Whether the token says of itself that it is of this issuer; nothing is believed by that.
+pub fn names_issuer(token: &str, issuer: &str) -> bool {
+    let payload = token
+        .split('.')
+        .nth(1)
+        .filter(|_| token.len() <= TOKEN_BYTES_MAX);
+    let payload = payload.and_then(|payload| BASE64.decode(payload).ok());
+    let claims = payload.and_then(|payload| serde_json::from_slice::<Value>(&payload).ok());
+    claims.is_some_and(|claims| claims["iss"] == issuer)
 }
 
 #[derive(Deserialize)]
@@ -92,7 +126,7 @@ pub fn verify(token: &str, keys: &KeySet, expected: &Expected<'_>) -> Result<Val
     let fitting = keys.keys.iter().take(KEYS_MAX).filter(|key| {
         key.kty == kty
             && (header.kid.is_empty() || key.kid == header.kid)
-            && matches!(key.purpose.as_str(), "" | "sig")
+            && key.is_for_signatures()
     });
     let mut found = TokenError::NoKey;
     let mut genuine = false;
@@ -113,28 +147,32 @@ fn check(claims: &Value, expected: &Expected<'_>) -> Result<(), TokenError> {
     if claims["iss"] != expected.issuer {
         return Err(TokenError::Claim("issuer"));
     }
-    let (is_for_us, is_for_others) = match &claims["aud"] {
-        Value::String(audience) => (audience == expected.client, false),
-        Value::Array(audiences) => (
-            audiences.iter().any(|audience| audience == expected.client),
-            audiences.len() > 1,
-        ),
-        _ => (false, false),
+    let audiences: Vec<&Value> = match &claims["aud"] {
+        Value::Array(audiences) => audiences.iter().collect(),
+        audience => vec![audience],
     };
-    // Who is named as the party that asked must be us; among several audiences one must be named.
-    let azp = &claims["azp"];
-    if !is_for_us || (azp.is_null() && is_for_others) || (!azp.is_null() && azp != expected.client)
-    {
-        return Err(TokenError::Claim("audience"));
+    let is_for = |name: &str| audiences.iter().any(|audience| *audience == name);
+    match expected.purpose {
+        Purpose::SignIn { client, nonce } => {
+            // Who is named as the party that asked must be us; among several audiences one must be named.
+            let azp = &claims["azp"];
+            if !is_for(client)
+                || (azp.is_null() && audiences.len() > 1)
+                || (!azp.is_null() && azp != client)
+            {
+                return Err(TokenError::Claim("audience"));
+            }
+            if claims["nonce"] != nonce {
+                return Err(TokenError::Claim("nonce"));
+            }
+        }
+        Purpose::Call { audience } => {
+            if !is_for(audience) {
+                return Err(TokenError::Claim("audience"));
+            }
+        }
     }
-    if claims["nonce"] != expected.nonce {
-        return Err(TokenError::Claim("nonce"));
-    }
-    let time = |claim: &str| {
-        claims[claim]
-            .as_i64()
-            .or(claims[claim].as_f64().map(|s| s as i64))
-    };
+    let time = |claim: &str| seconds(claims, claim);
     let expires_s = time("exp").ok_or(TokenError::Claim("exp"))?;
     if expires_s.saturating_add(CLOCK_TOLERANCE_S) <= expected.now_s {
         return Err(TokenError::Expired);
@@ -145,6 +183,12 @@ fn check(claims: &Value, expected: &Expected<'_>) -> Result<(), TokenError> {
         return Err(TokenError::Claim("time"));
     }
     Ok(())
+}
+
+/// A time of the claims; a fraction is left out.
+pub fn seconds(claims: &Value, claim: &str) -> Option<i64> {
+    let value = &claims[claim];
+    value.as_i64().or(value.as_f64().map(|s| s as i64))
 }
 
 fn is_signed(scheme: SignatureScheme, key: &[u8], message: &[u8], signature: &[u8]) -> bool {
@@ -210,8 +254,10 @@ mod tests {
     fn expected() -> Expected<'static> {
         Expected {
             issuer: "https://idp.example.org",
-            client: "braid",
-            nonce: "n-1",
+            purpose: Purpose::SignIn {
+                client: "braid",
+                nonce: "n-1",
+            },
             now_s: 1_800_000_100,
         }
     }
@@ -286,6 +332,64 @@ mod tests {
             let mut claims = good.clone();
             claims[claim] = value;
             assert_eq!(check(&claims, &expected()), Err(refused), "{claims}");
+        }
+    }
+
+    #[test]
+    fn an_access_token_is_held_to_its_audience_and_is_no_sign_in() {
+        let call = Expected {
+            purpose: Purpose::Call {
+                audience: "https://ward.example.org",
+            },
+            ..expected()
+        };
+        let good = serde_json::json!({
+            "iss": "https://idp.example.org", "aud": ["account", "https://ward.example.org"], "azp": "nightly-report",
+            "exp": 1_800_000_600, "iat": 1_800_000_000,
+        });
+        check(&good, &call).unwrap();
+        assert!(check(&good, &expected()).is_err());
+        for (claim, value, refused) in [
+            ("aud", "braid".into(), TokenError::Claim("audience")),
+            ("aud", Value::Null, TokenError::Claim("audience")),
+            (
+                "iss",
+                "https://other.example.org".into(),
+                TokenError::Claim("issuer"),
+            ),
+            ("exp", 1_800_000_000.into(), TokenError::Expired),
+            ("exp", Value::Null, TokenError::Claim("exp")),
+            ("nbf", 1_800_009_000.into(), TokenError::Claim("time")),
+        ] {
+            let mut claims = good.clone();
+            claims[claim] = value;
+            assert_eq!(check(&claims, &call), Err(refused), "{claims}");
+        }
+    }
+
+    #[test]
+    fn keys_are_shown_without_what_is_not_for_others() {
+        let keys = serde_json::json!({"keys": [
+            {"kty": "RSA", "kid": "1", "use": "sig", "n": "wA", "e": "AQAB", "x5c": ["..."], "d": "private"},
+            {"kty": "RSA", "kid": "2", "use": "enc", "n": "wA", "e": "AQAB"},
+            {"kty": "OKP", "kid": "3", "crv": "Ed25519", "x": "wA"},
+        ]});
+        let keys: KeySet = serde_json::from_value(keys).unwrap();
+        let shown =
+            serde_json::json!([{"kty": "RSA", "kid": "1", "use": "sig", "n": "wA", "e": "AQAB"}]);
+        assert_eq!(Value::from(keys.shown()), shown);
+    }
+
+    #[test]
+    fn whose_a_token_says_to_be_is_read_without_belief() {
+        let token = RSA_TOKEN.trim();
+        assert!(names_issuer(token, "https://idp.example.org"));
+        assert!(!names_issuer(token, "https://other.example.org"));
+        for rubbish in ["", "a", "a.b.c", "..", "e30.e30."] {
+            assert!(
+                !names_issuer(rubbish, "https://idp.example.org"),
+                "{rubbish}"
+            );
         }
     }
 }

@@ -1,24 +1,31 @@
 //! The two ends of a sign-in at the provider, and whether there is one. The browser comes back from another site, so the cookie
 //! that binds it to its sign-in is Lax, holds nothing else, and serves once.
+//!
+//! A program with an access token of the provider calls at once: the token itself opens its session, which ends with it at the latest.
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Extension, Query, State};
+use axum::extract::{Extension, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use serde::Deserialize;
 use service_kit::grpc::Peer;
 use store::Account;
+use tonic::Status;
 
 use super::App;
 use super::sign_in;
 use crate::now_us;
-use crate::oidc::OidcError;
+use crate::oidc::{OidcError, Vouched};
+use crate::tokens::key_of;
 
 const COOKIE: &str = "braid_sso";
 const COOKIE_SECURE: &str = "__Host-braid_sso";
+/// What is said of an outage, whose cause is in the log.
+const AWAY: &str = "the provider cannot be used now; try again";
 /// As long as a sign-in may take.
 const COOKIE_S: u32 = 600;
 
@@ -27,6 +34,7 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/api/sso", get(available))
         .route("/api/sso/begin", get(begin))
+        .route("/api/keys/provider", get(keys))
 }
 
 /// Asked by a browser that the provider sends back.
@@ -36,6 +44,18 @@ pub fn return_routes() -> Router<Arc<App>> {
 
 async fn available(State(app): State<Arc<App>>) -> Response {
     Json(serde_json::json!({ "available": app.oidc.is_some() })).into_response()
+}
+
+/// The keys by which callers' tokens of the provider are signed, for what stands in front. Where none are taken: a key that fits none.
+async fn keys(State(app): State<Arc<App>>) -> Response {
+    let mut keys = app
+        .oidc
+        .as_ref()
+        .map_or(Vec::new(), |oidc| oidc.shown_keys());
+    if keys.is_empty() {
+        keys.extend(app.nobodys_key.clone());
+    }
+    Json(serde_json::json!({ "keys": keys })).into_response()
 }
 
 async fn begin(State(app): State<Arc<App>>) -> Response {
@@ -87,14 +107,7 @@ async fn come_back(
         Ok(vouched) => vouched,
         Err(error) => return refuse(&error),
     };
-    let account = Account {
-        name: vouched.name,
-        tenant: vouched.tenant,
-        role: vouched.role,
-        // No password: such a session is not held to an account of the store.
-        password_hash: String::new(),
-        created_us: now_us(),
-    };
+    let account = account(vouched);
     let address = sign_in::address(&app, peer.as_deref(), &headers);
     let opened = match sign_in::open(&app, &account, "sign in by provider", address).await {
         Ok(opened) => opened,
@@ -104,6 +117,46 @@ async fn come_back(
     sign_in::set_cookie(&mut response, &opened.cookie(&app));
     sign_in::set_cookie(&mut response, &cookie(&app, "", 0));
     response
+}
+
+/// Lets in who shows an access token of the provider, the first time that it comes; everybody else goes on as they are.
+pub async fn admit_caller(
+    State(app): State<Arc<App>>,
+    peer: Option<Extension<Peer>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let shown = sign_in::shown_token(&app, request.headers());
+    let foreign = app
+        .oidc
+        .as_ref()
+        .zip(shown)
+        .filter(|(oidc, token)| !app.is_signed_in(&key_of(token)) && oidc.takes(token));
+    if let Some((oidc, token)) = foreign {
+        let (vouched, token_until_us) = match oidc.caller(token).await {
+            Ok(caller) => caller,
+            Err(error) => return refuse_caller(&error, request.headers()),
+        };
+        let until_us = token_until_us.min(now_us() + app.session_us);
+        let address = sign_in::address(&app, peer.as_deref(), request.headers());
+        let (account, action) = (account(vouched), "call by token of provider");
+        let entered = sign_in::enter(&app, &account, token, until_us, action, address);
+        if let Err(refusal) = entered.await {
+            return refusal;
+        }
+    }
+    next.run(request).await
+}
+
+fn account(vouched: Vouched) -> Account {
+    Account {
+        name: vouched.name,
+        tenant: vouched.tenant,
+        role: vouched.role,
+        // No password: such a session is not held to an account of the store.
+        password_hash: String::new(),
+        created_us: now_us(),
+    }
 }
 
 fn cookie(app: &App, state: &str, seconds: u32) -> String {
@@ -126,14 +179,33 @@ fn redirect(to: &str) -> Response {
     (StatusCode::SEE_OTHER, headers).into_response()
 }
 
+/// As the caller's protocol has it: gRPC reads its status from headers, and takes any body for a message.
+fn refuse_caller(error: &OidcError, asked: &HeaderMap) -> Response {
+    let mut refusal = refuse(error);
+    // Another token may help, and programs know by this that they need one.
+    if let OidcError::Token(_) = error {
+        *refusal.status_mut() = StatusCode::UNAUTHORIZED;
+    }
+    let asked = asked.get(header::CONTENT_TYPE);
+    if !asked.is_some_and(|it| it.as_bytes().starts_with(b"application/grpc")) {
+        return refusal;
+    }
+    let said = match refusal.status() {
+        StatusCode::UNAUTHORIZED => Status::unauthenticated(error.to_string()),
+        StatusCode::FORBIDDEN => Status::permission_denied(error.to_string()),
+        _ => Status::unavailable(AWAY),
+    };
+    let mut answer = refusal.status().into_response();
+    // A reason that no header can hold is left out; the status says the same.
+    let _ = said.add_header(answer.headers_mut());
+    answer
+}
+
 fn refuse(error: &OidcError) -> Response {
     tracing::warn!(%error, "sign-in by the provider failed");
     sign_in::count("refused");
     let (status, said) = if error.is_outage() {
-        (
-            StatusCode::BAD_GATEWAY,
-            "the provider cannot be used now; try again".to_owned(),
-        )
+        (StatusCode::BAD_GATEWAY, AWAY.to_owned())
     } else {
         (StatusCode::FORBIDDEN, error.to_string())
     };

@@ -233,18 +233,31 @@ pub async fn open(
     action: &str,
     address: IpAddr,
 ) -> Result<Opened, Response> {
-    let person = person_of(account);
     let now_us = now_us();
-    let token = app.tokens.sign(&person.name, now_us).await;
+    let token = app.tokens.sign(&account.name, now_us).await;
     let token = token.map_err(|error| unavailable(&error))?;
+    let until_us = now_us + app.session_us;
+    let person = enter(app, account, &token, until_us, action, address).await?;
+    Ok(Opened { person, token })
+}
+
+/// Lets in whoever shows this token, from here on.
+pub async fn enter(
+    app: &App,
+    account: &Account,
+    token: &str,
+    until_us: i64,
+    action: &str,
+    address: IpAddr,
+) -> Result<Person, Response> {
+    let person = person_of(account);
     let audited = app.audit(&person, action, "", format!("from {address}"));
     audited.await.map_err(|error| unavailable(&error))?;
-    let expires_us = now_us + app.session_us;
     app.sessions
         .lock()
-        .open(key_of(&token), account, now_us, expires_us);
+        .open(key_of(token), account, now_us(), until_us);
     count("accepted");
-    Ok(Opened { person, token })
+    Ok(person)
 }
 
 fn with_cookie(app: &App, opened: &Opened) -> Response {
@@ -321,12 +334,16 @@ pub fn cookies(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
         .filter_map(|pair| pair.trim().split_once('='))
 }
 
-/// The session's key, from the cookie or, for programs, the bearer's token.
+/// The session's key.
 pub fn key(app: &App, headers: &HeaderMap) -> Option<Key> {
+    shown_token(app, headers).map(key_of)
+}
+
+/// The token of the cookie or, of programs, the bearer's.
+pub fn shown_token<'a>(app: &App, headers: &'a HeaderMap) -> Option<&'a str> {
     let name = cookie_name(app);
     let cookie = cookies(headers).find(|(given, _)| *given == name);
-    let token = cookie.map(|(_, token)| token).or_else(|| bearer(headers))?;
-    Some(key_of(token))
+    cookie.map(|(_, token)| token).or_else(|| bearer(headers))
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

@@ -71,6 +71,11 @@ impl Provider {
         Ok(())
     }
 
+    /// Name of the key that it signs by now.
+    pub fn kid(&self) -> String {
+        kid(&self.key.lock())
+    }
+
     /// What a browser gets that is sent to `location`: where it is sent back to.
     pub fn visit(&self, location: &str) -> Option<String> {
         let query = location.strip_prefix(&format!("{}/authorize?", self.issuer))?;
@@ -183,28 +188,43 @@ impl Provider {
         {
             return Err("invalid_grant");
         }
+        let mut claims = self.claims(CLIENT);
+        claims["nonce"] = json!(began.get("nonce"));
+        let token = self.says(claims).map_err(|_| "server_error")?;
+        Ok(json!({
+            "token_type": "Bearer", "access_token": "none", "id_token": token,
+        }))
+    }
+
+    /// An access token for what is called `audience` here, as a program gets one by its own credentials.
+    pub fn access_token(&self, audience: &str) -> std::io::Result<String> {
+        self.says(self.claims(audience))
+    }
+
+    fn claims(&self, audience: &str) -> Value {
         let now_s = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |passed| passed.as_secs());
-        let mut claims = json!({
-            "iss": self.issuer, "aud": CLIENT, "sub": "17", "preferred_username": "ada",
-            "nonce": began.get("nonce"), "iat": now_s, "exp": now_s + 300,
-        });
+        json!({
+            "iss": self.issuer, "aud": audience, "sub": "17", "preferred_username": "ada",
+            "iat": now_s, "exp": now_s + 300,
+        })
+    }
+
+    /// Signs these claims, and what the test wants said instead.
+    fn says(&self, mut claims: Value) -> std::io::Result<String> {
         let saying = self.saying.lock();
         for (claim, value) in saying.claims.as_object().into_iter().flatten() {
             claims[claim] = value.clone();
         }
         let own = self.key.lock();
-        let stranger = new_key().map_err(|_| "server_error")?;
+        let stranger = new_key()?;
         let key = if saying.by_a_stranger {
             &stranger
         } else {
             &*own
         };
-        let token = signed(key, &kid(&own), &claims).map_err(|_| "server_error")?;
-        Ok(json!({
-            "token_type": "Bearer", "access_token": "none", "id_token": token,
-        }))
+        signed(key, &kid(&own), &claims)
     }
 }
 

@@ -1,0 +1,224 @@
+//! The real Envoy in front of dashboards: whose token it lets pass, and what it leaves to them.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/envoy.rs"]
+mod envoy;
+#[path = "support/program.rs"]
+mod program;
+#[path = "support/separate.rs"]
+mod separate;
+
+use std::path::Path;
+
+use contracts::alerts::Document;
+use service_kit::tls::authority::LocalAuthority;
+use service_kit::tls::{Identity, PeerId};
+use store::{DocumentsStore, SqliteStore};
+use testkit::oidc;
+
+use envoy::{Envoy, braid, prepare};
+use program::{eventually, free_tcp, now_us};
+
+/// A read of the ward as the page asks for it: a message without fields.
+fn list_patients(envoy: &Envoy, dir: &Path, args: &[&str]) -> (u16, String) {
+    let empty = dir.join("empty-message");
+    std::fs::write(&empty, [0; 5]).unwrap();
+    let body = format!("@{}", empty.display());
+    let asking = [
+        "-H",
+        "content-type: application/grpc-web+proto",
+        "--data-binary",
+        &body,
+    ];
+    let path = "/braid.query.v1.QueryService/ListPatients";
+    envoy.ask(path, &[&asking, args].concat())
+}
+
+#[tokio::test]
+async fn envoy_asks_people_for_a_token_and_keeps_them_at_their_dashboard() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(binary) = envoy::binary() else {
+        return;
+    };
+    let mut separate = prepare(dir.path(), &[]);
+    let data = separate.data.clone();
+    let other = (free_tcp(), free_tcp());
+    let envoy = Envoy::start_with(&binary, dir.path(), &separate, &[other]);
+    separate.front = Some(envoy.devices);
+    separate.start("dashboard");
+    let _other = separate.another_at("dashboard", other, &[]);
+    let password = "correct horse battery";
+    let account = ["accounts", "put", "ada", "--role", "viewer", "--by", "Eve"];
+    braid(&[&account[..], &["--password", password]].concat(), &data);
+    eventually("Envoy finds both dashboards ready", || {
+        envoy.ready("dashboard") == 2
+    });
+    // The page asks for no token.
+    assert!(envoy.get_page("/").contains("<html"));
+
+    let jar = dir.path().join("cookies");
+    let jar = jar.to_str().unwrap();
+    let credentials = serde_json::json!({"name": "ada", "password": password}).to_string();
+    let json = ["-H", "content-type: application/json", "-d"];
+    let sign_in = [&json[..], &[&credentials, "-c", jar]].concat();
+    eventually("signed in", || envoy.ask("/api/sign-in", &sign_in).0 == 200);
+    // Two dashboards, each with a table of sessions of its own.
+    for n in 0..20 {
+        let (status, answer) = list_patients(&envoy, dir.path(), &["-b", jar]);
+        assert_eq!(status, 200, "{n}: {answer}");
+        assert!(answer.contains("grpc-status:0"), "{n}: {answer}");
+    }
+    let jar_text = std::fs::read_to_string(jar).unwrap();
+    let cookie = |name: &str| {
+        let mut words = jar_text.lines().map(|line| line.split('\t'));
+        let value = words.find_map(|mut words| (words.nth(5)? == name).then(|| words.next())?);
+        value.unwrap_or_else(|| panic!("no {name} in {jar_text}"))
+    };
+    let token = cookie("__Host-braid_session");
+    let replica = format!(
+        "cookie: __Host-braid_replica={}",
+        cookie("__Host-braid_replica")
+    );
+    let bearer = |token: &str| format!("authorization: Bearer {token}");
+    let ask = |token: &str| {
+        let headers = ["-H", &bearer(token), "-H", &replica];
+        list_patients(&envoy, dir.path(), &headers)
+    };
+    let (status, answer) = ask(token);
+    assert_eq!(status, 200, "by a bearer's token: {answer}");
+
+    // Signs as a dashboard would: Envoy believes it for the key that the store shows, and the dashboards, which gave out no such
+    // token, do not.
+    let (key, stranger) = (oidc::new_key().unwrap(), oidc::new_key().unwrap());
+    let now_s = now_us() / 1_000_000;
+    let document = Document {
+        kind: "session-key".to_owned(),
+        tenant: store::DEFAULT_TENANT.to_owned(),
+        subject: oidc::kid(&key),
+        version: 1,
+        at_us: now_us(),
+        until_us: now_us() + 3_600_000_000,
+        body: oidc::public(&key).to_string(),
+        ..Document::default()
+    };
+    let store = SqliteStore::open(&data).unwrap();
+    store.put_document(&document).await.unwrap();
+    let claims = serde_json::json!({
+        "iss": "spiffe://braid/service/dashboard", "aud": "braid-people", "sub": "ada",
+        "iat": now_s, "exp": now_s + 600,
+    });
+    let by = |key: &oidc::KeyPair, kid: &oidc::KeyPair, claim: &str, value: serde_json::Value| {
+        let mut claims = claims.clone();
+        claims[claim] = value;
+        oidc::signed(key, &oidc::kid(kid), &claims).unwrap()
+    };
+    let unheard = by(&key, &key, "sub", "eve".into());
+    eventually("Envoy knows the key, and the dashboard refuses", || {
+        ask(&unheard) == (401, String::new())
+    });
+    let (head, signature) = token.rsplit_once('.').unwrap();
+    let altered = format!("{}.{signature}", head.replacen('e', "f", 3));
+    for (what, token) in [
+        ("none", ""),
+        ("rubbish", "rubbish"),
+        ("altered", &*altered),
+        ("unsigned", &*format!("{head}.")),
+        ("a stranger's", &by(&stranger, &key, "sub", "ada".into())),
+        (
+            "an unknown key's",
+            &by(&stranger, &stranger, "sub", "ada".into()),
+        ),
+        ("expired", &by(&key, &key, "exp", (now_s - 600).into())),
+        ("for others", &by(&key, &key, "aud", "other".into())),
+        (
+            "by others",
+            &by(&key, &key, "iss", "https://other.example".into()),
+        ),
+    ] {
+        let (status, answer) = ask(token);
+        assert!(matches!(status, 401 | 403), "{what}: {status} {answer}");
+        // The dashboard's own refusal has no words.
+        assert!(answer.contains("Jwt"), "{what}: {answer}");
+    }
+    // What Envoy refused went to nobody.
+    let refused = || -> usize {
+        let log = envoy.log();
+        let entries = log
+            .lines()
+            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let unsent = |entry: &serde_json::Value| {
+            (entry["status"] == 401 || entry["status"] == 403) && entry["upstream"].is_null()
+        };
+        entries.filter(unsent).count()
+    };
+    eventually("the refusals are in the access log", || refused() >= 9);
+
+    // Signed out: the token is as well signed as before, and worth nothing.
+    let out = [&json[..], &["{}", "-b", jar]].concat();
+    assert_eq!(envoy.ask("/api/sign-out", &out).0, 204);
+    assert_eq!(ask(token), (401, String::new()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_of_the_provider_passes_envoy_and_is_judged_by_the_dashboard() {
+    const AUDIENCE: &str = "https://ward.example.org";
+    let dir = tempfile::tempdir().unwrap();
+    let Some(binary) = envoy::binary() else {
+        return;
+    };
+    let mut separate = prepare(dir.path(), &[]);
+    let identities = separate.data.join("identities");
+    let authority = LocalAuthority::open_or_create(&identities).unwrap();
+    let files = authority.issue(&PeerId::service("provider"), &[]).unwrap();
+    let tls = Identity::load(&files).unwrap().server_config(false, &[]);
+    let provider = oidc::Provider::start(tls).await.unwrap();
+    provider.saying.lock().claims = serde_json::json!({"roles": ["viewer"]});
+    let envoy = Envoy::start(&binary, dir.path(), &separate);
+    separate.front = Some(envoy.devices);
+    let flag = |name: &str, value: &str| format!("--oidc-{name}={value}");
+    let flags = [
+        flag("issuer", &provider.issuer),
+        flag("redirect", &format!("{AUDIENCE}/api/sso/return")),
+        flag("ca", files.ca.to_str().unwrap()),
+        flag("audience", AUDIENCE),
+    ];
+    let flags = flags.each_ref().map(String::as_str);
+    separate.start_with("dashboard", &[&["--tls=true"], &flags[..]].concat());
+    let ask = |token: &str| {
+        let bearer = format!("authorization: Bearer {token}");
+        list_patients(&envoy, dir.path(), &["-H", &bearer])
+    };
+    let token = provider.access_token(AUDIENCE).unwrap();
+    eventually("let in by the provider's token", || ask(&token).0 == 200);
+    let (_, answer) = ask(&token);
+    assert!(answer.contains("grpc-status:0"), "{answer}");
+    // The provider changes its key: those in front learn of it as the dashboard does.
+    provider.change_key().unwrap();
+    let token = provider.access_token(AUDIENCE).unwrap();
+    eventually("let in by its next key", || ask(&token).0 == 200);
+
+    // By its signature and its time Envoy judges, by the rest the dashboard.
+    let of = |claim: &str, value: serde_json::Value| {
+        provider.saying.lock().claims = serde_json::json!({"roles": ["viewer"], claim: value});
+        provider.access_token(AUDIENCE).unwrap()
+    };
+    let expired = of("exp", 1_000_000_000.into());
+    let endless = of("exp", serde_json::Value::Null);
+    let for_others = of("aud", "another".into());
+    let of_others = of("iss", "https://another.example.org".into());
+    let nobody = of("roles", "guest".into());
+    provider.saying.lock().by_a_stranger = true;
+    let forged = of("sub", "eve".into());
+    for (what, token, status, by_envoy) in [
+        ("expired", expired, 401, true),
+        ("without an end", endless, 401, true),
+        ("a stranger's", forged, 401, true),
+        ("for others", for_others, 401, false),
+        ("of others", of_others, 401, false),
+        ("of nobody known here", nobody, 403, false),
+    ] {
+        let (said, answer) = ask(&token);
+        assert_eq!(said, status, "{what}: {answer}");
+        assert_eq!(answer.contains("Jwt"), by_envoy, "{what}: {answer}");
+    }
+}
