@@ -43,6 +43,18 @@ def render(chart, *arguments):
     return done.stdout
 
 
+def notes(*arguments):
+    """What `helm install` says at its end, which helm renders beside a cluster only."""
+    with tempfile.TemporaryDirectory() as folder:
+        chart = pathlib.Path(folder) / "braid"
+        shutil.copytree(CHART, chart)
+        file = chart / "templates" / "NOTES.txt"
+        lines = "".join("    " + line + "\n" for line in file.read_text().split("\n"))
+        (chart / "templates" / "notes.yaml").write_text("kind: ConfigMap\nmetadata: { name: notes }\ndata:\n  notes: |\n" + lines)
+        file.unlink()
+        return objects(render(chart, *arguments))["ConfigMap", "notes"]["data"]["notes"]
+
+
 def objects(text):
     found = {}
     for it in yaml.safe_load_all(text):
@@ -169,11 +181,35 @@ def main():
     flags, volumes = dashboard("defaults")
     check(not any(flag.startswith("--authority") for flag in flags) and not any(it["name"] == "authority" for it in volumes),
           "defaults: the dashboard has no authority's key")
-    flags, volumes = dashboard("hospital")
-    keys = [item["path"] for it in volumes if it["name"] == "authority" for item in it["secret"]["items"]]
-    check("--authority=/run/authority" in flags and keys == ["ca.pem", "ca.key"], "hospital: gateways enrol at the dashboard")
-    holders = [name for name, pod in pods(objects(rendered["hospital"])) if any(it["name"] == "authority" for it in pod["spec"]["volumes"])]
-    check(holders == ["dashboard"], "hospital: nobody else has the authority's key")
+    def mounted(name, of):
+        """Who mounts what a Secret has, and which of its keys."""
+        holders = {}
+        for pod, template in pods(objects(rendered[name])):
+            for volume in template["spec"]["volumes"]:
+                secret = volume.get("secret", {})
+                parts = [(secret.get("secretName"), secret)] + [(part["secret"]["name"], part["secret"]) for part in volume.get("projected", {}).get("sources", [])]
+                for named, it in parts:
+                    if named == of:
+                        holders[pod] = [item["path"] for item in it["items"]]
+        return holders
+
+    of_gateways = ["gateways.pem", "gateways.key", "ca.pem"]
+    for name in ("enrolment", "hospital"):
+        flags, _ = dashboard(name)
+        check("--authority=/run/authority" in flags, "%s: gateways enrol at the dashboard" % name)
+        check(mounted(name, "gateways-authority") == {"dashboard": of_gateways}, "%s: the key of gateways' authority is the dashboard's alone" % name)
+        container = objects(rendered[name])["Deployment", "dashboard"]["spec"]["template"]["spec"]["containers"][0]
+        env = {it["name"]: it.get("value") or it["valueFrom"]["secretKeyRef"]["name"] for it in container["env"]}
+        passwords = {"enrolment": "dashboard-identity", "hospital": "braid-passwords"}[name]
+        check(env["BRAID_AUTHORITY"] == "/run/authority" and env["BRAID_STORE_PASSWORD"] == passwords, "%s: `braid gateways` works in the dashboard's container" % name)
+    believing = {noun: ["ca.pem"] for noun in ("proxy", "envoy", "ingest", "path-telemetry")}
+    check(mounted("hospital", "gateways-believed") == believing, "hospital: who meets gateways believes their authority, and nobody else does")
+    check(mounted("defaults", "gateways-authority") == {} and "BRAID_STORE_PASSWORD" not in rendered["defaults"], "defaults: nobody enrols")
+    token = "exec deployment/dashboard -- /usr/local/bin/braid gateways enrol"
+    said = {name: notes(*values) for name, values in sets}
+    check([name for name in said if token in said[name]] == ["enrolment", "hospital"], "the notes tell how to make a token, where one can be made")
+    rendered["all"] = render(CHART, "--set", "enrolment.authoritySecret=braid-ca-key", "--set", "enrolment.authority=all")
+    check(mounted("all", "braid-ca-key") == {"dashboard": ["ca.pem", "ca.key"]}, "the authority of all: the dashboard's alone")
 
     found = objects(rendered["try-out"])
     check(("StatefulSet", "gateway") in found and "--proxy=proxy-0:4433" in arguments(found, "StatefulSet", "gateway"), "try-out: a gateway of its own")
@@ -194,6 +230,15 @@ def main():
     refused("the dashboard by lag", {"dashboard": {"autoscaling": {"by": "lag"}}}, "dashboard.autoscaling.by")
     refused("a gateway without its Secrets", {"gateway": {"enabled": True}, "identities": {
         "source": "cert-manager", "issuer": {"name": "ca"}, "passwordsSecret": "p"}}, "gateway.enabled")
+    managed = {"identities": {"source": "cert-manager", "issuer": {"name": "ca"}, "passwordsSecret": "p"}}
+    refused("an unknown authority", {"enrolment": {"authoritySecret": "s", "authority": "services"}}, "authority")
+    refused("a key among the values", {"enrolment": {"authorityKey": "-----BEGIN PRIVATE KEY-----"}}, "authorityKey")
+    refused("a Secret's name that is none", {"enrolment": {"authoritySecret": "a/b"}}, "authoritySecret")
+    refused("an authority for gateways that nobody believes", {**managed, "enrolment": {"authoritySecret": "s"}}, "enrolment.believedSecret")
+    refused("who is believed without enrolment", {**managed, "enrolment": {"believedSecret": "s"}}, "enrolment.believedSecret")
+    refused("who is believed beside identities.sh", {"enrolment": {"authoritySecret": "s", "believedSecret": "b"}}, "enrolment.believedSecret")
+    refused("who is believed with the authority of all", {**managed, "enrolment": {
+        "authoritySecret": "s", "authority": "all", "believedSecret": "b"}}, "enrolment.believedSecret")
     refused("a share above one", {"traces": {"share": 2}}, "share")
 
     done = run("helm", "lint", "--strict", str(BACKENDS), *KUBERNETES)

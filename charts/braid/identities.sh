@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # identities.sh - certificates and passwords of an installation by the chart, as Secrets `<noun>-identity`.
 #
-#   identities.sh NAMESPACE [DIR]
+#   identities.sh [--enrolment] NAMESPACE [DIR]
 #
+# With --enrolment also the Secret `gateways-authority`, by which the dashboard gives gateways certificates (`enrolment.authoritySecret`).
 # The authority and the passwords stay in DIR (default ./authority-NAMESPACE): keep it, and keep it secret. Run again, it renews the
 # certificates, and the services take them without a restart. `braid` must be on the PATH, or BRAID name it.
 set -euo pipefail
 
+enrolment=
+if [ "${1:-}" = --enrolment ]; then enrolment=1; shift; fi
 namespace=${1:?"the namespace, for example: identities.sh braid"}
 authority=${2:-authority-$namespace}
 nouns=(gateway swarm proxy ingest alerting path-telemetry dashboard setup trial envoy kafka timescaledb)
@@ -18,3 +21,8 @@ kubectl create namespace "$namespace" --dry-run=client -o yaml | kubectl apply -
 for noun in "${nouns[@]}"; do
   kubectl -n "$namespace" create secret generic "$noun-identity" --from-file="$out/$noun" --dry-run=client -o yaml | kubectl apply -f -
 done
+if [ -n "$enrolment" ]; then
+  # What gateways are to believe is the authority of all; its key stays here.
+  kubectl -n "$namespace" create secret generic gateways-authority --from-file="$authority/gateways.pem" --from-file="$authority/gateways.key" \
+    --from-file="$authority/ca.pem" --dry-run=client -o yaml | kubectl apply -f -
+fi

@@ -46,7 +46,19 @@ capabilities: { drop: [ALL] }
 {{- define "braid.identity-volume" -}}
 {{- $root := index . 0 }}{{ $noun := index . 1 -}}
 name: identity
-{{- if eq $root.Values.identities.source "cert-manager" }}
+{{- $meets := has $noun (list "proxy" "envoy" "ingest" "path-telemetry") }}
+{{- if and $meets $root.Values.enrolment.believedSecret }}
+# Who meets gateways believes their authority, too.
+projected:
+  defaultMode: 0440
+  sources:
+    - secret:
+        name: {{ $noun }}-identity
+        items:
+          - { key: tls.crt, path: {{ $noun }}.pem }
+          - { key: tls.key, path: {{ $noun }}.key }
+    - secret: { name: {{ $root.Values.enrolment.believedSecret }}, items: [{ key: ca.pem, path: ca.pem }] }
+{{- else if eq $root.Values.identities.source "cert-manager" }}
 secret:
   secretName: {{ $noun }}-identity
   defaultMode: 0440
@@ -106,14 +118,28 @@ secret: { secretName: {{ $noun }}-identity, defaultMode: 0440 }
 {{/* (list ROOT NOUN) */}}
 {{- define "braid.passwords" -}}
 {{- $root := index . 0 }}{{ $noun := index . 1 -}}
-{{- if eq $root.Values.identities.source "cert-manager" }}
+{{- $managed := eq $root.Values.identities.source "cert-manager" }}
+{{- $enrols := and (eq $noun "dashboard") $root.Values.enrolment.authoritySecret }}
+{{- if or $managed $enrols }}
 env:
+{{- end }}
+{{- if $managed }}
   - name: BRAID_{{ $noun | upper | replace "-" "_" }}_STORE_PASSWORD
     valueFrom: { secretKeyRef: { name: {{ $root.Values.identities.passwordsSecret }}, key: store } }
 {{- if eq $noun "setup" }}
   - name: BRAID_SETUP_ADMIN_PASSWORD
     valueFrom: { secretKeyRef: { name: {{ $root.Values.identities.passwordsSecret }}, key: administrator } }
 {{- end }}
+{{- end }}
+{{- if $enrols }}
+  # For `braid gateways` in this container, which makes tokens and revokes.
+  - { name: BRAID_AUTHORITY, value: /run/authority }
+  - { name: BRAID_STORE, value: {{ $root.Values.store.url | quote }} }
+{{- if $root.Values.store.tls }}
+  - { name: BRAID_STORE_CA, value: /run/braid/ca.pem }
+{{- end }}
+  - name: BRAID_STORE_PASSWORD
+    valueFrom: { secretKeyRef: { name: {{ ternary $root.Values.identities.passwordsSecret "dashboard-identity" $managed }}, key: store } }
 {{- end }}
 {{- end -}}
 

@@ -70,8 +70,13 @@ spec:
           secret:
             secretName: {{ .authoritySecret }}
             defaultMode: 0440
-{{- if eq $root.Values.identities.source "cert-manager" }}
+{{- if eq $root.Values.enrolment.authority "gateways" }}
+            # Without a `ca.key`, should there be one.
+            items: [{ key: gateways.pem, path: gateways.pem }, { key: gateways.key, path: gateways.key }, { key: ca.pem, path: ca.pem }]
+{{- else if eq $root.Values.identities.source "cert-manager" }}
             items: [{ key: tls.crt, path: ca.pem }, { key: tls.key, path: ca.key }]
+{{- else }}
+            items: [{ key: ca.pem, path: ca.pem }, { key: ca.key, path: ca.key }]
 {{- end }}
 {{- end }}
 ---

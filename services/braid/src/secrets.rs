@@ -54,7 +54,8 @@ const RECIPIENTS: [Given; 13] = [
     given("ingest", &[("store_password", STORE)], &[]),
     given("alerting", &[("store_password", STORE)], &[]),
     given("path-telemetry", &[("store_password", STORE)], &[]),
-    given("dashboard", &[("store_password", STORE)], &[]),
+    // As a file, too: `braid gateways` beside the dashboard takes it from the environment.
+    given("dashboard", &[("store_password", STORE)], &[STORE]),
     given(
         "setup",
         &[("store_password", STORE), ("admin_password", ADMINISTRATOR)],
@@ -314,6 +315,7 @@ mod tests {
         assert!(store.len() >= 16, "{store:?}");
         let ingest: toml::Table = read("ingest/braid.toml").parse().unwrap();
         assert_eq!(ingest["ingest"]["store_password"].as_str(), Some(&*store));
+        assert_eq!(read("dashboard/store"), store);
         let of = |noun: &str| {
             let table: toml::Table = read(&format!("{noun}/braid.toml")).parse().unwrap();
             table[noun]["sensor_token"].as_str().unwrap().to_owned()
