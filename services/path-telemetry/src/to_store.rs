@@ -47,7 +47,7 @@ pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Conte
     let mut backoff = Backoff::for_reconnect();
     let mut tick = tokio::time::interval(LAG_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    'subscribe: while !shutdown.is_requested() {
+    while !shutdown.is_requested() {
         let start: Arc<dyn StartAt> = Arc::clone(&claims) as Arc<dyn StartAt>;
         let mut consumer = match bus.subscribe(Topic::Paths, STORE_GROUP, start).await {
             Ok(consumer) => consumer,
@@ -77,17 +77,18 @@ pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Conte
                 event = consumer.next(BATCH_RECORDS_MAX) => event,
             };
             match event {
-                Ok(Event::Assigned(_)) => backoff.reset(),
+                Ok(Event::Assigned(_)) => {
+                    backoff.reset();
+                    sink.check.ok();
+                }
                 Ok(Event::Revoked(partitions)) => claims.forget(Topic::Paths, partitions),
                 Ok(Event::Batch(deliveries)) => sink.on_batch(deliveries).await,
+                // Asked again without leaving: a store that is away would cost the group a rebalance at every try.
                 Err(error) => {
                     sink.check.failing(error.to_string());
                     tokio::select! {
                         () = shutdown.requested() => return,
                         () = backoff.wait() => {}
-                    }
-                    if matches!(error, bus::ConsumeError::StartAt(_)) {
-                        continue 'subscribe;
                     }
                 }
             }

@@ -3,11 +3,19 @@
 #![allow(clippy::unwrap_used)]
 
 use std::{
-    sync::Arc,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use bus::{Bus, EmbeddedBus, EmbeddedOptions};
+use async_trait::async_trait;
+use bus::{
+    Bus, Consumer, EmbeddedBus, EmbeddedOptions, NotReady, PublishError, Record, Start, StartAt,
+    StartAtError, SubscribeError, Topic,
+};
 use contracts::{
     paths::{
         End, PathReport, ReportRequest, path_telemetry_service_client::PathTelemetryServiceClient,
@@ -25,6 +33,10 @@ use tonic::{Code, Status, transport::Channel};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
+fn open(dir: &Path) -> EmbeddedBus {
+    EmbeddedBus::open(dir, EmbeddedOptions::default()).unwrap()
+}
+
 struct World {
     store: Arc<dyn Store>,
     authority: LocalAuthority,
@@ -33,15 +45,80 @@ struct World {
     _dir: tempfile::TempDir,
 }
 
+/// The embedded bus, behind which the store answers no question about the beginning until so many were asked.
+struct Forgetful {
+    inner: EmbeddedBus,
+    failures: u32,
+    asked: Arc<AtomicU32>,
+    subscribed: Arc<AtomicU32>,
+}
+
+struct Unanswered {
+    inner: Arc<dyn StartAt>,
+    failures: u32,
+    asked: Arc<AtomicU32>,
+}
+
+#[async_trait]
+impl StartAt for Unanswered {
+    async fn start(&self, topic: Topic, partition: u32) -> Result<Start, StartAtError> {
+        if self.asked.fetch_add(1, Ordering::Relaxed) < self.failures {
+            return Err(StartAtError("the test has stopped it".into()));
+        }
+        self.inner.start(topic, partition).await
+    }
+}
+
+#[async_trait]
+impl Bus for Forgetful {
+    async fn publish(&self, topic: Topic, records: Vec<Record>) -> Result<(), PublishError> {
+        self.inner.publish(topic, records).await
+    }
+
+    async fn subscribe(
+        &self,
+        topic: Topic,
+        group: &str,
+        start: Arc<dyn StartAt>,
+    ) -> Result<Box<dyn Consumer>, SubscribeError> {
+        self.subscribed.fetch_add(1, Ordering::Relaxed);
+        let start = Arc::new(Unanswered {
+            inner: start,
+            failures: self.failures,
+            asked: Arc::clone(&self.asked),
+        });
+        self.inner.subscribe(topic, group, start).await
+    }
+
+    async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
+        self.inner.tail(topic).await
+    }
+
+    async fn read_back(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
+        self.inner.read_back(topic).await
+    }
+
+    async fn partitions(&self, topic: Topic) -> Result<u32, NotReady> {
+        self.inner.partitions(topic).await
+    }
+
+    async fn ready(&self) -> Result<(), NotReady> {
+        self.inner.ready().await
+    }
+}
+
 impl World {
     fn start() -> World {
+        World::with_bus(|dir| Arc::new(open(dir)))
+    }
+
+    fn with_bus(bus: impl FnOnce(&Path) -> Arc<dyn Bus>) -> World {
         let dir = tempfile::tempdir().unwrap();
         let authority = LocalAuthority::open_or_create(&dir.path().join("identities")).unwrap();
         let identity = authority
             .issue(&PeerId::service("path-telemetry"), &[])
             .unwrap();
-        let bus: Arc<dyn Bus> =
-            Arc::new(EmbeddedBus::open(dir.path(), EmbeddedOptions::default()).unwrap());
+        let bus = bus(dir.path());
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path()).unwrap());
         let config = Config {
             listen: "127.0.0.1:0".parse().unwrap(),
@@ -234,6 +311,38 @@ async fn nobody_reports_for_somebody_else() {
         .await
         .unwrap();
     assert_eq!(world.rows(30).await.len(), 30);
+    world.context.shutdown().request();
+    world.joined.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_does_not_say_where_to_begin_costs_the_group_no_rebalance() {
+    const FAILURES: u32 = 4;
+    let (asked, subscribed) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let world = World::with_bus(|dir| {
+        Arc::new(Forgetful {
+            inner: open(dir),
+            failures: FAILURES,
+            asked: Arc::clone(&asked),
+            subscribed: Arc::clone(&subscribed),
+        })
+    });
+    let gateway = PeerId::gateway("default", "gateway-1");
+    world
+        .report(&gateway, reports(End::Gateway, "lte", 0))
+        .await
+        .unwrap();
+    assert_eq!(world.rows(30).await.len(), 30);
+    assert!(asked.load(Ordering::Relaxed) > FAILURES);
+    assert_eq!(subscribed.load(Ordering::Relaxed), 1, "it stayed a member");
+    assert!(
+        world
+            .context
+            .health()
+            .failing()
+            .iter()
+            .all(|it| it.0 != "store")
+    );
     world.context.shutdown().request();
     world.joined.await.unwrap().unwrap();
 }
