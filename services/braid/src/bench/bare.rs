@@ -3,8 +3,11 @@
 //!
 //! What it is set to is the best of what was tried on loopback (see ARCHITECTURE.md): the library's Cubic, one path without
 //! multipath, the socket buffers and stream windows that the tunnel has, writes and reads without a copy.
+//!
+//! With TCP at both ends instead (`--listen`, `--forward`) it is the least that anything between two TCP connections costs: what a
+//! gateway and a proxy could reach that cost nothing themselves.
 
-use std::io::{BufRead, Write};
+use std::io::{BufRead, IoSlice, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,6 +15,9 @@ use std::time::Instant;
 use clap::{Args, ValueEnum};
 use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use service_kit::tls::{Identity, IdentityFiles};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tunnel::ALPN;
 
@@ -43,6 +49,12 @@ pub struct EndCommand {
     to: Option<SocketAddr>,
     #[arg(long, value_enum, default_value = "cubic")]
     controller: Controller,
+    /// A client that takes no orders, but connections: each becomes a stream.
+    #[arg(long, requires = "to")]
+    listen: bool,
+    /// A server that brings each stream to this address.
+    #[arg(long, conflicts_with = "to")]
+    forward: Option<SocketAddr>,
     #[command(flatten)]
     identity: IdentityFiles,
 }
@@ -90,7 +102,13 @@ impl EndCommand {
             .map_err(Failure::other)?;
         // Ends with the client.
         while let Ok((send, receive)) = connection.accept_bi().await {
-            serve(send, receive).await?;
+            match self.forward {
+                Some(address) => {
+                    let tcp = TcpStream::connect(address).await.map_err(Failure::other)?;
+                    join(tcp, send, receive).await?;
+                }
+                None => serve(send, receive).await?,
+            }
         }
         Ok(())
     }
@@ -107,6 +125,16 @@ impl EndCommand {
             .map_err(Failure::other)?
             .await
             .map_err(Failure::other)?;
+        if self.listen {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+            let listener = listener.map_err(Failure::other)?;
+            tell(&listener.local_addr().map_err(Failure::other)?.to_string())?;
+            loop {
+                let (tcp, _) = listener.accept().await.map_err(Failure::other)?;
+                let (send, receive) = connection.open_bi().await.map_err(Failure::other)?;
+                join(tcp, send, receive).await?;
+            }
+        }
         let (order, mut orders) = mpsc::channel(1);
         std::thread::spawn(move || {
             for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -190,6 +218,49 @@ async fn serve(mut send: noq::SendStream, mut receive: noq::RecvStream) -> Resul
         pour(&mut send, u64::from_be_bytes(bytes)).await?;
     }
     send.finish().map_err(Failure::other)
+}
+
+/// A connection and a stream, until both directions have ended; one at a time.
+async fn join(
+    mut tcp: TcpStream,
+    mut send: noq::SendStream,
+    mut receive: noq::RecvStream,
+) -> Result<(), Failure> {
+    tcp.set_nodelay(true).map_err(Failure::other)?;
+    let (from, to) = tcp.split();
+    tokio::try_join!(into_stream(from, &mut send), from_stream(&mut receive, to)).map(|_| ())
+}
+
+async fn into_stream(mut tcp: ReadHalf<'_>, send: &mut noq::SendStream) -> Result<(), Failure> {
+    loop {
+        let mut chunk = bytes::BytesMut::with_capacity(CHUNK_BYTES);
+        if tcp.read_buf(&mut chunk).await.map_err(Failure::other)? == 0 {
+            return send.finish().map_err(Failure::other);
+        }
+        send.write_chunk(chunk.freeze())
+            .await
+            .map_err(Failure::other)?;
+    }
+}
+
+async fn from_stream(receive: &mut noq::RecvStream, mut tcp: WriteHalf<'_>) -> Result<(), Failure> {
+    let mut chunks: [bytes::Bytes; CHUNKS_MAX] = Default::default();
+    while let Some(count) = receive
+        .read_many_chunks(&mut chunks)
+        .await
+        .map_err(Failure::other)?
+    {
+        let mut slices: [IoSlice<'_>; CHUNKS_MAX] = std::array::from_fn(|_| IoSlice::new(&[]));
+        for (slice, chunk) in slices.iter_mut().zip(&chunks[..count]) {
+            *slice = IoSlice::new(chunk);
+        }
+        let mut left = &mut slices[..count];
+        while !left.is_empty() {
+            let written = tcp.write_vectored(left).await.map_err(Failure::other)?;
+            IoSlice::advance_slices(&mut left, written);
+        }
+    }
+    tcp.shutdown().await.map_err(Failure::other)
 }
 
 async fn pour(send: &mut noq::SendStream, bytes: u64) -> Result<(), Failure> {

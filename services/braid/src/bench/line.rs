@@ -243,50 +243,106 @@ impl Line {
     }
 }
 
-/// Two bare ends; the client obeys.
-pub(super) struct Bare {
+/// Two bare ends.
+pub(super) struct Ends {
     pub(super) client: Process,
     pub(super) server: Process,
-    orders: ChildStdin,
+    /// Of the client.
     answers: BufReader<ChildStdout>,
+}
+
+impl Ends {
+    /// The arguments are those of the client and of the server besides the usual ones.
+    fn start(scratch: &Scratch, client: &[&str], server: &[&str]) -> Result<Ends, Failure> {
+        let id = PeerId::service("proxy");
+        let mut serving = Self::end("the bare server", scratch, &id, server)?;
+        let address = first_line(&mut answers(&mut serving)?)?;
+        let id = PeerId::gateway("default", "bare");
+        let arguments = [&["--to", &address], client].concat();
+        let mut asking = Self::end("the bare client", scratch, &id, &arguments)?;
+        Ok(Ends {
+            answers: answers(&mut asking)?,
+            client: asking,
+            server: serving,
+        })
+    }
+
+    fn end(
+        name: &'static str,
+        scratch: &Scratch,
+        id: &PeerId,
+        arguments: &[&str],
+    ) -> Result<Process, Failure> {
+        let mut command = braid()?;
+        command.arg("bench-end").args(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        with_identity(&mut command, &scratch.identity(id)?);
+        Process::spawn(name, &mut command)
+    }
+
+    pub(super) fn cpu(&self) -> Result<Duration, Failure> {
+        Ok(self.client.cpu()? + self.server.cpu()?)
+    }
+}
+
+fn answers(process: &mut Process) -> Result<BufReader<ChildStdout>, Failure> {
+    let out = process.child.stdout.take();
+    out.map(BufReader::new)
+        .ok_or_else(|| Failure::other("no pipe"))
+}
+
+fn first_line(answers: &mut BufReader<ChildStdout>) -> Result<String, Failure> {
+    let mut line = String::new();
+    answers.read_line(&mut line).map_err(Failure::other)?;
+    Ok(line.trim().to_owned())
+}
+
+/// A bare pair whose client obeys.
+pub(super) struct Bare {
+    pub(super) ends: Ends,
+    orders: ChildStdin,
 }
 
 impl Bare {
     pub(super) fn start(scratch: &Scratch) -> Result<Bare, Failure> {
-        let mut command = braid()?;
-        command.arg("bench-end").stdout(Stdio::piped());
-        with_identity(&mut command, &scratch.identity(&PeerId::service("proxy"))?);
-        let mut server = Process::spawn("the bare server", &mut command)?;
-        let mut address = String::new();
-        let out = server.child.stdout.take();
-        let mut out = BufReader::new(out.ok_or_else(|| Failure::other("no pipe"))?);
-        out.read_line(&mut address).map_err(Failure::other)?;
-        let mut command = braid()?;
-        command
-            .args(["bench-end", "--to", address.trim()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let id = PeerId::gateway("default", "bare");
-        with_identity(&mut command, &scratch.identity(&id)?);
-        let mut client = Process::spawn("the bare client", &mut command)?;
-        let pipes = client.child.stdin.take().zip(client.child.stdout.take());
-        let (orders, answers) = pipes.ok_or_else(|| Failure::other("no pipe"))?;
+        let mut ends = Ends::start(scratch, &[], &[])?;
+        let orders = ends.client.child.stdin.take();
         Ok(Bare {
-            client,
-            server,
-            orders,
-            answers: BufReader::new(answers),
+            orders: orders.ok_or_else(|| Failure::other("no pipe"))?,
+            ends,
         })
     }
 
     /// Moves `bytes` and says how long it took.
     pub(super) fn transfer(&mut self, direction: &str, bytes: u64) -> Result<Duration, Failure> {
         writeln!(self.orders, "{direction} {bytes}").map_err(Failure::other)?;
-        let mut answer = String::new();
-        self.answers
-            .read_line(&mut answer)
-            .map_err(Failure::other)?;
-        let seconds: f64 = answer.trim().parse().map_err(Failure::other)?;
+        let answer = first_line(&mut self.ends.answers)?;
+        let seconds: f64 = answer.parse().map_err(Failure::other)?;
         Ok(Duration::from_secs_f64(seconds))
+    }
+}
+
+/// A bare pair between TCP connections.
+pub(super) struct Joined {
+    pub(super) ends: Ends,
+    address: SocketAddr,
+}
+
+impl Joined {
+    pub(super) fn start(scratch: &Scratch, destination: SocketAddr) -> Result<Joined, Failure> {
+        let forward = destination.to_string();
+        let mut ends = Ends::start(scratch, &["--listen"], &["--forward", &forward])?;
+        let address = first_line(&mut ends.answers)?;
+        Ok(Joined {
+            address: address.parse().map_err(Failure::other)?,
+            ends,
+        })
+    }
+
+    /// A connection to the destination.
+    pub(super) fn connect(&self) -> Result<TcpStream, Failure> {
+        let stream = TcpStream::connect(self.address).map_err(Failure::other)?;
+        stream.set_nodelay(true).map_err(Failure::other)?;
+        Ok(stream)
     }
 }

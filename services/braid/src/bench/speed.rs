@@ -1,7 +1,8 @@
 //! `speed.*`: what gateway and proxy cost, against a bare pair of the library and against a direct connection, all in one run.
 //!
-//! Bulk: repetitions of both sides take turns, so that whatever else the machine does meets both; the figure is the ratio of
-//! the medians. Latency: an open loop, so that a late answer delays no later request and every request's time counts from when it was
+//! Bulk: repetitions of all sides take turns, so that whatever else the machine does meets all; the figure is the ratio of
+//! the medians. Beside the bare pair, whose bytes come from nowhere and go nowhere, stands one between two TCP connections, as
+//! gateway and proxy are (`joined`): on cores that are all busy it is the most that they could reach. Latency: an open loop, so that a late answer delays no later request and every request's time counts from when it was
 //! due; slices with and without the tunnel take turns, and the quantiles are exact, over all samples.
 
 use std::io::{Read, Write};
@@ -9,11 +10,11 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::line::{Bare, Line, Scratch};
+use super::line::{Bare, Joined, Line, Scratch};
 use super::{Figure, median, quantile_ms};
 use crate::process::Failure;
 
-pub(super) const IDS: [&str; 7] = [
+pub(super) const IDS: [&str; 9] = [
     "speed.bulk_up_vs_noq",
     "speed.bulk_down_vs_noq",
     "speed.cpu_up_vs_noq",
@@ -21,6 +22,8 @@ pub(super) const IDS: [&str; 7] = [
     "speed.datagrams_per_send",
     "speed.datagrams_per_receive",
     "speed.latency_added_p99",
+    "speed.bulk_up_vs_joined",
+    "speed.bulk_down_vs_joined",
 ];
 
 const BULK_BYTES: u64 = 256 << 20;
@@ -128,14 +131,8 @@ fn drain(stream: &mut TcpStream) -> std::io::Result<u64> {
     }
 }
 
-/// Moves `bytes` through gateway and proxy and says how long it took, the tunnel's opening not counted.
-fn through(
-    line: &Line,
-    destination: SocketAddr,
-    direction: &str,
-    bytes: u64,
-) -> Result<Duration, Failure> {
-    let mut stream = line.connect(destination)?;
+/// Moves `bytes` over a connection to the destination and says how long it took.
+fn through(mut stream: TcpStream, direction: &str, bytes: u64) -> Result<Duration, Failure> {
     let since = Instant::now();
     let (expected, got) = match direction {
         "up" => {
@@ -179,28 +176,39 @@ impl Side {
 
 fn bulk(scratch: &Scratch, line: &Line, destination: SocketAddr) -> Result<Vec<Figure>, Failure> {
     let mut bare = Bare::start(scratch)?;
+    let joined = Joined::start(scratch, destination)?;
     let mut figures = Vec::new();
-    for (direction, speed_id, cpu_id) in [("up", IDS[0], IDS[2]), ("down", IDS[1], IDS[3])] {
-        let (mut ours, mut reference) = (Side::default(), Side::default());
-        through(line, destination, direction, WARM_UP_BYTES)?;
+    for (direction, speed_id, cpu_id, joined_id) in [
+        ("up", IDS[0], IDS[2], IDS[7]),
+        ("down", IDS[1], IDS[3], IDS[8]),
+    ] {
+        let [mut ours, mut reference, mut most]: [Side; 3] = Default::default();
+        through(line.connect(destination)?, direction, WARM_UP_BYTES)?;
         bare.transfer(direction, WARM_UP_BYTES)?;
+        through(joined.connect()?, direction, WARM_UP_BYTES)?;
         for _ in 0..REPETITIONS {
             let before = line.gateway.cpu()? + line.proxy.cpu()?;
-            let took = through(line, destination, direction, BULK_BYTES)?;
+            let took = through(line.connect(destination)?, direction, BULK_BYTES)?;
             ours.seconds.push(took.as_secs_f64());
             ours.cpu += line.gateway.cpu()? + line.proxy.cpu()? - before;
-            let before = bare.client.cpu()? + bare.server.cpu()?;
+            let before = bare.ends.cpu()?;
             let took = bare.transfer(direction, BULK_BYTES)?;
             reference.seconds.push(took.as_secs_f64());
-            reference.cpu += bare.client.cpu()? + bare.server.cpu()? - before;
+            reference.cpu += bare.ends.cpu()? - before;
+            let before = joined.ends.cpu()?;
+            let took = through(joined.connect()?, direction, BULK_BYTES)?;
+            most.seconds.push(took.as_secs_f64());
+            most.cpu += joined.ends.cpu()? - before;
         }
         let (ours_mb, bare_mb) = (ours.mb_per_s(), reference.mb_per_s());
         let (ours_ns, bare_ns) = (ours.cpu_ns_per_byte(), reference.cpu_ns_per_byte());
+        let (joined_mb, joined_ns) = (most.mb_per_s(), most.cpu_ns_per_byte());
         eprintln!(
-            "bench: bulk {direction}: {ours_mb:.0} MB/s through gateway and proxy, {bare_mb:.0} MB/s bare; {ours_ns:.2} and {bare_ns:.2} ns of processor time a byte"
+            "bench: bulk {direction}: {ours_mb:.0} MB/s through gateway and proxy, {bare_mb:.0} MB/s bare, {joined_mb:.0} MB/s bare between TCP connections; {ours_ns:.2}, {bare_ns:.2} and {joined_ns:.2} ns of processor time a byte"
         );
         let ratio = Figure::at_least(speed_id, "ratio", ours_mb / bare_mb, BULK_TARGET);
         figures.push(ratio.against(bare_mb));
+        figures.push(Figure::plain(joined_id, "ratio", ours_mb / joined_mb).against(joined_mb));
         figures.push(Figure::plain(cpu_id, "ns/byte", ours_ns).against(bare_ns));
     }
     Ok(figures)
