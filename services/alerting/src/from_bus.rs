@@ -83,7 +83,7 @@ pub(crate) async fn run(
     let mut backoff = Backoff::for_reconnect();
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    'subscribe: while !shutdown.is_requested() {
+    while !shutdown.is_requested() {
         let start: Arc<dyn bus::StartAt> = Arc::clone(&claims) as Arc<dyn bus::StartAt>;
         let mut consumer = match bus.subscribe(Topic::Vitals, GROUP, start).await {
             Ok(consumer) => consumer,
@@ -121,14 +121,12 @@ pub(crate) async fn run(
                     backoff.reset();
                     state.on_event(event).await;
                 }
+                // Asked again without leaving: a store that is away would cost the group a rebalance at every try.
                 Err(error) => {
                     check.failing(error.to_string());
                     tokio::select! {
                         () = shutdown.requested() => return,
                         () = backoff.wait() => {}
-                    }
-                    if matches!(error, bus::ConsumeError::StartAt(_)) {
-                        continue 'subscribe;
                     }
                 }
             }

@@ -74,14 +74,18 @@ async fn work(
             client.simple_query("").await.map_err(said)?;
         } else {
             let mut connection = pool.get().await.map_err(fault::explain_pool)?;
-            while roll_up(&mut connection, ages).await? > 0 {}
+            while let Some(took) = roll_up(&mut connection, ages).await? {
+                // Writers of the devices of a step wait for it; now they get as long.
+                tokio::time::sleep(took).await;
+            }
             client.simple_query("").await.map_err(said)?;
         }
         tokio::time::sleep(EVERY).await;
     }
 }
 
-async fn roll_up(connection: &mut Object, ages: &Ages) -> Result<u64, String> {
+/// How long a step took; `None`: there was nothing to do.
+async fn roll_up(connection: &mut Object, ages: &Ages) -> Result<Option<Duration>, String> {
     let said = |e: tokio_postgres::Error| fault::explain(&e);
     let started = Instant::now();
     let transaction = connection.transaction().await.map_err(said)?;
@@ -89,8 +93,10 @@ async fn roll_up(connection: &mut Object, ages: &Ages) -> Result<u64, String> {
         .await
         .map_err(|fault| fault.into_write().to_string())?;
     transaction.commit().await.map_err(said)?;
-    if devices > 0 {
-        metrics::histogram!("braid_store_roll_up_seconds").record(started.elapsed());
+    if devices == 0 {
+        return Ok(None);
     }
-    Ok(devices)
+    let took = started.elapsed();
+    metrics::histogram!("braid_store_roll_up_seconds").record(took);
+    Ok(Some(took))
 }

@@ -8,8 +8,8 @@ use deadpool_postgres::Transaction;
 
 use super::{Ages, fault::Fault, retention, time::Micros};
 
-/// Devices of one step: writers of these wait for it, some tens of milliseconds.
-const DEVICES_MAX: i64 = 50;
+/// Devices of one step: writers of these wait for it, some tens of milliseconds at a full load.
+const DEVICES_MAX: i64 = 20;
 /// Of one device in one step; a longer backfill takes several.
 const STRETCH_US: i64 = 6 * HOUR_US;
 /// A bucket that has ended is left alone for so long, so that most of its rows are there and it is computed once.
