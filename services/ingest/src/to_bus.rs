@@ -12,8 +12,9 @@ use prost::Message;
 use service_kit::{Backoff, Context, Shutdown};
 use tokio::sync::{mpsc, oneshot};
 
-/// Uploads that may wait in a lane; beyond it their streams wait, and by flow control the gateways.
-const WAITING_MAX: usize = 256;
+/// Uploads that may wait in a lane; beyond it their streams wait, and by flow control the gateways. As many go out in one call, and one
+/// call takes a turn to the cluster and back: fewer would bound the rate by that.
+const WAITING_MAX: usize = 1024;
 /// A publish stops growing at this size.
 const PUBLISH_BYTES_MAX: usize = 4 << 20;
 /// A patient's record stops growing at this size; far below what the bus takes.
