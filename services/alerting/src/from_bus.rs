@@ -6,7 +6,6 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bus::{Bus, Delivery, Event, Topic, dead_letter};
-use bytes::Bytes;
 use contracts::{alerts::Alert, vitals::VitalsRecord};
 use prost::Message;
 use service_kit::{Backoff, Context, telemetry::continue_trace};
@@ -282,10 +281,10 @@ impl Loop {
 
     /// Writes the ward's running try, with everything that was held back; taken back unless it is stored.
     async fn write(&mut self, transitions: Vec<Alert>, part: &[Delivery]) -> Outcome {
-        let before = self.positions.iter().filter(|(_, next)| **next > 0);
-        let mut positions: Vec<Delivery> = before.map(|(p, next)| position(*p, *next)).collect();
-        positions.extend(part.iter().map(|d| position(d.partition, d.offset + 1)));
-        let progress = self.claims.progress(&positions);
+        let before = self.positions.iter().map(|(p, next)| (*p, *next));
+        let reached = before.chain(part.iter().map(|d| (d.partition, d.offset + 1)));
+        let reached = reached.map(|(partition, next)| (Topic::Vitals, partition, next));
+        let progress = self.claims.progress_to(reached);
         let states = self.ward.states();
         let batch = AlertsBatch {
             transitions,
@@ -328,8 +327,9 @@ impl Loop {
         for state in self.ward.states() {
             let patient = state.key.clone();
             // Holds the claim and moves nothing.
-            let mut claim = self.claims.progress(&[position(state.partition, 1)]);
-            claim.iter_mut().for_each(|claim| claim.next_offset = 0);
+            let claim = self
+                .claims
+                .progress_to([(Topic::Vitals, state.partition, 0)]);
             let batch = AlertsBatch {
                 states: vec![state],
                 ..AlertsBatch::default()
@@ -447,19 +447,6 @@ fn read(delivery: &Delivery) -> Result<Readable, String> {
         return Err("a patient's name holds a NUL".to_owned());
     }
     Ok((delivery.partition, delivery.key.clone(), record))
-}
-
-/// Stands for everything before `next` when nothing new was delivered.
-fn position(partition: u32, next: u64) -> Delivery {
-    Delivery {
-        topic: Topic::Vitals,
-        partition,
-        offset: next - 1,
-        key: String::new(),
-        value: Bytes::new(),
-        headers: Vec::new(),
-        published_us: 0,
-    }
 }
 
 fn count_transitions(batch: &AlertsBatch) {

@@ -63,6 +63,19 @@ fn session(response: &Response<Bytes>) -> Option<String> {
         .map(|it| bare(it))
 }
 
+/// By the audit log, once for each time.
+async fn who_did(ward: &Ward, action: &str) -> Vec<String> {
+    let query = AuditQuery {
+        patient: None,
+        from_us: 0,
+        to_us: i64::MAX,
+        limit: 0,
+    };
+    let log = ward.store.audit(&Scope::tenant("default"), &query).await;
+    let rows = log.unwrap().into_iter().filter(|row| row.action == action);
+    rows.map(|row| row.who).collect()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_provider_says_who_it_is_and_nobody_else() {
     let dir = tempfile::tempdir().unwrap();
@@ -174,17 +187,8 @@ async fn the_provider_says_who_it_is_and_nobody_else() {
         .await;
     assert_eq!(ward_seen.unwrap().into_inner().patients, []);
 
-    let query = AuditQuery {
-        patient: None,
-        from_us: 0,
-        to_us: i64::MAX,
-        limit: 0,
-    };
-    let log = ward.store.audit(&Scope::tenant("default"), &query).await;
-    let log = log.unwrap();
-    let entered = log.iter().filter(|row| row.action == "sign in by provider");
-    assert!(entered.clone().all(|row| row.who == "sso:ada (17)"));
-    assert_eq!(entered.count(), 3);
+    let entered = who_did(&ward, "sign in by provider").await;
+    assert_eq!(entered, ["sso:ada (17)"; 3]);
     ward.end().await;
 }
 
@@ -319,19 +323,11 @@ async fn a_program_calls_with_a_token_of_the_provider() {
     assert_eq!(key(&ward).await, provider.kid());
     assert_ne!(key(&without).await, provider.kid());
 
-    let query = AuditQuery {
-        patient: None,
-        from_us: 0,
-        to_us: i64::MAX,
-        limit: 0,
-    };
-    let log = ward.store.audit(&Scope::tenant("default"), &query).await;
-    let log = log.unwrap();
-    let entered = log
-        .iter()
-        .filter(|row| row.action == "call by token of provider");
-    assert!(entered.clone().all(|row| row.who == "sso:nightly"));
-    assert_eq!(entered.count(), 2, "once for each token, not for each call");
+    let called = who_did(&ward, "call by token of provider").await;
+    assert_eq!(
+        called, ["sso:nightly"; 2],
+        "once for each token, not for each call"
+    );
     ward.end().await;
     without.end().await;
 }

@@ -42,13 +42,20 @@ impl<S: ProgressStore + ?Sized> Claims<S> {
 
     /// Progress that says these deliveries are done. Leaves out partitions that are not held any more.
     pub fn progress<'a>(&self, done: impl IntoIterator<Item = &'a Delivery>) -> Vec<Progress> {
+        let done = done.into_iter();
+        self.progress_to(done.map(|d| (d.topic, d.partition, d.offset + 1)))
+    }
+
+    /// The same, by the next offset of each partition; the greatest of several counts, and 0 holds the claim and moves nothing.
+    pub fn progress_to(
+        &self,
+        reached: impl IntoIterator<Item = (Topic, u32, u64)>,
+    ) -> Vec<Progress> {
         let held = self.held.lock();
         let mut next: BTreeMap<(Topic, u32), u64> = BTreeMap::new();
-        for delivery in done {
-            let offset = next
-                .entry((delivery.topic, delivery.partition))
-                .or_default();
-            *offset = (*offset).max(delivery.offset + 1);
+        for (topic, partition, reached) in reached {
+            let offset = next.entry((topic, partition)).or_default();
+            *offset = (*offset).max(reached);
         }
         next.into_iter()
             .filter_map(|(partition, offset)| held.get(&partition).map(|c| c.progress(offset)))
