@@ -22,6 +22,7 @@ use noq_proto::{
 use crate::address::{self, Generation, SERVER, interface_of};
 use crate::chaos::{PathWhim, Plan};
 use crate::identity::{Identity, SERVER_NAME};
+use crate::oracle::{Oracle, Oracles, WAKE_EVERY};
 use crate::scenario::{Controller, INTERFACES_MAX, Scenario};
 use crate::traffic::{Application, TrafficError};
 
@@ -117,6 +118,8 @@ pub struct Host {
     pub paths_closed: u32,
     buffer: Vec<u8>,
     gate: Arc<Gate>,
+    /// Only where the controller is one.
+    oracle: Option<Arc<Oracle>>,
     /// When the models are looked at next, how often that was, and how often two paths were coupled.
     look_at: Duration,
     looks: u32,
@@ -134,7 +137,8 @@ impl Host {
         seed: u64,
     ) -> Self {
         let gate = Gate::new();
-        let transport = Arc::new(transport(scenario, &gate, mechanisms));
+        let oracle = (scenario.controller == Controller::Oracle).then(Arc::<Oracle>::default);
+        let transport = Arc::new(transport(scenario, &gate, mechanisms, oracle.as_ref()));
         let mut config = EndpointConfig::default();
         let mut rng_seed = [0; 32];
         rng_seed[..8].copy_from_slice(&seed.to_be_bytes());
@@ -149,7 +153,7 @@ impl Host {
         } else {
             multipath::Side::Server
         };
-        let manager = if scenario.controller == Controller::Ours {
+        let manager = if scenario.controller.is_steered() {
             let mut config = SteeringConfig::new(side);
             config.steer_acknowledgements = mechanisms.steer_acknowledgements;
             config.liveness = mechanisms.liveness;
@@ -192,6 +196,7 @@ impl Host {
             paths_closed: 0,
             buffer: Vec::with_capacity(65_536),
             gate,
+            oracle,
             look_at: Duration::ZERO,
             looks: 0,
             coupled: 0,
@@ -206,6 +211,17 @@ impl Host {
                 .ok();
         }
         host
+    }
+
+    /// What this host foresees of its links, if it does.
+    pub(crate) fn oracle(&self) -> Option<&Oracle> {
+        self.oracle.as_deref()
+    }
+
+    /// When a host that foresees its links looks at them again.
+    pub(crate) fn looks_ahead_at(&self, now: Duration) -> Option<Duration> {
+        let sends = self.oracle.is_some() && self.application.wants_to_send();
+        sends.then(|| now + WAKE_EVERY)
     }
 
     /// Tells the client's steering about an interface.
@@ -278,6 +294,13 @@ impl Host {
         };
         self.received = true;
         self.first.get_or_insert(interface);
+        if let Some(oracle) = &self.oracle {
+            oracle.answered_by(interface);
+            // A server builds a path's controller when the path's first packet comes.
+            if !self.client {
+                oracle.builds_for(interface);
+            }
+        }
         self.buffer.clear();
         match self
             .endpoint
@@ -497,7 +520,9 @@ impl Host {
                 }
                 PathWhim::Open(interface) => {
                     // Refused while the peer grants no further id.
-                    let Ok(path) = open(conn, interface, PathStatus::Available, at) else {
+                    let oracle = self.oracle.as_deref();
+                    let status = PathStatus::Available;
+                    let Ok(path) = open(conn, oracle, interface, status, at) else {
                         continue;
                     };
                     self.paths_opened += 1;
@@ -522,7 +547,7 @@ impl Host {
                     .collect();
                 for interface in due {
                     missing.retain(|entry| entry.0 != interface);
-                    match open(conn, interface, PathStatus::Available, at) {
+                    match open(conn, None, interface, PathStatus::Available, at) {
                         Ok(path) => {
                             self.paths_opened += 1;
                             of_path.push((path, interface));
@@ -581,7 +606,9 @@ impl Host {
                             self.lost = Some(HostError::GaveUp(path));
                         }
                         Command::Open { interface, status } => {
-                            let event = match open(conn, usize::from(interface.0), status, at) {
+                            let number = usize::from(interface.0);
+                            let oracle = self.oracle.as_deref();
+                            let event = match open(conn, oracle, number, status, at) {
                                 Ok(path) => {
                                     self.paths_opened += 1;
                                     // What is heard on a path before it is validated counts too.
@@ -615,30 +642,44 @@ impl Host {
 
 fn open(
     conn: &mut Connection,
+    oracle: Option<&Oracle>,
     interface: usize,
     status: PathStatus,
     at: Instant,
 ) -> Result<PathId, PathError> {
+    if let Some(oracle) = oracle {
+        oracle.builds_for(interface);
+    }
     let local = address::client(interface).ip();
     conn.open_path(FourTuple::new(SERVER, Some(local)), status, at)
 }
 
-fn transport(scenario: &Scenario, gate: &Arc<Gate>, mechanisms: Mechanisms) -> TransportConfig {
+fn transport(
+    scenario: &Scenario,
+    gate: &Arc<Gate>,
+    mechanisms: Mechanisms,
+    oracle: Option<&Arc<Oracle>>,
+) -> TransportConfig {
     let mut config = TransportConfig::default();
+    let ours = || {
+        let controller = ControllerConfig {
+            startup_floor: mechanisms.startup_floor,
+            gated: mechanisms.gate,
+            coupling: if mechanisms.coupling {
+                Coupling::Detected
+            } else {
+                Coupling::Off
+            },
+            ..ControllerConfig::default()
+        };
+        Controllers::new(gate.clone(), controller)
+    };
     let factory: Arc<dyn ControllerFactory + Send + Sync> = match scenario.controller {
-        Controller::Ours => {
-            let controller = ControllerConfig {
-                startup_floor: mechanisms.startup_floor,
-                gated: mechanisms.gate,
-                coupling: if mechanisms.coupling {
-                    Coupling::Detected
-                } else {
-                    Coupling::Off
-                },
-                ..ControllerConfig::default()
-            };
-            Controllers::new(gate.clone(), controller)
-        }
+        Controller::Ours => ours(),
+        Controller::Oracle => Arc::new(Oracles {
+            oracle: oracle.cloned().unwrap_or_default(),
+            models: ours(),
+        }),
         Controller::Bbr => Arc::new(Bbr3Config::default()),
         Controller::Cubic => Arc::new(CubicConfig::default()),
         Controller::Newreno => Arc::new(NewRenoConfig::default()),
@@ -654,7 +695,7 @@ fn transport(scenario: &Scenario, gate: &Arc<Gate>, mechanisms: Mechanisms) -> T
         .send_window(SEND_WINDOW_BYTES)
         .default_path_max_idle_timeout(None)
         .max_concurrent_uni_streams(VarInt::from_u32(100));
-    if scenario.controller == Controller::Ours {
+    if scenario.controller.is_steered() {
         multipath::tune(&mut config);
     }
     config

@@ -14,6 +14,7 @@ mod journal;
 pub mod kernel;
 pub mod lte;
 pub mod many;
+mod oracle;
 pub mod pals;
 pub mod report;
 pub mod rival;

@@ -34,10 +34,23 @@ pub enum Controller {
     Bbr,
     Cubic,
     Newreno,
+    /// Knows the links, in virtual time alone: what any sender could reach with Braid's gate and liveness.
+    Oracle,
 }
 
 impl Controller {
-    pub const ALL: [Self; 4] = [Self::Ours, Self::Bbr, Self::Cubic, Self::Newreno];
+    pub const ALL: [Self; 5] = [
+        Self::Ours,
+        Self::Bbr,
+        Self::Cubic,
+        Self::Newreno,
+        Self::Oracle,
+    ];
+
+    /// Whether Braid's gate and liveness look after the paths.
+    pub fn is_steered(self) -> bool {
+        matches!(self, Self::Ours | Self::Oracle)
+    }
 
     pub fn name(self) -> &'static str {
         match self {
@@ -45,6 +58,7 @@ impl Controller {
             Self::Bbr => "bbr",
             Self::Cubic => "cubic",
             Self::Newreno => "newreno",
+            Self::Oracle => "oracle",
         }
     }
 }

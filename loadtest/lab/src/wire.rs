@@ -6,8 +6,9 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use testkit::link::{Link, Rate, Verdict};
 
+use crate::oracle::{AHEAD, AHEAD_SLOW, PACKETS_MIN};
 use crate::report::{BIN, LinkReport, RunReport, Timeline, percentile, sorted};
-use crate::scenario::{Direction, Half, Interface, Scenario, ScenarioError};
+use crate::scenario::{Direction, Half, Interface, LINK_MTU_BYTES, Scenario, ScenarioError};
 use crate::world::derive_seed;
 
 /// How long after a change of a link gaps are looked for.
@@ -69,6 +70,21 @@ impl Wire {
 
     pub(crate) fn is_up(&self, now: Duration) -> bool {
         self.link.is_up(now)
+    }
+
+    /// What a sender that knows the link adds to its queue at `now`: nothing that would wait for long, or be lost with the link.
+    pub(crate) fn room_bytes(&mut self, now: Duration) -> u64 {
+        let queued = self.link.queued_bytes(now);
+        let config = self.link.config();
+        let arrival = now + AHEAD + config.delay;
+        if !self.link.is_up(now) || !self.link.is_up(arrival) {
+            return 0;
+        }
+        let packets = PACKETS_MIN * LINK_MTU_BYTES;
+        let soon = config.rate.capacity_bytes(now, now + AHEAD) as u64;
+        let slow = config.rate.capacity_bytes(now, now + AHEAD_SLOW) as u64;
+        let target = soon.max(packets.min(slow)).min(config.queue_bytes);
+        target.saturating_sub(queued)
     }
 
     /// Passes a packet, whose headers beside `payload` have `header_bytes`, into the link; none when it is lost.

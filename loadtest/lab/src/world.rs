@@ -198,9 +198,12 @@ impl World {
         loop {
             for host in 0..self.hosts.len() {
                 if touched[host] {
+                    self.foretell(host);
                     let outcome = self.hosts[host].turn(self.now, &mut out);
                     self.transmit(host, &mut out);
-                    timers[host] = self.hosts[host].next_deadline();
+                    let deadline = self.hosts[host].next_deadline();
+                    let ahead = self.hosts[host].looks_ahead_at(self.now);
+                    timers[host] = [deadline, ahead].into_iter().flatten().min();
                     if host <= SERVER {
                         outcome?;
                     } else if outcome.is_err() {
@@ -284,6 +287,17 @@ impl World {
                 );
                 self.transmit(arrival.to, &mut out);
             }
+        }
+    }
+
+    /// Tells a host that foresees its links what they have room for.
+    fn foretell(&mut self, host: usize) {
+        let Some(oracle) = self.hosts[host].oracle() else {
+            return;
+        };
+        for (interface, &(bottleneck, _)) in self.through.iter().enumerate() {
+            let room = self.wires[bottleneck][host % 2].room_bytes(self.now);
+            oracle.tell(interface, room);
         }
     }
 

@@ -7,7 +7,7 @@ use lab::drive::Environment;
 use lab::pals::{self, Case, Reading, Setting};
 use lab::report::RunReport;
 use lab::robust;
-use lab::scenario::{Controller, Direction, Interface, Scenario, ScenarioError};
+use lab::scenario::{Controller, Direction, Half, Interface, RateSpec, Scenario, ScenarioError};
 use lab::{Identity, Mechanisms, Runner, bottleneck, figure6, lte, many, rival, run};
 
 fn two_links(controller: Controller, direction: Direction, seed: u64) -> Scenario {
@@ -410,4 +410,33 @@ fn two_paths_in_one_queue_are_one_flow() {
             assert!(figure.met, "{figure:?}");
         }
     }
+}
+
+/// Over links whose rate falls tenfold and rises again the oracle leaves nothing to be dropped by a queue, and what it reaches is a bound.
+#[test]
+fn the_oracle_fills_links_that_vary_and_overruns_none() {
+    let identity = Identity::new().unwrap();
+    let of = |controller| {
+        let mut scenario = two_links(controller, Direction::Download, 6);
+        scenario.bytes = 20_000_000;
+        for (interface, phase) in scenario.interfaces.iter_mut().zip([0.0, 0.7]) {
+            let steps = (0..100).map(|step| {
+                let mbit = if step % 2 == 0 { 20.0 } else { 2.0 };
+                ((f64::from(step) - phase).max(0.0), mbit)
+            });
+            let mut half = Half::constant(0.0, 25.0);
+            half.rate = RateSpec::Steps(steps.collect());
+            *interface = Interface::alike("varies", half);
+        }
+        run(&scenario, &identity, Mechanisms::default()).unwrap()
+    };
+    let (oracle, ours) = (of(Controller::Oracle), of(Controller::Ours));
+    assert!(oracle.completed && ours.completed);
+    let dropped = oracle.links.iter().map(|link| link.lost_queue);
+    assert_eq!(dropped.sum::<u64>(), 0);
+    let reached = [&oracle, &ours].map(|report| report.efficiency_stream);
+    assert!(
+        reached[0] >= 92.0 && reached[0] > reached[1] + 1.0,
+        "{reached:?}"
+    );
 }
