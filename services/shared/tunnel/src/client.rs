@@ -31,6 +31,7 @@ use crate::{
     steer::Control,
     transport::Transport,
     tunnel_stream::TunnelStream,
+    udp_tunnel::UdpTunnel,
 };
 
 /// Events that a slow subscriber may fall behind; it then misses the oldest ones.
@@ -57,7 +58,7 @@ pub struct TunnelConfig {
     pub tls: Arc<rustls::ClientConfig>,
     /// A handshake that takes longer has failed.
     pub handshake_timeout: Duration,
-    /// An `open_tcp` that takes longer has failed, including the wait for a session.
+    /// An `open_tcp` or `open_udp` that takes longer has failed, including the wait for a session.
     pub open_timeout: Duration,
     pub keepalive: Keepalive,
     /// A resumable tunnel that nothing carries for so long is over. Zero: all tunnels are plain.
@@ -124,7 +125,7 @@ pub enum StartError {
 /// Why a tunnel to a destination could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The proxy's answer: 403 not allowed, 502 unreachable, 504 too slow, 429 too many.
+    /// The proxy's answer: 403 not allowed, 502 unreachable, 504 too slow, 429 too many, 501 no UDP.
     #[error("the proxy refused: {0}")]
     Refused(StatusCode),
     #[error("no session with the proxy within {0:?}")]
@@ -233,7 +234,7 @@ impl Tunnel {
         urgency: Urgency,
     ) -> Result<TunnelStream, OpenError> {
         let resumable = !self.shared.config.resume_within.is_zero();
-        self.open(authority, urgency, resumable).await
+        self.open_stream(authority, urgency, resumable).await
     }
 
     /// The same as a plain CONNECT, which ends with its stream: for those that replay from a journal of their own, and would
@@ -243,15 +244,58 @@ impl Tunnel {
         authority: &Authority,
         urgency: Urgency,
     ) -> Result<TunnelStream, OpenError> {
-        self.open(authority, urgency, false).await
+        self.open_stream(authority, urgency, false).await
     }
 
-    async fn open(
+    /// Has the proxy exchange UDP datagrams with `authority`, waiting for a session if there is none. Ends with the session.
+    pub async fn open_udp(
+        &self,
+        authority: &Authority,
+        urgency: Urgency,
+    ) -> Result<UdpTunnel, OpenError> {
+        let server_name = &self.shared.config.server_name;
+        self.open(authority, |session| async move {
+            let ask = || session.connect_udp(server_name, authority, urgency);
+            opening::insist(&session, authority, ask).await
+        })
+        .await
+    }
+
+    async fn open_stream(
         &self,
         authority: &Authority,
         urgency: Urgency,
         resumable: bool,
     ) -> Result<TunnelStream, OpenError> {
+        let shared = &self.shared;
+        self.open(authority, |session| async move {
+            let ask = || opening::tcp(&session, authority, urgency, resumable);
+            let (stream, agreed) = opening::insist(&session, authority, ask).await?;
+            Ok(match agreed {
+                Some(token) => {
+                    let request = resume::client::Request {
+                        authority: authority.clone(),
+                        urgency,
+                        token,
+                    };
+                    let stream = resume::client::begin(shared, session, stream, request);
+                    TunnelStream::resumable(stream)
+                }
+                None => TunnelStream::plain(stream),
+            })
+        })
+        .await
+    }
+
+    /// Asks the session there is, or the next ones, until one answers.
+    async fn open<T, F>(
+        &self,
+        authority: &Authority,
+        ask: impl Fn(Arc<Session>) -> F,
+    ) -> Result<T, OpenError>
+    where
+        F: Future<Output = Result<T, ConnectError>>,
+    {
         let timeout = self.shared.config.open_timeout;
         let mut sessions = self.shared.session.subscribe();
         let mut asked = false;
@@ -275,30 +319,19 @@ impl Tunnel {
                         .is_none_or(|session| session.number != number)
                 });
                 let connected = tokio::select! {
-                    connected = opening::ask(&session, authority, urgency, resumable) => Some(connected),
+                    connected = ask(session.clone()) => Some(connected),
                     // A mute session may never answer; its successor is there now.
                     _ = replaced => None,
                     () = self.shared.end.cancelled() => return Err(OpenError::Closed),
                 };
                 match connected {
-                    Some(Ok((stream, agreed))) => {
-                        return Ok(match agreed {
-                            Some(token) => {
-                                let request = resume::client::Request {
-                                    authority: authority.clone(),
-                                    urgency,
-                                    token,
-                                };
-                                let shared = &self.shared;
-                                let stream =
-                                    resume::client::begin(shared, session, stream, request);
-                                TunnelStream::resumable(stream)
-                            }
-                            None => TunnelStream::plain(stream),
-                        });
-                    }
+                    Some(Ok(opened)) => return Ok(opened),
                     Some(Err(ConnectError::Refused(status))) => {
                         return Err(OpenError::Refused(status));
+                    }
+                    Some(Err(ConnectError::Udp(error))) => {
+                        tracing::debug!(%error, %authority, "not to be asked for");
+                        return Err(OpenError::Refused(StatusCode::BAD_REQUEST));
                     }
                     Some(Err(error)) => {
                         tracing::debug!(%error, %authority, "the session ended while a tunnel was opening");

@@ -4,12 +4,12 @@ use std::{io, sync::Arc};
 
 use bytes::Bytes;
 use h2::{RecvStream, server::SendResponse};
-use http::{Response, StatusCode};
+use h3::quic::StreamId;
+use http::{HeaderMap, Response, StatusCode};
 
 use crate::{
     h3_over_noq::{BidiStream, SendHandle},
     request::Urgency,
-    resume::header::Attached,
     stream::{ConnectStream, H2Wire, H3Wire, OpenStream},
 };
 
@@ -40,16 +40,22 @@ impl Exchange {
         }
     }
 
-    /// Answers 200 and gives the bytes. `agreed` is the answer to one who offers to resume the tunnel.
+    /// The stream, where datagrams can name it.
+    pub(crate) fn h3_stream(&self) -> Option<StreamId> {
+        match self {
+            Self::H3(exchange) => Some(exchange.stream.id()),
+            Self::H2 { .. } => None,
+        }
+    }
+
+    /// Answers 200 with these headers and gives the bytes.
     pub(crate) async fn accept(
         self,
-        agreed: Option<Attached>,
+        headers: HeaderMap,
         open: OpenStream,
     ) -> io::Result<ConnectStream> {
         let mut response = answer(StatusCode::OK);
-        if let Some(agreed) = agreed {
-            agreed.write(response.headers_mut());
-        }
+        *response.headers_mut() = headers;
         match self {
             Self::H3(mut exchange) => {
                 let sent = exchange.stream.send_response(response).await;

@@ -68,6 +68,7 @@ pub(crate) async fn server(tls: ServerTls) -> Result<ServerConnection, h2::Error
         .max_send_buffer_size(STREAM_SEND_BYTES_MAX)
         .max_header_list_size(HEADER_BYTES_MAX)
         .max_concurrent_streams(TUNNELS_MAX)
+        .enable_connect_protocol()
         .handshake(tls)
         .await
 }

@@ -26,6 +26,8 @@ use h3::{
 };
 use parking_lot::Mutex;
 
+use crate::varint;
+
 /// Chunks taken from a stream at once; each is at most one packet's payload. Further ones wait in the transport.
 const CHUNKS_MAX: usize = 32;
 
@@ -266,7 +268,7 @@ impl SendHandle {
     pub fn begin_data(&self, payload: Bytes) {
         let mut header = BytesMut::with_capacity(FRAME_HEADER_BYTES_MAX);
         header.put_u8(DATA_FRAME);
-        put_varint(&mut header, payload.len() as u64);
+        varint::put(&mut header, payload.len() as u64);
         let sending = &mut *self.0.lock();
         debug_assert_eq!(sending.pending_bytes(), 0, "frames must not overtake");
         sending.pending = [header.freeze(), payload];
@@ -440,16 +442,6 @@ fn varint(code: u64) -> noq::VarInt {
     noq::VarInt::from_u64(code).unwrap_or(noq::VarInt::MAX)
 }
 
-/// RFC 9000, 16; lengths of buffers are far below 2^62.
-fn put_varint(buf: &mut BytesMut, value: u64) {
-    match value {
-        0..0x40 => buf.put_u8(value as u8),
-        0x40..0x4000 => buf.put_u16(0x4000 | value as u16),
-        0x4000..0x4000_0000 => buf.put_u32(0x8000_0000 | value as u32),
-        _ => buf.put_u64(0xc000_0000_0000_0000 | value),
-    }
-}
-
 fn stream_id(id: noq::StreamId) -> StreamId {
     match StreamId::try_from(u64::from(id)) {
         Ok(id) => id,
@@ -494,27 +486,5 @@ fn write_error(error: noq::WriteError) -> StreamErrorIncoming {
         },
         noq::WriteError::ConnectionLost(error) => on_stream(connection_error(error)),
         other => StreamErrorIncoming::Unknown(Box::new(other)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lengths_have_the_shortest_form() {
-        for (value, bytes) in [
-            (0, &[0][..]),
-            (63, &[63]),
-            (64, &[0x40, 64]),
-            (16_383, &[0x7f, 0xff]),
-            (16_384, &[0x80, 0, 0x40, 0]),
-            ((1 << 30) - 1, &[0xbf, 0xff, 0xff, 0xff]),
-            (1 << 30, &[0xc0, 0, 0, 0, 0x40, 0, 0, 0]),
-        ] {
-            let mut buf = BytesMut::new();
-            put_varint(&mut buf, value);
-            assert_eq!(&buf[..], bytes, "{value}");
-        }
     }
 }

@@ -1,5 +1,5 @@
 //! Tunnels over multipath QUIC: the client keeps one session with a proxy up over several access networks and opens CONNECT
-//! streams of HTTP/3 in it; the server takes them.
+//! streams of HTTP/3 in it; the server takes them. Streams of bytes go to TCP destinations, datagrams (udp_tunnel.rs) to UDP ones.
 //!
 //! ```text
 //!   Tunnel (client.rs) -- Keeper --> Session (session.rs) == paths ==> ServerSession (server.rs) <-- TunnelServer
@@ -17,6 +17,10 @@
 #[cfg(test)]
 extern crate self as tunnel;
 
+#[cfg(test)]
+#[path = "../tests/support/bench.rs"]
+mod bench;
+
 mod access;
 mod carrier;
 mod client;
@@ -25,6 +29,7 @@ mod exchange;
 mod fallback;
 mod h2_over_tcp;
 mod h3_over_noq;
+mod http_datagrams;
 mod interfaces;
 mod keeper;
 mod mptcp_endpoints;
@@ -49,6 +54,9 @@ mod tcp;
 mod transport;
 mod tunnel_stream;
 mod udp;
+mod udp_target;
+mod udp_tunnel;
+mod varint;
 
 pub use access::{AccessRule, Family};
 pub use client::{OpenError, StartError, Tunnel, TunnelConfig, TunnelEvent};
@@ -68,3 +76,4 @@ pub use slots::AttachError;
 pub use splice::{SpliceError, Traffic, splice};
 pub use transport::{ALPN, Transport};
 pub use tunnel_stream::TunnelStream;
+pub use udp_tunnel::{UdpEnded, UdpTunnel};

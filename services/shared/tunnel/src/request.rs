@@ -1,9 +1,17 @@
 //! The requests that both ends speak: what a client asks for, and how urgent it is.
 
-use http::{HeaderMap, HeaderValue, Method, Request, Uri, uri::Authority};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, uri::Authority};
+
+use crate::udp_target;
 
 /// Where a client tells the names of its paths; see `names`.
 pub(crate) const NAMES_PATH: &str = "/.well-known/braid/paths";
+
+/// `:protocol` of RFC 9298.
+pub(crate) const CONNECT_UDP: &str = "connect-udp";
+
+/// RFC 9297, 3.4.
+const CAPSULE_PROTOCOL: HeaderName = HeaderName::from_static("capsule-protocol");
 
 /// RFC 9218.
 const PRIORITY: &str = "priority";
@@ -67,6 +75,35 @@ pub(crate) fn connect(authority: &Authority, urgency: Urgency) -> Request<()> {
     *request.uri_mut() = Uri::from(authority.clone());
     request.headers_mut().insert(PRIORITY, urgency.header());
     request
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UdpRequestError {
+    #[error("{0}")]
+    Target(#[from] udp_target::Malformed),
+    #[error("{0}")]
+    Http(#[from] http::Error),
+}
+
+/// CONNECT-UDP of RFC 9298, asked of the proxy `server_name`; `:protocol` is the transport's to add.
+pub(crate) fn connect_udp(
+    server_name: &str,
+    authority: &Authority,
+    urgency: Urgency,
+) -> Result<Request<()>, UdpRequestError> {
+    let path = udp_target::path(authority)?;
+    let mut request = Request::builder()
+        .method(Method::CONNECT)
+        .uri(format!("https://{server_name}{path}"))
+        .header(PRIORITY, urgency.header())
+        .body(())?;
+    request.headers_mut().extend(carries_capsules());
+    Ok(request)
+}
+
+/// What says in a request, and in its answer, that the stream carries capsules.
+pub(crate) fn carries_capsules() -> HeaderMap {
+    HeaderMap::from_iter([(CAPSULE_PROTOCOL, HeaderValue::from_static("?1"))])
 }
 
 pub(crate) fn names(server_name: &str) -> Result<Request<()>, http::Error> {

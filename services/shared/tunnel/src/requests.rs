@@ -1,18 +1,19 @@
-//! The requests of one session at the server: CONNECT becomes a [`ConnectRequest`], the names of paths are learnt, anything else is
-//! refused.
+//! The requests of one session at the server: CONNECT and CONNECT-UDP become a [`ConnectRequest`], the names of paths are learnt,
+//! anything else is refused.
 
 use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use h3::server::RequestResolver;
-use http::{Method, Request, StatusCode, uri::Authority};
+use http::{HeaderMap, Method, Request, StatusCode, uri::Authority};
 use tokio::sync::mpsc;
 
 use crate::{
     exchange::Exchange,
     h3_over_noq::{self, SendHandles},
+    http_datagrams::HttpDatagrams,
     names,
-    request::{NAMES_PATH, Urgency},
+    request::{CONNECT_UDP, NAMES_PATH, Urgency, carries_capsules},
     resume::{
         header::{Attach, Attached, Offer, Token},
         server::{Kept, NotFound, Peer},
@@ -20,6 +21,8 @@ use crate::{
     server::SessionHandle,
     stream::OpenStreams,
     tunnel_stream::TunnelStream,
+    udp_target,
+    udp_tunnel::{Arrivals, UdpTunnel},
 };
 
 /// Requests of one session ready to be accepted; further ones wait in the transport.
@@ -42,6 +45,8 @@ pub(crate) struct Requests {
 pub(crate) struct Desk {
     pub(crate) ready: mpsc::Sender<ConnectRequest>,
     pub(crate) session: SessionHandle,
+    /// None by TCP.
+    pub(crate) datagrams: Option<HttpDatagrams>,
     /// None for a client without a certificate, whose tunnels nobody could tell from another's.
     pub(crate) resuming: Option<Resuming>,
 }
@@ -95,8 +100,9 @@ async fn resolve(
             let Some(send) = handles.get(stream.id()) else {
                 return;
             };
-            let extended = request.extensions().get::<h3::ext::Protocol>().is_some();
-            desk.serve(&request, extended, Exchange::h3(stream, send))
+            let protocol = request.extensions().get::<h3::ext::Protocol>();
+            let protocol = protocol.map(h3::ext::Protocol::as_str);
+            desk.serve(&request, protocol, Exchange::h3(stream, send))
                 .await;
         }
         Err(error) => {
@@ -106,11 +112,16 @@ async fn resolve(
 }
 
 impl Desk {
-    /// Hands a request on, or answers it. `extended`: a CONNECT of RFC 8441 or RFC 9220.
-    pub(crate) async fn serve<T>(self, request: &Request<T>, extended: bool, exchange: Exchange) {
-        match classify(request, extended) {
-            Ok(Wanted::Tunnel(authority)) => {
-                let urgency = Urgency::of(request.headers());
+    /// Hands a request on, or answers it. `protocol` is that of an extended CONNECT (RFC 8441, RFC 9220).
+    pub(crate) async fn serve<T>(
+        self,
+        request: &Request<T>,
+        protocol: Option<&str>,
+        exchange: Exchange,
+    ) {
+        let urgency = Urgency::of(request.headers());
+        match classify(request, protocol) {
+            Ok(Wanted::Tcp(authority)) => {
                 exchange.set_urgency(urgency);
                 let offer = Offer::read(request.headers());
                 let resuming = match (offer, self.resuming) {
@@ -128,9 +139,22 @@ impl Desk {
                     urgency,
                     exchange,
                     session: self.session,
-                    resuming,
+                    kind: Kind::Tcp { resuming },
                 };
                 // Nobody listens any more once the session is being dropped; that drops the stream.
+                let _ = self.ready.send(request).await;
+            }
+            Ok(Wanted::Udp(authority)) => {
+                exchange.set_urgency(urgency);
+                let request = ConnectRequest {
+                    authority,
+                    urgency,
+                    exchange,
+                    session: self.session,
+                    kind: Kind::Udp {
+                        datagrams: self.datagrams,
+                    },
+                };
                 let _ = self.ready.send(request).await;
             }
             Ok(Wanted::Names) => self.learn_names(exchange).await,
@@ -140,7 +164,10 @@ impl Desk {
 
     async fn learn_names(self, exchange: Exchange) {
         // Not a tunnel, so not counted among the session's.
-        let stream = match exchange.accept(None, OpenStreams::default().enter()).await {
+        let stream = match exchange
+            .accept(HeaderMap::new(), OpenStreams::default().enter())
+            .await
+        {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::debug!(%error, "names not welcomed");
@@ -161,19 +188,23 @@ impl Desk {
 }
 
 enum Wanted {
-    Tunnel(Authority),
+    Tcp(Authority),
+    Udp(Authority),
     Names,
 }
 
 /// What a request is for, or the status to refuse it with.
-fn classify<T>(request: &Request<T>, extended: bool) -> Result<Wanted, StatusCode> {
+fn classify<T>(request: &Request<T>, protocol: Option<&str>) -> Result<Wanted, StatusCode> {
     match (request.method(), request.uri().path()) {
-        (&Method::CONNECT, _) if extended => Err(StatusCode::NOT_IMPLEMENTED),
+        (&Method::CONNECT, path) if protocol == Some(CONNECT_UDP) => udp_target::parse(path)
+            .map(Wanted::Udp)
+            .map_err(|_| StatusCode::BAD_REQUEST),
+        (&Method::CONNECT, _) if protocol.is_some() => Err(StatusCode::NOT_IMPLEMENTED),
         (&Method::CONNECT, _) => {
             let authority = request.uri().authority().ok_or(StatusCode::BAD_REQUEST)?;
             // RFC 9110, 9.3.6: a CONNECT without a port is invalid.
             authority.port_u16().ok_or(StatusCode::BAD_REQUEST)?;
-            Ok(Wanted::Tunnel(authority.clone()))
+            Ok(Wanted::Tcp(authority.clone()))
         }
         (&Method::POST, NAMES_PATH) => Ok(Wanted::Names),
         (_, NAMES_PATH) => Err(StatusCode::METHOD_NOT_ALLOWED),
@@ -203,20 +234,32 @@ async fn go_on(
         }
     };
     let open = session.open_streams().enter();
-    match exchange.accept(Some(found.answer), open).await {
+    let mut headers = HeaderMap::new();
+    found.answer.write(&mut headers);
+    match exchange.accept(headers, open).await {
         Ok(stream) => found.go_on(stream),
         Err(error) => tracing::debug!(%error, "the client was gone before its tunnel went on"),
     }
 }
 
-/// A client asks for a TCP connection.
+/// A client asks for a TCP connection, or for the exchange of UDP datagrams.
 pub struct ConnectRequest {
     authority: Authority,
     urgency: Urgency,
     exchange: Exchange,
     session: SessionHandle,
-    /// The client offers to resume the tunnel.
-    resuming: Option<(Token, Resuming)>,
+    kind: Kind,
+}
+
+enum Kind {
+    Tcp {
+        /// The client offers to resume the tunnel.
+        resuming: Option<(Token, Resuming)>,
+    },
+    Udp {
+        /// None by TCP.
+        datagrams: Option<HttpDatagrams>,
+    },
 }
 
 impl ConnectRequest {
@@ -229,18 +272,44 @@ impl ConnectRequest {
         self.urgency
     }
 
-    /// Answers 200 and gives the bytes. The tunnel is resumable if the client offered that and there is room for one more.
-    pub async fn accept(self) -> io::Result<TunnelStream> {
+    /// Whether it is to be answered by [`accept_udp`](Self::accept_udp).
+    pub fn is_udp(&self) -> bool {
+        matches!(self.kind, Kind::Udp { .. })
+    }
+
+    /// Answers 200 and gives the datagrams. A request for a TCP connection is refused.
+    pub async fn accept_udp(self) -> io::Result<UdpTunnel> {
+        let Kind::Udp { datagrams } = &self.kind else {
+            self.refuse(StatusCode::NOT_IMPLEMENTED).await;
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let arrivals = Arrivals::new(datagrams.as_ref().zip(self.exchange.h3_stream()));
         let open = self.session.open_streams().enter();
-        let entered = self.resuming.and_then(|(token, resuming)| {
+        let stream = self.exchange.accept(carries_capsules(), open).await?;
+        // The stream ends with its session.
+        Ok(arrivals.begin(stream, std::future::pending()))
+    }
+
+    /// Answers 200 and gives the bytes. The tunnel is resumable if the client offered that and there is room for one more. A
+    /// request for UDP is refused.
+    pub async fn accept(self) -> io::Result<TunnelStream> {
+        let Kind::Tcp { resuming } = self.kind else {
+            self.refuse(StatusCode::NOT_IMPLEMENTED).await;
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let open = self.session.open_streams().enter();
+        let entered = resuming.and_then(|(token, resuming)| {
             resuming
                 .kept
                 .enter(token, &resuming.peer)
                 .inspect_err(|error| tracing::debug!(?token, %error, "the tunnel is plain"))
                 .ok()
         });
-        let agreed = entered.as_ref().map(|_| Attached::default());
-        let stream = self.exchange.accept(agreed, open).await?;
+        let mut headers = HeaderMap::new();
+        if entered.is_some() {
+            Attached::default().write(&mut headers);
+        }
+        let stream = self.exchange.accept(headers, open).await?;
         Ok(match entered {
             Some(entered) => TunnelStream::resumable(entered.begin(stream)),
             None => TunnelStream::plain(stream),

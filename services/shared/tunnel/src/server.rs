@@ -26,6 +26,7 @@ use crate::{
     carrier::Carrier,
     datagrams::{DatagramCounts, Datagrams},
     h3_over_noq,
+    http_datagrams::HttpDatagrams,
     interfaces::enlarge_buffers,
     paths::{PathSnapshot, Paths},
     requests::{ConnectRequest, Desk, REQUESTS_WAITING_MAX, Requests, Resuming},
@@ -325,6 +326,8 @@ impl Accepting {
         let http = h3::server::builder()
             .send_grease(false)
             .max_field_section_size(HEADER_BYTES_MAX)
+            .enable_extended_connect(true)
+            .enable_datagram(true)
             .build(over_noq)
             .await?;
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
@@ -360,6 +363,7 @@ impl Accepting {
         let desk = Desk {
             ready,
             session: handle.clone(),
+            datagrams: Some(HttpDatagrams::start(connection)),
             resuming,
         };
         tokio::spawn(

@@ -3,6 +3,8 @@
 mod over_tcp;
 
 use std::{
+    borrow::Cow,
+    future::poll_fn,
     net::SocketAddr,
     sync::{
         Arc,
@@ -12,12 +14,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use h3::client::SendRequest;
+use h3::{ConnectionState, client::SendRequest};
 use http::{StatusCode, uri::Authority};
 use multipath::{ControllerConfig, Controllers, Gate, Keepalive, Side, Steering, SteeringConfig};
 use noq::crypto::rustls::QuicClientConfig;
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use over_tcp::TcpDialler;
@@ -27,14 +29,16 @@ use crate::{
     client::{Shared, TunnelEvent},
     h2_over_tcp,
     h3_over_noq::{self, Opener, SendHandles},
+    http_datagrams::HttpDatagrams,
     names,
     paths::Paths,
-    request::{self, Urgency},
+    request::{self, UdpRequestError, Urgency},
     resume::header::{Attached, Offer},
     slots::slot_of,
     steer::{CONTROLS_MAX, Change, Control, Steered, Ways},
     stream::{ConnectStream, H2Wire, H3Wire, OpenStream, OpenStreams, WireError},
     transport::{ALPN, Transport, transport_config},
+    udp_tunnel::{Arrivals, UdpTunnel},
 };
 
 /// `H3_NO_ERROR`.
@@ -86,6 +90,8 @@ pub(crate) enum ConnectError {
     NoSendHalf,
     #[error("the session is being closed")]
     Closed,
+    #[error("{0}")]
+    Udp(#[from] UdpRequestError),
 }
 
 /// Makes connections.
@@ -131,14 +137,13 @@ impl Dialler {
         let winner = shared.race.winner();
         let over_noq = h3_over_noq::Connection::new(connection.clone());
         let handles = over_noq.send_handles();
-        let (mut driver, requests) = h3::client::builder()
+        let (driver, requests) = h3::client::builder()
             .send_grease(false)
+            .enable_datagram(true)
             .build::<_, _, Bytes>(over_noq)
             .await?;
-        tokio::spawn(async move {
-            let error = driver.wait_idle().await;
-            tracing::debug!(%error, "HTTP/3 connection ended");
-        });
+        let (extended_to, extended) = watch::channel(None);
+        tokio::spawn(drive(driver, extended_to));
         let paths = Paths::new(number, Some(shared.slots.clone()), Instant::now());
         let (control, controls) = mpsc::channel(CONTROLS_MAX);
         let session = Arc::new(Session {
@@ -149,6 +154,8 @@ impl Dialler {
             requests: Requests::H3 {
                 requests: Mutex::new(requests),
                 handles: handles.clone(),
+                datagrams: HttpDatagrams::start(connection.clone()),
+                extended,
             },
             open: OpenStreams::default(),
             paths: paths.clone(),
@@ -208,6 +215,23 @@ impl Dialler {
     }
 }
 
+/// Keeps the connection in order until it ends, and tells whether the proxy takes extended CONNECTs (RFC 9220) as soon as it has said so.
+async fn drive(
+    mut driver: h3::client::Connection<h3_over_noq::Connection, Bytes>,
+    extended: watch::Sender<Option<bool>>,
+) {
+    let error = poll_fn(|cx| {
+        let polled = driver.poll_close(cx);
+        if let Cow::Borrowed(settings) = driver.settings() {
+            let said = Some(settings.enable_extended_connect());
+            extended.send_if_modified(|known| std::mem::replace(known, said) != said);
+        }
+        polled
+    })
+    .await;
+    tracing::debug!(%error, "HTTP/3 connection ended");
+}
+
 pub(crate) struct Session {
     pub(crate) number: u64,
     since: Instant,
@@ -227,6 +251,9 @@ enum Requests {
     H3 {
         requests: Mutex<SendRequest<Opener, Bytes>>,
         handles: SendHandles,
+        datagrams: HttpDatagrams,
+        /// Whether the proxy takes extended CONNECTs; none before it has said so.
+        extended: watch::Receiver<Option<bool>>,
     },
     /// None once the session is being closed.
     H2(Mutex<Option<h2_over_tcp::Requests>>),
@@ -247,14 +274,51 @@ impl Session {
         self.ask(request, urgency, self.open.enter()).await
     }
 
-    async fn ask(
+    /// Asks for a UDP tunnel, which ends when the session is retired. A proxy that knows none is not asked (RFC 8441, 3).
+    pub(crate) async fn connect_udp(
+        &self,
+        server_name: &str,
+        authority: &Authority,
+        urgency: Urgency,
+    ) -> Result<UdpTunnel, ConnectError> {
+        let mut request = request::connect_udp(server_name, authority, urgency)?;
+        let extensions = request.extensions_mut();
+        let takes = match &self.requests {
+            Requests::H3 { extended, .. } => {
+                extensions.insert(h3::ext::Protocol::CONNECT_UDP);
+                let mut extended = extended.clone();
+                let said = extended.wait_for(Option::is_some).await;
+                said.map_err(|_| ConnectError::Closed)?.unwrap_or(false)
+            }
+            Requests::H2(requests) => {
+                extensions.insert(h2::ext::Protocol::from_static(request::CONNECT_UDP));
+                let requests = requests.lock();
+                let requests = requests.as_ref().ok_or(ConnectError::Closed)?;
+                requests.is_extended_connect_protocol_enabled()
+            }
+        };
+        if !takes {
+            return Err(ConnectError::Refused(StatusCode::NOT_IMPLEMENTED));
+        }
+        let (stream, _) = self.ask(request, urgency, self.open.enter()).await?;
+        let arrivals = match &self.requests {
+            Requests::H3 { datagrams, .. } => Arrivals::new(Some(datagrams).zip(stream.h3_id())),
+            Requests::H2(_) => Arrivals::new(None),
+        };
+        let retired = self.retired.clone();
+        Ok(arrivals.begin(stream, async move { retired.cancelled().await }))
+    }
+
+    pub(crate) async fn ask(
         &self,
         request: http::Request<()>,
         urgency: Urgency,
         open: OpenStream,
     ) -> Result<(ConnectStream, Option<Attached>), ConnectError> {
         let (response, stream) = match &self.requests {
-            Requests::H3 { requests, handles } => {
+            Requests::H3 {
+                requests, handles, ..
+            } => {
                 let mut requests = requests.lock().clone();
                 let asked = requests.send_request(request).await;
                 let mut stream = asked.map_err(WireError::from)?;

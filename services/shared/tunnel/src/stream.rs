@@ -18,6 +18,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use ::h3::quic::StreamId;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -95,6 +96,13 @@ impl Wire {
         match self {
             Self::H3(wire) => wire.poll_finish(cx),
             Self::H2(wire) => wire.poll_finish(cx),
+        }
+    }
+
+    fn peer_takes_datagrams(&self) -> bool {
+        match self {
+            Self::H3(wire) => wire.peer_takes_datagrams(),
+            Self::H2(_) => false,
         }
     }
 
@@ -218,7 +226,7 @@ impl ConnectStream {
     }
 }
 
-/// What a resumable tunnel needs of the stream that carries it: chunks without copies, and errors that tell a tunnel that the peer broke
+/// What a tunnel of capsules needs of the stream that carries it: chunks without copies, and errors that tell a tunnel that the peer broke
 /// off from a stream that was merely lost.
 impl ConnectStream {
     /// The next bytes as they arrived; none at the end.
@@ -244,6 +252,26 @@ impl ConnectStream {
     /// Hands over the next bytes.
     pub(crate) fn send(&mut self, cx: &mut Context<'_>, bytes: Bytes) -> Result<(), WireError> {
         self.wire.begin_send(cx, bytes)
+    }
+}
+
+impl ConnectStream {
+    /// Whether the peer has said that it takes HTTP Datagrams as frames of QUIC.
+    pub(crate) fn peer_takes_datagrams(&self) -> bool {
+        self.wire.peer_takes_datagrams()
+    }
+
+    /// By which datagrams name it.
+    pub(crate) fn h3_id(&self) -> Option<StreamId> {
+        match &self.wire {
+            Wire::H3(wire) => Some(wire.id()),
+            Wire::H2(_) => None,
+        }
+    }
+
+    /// Ends this direction.
+    pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self).poll_shutdown(cx)
     }
 }
 

@@ -4,6 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use noq::{TransportConfig, VarInt};
 
+use crate::http_datagrams::{UNREAD_BYTES_MAX, UNSENT_BYTES_MAX};
+
 /// The protocol spoken inside: HTTP/3.
 pub const ALPN: &[u8] = b"h3";
 
@@ -35,7 +37,9 @@ pub(crate) fn transport_config(tune: impl FnOnce(&mut TransportConfig)) -> Arc<T
         .max_concurrent_bidi_streams(VarInt::from_u32(TUNNELS_MAX))
         .max_idle_timeout(Some(VarInt::from_u32(IDLE_MAX_MS).into()))
         .max_concurrent_multipath_paths(PATHS_MAX)
-        .default_path_keep_alive_interval(Some(PATH_KEEP_ALIVE));
+        .default_path_keep_alive_interval(Some(PATH_KEEP_ALIVE))
+        .datagram_send_buffer_size(UNSENT_BYTES_MAX)
+        .datagram_receive_buffer_size(Some(UNREAD_BYTES_MAX));
     multipath::tune(&mut transport);
     tune(&mut transport);
     Arc::new(transport)

@@ -5,6 +5,8 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
+use crate::varint;
+
 const DATA: u64 = 0x3b01;
 const CONFIRM: u64 = 0x3b02;
 const END: u64 = 0x3b03;
@@ -14,9 +16,6 @@ const PONG: u64 = 0x3b06;
 
 /// Longest header: two variable-length integers (RFC 9000, 16).
 const HEADER_BYTES_MAX: usize = 16;
-
-/// Largest value that a variable-length integer holds.
-pub(super) const VARINT_MAX: u64 = (1 << 62) - 1;
 
 /// What a decoder yields.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,7 +105,7 @@ impl Decoder {
                     };
                     let left = left - used;
                     // No offset in the stream is larger.
-                    if offset > VARINT_MAX - left.min(VARINT_MAX) {
+                    if offset > varint::MAX - left.min(varint::MAX) {
                         return Err(Malformed::Value(DATA));
                     }
                     self.state = State::Data { offset, left };
@@ -142,7 +141,7 @@ impl Decoder {
                         self.filled += 1;
                     }
                     let value = &self.part[..length];
-                    let (value, used) = varint(value).ok_or(Malformed::Value(kind))?;
+                    let (value, used) = varint::read(value).ok_or(Malformed::Value(kind))?;
                     if used != length {
                         return Err(Malformed::Value(kind));
                     }
@@ -163,7 +162,7 @@ impl Decoder {
     /// The integer at the front of the payload of DATA, which has `left` bytes, and its length.
     fn integer(&mut self, input: &mut Bytes, left: u64) -> Result<Option<(u64, u64)>, Malformed> {
         loop {
-            if let Some((value, used)) = varint(&self.part[..self.filled]) {
+            if let Some((value, used)) = varint::read(&self.part[..self.filled]) {
                 self.filled = 0;
                 return Ok(Some((value, used as u64)));
             }
@@ -181,8 +180,8 @@ impl Decoder {
     fn header(&mut self, input: &mut Bytes) -> Option<(u64, u64)> {
         loop {
             let part = &self.part[..self.filled];
-            if let Some((kind, used)) = varint(part)
-                && let Some((length, _)) = varint(&part[used..])
+            if let Some((kind, used)) = varint::read(part)
+                && let Some((length, _)) = varint::read(&part[used..])
             {
                 self.filled = 0;
                 return Some((kind, length));
@@ -201,45 +200,14 @@ fn cut(left: u64, available: usize) -> usize {
     usize::try_from(left).map_or(available, |left| left.min(available))
 }
 
-/// The integer at the front and its length; none while it is not whole.
-fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
-    let first = *bytes.first()?;
-    let length = 1 << (first >> 6);
-    let bytes = bytes.get(..length)?;
-    let mut value = u64::from(first & 0x3f);
-    for byte in &bytes[1..] {
-        value = value << 8 | u64::from(*byte);
-    }
-    Some((value, length))
-}
-
-fn varint_length(value: u64) -> u64 {
-    match value {
-        0..=0x3f => 1,
-        0x40..=0x3fff => 2,
-        0x4000..=0x3fff_ffff => 4,
-        _ => 8,
-    }
-}
-
-fn put_varint(out: &mut impl BufMut, value: u64) {
-    debug_assert!(value <= VARINT_MAX);
-    match varint_length(value) {
-        1 => out.put_u8(value as u8),
-        2 => out.put_u16(value as u16 | 0x4000),
-        4 => out.put_u32(value as u32 | 0x8000_0000),
-        _ => out.put_u64(value | 0xc000_0000_0000_0000),
-    }
-}
-
 /// Longest beginning of a DATA capsule of up to a gigabyte.
 pub(super) const DATA_HEADER_BYTES_MAX: usize = 2 + 4 + 8;
 
 /// A DATA capsule up to its bytes, of which there are `length`.
 pub(super) fn put_data_header(out: &mut impl BufMut, offset: u64, length: usize) {
-    put_varint(out, DATA);
-    put_varint(out, varint_length(offset) + length as u64);
-    put_varint(out, offset);
+    varint::put(out, DATA);
+    varint::put(out, varint::length(offset) + length as u64);
+    varint::put(out, offset);
 }
 
 /// A capsule as a whole.
@@ -251,8 +219,8 @@ pub(super) fn put(out: &mut BytesMut, capsule: &Capsule) {
             return;
         }
         Capsule::Reset => {
-            put_varint(out, RESET);
-            put_varint(out, 0);
+            varint::put(out, RESET);
+            varint::put(out, 0);
             return;
         }
         Capsule::Confirm(offset) => (CONFIRM, *offset),
@@ -260,9 +228,9 @@ pub(super) fn put(out: &mut BytesMut, capsule: &Capsule) {
         Capsule::Ping(number) => (PING, *number),
         Capsule::Pong(number) => (PONG, *number),
     };
-    put_varint(out, kind);
-    put_varint(out, varint_length(value));
-    put_varint(out, value);
+    varint::put(out, kind);
+    varint::put(out, varint::length(value));
+    varint::put(out, value);
 }
 
 #[cfg(test)]
@@ -286,7 +254,7 @@ mod tests {
             Capsule::Confirm(63),
             Capsule::Confirm(64),
             Capsule::Confirm(0x3fff_ffff),
-            Capsule::Confirm(VARINT_MAX),
+            Capsule::Confirm(varint::MAX),
             Capsule::End(5),
             Capsule::Ping(0),
             Capsule::Pong(16_384),
@@ -323,8 +291,8 @@ mod tests {
     #[test]
     fn unknown_capsules_are_skipped() {
         let mut wire = BytesMut::new();
-        put_varint(&mut wire, 0x17);
-        put_varint(&mut wire, 70);
+        varint::put(&mut wire, 0x17);
+        varint::put(&mut wire, 70);
         wire.put_bytes(7, 70);
         put(&mut wire, &Capsule::Ping(3));
         let found = decode(&mut Decoder::default(), wire.freeze());
@@ -335,7 +303,7 @@ mod tests {
     fn a_value_that_is_no_integer_is_refused() {
         for (length, value) in [(0_u8, &[][..]), (3, &[1, 2, 3]), (2, &[1, 2]), (9, &[0; 9])] {
             let mut wire = BytesMut::new();
-            put_varint(&mut wire, CONFIRM);
+            varint::put(&mut wire, CONFIRM);
             wire.put_u8(length);
             wire.put_slice(value);
             let refused = Decoder::default().next(&mut wire.freeze());

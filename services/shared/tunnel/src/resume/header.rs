@@ -13,7 +13,7 @@ use std::fmt;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::capsule::VARINT_MAX;
+use crate::varint;
 
 const NAME: HeaderName = HeaderName::from_static("braid-resume");
 
@@ -117,7 +117,7 @@ fn insert(headers: &mut HeaderMap, text: String) {
 fn number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let number = digits.then(|| text.parse().ok())??;
-    (number <= VARINT_MAX).then_some(number)
+    (number <= varint::MAX).then_some(number)
 }
 
 struct Fields<'a>(Vec<(&'a str, &'a str)>);
@@ -148,7 +148,7 @@ mod tests {
             None,
             Some(Attach {
                 epoch: 7,
-                received: VARINT_MAX,
+                received: varint::MAX,
             }),
         ] {
             let mut headers = HeaderMap::new();
@@ -178,7 +178,7 @@ mod tests {
             format!("token={token}"),
             format!("v=1; token={token}; epoch=1"),
             format!("v=1; token={token}; epoch=-1; received=0"),
-            format!("v=1; token={token}; epoch=1; received={}", VARINT_MAX + 1),
+            format!("v=1; token={token}; epoch=1; received={}", varint::MAX + 1),
             format!("v=1; token={}", &token[1..]),
             format!("v=1; token=+{}", &token[1..]),
             "v=1".into(),

@@ -2,12 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../tests/support/bench.rs"]
-mod bench;
-
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use bench::{Identities, authority, echo, listen_anywhere, serve};
 use http::StatusCode;
 use service_kit::tls::Identity;
 use testkit::within;
@@ -18,6 +14,7 @@ use super::{
 };
 use crate::{
     Interface, Tunnel, TunnelConfig, TunnelServer, Urgency,
+    bench::{Identities, authority, echo, listen_anywhere, serve},
     session::{ConnectError, Session},
     stream::ConnectStream,
 };

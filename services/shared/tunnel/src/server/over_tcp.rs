@@ -166,6 +166,7 @@ impl Accepting {
         let desk = Desk {
             ready,
             session: handle.clone(),
+            datagrams: None,
             resuming: certificates.first().map(|certificate| Resuming {
                 kept: self.kept,
                 peer: Arc::new(Peer::of(certificate)),
@@ -203,13 +204,16 @@ async fn drive(
             () = closing.cancelled() => break "the proxy is stopping".to_owned(),
             accepted = http.accept() => match accepted {
                 Some(Ok((request, respond))) => {
-                    let extended = request.extensions().get::<h2::ext::Protocol>().is_some();
-                    let (head, receive) = request.into_parts();
+                    let (mut head, receive) = request.into_parts();
+                    let protocol = head.extensions.remove::<h2::ext::Protocol>();
                     let request = http::Request::from_parts(head, ());
                     let exchange = Exchange::H2 { respond, receive };
                     let desk = desk.clone();
                     // Bounded by the streams that the settings let the client open.
-                    tokio::spawn(async move { desk.serve(&request, extended, exchange).await });
+                    tokio::spawn(async move {
+                        let protocol = protocol.as_ref().map(h2::ext::Protocol::as_str);
+                        desk.serve(&request, protocol, exchange).await;
+                    });
                 }
                 Some(Err(error)) => break error.to_string(),
                 None => break "ended by the client".to_owned(),

@@ -8,7 +8,11 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use h3::error::{Code, StreamError};
+use h3::{
+    ConnectionState,
+    error::{Code, StreamError},
+    quic::StreamId,
+};
 
 use super::WireError;
 use crate::h3_over_noq::{BidiStream, RecvStream, SendHandle, SendStream};
@@ -84,6 +88,21 @@ impl H3Wire {
             Sender::Server(sender) => pin!(sender.finish()).poll(cx),
         };
         finished.map_err(WireError::from)
+    }
+
+    pub(super) fn id(&self) -> StreamId {
+        match &self.receiver {
+            Receiver::Client(receiver) => receiver.id(),
+            Receiver::Server(receiver) => receiver.id(),
+        }
+    }
+
+    pub(super) fn peer_takes_datagrams(&self) -> bool {
+        let settings = match &self.sender {
+            Sender::Client(sender) => sender.settings(),
+            Sender::Server(sender) => sender.settings(),
+        };
+        settings.enable_datagram()
     }
 
     pub(super) fn break_off(&mut self, broken: super::Broken) {

@@ -1,0 +1,96 @@
+//! What no client of ours would send, over real sockets.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{net::IpAddr, sync::Arc};
+
+use bytes::Bytes;
+use testkit::within;
+use tokio::{io::AsyncWriteExt, sync::mpsc};
+
+use super::{UdpEnded, payload::Malformed};
+use crate::{
+    ConnectRequest, Interface, Tunnel, TunnelConfig, TunnelServer, Urgency,
+    bench::{Identities, authority, listen_anywhere, serve},
+    request,
+    stream::{ConnectStream, OpenStreams},
+};
+
+/// What one request told: payloads that arrived, then why it ended.
+const TOLD_MAX: usize = 16;
+
+type Told = mpsc::Receiver<Result<Bytes, UdpEnded>>;
+
+/// A server that tells what it hears, and a client's raw stream of a CONNECT-UDP request.
+async fn ask() -> (Tunnel, ConnectStream, Told) {
+    let identities = Identities::new();
+    let config = identities.server_config(listen_anywhere());
+    let server = Arc::new(TunnelServer::bind(config).unwrap());
+    let (to, told) = mpsc::channel(TOLD_MAX);
+    serve(server.clone(), move |request: ConnectRequest, _| {
+        let to = to.clone();
+        async move {
+            let tunnel = request.accept_udp().await.unwrap();
+            loop {
+                let received = tunnel.receive().await;
+                let over = received.is_err();
+                to.send(received).await.unwrap();
+                if over {
+                    return;
+                }
+            }
+        }
+    });
+    let interface = Interface::bind("any", IpAddr::from([127, 0, 0, 1]), None).unwrap();
+    let tls = identities.client.client_config(&[crate::ALPN]);
+    let config = TunnelConfig::new(server.local_addr(), "localhost", tls);
+    let tunnel = Tunnel::start(config, vec![interface]).unwrap();
+    let session = within(tunnel.session()).await.unwrap();
+    let mut request = request::connect_udp("localhost", &authority(), Urgency::Bulk).unwrap();
+    let protocol = h3::ext::Protocol::CONNECT_UDP;
+    request.extensions_mut().insert(protocol);
+    let open = OpenStreams::default().enter();
+    let asked = within(session.ask(request, Urgency::Bulk, open)).await;
+    let (stream, _) = asked.unwrap();
+    (tunnel, stream, told)
+}
+
+#[tokio::test]
+async fn a_malformed_capsule_ends_the_request_behind_what_was_sound() {
+    let (tunnel, mut stream, mut told) = ask().await;
+    // A payload, a capsule of another type, a datagram of context 9, and one without a context.
+    let wire = b"\x00\x03\x00hi\x17\x02xx\x00\x02\x09?\x00\x00";
+    within(stream.write_all(wire)).await.unwrap();
+    within(stream.flush()).await.unwrap();
+    assert_eq!(within(told.recv()).await.unwrap().unwrap(), "hi");
+    let ended = within(told.recv()).await.unwrap();
+    assert_eq!(ended, Err(UdpEnded::Malformed(Malformed::NoContext)));
+    // Broken off, not ended.
+    let error = within(async {
+        loop {
+            stream.write_all(b"\x00\x01\x00").await?;
+            stream.flush().await?;
+        }
+    });
+    let error: std::io::Result<()> = error.await;
+    assert_eq!(
+        error.unwrap_err().kind(),
+        std::io::ErrorKind::ConnectionReset
+    );
+    tunnel.close().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_within_a_capsule_is_told_from_one_that_ends() {
+    for (wire, expected) in [
+        (&b"\x00\x02\x00a"[..], UdpEnded::ByPeer),
+        (b"\x00\x02\x00a\x00\x05", Malformed::Torn.into()),
+    ] {
+        let (tunnel, mut stream, mut told) = ask().await;
+        within(stream.write_all(wire)).await.unwrap();
+        within(stream.shutdown()).await.unwrap();
+        assert_eq!(within(told.recv()).await.unwrap().unwrap(), "a");
+        assert_eq!(within(told.recv()).await.unwrap(), Err(expected));
+        tunnel.close().await;
+    }
+}
