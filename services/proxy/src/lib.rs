@@ -1,7 +1,7 @@
 //! The proxy in the core: ends the multipath tunnels of gateways and connects their streams to the destinations they may reach.
 //!
 //! ```text
-//!   gateway ==paths==> from_gateway (identity, limits) --> to_upstream (allow-list, addresses, splice) --> TCP
+//!   gateway ==paths==> from_gateway (identity, limits) --> to_upstream (allow-list, addresses, splice) --> TCP, UDP
 //!                           |
 //!                           +--> sessions --> path_reports --> outbox --> to_path_telemetry --> gRPC
 //! ```

@@ -1,4 +1,6 @@
-//! From a CONNECT request to the destination's TCP connection, and the bytes between the two.
+//! From a CONNECT request to the destination's TCP connection, or from CONNECT-UDP to a socket of its own, and what passes between the two.
+
+mod udp;
 
 use std::{
     io,
@@ -8,7 +10,7 @@ use std::{
 };
 
 use socket2::SockRef;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UdpSocket};
 use tunnel::{ConnectRequest, StatusCode, Traffic, splice};
 
 use crate::destinations::{Admitted, Destinations};
@@ -67,11 +69,11 @@ impl Upstream {
     ) {
         let authority = request.authority().clone();
         let reached = match self.destinations.admit(tenant, &authority) {
-            Some(admitted) => self.reach(&admitted).await,
+            Some(admitted) => self.reach(&admitted, request.is_udp()).await,
             None => Err(ReachError::NotAllowed),
         };
-        let upstream = match reached {
-            Ok(upstream) => upstream,
+        let reached = match reached {
+            Ok(reached) => reached,
             Err(error) => {
                 tracing::info!(device, %authority, %error, "destination not reached");
                 metrics::counter!("braid_proxy_connects_total", "result" => error.label())
@@ -80,33 +82,42 @@ impl Upstream {
                 return;
             }
         };
-        let stream = match request.accept().await {
-            Ok(stream) => stream,
-            Err(error) => {
-                tracing::debug!(device, %authority, %error, "the gateway went away");
-                return;
-            }
+        let carried = match reached {
+            Reached::Tcp(upstream) => self.carry(request, upstream).await,
+            Reached::Udp(socket) => carry_datagrams(request, socket).await,
         };
-        metrics::counter!("braid_proxy_connects_total", "result" => "ok").increment(1);
-        let open = metrics::gauge!("braid_proxy_tunnels_open");
-        open.increment(1.0);
+        match carried {
+            Ok(ended) => tracing::debug!(device, %authority, ended, "tunnel ended"),
+            Err(error) => tracing::debug!(device, %authority, %error, "the gateway went away"),
+        }
+    }
+
+    /// Returns how it ended.
+    async fn carry(&self, request: ConnectRequest, upstream: TcpStream) -> io::Result<String> {
+        let stream = request.accept().await?;
+        let _open = Open::enter();
         let counter =
             |direction| metrics::counter!("braid_proxy_bytes_total", "direction" => direction);
         let traffic = Traffic::new(counter("up"), counter("down"));
         let ended = splice(stream, upstream, self.idle_timeout, &traffic).await;
-        open.decrement(1.0);
         let (up_bytes, down_bytes) = traffic.bytes();
-        tracing::debug!(device, %authority, up_bytes, down_bytes, ?ended, "tunnel ended");
+        Ok(format!(
+            "{ended:?} after {up_bytes} bytes up and {down_bytes} down"
+        ))
     }
 
-    async fn reach(&self, admitted: &Admitted) -> Result<TcpStream, ReachError> {
+    async fn reach(&self, admitted: &Admitted, by_udp: bool) -> Result<Reached, ReachError> {
         let reaching = async {
             let mut addresses = resolve(admitted).await?.into_iter();
             let mut failed = None;
             // One after the other; the deadline bounds them together.
             for address in addresses.by_ref().take(ADDRESSES_MAX) {
-                match TcpStream::connect(address).await {
-                    Ok(stream) => return Ok(stream),
+                let connected = match by_udp {
+                    true => udp::connect(address).await.map(Reached::Udp),
+                    false => connect(address).await.map(Reached::Tcp),
+                };
+                match connected {
+                    Ok(reached) => return Ok(reached),
                     Err(error) => failed = Some(error),
                 }
             }
@@ -114,15 +125,48 @@ impl Upstream {
                 failed.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into()),
             ))
         };
-        let stream = tokio::time::timeout(self.connect_timeout, reaching)
+        tokio::time::timeout(self.connect_timeout, reaching)
             .await
-            .map_err(|_| ReachError::TimedOut)??;
-        let tune = || {
-            stream.set_nodelay(true)?;
-            SockRef::from(&stream).set_keepalive(true)
-        };
-        tune().map_err(ReachError::Unreachable)?;
-        Ok(stream)
+            .map_err(|_| ReachError::TimedOut)?
+    }
+}
+
+/// What leads to a destination.
+enum Reached {
+    Tcp(TcpStream),
+    Udp(UdpSocket),
+}
+
+async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    SockRef::from(&stream).set_keepalive(true)?;
+    Ok(stream)
+}
+
+/// Returns how it ended.
+async fn carry_datagrams(request: ConnectRequest, socket: UdpSocket) -> io::Result<String> {
+    let tunnel = request.accept_udp().await?;
+    let _open = Open::enter();
+    let lanes = ["up", "down"].map(udp::Lane::new);
+    let ended = udp::relay(&tunnel, &socket, &lanes).await;
+    Ok(ended.to_string())
+}
+
+/// Counts the tunnels that are open.
+struct Open;
+
+impl Open {
+    fn enter() -> Self {
+        metrics::counter!("braid_proxy_connects_total", "result" => "ok").increment(1);
+        metrics::gauge!("braid_proxy_tunnels_open").increment(1.0);
+        Self
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        metrics::gauge!("braid_proxy_tunnels_open").decrement(1.0);
     }
 }
 

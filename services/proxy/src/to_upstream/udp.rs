@@ -1,0 +1,101 @@
+//! A destination's UDP socket, one per request, and the datagrams between it and the tunnel.
+//!
+//! The socket is connected, so only the destination's own datagrams pass. What the network refuses is lost, as it would be without a
+//! proxy: an application that counts on UDP finds out by itself.
+
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+use metrics::Counter;
+use tokio::{net::UdpSocket, time::Instant};
+use tunnel::{UdpEnded, UdpTunnel};
+
+/// A request that nothing passes for so long is ended (RFC 4787, 4.3 asks for two minutes at least).
+pub(super) const IDLE_MAX: Duration = Duration::from_secs(120);
+
+/// The largest payload that a socket gives.
+const PAYLOAD_BYTES_MAX: usize = 65_535;
+
+pub(super) async fn connect(address: SocketAddr) -> io::Result<UdpSocket> {
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any).await?;
+    socket.connect(address).await?;
+    Ok(socket)
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RelayEnded {
+    #[error("{0}")]
+    Tunnel(#[from] UdpEnded),
+    #[error("nothing passed for {IDLE_MAX:?}")]
+    Idle,
+    #[error("the socket failed: {0}")]
+    Socket(io::Error),
+}
+
+/// Counts one direction of all requests together.
+pub(super) struct Lane {
+    bytes: Counter,
+    datagrams: Counter,
+}
+
+impl Lane {
+    pub(super) fn new(direction: &'static str) -> Self {
+        Self {
+            bytes: metrics::counter!("braid_proxy_bytes_total", "direction" => direction),
+            datagrams: metrics::counter!("braid_proxy_datagrams_total", "direction" => direction),
+        }
+    }
+
+    fn passed(&self, bytes: usize) {
+        self.bytes.increment(bytes as u64);
+        self.datagrams.increment(1);
+    }
+}
+
+/// Runs until the request ends or nothing passes any more.
+pub(super) async fn relay(tunnel: &UdpTunnel, socket: &UdpSocket, lanes: &[Lane; 2]) -> RelayEnded {
+    let [up, down] = lanes;
+    let mut buffer = vec![0; PAYLOAD_BYTES_MAX];
+    let mut deadline = Instant::now() + IDLE_MAX;
+    loop {
+        tokio::select! {
+            received = tunnel.receive() => match received {
+                Ok(payload) => match socket.send(&payload).await {
+                    Ok(_) => up.passed(payload.len()),
+                    Err(error) => {
+                        tracing::trace!(%error, "a datagram was not sent");
+                        metrics::counter!("braid_proxy_datagrams_unsent_total").increment(1);
+                    }
+                },
+                Err(ended) => return ended.into(),
+            },
+            received = socket.recv(&mut buffer) => match received {
+                // The tunnel counts those that it has no room for.
+                Ok(length) => if tunnel.send(&buffer[..length]) {
+                    down.passed(length);
+                },
+                Err(error) if told_by_network(&error) => continue,
+                Err(error) => return RelayEnded::Socket(error),
+            },
+            () = tokio::time::sleep_until(deadline) => return RelayEnded::Idle,
+        }
+        deadline = Instant::now() + IDLE_MAX;
+    }
+}
+
+/// What ICMP said about a datagram that was sent before; the next may arrive.
+fn told_by_network(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+    )
+}
