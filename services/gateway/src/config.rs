@@ -78,7 +78,8 @@ pub struct Config {
     /// Rules that raise alerts at the edge (JSON) for whom the core has handed out none; none: the built-in set.
     #[arg(long)]
     pub rules: Option<PathBuf>,
-    /// Where applications reach the gateway as HTTP CONNECT and SOCKS5 proxy; none: nowhere. What they send goes after vitals.
+    /// Where applications reach the gateway as HTTP CONNECT and SOCKS5 proxy (TCP, and UDP by SOCKS5); none: nowhere. What they send
+    /// goes after vitals.
     #[arg(long, value_name = "ADDRESS")]
     pub applications: Option<SocketAddr>,
     /// The same for applications that somebody waits for; what they send goes before the others', and beside vitals.
@@ -87,7 +88,7 @@ pub struct Config {
     /// Token that applications send as the proxy's password; required when one of their addresses is no loopback address.
     #[arg(long)]
     pub applications_token: Option<Secret>,
-    /// Connections of applications at once; beyond it they are refused (503).
+    /// Connections and UDP associations of applications at once; beyond it they are refused (503).
     #[arg(long, value_name = "COUNT", default_value_t = 128)]
     pub applications_connections_max: usize,
     /// An application's connection that carries nothing for so long is closed, in seconds.

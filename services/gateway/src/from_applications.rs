@@ -1,13 +1,16 @@
-//! Applications' way in: HTTP CONNECT and SOCKS5 on one port, told apart by the first byte; each connection becomes a tunnel.
+//! Applications' way in: HTTP CONNECT and SOCKS5 on one port, told apart by the first byte; each connection becomes a tunnel, or holds an
+//! association for datagrams.
 //!
 //! ```text
 //! TCP -> conversation (http | socks5, sans-IO) -> tunnel.open_tcp -> splice
+//!                                              -> association: UDP -> flow per destination -> tunnel.open_udp
 //! ```
 //!
 //! A connection that is still negotiating holds one of `NEGOTIATIONS_MAX` places and one that carries bytes holds one of
 //! `connections_max`: a slow or silent application takes no place from those that work. An application's stream never goes before
 //! alerts, whatever it asks for.
 
+mod association;
 mod conversation;
 mod http_connect;
 mod refusal;
@@ -15,6 +18,7 @@ mod socks5;
 
 use std::{io, sync::Arc, time::Duration};
 
+use association::Association;
 use bytes::Bytes;
 use conversation::{Conversation, Dialect, Step, Wanted};
 use refusal::Refusal;
@@ -64,6 +68,8 @@ struct Shared {
     tunnel: Tunnel,
     options: Options,
     places: Arc<Semaphore>,
+    /// Of all associations.
+    flows: Arc<Semaphore>,
 }
 
 impl Applications {
@@ -71,6 +77,7 @@ impl Applications {
     pub async fn run(self, listeners: Vec<(TcpListener, Urgency)>, context: Context) {
         let shared = Arc::new(Shared {
             places: Arc::new(Semaphore::new(self.options.connections_max)),
+            flows: Arc::new(Semaphore::new(association::FLOWS_MAX)),
             tunnel: self.tunnel,
             options: self.options,
         });
@@ -144,11 +151,16 @@ enum ServeError {
     Refused(Refusal),
     #[error(transparent)]
     Splice(#[from] SpliceError),
+    #[error("association: {0}")]
+    Associate(io::Error),
 }
 
 /// What a negotiation came to.
 enum Negotiated {
     Wanted(Wanted),
+    Associate {
+        port: u16,
+    },
     Refused(Refusal),
     /// The application went away first.
     Gone,
@@ -171,6 +183,10 @@ impl Shared {
         let dialect = conversation.dialect();
         let wanted = match negotiated {
             Negotiated::Wanted(wanted) => wanted,
+            Negotiated::Associate { port } => {
+                drop(negotiating);
+                return self.associate(stream, dialect, port, urgency).await;
+            }
             Negotiated::Refused(refusal) => return refuse(stream, dialect, refusal).await,
             Negotiated::Gone => return Ok(()),
         };
@@ -206,6 +222,47 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Takes an application's datagrams for as long as it keeps its connection.
+    async fn associate(
+        &self,
+        mut stream: TcpStream,
+        dialect: Dialect,
+        port: u16,
+        urgency: Urgency,
+    ) -> Result<(), ServeError> {
+        let Ok(_place) = self.places.clone().try_acquire_owned() else {
+            return refuse(stream, dialect, Refusal::Full(self.options.connections_max)).await;
+        };
+        let association = match Association::bind(&stream, port).await {
+            Ok(association) => association,
+            Err(error) => return refuse(stream, dialect, Refusal::NoSocket(error)).await,
+        };
+        let relay = association.address().map_err(ServeError::Associate)?;
+        count(dialect, "associated");
+        let _open = Open::enter();
+        let associated = socks5::associated(relay);
+        let told = stream.write_all(&associated).await;
+        told.map_err(ServeError::Associate)?;
+        let serving = association.run(
+            &self.tunnel,
+            admitted(urgency),
+            &self.flows,
+            self.options.idle_max,
+        );
+        tokio::select! {
+            failed = serving => failed.map_err(ServeError::Associate),
+            () = gone(&mut stream) => Ok(()),
+        }
+    }
+}
+
+/// Returns when the application has closed its connection; what it sends there means nothing.
+async fn gone(stream: &mut TcpStream) {
+    let mut rest = [0; 64];
+    while stream.read(&mut rest).await.is_ok_and(|count| count > 0) {}
+}
+
 /// Alerts stay in front of everything that applications ask for.
 fn admitted(asked: Urgency) -> Urgency {
     match asked {
@@ -228,6 +285,7 @@ async fn negotiate(
         match conversation.step() {
             Step::Say(answer) => stream.write_all(&answer).await?,
             Step::Want(wanted) => return Ok(Negotiated::Wanted(wanted)),
+            Step::Associate { port } => return Ok(Negotiated::Associate { port }),
             Step::Refuse(refusal) => return Ok(Negotiated::Refused(refusal)),
             Step::More => {
                 if stream.read_buf(conversation.input()).await? == 0 {

@@ -5,7 +5,7 @@
 //! from_sensors -> intake -> edge_rules -> journal (alerts)  -> to_proxy == tunnel ==> ingest
 //!                       \---------------> journal (vitals) /
 //!                                         tunnel's paths -> to_path_telemetry
-//! from_applications (HTTP CONNECT, SOCKS5) ---------> tunnel ==> any TCP destination
+//! from_applications (HTTP CONNECT, SOCKS5) ---------> tunnel ==> any TCP or UDP destination
 //! ```
 
 pub mod config;

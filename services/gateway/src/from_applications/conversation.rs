@@ -69,6 +69,10 @@ pub(super) enum Step {
     More,
     Say(Vec<u8>),
     Want(Wanted),
+    /// UDP, from that port of the application's if it is not 0.
+    Associate {
+        port: u16,
+    },
     Refuse(Refusal),
 }
 

@@ -130,7 +130,7 @@ fn status(refusal: &Refusal) -> StatusCode {
         Refusal::TooSlow => StatusCode::REQUEST_TIMEOUT,
         Refusal::NotConnect => StatusCode::METHOD_NOT_ALLOWED,
         Refusal::Unauthorized => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
-        Refusal::Full(_) => StatusCode::SERVICE_UNAVAILABLE,
+        Refusal::Full(_) | Refusal::NoSocket(_) => StatusCode::SERVICE_UNAVAILABLE,
         Refusal::NotOpened(error) => match error {
             OpenError::Refused(status) if status.is_client_error() || status.is_server_error() => {
                 *status

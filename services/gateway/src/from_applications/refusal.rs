@@ -1,5 +1,7 @@
 //! Why an application does not get its connection; each protocol says it in its own codes.
 
+use std::io;
+
 use tunnel::{OpenError, StatusCode};
 
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +14,8 @@ pub(super) enum Refusal {
     TooSlow,
     #[error("this is a proxy for CONNECT only")]
     NotConnect,
+    #[error("no socket for datagrams: {0}")]
+    NoSocket(io::Error),
     #[error("the kind of address is not known")]
     AddressKind,
     #[error("the token is missing or wrong")]
@@ -29,6 +33,7 @@ impl Refusal {
             Self::Malformed(_) | Self::TooLarge(_) | Self::NotConnect | Self::AddressKind => {
                 "malformed"
             }
+            Self::NoSocket(_) => "no_socket",
             Self::TooSlow => "slow",
             Self::Unauthorized => "unauthorized",
             Self::Full(_) => "full",

@@ -1,4 +1,6 @@
-//! SOCKS5 (RFC 1928) with user name and password (RFC 1929), CONNECT only.
+//! SOCKS5 (RFC 1928) with user name and password (RFC 1929): CONNECT, and UDP ASSOCIATE with the header of its datagrams.
+
+pub(super) mod datagram;
 
 use bytes::{Buf, BytesMut};
 use service_kit::Secret;
@@ -17,6 +19,7 @@ const NO_ACCEPTABLE_METHOD: u8 = 0xff;
 /// Version of the user-and-password negotiation.
 const PASSWORD_VERSION: u8 = 1;
 const CONNECT: u8 = 1;
+const UDP_ASSOCIATE: u8 = 3;
 const IPV4: u8 = 1;
 const NAME: u8 = 3;
 const IPV6: u8 = 4;
@@ -120,33 +123,58 @@ fn request(input: &mut BytesMut) -> Step {
     if *version != VERSION {
         return Step::Refuse(Refusal::Malformed("not a request of SOCKS5"));
     }
-    let (before, length) = match *kind {
-        IPV4 => (0, 4),
-        IPV6 => (0, 16),
-        NAME => match rest.first() {
-            Some(length) => (1, usize::from(*length)),
-            None => return Step::More,
-        },
-        _ => return Step::Refuse(Refusal::AddressKind),
+    let Target {
+        address,
+        port,
+        length,
+    } = match target(*kind, rest) {
+        Ok(Some(target)) => target,
+        Ok(None) => return Step::More,
+        Err(refusal) => return Step::Refuse(refusal),
     };
-    let (Some(address), Some([high, low])) = (
-        rest.get(before..before + length),
-        rest.get(before + length..before + length + 2),
-    ) else {
-        return Step::More;
-    };
-    if *command != CONNECT {
-        return Step::Refuse(Refusal::NotConnect);
+    match *command {
+        CONNECT => {}
+        // The address is the application's own, which is known better from its connection.
+        UDP_ASSOCIATE => return Step::Associate { port },
+        _ => return Step::Refuse(Refusal::NotConnect),
     }
-    let port = u16::from_be_bytes([*high, *low]);
     let Some(authority) = authority(address, *kind, port) else {
         return Step::Refuse(Refusal::Malformed("the name is none of a host"));
     };
-    input.advance(4 + before + length + 2);
+    input.advance(4 + length);
     Step::Want(Wanted {
         authority,
         urgency: None,
         early: input.split().freeze(),
+    })
+}
+
+/// An address with its port.
+struct Target<'a> {
+    /// Without the length of a name.
+    address: &'a [u8],
+    port: u16,
+    /// Of all of it.
+    length: usize,
+}
+
+/// What stands behind the kind of address; none while it is not whole.
+fn target(kind: u8, rest: &[u8]) -> Result<Option<Target<'_>>, Refusal> {
+    let (before, length) = match (kind, rest.first()) {
+        (IPV4, _) => (0, 4),
+        (IPV6, _) => (0, 16),
+        (NAME, Some(length)) => (1, usize::from(*length)),
+        (NAME, None) => return Ok(None),
+        _ => return Err(Refusal::AddressKind),
+    };
+    let end = before + length;
+    Ok(match (rest.get(before..end), rest.get(end..end + 2)) {
+        (Some(address), Some([high, low])) => Some(Target {
+            address,
+            port: u16::from_be_bytes([*high, *low]),
+            length: end + 2,
+        }),
+        _ => None,
     })
 }
 
@@ -187,6 +215,23 @@ pub(super) fn opened() -> Vec<u8> {
     reply(SUCCEEDED)
 }
 
+/// The address is where the application's datagrams are taken.
+pub(super) fn associated(relay: SocketAddr) -> Vec<u8> {
+    let mut reply = vec![VERSION, SUCCEEDED, 0];
+    match relay.ip() {
+        IpAddr::V4(ip) => {
+            reply.push(IPV4);
+            reply.extend(ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            reply.push(IPV6);
+            reply.extend(ip.octets());
+        }
+    }
+    reply.extend(relay.port().to_be_bytes());
+    reply
+}
+
 pub(super) fn refused(phase: Phase, refusal: &Refusal) -> Vec<u8> {
     match phase {
         Phase::Greeting => vec![VERSION, NO_ACCEPTABLE_METHOD],
@@ -204,6 +249,7 @@ fn code(refusal: &Refusal) -> u8 {
         | Refusal::TooLarge(_)
         | Refusal::TooSlow
         | Refusal::Unauthorized
+        | Refusal::NoSocket(_)
         | Refusal::Full(_) => GENERAL_FAILURE,
         Refusal::NotOpened(error) => match error {
             OpenError::Refused(StatusCode::FORBIDDEN) => NOT_ALLOWED,
@@ -286,20 +332,34 @@ mod tests {
 
     #[test]
     fn other_commands_and_kinds_of_address_have_their_reply() {
-        for (command, kind, expected) in
-            [(2, 1, COMMAND_NOT_SUPPORTED), (3, 1, COMMAND_NOT_SUPPORTED)]
-        {
-            let bytes = [5, 1, 0, 5, command, 0, kind, 127, 0, 0, 1, 0, 80];
+        for command in [0, 2, 4] {
+            let bytes = [5, 1, 0, 5, command, 0, 1, 127, 0, 0, 1, 0, 80];
             let (_, step, phase) = hear(&bytes, None);
             let Step::Refuse(refusal) = step else {
                 panic!("{step:?}");
             };
-            assert_eq!(refused(phase, &refusal)[1], expected);
+            assert_eq!(refused(phase, &refusal)[1], COMMAND_NOT_SUPPORTED);
         }
         let (_, step, phase) = hear(&[5, 1, 0, 5, 1, 0, 9], None);
         assert!(matches!(step, Step::Refuse(_)));
         let Step::Refuse(refusal) = step else { return };
         assert_eq!(refused(phase, &refusal)[1], ADDRESS_TYPE_NOT_SUPPORTED);
+    }
+
+    #[test]
+    fn an_association_is_asked_for_with_any_kind_of_address() {
+        let addresses = [&[1, 0, 0, 0, 0][..], &[4; 17], b"\x03\x00", b"\x03\x02me"];
+        for address in addresses {
+            let bytes = [&[5, 1, 0, 5, 3, 0], address, &[0x1b, 0x59]].concat();
+            match hear(&bytes, None) {
+                (_, Step::Associate { port }, _) => assert_eq!(port, 7_001),
+                (_, other, _) => panic!("{other:?}"),
+            }
+        }
+        let v4 = associated(([127, 0, 0, 1], 80).into());
+        assert_eq!(v4, [5, 0, 0, 1, 127, 0, 0, 1, 0, 80]);
+        let v6 = associated((Ipv6Addr::LOCALHOST, 80).into());
+        assert_eq!((&v6[..4], v6.len()), (&[5, 0, 0, 4][..], 22));
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! A real proxy on loopback and a real gateway in front of it; the core behind the proxy is not there and not needed.
 
+// Each test file uses its part.
+#![allow(dead_code)]
+
 use std::{net::SocketAddr, path::Path};
 
 use clap::Parser;
@@ -51,6 +54,11 @@ fn with_identity(line: &mut Vec<String>, files: &IdentityFiles) {
 impl Stage {
     /// `allowed` at the proxy, `flags` of the gateway besides.
     pub async fn start(allowed: &[String], flags: &[&str]) -> Self {
+        Self::start_with(allowed, &[], flags).await
+    }
+
+    /// The same with names that may lead to private addresses.
+    pub async fn start_with(allowed: &[String], private: &[String], flags: &[&str]) -> Self {
         service_kit::tls::install_provider();
         let dir = tempfile::tempdir().unwrap();
         let authority = LocalAuthority::open_or_create(dir.path()).unwrap();
@@ -62,6 +70,9 @@ impl Stage {
             .into();
         for allowed in allowed {
             line.extend(["--allow".to_owned(), allowed.clone()]);
+        }
+        for private in private {
+            line.extend(["--allow-private".to_owned(), private.clone()]);
         }
         with_identity(&mut line, &files);
         let proxy = Context::new("proxy");

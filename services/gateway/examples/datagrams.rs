@@ -1,0 +1,151 @@
+//! What the way through gateway and proxy costs a datagram: round trips one after the other, and a steady stream with its losses; direct,
+//! and through a SOCKS5 association over loopback.
+//! `cargo run --release -p gateway --example datagrams`
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../tests/applications/stage.rs"]
+mod stage;
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use stage::Stage;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UdpSocket,
+};
+
+/// What an application says in one datagram.
+const PAYLOAD_BYTES: usize = 1_000;
+
+const ROUND_TRIPS: usize = 5_000;
+
+/// Of the steady stream.
+const PER_SECOND: u32 = 2_000;
+const SECONDS: u32 = 5;
+
+/// What is not back by then was lost.
+const LOST_AFTER: Duration = Duration::from_secs(1);
+
+async fn destination() -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut buffer = vec![0; 65_535];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
+            let _ = socket.send_to(&buffer[..length], from).await;
+        }
+    });
+    address
+}
+
+/// A way to the destination: where to send, and what stands before each datagram.
+struct Way {
+    socket: Arc<UdpSocket>,
+    header: Vec<u8>,
+}
+
+impl Way {
+    async fn to(address: SocketAddr, header: Vec<u8>) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        socket.connect(address).await.unwrap();
+        Self {
+            socket: Arc::new(socket),
+            header,
+        }
+    }
+
+    fn datagram(&self) -> Vec<u8> {
+        let mut datagram = self.header.clone();
+        datagram.resize(self.header.len() + PAYLOAD_BYTES, 7);
+        datagram
+    }
+
+    /// One round trip; none if it was lost.
+    async fn round_trip(&self) -> Option<Duration> {
+        let datagram = self.datagram();
+        let mut buffer = [0; 2_048];
+        let start = Instant::now();
+        self.socket.send(&datagram).await.unwrap();
+        let back = tokio::time::timeout(LOST_AFTER, self.socket.recv(&mut buffer)).await;
+        assert_eq!(back.ok()?.unwrap(), datagram.len());
+        Some(start.elapsed())
+    }
+
+    /// How many of a steady stream come back, of how many.
+    async fn stream(&self) -> (u32, u32) {
+        let sent = PER_SECOND * SECONDS;
+        let sending = tokio::spawn({
+            let (socket, datagram) = (self.socket.clone(), self.datagram());
+            async move {
+                let mut ticks = tokio::time::interval(Duration::from_secs(1) / PER_SECOND);
+                for _ in 0..sent {
+                    ticks.tick().await;
+                    socket.send(&datagram).await.unwrap();
+                }
+            }
+        });
+        let mut buffer = [0; 2_048];
+        let mut back = 0;
+        while back < sent {
+            match tokio::time::timeout(LOST_AFTER, self.socket.recv(&mut buffer)).await {
+                Ok(received) => back += u32::from(received.is_ok()),
+                Err(_) => break,
+            }
+        }
+        sending.await.unwrap();
+        (back, sent)
+    }
+
+    async fn measure(&self, name: &str) {
+        // The first opens the flow.
+        while self.round_trip().await.is_none() {}
+        let mut times = Vec::new();
+        for _ in 0..ROUND_TRIPS {
+            times.extend(self.round_trip().await);
+        }
+        times.sort();
+        let us = |share: f64| times[((times.len() - 1) as f64 * share) as usize].as_micros();
+        let (back, sent) = self.stream().await;
+        println!(
+            "{name}: round trip {} us in the middle, {} us at 99 %; {} of {ROUND_TRIPS} lost; at {PER_SECOND}/s {} of {sent} lost",
+            us(0.5),
+            us(0.99),
+            ROUND_TRIPS - times.len(),
+            sent - back,
+        );
+    }
+}
+
+#[tokio::main]
+async fn main() {
+    let to = destination().await;
+    let IpAddr::V4(ip) = to.ip() else {
+        unreachable!("bound to an IPv4 address");
+    };
+    let mut header = vec![0, 0, 0, 1];
+    header.extend(ip.octets());
+    header.extend(to.port().to_be_bytes());
+    let stage = Stage::start(&[to.to_string()], &[]).await;
+    let mut connection = stage.connect().await;
+    let request = [5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0, 0, 0];
+    connection.write_all(&request).await.unwrap();
+    let mut answer = [0; 12];
+    connection.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer[..4], [5, 0, 5, 0]);
+    let relay = (
+        stage.address.ip(),
+        u16::from_be_bytes([answer[10], answer[11]]),
+    );
+    Way::to(to, Vec::new()).await.measure("direct").await;
+    Way::to(relay.into(), header)
+        .await
+        .measure("through gateway and proxy")
+        .await;
+    drop(connection);
+    stage.stop().await;
+}

@@ -1,0 +1,172 @@
+//! An application's datagrams (SOCKS5 UDP ASSOCIATE): one socket beside its connection, and for each destination a flow, which is a UDP
+//! tunnel of its own.
+//!
+//! A flow that ends, be it with its session, is asked for anew by the next datagram. The flow that has been quiet for longest gives
+//! its place to a new destination, but none that was used within `QUIET_MIN`: so an application that talks to ever new destinations spends
+//! neither the proxy's places nor its requests per second, which vitals and alerts need too. Datagrams without a place are dropped.
+
+mod flow;
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{
+    net::{TcpStream, UdpSocket},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
+use tunnel::{Tunnel, Urgency};
+
+use super::socks5::datagram::{self, Datagram};
+use flow::{Flow, Touched};
+
+/// Flows of all associations together: half of what a proxy gives one device. Beyond it an association has to give one of its own up.
+pub(super) const FLOWS_MAX: usize = 64;
+
+/// Flows of one association; beyond it the one that was quiet for longest gives way.
+const FLOWS_PER_ASSOCIATION_MAX: usize = 32;
+
+/// A flow keeps its place for so long after its last datagram.
+const QUIET_MIN: Duration = Duration::from_secs(5);
+
+/// The largest datagram that a socket gives.
+const DATAGRAM_BYTES_MAX: usize = 65_535;
+
+pub(super) struct Association {
+    socket: Arc<UdpSocket>,
+    application: Application,
+}
+
+/// Whose datagrams are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Application {
+    ip: IpAddr,
+    /// None: that of the first datagram.
+    port: Option<u16>,
+}
+
+impl Application {
+    /// Whether a datagram is the application's; the first one says its port.
+    fn admits(&mut self, from: SocketAddr) -> bool {
+        from.ip().to_canonical() == self.ip && *self.port.get_or_insert(from.port()) == from.port()
+    }
+}
+
+impl Association {
+    /// Takes datagrams at the address that the application reached.
+    pub(super) async fn bind(connection: &TcpStream, port: u16) -> io::Result<Self> {
+        let socket = UdpSocket::bind((connection.local_addr()?.ip(), 0)).await?;
+        Ok(Self {
+            socket: Arc::new(socket),
+            application: Application {
+                ip: connection.peer_addr()?.ip().to_canonical(),
+                port: (port != 0).then_some(port),
+            },
+        })
+    }
+
+    pub(super) fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Runs until nothing has passed for `idle_max`; dropped, it ends all flows.
+    pub(super) async fn run(
+        mut self,
+        tunnel: &Tunnel,
+        urgency: Urgency,
+        places: &Arc<Semaphore>,
+        idle_max: Duration,
+    ) -> io::Result<()> {
+        let mut flows = Flows::default();
+        let touched = Touched::new(Instant::now());
+        let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
+        loop {
+            let (length, from) = tokio::select! {
+                received = self.socket.recv_from(&mut buffer) => match received {
+                    Ok(received) => received,
+                    // What ICMP said about an answer to the application.
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
+                    Err(error) => return Err(error),
+                },
+                () = touched.quiet_for(idle_max) => return Ok(()),
+            };
+            if !self.application.admits(from) {
+                count_dropped("stranger");
+                continue;
+            }
+            let datagram = match datagram::parse(&buffer[..length]) {
+                Ok(datagram) => datagram,
+                Err(unfit) => {
+                    count_dropped(unfit.label());
+                    continue;
+                }
+            };
+            let Datagram {
+                authority,
+                header,
+                payload,
+            } = datagram;
+            touched.touch(Instant::now());
+            if flows.find(header).is_none() {
+                let Some(place) = flows.place(places, Instant::now()) else {
+                    count_dropped("no_place");
+                    continue;
+                };
+                let header = Bytes::copy_from_slice(header);
+                let way = flow::Way {
+                    tunnel: tunnel.clone(),
+                    authority,
+                    urgency,
+                    header: header.clone(),
+                    socket: self.socket.clone(),
+                    application: from,
+                    association: touched.clone(),
+                };
+                flows.flows.insert(header, Flow::start(way, place));
+            }
+            if let Some(flow) = flows.find(header) {
+                flow.send(payload);
+            }
+        }
+    }
+}
+
+/// By the header of their datagrams.
+#[derive(Default)]
+struct Flows {
+    flows: HashMap<Bytes, Flow>,
+}
+
+impl Flows {
+    fn find(&self, header: &[u8]) -> Option<&Flow> {
+        self.flows.get(header).filter(|flow| !flow.is_over())
+    }
+
+    /// For one more flow; none where no flow has been quiet for long enough.
+    fn place(&mut self, places: &Arc<Semaphore>, now: Instant) -> Option<OwnedSemaphorePermit> {
+        self.flows.retain(|_, flow| !flow.is_over());
+        let free = match self.flows.len() < FLOWS_PER_ASSOCIATION_MAX {
+            true => places.clone().try_acquire_owned().ok(),
+            false => None,
+        };
+        free.or_else(|| {
+            let last = |(header, flow): (&Bytes, &Flow)| (flow.touched(), header.clone());
+            let (touched, header) = self.flows.iter().map(last).min()?;
+            if now.duration_since(touched) < QUIET_MIN {
+                return None;
+            }
+            Some(self.flows.remove(&header)?.into_place())
+        })
+    }
+}
+
+fn count_dropped(reason: &'static str) {
+    metrics::counter!("braid_gateway_applications_datagrams_dropped_total", "reason" => reason)
+        .increment(1);
+}

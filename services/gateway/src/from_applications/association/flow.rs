@@ -1,0 +1,174 @@
+//! The datagrams between an application and one destination.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::{
+    net::UdpSocket,
+    sync::{OwnedSemaphorePermit, mpsc},
+    time::Instant,
+};
+use tokio_util::task::AbortOnDropHandle;
+use tunnel::{Authority, Tunnel, UdpEnded, Urgency};
+
+use super::{super::socks5::datagram, count_dropped};
+
+/// Datagrams that wait until the proxy has answered; further ones are dropped. Afterwards the tunnel's own queue is the bound.
+const WAITING_MAX: usize = 16;
+
+/// A destination that the proxy refused, or broke off at once, is asked for again no sooner.
+const REFUSED_PAUSE: Duration = Duration::from_secs(5);
+
+/// When the last datagram passed; clones are the same.
+#[derive(Debug, Clone)]
+pub(super) struct Touched(Arc<Mutex<Instant>>);
+
+impl Touched {
+    pub(super) fn new(now: Instant) -> Self {
+        Self(Arc::new(Mutex::new(now)))
+    }
+
+    pub(super) fn touch(&self, now: Instant) {
+        *self.0.lock() = now;
+    }
+
+    fn last(&self) -> Instant {
+        *self.0.lock()
+    }
+
+    /// Returns once nothing has passed for `max`.
+    pub(super) async fn quiet_for(&self, max: Duration) {
+        loop {
+            let deadline = self.last() + max;
+            if Instant::now() >= deadline {
+                return;
+            }
+            tokio::time::sleep_until(deadline).await;
+        }
+    }
+}
+
+/// Between whom and how.
+pub(super) struct Way {
+    pub(super) tunnel: Tunnel,
+    pub(super) authority: Authority,
+    pub(super) urgency: Urgency,
+    pub(super) header: Bytes,
+    pub(super) socket: Arc<UdpSocket>,
+    pub(super) application: std::net::SocketAddr,
+    pub(super) association: Touched,
+}
+
+/// Ends when dropped.
+pub(super) struct Flow {
+    waiting: mpsc::Sender<Bytes>,
+    touched: Touched,
+    place: OwnedSemaphorePermit,
+    carrying: AbortOnDropHandle<()>,
+}
+
+impl Flow {
+    pub(super) fn start(way: Way, place: OwnedSemaphorePermit) -> Self {
+        let (waiting, datagrams) = mpsc::channel(WAITING_MAX);
+        let touched = Touched::new(Instant::now());
+        let carrying = tokio::spawn(way.carry(datagrams, touched.clone()));
+        Self {
+            waiting,
+            touched,
+            place,
+            carrying: AbortOnDropHandle::new(carrying),
+        }
+    }
+
+    pub(super) fn send(&self, payload: &[u8]) {
+        self.touched.touch(Instant::now());
+        if self
+            .waiting
+            .try_send(Bytes::copy_from_slice(payload))
+            .is_err()
+        {
+            count_dropped("waiting");
+        }
+    }
+
+    pub(super) fn touched(&self) -> Instant {
+        self.touched.last()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.carrying.is_finished()
+    }
+
+    /// Ends it for another.
+    pub(super) fn into_place(self) -> OwnedSemaphorePermit {
+        self.place
+    }
+}
+
+impl Way {
+    async fn carry(self, datagrams: mpsc::Receiver<Bytes>, touched: Touched) {
+        let authority = &self.authority;
+        let start = Instant::now();
+        match self.exchange(datagrams, &touched).await {
+            Ok(ended) => {
+                tracing::debug!(%authority, %ended, "a flow of an application ended");
+                let broken_off = matches!(ended, UdpEnded::ByPeer | UdpEnded::Malformed(_));
+                if !broken_off || start.elapsed() > REFUSED_PAUSE {
+                    return;
+                }
+            }
+            Err(error) => {
+                tracing::info!(%authority, %error, "an application's UDP destination was not reached");
+                count("refused");
+            }
+        }
+        // Its datagrams are dropped meanwhile: the channel is closed, and the flow is there.
+        tokio::time::sleep(REFUSED_PAUSE).await;
+    }
+
+    async fn exchange(
+        &self,
+        mut datagrams: mpsc::Receiver<Bytes>,
+        touched: &Touched,
+    ) -> Result<UdpEnded, tunnel::OpenError> {
+        let udp = self.tunnel.open_udp(&self.authority, self.urgency).await?;
+        count("opened");
+        let passed = |direction: &'static str, bytes: usize| {
+            metrics::counter!("braid_gateway_applications_bytes_total", "direction" => direction)
+                .increment(bytes as u64);
+        };
+        loop {
+            tokio::select! {
+                // Never closed while the flow is there.
+                Some(payload) = datagrams.recv() => {
+                    // The tunnel counts those that it has no room for.
+                    if udp.send(&payload) {
+                        passed("up", payload.len());
+                    }
+                }
+                received = udp.receive() => {
+                    let payload = match received {
+                        Ok(payload) => payload,
+                        Err(ended) => return Ok(ended),
+                    };
+                    let now = Instant::now();
+                    touched.touch(now);
+                    self.association.touch(now);
+                    let answer = datagram::answer(&self.header, &payload);
+                    match self.socket.send_to(&answer, self.application).await {
+                        Ok(_) => passed("down", payload.len()),
+                        Err(error) => {
+                            tracing::trace!(%error, "a datagram did not reach its application");
+                            count_dropped("unsent");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn count(result: &'static str) {
+    metrics::counter!("braid_gateway_applications_flows_total", "result" => result).increment(1);
+}
