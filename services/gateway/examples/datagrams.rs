@@ -17,6 +17,7 @@ use stage::Stage;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UdpSocket,
+    time::MissedTickBehavior,
 };
 
 /// What an application says in one datagram.
@@ -83,6 +84,8 @@ impl Way {
             let (socket, datagram) = (self.socket.clone(), self.datagram());
             async move {
                 let mut ticks = tokio::time::interval(Duration::from_secs(1) / PER_SECOND);
+                // A machine that was busy sends later, not more at once.
+                ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 for _ in 0..sent {
                     ticks.tick().await;
                     socket.send(&datagram).await.unwrap();

@@ -298,12 +298,12 @@ async fn a_flood_does_not_stand_before_what_is_urgent() {
     let flooding = tokio::spawn({
         let (flood, flooded) = (flood.clone(), flooded.clone());
         async move {
-            // Ten times what both links carry.
+            // Far more than both links carry, and so small that they leave no room in a packet.
             let mut ticks = tokio::time::interval(Duration::from_millis(4));
             loop {
                 ticks.tick().await;
-                for _ in 0..10 {
-                    flooded.fetch_add(u64::from(!flood.send(&[7; 1_000])), Ordering::Relaxed);
+                for _ in 0..200 {
+                    flooded.fetch_add(u64::from(!flood.send(&[7; 60])), Ordering::Relaxed);
                 }
             }
         }
@@ -314,11 +314,11 @@ async fn a_flood_does_not_stand_before_what_is_urgent() {
         }
         for round in 0..20_u8 {
             let before = flooded.load(Ordering::Relaxed);
-            urgent.write_all(&[round; 300]).await.unwrap();
+            urgent.write_all(&[round; 4_000]).await.unwrap();
             urgent.flush().await.unwrap();
-            let mut back = [0; 300];
+            let mut back = [0; 4_000];
             urgent.read_exact(&mut back).await.unwrap();
-            assert_eq!(back, [round; 300]);
+            assert_eq!(back, [round; 4_000]);
             // The flood was there all the while.
             while flooded.load(Ordering::Relaxed) == before {
                 tokio::time::sleep(Duration::from_millis(1)).await;
