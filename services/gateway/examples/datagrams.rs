@@ -25,9 +25,10 @@ const PAYLOAD_BYTES: usize = 1_000;
 
 const ROUND_TRIPS: usize = 5_000;
 
-/// Of the steady stream.
-const PER_SECOND: u32 = 2_000;
-const SECONDS: u32 = 5;
+/// Of the steady stream: so many at once, so often.
+const AT_ONCE: u32 = 20;
+const TURNS: u32 = 500;
+const TURN: Duration = Duration::from_millis(10);
 
 /// What is not back by then was lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
@@ -77,19 +78,23 @@ impl Way {
         Some(start.elapsed())
     }
 
-    /// How many of a steady stream come back, of how many.
-    async fn stream(&self) -> (u32, u32) {
-        let sent = PER_SECOND * SECONDS;
+    /// How many of a steady stream come back, of how many, and how many were sent in a second.
+    async fn stream(&self) -> (u32, u32, f64) {
+        let sent = AT_ONCE * TURNS;
         let sending = tokio::spawn({
             let (socket, datagram) = (self.socket.clone(), self.datagram());
             async move {
-                let mut ticks = tokio::time::interval(Duration::from_secs(1) / PER_SECOND);
+                let mut ticks = tokio::time::interval(TURN);
                 // A machine that was busy sends later, not more at once.
                 ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-                for _ in 0..sent {
+                let start = Instant::now();
+                for _ in 0..TURNS {
                     ticks.tick().await;
-                    socket.send(&datagram).await.unwrap();
+                    for _ in 0..AT_ONCE {
+                        socket.send(&datagram).await.unwrap();
+                    }
                 }
+                start.elapsed()
             }
         });
         let mut buffer = [0; 2_048];
@@ -100,8 +105,8 @@ impl Way {
                 Err(_) => break,
             }
         }
-        sending.await.unwrap();
-        (back, sent)
+        let took = sending.await.unwrap();
+        (back, sent, f64::from(sent) / took.as_secs_f64())
     }
 
     async fn measure(&self, name: &str) {
@@ -113,9 +118,9 @@ impl Way {
         }
         times.sort();
         let us = |share: f64| times[((times.len() - 1) as f64 * share) as usize].as_micros();
-        let (back, sent) = self.stream().await;
+        let (back, sent, rate) = self.stream().await;
         println!(
-            "{name}: round trip {} us in the middle, {} us at 99 %; {} of {ROUND_TRIPS} lost; at {PER_SECOND}/s {} of {sent} lost",
+            "{name}: round trip {} us in the middle, {} us at 99 %; {} of {ROUND_TRIPS} lost; at {rate:.0}/s {} of {sent} lost",
             us(0.5),
             us(0.99),
             ROUND_TRIPS - times.len(),

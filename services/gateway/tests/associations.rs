@@ -23,6 +23,9 @@ const AGAIN_AFTER: Duration = Duration::from_millis(250);
 /// Longer than an answer takes; what is not answered by then was dropped.
 const SILENCE: Duration = Duration::from_millis(300);
 
+/// Datagrams sent one behind the other.
+const BURST: u32 = 40;
+
 /// Gives back what it gets.
 async fn destination() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -124,6 +127,34 @@ async fn datagrams_go_to_several_destinations_and_come_back_under_their_header()
         application.ask(&header(first), &noise(size, seed)).await;
         application.ask(&name, &noise(size, seed)).await;
     }
+    drop(application);
+    stage.stop().await;
+}
+
+/// What applications send at once is more than waits while a flow is opened.
+#[tokio::test]
+async fn a_burst_comes_back_whole() {
+    let to = destination().await;
+    let stage = Stage::start(&[to.to_string()], &[]).await;
+    let application = Application::start(&stage).await;
+    application.ask(&header(to), b"first").await;
+    within(async {
+        // A machine that is busy elsewhere may lose some of one.
+        loop {
+            while application.hear(SILENCE).await.is_some() {}
+            for _ in 0..BURST {
+                application.send(&header(to), &[7; 1_000]).await;
+            }
+            let mut back = 0;
+            while back < BURST && application.hear(SILENCE).await.is_some() {
+                back += 1;
+            }
+            if back == BURST {
+                return;
+            }
+        }
+    })
+    .await;
     drop(application);
     stage.stop().await;
 }

@@ -93,10 +93,12 @@ impl HttpDatagrams {
         };
         match open(datagram) {
             // A copy, so that a few bytes do not keep the packets that they came in.
-            Ok(Some(payload)) if !queue.push(Bytes::copy_from_slice(&payload)) => {
-                count_dropped("arriving");
+            Ok(Some(payload)) => {
+                if !queue.push(Bytes::copy_from_slice(&payload)) {
+                    count_dropped("arriving");
+                }
             }
-            Ok(_) => {}
+            Ok(None) => {}
             Err(malformed) => queue.end(UdpEnded::Malformed(malformed)),
         }
         true

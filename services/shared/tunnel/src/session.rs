@@ -452,3 +452,14 @@ impl Session {
         self.close("finished");
     }
 }
+
+#[cfg(test)]
+impl Session {
+    /// For tests that send what the interface does not offer.
+    pub(crate) fn quic(&self) -> Option<&noq::Connection> {
+        match &self.carrier {
+            Carrier::Quic(connection) => Some(connection),
+            Carrier::Tcp(_) => None,
+        }
+    }
+}

@@ -1,6 +1,9 @@
 //! The datagrams between an application and one destination.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -10,7 +13,7 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::task::AbortOnDropHandle;
-use tunnel::{Authority, Tunnel, UdpEnded, Urgency};
+use tunnel::{Authority, Tunnel, UdpEnded, UdpTunnel, Urgency};
 
 use super::{super::socks5::datagram, count_dropped};
 
@@ -62,19 +65,26 @@ pub(super) struct Way {
 
 /// Ends when dropped.
 pub(super) struct Flow {
+    /// Until the proxy has answered.
     waiting: mpsc::Sender<Bytes>,
+    /// From then on, so that a burst needs room nowhere else.
+    opened: Opened,
     touched: Touched,
     place: OwnedSemaphorePermit,
     carrying: AbortOnDropHandle<()>,
 }
 
+type Opened = Arc<OnceLock<Arc<UdpTunnel>>>;
+
 impl Flow {
     pub(super) fn start(way: Way, place: OwnedSemaphorePermit) -> Self {
         let (waiting, datagrams) = mpsc::channel(WAITING_MAX);
         let touched = Touched::new(Instant::now());
-        let carrying = tokio::spawn(way.carry(datagrams, touched.clone()));
+        let opened = Opened::default();
+        let carrying = tokio::spawn(way.carry(datagrams, opened.clone(), touched.clone()));
         Self {
             waiting,
+            opened,
             touched,
             place,
             carrying: AbortOnDropHandle::new(carrying),
@@ -83,11 +93,12 @@ impl Flow {
 
     pub(super) fn send(&self, payload: &[u8]) {
         self.touched.touch(Instant::now());
-        if self
-            .waiting
-            .try_send(Bytes::copy_from_slice(payload))
-            .is_err()
-        {
+        if let Some(udp) = self.opened.get() {
+            send(udp, payload);
+            return;
+        }
+        let payload = Bytes::copy_from_slice(payload);
+        if self.waiting.try_send(payload).is_err() {
             count_dropped("waiting");
         }
     }
@@ -107,10 +118,10 @@ impl Flow {
 }
 
 impl Way {
-    async fn carry(self, datagrams: mpsc::Receiver<Bytes>, touched: Touched) {
+    async fn carry(self, waiting: mpsc::Receiver<Bytes>, opened: Opened, touched: Touched) {
         let authority = &self.authority;
         let start = Instant::now();
-        match self.exchange(datagrams, &touched).await {
+        match self.exchange(waiting, &opened, &touched).await {
             Ok(ended) => {
                 tracing::debug!(%authority, %ended, "a flow of an application ended");
                 let broken_off = matches!(ended, UdpEnded::ByPeer | UdpEnded::Malformed(_));
@@ -129,24 +140,22 @@ impl Way {
 
     async fn exchange(
         &self,
-        mut datagrams: mpsc::Receiver<Bytes>,
+        mut waiting: mpsc::Receiver<Bytes>,
+        opened: &Opened,
         touched: &Touched,
     ) -> Result<UdpEnded, tunnel::OpenError> {
         let udp = self.tunnel.open_udp(&self.authority, self.urgency).await?;
+        let udp = Arc::new(udp);
         count("opened");
-        let passed = |direction: &'static str, bytes: usize| {
-            metrics::counter!("braid_gateway_applications_bytes_total", "direction" => direction)
-                .increment(bytes as u64);
-        };
+        while let Ok(payload) = waiting.try_recv() {
+            send(&udp, &payload);
+        }
+        // Set once, here.
+        let _ = opened.set(udp.clone());
         loop {
             tokio::select! {
-                // Never closed while the flow is there.
-                Some(payload) = datagrams.recv() => {
-                    // The tunnel counts those that it has no room for.
-                    if udp.send(&payload) {
-                        passed("up", payload.len());
-                    }
-                }
+                // One that came between; never closed while the flow is there.
+                Some(payload) = waiting.recv() => send(&udp, &payload),
                 received = udp.receive() => {
                     let payload = match received {
                         Ok(payload) => payload,
@@ -167,6 +176,18 @@ impl Way {
             }
         }
     }
+}
+
+/// The tunnel counts those that it has no room for.
+fn send(udp: &UdpTunnel, payload: &[u8]) {
+    if udp.send(payload) {
+        passed("up", payload.len());
+    }
+}
+
+fn passed(direction: &'static str, bytes: usize) {
+    metrics::counter!("braid_gateway_applications_bytes_total", "direction" => direction)
+        .increment(bytes as u64);
 }
 
 fn count(result: &'static str) {

@@ -81,6 +81,30 @@ async fn a_malformed_capsule_ends_the_request_behind_what_was_sound() {
 }
 
 #[tokio::test]
+async fn a_frame_without_a_context_ends_its_request_and_one_without_a_request_the_connection() {
+    let (tunnel, stream, mut told) = ask().await;
+    let session = within(tunnel.session()).await.unwrap();
+    let connection = session.quic().unwrap();
+    let quarter = (stream.h3_id().unwrap().into_inner() / 4) as u8;
+    // Of a request that is not there, of context 9, and sound; in order on this one path.
+    for frame in [&[50, 0, b'?'][..], &[quarter, 9, b'?'], &[quarter, 0, b'a']] {
+        let sending = connection.send_datagram_wait(Bytes::copy_from_slice(frame));
+        within(sending).await.unwrap();
+    }
+    assert_eq!(within(told.recv()).await.unwrap().unwrap(), "a");
+    let torn = Bytes::copy_from_slice(&[quarter]);
+    within(connection.send_datagram_wait(torn)).await.unwrap();
+    let ended = within(told.recv()).await.unwrap();
+    assert_eq!(ended, Err(UdpEnded::Malformed(Malformed::NoContext)));
+    assert!(!session.is_closed());
+    within(connection.send_datagram_wait(Bytes::new()))
+        .await
+        .unwrap();
+    within(session.closed()).await;
+    tunnel.close().await;
+}
+
+#[tokio::test]
 async fn a_stream_that_ends_within_a_capsule_is_told_from_one_that_ends() {
     for (wire, expected) in [
         (&b"\x00\x02\x00a"[..], UdpEnded::ByPeer),
