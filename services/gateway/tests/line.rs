@@ -333,6 +333,7 @@ async fn a_dead_path_opens_a_fresh_link_and_replays() {
         .events
         .send(TunnelEvent::PathDown {
             name: "wifi".into(),
+            carried: true,
         })
         .unwrap();
     // Well before the acknowledgements would have been missed by themselves.

@@ -188,12 +188,14 @@ impl<D: Disk> Courier<D> {
                     sender.on_event(Instant::now(), Event::Durable(position));
                 }
                 event = paths.recv(), if paths_open => match event {
+                    // It only stood by.
+                    Ok(TunnelEvent::PathDown { carried: false, .. }) => {}
                     // The link that took over when the path fell silent was never on it.
-                    Ok(TunnelEvent::PathDown { name })
+                    Ok(TunnelEvent::PathDown { name, .. })
                         if silent.as_ref().is_some_and(|(known, since)| {
                             *known == name && since.elapsed() < SILENT_TO_DOWN_MAX
                         }) => {}
-                    Ok(TunnelEvent::PathDown { name }) => {
+                    Ok(TunnelEvent::PathDown { name, .. }) => {
                         tracing::info!(class = self.options.class, path = name, "path down: opening a fresh link");
                         metrics::counter!("braid_gateway_links_reopened_total", "class" => self.options.class).increment(1);
                         sender.on_event(Instant::now(), Event::PathDown);

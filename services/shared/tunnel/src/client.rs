@@ -100,13 +100,15 @@ pub enum TunnelEvent {
     PathUp {
         name: String,
     },
-    /// Nothing was heard on the path for longer than usual: what it carries may be late. It answers again, or `PathDown` follows.
+    /// Nothing was heard for longer than usual on a path that carries data: that may be late. It answers again, or `PathDown` follows.
     PathSilent {
         name: String,
     },
-    /// Tunnels that were using the path stall until the library has repaired them: a fresh stream is faster.
+    /// Tunnels that were using the path stall until the library has repaired them: a fresh stream is faster. `carried` is false where the
+    /// path only stood by, so that none did.
     PathDown {
         name: String,
+        carried: bool,
     },
 }
 

@@ -57,6 +57,8 @@ enum Source {
 struct Record {
     source: Source,
     state: PathState,
+    /// Data takes this path, or did until it fell silent or was closed; what stands by for another takes nothing with it.
+    carries: bool,
     rtt_min: Option<Duration>,
     /// Counters that the library has handed over with the path's end.
     last: Option<Box<PathStats>>,
@@ -129,6 +131,7 @@ impl Paths {
             Record {
                 source: Source::Quic(path.weak_handle()),
                 state: PathState::Validating,
+                carries: false,
                 rtt_min: None,
                 last: None,
                 local_ip: None,
@@ -143,6 +146,7 @@ impl Paths {
             PathId::ZERO,
             Record {
                 state: PathState::Available,
+                carries: true,
                 rtt_min: None,
                 last: None,
                 local_ip: counts.local_ip,
@@ -189,14 +193,20 @@ impl Paths {
         }
     }
 
-    /// Returns the state it had before. Closed is final.
-    pub(crate) fn set_state(&self, id: PathId, to: PathState) -> Option<PathState> {
+    /// Returns the state it had before, and whether it carries data. Closed is final.
+    pub(crate) fn set_state(&self, id: PathId, to: PathState) -> Option<(PathState, bool)> {
         let state = &mut *self.state.lock();
         let record = state.records.get_mut(&id)?;
         if record.state == PathState::Closed {
             return None;
         }
         let before = std::mem::replace(&mut record.state, to);
+        match to {
+            PathState::Available => record.carries = true,
+            PathState::Validating | PathState::Backup => record.carries = false,
+            PathState::Suspect | PathState::Closed => {}
+        }
+        let carries = record.carries;
         if matches!(to, PathState::Suspect | PathState::Closed) {
             state.troubled_at = Some(Instant::now());
         }
@@ -216,7 +226,7 @@ impl Paths {
                 state.records.remove(id);
             }
         }
-        Some(before)
+        Some((before, carries))
     }
 
     pub(crate) fn set_last(&self, id: PathId, stats: Box<PathStats>) {

@@ -192,7 +192,10 @@ impl Dialler {
             let event = match change {
                 Change::Up(id) => TunnelEvent::PathUp { name: name(id) },
                 Change::Silent(id) => TunnelEvent::PathSilent { name: name(id) },
-                Change::Down(id) => TunnelEvent::PathDown { name: name(id) },
+                Change::Down { path, carried } => TunnelEvent::PathDown {
+                    name: name(path),
+                    carried,
+                },
             };
             // Nobody listening is fine.
             let _ = events.send(event);

@@ -47,9 +47,12 @@ pub(crate) enum Control {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     Up(PathId),
-    /// Nothing was heard on it for longer than usual; it may answer yet.
+    /// It carries data, and nothing was heard on it for longer than usual; it may answer yet.
     Silent(PathId),
-    Down(PathId),
+    Down {
+        path: PathId,
+        carried: bool,
+    },
 }
 
 /// The client's access networks as one connection sees them.
@@ -311,13 +314,18 @@ impl Steered {
     }
 
     fn set_state(&self, id: PathId, state: PathState, changed: &mut impl FnMut(Change)) {
-        let Some(before) = self.paths.set_state(id, state) else {
+        let Some((before, carries)) = self.paths.set_state(id, state) else {
             return;
         };
         match (is_up(before), is_up(state)) {
             (false, true) => changed(Change::Up(id)),
-            (true, false) => changed(Change::Down(id)),
-            (true, true) if state == PathState::Suspect && before != PathState::Suspect => {
+            (true, false) => changed(Change::Down {
+                path: id,
+                carried: carries,
+            }),
+            (true, true)
+                if state == PathState::Suspect && before != PathState::Suspect && carries =>
+            {
                 changed(Change::Silent(id));
             }
             _ => {}

@@ -11,7 +11,7 @@ use bench::{Bench, Identities, NAMES, authority, echo, listen_anywhere, serve};
 use testkit::{emulated_link::emulate, link::LinkConfig};
 use testkit::{noise, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tunnel::{TunnelEvent, TunnelServer, TunnelStream, Urgency};
+use tunnel::{PathState, TunnelEvent, TunnelServer, TunnelStream, Urgency};
 
 const MBIT: f64 = 1e6;
 
@@ -97,9 +97,11 @@ async fn cut_in_the_middle(index: usize) {
     assert_eq!(bench.session(), session, "the session survives");
     bench
         .until(|event| {
+            // A bulk transfer uses both.
             *event
                 == TunnelEvent::PathDown {
                     name: NAMES[index].into(),
+                    carried: true,
                 }
         })
         .await;
@@ -120,6 +122,58 @@ async fn cut_in_the_middle(index: usize) {
     let sent = noise(1_000_000, 3);
     assert!(within(exchange(stream, sent.clone(), usize::MAX, || ())).await == sent);
     assert_eq!(bench.session(), session);
+    bench.tunnel.close().await;
+}
+
+/// The path that carries what little there is, and the one that stands by.
+async fn carrying_and_spare(bench: &Bench) -> [usize; 2] {
+    within(async {
+        loop {
+            let in_state = |state: PathState| {
+                let paths = bench.tunnel.paths();
+                let path = paths.iter().find(|path| path.state == state)?;
+                NAMES.iter().position(|name| *name == path.name)
+            };
+            let found = (in_state(PathState::Available), in_state(PathState::Backup));
+            if let (Some(carrying), Some(spare)) = found {
+                return [carrying, spare];
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_spare_path_takes_nothing_with_it_and_nobody_hears_of_its_silence() {
+    let mut bench = start(
+        &LinkConfig::new(20.0 * MBIT, Duration::from_millis(10)),
+        &[],
+    );
+    bench.both_up().await;
+    for carries in [false, true] {
+        let [carrying, spare] = carrying_and_spare(&bench).await;
+        let cut = if carries { carrying } else { spare };
+        bench.links[cut].set_up(false);
+        let event = bench
+            .until(|event| match event {
+                TunnelEvent::PathDown { name, .. } => name == NAMES[cut],
+                TunnelEvent::PathSilent { name } => name == NAMES[cut],
+                _ => false,
+            })
+            .await;
+        let name = NAMES[cut].to_owned();
+        let wanted = match carries {
+            true => TunnelEvent::PathSilent { name },
+            false => TunnelEvent::PathDown {
+                name,
+                carried: false,
+            },
+        };
+        assert_eq!(event, wanted);
+        bench.links[cut].set_up(true);
+        bench.both_up().await;
+    }
     bench.tunnel.close().await;
 }
 
