@@ -440,3 +440,24 @@ fn the_oracle_fills_links_that_vary_and_overruns_none() {
         "{reached:?}"
     );
 }
+
+/// A link that serves for 20 ms and hardly for the next 20, as cellular ones do: its own losses are no stranger's, and the window reaches over the
+/// pause. Taken for a stranger's queue it reached 90 %.
+#[test]
+fn a_link_that_serves_in_bursts_is_filled() {
+    let identity = Identity::new().unwrap();
+    let steps = (0..2000).map(|step| {
+        let mbit = if step % 2 == 0 { 20.0 } else { 0.5 };
+        (f64::from(step) * 0.02, mbit)
+    });
+    let mut half = Half::constant(0.0, 25.0);
+    half.rate = RateSpec::Steps(steps.collect());
+    half.queue_bytes = Some(40_000);
+    let mut scenario = two_links(Controller::Ours, Direction::Download, 5);
+    scenario.bytes = 15_000_000;
+    scenario.interfaces = vec![Interface::alike("bursts", half)];
+    let report = run(&scenario, &identity, Mechanisms::default()).unwrap();
+    assert!(report.completed);
+    let reached = report.efficiency_connect;
+    assert!(reached >= 92.5, "{reached}");
+}

@@ -10,6 +10,8 @@
 //! - Round trip: the smallest seen; confirmed at least every `RTT_PROBE_INTERVAL` by a round with the window at just under one
 //!   product, which empties the queue without idling the link. When the route of acknowledgements changes, the minimum is
 //!   shifted by what the whole distribution moved, and confirmed.
+//! - Bursts: where the link serves in bursts ([`Swing`]) the window holds as much more as round trips swing, and what its short queue loses
+//!   is no sign of others.
 //! - Company: a drained round that still sees a queue has met another sender; the window then follows [`Compete`].
 //! - Start-up: doubles every round from the initial window, at no less than two initial windows a round trip, until the rate stops
 //!   growing or a queue shows.
@@ -26,6 +28,7 @@ use crate::coupling::Coupling;
 use crate::filter::{MaxFilter, MinRtt};
 use crate::gate::{Gate, PathModel, Turn};
 use crate::sampler::Sampler;
+use crate::swing::Swing;
 
 /// Window in start-up and pacing there, in products; 2/ln 2 doubles the rate every round.
 const STARTUP_GAIN: f64 = 2.89;
@@ -46,6 +49,8 @@ const UNQUEUED_SLACK: Duration = Duration::from_millis(1);
 /// On loopback the round trip is a tenth of that, and a window of products alone let 60 of 200 MB/s through. At a round trip of 6 ms and
 /// more the cruising gain covers it.
 const HOST_DELAY: Duration = Duration::from_millis(2);
+/// So many round trips after a drained round the queue is as before.
+const UNDRAINED_ROUND_TRIPS: u32 = 3;
 /// Window while the round trip is being confirmed.
 const RTT_PROBE_WINDOW: f64 = 0.95;
 /// The same where a round trip above the floor is either a longer path or somebody's queue: a queue gives way to less in flight, a path does not.
@@ -216,6 +221,7 @@ pub struct PathController {
     probed_at: Instant,
     /// The last round saw no queue: the path can take more than it gets.
     unqueued: bool,
+    swing: Swing,
     /// When a round last saw a queue.
     queued_at: Instant,
     /// Drained rounds in a row that met nobody.
@@ -270,6 +276,7 @@ impl PathController {
             cruising_since: None,
             probed_at: now,
             unqueued: false,
+            swing: Swing::new(now),
             queued_at: now,
             empty_drains: 0,
             rate: MaxFilter::new(RATE_WINDOW_ROUNDS),
@@ -336,7 +343,8 @@ impl PathController {
                     CRUISE_WINDOW
                 };
                 let hosts = self.rate.get() * HOST_DELAY.as_secs_f64();
-                let modelled = (product * gain).max(product + hosts) as u64 + 2 * self.mtu;
+                let bursts = self.rate.get() * self.swing.get().as_secs_f64();
+                let modelled = (product * gain + bursts).max(product + hosts) as u64 + 2 * self.mtu;
                 let window = match &self.compete {
                     Some(compete) => {
                         let shared = (compete.window_packets() * self.mtu as f64) as u64;
@@ -424,6 +432,12 @@ impl PathController {
         }
         if let (Some(seen), Some(min)) = (self.round_rtt_min.take(), self.rtt_min.get()) {
             self.unqueued = !app_limited && seen <= min + min / 16 + UNQUEUED_SLACK;
+            // A drained round makes a swing of its own.
+            let undrained = now > self.probed_at + self.rtt_smoothed * UNDRAINED_ROUND_TRIPS;
+            let is_empty = self.unqueued && self.phase == Phase::Cruise && undrained;
+            if self.swing.on_round(now, seen, min, is_empty) {
+                self.lossy = None;
+            }
             if !self.unqueued {
                 self.queued_at = now;
             } else if self.floor_doubts == 0 && now >= self.queued_at + UNQUEUED_LONG {
@@ -669,6 +683,7 @@ impl PathController {
         self.follow_others(now);
         self.judge_loss(now);
         self.round_rtt_min = Some(self.round_rtt_min.map_or(rtt, |min| min.min(rtt)));
+        self.swing.on_sample(rtt);
         self.rtt_latest = rtt;
         if self.rtt_floor_known {
             self.rtt_floor = Some(self.rtt_floor.map_or(rtt, |floor| floor.min(rtt)));

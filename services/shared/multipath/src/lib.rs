@@ -38,6 +38,7 @@ mod gate;
 mod liveness;
 mod sampler;
 mod steering;
+mod swing;
 
 pub use answers::Answers;
 pub use controller::{ControllerConfig, Controllers, PathController};
