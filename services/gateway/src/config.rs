@@ -23,8 +23,9 @@ const DEVICE_BYTES_MAX: usize = 15;
 const TOKEN_BYTES_MIN: usize = 8;
 /// What a SOCKS5 password can hold.
 const TOKEN_BYTES_MAX: usize = 255;
-/// Most connections of applications that may be allowed; each holds two buffers of 64 KiB and the windows of QUIC and TCP.
-const APPLICATIONS_MAX: usize = 4096;
+/// Most connections of applications that may be allowed: of the 256 tunnels of a session, 64 are for flows of UDP, and the gateway's own
+/// must never wait for one that ends. Each holds two buffers of 64 KiB and the windows of QUIC and TCP.
+const APPLICATIONS_MAX: usize = 160;
 
 #[derive(Clone, Debug, clap::Args, Serialize)]
 pub struct Config {

@@ -1,10 +1,16 @@
-//! How many requests a device may make per second: a token bucket; sans-IO.
+//! How many requests a device may make per second: a token bucket; sans-IO. The last second's worth in it is not for bulk, so that a page
+//! with a hundred connections keeps no alert out.
 
 use std::time::Instant;
+
+use tunnel::Urgency;
 
 /// Requests that may come at once after a pause, as seconds of the steady rate: a gateway that comes back opens all its
 /// tunnels together.
 const BURST_SECONDS: f64 = 4.0;
+
+/// What bulk leaves, as seconds of the steady rate.
+const KEPT_SECONDS: f64 = 1.0;
 
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -24,12 +30,16 @@ impl Budget {
     }
 
     /// Whether one more request is within the budget; if so it is spent.
-    pub(crate) fn spend(&mut self, now: Instant) -> bool {
+    pub(crate) fn spend(&mut self, urgency: Urgency, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.filled_at).as_secs_f64();
         self.filled_at = now;
         let most = self.per_second * BURST_SECONDS;
         self.tokens = (self.tokens + passed * self.per_second).min(most);
-        if self.tokens < 1.0 {
+        let kept = match urgency {
+            Urgency::Bulk => self.per_second * KEPT_SECONDS,
+            Urgency::Prompt | Urgency::Urgent => 0.0,
+        };
+        if self.tokens < 1.0 + kept {
             return false;
         }
         self.tokens -= 1.0;
@@ -47,12 +57,23 @@ mod tests {
     fn a_burst_then_the_steady_rate() {
         let start = Instant::now();
         let mut budget = Budget::new(10, start);
-        let mut spent = |at_ms| budget.spend(start + Duration::from_millis(at_ms));
+        let mut spent = |at_ms| budget.spend(Urgency::Prompt, start + Duration::from_millis(at_ms));
         assert_eq!((0..100).filter(|_| spent(0)).count(), 40);
         assert_eq!((0..100).filter(|_| spent(500)).count(), 5);
         assert!(!spent(550));
         assert!(spent(601));
         // An hour of rest gives no more than the burst.
         assert_eq!((0..100).filter(|_| spent(3_600_000)).count(), 40);
+    }
+
+    #[test]
+    fn bulk_leaves_a_second_of_the_rate() {
+        let start = Instant::now();
+        let mut budget = Budget::new(10, start);
+        let mut spent = |urgency| (0..100).filter(|_| budget.spend(urgency, start)).count();
+        assert_eq!(spent(Urgency::Bulk), 30);
+        assert_eq!(spent(Urgency::Urgent), 10);
+        assert!(!budget.spend(Urgency::Bulk, start + Duration::from_secs(1)));
+        assert!(budget.spend(Urgency::Bulk, start + Duration::from_millis(1_101)));
     }
 }

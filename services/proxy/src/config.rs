@@ -52,10 +52,10 @@ pub struct Config {
     /// Sessions of one device; beyond it the oldest one is closed, since it is most likely dead.
     #[arg(long, value_name = "COUNT", default_value_t = 4)]
     pub sessions_per_device_max: usize,
-    /// Tunnels of one device; beyond it requests are answered 429.
-    #[arg(long, value_name = "COUNT", default_value_t = 128)]
+    /// Tunnels of one device, an eighth of them not for bulk; beyond it requests are answered 429.
+    #[arg(long, value_name = "COUNT", default_value_t = 256)]
     pub tunnels_per_device_max: usize,
-    /// Requests of one device per second, four seconds' worth at once; beyond it they are answered 429.
+    /// Requests of one device per second, four seconds' worth at once (bulk: three); beyond it they are answered 429.
     #[arg(long, value_name = "COUNT", default_value_t = 25)]
     pub requests_per_second_max: u32,
     /// Longest wait for a name's addresses and for the destination to accept, in milliseconds; then 504.

@@ -8,7 +8,7 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tunnel::{PathSnapshot, SessionHandle};
+use tunnel::{PathSnapshot, SessionHandle, Urgency};
 
 use crate::budget::Budget;
 
@@ -27,6 +27,9 @@ impl Handle for SessionHandle {
         SessionHandle::paths(self)
     }
 }
+
+/// Of a device's tunnels, bulk leaves one in so many to vitals and alerts.
+const KEPT_PART: usize = 8;
 
 /// A device, unique over all tenants.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -169,9 +172,17 @@ pub(crate) struct Entered<H: Handle> {
 }
 
 impl<H: Handle> Entered<H> {
-    /// A place for one more tunnel of the device; none when it has its full number, or asks too often.
-    pub(crate) fn tunnel(&self, now: Instant) -> Option<OwnedSemaphorePermit> {
-        if !self.requests.lock().spend(now) {
+    /// A place for one more tunnel of the device; none when it has its full number, or asks too often. Bulk leaves some places: sessions that
+    /// ask in the same moment may each take one more.
+    pub(crate) fn tunnel(&self, urgency: Urgency, now: Instant) -> Option<OwnedSemaphorePermit> {
+        if !self.requests.lock().spend(urgency, now) {
+            return None;
+        }
+        let kept = match urgency {
+            Urgency::Bulk => self.sessions.limits.tunnels_per_device_max / KEPT_PART,
+            Urgency::Prompt | Urgency::Urgent => 0,
+        };
+        if self.tunnels.available_permits() <= kept {
             return None;
         }
         self.tunnels.clone().try_acquire_owned().ok()
@@ -263,14 +274,35 @@ mod tests {
         let second = table.enter(device("a"), 2, Fake::default()).unwrap();
         let other = table.enter(device("b"), 3, Fake::default()).unwrap();
         let now = Instant::now();
-        let permit = first.tunnel(now).unwrap();
-        assert!(second.tunnel(now).is_none());
-        assert!(other.tunnel(now).is_some());
+        let permit = first.tunnel(Urgency::Prompt, now).unwrap();
+        assert!(second.tunnel(Urgency::Prompt, now).is_none());
+        assert!(other.tunnel(Urgency::Prompt, now).is_some());
         drop(permit);
-        assert!(second.tunnel(now).is_some());
+        assert!(second.tunnel(Urgency::Prompt, now).is_some());
         // Four requests are the burst of one per second; three were made.
-        assert!(first.tunnel(now).is_some());
-        assert!(second.tunnel(now).is_none());
-        assert!(second.tunnel(now + Duration::from_secs(1)).is_some());
+        assert!(first.tunnel(Urgency::Prompt, now).is_some());
+        assert!(second.tunnel(Urgency::Prompt, now).is_none());
+        assert!(
+            second
+                .tunnel(Urgency::Prompt, now + Duration::from_secs(1))
+                .is_some()
+        );
+    }
+
+    #[test]
+    fn bulk_leaves_places() {
+        let table = Sessions::new(Limits {
+            sessions_max: 1,
+            sessions_per_device_max: 1,
+            tunnels_per_device_max: 16,
+            requests_per_second_max: 100,
+        });
+        let entered = table.enter(device("a"), 1, Fake::default()).unwrap();
+        let now = Instant::now();
+        let take =
+            |urgency| std::iter::from_fn(|| entered.tunnel(urgency, now)).collect::<Vec<_>>();
+        let bulk = take(Urgency::Bulk);
+        let urgent = take(Urgency::Urgent);
+        assert_eq!((bulk.len(), urgent.len()), (14, 2));
     }
 }

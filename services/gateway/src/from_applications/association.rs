@@ -26,7 +26,7 @@ use tunnel::{Tunnel, Urgency};
 use super::socks5::datagram::{self, Datagram};
 use flow::{Flow, Touched};
 
-/// Flows of all associations together: half of what a proxy gives one device. Beyond it an association has to give one of its own up.
+/// Flows of all associations together: a quarter of what a proxy gives one device. Beyond it an association has to give one of its own up.
 pub(super) const FLOWS_MAX: usize = 64;
 
 /// Flows of one association; beyond it the one that was quiet for longest gives way.

@@ -36,7 +36,7 @@ impl Exchange {
     /// HTTP/2 sends what its streams have in turn, whatever their urgency.
     pub(crate) fn set_urgency(&self, urgency: Urgency) {
         if let Self::H3(exchange) = self {
-            exchange.send.set_priority(urgency.stream_priority());
+            exchange.send.set_urgency(urgency);
         }
     }
 

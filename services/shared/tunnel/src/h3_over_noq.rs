@@ -6,6 +6,9 @@
 //! [`SendHandle`], shared between `h3` (which encodes frames into it) and the tunnel (which flushes, finishes, resets it
 //! and sets its priority). Bytes that the transport refused stay in the handle: at most one frame, since nobody may
 //! add a frame before the last one has gone. DATA frames are encoded here, since `h3` would copy their payload.
+//!
+//! All streams of a connection share its send window, and the transport gives room in it to whoever asks first. So what bulk may take ends at the
+//! window; more urgent streams, and all headers, may go beyond it ([`SendWindow`]).
 
 use std::{
     collections::HashMap,
@@ -26,7 +29,11 @@ use h3::{
 };
 use parking_lot::Mutex;
 
-use crate::varint;
+use crate::{
+    request::Urgency,
+    transport::{SEND_BEYOND_BYTES, SEND_WINDOW_BYTES},
+    varint,
+};
 
 /// Chunks taken from a stream at once; each is at most one packet's payload. Further ones wait in the transport.
 const CHUNKS_MAX: usize = 32;
@@ -58,7 +65,7 @@ impl Connection {
         Self {
             incoming_bidi: bidi.boxed(),
             incoming_uni: uni.boxed(),
-            opener: Opener::new(connection, SendHandles::default()),
+            opener: Opener::new(connection.clone(), SendHandles::new(connection)),
         }
     }
 
@@ -192,31 +199,71 @@ impl quic::OpenStreams<Bytes> for Opener {
     }
 }
 
+/// What a connection keeps for sending and re-sending: `SEND_WINDOW_BYTES`, and for a moment more.
+struct SendWindow {
+    connection: noq::Connection,
+    raised: Mutex<()>,
+}
+
+impl SendWindow {
+    /// Writes with so many bytes of room beyond the window. Others who write in the same moment may use it, too.
+    fn beyond<T>(&self, bytes: u64, write: impl FnOnce() -> T) -> T {
+        let _raised = self.raised.lock();
+        self.connection.set_send_window(SEND_WINDOW_BYTES + bytes);
+        let written = write();
+        self.connection.set_send_window(SEND_WINDOW_BYTES);
+        written
+    }
+}
+
 /// The send halves of a connection by stream id; holds only streams that somebody still owns.
-#[derive(Clone, Default)]
-pub struct SendHandles(Arc<Mutex<HashMap<StreamId, Weak<SendHandle>>>>);
+#[derive(Clone)]
+pub struct SendHandles {
+    handles: Arc<Mutex<HashMap<StreamId, Weak<SendHandle>>>>,
+    window: Arc<SendWindow>,
+}
 
 impl SendHandles {
+    fn new(connection: noq::Connection) -> Self {
+        Self {
+            handles: Arc::default(),
+            window: Arc::new(SendWindow {
+                connection,
+                raised: Mutex::new(()),
+            }),
+        }
+    }
+
     pub fn get(&self, id: StreamId) -> Option<Arc<SendHandle>> {
-        self.0.lock().get(&id)?.upgrade()
+        self.handles.lock().get(&id)?.upgrade()
     }
 
     /// Bytes that streams hold because the transport takes no more of them: a sure sign of a backlog.
     pub fn pending_bytes(&self) -> usize {
-        let handles: Vec<_> = self.0.lock().values().filter_map(Weak::upgrade).collect();
+        let handles: Vec<_> = self
+            .handles
+            .lock()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect();
         handles
             .iter()
-            .map(|handle| handle.0.lock().pending_bytes())
+            .map(|handle| handle.sending.lock().pending_bytes())
             .sum()
     }
 
     fn send(&self, stream: noq::SendStream) -> SendStream {
         let id = stream_id(stream.id());
-        let handle = Arc::new(SendHandle(Mutex::new(Sending {
-            stream,
-            pending: Default::default(),
-        })));
-        self.0.lock().insert(id, Arc::downgrade(&handle));
+        let handle = Arc::new(SendHandle {
+            sending: Mutex::new(Sending {
+                stream,
+                pending: Default::default(),
+                beyond_bytes: SEND_BEYOND_BYTES,
+                data_beyond_bytes: 0,
+            }),
+            window: self.window.clone(),
+        });
+        self.handles.lock().insert(id, Arc::downgrade(&handle));
         SendStream {
             handle,
             id,
@@ -236,6 +283,10 @@ struct Sending {
     stream: noq::SendStream,
     /// What the transport has not taken yet of the last frame: of its header, of its payload.
     pending: [Bytes; 2],
+    /// How far beyond the send window that frame may go.
+    beyond_bytes: u64,
+    /// The same for DATA frames.
+    data_beyond_bytes: u64,
 }
 
 impl Sending {
@@ -245,12 +296,15 @@ impl Sending {
 }
 
 /// The send half of a stream.
-pub struct SendHandle(Mutex<Sending>);
+pub struct SendHandle {
+    sending: Mutex<Sending>,
+    window: Arc<SendWindow>,
+}
 
 impl SendHandle {
     /// Ready once the transport has taken all that was handed over.
     pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<Result<(), noq::WriteError>> {
-        let sending = &mut *self.0.lock();
+        let sending = &mut *self.sending.lock();
         loop {
             let mut rest = match &mut sending.pending {
                 [header, payload] if header.is_empty() && payload.is_empty() => {
@@ -260,7 +314,12 @@ impl SendHandle {
                 both => &mut both[..],
             };
             // Pending writes nothing; otherwise the chunks keep what was not written.
-            ready!(pin!(sending.stream.write_many_chunks(&mut rest)).poll(cx))?;
+            let mut write = || pin!(sending.stream.write_many_chunks(&mut rest)).poll(cx);
+            let mut written = write();
+            if written.is_pending() && sending.beyond_bytes > 0 {
+                written = self.window.beyond(sending.beyond_bytes, write);
+            }
+            ready!(written)?;
         }
     }
 
@@ -269,20 +328,27 @@ impl SendHandle {
         let mut header = BytesMut::with_capacity(FRAME_HEADER_BYTES_MAX);
         header.put_u8(DATA_FRAME);
         varint::put(&mut header, payload.len() as u64);
-        let sending = &mut *self.0.lock();
+        let sending = &mut *self.sending.lock();
         debug_assert_eq!(sending.pending_bytes(), 0, "frames must not overtake");
         sending.pending = [header.freeze(), payload];
+        sending.beyond_bytes = sending.data_beyond_bytes;
     }
 
-    /// Streams of a higher priority send first.
-    pub fn set_priority(&self, priority: i32) {
+    /// What is more urgent is sent first, and need not wait for room that bulk has taken.
+    pub fn set_urgency(&self, urgency: Urgency) {
+        let sending = &mut *self.sending.lock();
+        sending.data_beyond_bytes = match urgency {
+            Urgency::Urgent => SEND_BEYOND_BYTES,
+            Urgency::Prompt => SEND_BEYOND_BYTES / 2,
+            Urgency::Bulk => 0,
+        };
         // Fails only for a stream that has ended, which sends no more.
-        let _ = self.0.lock().stream.set_priority(priority);
+        let _ = sending.stream.set_priority(urgency.stream_priority());
     }
 
     /// Ends the stream for the peer as broken, not as complete.
     pub fn reset(&self, code: Code) {
-        let sending = &mut *self.0.lock();
+        let sending = &mut *self.sending.lock();
         sending.pending = Default::default();
         // Fails only for a stream that has ended already.
         let _ = sending.stream.reset(varint(code.value()));
@@ -297,7 +363,7 @@ pub struct SendStream {
 
 impl Drop for SendStream {
     fn drop(&mut self) {
-        self.handles.0.lock().remove(&self.id);
+        self.handles.handles.lock().remove(&self.id);
     }
 }
 
@@ -308,19 +374,20 @@ impl quic::SendStream<Bytes> for SendStream {
 
     fn send_data<T: Into<WriteBuf<Bytes>>>(&mut self, data: T) -> Result<(), StreamErrorIncoming> {
         let mut data = data.into();
-        let sending = &mut *self.handle.0.lock();
+        let sending = &mut *self.handle.sending.lock();
         if sending.pending_bytes() > 0 {
             return Err(on_stream(ConnectionErrorIncoming::InternalError(
                 "a frame was sent before the last one had gone".into(),
             )));
         }
         sending.pending = [data.copy_to_bytes(data.remaining()), Bytes::new()];
+        sending.beyond_bytes = SEND_BEYOND_BYTES;
         Ok(())
     }
 
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         ready!(self.poll_ready(cx))?;
-        let finished = self.handle.0.lock().stream.finish();
+        let finished = self.handle.sending.lock().stream.finish();
         Poll::Ready(finished.map_err(|error| StreamErrorIncoming::Unknown(Box::new(error))))
     }
 

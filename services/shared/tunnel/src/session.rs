@@ -326,7 +326,7 @@ impl Session {
                 let asked = requests.send_request(request).await;
                 let mut stream = asked.map_err(WireError::from)?;
                 let handle = handles.get(stream.id()).ok_or(ConnectError::NoSendHalf)?;
-                handle.set_priority(urgency.stream_priority());
+                handle.set_urgency(urgency);
                 let response = stream.recv_response().await.map_err(WireError::from)?;
                 let wire = H3Wire::of_client(stream, handle);
                 (response, ConnectStream::of_h3(wire, open))

@@ -9,11 +9,16 @@ use crate::http_datagrams::{UNREAD_BYTES_MAX, UNSENT_BYTES_MAX};
 /// The protocol spoken inside: HTTP/3.
 pub const ALPN: &[u8] = b"h3";
 
-/// Bytes that all streams of one connection may have received and nobody read.
-const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+/// Bytes that one connection keeps for sending and re-sending; writers of bulk wait beyond it. More than resumable tunnels may hold together
+/// (`resume::Ledger`), so that each of them is bounded by its own window: of streams that wait for room in this one the library serves the
+/// last and the first by turns and lets those between starve.
+pub(crate) const SEND_WINDOW_BYTES: u64 = 72 * 1024 * 1024;
 
-/// Bytes that one connection keeps for sending and re-sending; writers wait beyond it.
-const SEND_WINDOW_BYTES: u64 = 8 * 1024 * 1024;
+/// So much further go urgent streams and headers, prompt streams half as far.
+pub(crate) const SEND_BEYOND_BYTES: u64 = 2 * 1024 * 1024;
+
+/// Bytes that all streams of one connection may have received and nobody read. What a peer has written and not yet sent counts, too.
+const CONNECTION_WINDOW_BYTES: u32 = 80 * 1024 * 1024;
 
 /// Tunnels that one connection may have open at once; further opens wait at the client.
 const TUNNELS_MAX: u32 = 256;

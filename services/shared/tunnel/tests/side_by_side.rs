@@ -1,0 +1,214 @@
+//! What the tunnels of one session do to each other: bulk waits for bulk in turn, and nothing urgent waits for bulk.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/bench.rs"]
+mod bench;
+
+use std::{
+    future::{pending, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bench::{Bench, Identities, authority, echo, listen_anywhere, serve};
+use parking_lot::Mutex;
+use testkit::{link::LinkConfig, within};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tunnel::{ConnectRequest, SessionHandle, Transport, TunnelServer, TunnelStream, Urgency};
+
+const BUSY: usize = 24;
+
+/// Plain tunnels have no bound but the windows: so many fill the connection's.
+const BUSY_PLAIN: usize = 40;
+
+const STALLED: usize = 12;
+
+/// Until bulk has filled what there is to fill.
+const FILLING: Duration = Duration::from_secs(4);
+
+/// A question beside bulk may take so much longer than alone.
+const LONGER_MAX: Duration = Duration::from_millis(300);
+
+fn slow() -> LinkConfig {
+    LinkConfig::new(2e6, Duration::from_millis(20))
+}
+
+fn start<F, S>(link: &LinkConfig, handler: F) -> (Bench, Arc<TunnelServer>)
+where
+    F: Fn(ConnectRequest, SessionHandle) -> S + Clone + Send + Sync + 'static,
+    S: Future<Output = ()> + Send + 'static,
+{
+    let identities = Identities::new();
+    let mut config = identities.server_config(listen_anywhere());
+    config.fallback = true;
+    let server = Arc::new(TunnelServer::bind(config).unwrap());
+    let addr = server.local_addr();
+    serve(server.clone(), handler);
+    let bench = Bench::start_with(identities, addr, link, &[], |config| config.fallback = true);
+    (bench, server)
+}
+
+/// Bulk goes to `bulk`, all else is sent back.
+async fn sorted<S: Future<Output = ()>>(
+    request: ConnectRequest,
+    session: SessionHandle,
+    bulk: impl FnOnce(TunnelStream) -> S,
+) {
+    if request.urgency() == Urgency::Bulk {
+        bulk(request.accept().await.unwrap()).await;
+    } else {
+        echo(request, session).await;
+    }
+}
+
+async fn open_bulk(bench: &Bench, count: usize, plain: bool) -> Vec<TunnelStream> {
+    let (tunnel, to) = (&bench.tunnel, authority());
+    let mut streams = Vec::new();
+    for _ in 0..count {
+        let opened = if plain {
+            within(tunnel.open_plain_tcp(&to, Urgency::Bulk)).await
+        } else {
+            within(tunnel.open_tcp(&to, Urgency::Bulk)).await
+        };
+        streams.push(opened.unwrap());
+    }
+    streams
+}
+
+async fn write_for_ever(mut stream: TunnelStream) {
+    let chunk = vec![1; 64 * 1024];
+    while stream.write_all(&chunk).await.is_ok() {}
+}
+
+/// How long a small question and its answer take over a tunnel of their own.
+async fn ask(bench: &Bench) -> Duration {
+    let start = Instant::now();
+    let to = authority();
+    let opened = bench.tunnel.open_tcp(&to, Urgency::Urgent);
+    let mut stream = within(opened).await.unwrap();
+    within(stream.write_all(&[7; 1000])).await.unwrap();
+    within(stream.flush()).await.unwrap();
+    within(stream.read_exact(&mut [0; 1000])).await.unwrap();
+    start.elapsed()
+}
+
+async fn ask_beside_bulk(bench: &Bench, alone: Duration) {
+    for _ in 0..10 {
+        let took = ask(bench).await;
+        assert!(took < alone + LONGER_MAX, "{took:?}, and alone {alone:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn uploads_share_alike_and_let_an_alert_pass() {
+    let received: Arc<Mutex<Vec<usize>>> = Arc::default();
+    let counts = received.clone();
+    let (bench, _server) = start(&slow(), move |request, session| {
+        let counts = counts.clone();
+        sorted(request, session, async move |mut stream| {
+            let own = counts.lock().len();
+            counts.lock().push(0);
+            let mut piece = vec![0; 64 * 1024];
+            while let Ok(count) = stream.read(&mut piece).await {
+                counts.lock()[own] += count;
+            }
+        })
+    });
+    bench.both_up().await;
+    let alone = ask(&bench).await;
+    let streams = open_bulk(&bench, BUSY, false).await;
+    let writers = streams.into_iter().map(write_for_ever).map(tokio::spawn);
+    let writers: Vec<_> = writers.collect();
+    tokio::time::sleep(FILLING).await;
+    ask_beside_bulk(&bench, alone).await;
+    let counts = received.lock().clone();
+    let mean = counts.iter().sum::<usize>() / counts.len();
+    let least = counts.iter().min().copied().unwrap();
+    assert_eq!(counts.len(), BUSY);
+    assert!(least > mean / 3, "{least} bytes of {mean}: {counts:?}");
+    writers.iter().for_each(|writer| writer.abort());
+    bench.tunnel.close().await;
+}
+
+#[tokio::test]
+async fn downloads_let_an_alert_pass() {
+    let (bench, _server) = start(&slow(), |request, session| {
+        sorted(request, session, write_for_ever)
+    });
+    bench.both_up().await;
+    let alone = ask(&bench).await;
+    let mut readers = Vec::new();
+    for mut stream in open_bulk(&bench, BUSY, false).await {
+        readers.push(tokio::spawn(async move {
+            let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+        }));
+    }
+    tokio::time::sleep(FILLING).await;
+    ask_beside_bulk(&bench, alone).await;
+    readers.iter().for_each(|reader| reader.abort());
+    bench.tunnel.close().await;
+}
+
+#[tokio::test]
+async fn plain_uploads_that_fill_the_send_window_let_an_alert_pass() {
+    let (bench, _server) = start(&slow(), |request, session| {
+        sorted(request, session, async |mut stream| {
+            let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+        })
+    });
+    bench.both_up().await;
+    let alone = ask(&bench).await;
+    let streams = open_bulk(&bench, BUSY_PLAIN, true).await;
+    let writers = streams.into_iter().map(write_for_ever).map(tokio::spawn);
+    let writers: Vec<_> = writers.collect();
+    tokio::time::sleep(FILLING).await;
+    ask_beside_bulk(&bench, alone).await;
+    writers.iter().for_each(|writer| writer.abort());
+    bench.tunnel.close().await;
+}
+
+/// Writes until the stream takes nothing for `patience`.
+async fn fill(stream: &mut TunnelStream, patience: Duration) {
+    let chunk = vec![1; 64 * 1024];
+    loop {
+        let writing = poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, &chunk));
+        match tokio::time::timeout(patience, writing).await {
+            Ok(written) => assert!(written.unwrap() > 0),
+            Err(_) => return,
+        }
+    }
+}
+
+async fn stalled_readers_hold_up_nobody_else(by_udp: bool) {
+    let link = LinkConfig::new(200e6, Duration::from_millis(1));
+    let (bench, _server) = start(&link, |request, session| {
+        sorted(request, session, async |_stream| pending().await)
+    });
+    bench.links.iter().for_each(|link| link.set_up(by_udp));
+    within(async {
+        while bench.tunnel.transport().map(|by| by == Transport::Quic) != Some(by_udp) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    let mut stalled = open_bulk(&bench, STALLED, false).await;
+    for stream in &mut stalled {
+        within(fill(stream, Duration::from_millis(300))).await;
+    }
+    let took = ask(&bench).await;
+    assert!(took < LONGER_MAX, "{took:?}");
+    bench.tunnel.close().await;
+}
+
+#[tokio::test]
+async fn stalled_readers_hold_up_nobody_else_by_udp() {
+    stalled_readers_hold_up_nobody_else(true).await;
+}
+
+#[tokio::test]
+async fn stalled_readers_hold_up_nobody_else_by_tcp() {
+    stalled_readers_hold_up_nobody_else(false).await;
+}
