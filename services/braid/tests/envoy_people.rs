@@ -222,3 +222,69 @@ async fn a_token_of_the_provider_passes_envoy_and_is_judged_by_the_dashboard() {
         assert_eq!(answer.contains("Jwt"), by_envoy, "{what}: {answer}");
     }
 }
+
+/// Sign-ins that have to succeed one after the other: by chance both dashboards would be met in the end.
+const SIGN_INS: usize = 8;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whom_the_provider_sends_back_meets_the_dashboard_that_sent_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(binary) = envoy::binary() else {
+        return;
+    };
+    let mut separate = prepare(dir.path(), &[]);
+    let identities = separate.data.join("identities");
+    let authority = LocalAuthority::open_or_create(&identities).unwrap();
+    let files = authority.issue(&PeerId::service("provider"), &[]).unwrap();
+    let tls = Identity::load(&files).unwrap().server_config(false, &[]);
+    let provider = oidc::Provider::start(tls).await.unwrap();
+    provider.saying.lock().claims = serde_json::json!({"roles": ["viewer"]});
+    let other = (free_tcp(), free_tcp());
+    let envoy = Envoy::start_with(&binary, dir.path(), &separate, &[other]);
+    separate.front = Some(envoy.devices);
+    let home = "https://ward.example.org";
+    let flag = |name: &str, value: &str| format!("--oidc-{name}={value}");
+    let flags = [
+        flag("issuer", &provider.issuer),
+        flag("secret", oidc::SECRET),
+        flag("redirect", &format!("{home}/api/sso/return")),
+        flag("ca", files.ca.to_str().unwrap()),
+    ];
+    let flags = flags.each_ref().map(String::as_str);
+    let flags = [&["--tls=true"], &flags[..]].concat();
+    separate.start_with("dashboard", &flags);
+    let _other = separate.another_at("dashboard", other, &flags);
+    eventually("Envoy finds both dashboards ready", || {
+        envoy.ready("dashboard") == 2
+    });
+
+    let heard = dir.path().join("headers");
+    let headers = |name: &str| -> Vec<String> {
+        let text = std::fs::read_to_string(&heard).unwrap();
+        let of_name = |line: &str| {
+            let (found, value) = line.split_once(": ")?;
+            (found == name).then(|| value.trim().to_owned())
+        };
+        text.lines().filter_map(of_name).collect()
+    };
+    let dump = ["-D", heard.to_str().unwrap()];
+    for n in 0..SIGN_INS {
+        let (status, answer) = envoy.ask("/api/sso/begin", &dump);
+        assert_eq!(status, 303, "{n}: {answer}");
+        let back = provider.visit(&headers("location")[0]).unwrap();
+        // Coming from another site, a browser shows no cookie that is Strict.
+        let shown: Vec<String> = headers("set-cookie")
+            .iter()
+            .filter(|cookie| cookie.contains("SameSite=Lax"))
+            .filter_map(|cookie| Some(cookie.split(';').next()?.to_owned()))
+            .collect();
+        let shown = format!("cookie: {}", shown.join("; "));
+        let path = back.strip_prefix(home).unwrap();
+        let (status, answer) = envoy.ask(path, &[&dump[..], &["-H", &shown]].concat());
+        assert_eq!(status, 303, "{n}: {answer}");
+        let strict = |cookie: &String| {
+            cookie.starts_with("__Host-braid_session=") && cookie.contains("SameSite=Strict")
+        };
+        assert!(headers("set-cookie").iter().any(strict), "{n}");
+    }
+}
