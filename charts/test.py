@@ -104,6 +104,61 @@ def arguments(found, kind, name):
     return found[kind, name]["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
+def provider(rendered):
+    """People who sign in at an OpenID Connect provider: flags, secret and authority of the dashboard, and the way out to it."""
+    def dashboard(text):
+        found = objects(text)
+        pod = found["Deployment", "dashboard"]["spec"]["template"]["spec"]
+        container = pod["containers"][0]
+        flags = dict(flag[len("--oidc-"):].split("=", 1) for flag in container["args"] if flag.startswith("--oidc-"))
+        secrets = {it["name"]: it["valueFrom"]["secretKeyRef"] for it in container.get("env", []) if "valueFrom" in it}
+        volumes = {it["name"]: it for it in pod["volumes"]}
+        mounts = {it["name"]: it["mountPath"] for it in container["volumeMounts"]}
+        ways = [port["port"] for rule in found["NetworkPolicy", "dashboard"]["spec"]["egress"] if "0.0.0.0/0" in str(rule.get("to")) for port in rule["ports"]]
+        return flags, secrets.get("BRAID_DASHBOARD_OIDC_SECRET"), volumes.get("provider"), mounts.get("provider"), ways
+
+    check(dashboard(rendered["defaults"]) == ({}, None, None, None, []), "defaults: people sign in here only")
+    flags, secret, volume, mount, ways = dashboard(rendered["hospital"])
+    check(flags == {"issuer": "https://idp.example:8444/realms/ward", "client": "braid", "redirect": "https://ward.example/api/sso/return",
+                    "scope": "openid profile", "role-claim": "roles", "tenant-claim": "clinic", "audience": "https://ward.example",
+                    "ca": mount + "/ca.crt"}, "hospital: the dashboard knows its provider")
+    check(secret == {"name": "ward-client", "key": "client-secret"}, "hospital: the client's secret comes from a Secret")
+    check(volume["secret"] == {"secretName": "provider-authority", "items": [{"key": "root.pem", "path": "ca.crt"}]},
+          "hospital: who vouches for the provider comes from a Secret")
+    check(ways[-1:] == [8444], "hospital: the dashboard may reach its provider")
+    holders = [name for name, template in pods(objects(rendered["hospital"])) if "provider-authority" in str(template) or "ward-client" in str(template)]
+    check(holders == ["dashboard"], "hospital: nobody but the dashboard has what is for the provider")
+
+    site = ["--set", "dashboard.oidc.issuer=https://idp.example", "--set", "dashboard.oidc.page=https://ward.example"]
+    rendered["provider"] = render(CHART, *site)
+    flags, secret, volume, _, ways = dashboard(rendered["provider"])
+    check(flags["ca"] == "/etc/ssl/certs/ca-certificates.crt" and (secret, volume) == (None, None) and "audience" not in flags,
+          "a public provider: the image's own authorities, no secret, no programs")
+    check(ways == [443], "a public provider: the way out is 443")
+    rendered["provider-map"] = render(CHART, *site, "--set", "dashboard.oidc.ca.configMap=roots")
+    _, _, volume, mount, _ = dashboard(rendered["provider-map"])
+    check(volume["configMap"] == {"name": "roots", "items": [{"key": "ca.crt", "path": "ca.crt"}]} and mount == "/run/provider",
+          "who vouches for the provider may come from a ConfigMap")
+    check("ward.example/api/sso/return" in notes(*site) and "sso" not in notes(), "the notes tell what the provider has to know")
+
+    def oidc(**values):
+        return {"dashboard": {"oidc": {"issuer": "https://idp.example", "page": "https://ward.example", **values}}}
+    refused("an unknown key of the provider", oidc(clientID="x"), "clientID")
+    refused("the client's secret among the values", oidc(clientSecret="s3cret"), "clientSecret")
+    refused("the client's secret among the values, by another name", oidc(clientSecret={"value": "s3cret"}), "value")
+    refused("a provider without TLS", oidc(issuer="http://idp.example"), "issuer")
+    refused("a provider's address with a password", oidc(issuer="https://me:secret@idp.example"), "issuer")
+    refused("a page with a path", oidc(page="https://ward.example/api/sso/return"), "page")
+    refused("a provider that knows no way back", oidc(page=""), "dashboard.oidc.page")
+    refused("a scope without openid", oidc(scope="profile openidx"), "scope")
+    refused("an audience that is the client", oidc(audience="braid"), "dashboard.oidc.audience")
+    refused("two who vouch for the provider", oidc(ca={"secret": "a", "configMap": "b"}), "dashboard.oidc.ca")
+    refused("an authority as text", oidc(ca={"pem": "-----BEGIN CERTIFICATE-----"}), "pem")
+    refused("a key that none can be", oidc(ca={"secret": "a", "key": "../ca.crt"}), "key")
+    for name, values in (("page", "https://ward.example"), ("audience", "a"), ("tenantClaim", "t"), ("ca", {"secret": "s"}), ("clientSecret", {"name": "s"})):
+        refused("%s of no provider" % name, oidc(**{"issuer": "", "page": "", name: values}), "dashboard.oidc.issuer")
+
+
 def copies():
     """Each file and where the chart has it."""
     for folder, pattern, chart in COPIES:
@@ -210,6 +265,8 @@ def main():
     check([name for name in said if token in said[name]] == ["enrolment", "hospital"], "the notes tell how to make a token, where one can be made")
     rendered["all"] = render(CHART, "--set", "enrolment.authoritySecret=braid-ca-key", "--set", "enrolment.authority=all")
     check(mounted("all", "braid-ca-key") == {"dashboard": ["ca.pem", "ca.key"]}, "the authority of all: the dashboard's alone")
+
+    provider(rendered)
 
     found = objects(rendered["try-out"])
     check(("StatefulSet", "gateway") in found and "--proxy=proxy-0:4433" in arguments(found, "StatefulSet", "gateway"), "try-out: a gateway of its own")

@@ -120,7 +120,9 @@ secret: { secretName: {{ $noun }}-identity, defaultMode: 0440 }
 {{- $root := index . 0 }}{{ $noun := index . 1 -}}
 {{- $managed := eq $root.Values.identities.source "cert-manager" }}
 {{- $enrols := and (eq $noun "dashboard") $root.Values.enrolment.authoritySecret }}
-{{- if or $managed $enrols }}
+{{- $client := dict }}
+{{- if eq $noun "dashboard" }}{{ $client = $root.Values.dashboard.oidc.clientSecret }}{{ end }}
+{{- if or $managed $enrols $client.name }}
 env:
 {{- end }}
 {{- if $managed }}
@@ -140,6 +142,10 @@ env:
 {{- end }}
   - name: BRAID_STORE_PASSWORD
     valueFrom: { secretKeyRef: { name: {{ ternary $root.Values.identities.passwordsSecret "dashboard-identity" $managed }}, key: store } }
+{{- end }}
+{{- with $client.name }}
+  - name: BRAID_DASHBOARD_OIDC_SECRET
+    valueFrom: { secretKeyRef: { name: {{ . }}, key: {{ $client.key }} } }
 {{- end }}
 {{- end -}}
 

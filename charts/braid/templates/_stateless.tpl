@@ -1,7 +1,8 @@
 {{/*
 One of the services that keep nothing: Deployment, Service, disruption budget, scaling.
 
-(dict "root" $ "noun" NOUN "args" LIST of flags of its own "authoritySecret" what it signs with "group" consumer group and "topic" it lags on, for KEDA)
+(dict "root" $ "noun" NOUN "args" LIST of flags of its own "authoritySecret" what it signs with "provider" volume of who vouches for the
+people's provider "group" consumer group and "topic" it lags on, for KEDA)
 */}}
 {{- define "braid.stateless" -}}
 {{- $root := .root }}{{ $noun := .noun }}{{ $values := index $root.Values $noun }}{{ $of := list $root $noun -}}
@@ -60,6 +61,9 @@ spec:
 {{- if .authoritySecret }}
             - { name: authority, mountPath: /run/authority, readOnly: true }
 {{- end }}
+{{- if .provider }}
+            - { name: provider, mountPath: /run/provider, readOnly: true }
+{{- end }}
       volumes:
         - {{ include "braid.identity-volume" $of | nindent 10 | trim }}
 {{- if $values.rules }}
@@ -78,6 +82,10 @@ spec:
 {{- else }}
             items: [{ key: ca.pem, path: ca.pem }, { key: ca.key, path: ca.key }]
 {{- end }}
+{{- end }}
+{{- with .provider }}
+        - name: provider
+{{ toYaml . | indent 10 }}
 {{- end }}
 ---
 apiVersion: v1
