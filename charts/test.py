@@ -208,6 +208,8 @@ def main():
         check(it["selector"]["statefulset.kubernetes.io/pod-name"] == pod and it["externalTrafficPolicy"] == "Local"
               and it["ports"][0]["protocol"] == "UDP", "defaults: all paths of a client reach %s" % pod)
         check([p["port"] for p in it["ports"]] == [4433, 4433] and "protocol" not in it["ports"][1], "defaults: %s takes TCP beside UDP" % pod)
+    check(found["Service", "page"]["spec"]["externalTrafficPolicy"] == "Local"
+          and "externalTrafficPolicy" not in objects(rendered["try-out"])["Service", "page"]["spec"], "defaults: the page learns people's own addresses")
     check("--front=envoy" in arguments(found, "Deployment", "ingest"), "defaults: ingest believes Envoy's word on who is there")
     trial = found["Pod", "trial"]
     check(trial["metadata"]["annotations"]["helm.sh/hook"] == "test" and trial["spec"]["initContainers"][0]["restartPolicy"] == "Always"
@@ -220,6 +222,8 @@ def main():
     check(all(("Certificate", noun) in found for noun in NOUNS), "hospital: a certificate for each")
     check(found["Certificate", "trial"]["spec"]["uris"] == ["spiffe://braid/tenant/trial/gateway/trial"], "hospital: the trial's gateway belongs to no ward")
     check(found["Certificate", "ingest"]["spec"]["uris"] == ["spiffe://braid/service/ingest"], "hospital: the name that the services check")
+    check(found["Certificate", "envoy"]["spec"]["dnsNames"] == ["envoy", "envoy.ward.svc", "ward.example"]
+          and found["Certificate", "ingest"]["spec"]["dnsNames"] == ["ingest", "ingest.ward.svc"], "hospital: the page's name is in its certificate alone")
     check(("ScaledObject", "ingest") in found and ("HorizontalPodAutoscaler", "dashboard") in found
           and "replicas" not in found["Deployment", "ingest"]["spec"], "hospital: scaled by lag and by load, not by the chart too")
     image = found["Deployment", "alerting"]["spec"]["template"]["spec"]["containers"][0]["image"]
@@ -296,6 +300,8 @@ def main():
     refused("who is believed beside identities.sh", {"enrolment": {"authoritySecret": "s", "believedSecret": "b"}}, "enrolment.believedSecret")
     refused("who is believed with the authority of all", {**managed, "enrolment": {
         "authoritySecret": "s", "authority": "all", "believedSecret": "b"}}, "enrolment.believedSecret")
+    refused("the page's names without cert-manager", {"envoy": {"hosts": ["ward.example"]}}, "envoy.hosts")
+    refused("an address as the page's name", {**managed, "envoy": {"hosts": ["https://ward.example"]}}, "hosts")
     refused("a share above one", {"traces": {"share": 2}}, "share")
 
     done = run("helm", "lint", "--strict", str(BACKENDS), *KUBERNETES)
