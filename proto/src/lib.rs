@@ -24,3 +24,12 @@ pub use braid::{
     alerts::v1 as alerts, identity::v1 as identity, paths::v1 as paths, policy::v1 as policy,
     query::v1 as query, vitals::v1 as vitals,
 };
+
+/// Now as all times in the contracts are: microseconds since the Unix epoch. Zero on a clock before it.
+pub fn now_us() -> i64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| {
+            i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+        })
+}

@@ -1,10 +1,7 @@
 //! Sends what patients produce to a gateway, as a real sensor would: it keeps what was not acknowledged and sends it again after
 //! a reconnect; `sensor_sequence` makes that harmless.
 
-use std::{
-    collections::VecDeque,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{collections::VecDeque, time::Duration};
 
 use contracts::vitals::{
     RecordRequest, RecordResponse, Sample, gateway_service_client::GatewayServiceClient,
@@ -170,8 +167,8 @@ impl Feed {
         let mut triggers_open = true;
         loop {
             tokio::select! {
-                () = tokio::time::sleep(self.until_due(now_us())) => {
-                    let now_us = now_us();
+                () = tokio::time::sleep(self.until_due(contracts::now_us())) => {
+                    let now_us = contracts::now_us();
                     for patient in &mut self.patients {
                         queue.push(patient.next(now_us));
                     }
@@ -219,14 +216,6 @@ impl Feed {
             None => tracing::warn!(device, "no patient wears this device"),
         }
     }
-}
-
-fn now_us() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |elapsed| {
-            i64::try_from(elapsed.as_micros()).unwrap_or(i64::MAX)
-        })
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use store::{AlertsBatch, AlertsQuery, QueryError, Scope, Store, WriteError};
 use tokio::sync::Notify;
 use tonic::{Request, Response, Status};
 
-use crate::{documents, now_us};
+use crate::documents;
 
 /// Alerts in one answer, whatever was asked for.
 const LIST_MAX: u32 = 1000;
@@ -96,7 +96,7 @@ impl Alerts {
                 .alert(&Scope::Service, &request.id)
                 .await?
                 .ok_or_else(|| AcknowledgeError::Unknown(request.id.chars().take(64).collect()))?;
-            let Some(next) = acknowledged(&alert, request, now_us()) else {
+            let Some(next) = acknowledged(&alert, request, contracts::now_us()) else {
                 return Ok(alert);
             };
             let batch = AlertsBatch {
@@ -177,7 +177,7 @@ impl AlertsService for Alerts {
         self.authorise(&request)?;
         let given = request.into_inner().document;
         let document = Document {
-            at_us: now_us(),
+            at_us: contracts::now_us(),
             ..given.ok_or_else(|| Status::invalid_argument("document: is missing"))?
         };
         documents::check(&document).map_err(|error| Status::invalid_argument(error.to_string()))?;
@@ -214,7 +214,9 @@ impl AlertsService for Alerts {
         let request = request.into_inner();
         let scope = tenant_of(request.tenant)?;
         let documents = if request.subject.is_empty() {
-            self.store.documents(&scope, &request.kind, now_us()).await
+            self.store
+                .documents(&scope, &request.kind, contracts::now_us())
+                .await
         } else {
             self.store
                 .document_history(&scope, &request.kind, &request.subject)

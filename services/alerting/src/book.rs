@@ -10,7 +10,6 @@ use vitals::{RuleSet, rules::subjects};
 
 use crate::{
     documents::{RULES, SILENCE, TEAM},
-    now_us,
     silence::InForce,
     team::Team,
 };
@@ -97,7 +96,7 @@ fn unreadable(document: &Document, error: &dyn std::fmt::Display) {
 }
 
 async fn load(store: &dyn Store) -> Result<Book, QueryError> {
-    let now_us = now_us();
+    let now_us = contracts::now_us();
     let teams = store.documents(&Scope::Service, TEAM, now_us).await?;
     let silences = store.documents(&Scope::Service, SILENCE, now_us).await?;
     let rules = store.documents(&Scope::Service, RULES, now_us).await?;

@@ -15,7 +15,7 @@ use tracing::Instrument;
 use vitals::{Profile, news2::Spo2Scale};
 
 use crate::{
-    GROUP, book, now_us,
+    GROUP, book,
     to_store::{Outcome, Writer},
     ward::Ward,
 };
@@ -200,7 +200,7 @@ impl Loop {
             }
         }
         if let Some(first_us) = first_us {
-            let waited_s = (now_us() - first_us).max(0) as f64 / 1e6;
+            let waited_s = (contracts::now_us() - first_us).max(0) as f64 / 1e6;
             metrics::histogram!("braid_alerting_published_to_judged_seconds").record(waited_s);
         }
     }
@@ -218,7 +218,7 @@ impl Loop {
             continue_trace(&span, &traced.traceparent);
         }
         loop {
-            let now_us = now_us();
+            let now_us = contracts::now_us();
             let evaluation = span.in_scope(|| self.ward.evaluate(&records, now_us));
             let reached = self.claims.progress(&part);
             if reached.is_empty() {
@@ -362,7 +362,7 @@ impl Loop {
 
     async fn on_tick(&mut self) {
         self.follow_book();
-        let transitions = self.ward.on_time(now_us());
+        let transitions = self.ward.on_time(contracts::now_us());
         if transitions.is_empty() {
             self.ward.keep();
             self.store_held().await;
@@ -382,7 +382,7 @@ impl Loop {
 
     /// False when the service ends before it is known which rules hold for a patient whom nobody here knows.
     async fn fetch_profiles(&mut self, records: &[Readable]) -> bool {
-        let now_us = now_us();
+        let now_us = contracts::now_us();
         for key in self.ward.wanting_profile(records, now_us) {
             let Some(entry) = self.patient(&key).await else {
                 if self.context.shutdown().is_requested() {

@@ -7,10 +7,7 @@ use store::{AlertsBatch, AlertsQuery, QueryError, Scope, Store, WriteError};
 use tokio::{sync::Notify, time::MissedTickBehavior};
 use vitals::RuleSet;
 
-use crate::{
-    now_us,
-    silence_watch::{Known, assess},
-};
+use crate::silence_watch::{Known, assess};
 
 /// How often it is looked.
 const ROUND: Duration = Duration::from_secs(5);
@@ -76,7 +73,7 @@ async fn round(
         open: &open,
         rules,
         silent_after_us,
-        now_us: now_us(),
+        now_us: contracts::now_us(),
     });
     if transitions.is_empty() {
         return Ok(0);

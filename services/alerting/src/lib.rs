@@ -27,10 +27,7 @@ pub mod to_people;
 mod to_store;
 mod ward;
 
-use std::{
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::sync::Arc;
 
 use bus::Bus;
 use service_kit::{
@@ -105,13 +102,4 @@ pub async fn run(
         tracing::warn!("drained incompletely; what was in hand is read again from the bus");
     }
     Ok(())
-}
-
-/// Wall clock, microseconds since the Unix epoch.
-fn now_us() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .ok()
-        .and_then(|since| i64::try_from(since.as_micros()).ok())
-        .unwrap_or_default()
 }

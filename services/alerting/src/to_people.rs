@@ -35,7 +35,7 @@ use tokio::{sync::Notify, time::MissedTickBehavior};
 use tracing::Instrument;
 
 use crate::{
-    PEOPLE_GROUP, book, now_us,
+    PEOPLE_GROUP, book,
     routing::{Case, Router},
 };
 use config::Options;
@@ -241,7 +241,7 @@ impl Decider {
         loop {
             match self.decide(alert, None).instrument(span.clone()).await {
                 Ok(()) => {
-                    let waited_s = (now_us() - alert.recorded_us).max(0) as f64 / 1e6;
+                    let waited_s = (contracts::now_us() - alert.recorded_us).max(0) as f64 / 1e6;
                     metrics::histogram!("braid_alerting_recorded_to_decided_seconds")
                         .record(waited_s);
                     return true;
@@ -261,7 +261,11 @@ impl Decider {
 
     /// Acts on the timers that are due.
     async fn on_tick(&self) -> Result<(), DecideError> {
-        for watch in self.store.due_watches(now_us(), TIMERS_MAX).await? {
+        for watch in self
+            .store
+            .due_watches(contracts::now_us(), TIMERS_MAX)
+            .await?
+        {
             let Some(alert) = self.store.alert(&Scope::Service, &watch.alert).await? else {
                 // Expired with its history.
                 let end = vec![store::WatchChange::End(watch.alert)];
@@ -295,7 +299,7 @@ impl Decider {
         let (tenant, mut watch) = tokio::try_join!(self.tenant(alert), watch)?;
         for _ in 0..ATTEMPTS_MAX {
             let inhibited_by = self.inhibited_by(alert).await?;
-            let now_us = now_us();
+            let now_us = contracts::now_us();
             let book = Arc::clone(&self.book.borrow());
             let case = Case {
                 alert,
@@ -334,7 +338,7 @@ impl Decider {
     }
 
     async fn tenant(&self, alert: &Alert) -> Result<String, DecideError> {
-        let now_us = now_us();
+        let now_us = contracts::now_us();
         let key = if alert.patient.is_empty() {
             format!("gateway {}", alert.gateway)
         } else {

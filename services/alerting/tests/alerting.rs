@@ -16,7 +16,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use parking_lot::Mutex;
 use prost::Message;
 use service_kit::{Secret, tls::PeerId};
-use stage::{LIMIT, S, World, now_us, pulses, readings, until};
+use stage::{LIMIT, S, World, pulses, readings, until};
 use store::{PatientEntry, Scope, SpO2Scale};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -34,7 +34,8 @@ fn is_signed(signature: &str, body: &str) -> bool {
     mac.update(format!("{at_s}.{body}").as_bytes());
     let bytes = mac.finalize().into_bytes();
     let own: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    (now_us() / S - at_s).abs() < 300 && signatures.split(',').any(|it| it == format!("v1={own}"))
+    (contracts::now_us() / S - at_s).abs() < 300
+        && signatures.split(',').any(|it| it == format!("v1={own}"))
 }
 
 impl World {
@@ -104,7 +105,7 @@ async fn an_alert_from_the_first_reading_to_its_end() {
     let (url, calls) = receiver(2).await;
     let mut tail = world.bus.tail(Topic::Alerts).await.unwrap();
     let running = world.start(Some(&url));
-    let start = now_us() - 60 * S;
+    let start = contracts::now_us() - 60 * S;
     world
         .publish("ann", pulses("ann", 1, start, &[150.0; 15]))
         .await;
@@ -245,7 +246,7 @@ async fn an_alert_from_the_first_reading_to_its_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_in_the_middle_changes_nothing() {
     let world = World::new();
-    let start = now_us() - 60 * S;
+    let start = contracts::now_us() - 60 * S;
     // Stopped before the delay is over, and in between for the end of the episode.
     let parts: [&[f64]; 3] = [&[150.0; 6], &[150.0; 9], &[80.0; 15]];
     let mut sequence = 1;
@@ -301,7 +302,7 @@ async fn edge_and_core_are_one_alert_and_poison_stops_nothing() {
     let world = World::new();
     let mut letters = world.bus.tail(Topic::DeadLetters).await.unwrap();
     let running = world.start(None);
-    let start = now_us() - 60 * S;
+    let start = contracts::now_us() - 60 * S;
     let edge = EdgeAlert {
         gateway: "gateway-1".into(),
         device: "cat-belt".into(),
@@ -364,7 +365,7 @@ async fn a_backfill_is_recorded_and_calls_nobody() {
     let world = World::new();
     let (url, calls) = receiver(0).await;
     let running = world.start(Some(&url));
-    let long_ago = now_us() - 7200 * S;
+    let long_ago = contracts::now_us() - 7200 * S;
     let mut ended = vec![150.0; 15];
     ended.extend([80.0; 15]);
     world
@@ -376,7 +377,10 @@ async fn a_backfill_is_recorded_and_calls_nobody() {
     assert!(recorded.backfill);
     // A live alert of another patient shows that the receiver works, and that nothing of the backfill went before it.
     world
-        .publish("eve", pulses("eve", 1, now_us() - 30 * S, &[150.0; 15]))
+        .publish(
+            "eve",
+            pulses("eve", 1, contracts::now_us() - 30 * S, &[150.0; 15]),
+        )
         .await;
     until("eve's call", || !calls.lock().is_empty()).await;
     assert!(
@@ -403,13 +407,19 @@ async fn the_clinicians_scale_decides() {
     let running = world.start(None);
     // 91 % is red on scale 1 and in the target range on scale 2.
     for patient in ["two", "one"] {
-        let record = readings(Metric::Spo2, patient, 1, now_us() - 30 * S, &[91.0; 20]);
+        let record = readings(
+            Metric::Spo2,
+            patient,
+            1,
+            contracts::now_us() - 30 * S,
+            &[91.0; 20],
+        );
         world.publish(patient, record).await;
     }
     let red = world.alert("news2-red", AlertState::Active).await;
     assert_eq!(red.patient, "one");
     // A later reading of the other patient has raised its alert, so the earlier ones have been judged.
-    let flat = readings(Metric::Battery, "two", 1, now_us(), &[5.0]);
+    let flat = readings(Metric::Battery, "two", 1, contracts::now_us(), &[5.0]);
     world.publish("two", flat).await;
     world.alert("battery-low", AlertState::Active).await;
     let alerts = world.alerts().await;
@@ -426,7 +436,7 @@ async fn the_clinicians_scale_decides() {
 async fn members_that_come_and_go_raise_each_alert_once() {
     const PATIENTS: usize = 12;
     let world = World::new();
-    let start = now_us() - 120 * S;
+    let start = contracts::now_us() - 120 * S;
     let phases: [&[f64]; 4] = [&[75.0; 5], &[150.0; 6], &[150.0; 9], &[75.0; 15]];
     let mut members = vec![world.start(None)];
     let mut sequence = 1;

@@ -18,7 +18,7 @@ use service_kit::{
     Secret,
     tls::{Identity, PeerId},
 };
-use stage::{S, World, now_us, pulses, until};
+use stage::{S, World, pulses, until};
 use store::{PatientEntry, SpO2Scale};
 use tonic::Code;
 
@@ -35,7 +35,10 @@ fn server_tls(world: &World) -> Arc<rustls::ServerConfig> {
 /// Raises an alert of high priority.
 async fn raise(world: &World, patient: &str) -> Alert {
     world
-        .publish(patient, pulses(patient, 1, now_us() - 30 * S, &[150.0; 15]))
+        .publish(
+            patient,
+            pulses(patient, 1, contracts::now_us() - 30 * S, &[150.0; 15]),
+        )
         .await;
     world.alert_of(patient, HIGH, AlertState::Active).await
 }
@@ -58,7 +61,7 @@ async fn put(world: &World, kind: &str, tenant: &str, version: u32, until_us: i6
         version,
         author: "Eve".into(),
         reason: "test".into(),
-        at_us: now_us(),
+        at_us: contracts::now_us(),
         until_us,
         body: body.into(),
     };
@@ -332,7 +335,7 @@ async fn a_silence_keeps_people_from_being_told_until_it_ends() {
     register(&world, "one", "ann").await;
     register(&world, "one", "ben").await;
     let server = MailServer::start(Security::Plain, server_tls(&world)).await;
-    let hour_us = now_us() + 3600 * S;
+    let hour_us = contracts::now_us() + 3600 * S;
     put(
         &world,
         "silence",
@@ -362,7 +365,7 @@ async fn a_silence_keeps_people_from_being_told_until_it_ends() {
         "default by Eve"
     );
     // Nobody acknowledged it meanwhile, so it is told when the silence is over: here somebody ends it early.
-    let ended_us = now_us();
+    let ended_us = contracts::now_us();
     put(
         &world,
         "silence",
@@ -384,7 +387,7 @@ async fn a_patients_own_rules_hold_without_a_restart() {
     register(&world, "one", "ben").await;
     let running = world.start_with(|_| {});
     // The built-in limit is 131: neither is alerted at 125.
-    let start = now_us() - 120 * S;
+    let start = contracts::now_us() - 120 * S;
     for patient in ["ann", "ben"] {
         world
             .publish(patient, pulses(patient, 1, start, &[125.0; 15]))
@@ -499,10 +502,10 @@ async fn a_silent_gateway_is_told_once_and_inhibits_its_devices() {
     let server = MailServer::start(Security::Plain, server_tls(&world)).await;
     // What ingest stores: one who was heard, and one behind another gateway who goes on being heard.
     let heard = async |patient: &str, gateway: &str, sequence: u64, ago_s: i64| {
-        let mut record = pulses(patient, sequence, now_us() - ago_s * S, &[70.0]);
+        let mut record = pulses(patient, sequence, contracts::now_us() - ago_s * S, &[70.0]);
         for sample in &mut record.samples {
             sample.gateway = gateway.into();
-            sample.ingest_time_us = now_us() - ago_s * S;
+            sample.ingest_time_us = contracts::now_us() - ago_s * S;
         }
         let batch = Arc::new(store::VitalsBatch {
             samples: record.samples,

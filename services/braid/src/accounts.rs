@@ -5,7 +5,6 @@ use store::{AuditEntry, Role, Scope, Store};
 
 use crate::alerts::Place;
 use crate::process::{self, Failure};
-use crate::register::now_us;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum AccountsCommand {
@@ -125,7 +124,7 @@ async fn audit(
     role: &str,
 ) -> Result<(), Failure> {
     let entry = AuditEntry {
-        time_us: now_us(),
+        time_us: contracts::now_us(),
         tenant: tenant.to_owned(),
         who,
         action: action.to_owned(),

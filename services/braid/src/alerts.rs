@@ -10,7 +10,6 @@ use store::{Scope, Store, WriteError};
 
 use crate::engines::StoreChoice;
 use crate::process::{self, Failure};
-use crate::register::now_us;
 
 /// Another one may put a version at the same time; so often is tried to come between.
 const ATTEMPTS_MAX: u32 = 5;
@@ -146,7 +145,7 @@ impl AlertsCommand {
                         SILENCE_US_MAX as f64 / HOUR_US
                     )));
                 }
-                let now_us = now_us();
+                let now_us = contracts::now_us();
                 let body =
                     serde_json::to_string(&Silence { patient, rule }).map_err(Failure::other)?;
                 let subject = format!("silence-{now_us}");
@@ -157,7 +156,7 @@ impl AlertsCommand {
             }
             Self::Silences { place } => {
                 let store = place.store.open().await?;
-                let now_us = now_us();
+                let now_us = contracts::now_us();
                 let silences = store
                     .documents(&Scope::Tenant(place.tenant), SILENCE, now_us)
                     .await;
@@ -176,7 +175,7 @@ impl AlertsCommand {
             Self::Unsilence { id, signed, place } => {
                 let store = place.store.open().await?;
                 let scope = Scope::Tenant(place.tenant.clone());
-                let silences = store.documents(&scope, SILENCE, now_us()).await;
+                let silences = store.documents(&scope, SILENCE, contracts::now_us()).await;
                 let silences = silences.map_err(Failure::other)?;
                 let Some(silence) = silences.into_iter().find(|silence| silence.subject == id)
                 else {
@@ -185,14 +184,22 @@ impl AlertsCommand {
                         place.tenant
                     )));
                 };
-                put(&place, SILENCE, &id, &signed, now_us(), &silence.body).await?;
+                put(
+                    &place,
+                    SILENCE,
+                    &id,
+                    &signed,
+                    contracts::now_us(),
+                    &silence.body,
+                )
+                .await?;
                 println!("{id} is over");
                 Ok(())
             }
             Self::Team(TeamCommand::Show { place }) => {
                 let store = place.store.open().await?;
                 let teams = store
-                    .documents(&Scope::Tenant(place.tenant), TEAM, now_us())
+                    .documents(&Scope::Tenant(place.tenant), TEAM, contracts::now_us())
                     .await;
                 match teams.map_err(Failure::other)?.first() {
                     Some(team) => println!("{}", team.body),
@@ -313,7 +320,7 @@ pub async fn put(
             version,
             author: signed.by.clone(),
             reason: signed.reason.clone(),
-            at_us: now_us(),
+            at_us: contracts::now_us(),
             until_us,
             body: body.to_owned(),
         };

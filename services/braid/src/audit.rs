@@ -8,7 +8,6 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::alerts::Place;
 use crate::process::{self, Failure};
-use crate::register::now_us;
 
 /// Most entries that are printed.
 const LIMIT_MAX: usize = 100_000;
@@ -47,7 +46,7 @@ impl AuditCommand {
 
     async fn on_store(self) -> Result<(), Failure> {
         let store = self.place.store.open().await?;
-        let now_us = now_us();
+        let now_us = contracts::now_us();
         let back = Duration::from_secs(u64::from(self.hours) * 3_600);
         let back_us = i64::try_from(back.as_micros()).unwrap_or(i64::MAX);
         let read = AuditEntry {

@@ -9,7 +9,6 @@ use store::Scope;
 
 use crate::alerts::{Place, Signed};
 use crate::process::{self, Failure};
-use crate::register::now_us;
 
 const HOUR_US: i64 = 3_600_000_000;
 
@@ -94,7 +93,7 @@ impl GatewaysCommand {
                 let store = place.store.open().await?;
                 let listed = gateways::list(&*store, &Scope::Tenant(place.tenant)).await;
                 for gateway in listed.map_err(Failure::other)? {
-                    let left_us = gateway.certificate_until_us - now_us();
+                    let left_us = gateway.certificate_until_us - contracts::now_us();
                     let mut line = match gateway.certificate_until_us {
                         0 => format!("{}  no certificate by token", gateway.id),
                         _ => format!("{}  for another {} h", gateway.id, left_us / HOUR_US),

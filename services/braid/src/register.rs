@@ -1,7 +1,5 @@
 //! `braid register`: who wears which sensor, and which gateway speaks for it.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use store::{DeviceEntry, PatientEntry, SpO2Scale};
 
 use crate::engines::StoreChoice;
@@ -56,7 +54,7 @@ impl RegisterCommand {
                 tenant: self.tenant,
                 gateway: self.gateway,
                 patient: self.patient,
-                registered_us: now_us(),
+                registered_us: contracts::now_us(),
             };
             store.put_device(&entry).await.map_err(refused)?;
             println!(
@@ -66,12 +64,4 @@ impl RegisterCommand {
             Ok(())
         })?
     }
-}
-
-pub fn now_us() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |passed| {
-            i64::try_from(passed.as_micros()).unwrap_or(i64::MAX)
-        })
 }

@@ -16,7 +16,6 @@ use vitals::cases::Cases;
 
 use crate::alerts::{self, Place, Signed};
 use crate::process::{self, Failure};
-use crate::register::now_us;
 
 /// What the built-in rules are held to.
 const BUILT_IN_CASES: &str = include_str!("../rules/default-cases.toml");
@@ -158,7 +157,7 @@ async fn list(subject: Option<String>, place: Place) -> Result<ExitCode, Failure
     let scope = Scope::Tenant(place.tenant);
     let documents = match &subject {
         Some(subject) => store.document_history(&scope, RULES, subject).await,
-        None => store.documents(&scope, RULES, now_us()).await,
+        None => store.documents(&scope, RULES, contracts::now_us()).await,
     };
     for document in documents.map_err(Failure::other)? {
         let rules = match RuleSet::from_json(&document.body) {

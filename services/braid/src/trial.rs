@@ -19,7 +19,6 @@ use tonic::metadata::MetadataValue;
 
 use crate::engines::StoreConfig;
 use crate::process::{self, Failure};
-use crate::register::now_us;
 
 /// Also the name of the device, of its patient and of its gateway.
 const TENANT: &str = "trial";
@@ -166,7 +165,7 @@ async fn register(store: &dyn Store) -> Result<(), Failure> {
         tenant: TENANT.to_owned(),
         gateway: TENANT.to_owned(),
         patient: TENANT.to_owned(),
-        registered_us: now_us(),
+        registered_us: contracts::now_us(),
     };
     store.put_device(&entry).await.map_err(Failure::other)
 }
@@ -176,7 +175,7 @@ fn sample() -> Sample {
         device: TENANT.to_owned(),
         metric: Metric::Ecg.into(),
         unit: "mV".to_owned(),
-        device_time_us: now_us(),
+        device_time_us: contracts::now_us(),
         reading: Some(Reading::Waveform(Waveform {
             period_us: PERIOD_US,
             values: VALUES.to_vec(),

@@ -4,7 +4,6 @@ use store::{DEFAULT_TENANT, DeviceEntry, PatientEntry, Scope, SpO2Scale, Store, 
 use swarm::{Patient, Profile};
 
 use crate::process::Failure;
-use crate::register::now_us;
 
 /// Names for people; further patients are numbered.
 const NAMES: [&str; 8] = [
@@ -79,7 +78,11 @@ impl Ward {
     pub fn patients(&self, seed: u64) -> impl Iterator<Item = Patient> {
         (0..).zip(&self.beds).map(move |(number, bed)| {
             let seed = seed.wrapping_add(number);
-            Patient::new(seed, Profile::varied(seed, &bed.device), now_us())
+            Patient::new(
+                seed,
+                Profile::varied(seed, &bed.device),
+                contracts::now_us(),
+            )
         })
     }
 }
@@ -111,7 +114,7 @@ async fn enter(
         tenant: DEFAULT_TENANT.to_owned(),
         gateway: gateway.to_owned(),
         patient: patient.to_owned(),
-        registered_us: now_us(),
+        registered_us: contracts::now_us(),
     };
     store.put_device(&entry).await.map_err(refused)
 }

@@ -23,7 +23,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, Streaming};
 
 use envoy::{Envoy, braid, prepare};
-use program::{PATIENCE, eventually, http, now_us, rows};
+use program::{PATIENCE, eventually, http, rows};
 use separate::{NOUNS, Separate};
 
 /// Between two attempts.
@@ -48,7 +48,7 @@ fn send(to: SocketAddr, device: &str, numbers: std::ops::Range<u64>) {
         writeln!(
             batch,
             "{{\"device\":\"{device}\",\"metric\":\"heart-rate\",\"value\":{value},\"device_time_us\":{},\"sensor_sequence\":{}}}",
-            now_us(),
+            contracts::now_us(),
             number + 1,
         )
         .unwrap();
@@ -116,8 +116,8 @@ async fn begin(
         device: "sensor-1".into(),
         sequence: 1_000_000,
         metric: Metric::HeartRate.into(),
-        device_time_us: now_us(),
-        gateway_time_us: now_us(),
+        device_time_us: contracts::now_us(),
+        gateway_time_us: contracts::now_us(),
         reading: Some(sample::Reading::Value(70.0)),
         ..Sample::default()
     };

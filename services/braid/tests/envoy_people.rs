@@ -17,7 +17,7 @@ use store::{DocumentsStore, SqliteStore};
 use testkit::oidc;
 
 use envoy::{Envoy, braid, prepare};
-use program::{eventually, free_tcp, now_us};
+use program::{eventually, free_tcp};
 
 /// A read of the ward as the page asks for it: a message without fields.
 fn list_patients(envoy: &Envoy, dir: &Path, args: &[&str]) -> (u16, String) {
@@ -90,14 +90,14 @@ async fn envoy_asks_people_for_a_token_and_keeps_them_at_their_dashboard() {
     // Signs as a dashboard would: Envoy believes it for the key that the store shows, and the dashboards, which gave out no such
     // token, do not.
     let (key, stranger) = (oidc::new_key().unwrap(), oidc::new_key().unwrap());
-    let now_s = now_us() / 1_000_000;
+    let now_s = contracts::now_us() / 1_000_000;
     let document = Document {
         kind: "session-key".to_owned(),
         tenant: store::DEFAULT_TENANT.to_owned(),
         subject: oidc::kid(&key),
         version: 1,
-        at_us: now_us(),
-        until_us: now_us() + 3_600_000_000,
+        at_us: contracts::now_us(),
+        until_us: contracts::now_us() + 3_600_000_000,
         body: oidc::public(&key).to_string(),
         ..Document::default()
     };

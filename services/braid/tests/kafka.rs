@@ -206,8 +206,8 @@ fn kept_upload(device: &str) -> Record {
         device: device.into(),
         sequence: 1,
         metric: Metric::HeartRate.into(),
-        device_time_us: program::now_us(),
-        gateway_time_us: program::now_us(),
+        device_time_us: contracts::now_us(),
+        gateway_time_us: contracts::now_us(),
         reading: Some(Reading::Value(70.0)),
         ..Sample::default()
     };

@@ -159,12 +159,6 @@ mod replay {
 
     const HOURS: u64 = 3;
 
-    fn now_us() -> i64 {
-        let now = std::time::SystemTime::now();
-        let since = now.duration_since(std::time::UNIX_EPOCH).unwrap();
-        i64::try_from(since.as_micros()).unwrap()
-    }
-
     /// Three hours of a heart at 70, with two episodes at 140 of 30 s each.
     async fn fill(dir: &Path) {
         let store = SqliteStore::open(dir).unwrap();
@@ -175,7 +169,7 @@ mod replay {
             spo2_scale: SpO2Scale::One,
         };
         store.put_patient(&patient).await.unwrap();
-        let begin_us = (now_us() - 4 * 3_600_000_000) / 3_600_000_000 * 3_600_000_000;
+        let begin_us = (contracts::now_us() - 4 * 3_600_000_000) / 3_600_000_000 * 3_600_000_000;
         let samples: Vec<Sample> = (0..HOURS * 3600)
             .map(|second| {
                 let is_ill = [3000, 7000]

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use program::{Program, eventually, http, now_us, rows, run, run_with};
+use program::{Program, eventually, http, rows, run, run_with};
 
 const ANYWHERE: [&str; 6] = [
     "--listen",
@@ -50,7 +50,7 @@ fn up(dir: &Path) -> Up {
 fn send(sensors: SocketAddr, number: u64) {
     let line = format!(
         "{{\"device\":\"guest-sensor\",\"metric\":\"heart-rate\",\"value\":72,\"device_time_us\":{},\"sensor_sequence\":{number}}}",
-        now_us(),
+        contracts::now_us(),
     );
     // A sensor that heard no answer sends again.
     for _ in 0..2 {

@@ -12,7 +12,7 @@ use contracts::paths::{End, Link, PathReport, PathState};
 use contracts::vitals::Priority;
 use store::Role;
 use swarm::{Episode, Patient, Profile};
-use ward::{PASSWORD, Ward, alert, now_us};
+use ward::{PASSWORD, Ward, alert};
 
 const TICK: Duration = Duration::from_millis(250);
 const NAMES: [&str; 5] = [
@@ -41,7 +41,7 @@ async fn main() {
             patient: id.clone(),
             ..Profile::varied(index, format!("{id}-device"))
         };
-        let mut patient = Patient::new(index, profile, now_us() - 120_000_000);
+        let mut patient = Patient::new(index, profile, contracts::now_us() - 120_000_000);
         if index == 2 {
             patient.trigger(Episode::Tachycardia);
         }
@@ -78,7 +78,7 @@ async fn main() {
             _ = ticks.tick() => {}
             _ = tokio::signal::ctrl_c() => break,
         }
-        let now = now_us();
+        let now = contracts::now_us();
         for (id, patient, sequences) in &mut patients {
             let mut samples = patient.next(now);
             for sample in &mut samples {

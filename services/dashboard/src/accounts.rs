@@ -85,7 +85,7 @@ async fn account(
         tenant: tenant.to_owned(),
         role,
         password_hash: hash(password.to_owned()).await?,
-        created_us: crate::now_us(),
+        created_us: contracts::now_us(),
     })
 }
 

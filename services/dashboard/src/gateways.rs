@@ -19,8 +19,6 @@ use store::{
     REVOCATION, Revocation, Scope, Store, WriteError,
 };
 
-use crate::now_us;
-
 pub const VALID_HOURS_DEFAULT: u32 = 24;
 pub const VALID_HOURS_MAX: u32 = 30 * 24;
 /// Bytes of a reason.
@@ -139,7 +137,7 @@ pub async fn enrol(
         gateway: gateway.to_owned(),
         secret_sha256: hex(&Sha256::digest(secret.as_bytes())),
     };
-    let until_us = now_us() + i64::from(hours) * HOUR_US;
+    let until_us = contracts::now_us() + i64::from(hours) * HOUR_US;
     store
         .put_document(&Document {
             kind: ENROLMENT.to_owned(),
@@ -148,7 +146,7 @@ pub async fn enrol(
             version: 1,
             author: decision.by.to_owned(),
             reason: decision.reason.to_owned(),
-            at_us: now_us(),
+            at_us: contracts::now_us(),
             until_us,
             body: json(&body)?,
         })
@@ -186,11 +184,16 @@ pub async fn exchange(
     if hex(&Sha256::digest(secret.as_bytes())) != enrolment.secret_sha256 {
         return Err(GatewayError::Unknown);
     }
-    let used = |at_us: i64| GatewayError::Used(format!("{} s ago", (now_us() - at_us) / 1_000_000));
+    let used = |at_us: i64| {
+        GatewayError::Used(format!(
+            "{} s ago",
+            (contracts::now_us() - at_us) / 1_000_000
+        ))
+    };
     if newest.version > 1 {
         return Err(used(newest.at_us));
     }
-    if first.until_us <= now_us() {
+    if first.until_us <= contracts::now_us() {
         return Err(GatewayError::Expired);
     }
     let peer = PeerId::gateway(first.tenant.clone(), enrolment.gateway.clone());
@@ -204,13 +207,13 @@ pub async fn exchange(
     except(store, &enrolment.gateway, &signed.fingerprint, &decision).await?;
     let use_up = Document {
         version: 2,
-        at_us: now_us(),
+        at_us: contracts::now_us(),
         reason: "used".to_owned(),
         ..first.clone()
     };
     match store.put_document(&use_up).await {
         Ok(()) => {}
-        Err(WriteError::Conflict(_)) => return Err(used(now_us())),
+        Err(WriteError::Conflict(_)) => return Err(used(contracts::now_us())),
         Err(error) => return Err(error.into()),
     }
     record(store, &enrolment.gateway, &signed, &decision).await?;
@@ -285,7 +288,7 @@ pub async fn revoke(
         json(&Revocation {
             by: decision.by.to_owned(),
             reason: decision.reason.to_owned(),
-            at_us: now_us(),
+            at_us: contracts::now_us(),
             excepted: Vec::new(),
         })
         .map(Some)
@@ -296,7 +299,7 @@ pub async fn revoke(
 
 /// The gateways of a tenant, by name.
 pub async fn list(store: &dyn Store, scope: &Scope) -> Result<Vec<Gateway>, GatewayError> {
-    let now_us = now_us();
+    let now_us = contracts::now_us();
     let issued = store.documents(scope, CERTIFICATE, i64::MIN).await?;
     let until: HashMap<_, _> = issued
         .iter()
@@ -396,7 +399,7 @@ async fn put_next(
             version: newest.map_or(0, |newest| newest.version) + 1,
             author: decision.by.to_owned(),
             reason: decision.reason.to_owned(),
-            at_us: now_us(),
+            at_us: contracts::now_us(),
             until_us,
             body,
         };
@@ -416,7 +419,7 @@ async fn audit(
     gateway: &str,
 ) -> Result<(), GatewayError> {
     let entry = AuditEntry {
-        time_us: now_us(),
+        time_us: contracts::now_us(),
         tenant: decision.tenant.to_owned(),
         who: decision.by.to_owned(),
         action: action.to_owned(),

@@ -107,12 +107,3 @@ pub async fn run(
     context.drain_tasks().await;
     Ok(())
 }
-
-/// Microseconds since the Unix epoch.
-fn now_us() -> i64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |passed| {
-            i64::try_from(passed.as_micros()).unwrap_or(i64::MAX)
-        })
-}

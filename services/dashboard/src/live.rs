@@ -158,7 +158,7 @@ pub async fn publish_snapshots(live: Arc<Live>, shutdown: Shutdown) {
         unchanged += 1;
         if live.is_changed() || unchanged >= SNAPSHOT_INTERVALS_MAX {
             unchanged = 0;
-            live.publish(crate::now_us());
+            live.publish(contracts::now_us());
         }
     }
 }

@@ -27,7 +27,6 @@ use store::{DEFAULT_TENANT, Role};
 use tokio::time::MissedTickBehavior;
 
 use crate::config::OidcConfig;
-use crate::now_us;
 
 pub use jwt::TokenError;
 use jwt::{Expected, KeySet, Purpose};
@@ -259,7 +258,7 @@ impl Oidc {
         let expected = Expected {
             issuer: &self.config.oidc_issuer,
             purpose,
-            now_s: now_us() / 1_000_000,
+            now_s: contracts::now_us() / 1_000_000,
         };
         let keys = self.keys(false).await?;
         Ok(match jwt::verify(token, &keys, &expected) {

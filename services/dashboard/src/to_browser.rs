@@ -18,6 +18,7 @@ use store::{AuditEntry, Store, WriteError};
 use tokio::sync::Semaphore;
 use tower::ServiceBuilder;
 
+use crate::Config;
 use crate::attempts::Attempts;
 use crate::clients::Clients;
 use crate::from_gateway::{self, Office};
@@ -25,7 +26,6 @@ use crate::live::Live;
 use crate::oidc::Oidc;
 use crate::sessions::{Key, Person, Sessions};
 use crate::tokens::{self, Tokens};
-use crate::{Config, now_us};
 
 mod administration;
 mod federated;
@@ -85,7 +85,7 @@ impl App {
                 config
                     .sign_in_code
                     .clone()
-                    .map(|code| sign_in::Code::new(code, now_us())),
+                    .map(|code| sign_in::Code::new(code, contracts::now_us())),
             ),
             viewers: Arc::new(Semaphore::new(VIEWERS_MAX)),
             session_us,
@@ -104,7 +104,7 @@ impl App {
         detail: String,
     ) -> Result<(), WriteError> {
         let entry = AuditEntry {
-            time_us: now_us(),
+            time_us: contracts::now_us(),
             tenant: person.tenant.clone(),
             who: person.name.clone(),
             action: action.to_owned(),
@@ -116,7 +116,10 @@ impl App {
     }
 
     fn is_signed_in(&self, key: &Key) -> bool {
-        self.sessions.lock().person(key, now_us()).is_some()
+        self.sessions
+            .lock()
+            .person(key, contracts::now_us())
+            .is_some()
     }
 }
 
@@ -158,7 +161,11 @@ pub fn router(app: Arc<App>) -> Router {
 /// Puts the [`Person`] and the session's [`Key`] into the request, or refuses it.
 async fn signed_in_only(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let found = sign_in::key(&app, request.headers()).and_then(|key| {
-        let person = app.sessions.lock().person(&key, now_us()).cloned()?;
+        let person = app
+            .sessions
+            .lock()
+            .person(&key, contracts::now_us())
+            .cloned()?;
         Some((key, person))
     });
     let Some((key, mut person)) = found else {

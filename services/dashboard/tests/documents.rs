@@ -12,7 +12,7 @@ use browser::{ANYWHERE, client, cookie_of};
 use contracts::query::{ListDocumentsRequest, ListNoticesRequest, PutDocumentRequest};
 use store::{AuditQuery, Role, Scope};
 use tonic::Code;
-use ward::{Ward, now_us};
+use ward::Ward;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clinicians_silence_and_administrators_decide_who_is_told() {
@@ -26,7 +26,7 @@ async fn clinicians_silence_and_administrators_decide_who_is_told() {
         subject: "default".to_owned(),
         version: 1,
         reason: "why".to_owned(),
-        until_us: now_us() + 3_600_000_000,
+        until_us: contracts::now_us() + 3_600_000_000,
         body: "{}".to_owned(),
     };
     let put = async |name: &str, kind: &str| {
@@ -70,7 +70,7 @@ async fn clinicians_silence_and_administrators_decide_who_is_told() {
     let end = PutDocumentRequest {
         version: 2,
         reason: "the cuff is here".to_owned(),
-        until_us: now_us(),
+        until_us: contracts::now_us(),
         body: r#"{"patient":"ann"}"#.to_owned(),
         ..document("silence")
     };

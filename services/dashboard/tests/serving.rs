@@ -19,7 +19,7 @@ use contracts::query::{
 use contracts::vitals::Priority;
 use store::{AuditQuery, Role, Scope};
 use tonic::Code;
-use ward::{PASSWORD, Ward, alert, heart_rate, now_us};
+use ward::{PASSWORD, Ward, alert, heart_rate};
 
 fn watch(patient: &str) -> WatchRequest {
     WatchRequest {
@@ -163,7 +163,7 @@ async fn a_viewer_sees_what_arrives_and_only_of_the_own_tenant() {
         gateway: gateway.to_owned(),
         path: "wifi".to_owned(),
         end: End::Gateway.into(),
-        time_us: now_us(),
+        time_us: contracts::now_us(),
         interval_ms: 1_000,
         sequence: 1,
         ..PathReport::default()
@@ -194,8 +194,8 @@ async fn a_viewer_sees_what_arrives_and_only_of_the_own_tenant() {
 
     let series = |patient: &str| GetSeriesRequest {
         patient: patient.to_owned(),
-        from_us: now_us() - 60_000_000,
-        to_us: now_us() + 1_000_000,
+        from_us: contracts::now_us() - 60_000_000,
+        to_us: contracts::now_us() + 1_000_000,
         ..GetSeriesRequest::default()
     };
     let own = client.get_series(series("p1")).await.unwrap().into_inner();

@@ -30,7 +30,7 @@ use contracts::vitals::Priority;
 use service_kit::tls::authority::LocalAuthority;
 use store::{NoticesBatch, Role, Scope};
 use tonic::Code;
-use ward::{Ward, alert, heart_rate, now_us};
+use ward::{Ward, alert, heart_rate};
 
 const CONTRACTS: [&str; 2] = [
     include_str!("../../../proto/braid/query/v1/query.proto"),
@@ -67,7 +67,7 @@ fn report(gateway: &str) -> PathReport {
         gateway: gateway.to_owned(),
         path: "wifi".to_owned(),
         end: End::Gateway.into(),
-        time_us: now_us(),
+        time_us: contracts::now_us(),
         interval_ms: 1_000,
         sequence: 1,
         ..PathReport::default()
@@ -94,7 +94,7 @@ async fn furnish(ward: &Ward, mark: &str, tenant: &str) {
             version: 1,
             author: name("author"),
             reason: name("reason"),
-            until_us: now_us() + 3_600_000_000,
+            until_us: contracts::now_us() + 3_600_000_000,
             body: "{}".to_owned(),
             ..Document::default()
         };
@@ -146,7 +146,10 @@ async fn call(ward: &Ward, cookie: &str, method: &str) -> String {
         format!("g-{MARK}"),
         format!("a-{MARK}"),
     );
-    let (from_us, to_us) = (now_us() - 3_600_000_000, now_us() + 3_600_000_000);
+    let (from_us, to_us) = (
+        contracts::now_us() - 3_600_000_000,
+        contracts::now_us() + 3_600_000_000,
+    );
     let mut told = String::new();
     macro_rules! tell {
         ($answer:expr) => {

@@ -14,6 +14,7 @@ use std::{
 };
 
 use stage::Stage;
+use testkit::udp_echo;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UdpSocket,
@@ -32,18 +33,6 @@ const TURN: Duration = Duration::from_millis(10);
 
 /// What is not back by then was lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
-
-async fn destination() -> SocketAddr {
-    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let address = socket.local_addr().unwrap();
-    tokio::spawn(async move {
-        let mut buffer = vec![0; 65_535];
-        while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
-            let _ = socket.send_to(&buffer[..length], from).await;
-        }
-    });
-    address
-}
 
 /// A way to the destination: where to send, and what stands before each datagram.
 struct Way {
@@ -131,7 +120,7 @@ impl Way {
 
 #[tokio::main]
 async fn main() {
-    let to = destination().await;
+    let to = udp_echo().await;
     let IpAddr::V4(ip) = to.ip() else {
         unreachable!("bound to an IPv4 address");
     };

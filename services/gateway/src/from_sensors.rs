@@ -19,7 +19,7 @@ use tonic::service::Routes;
 
 use crate::{intake::Intake, journal::Disk};
 
-pub use time::{now_us, parse_rfc3339_us};
+pub use time::parse_rfc3339_us;
 
 /// Name under which the listener is announced.
 pub const LISTENER: &str = "sensors";

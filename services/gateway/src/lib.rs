@@ -139,7 +139,7 @@ pub async fn run(
         uplink: Arc::clone(&uplink),
         url: config.path_telemetry.clone(),
         interval: Duration::from_millis(config.path_report_interval_ms),
-        clock: from_sensors::now_us,
+        clock: contracts::now_us,
         tunnel: Some(tunnel.clone()),
     });
     let telemetry = telemetry.map(|telemetry| {
@@ -240,7 +240,7 @@ pub async fn serve(
             url: config.ingest.clone(),
             dead_letters: Arc::clone(&dead_letters),
             check,
-            clock: from_sensors::now_us,
+            clock: contracts::now_us,
             rules,
         };
         context

@@ -11,7 +11,7 @@ use std::{
 };
 
 use stage::Stage;
-use testkit::{noise, within};
+use testkit::{noise, udp_echo, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpStream, UdpSocket},
@@ -25,19 +25,6 @@ const SILENCE: Duration = Duration::from_millis(300);
 
 /// Datagrams sent one behind the other.
 const BURST: u32 = 40;
-
-/// Gives back what it gets.
-async fn destination() -> SocketAddr {
-    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let address = socket.local_addr().unwrap();
-    tokio::spawn(async move {
-        let mut buffer = vec![0; 65_535];
-        while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
-            let _ = socket.send_to(&buffer[..length], from).await;
-        }
-    });
-    address
-}
 
 /// An application with its association.
 struct Application {
@@ -117,7 +104,7 @@ fn header(to: SocketAddr) -> Vec<u8> {
 
 #[tokio::test]
 async fn datagrams_go_to_several_destinations_and_come_back_under_their_header() {
-    let (first, second) = (destination().await, destination().await);
+    let (first, second) = (udp_echo().await, udp_echo().await);
     let by_name = format!("localhost:{}", second.port());
     let stage = Stage::start_with(&[first.to_string()], &[by_name], &[]).await;
     let application = Application::start(&stage).await;
@@ -134,7 +121,7 @@ async fn datagrams_go_to_several_destinations_and_come_back_under_their_header()
 /// What applications send at once is more than waits while a flow is opened.
 #[tokio::test]
 async fn a_burst_comes_back_whole() {
-    let to = destination().await;
+    let to = udp_echo().await;
     let stage = Stage::start(&[to.to_string()], &[]).await;
     let application = Application::start(&stage).await;
     application.ask(&header(to), b"first").await;
@@ -161,7 +148,7 @@ async fn a_burst_comes_back_whole() {
 
 #[tokio::test]
 async fn what_is_no_datagram_of_the_application_goes_nowhere() {
-    let (allowed, unlisted) = (destination().await, destination().await);
+    let (allowed, unlisted) = (udp_echo().await, udp_echo().await);
     let stage = Stage::start(&[allowed.to_string()], &[]).await;
     let application = Application::start(&stage).await;
     application.ask(&header(allowed), b"mine").await;
@@ -188,7 +175,7 @@ async fn what_is_no_datagram_of_the_application_goes_nowhere() {
 
 #[tokio::test]
 async fn the_port_that_an_application_names_is_the_only_one() {
-    let allowed = destination().await;
+    let allowed = udp_echo().await;
     let stage = Stage::start(&[allowed.to_string()], &[]).await;
     let named = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let other = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -210,7 +197,7 @@ async fn the_port_that_an_application_names_is_the_only_one() {
 
 #[tokio::test]
 async fn an_association_ends_with_its_connection_and_gives_its_place_back() {
-    let allowed = destination().await;
+    let allowed = udp_echo().await;
     let flags = ["--applications-connections-max", "1"];
     let stage = Stage::start(&[allowed.to_string()], &flags).await;
     let application = Application::start(&stage).await;
@@ -241,7 +228,7 @@ async fn an_association_ends_with_its_connection_and_gives_its_place_back() {
 async fn new_destinations_wait_until_an_old_one_is_quiet() {
     let mut destinations = Vec::new();
     for _ in 0..33 {
-        destinations.push(destination().await);
+        destinations.push(udp_echo().await);
     }
     let allowed: Vec<String> = destinations.iter().map(SocketAddr::to_string).collect();
     let stage = Stage::start(&allowed, &[]).await;

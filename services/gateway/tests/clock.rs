@@ -13,7 +13,6 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use contracts::vitals::{Metric, Sample, sample::Reading};
 use gateway::{
     edge_rules::EdgeRules,
-    from_sensors::now_us,
     intake::{Intake, Patience},
     journal::{Entry, Journal, Limits, Options, Overflow},
     to_proxy::{self, Clock, Courier, DeadLetters, Direct},
@@ -108,17 +107,17 @@ async fn an_hour_off_and_set_back_loses_nothing() {
 }
 
 fn ahead() -> i64 {
-    now_us() + HOUR
+    contracts::now_us() + HOUR
 }
 
 fn behind() -> i64 {
-    now_us() - HOUR
+    contracts::now_us() - HOUR
 }
 
 /// A reading a second, of a sensor without a clock and of one with a right one, the last of them `ago_us` ago: well, then ill.
 async fn fall_ill(intake: &Intake<TestDisk>, devices: [&str; 2], skew_us: i64, ago_us: i64) {
     const READINGS: i64 = 40;
-    let end_us = now_us() - ago_us;
+    let end_us = contracts::now_us() - ago_us;
     for n in 0..READINGS {
         let true_us = end_us - (READINGS - n) * S;
         let value = if n < READINGS / 2 { 70.0 } else { 180.0 };
@@ -160,7 +159,7 @@ async fn an_hour_off_from_the_first_contact_on_alerts_at_once_and_at_the_right_t
         let intake = Intake::new(gateway.into(), vitals.clone(), alerts.clone(), rules);
         // What happened while the gateway had no network, then its first contact.
         fall_ill(&intake, [&kept[0], &kept[1]], skew_us, AGO).await;
-        let began_us = now_us();
+        let began_us = contracts::now_us();
         fall_ill(&intake, [&live[0], &live[1]], skew_us, 0).await;
         let context = Context::new("gateway");
         let dead_letters = Arc::new(DeadLetters::new(core.directory().join(gateway)));

@@ -5,12 +5,7 @@
 #[path = "line/fake_ingest.rs"]
 mod fake_ingest;
 
-use std::{
-    net::SocketAddr,
-    path::Path,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use clap::Parser;
 use contracts::vitals::{
@@ -123,13 +118,6 @@ fn line(device: &str, value: f64) -> String {
     format!(r#"{{"device":"{device}","metric":"heart-rate","value":{value}}}"#)
 }
 
-fn now_us() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap()
-        .as_micros() as i64
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_line_is_enough_and_a_bad_one_is_explained() {
     let directory = tempfile::tempdir().unwrap();
@@ -202,7 +190,7 @@ async fn a_fall_is_cancelled_at_the_gateway_and_the_core_hears_of_it() {
     let running = ingest.start().await;
     let gateway = Gateway::start(directory.path(), running.address, Some("t")).await;
     let token = "authorization: Bearer t\r\n";
-    let start_us = now_us() - 60_000_000;
+    let start_us = contracts::now_us() - 60_000_000;
     // Half a minute of activity: a blow, and stillness for less than the rule's ten seconds.
     let lines: String = [(0, 1.3), (1, 3.5), (2, 1.0), (8, 1.0)]
         .into_iter()
@@ -268,7 +256,7 @@ fn numbered(n: u64) -> Sample {
     Sample {
         device: "d1".into(),
         metric: Metric::Spo2.into(),
-        device_time_us: now_us() - 1_000_000_000 + n as i64,
+        device_time_us: contracts::now_us() - 1_000_000_000 + n as i64,
         reading: Some(Reading::Value(97.0)),
         sensor_sequence: Some(n),
         ..Sample::default()
@@ -435,7 +423,7 @@ async fn a_patient_in_trouble_raises_an_alert_at_the_edge() {
         ..Profile::adult("belt-1")
     };
     // Five minutes that the sensor has in its memory.
-    let mut patient = Patient::new(1, profile, now_us() - 300_000_000);
+    let mut patient = Patient::new(1, profile, contracts::now_us() - 300_000_000);
     patient.trigger(swarm::Episode::Tachycardia);
     let (_triggers, triggers) = mpsc::channel(1);
     let feed = Feed {

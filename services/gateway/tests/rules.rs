@@ -15,7 +15,7 @@ use contracts::vitals::{
 use core::Core;
 use gateway::{
     Config,
-    from_sensors::{LISTENER, now_us},
+    from_sensors::LISTENER,
     journal::{Directory, Entry, Journal, Limits, Options, Overflow},
     to_proxy::Direct,
 };
@@ -199,7 +199,7 @@ async fn a_threshold_that_is_changed_holds_at_the_edge_without_a_network() {
 
     // Without a network: 90 a minute is much for Ada since the change, and for nobody else.
     ingest.stop().await;
-    let minute = |n: i64| now_us() - 3600 * S + n * 60 * S;
+    let minute = |n: i64| contracts::now_us() - 3600 * S + n * 60 * S;
     for n in 1..=3 {
         gateway.minute("belt-1", minute(n), 90.0).await;
         gateway.minute("belt-2", minute(n), 90.0).await;
@@ -288,7 +288,7 @@ async fn a_gateway_of_the_same_name_elsewhere_is_told_nothing() {
     until_kept(&own, "default", 2).await;
     assert_eq!(kept(&foreign), [], "no patient of its own");
     for n in 1..=3 {
-        let minute = now_us() - 3600 * S + n * 60 * S;
+        let minute = contracts::now_us() - 3600 * S + n * 60 * S;
         theirs.minute("belt-1", minute, 90.0).await;
     }
     theirs.stop().await;

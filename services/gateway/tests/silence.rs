@@ -12,7 +12,6 @@ use contracts::{
     vitals::{Metric, Sample, sample::Reading},
 };
 use gateway::{
-    from_sensors::now_us,
     to_path_telemetry::Telemetry,
     to_proxy::{Clock, Direct, Uplink},
 };
@@ -151,7 +150,7 @@ impl World {
 
     /// The core has a reading of the gateway's device.
     async fn hear(&self, gateway: &str) {
-        let time_us = now_us();
+        let time_us = contracts::now_us();
         let sample = Sample {
             device: format!("{gateway}-device"),
             patient: format!("{gateway}-patient"),
@@ -201,11 +200,11 @@ fn defaults<C: Args + FromArgMatches>() -> C {
 }
 
 fn ahead() -> i64 {
-    now_us() + HOUR
+    contracts::now_us() + HOUR
 }
 
 fn behind() -> i64 {
-    now_us() - HOUR
+    contracts::now_us() - HOUR
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -225,7 +224,7 @@ async fn a_gateway_an_hour_off_is_missed_on_time_and_not_while_it_reports() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     vanishing.request();
-    let vanished_us = now_us();
+    let vanished_us = contracts::now_us();
     let deadline = Instant::now() + PATIENCE;
     let missed = loop {
         let open = world.open().await;

@@ -25,7 +25,6 @@ use crate::{
     admission::{GatewayId, Refusal, admit_alert, admit_gap, admit_sample},
     duplicates::Duplicates,
     newer::{self, Upload},
-    now_us,
     readmission::Readmitted,
     register::Register,
     to_bus::{Lane, Lanes, NotPublished, Records},
@@ -190,7 +189,7 @@ impl Shared {
             );
             continue_first_trace(&span, &mut upload.known.samples);
             let admitted = self
-                .admit(gateway, upload, now_us())
+                .admit(gateway, upload, contracts::now_us())
                 .instrument(span)
                 .await?;
             if pending.send(admitted).await.is_err() {
@@ -215,7 +214,7 @@ impl Shared {
                 "{entries} entries in one upload are more than {ENTRIES_MAX}"
             )));
         }
-        let now_us = now_us();
+        let now_us = contracts::now_us();
         let error = self.clocks.lock().on_request(
             &gateway.tenant,
             &gateway.id,

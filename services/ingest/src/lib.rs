@@ -24,10 +24,7 @@ mod to_bus;
 mod to_gateway;
 mod to_store;
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{sync::Arc, time::Duration};
 
 use bus::Bus;
 use service_kit::{
@@ -105,13 +102,4 @@ pub async fn run(
         tracing::warn!("drained incompletely; gateways send again what was not acknowledged");
     }
     Ok(())
-}
-
-/// Wall clock, microseconds since the Unix epoch.
-fn now_us() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .ok()
-        .and_then(|since| i64::try_from(since.as_micros()).ok())
-        .unwrap_or_default()
 }

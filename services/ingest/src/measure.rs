@@ -10,7 +10,6 @@ use service_kit::Context;
 
 use crate::{
     from_gateway::IN_FLIGHT_MAX,
-    now_us,
     to_bus::{Lane, Lanes, Records},
 };
 
@@ -42,7 +41,7 @@ impl Shape {
 }
 
 fn record(gateway: u64, second: u64, length_s: u64) -> VitalsRecord {
-    let now_us = now_us();
+    let now_us = contracts::now_us();
     let sample = |metric: &Metric, second: u64| Sample {
         device: format!("device-{gateway:04}"),
         stream: format!("{metric:?}"),

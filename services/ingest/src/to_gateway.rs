@@ -13,7 +13,6 @@ use crate::{
     admission::GatewayId,
     from_gateway::caller,
     holding::{Holding, Wearer, wearers},
-    now_us,
 };
 
 pub type RulesStream = Pin<Box<dyn Stream<Item = Result<FollowRulesResponse, Status>> + Send>>;
@@ -70,7 +69,7 @@ pub async fn follow_documents(
 }
 
 async fn read(store: &dyn Store) -> Result<Holding, QueryError> {
-    let now_us = now_us();
+    let now_us = contracts::now_us();
     let teams = store.documents(&Scope::Service, TEAM, now_us).await?;
     let rules = store.documents(&Scope::Service, RULES, now_us).await?;
     Ok(Holding::read(teams, rules))

@@ -16,7 +16,7 @@ use store::{Claims, Store, VitalsBatch, WriteError};
 use tokio::time::MissedTickBehavior;
 use tracing::Instrument;
 
-use crate::{GROUP, now_us};
+use crate::GROUP;
 
 /// Records taken from the bus at once; more wait there. An alert's transaction waits for at most one of these.
 const BATCH_RECORDS_MAX: usize = 500;
@@ -114,7 +114,7 @@ impl Loop {
         }
         metrics::histogram!("braid_ingest_store_seconds").record(started.elapsed());
         if let Some(published_us) = published_us {
-            let waited_s = (now_us() - published_us).max(0) as f64 / 1e6;
+            let waited_s = (contracts::now_us() - published_us).max(0) as f64 / 1e6;
             metrics::histogram!("braid_ingest_published_to_stored_seconds").record(waited_s);
         }
         true

@@ -40,7 +40,7 @@ async fn only_the_gateway_that_owns_a_device_may_speak_for_it() {
             patient: patient.into(),
             rule: "spo2-low".into(),
             sequence: 1 + theirs.alerts.len() as u64,
-            time_us: world::now_us(),
+            time_us: contracts::now_us(),
             ..EdgeAlert::default()
         });
     }

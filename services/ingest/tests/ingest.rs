@@ -184,7 +184,7 @@ async fn nothing_is_lost_by_a_gateway_whose_clock_is_off_and_is_set_back() {
     let world = World::new().await;
     let running = world.start().await;
     let mut uplink = world.gateway(&running, gateway("gw")).await;
-    let (now_us, mut sequence) = (world::now_us(), 0);
+    let (now_us, mut sequence) = (contracts::now_us(), 0);
     // An hour ahead, right, an hour behind; every reading of a second, as far as the gateway's clock says.
     for skew_us in [HOUR_US, 0, -HOUR_US] {
         let samples = (0..20)
@@ -235,7 +235,7 @@ async fn an_alert_does_not_wait_behind_samples() {
         device: "belt-0".into(),
         rule: "spo2-low".into(),
         sequence: 1,
-        time_us: world::now_us(),
+        time_us: contracts::now_us(),
         ..EdgeAlert::default()
     };
     let mut urgent = world.gateway(&running, gateway("gw")).await;

@@ -13,7 +13,7 @@ use contracts::vitals::{Gap, UploadRequest};
 use ingest::readmission::{Kept, NotReadmitted, Readmission};
 use prost::Message;
 use store::{DEFAULT_TENANT, DeviceEntry, Scope};
-use world::{Running, STREAM, World, gateway, now_us, sample, upload};
+use world::{Running, STREAM, World, gateway, sample, upload};
 
 const S: i64 = 1_000_000;
 const HOUR: i64 = 3600 * S;
@@ -57,7 +57,7 @@ async fn an_upload_comes_in_after_an_upgrade_and_what_came_before_is_left_out() 
     whole.gaps = vec![gap("belt-0"), gap("nobodys")];
     let readmission = readmission(&world, &running);
     for _ in 0..2 {
-        let kept = kept("default/gw", &whole, now_us());
+        let kept = kept("default/gw", &whole, contracts::now_us());
         let done = readmission.readmit(kept, false).await.unwrap();
         assert_eq!((done.samples, done.alerts, done.gaps), (2, 0, 1));
         assert_eq!(done.refused.len(), 2, "{:?}", done.refused);
@@ -82,20 +82,20 @@ async fn it_is_no_way_in_for_anybody_else() {
     let whole = upload(1, vec![sample("belt-1", 1)]);
     // Only the owner's word counts, whoever wrote the letter.
     for other in ["default/other", "another-tenant/gw"] {
-        let done = readmission.readmit(kept(other, &whole, now_us()), false);
+        let done = readmission.readmit(kept(other, &whole, contracts::now_us()), false);
         let done = done.await.unwrap();
         assert_eq!((done.samples, done.refused.len()), (0, 1), "{other}");
     }
     for nobody in ["", "gw", "/gw", "default/"] {
-        let done = readmission.readmit(kept(nobody, &whole, now_us()), false);
+        let done = readmission.readmit(kept(nobody, &whole, contracts::now_us()), false);
         assert!(matches!(done.await, Err(NotReadmitted::NoUpload(_))));
     }
     // Field 200 is not known to this version either; and bytes that are nothing.
-    let mut newer = kept("default/gw", &whole, now_us());
+    let mut newer = kept("default/gw", &whole, contracts::now_us());
     newer.whole = [&newer.whole[..], &[0xc0, 0x0c, 0x07]].concat().into();
     let done = readmission.readmit(newer, false).await;
     assert!(matches!(done, Err(NotReadmitted::StillNewer)), "{done:?}");
-    let mut nothing = kept("default/gw", &whole, now_us());
+    let mut nothing = kept("default/gw", &whole, contracts::now_us());
     nothing.whole = b"\xff\xff\xff"[..].into();
     let done = readmission.readmit(nothing, false).await;
     assert!(matches!(done, Err(NotReadmitted::NoUpload(_))), "{done:?}");
@@ -106,7 +106,7 @@ async fn it_is_no_way_in_for_anybody_else() {
         tenant: DEFAULT_TENANT.into(),
         gateway: "gw".into(),
         patient: "patient-9".into(),
-        registered_us: now_us(),
+        registered_us: contracts::now_us(),
     };
     let before_us = entry.registered_us - HOUR;
     world.store.put_device(&entry).await.unwrap();
@@ -136,7 +136,7 @@ async fn its_clock_is_judged_by_when_it_came() {
     let world = World::new().await;
     let running = world.start().await;
     let readmission = readmission(&world, &running);
-    let arrived_us = now_us() - 24 * HOUR;
+    let arrived_us = contracts::now_us() - 24 * HOUR;
     for (device, ahead_us) in [("belt-2", HOUR), ("belt-3", 0)] {
         let mut reading = sample(device, 1);
         reading.device_time_us = arrived_us + ahead_us - S;

@@ -1,9 +1,6 @@
 //! The stream of reports: who may say what, onto the bus, acknowledged.
 
-use std::{
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::sync::Arc;
 
 use clocks::{ClockError, Clocks};
 use contracts::paths::{
@@ -191,7 +188,7 @@ async fn take(
         return Err(refused.into());
     }
     if let Reporter::Gateway { tenant, id } = reporter {
-        let now_us = now_us();
+        let now_us = contracts::now_us();
         let error = clocks
             .lock()
             .on_request(tenant, id, request.sent_time_us, now_us)
@@ -208,13 +205,6 @@ async fn take(
     metrics::counter!("braid_path_telemetry_reports_total", "end" => reporter.kind())
         .increment(count);
     Ok(count)
-}
-
-fn now_us() -> i64 {
-    let since_epoch = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX)
 }
 
 /// What no end may say.

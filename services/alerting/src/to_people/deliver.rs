@@ -19,7 +19,6 @@ use tokio::{
 };
 
 use super::{email::Email, message::Message, mqtt::Mqtt, webhook::Webhook};
-use crate::now_us;
 
 /// Notices in hand at once; more wait in the store.
 const TAKE_MAX: usize = 16;
@@ -120,7 +119,7 @@ impl Worker {
         let mut backoff = Backoff::for_reconnect();
         let mut lanes = Lanes::default();
         while !shutdown.is_requested() {
-            let now_us = now_us();
+            let now_us = contracts::now_us();
             let room = TAKE_MAX.saturating_sub(lanes.notices());
             let taken = match room {
                 0 => Ok(Vec::new()),
@@ -157,7 +156,7 @@ impl Worker {
         lanes.running.abort_all();
         let left: Vec<String> = lanes.in_hand.into_values().flatten().collect();
         if !left.is_empty()
-            && let Err(error) = store.delay_notices(&left, now_us()).await
+            && let Err(error) = store.delay_notices(&left, contracts::now_us()).await
         {
             tracing::debug!(%error, "notices wait for the end of their lease");
         }
@@ -249,7 +248,7 @@ async fn try_once(
     let notices: Vec<&contracts::alerts::Notice> =
         queued.iter().map(|queued| &queued.notice).collect();
     let sent = channel.send(&Message::new(&notices)).await;
-    let now_us = now_us();
+    let now_us = contracts::now_us();
     let attempts = queued
         .iter()
         .map(|queued| queued.attempts)

@@ -20,7 +20,6 @@ use super::{
     message::{Message, priority},
     tls::{bare_host, client_config, is_loopback},
 };
-use crate::now_us;
 
 /// One attempt, from connecting to the acknowledgement.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
@@ -92,7 +91,11 @@ impl Mqtt {
             ));
         }
         // Of two clients with one id a broker ends the older.
-        let id = format!("braid-alerting-{}-{}", std::process::id(), now_us());
+        let id = format!(
+            "braid-alerting-{}-{}",
+            std::process::id(),
+            contracts::now_us()
+        );
         let mut options = MqttOptions::new(id, host, uri.port_u16().unwrap_or(default_port));
         options
             .set_transport(transport)

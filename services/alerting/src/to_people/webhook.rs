@@ -28,7 +28,6 @@ use super::{
     message::Message,
     tls::{bare_host, client_config},
 };
-use crate::now_us;
 
 /// From connecting to the head of the answer.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
@@ -182,7 +181,7 @@ impl Webhook {
         if !self.secrets.is_empty() {
             request = request.header(
                 "braid-signature",
-                self.signature(now_us() / 1_000_000, &body),
+                self.signature(contracts::now_us() / 1_000_000, &body),
             );
         }
         let request = request.body(Full::new(body))?;

@@ -1,11 +1,7 @@
 //! Alerting on the embedded bus and store, and what feeds it.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use std::{
-    path::Path,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use alerting::Config;
 use bus::{Bus, EmbeddedBus, EmbeddedOptions, Record, Topic};
@@ -27,13 +23,6 @@ use tonic::transport::Channel;
 
 pub const S: i64 = 1_000_000;
 pub const LIMIT: Duration = Duration::from_secs(30);
-
-pub fn now_us() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap()
-        .as_micros() as i64
-}
 
 pub struct World {
     pub bus: Arc<dyn Bus>,
@@ -182,7 +171,7 @@ pub fn readings(
             sequence: first_sequence + index as u64,
             metric: metric.into(),
             device_time_us: from_us + index as i64 * S,
-            ingest_time_us: now_us(),
+            ingest_time_us: contracts::now_us(),
             reading: Some(sample::Reading::Value(*value)),
             ..Sample::default()
         };

@@ -19,7 +19,6 @@ use tonic::Streaming;
 use super::line::{Process, Scratch, braid, free_both, free_tcp, with_identity};
 use super::{PATIENCE, POLL_INTERVAL, metric};
 use crate::process::Failure;
-use crate::register::now_us;
 
 /// Uploads of one gateway that wait for their acknowledgement.
 const UPLOADS_WAITING_MAX: usize = 16;
@@ -126,7 +125,7 @@ impl Core {
                 tenant: store::DEFAULT_TENANT.to_owned(),
                 gateway: gateway.to_owned(),
                 patient: name,
-                registered_us: now_us(),
+                registered_us: contracts::now_us(),
             };
             self.store
                 .put_device(&entry)
@@ -184,7 +183,7 @@ impl Core {
         Ok(Gateway {
             id: id.to_owned(),
             // Like a gateway's own: above every number that it gave before.
-            sequences: vec![now_us().cast_unsigned(); devices as usize],
+            sequences: vec![contracts::now_us().cast_unsigned(); devices as usize],
             position: 0,
             uploads,
             answers,
@@ -211,7 +210,7 @@ impl Gateway {
         apart: Duration,
         value: impl Fn(Metric) -> f64,
     ) -> Vec<Sample> {
-        let now_us = now_us();
+        let now_us = contracts::now_us();
         let apart_us = apart.as_micros() as i64;
         let mut samples = Vec::with_capacity(devices.len() * count as usize * METRICS.len());
         for device in devices {

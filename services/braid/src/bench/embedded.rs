@@ -12,7 +12,6 @@ use tokio::sync::mpsc;
 
 use super::{Figure, IDS, PATIENCE, POLL_INTERVAL, memory_mib, metric, unusable};
 use crate::process::{Failure, block_on};
-use crate::register::now_us;
 use crate::up::Addresses;
 
 /// Memory is read after this long with patients sending.
@@ -215,7 +214,7 @@ fn reading(sequence: u64) -> Sample {
     Sample {
         device: "guest-sensor".to_owned(),
         metric: Metric::HeartRate.into(),
-        device_time_us: now_us(),
+        device_time_us: contracts::now_us(),
         sensor_sequence: Some(sequence + 1),
         reading: Some(Reading::Value(60.0 + (sequence % 20) as f64)),
         ..Sample::default()

@@ -17,7 +17,6 @@ use super::core::Core;
 use super::line::free_tcp;
 use super::{Figure, quantile_ms, unusable};
 use crate::process::{Failure, block_on};
-use crate::register::now_us;
 use home::{COMMUTE, HOME, Home, Life, WALK, live};
 use plot::Panel;
 use used::Used;
@@ -57,7 +56,7 @@ pub(super) fn figures(
             before.total_s_since(&unmoved) / f64::from(gateways) * 1e3
         );
         let mut people = JoinSet::new();
-        let (began, began_us) = (Instant::now(), now_us());
+        let (began, began_us) = (Instant::now(), contracts::now_us());
         for home in homes {
             people.spawn(live(home, began, length));
         }

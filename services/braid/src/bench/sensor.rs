@@ -22,7 +22,6 @@ use super::alerts::{Calls, DATED_BACK, PROBES_PER_S, TOO_FAST, receive, times_of
 use super::core::Core;
 use super::line::free_tcp;
 use crate::process::{Failure, block_on};
-use crate::register::now_us;
 use crate::up::defaults;
 
 const GATEWAY: &str = "home";
@@ -147,7 +146,7 @@ impl Home {
     /// Two readings of one person, the first dated back; who it is, and when they were sent.
     async fn probe(&mut self, device: u32) -> Result<(String, Instant), Failure> {
         let device = format!("{GATEWAY}-{device}");
-        let now_us = now_us();
+        let now_us = contracts::now_us();
         let reading = |sensor_sequence: u64, device_time_us: i64| Sample {
             device: device.clone(),
             metric: Metric::HeartRate.into(),

@@ -11,7 +11,6 @@ use super::{read, say, unknown};
 use crate::alerts::Signed;
 use crate::engines::Engines;
 use crate::process::Failure;
-use crate::register::now_us;
 
 /// Reasons printed of one upload.
 const REASONS_MAX: usize = 20;
@@ -55,7 +54,7 @@ pub async fn run(
         };
         // Written before what it records happens, as everywhere.
         let entry = AuditEntry {
-            time_us: now_us(),
+            time_us: contracts::now_us(),
             tenant: gateway.tenant,
             who: signed.by.clone(),
             action: "readmit upload".to_owned(),

@@ -15,7 +15,6 @@ use vitals::{Profile, RuleSet, Spo2Scale};
 
 use crate::engines::StoreChoice;
 use crate::process::{self, Failure};
-use crate::register::now_us;
 
 const DAY_US: f64 = 86_400e6;
 /// An alert of the proposed rules that comes so long before or after one of the present rules stands for it.
@@ -118,7 +117,7 @@ impl ReplayCommand {
         let scope = Scope::Tenant(self.tenant.clone());
         let mut patients = store.patients(&scope).await.map_err(Failure::other)?;
         patients.retain(|entry| self.patient.is_empty() || self.patient.contains(&entry.id));
-        let to_us = now_us();
+        let to_us = contracts::now_us();
         let from_us = to_us.saturating_sub((self.days * DAY_US) as i64);
         let style = ProgressStyle::with_template(
             "{bar:30} {pos}/{len} patients, {msg} samples, {eta} left",

@@ -205,10 +205,3 @@ pub fn rows(data: &Path, device_like: &str) -> (u64, u64) {
     // Before the first service has made the tables there are no rows.
     open().map_or((0, 0), |(rows, readings)| (rows as u64, readings as u64))
 }
-
-pub fn now_us() -> i64 {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap();
-    i64::try_from(now.as_micros()).unwrap()
-}

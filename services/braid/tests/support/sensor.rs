@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::program::{PATIENCE, http, now_us};
+use crate::program::{PATIENCE, http};
 
 const SAMPLES_PER_BATCH: u64 = 20;
 /// Eight devices at this pace make 3,200 samples a second at most; the gateway's fsync sets the real pace.
@@ -73,7 +73,7 @@ fn sensor(
                 writeln!(
                     batch,
                     "{{\"device\":\"{device}\",\"metric\":\"heart-rate\",\"value\":{value},\"device_time_us\":{},\"sensor_sequence\":{number}}}",
-                    now_us(),
+                    contracts::now_us(),
                 )
                 .unwrap();
             }

@@ -13,7 +13,6 @@ use tonic::{Request, Response, Status};
 use super::App;
 use super::query::{audited, identifier, person, store_status};
 use crate::gateways::{self, Decision, GatewayError};
-use crate::now_us;
 use crate::sessions::Person;
 
 /// Entries of the log in one answer.
@@ -145,7 +144,12 @@ impl AdministrationService for Administration {
         gateways::revoke(self.app.store.as_ref(), &gateway, &decision)
             .await
             .map_err(status)?;
-        tracing::warn!(gateway, by = person.name, at = now_us(), "gateway revoked");
+        tracing::warn!(
+            gateway,
+            by = person.name,
+            at = contracts::now_us(),
+            "gateway revoked"
+        );
         Ok(Response::new(RevokeGatewayResponse {}))
     }
 }

@@ -18,7 +18,6 @@ use tonic::Status;
 
 use super::App;
 use super::sign_in;
-use crate::now_us;
 use crate::oidc::{OidcError, Vouched};
 use crate::tokens::key_of;
 
@@ -137,7 +136,7 @@ pub async fn admit_caller(
             Ok(caller) => caller,
             Err(error) => return refuse_caller(&error, request.headers()),
         };
-        let until_us = token_until_us.min(now_us() + app.session_us);
+        let until_us = token_until_us.min(contracts::now_us() + app.session_us);
         let address = sign_in::address(&app, peer.as_deref(), request.headers());
         let (account, action) = (account(vouched), "call by token of provider");
         let entered = sign_in::enter(&app, &account, token, until_us, action, address);
@@ -155,7 +154,7 @@ fn account(vouched: Vouched) -> Account {
         role: vouched.role,
         // No password: such a session is not held to an account of the store.
         password_hash: String::new(),
-        created_us: now_us(),
+        created_us: contracts::now_us(),
     }
 }
 

@@ -252,7 +252,7 @@ impl QueryService for Query {
             return Err(Status::permission_denied("this needs an administrator"));
         }
         let detail = format!("{} {} {}", request.kind, request.subject, request.version);
-        let ends = request.kind == "silence" && request.until_us <= crate::now_us();
+        let ends = request.kind == "silence" && request.until_us <= contracts::now_us();
         let action = if ends { "end silence" } else { "put document" };
         let patient = patient_of(&request);
         self.audited(&person, action, &patient, detail).await?;
@@ -298,7 +298,7 @@ impl QueryService for Query {
         self.audited(&person, "read documents", "", detail).await?;
         let documents = if request.subject.is_empty() {
             store
-                .documents(&scope, &request.kind, crate::now_us())
+                .documents(&scope, &request.kind, contracts::now_us())
                 .await
         } else {
             store

@@ -14,7 +14,6 @@ use store::{Account, Role};
 
 use super::App;
 use crate::accounts::{self, FIRST_ACCOUNT};
-use crate::now_us;
 use crate::sessions::{Key, Person};
 use crate::tokens::key_of;
 
@@ -117,7 +116,7 @@ async fn token(
 
 /// The keys that tokens are signed by, for what stands in front.
 async fn keys(State(app): State<Arc<App>>) -> Response {
-    match app.tokens.shown(now_us()).await {
+    match app.tokens.shown(contracts::now_us()).await {
         Ok(keys) => ([(header::CONTENT_TYPE, "application/json")], keys).into_response(),
         Err(error) => unavailable(&error),
     }
@@ -155,7 +154,7 @@ async fn sign_in_code(
     }
     let taken = {
         let mut code = app.code.lock();
-        code.take_if(|code| code.matches(&given.code, now_us()))
+        code.take_if(|code| code.matches(&given.code, contracts::now_us()))
             .is_some()
     };
     if !taken {
@@ -186,8 +185,12 @@ async fn sign_out(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
 }
 
 async fn session(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    let person =
-        key(&app, &headers).and_then(|key| app.sessions.lock().person(&key, now_us()).cloned());
+    let person = key(&app, &headers).and_then(|key| {
+        app.sessions
+            .lock()
+            .person(&key, contracts::now_us())
+            .cloned()
+    });
     match person {
         Some(person) => Json(Session::from(&person)).into_response(),
         // No failure: the page asks to find out.
@@ -197,7 +200,11 @@ async fn session(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
 
 /// The answer to somebody who has failed too often lately.
 fn slowed(app: &App, name: &str, address: IpAddr) -> Option<Response> {
-    let wait_us = app.attempts.lock().allowed(name, address, now_us()).err()?;
+    let wait_us = app
+        .attempts
+        .lock()
+        .allowed(name, address, contracts::now_us())
+        .err()?;
     count("slowed");
     let seconds = wait_us.div_euclid(1_000_000) + 1;
     let retry_after = [(header::RETRY_AFTER, seconds.to_string())];
@@ -205,7 +212,9 @@ fn slowed(app: &App, name: &str, address: IpAddr) -> Option<Response> {
 }
 
 async fn refuse(app: &App, name: &str, address: IpAddr) -> Response {
-    app.attempts.lock().failed(name, address, now_us());
+    app.attempts
+        .lock()
+        .failed(name, address, contracts::now_us());
     count("refused");
     tracing::warn!(%address, "sign-in refused");
     // The name as typed may be a password typed into the wrong field: only existing names are recorded.
@@ -233,7 +242,7 @@ pub async fn open(
     action: &str,
     address: IpAddr,
 ) -> Result<Opened, Response> {
-    let now_us = now_us();
+    let now_us = contracts::now_us();
     let token = app.tokens.sign(&account.name, now_us).await;
     let token = token.map_err(|error| unavailable(&error))?;
     let until_us = now_us + app.session_us;
@@ -255,7 +264,7 @@ pub async fn enter(
     audited.await.map_err(|error| unavailable(&error))?;
     app.sessions
         .lock()
-        .open(key_of(token), account, now_us(), until_us);
+        .open(key_of(token), account, contracts::now_us(), until_us);
     count("accepted");
     Ok(person)
 }

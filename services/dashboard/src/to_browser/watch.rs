@@ -22,10 +22,10 @@ use tonic::Status;
 
 use super::App;
 use super::query::store_status;
+use crate::from_store;
 use crate::live::{Update, What};
 use crate::sessions::{Key, Person};
 use crate::ward::Snapshot;
-use crate::{from_store, now_us};
 
 /// Messages on their way to one browser; a full queue makes the viewer skip, see above.
 const QUEUE_MAX: usize = 64;
@@ -179,7 +179,7 @@ impl Viewer {
         }
         let scope = Scope::tenant(self.person.tenant.clone());
         let store = self.app.store.as_ref();
-        let samples = from_store::recent_samples(store, &scope, &self.patient, now_us())
+        let samples = from_store::recent_samples(store, &scope, &self.patient, contracts::now_us())
             .await
             .map_err(|error| End::Told(store_status(&error)))?;
         self.samples(samples).await

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bus::{Bus, EmbeddedBus, EmbeddedOptions, Record, Topic};
 use clap::{Args, FromArgMatches};
@@ -30,13 +29,6 @@ use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status};
 
 pub const PASSWORD: &str = "correct horse battery";
-
-pub fn now_us() -> i64 {
-    let passed = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("after 1970");
-    passed.as_micros() as i64
-}
 
 pub struct Ward {
     pub bus: Arc<dyn Bus>,
@@ -126,7 +118,7 @@ impl Ward {
             tenant: tenant.to_owned(),
             gateway: gateway.to_owned(),
             patient: id.to_owned(),
-            registered_us: now_us(),
+            registered_us: contracts::now_us(),
         };
         self.store.put_device(&entry).await.expect("device");
     }
@@ -216,9 +208,9 @@ pub fn heart_rate(patient: &str, sequence: u64, value: f64) -> Sample {
         sequence,
         metric: Metric::HeartRate.into(),
         unit: "/min".to_owned(),
-        device_time_us: now_us(),
-        gateway_time_us: now_us(),
-        ingest_time_us: now_us(),
+        device_time_us: contracts::now_us(),
+        gateway_time_us: contracts::now_us(),
+        ingest_time_us: contracts::now_us(),
         patient: patient.to_owned(),
         gateway: "g1".to_owned(),
         reading: Some(Reading::Value(value)),
@@ -237,9 +229,9 @@ pub fn alert(patient: &str, id: &str, summary: &str, priority: Priority) -> Aler
         priority: priority.into(),
         state: AlertState::Active.into(),
         summary: summary.to_owned(),
-        since_us: now_us(),
-        changed_us: now_us(),
-        recorded_us: now_us(),
+        since_us: contracts::now_us(),
+        changed_us: contracts::now_us(),
+        recorded_us: contracts::now_us(),
         revision: 1,
         from_core: true,
         ..Alert::default()
@@ -297,7 +289,7 @@ impl AlertsService for MadeUpAlerting {
         alert.acknowledged_by = request.by;
         alert.note = request.note;
         alert.revision += 1;
-        alert.changed_us = now_us();
+        alert.changed_us = contracts::now_us();
         record_alert(&self.bus, &self.store, alert.clone()).await;
         Ok(Response::new(AcknowledgeResponse { alert: Some(alert) }))
     }

@@ -10,7 +10,6 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::time::now_us;
 use crate::{
     intake::{Intake, Patience, RecordError},
     journal::Disk,
@@ -76,7 +75,7 @@ async fn answer_all<D: Disk>(
             }
         };
         let answer = match intake
-            .record(request.samples, now_us(), Patience::Wait, parent)
+            .record(request.samples, contracts::now_us(), Patience::Wait, parent)
             .await
         {
             Ok(recorded) => Ok(RecordResponse {

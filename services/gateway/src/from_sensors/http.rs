@@ -14,7 +14,7 @@ use axum::{
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::Serialize;
 
-use super::{line, time::now_us};
+use super::line;
 use crate::{
     intake::{Intake, Patience, RecordError, Refused, SAMPLES_PER_REQUEST_MAX},
     journal::Disk,
@@ -83,7 +83,7 @@ pub async fn samples<D: Disk>(
     }
     let parent = service_kit::telemetry::traceparent_of_headers(&headers);
     let recorded = match intake
-        .record(samples, now_us(), Patience::Refuse, parent)
+        .record(samples, contracts::now_us(), Patience::Refuse, parent)
         .await
     {
         Ok(recorded) => recorded,

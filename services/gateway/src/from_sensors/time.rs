@@ -1,16 +1,5 @@
 //! The clock of the edge, and times as people write them.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Microseconds since the Unix epoch; zero on a clock before it.
-pub fn now_us() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |elapsed| {
-            i64::try_from(elapsed.as_micros()).unwrap_or(i64::MAX)
-        })
-}
-
 /// RFC 3339, such as `2026-03-01T12:00:00.250Z` or `...+01:00`. A leap second counts as the second after it.
 pub fn parse_rfc3339_us(text: &str) -> Option<i64> {
     let bytes = text.as_bytes();

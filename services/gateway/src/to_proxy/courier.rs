@@ -25,7 +25,6 @@ use super::{
 };
 use crate::{
     from_ingest::Follower,
-    from_sensors::now_us,
     journal::{Chunk, Disk, Entry, Journal, Reader},
 };
 
@@ -360,7 +359,7 @@ impl<D: Disk> Courier<D> {
             );
         }
         let dead_letters = Arc::clone(&self.dead_letters);
-        tokio::task::spawn_blocking(move || dead_letters.put(&refused, now_us()))
+        tokio::task::spawn_blocking(move || dead_letters.put(&refused, contracts::now_us()))
             .await
             .map_err(std::io::Error::other)?
     }

@@ -1,9 +1,6 @@
 //! Ingest on the embedded engines, a bus that can be stopped, and gateways that upload over TLS.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bus::{
@@ -304,20 +301,13 @@ pub fn gateway(id: &str) -> PeerId {
     PeerId::gateway(DEFAULT_TENANT, id)
 }
 
-pub fn now_us() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap()
-        .as_micros() as i64
-}
-
 pub fn sample(device: &str, sequence: u64) -> Sample {
     let mut sample = Sample {
         device: device.into(),
         sequence,
         metric: Metric::HeartRate as i32,
-        device_time_us: now_us(),
-        gateway_time_us: now_us(),
+        device_time_us: contracts::now_us(),
+        gateway_time_us: contracts::now_us(),
         reading: Some(Reading::Value(70.0)),
         ..Sample::default()
     };

@@ -1,8 +1,9 @@
-//! What tests of transfers need: bytes to send, and the patience to wait for them.
+//! What tests of transfers need: bytes to send, somebody who gives them back, and the patience to wait for them.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, net::SocketAddr, time::Duration};
 
 use rand::{Rng, SeedableRng};
+use tokio::net::UdpSocket;
 
 /// Generous, since CI machines are slow; nothing is measured by it.
 pub const DEADLINE: Duration = Duration::from_secs(30);
@@ -19,4 +20,20 @@ pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
     rand_chacha::ChaCha8Rng::seed_from_u64(seed).fill_bytes(&mut bytes);
     bytes
+}
+
+/// A real socket whose owner gives back each datagram.
+pub async fn udp_echo() -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0")
+        .await
+        .expect("a port of loopback");
+    let address = socket.local_addr().expect("bound");
+    tokio::spawn(async move {
+        let mut buffer = vec![0; 65_535];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
+            // Who is gone wants no answer.
+            let _ = socket.send_to(&buffer[..length], from).await;
+        }
+    });
+    address
 }

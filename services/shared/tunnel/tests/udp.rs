@@ -18,7 +18,7 @@ use std::{
 use bench::{Bench, Identities, echo, listen_anywhere, serve};
 use testkit::{
     link::{LinkConfig, Loss},
-    noise, within,
+    noise, udp_echo, within,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -41,15 +41,7 @@ fn fast() -> LinkConfig {
 
 /// Gives back what it gets.
 async fn destination() -> Authority {
-    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let address = socket.local_addr().unwrap();
-    tokio::spawn(async move {
-        let mut buffer = vec![0; 65_535];
-        while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
-            let _ = socket.send_to(&buffer[..length], from).await;
-        }
-    });
-    address.to_string().parse().unwrap()
+    udp_echo().await.to_string().parse().unwrap()
 }
 
 /// What a proxy does with a request.

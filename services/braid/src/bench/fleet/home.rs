@@ -21,7 +21,6 @@ use super::super::PATIENCE;
 use super::super::core::Core;
 use super::SAMPLES_PER_S;
 use crate::process::Failure;
-use crate::register::now_us;
 use crate::up::defaults;
 
 /// Rate and one-way delay of each access network: those of `braid up`.
@@ -229,7 +228,7 @@ pub(super) async fn live(home: Home, began: Instant, length: Duration) -> Result
                 memory.push(Sample {
                     device: home.device.clone(),
                     metric: Metric::HeartRate.into(),
-                    device_time_us: now_us() - late_us,
+                    device_time_us: contracts::now_us() - late_us,
                     sensor_sequence: Some(taken),
                     reading: Some(Reading::Value(60.0 + f64::from(home.number % 40))),
                     ..Sample::default()

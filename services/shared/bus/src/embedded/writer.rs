@@ -261,7 +261,7 @@ impl Writer {
     }
 }
 
-/// What a record counts against every bound of bytes.
+/// When records are published, and until when they are kept: microseconds since the Unix epoch.
 fn now_us() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

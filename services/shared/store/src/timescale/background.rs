@@ -89,7 +89,7 @@ async fn roll_up(connection: &mut Object, ages: &Ages) -> Result<Option<Duration
     let said = |e: tokio_postgres::Error| fault::explain(&e);
     let started = Instant::now();
     let transaction = connection.transaction().await.map_err(said)?;
-    let devices = rollups::step(&transaction, retention::now_us(), ages)
+    let devices = rollups::step(&transaction, contracts::now_us(), ages)
         .await
         .map_err(|fault| fault.into_write().to_string())?;
     transaction.commit().await.map_err(said)?;

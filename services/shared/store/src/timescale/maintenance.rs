@@ -11,7 +11,7 @@ impl TimescaleStore {
         if self.applied.continuous {
             return Ok(total);
         }
-        let now_us = retention::now_us();
+        let now_us = contracts::now_us();
         loop {
             let done = transaction!(self, tx => rollups::step(tx, now_us, &self.ages));
             match done? {

@@ -16,7 +16,7 @@ use super::{
     TimescaleOptions, TimescaleStore,
     copy::Rows,
     fault::{self, Fault},
-    retention, transaction,
+    transaction,
     vitals::{self, COPY_SAMPLES},
 };
 use crate::{Claim, ProgressStore, VitalsBatch, VitalsStore, WriteError};
@@ -109,7 +109,7 @@ pub async fn sink_vs_copy(options: &TimescaleOptions, shape: Shape) -> Result<Me
 type Batch = Vec<Arc<VitalsBatch>>;
 
 fn batches(shape: Shape) -> Vec<Batch> {
-    let start_us = retention::now_us();
+    let start_us = contracts::now_us();
     let mut batches = Vec::new();
     let mut batch = vec![VitalsBatch::default(); PARTITIONS as usize];
     let (mut rows, mut records, mut second) = (0, 0, 0);

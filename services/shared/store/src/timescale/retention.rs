@@ -1,6 +1,6 @@
 //! Removes what is too old: whole chunks of hypertables, which costs nothing per row, and rows of the small tables.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use contracts::alerts::AlertState;
 use deadpool_postgres::Transaction;
@@ -13,13 +13,6 @@ use crate::Expire;
 const STEP: i64 = 10_000;
 /// Runs of sequences outlive their rows by this, so that what is sent again late is still known as stored.
 const RUNS_LONGER: Duration = Duration::from_secs(7 * 24 * 3600);
-
-pub fn now_us() -> i64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
-}
 
 /// The time before which something of this age is too old; far in the past when it is kept for ever.
 pub fn cutoff(now_us: i64, age: Duration) -> Micros {
@@ -123,7 +116,7 @@ pub async fn round(
     policies: bool,
     continuous: bool,
 ) -> Result<(), tokio_postgres::Error> {
-    let now = now_us();
+    let now = contracts::now_us();
     if !policies {
         let mut tables = vec![
             ("samples", ages.vitals),
