@@ -4,6 +4,7 @@
 #   identities.sh [--enrolment] NAMESPACE [DIR]
 #
 # With --enrolment also the Secret `gateways-authority`, by which the dashboard gives gateways certificates (`enrolment.authoritySecret`).
+# BRAID_PAGE_HOSTS=ward.example.org,10.1.2.3 puts those names and addresses into the certificate of the page.
 # The authority and the passwords stay in DIR (default ./authority-NAMESPACE): keep it, and keep it secret. Run again, it renews the
 # certificates, and the services take them without a restart. `braid` must be on the PATH, or BRAID name it.
 set -euo pipefail

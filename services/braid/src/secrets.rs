@@ -7,6 +7,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::{OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -86,7 +87,7 @@ const fn given(
 pub enum SecretsCommand {
     /// Make what is missing and hand it out.
     #[command(
-        after_help = "Example:\n  braid secrets make --authority /authority --out /secrets --for ingest:65532 --for gateway:65532"
+        after_help = "Examples:\n  braid secrets make --authority /authority --out /secrets --for ingest:65532 --for gateway:65532\n  braid secrets make --authority /authority --out /secrets --for envoy --page-hosts ward.example.org,10.1.2.3"
     )]
     Make {
         /// Folder of the authority and of the passwords.
@@ -104,6 +105,14 @@ pub enum SecretsCommand {
         /// Name in the certificate of the gateway.
         #[arg(long, value_name = "ID", default_value = "gw-1")]
         gateway: String,
+        /// Names and addresses by which people reach the page, in the certificate of Envoy; `envoy` and localhost always are.
+        #[arg(
+            long,
+            value_name = "HOST,...",
+            env = "BRAID_PAGE_HOSTS",
+            default_value = ""
+        )]
+        page_hosts: Hosts,
     },
     /// Print a password, such as the administrator's.
     #[command(after_help = "Example:\n  braid secrets show administrator --authority /authority")]
@@ -144,6 +153,43 @@ impl FromStr for Recipient {
     }
 }
 
+/// Names and addresses, divided by commas.
+#[derive(Clone, Debug, Default)]
+pub struct Hosts(Vec<String>);
+
+impl FromStr for Hosts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Hosts, String> {
+        let hosts = text.split(',').map(str::trim).filter(|it| !it.is_empty());
+        hosts
+            .map(
+                |host| match is_name(host) || host.parse::<IpAddr>().is_ok() {
+                    true => Ok(host.to_owned()),
+                    false => Err(format!("{host:?} is neither a name nor an address")),
+                },
+            )
+            .collect::<Result<_, _>>()
+            .map(Hosts)
+    }
+}
+
+/// Labels of letters, digits and inner dashes; the first may be `*`. Digits alone would be a mistyped address.
+fn is_name(host: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label
+                .bytes()
+                .all(|it| it.is_ascii_alphanumeric() || it == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let rest = host.strip_prefix("*.").unwrap_or(host);
+    host.len() <= 253
+        && rest.split('.').all(is_label)
+        && rest.bytes().any(|it| it.is_ascii_alphabetic())
+}
+
 impl SecretsCommand {
     pub fn run(self) -> Result<(), Failure> {
         match self {
@@ -153,6 +199,7 @@ impl SecretsCommand {
                 recipients,
                 issuing,
                 gateway,
+                page_hosts,
             } => {
                 let made = LocalAuthority::open_or_create(&authority).map_err(Failure::other)?;
                 let of_gateways = LocalAuthority::open_or_create_for_gateways(&authority)
@@ -162,7 +209,7 @@ impl SecretsCommand {
                     let issues = issuing.as_deref() == Some(&recipient.name);
                     hand_over(&of_gateways, &folder, issues)?;
                     let from = (&made, &of_gateways, &*authority);
-                    hand_out(from, &folder, recipient, &gateway)?;
+                    hand_out(from, &folder, recipient, &gateway, &page_hosts)?;
                     println!("{}", folder.display());
                 }
                 Ok(())
@@ -213,6 +260,7 @@ fn hand_out(
     folder: &Path,
     recipient: &Recipient,
     gateway: &str,
+    page_hosts: &Hosts,
 ) -> Result<(), Failure> {
     let given = RECIPIENTS
         .iter()
@@ -223,7 +271,11 @@ fn hand_out(
         "trial" => crate::trial::gateway(),
         name => PeerId::service(name),
     };
-    let files = made.issue_in(folder, &id, &[]).map_err(Failure::other)?;
+    let hosts: &[String] = match given.name {
+        "envoy" => &page_hosts.0,
+        _ => &[],
+    };
+    let files = made.issue_in(folder, &id, hosts).map_err(Failure::other)?;
     if MEET_GATEWAYS.contains(&given.name) {
         made.introduce(of_gateways, &files)
             .map_err(Failure::other)?;
@@ -301,6 +353,7 @@ mod tests {
             recipients,
             issuing: issuing.map(str::to_owned),
             gateway: "gw-7".to_owned(),
+            page_hosts: "ward.example.org, 10.1.2.3".parse().unwrap(),
         }
         .run()
         .unwrap();
@@ -381,5 +434,45 @@ mod tests {
         assert!("ingest:me".parse::<Recipient>().is_err());
         let recipient: Recipient = "ingest:65532".parse().unwrap();
         assert_eq!(recipient.uid, Some(65532));
+    }
+
+    #[test]
+    fn the_page_is_certified_by_the_names_that_people_use() {
+        use rustls::pki_types::{CertificateDer, pem::PemObject};
+        use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+        let dir = tempfile::tempdir().unwrap();
+        make(dir.path());
+        let names = |file: &str| {
+            let pem = CertificateDer::from_pem_file(dir.path().join("out").join(file)).unwrap();
+            let (_, certificate) = X509Certificate::from_der(&pem).unwrap();
+            let names = certificate.subject_alternative_name().unwrap().unwrap();
+            let known = names
+                .value
+                .general_names
+                .iter()
+                .filter_map(|name| match name {
+                    GeneralName::DNSName(name) => Some((*name).to_owned()),
+                    GeneralName::IPAddress(octets) => Some(format!("{octets:?}")),
+                    _ => None,
+                });
+            known.collect::<Vec<_>>()
+        };
+        let envoy = names("envoy/envoy.pem");
+        for wanted in ["envoy", "ward.example.org", "[10, 1, 2, 3]"] {
+            assert!(envoy.iter().any(|name| name == wanted), "{envoy:?}");
+        }
+        assert!(!names("ingest/ingest.pem").contains(&"ward.example.org".to_owned()));
+        for wrong in [
+            "ward example",
+            "-a.org",
+            "10.1.2.300",
+            "https://ward",
+            "a..b",
+        ] {
+            assert!(wrong.parse::<Hosts>().is_err(), "{wrong}");
+        }
+        assert!("".parse::<Hosts>().unwrap().0.is_empty());
+        assert_eq!("a, *.b-c.org,::1".parse::<Hosts>().unwrap().0.len(), 3);
     }
 }
