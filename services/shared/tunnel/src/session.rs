@@ -392,6 +392,11 @@ impl Session {
     }
 
     /// Opens no more tunnels here; the keeper makes a fresh session.
+    /// Rises whenever one of the session's streams brings something.
+    pub(crate) fn arrivals(&self) -> u64 {
+        self.open.arrivals()
+    }
+
     pub(crate) fn retire(&self) {
         self.retired.cancel();
     }

@@ -13,7 +13,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
 };
@@ -28,26 +28,43 @@ use crate::pieces::{Parcel, Sink};
 /// Largest payload of one DATA frame, and so the most that a stream holds back for the transport.
 const CHUNK_BYTES_MAX: usize = 64 * 1024;
 
-/// Counts the open streams of a session.
+/// Counts the open streams of a session, and what they bring.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct OpenStreams(Arc<AtomicUsize>);
+pub(crate) struct OpenStreams(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    open: AtomicUsize,
+    arrivals: AtomicU64,
+}
 
 impl OpenStreams {
     pub(crate) fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.0.open.load(Ordering::Relaxed)
+    }
+
+    /// Rises whenever one of the streams brings something.
+    pub(crate) fn arrivals(&self) -> u64 {
+        self.0.arrivals.load(Ordering::Relaxed)
     }
 
     pub(crate) fn enter(&self) -> OpenStream {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.0.open.fetch_add(1, Ordering::Relaxed);
         OpenStream(self.clone())
     }
 }
 
 pub(crate) struct OpenStream(OpenStreams);
 
+impl OpenStream {
+    fn count_arrival(&self) {
+        self.0.0.arrivals.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -123,7 +140,7 @@ pub(crate) struct ConnectStream {
     /// Came after bytes that were read, and is told by the next read.
     failed: Option<io::Error>,
     sent_all: bool,
-    _open: OpenStream,
+    open: OpenStream,
 }
 
 impl ConnectStream {
@@ -142,7 +159,7 @@ impl ConnectStream {
             received_all: false,
             failed: None,
             sent_all: false,
-            _open: open,
+            open,
         }
     }
 
@@ -188,7 +205,10 @@ impl ConnectStream {
             }
             // Chunks are as small as packets, so the sink is filled with as many as there are. Empty DATA frames carry nothing.
             match self.wire.poll_receive(cx) {
-                Poll::Ready(Ok(Some(chunk))) => self.unread = chunk,
+                Poll::Ready(Ok(Some(chunk))) => {
+                    self.open.count_arrival();
+                    self.unread = chunk;
+                }
                 Poll::Ready(Ok(None)) => self.received_all = true,
                 Poll::Pending if !read => return Poll::Pending,
                 Poll::Pending => return Poll::Ready(Ok(())),
@@ -237,7 +257,10 @@ impl ConnectStream {
         while !self.received_all {
             match ready!(self.wire.poll_receive(cx))? {
                 Some(chunk) if chunk.is_empty() => {}
-                Some(chunk) => return Poll::Ready(Ok(Some(chunk))),
+                Some(chunk) => {
+                    self.open.count_arrival();
+                    return Poll::Ready(Ok(Some(chunk)));
+                }
                 None => self.received_all = true,
             }
         }

@@ -25,6 +25,9 @@ const BUSY_PLAIN: usize = 40;
 
 const STALLED: usize = 12;
 
+/// Longer than it takes to give up a tunnel's stream, and then its session.
+const OUTRANKED: Duration = Duration::from_secs(20);
+
 /// Until bulk has filled what there is to fill.
 const FILLING: Duration = Duration::from_secs(4);
 
@@ -166,6 +169,39 @@ async fn plain_uploads_that_fill_the_send_window_let_an_alert_pass() {
     let writers: Vec<_> = writers.collect();
     tokio::time::sleep(FILLING).await;
     ask_beside_bulk(&bench, alone).await;
+    writers.iter().for_each(|writer| writer.abort());
+    bench.tunnel.close().await;
+}
+
+/// Vitals kept through an outage take all of a slow link for a while; bulk that gets nothing then says nothing about the session.
+#[tokio::test]
+async fn bulk_that_waits_for_vitals_does_not_end_the_session() {
+    let link = LinkConfig::new(1e6, Duration::from_millis(20));
+    let (bench, _server) = start(&link, |request, session| {
+        sorted(request, session, async |mut stream| {
+            let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+        })
+    });
+    bench.both_up().await;
+    let session = bench.session();
+    let bulk = open_bulk(&bench, 1, false).await.remove(0);
+    let opened = bench
+        .tunnel
+        .open_plain_tcp(&authority(), Urgency::Prompt)
+        .await;
+    let (mut answers, mut vitals) = tokio::io::split(opened.unwrap());
+    let writers = [
+        tokio::spawn(write_for_ever(bulk)),
+        tokio::spawn(async move {
+            let chunk = vec![1; 16 * 1024];
+            while vitals.write_all(&chunk).await.is_ok() {}
+        }),
+        tokio::spawn(async move {
+            let _ = tokio::io::copy(&mut answers, &mut tokio::io::sink()).await;
+        }),
+    ];
+    tokio::time::sleep(OUTRANKED).await;
+    assert_eq!(bench.session(), session, "the session was given up");
     writers.iter().for_each(|writer| writer.abort());
     bench.tunnel.close().await;
 }

@@ -213,6 +213,7 @@ impl Companion {
         }
         let mut wake = look.busy.then(|| now + TICK);
         let session = self.sessions.borrow_and_update().clone();
+        self.stall.on_arrivals(now, self.carrier.arrivals());
         let mut wanted = None;
         if look.attached {
             let mute = self.carrier.paths.silence(now) > MUTE_MAX;
@@ -231,8 +232,8 @@ impl Companion {
                 session if !mute => {
                     let moved_before = self.stall.has_moved();
                     if self.has_stalled(now, look) {
-                        if moved_before {
-                            // Another stream of the same session did not help.
+                        if moved_before && !self.stall.session_moves(now) {
+                            // Another stream of the same session did not help, and nobody else is served.
                             self.carrier.give_up();
                         } else {
                             wanted = session;

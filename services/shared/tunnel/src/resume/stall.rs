@@ -6,6 +6,9 @@
 //! whenever a path of the session has got into trouble. Without an answer the tunnel has stalled: after `TROUBLED_MAX` when a path was in trouble
 //! lately, after `SILENT_MAX` otherwise. Each move to another stream doubles both, up to `PATIENCE_MAX` times, so that a link which is
 //! merely slow is not sent the same bytes over and over; a time without stalls brings them back.
+//!
+//! A tunnel of bulk may also wait because more urgent streams take the whole link, for as long as they please. So nothing follows from a stall for a
+//! session that brings something to other streams meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -15,6 +18,9 @@ const QUIET: Duration = Duration::from_millis(500);
 const TROUBLED_MAX: Duration = Duration::from_millis(750);
 const SILENT_MAX: Duration = Duration::from_secs(5);
 const PATIENCE_MAX: u32 = 16;
+
+/// A session that brought nothing to any stream for so long does not move.
+const SESSION_STANDS: Duration = Duration::from_secs(2);
 
 /// Without a stall for so long, patience is what it was at the start.
 const CALM: Duration = Duration::from_secs(30);
@@ -43,6 +49,9 @@ pub(super) struct Stall {
     trouble_asked: bool,
     patience: u32,
     stalled_at: Option<Instant>,
+    /// What the session had brought to its streams, and when that was last more than before.
+    arrivals: u64,
+    arrived_at: Option<Instant>,
 }
 
 impl Default for Stall {
@@ -54,6 +63,8 @@ impl Default for Stall {
             trouble_asked: true,
             patience: 1,
             stalled_at: None,
+            arrivals: 0,
+            arrived_at: None,
         }
     }
 }
@@ -68,6 +79,20 @@ impl Stall {
     /// The tunnel is carried by a stream that has nothing to do with what was asked before.
     pub(super) fn on_attached(&mut self) {
         self.asked = None;
+    }
+
+    /// A count that rises with whatever the session brings to any stream. The session may be another one than before.
+    pub(super) fn on_arrivals(&mut self, now: Instant, arrivals: u64) {
+        if arrivals != self.arrivals {
+            self.arrivals = arrivals;
+            self.arrived_at = Some(now);
+        }
+    }
+
+    /// Whether the session serves at least others.
+    pub(super) fn session_moves(&self, now: Instant) -> bool {
+        self.arrived_at
+            .is_some_and(|at| now.saturating_duration_since(at) < SESSION_STANDS)
     }
 
     /// Whether an answer is waited for.
@@ -181,5 +206,21 @@ mod tests {
         now += CALM * 2;
         assert_eq!(stall.look(now, now, 0, false), Verdict::Fine);
         assert!(!stall.has_moved());
+    }
+
+    #[test]
+    fn a_session_moves_while_others_hear_something() {
+        let start = Instant::now();
+        let mut stall = Stall::default();
+        stall.on_arrivals(start, 0);
+        assert!(!stall.session_moves(start), "nothing came yet");
+        stall.on_arrivals(start, 1);
+        let later = start + SESSION_STANDS;
+        assert!(stall.session_moves(later - QUIET));
+        stall.on_arrivals(later, 1);
+        assert!(!stall.session_moves(later));
+        // Another session, which has brought less.
+        stall.on_arrivals(later, 0);
+        assert!(stall.session_moves(later));
     }
 }
