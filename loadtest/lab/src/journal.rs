@@ -105,6 +105,8 @@ impl VitalsClient {
             entry.written_at = now;
             entry.writings += 1;
             self.unwritten.extend_from_slice(&entry.message);
+            // The copy follows the last writing, as the gateway's does.
+            self.echoes.retain(|echo| echo.1 != entry.number);
             self.echoes
                 .push_back((now + self.usual.copy_after(), entry.number));
         }

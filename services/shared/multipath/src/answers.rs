@@ -8,11 +8,13 @@
 use std::time::Duration;
 
 const DEVIATIONS: u32 = 4;
-/// A copy follows after this part of the usual time, within these bounds: long enough to be in another packet, and to be left out where
-/// answers come at once.
-const COPY_PART: u32 = 4;
+/// A copy follows after this part of the usual time, within these bounds: long enough to be in another packet also on a slow link, where answers take
+/// longer, and to be left out where they come at once.
+const COPY_PART: u32 = 8;
 const COPY_AFTER_MIN: Duration = Duration::from_millis(5);
-const COPY_AFTER_MAX: Duration = Duration::from_millis(15);
+const COPY_AFTER_MAX: Duration = Duration::from_millis(60);
+/// Before the first answer.
+const COPY_AFTER_FIRST: Duration = Duration::from_millis(15);
 
 /// The usual time to an answer: mean and deviation, as of a retransmission timer.
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,7 +42,7 @@ impl Answers {
 
     /// After this time without an answer a copy is sent.
     pub fn copy_after(&self) -> Duration {
-        self.usual.map_or(COPY_AFTER_MAX, |(mean, _)| {
+        self.usual.map_or(COPY_AFTER_FIRST, |(mean, _)| {
             (mean / COPY_PART).clamp(COPY_AFTER_MIN, COPY_AFTER_MAX)
         })
     }
@@ -56,15 +58,20 @@ mod tests {
     fn the_copy_follows_at_once_and_the_alarm_after_what_is_usual() {
         let mut answers = Answers::default();
         assert_eq!(answers.overdue_after(), None);
-        assert_eq!(answers.copy_after(), COPY_AFTER_MAX);
+        assert_eq!(answers.copy_after(), COPY_AFTER_FIRST);
         for _ in 0..100 {
             answers.learn(40 * MS);
         }
-        assert_eq!(answers.copy_after(), 10 * MS);
+        assert_eq!(answers.copy_after(), 5 * MS);
         let overdue = answers.overdue_after().unwrap_or_default();
         assert!(overdue >= 40 * MS && overdue < 45 * MS, "{overdue:?}");
         answers.learn(200 * MS);
         assert!(answers.overdue_after() > Some(150 * MS));
+        for (usual, after) in [(160, 20), (400, 50), (2_000, 60)] {
+            let mut answers = Answers::default();
+            answers.learn(Duration::from_millis(usual));
+            assert_eq!(answers.copy_after(), Duration::from_millis(after));
+        }
         answers.learn(Duration::ZERO);
         for _ in 0..100 {
             answers.learn(Duration::ZERO);

@@ -72,6 +72,12 @@ const EMPTY_DRAINS: u32 = 2;
 const RATE_WINDOW_ROUNDS: u64 = 4;
 /// Packets the window never falls below: the peer acknowledges every second packet.
 const WINDOW_PACKETS_MIN: u64 = 4;
+/// Where the bottleneck takes longer for one packet (below 0.5 Mbit/s), each one too many in its queue is felt by whatever is urgent: the window is no
+/// more than its products there, and drained rounds keep few packets in flight.
+const SLOW_PACKET: Duration = Duration::from_millis(25);
+const SLOW_DRAINED_PACKETS_MIN: u64 = 2;
+/// Packets that the window holds beside its products elsewhere: acknowledgements come for pairs.
+const SPARE_PACKETS: u64 = 2;
 /// Share of loss that pacing makes good; beyond it the loss is taken for congestion.
 const LOSS_COMPENSATED_MAX: f64 = 0.08;
 /// More loss than that, in so much time and so many packets, is the own doing.
@@ -342,9 +348,14 @@ impl PathController {
                 } else {
                     CRUISE_WINDOW
                 };
+                let spare = if self.is_slow() {
+                    0
+                } else {
+                    SPARE_PACKETS * self.mtu
+                };
                 let hosts = self.rate.get() * HOST_DELAY.as_secs_f64();
                 let bursts = self.rate.get() * self.swing.get().as_secs_f64();
-                let modelled = (product * gain + bursts).max(product + hosts) as u64 + 2 * self.mtu;
+                let modelled = (product * gain + bursts).max(product + hosts) as u64 + spare;
                 let window = match &self.compete {
                     Some(compete) => {
                         let shared = (compete.window_packets() * self.mtu as f64) as u64;
@@ -362,7 +373,12 @@ impl PathController {
                 } else {
                     RTT_PROBE_WINDOW
                 };
-                ((product * part) as u64).max(self.window_min())
+                let least = if self.is_slow() {
+                    SLOW_DRAINED_PACKETS_MIN * self.mtu
+                } else {
+                    self.window_min()
+                };
+                ((product * part) as u64).max(least)
             }
         }
     }
@@ -483,6 +499,10 @@ impl PathController {
     fn packets_time(&self, packets: f64) -> Duration {
         let packet_time = self.mtu as f64 / self.rate.get().max(self.mtu as f64);
         Duration::from_secs_f64(packets * packet_time)
+    }
+
+    fn is_slow(&self) -> bool {
+        self.packets_time(1.0) > SLOW_PACKET
     }
 
     fn probe_interval(&self) -> Duration {

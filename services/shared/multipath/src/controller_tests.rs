@@ -248,3 +248,48 @@ fn a_far_slower_path_does_not_send_anew_what_was_lost() {
     fast.on_packet_sent(now, PACKET as u16, 1);
     assert_eq!(gate.turn(of_slow.slot, true), Turn::Open);
 }
+
+#[test]
+fn a_slow_link_has_a_queue_of_few_packets() {
+    for lose_every in [0, 30] {
+        let start = Instant::now();
+        let mut controller = controller(start);
+        let mut link = Link::new(start, 15_000.0, 90, lose_every);
+        link.run(&mut controller, Duration::from_secs(30));
+        let before = link.delivered;
+        link.queue_max = Duration::ZERO;
+        link.run(&mut controller, Duration::from_secs(30));
+        let share = (link.delivered - before) as f64 / 450e3;
+        let possible = if lose_every == 0 { 1.0 } else { 29.0 / 30.0 };
+        assert!(share > 0.97 * possible, "delivered {share} of the rate");
+        assert!(
+            link.queue_max <= Duration::from_millis(160),
+            "queue {:?}",
+            link.queue_max
+        );
+    }
+}
+
+#[test]
+fn what_passes_a_full_window_leaves_a_slow_links_queue_time_to_drain() {
+    let gate = Gate::new();
+    let slot = gate.enter();
+    let start = Instant::now();
+    let turn_after = |rate_bytes_per_s, quiet_ms| {
+        let model = PathModel {
+            rate_bytes_per_s,
+            rtt_smoothed: Duration::from_secs(2),
+            ..gate.models()[0]
+        };
+        gate.report(start, model, false, Coupling::Off);
+        gate.tick(start);
+        gate.sent(slot, PACKET, 30 * PACKET);
+        gate.tick(start + Duration::from_millis(quiet_ms));
+        gate.turn(slot, false)
+    };
+    assert_eq!(turn_after(150_000.0, 99), Turn::Open);
+    assert_eq!(turn_after(150_000.0, 100), Turn::Passes);
+    // One packet takes 100 ms.
+    assert_eq!(turn_after(15_000.0, 199), Turn::Open);
+    assert_eq!(turn_after(15_000.0, 200), Turn::Passes);
+}

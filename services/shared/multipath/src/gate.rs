@@ -58,6 +58,17 @@ pub struct PathModel {
     pub coupled: bool,
 }
 
+impl PathModel {
+    /// What the link takes for one packet, at most a second; zero until the rate is measured.
+    fn packet_time(&self) -> Duration {
+        if self.rate_bytes_per_s <= 0.0 {
+            return Duration::ZERO;
+        }
+        let packet = PACKET_BYTES as f64;
+        Duration::from_secs_f64(packet / self.rate_bytes_per_s.max(packet))
+    }
+}
+
 #[derive(Debug)]
 struct Slot {
     owners: usize,
@@ -112,6 +123,7 @@ impl State {
     }
 
     fn is_quiet(&self, slot: &Slot, limit: Duration) -> bool {
+        let limit = limit.max(slot.model.packet_time() * QUIET_PACKETS);
         let sent = self.now.zip(slot.sent_at);
         sent.is_some_and(|(now, sent)| now >= sent + limit)
     }
@@ -165,6 +177,8 @@ pub(crate) enum Turn {
 const QUIET_MAX: Duration = Duration::from_millis(100);
 /// And a path that the gate does not hold after two round trips, but no more often than this.
 const QUIET_MIN: Duration = Duration::from_millis(20);
+/// Nor more often than one in the time of so many packets: as many as the link carries would keep the queue full for ever.
+const QUIET_PACKETS: u32 = 2;
 
 /// Shared by all controllers of one connection and its [`Steering`](crate::Steering).
 #[derive(Debug, Default)]
