@@ -8,7 +8,8 @@ mod program;
 #[path = "support/separate.rs"]
 mod separate;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use contracts::alerts::Document;
 use service_kit::tls::authority::LocalAuthority;
@@ -18,6 +19,7 @@ use testkit::oidc;
 
 use envoy::{Envoy, braid, prepare};
 use program::{eventually, free_tcp};
+use separate::Separate;
 
 /// A read of the ward as the page asks for it: a message without fields.
 fn list_patients(envoy: &Envoy, dir: &Path, args: &[&str]) -> (u16, String) {
@@ -159,6 +161,17 @@ async fn envoy_asks_people_for_a_token_and_keeps_them_at_their_dashboard() {
     assert_eq!(ask(token), (401, String::new()));
 }
 
+/// A provider by whom everybody is a viewer, and the authority that vouches for it.
+async fn provider_of(separate: &Separate) -> (Arc<oidc::Provider>, PathBuf) {
+    let identities = separate.data.join("identities");
+    let authority = LocalAuthority::open_or_create(&identities).unwrap();
+    let files = authority.issue(&PeerId::service("provider"), &[]).unwrap();
+    let tls = Identity::load(&files).unwrap().server_config(false, &[]);
+    let provider = oidc::Provider::start(tls).await.unwrap();
+    provider.saying.lock().claims = serde_json::json!({"roles": ["viewer"]});
+    (provider, files.ca)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_of_the_provider_passes_envoy_and_is_judged_by_the_dashboard() {
     const AUDIENCE: &str = "https://ward.example.org";
@@ -167,19 +180,14 @@ async fn a_token_of_the_provider_passes_envoy_and_is_judged_by_the_dashboard() {
         return;
     };
     let mut separate = prepare(dir.path(), &[]);
-    let identities = separate.data.join("identities");
-    let authority = LocalAuthority::open_or_create(&identities).unwrap();
-    let files = authority.issue(&PeerId::service("provider"), &[]).unwrap();
-    let tls = Identity::load(&files).unwrap().server_config(false, &[]);
-    let provider = oidc::Provider::start(tls).await.unwrap();
-    provider.saying.lock().claims = serde_json::json!({"roles": ["viewer"]});
+    let (provider, ca) = provider_of(&separate).await;
     let envoy = Envoy::start(&binary, dir.path(), &separate);
     separate.front = Some(envoy.devices);
     let flag = |name: &str, value: &str| format!("--oidc-{name}={value}");
     let flags = [
         flag("issuer", &provider.issuer),
         flag("redirect", &format!("{AUDIENCE}/api/sso/return")),
-        flag("ca", files.ca.to_str().unwrap()),
+        flag("ca", ca.to_str().unwrap()),
         flag("audience", AUDIENCE),
     ];
     let flags = flags.each_ref().map(String::as_str);
@@ -233,12 +241,7 @@ async fn whom_the_provider_sends_back_meets_the_dashboard_that_sent_them() {
         return;
     };
     let mut separate = prepare(dir.path(), &[]);
-    let identities = separate.data.join("identities");
-    let authority = LocalAuthority::open_or_create(&identities).unwrap();
-    let files = authority.issue(&PeerId::service("provider"), &[]).unwrap();
-    let tls = Identity::load(&files).unwrap().server_config(false, &[]);
-    let provider = oidc::Provider::start(tls).await.unwrap();
-    provider.saying.lock().claims = serde_json::json!({"roles": ["viewer"]});
+    let (provider, ca) = provider_of(&separate).await;
     let other = (free_tcp(), free_tcp());
     let envoy = Envoy::start_with(&binary, dir.path(), &separate, &[other]);
     separate.front = Some(envoy.devices);
@@ -248,7 +251,7 @@ async fn whom_the_provider_sends_back_meets_the_dashboard_that_sent_them() {
         flag("issuer", &provider.issuer),
         flag("secret", oidc::SECRET),
         flag("redirect", &format!("{home}/api/sso/return")),
-        flag("ca", files.ca.to_str().unwrap()),
+        flag("ca", ca.to_str().unwrap()),
     ];
     let flags = flags.each_ref().map(String::as_str);
     let flags = [&["--tls=true"], &flags[..]].concat();

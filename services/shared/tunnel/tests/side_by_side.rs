@@ -15,7 +15,10 @@ use std::{
 use bench::{Bench, Identities, authority, echo, listen_anywhere, serve};
 use parking_lot::Mutex;
 use testkit::{link::LinkConfig, within};
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    task::JoinSet,
+};
 use tunnel::{ConnectRequest, SessionHandle, Transport, TunnelServer, TunnelStream, Urgency};
 
 const BUSY: usize = 24;
@@ -80,7 +83,7 @@ async fn open_bulk(bench: &Bench, count: usize, plain: bool) -> Vec<TunnelStream
     streams
 }
 
-async fn write_for_ever(mut stream: TunnelStream) {
+async fn write_for_ever(mut stream: impl AsyncWrite + Unpin) {
     let chunk = vec![1; 64 * 1024];
     while stream.write_all(&chunk).await.is_ok() {}
 }
@@ -97,12 +100,30 @@ async fn ask(bench: &Bench) -> Duration {
     start.elapsed()
 }
 
-async fn ask_beside_bulk(bench: &Bench, alone: Duration) {
+async fn read_for_ever(mut stream: impl AsyncRead + Unpin) {
+    let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+}
+
+/// Asks alone, and then beside `count` tunnels that are kept busy; these go on for as long as what is returned lives.
+async fn ask_beside<S>(
+    bench: &Bench,
+    (count, plain): (usize, bool),
+    busy: impl FnMut(TunnelStream) -> S,
+) -> JoinSet<()>
+where
+    S: Future<Output = ()> + Send + 'static,
+{
+    bench.both_up().await;
+    let alone = ask(bench).await;
+    let streams = open_bulk(bench, count, plain).await;
+    let tasks = streams.into_iter().map(busy).collect();
+    tokio::time::sleep(FILLING).await;
     for _ in 0..10 {
         let took = ask(bench).await;
         assert!(took < alone + LONGER_MAX, "{took:?}, and alone {alone:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    tasks
 }
 
 #[tokio::test]
@@ -120,19 +141,12 @@ async fn uploads_share_alike_and_let_an_alert_pass() {
             }
         })
     });
-    bench.both_up().await;
-    let alone = ask(&bench).await;
-    let streams = open_bulk(&bench, BUSY, false).await;
-    let writers = streams.into_iter().map(write_for_ever).map(tokio::spawn);
-    let writers: Vec<_> = writers.collect();
-    tokio::time::sleep(FILLING).await;
-    ask_beside_bulk(&bench, alone).await;
+    let _uploads = ask_beside(&bench, (BUSY, false), write_for_ever).await;
     let counts = received.lock().clone();
     let mean = counts.iter().sum::<usize>() / counts.len();
     let least = counts.iter().min().copied().unwrap();
     assert_eq!(counts.len(), BUSY);
     assert!(least > mean / 3, "{least} bytes of {mean}: {counts:?}");
-    writers.iter().for_each(|writer| writer.abort());
     bench.tunnel.close().await;
 }
 
@@ -141,35 +155,16 @@ async fn downloads_let_an_alert_pass() {
     let (bench, _server) = start(&slow(), |request, session| {
         sorted(request, session, write_for_ever)
     });
-    bench.both_up().await;
-    let alone = ask(&bench).await;
-    let mut readers = Vec::new();
-    for mut stream in open_bulk(&bench, BUSY, false).await {
-        readers.push(tokio::spawn(async move {
-            let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
-        }));
-    }
-    tokio::time::sleep(FILLING).await;
-    ask_beside_bulk(&bench, alone).await;
-    readers.iter().for_each(|reader| reader.abort());
+    ask_beside(&bench, (BUSY, false), read_for_ever).await;
     bench.tunnel.close().await;
 }
 
 #[tokio::test]
 async fn plain_uploads_that_fill_the_send_window_let_an_alert_pass() {
     let (bench, _server) = start(&slow(), |request, session| {
-        sorted(request, session, async |mut stream| {
-            let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
-        })
+        sorted(request, session, read_for_ever)
     });
-    bench.both_up().await;
-    let alone = ask(&bench).await;
-    let streams = open_bulk(&bench, BUSY_PLAIN, true).await;
-    let writers = streams.into_iter().map(write_for_ever).map(tokio::spawn);
-    let writers: Vec<_> = writers.collect();
-    tokio::time::sleep(FILLING).await;
-    ask_beside_bulk(&bench, alone).await;
-    writers.iter().for_each(|writer| writer.abort());
+    ask_beside(&bench, (BUSY_PLAIN, true), write_for_ever).await;
     bench.tunnel.close().await;
 }
 
@@ -178,31 +173,20 @@ async fn plain_uploads_that_fill_the_send_window_let_an_alert_pass() {
 async fn bulk_that_waits_for_vitals_does_not_end_the_session() {
     let link = LinkConfig::new(1e6, Duration::from_millis(20));
     let (bench, _server) = start(&link, |request, session| {
-        sorted(request, session, async |mut stream| {
-            let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
-        })
+        sorted(request, session, read_for_ever)
     });
     bench.both_up().await;
     let session = bench.session();
     let bulk = open_bulk(&bench, 1, false).await.remove(0);
-    let opened = bench
-        .tunnel
-        .open_plain_tcp(&authority(), Urgency::Prompt)
-        .await;
-    let (mut answers, mut vitals) = tokio::io::split(opened.unwrap());
-    let writers = [
-        tokio::spawn(write_for_ever(bulk)),
-        tokio::spawn(async move {
-            let chunk = vec![1; 16 * 1024];
-            while vitals.write_all(&chunk).await.is_ok() {}
-        }),
-        tokio::spawn(async move {
-            let _ = tokio::io::copy(&mut answers, &mut tokio::io::sink()).await;
-        }),
-    ];
+    let to = authority();
+    let opened = bench.tunnel.open_plain_tcp(&to, Urgency::Prompt);
+    let (answers, vitals) = tokio::io::split(within(opened).await.unwrap());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(write_for_ever(bulk));
+    tasks.spawn(read_for_ever(answers));
+    tasks.spawn(write_for_ever(vitals));
     tokio::time::sleep(OUTRANKED).await;
     assert_eq!(bench.session(), session, "the session was given up");
-    writers.iter().for_each(|writer| writer.abort());
     bench.tunnel.close().await;
 }
 

@@ -31,6 +31,9 @@ use crate::{
     varint as variable,
 };
 
+/// What the library gives each new stream.
+const CONTROL_PRIORITY: i32 = 0;
+
 /// RFC 9114, 7.2.1.
 const DATA_FRAME: u8 = 0;
 
@@ -98,6 +101,7 @@ impl SendHandles {
                 pending: Default::default(),
                 beyond_bytes: SEND_BEYOND_BYTES,
                 data_beyond_bytes: 0,
+                data_priority: None,
             }),
             window: self.window.clone(),
         });
@@ -125,6 +129,8 @@ struct Sending {
     beyond_bytes: u64,
     /// The same for DATA frames.
     data_beyond_bytes: u64,
+    /// Of data, where headers are more urgent: taken on by the first DATA frame.
+    data_priority: Option<i32>,
 }
 
 impl Sending {
@@ -170,9 +176,14 @@ impl SendHandle {
         debug_assert_eq!(sending.pending_bytes(), 0, "frames must not overtake");
         sending.pending = [header.freeze(), payload];
         sending.beyond_bytes = sending.data_beyond_bytes;
+        if let Some(priority) = sending.data_priority.take() {
+            // Fails only for a stream that has ended, which sends no more.
+            let _ = sending.stream.set_priority(priority);
+        }
     }
 
-    /// What is more urgent is sent first, and need not wait for room that bulk has taken.
+    /// What is more urgent is sent first, and need not wait for room that bulk has taken. Before its data a stream is a control stream, if it is not
+    /// more urgent than that: requests and answers of bulk are not to wait for vitals.
     pub fn set_urgency(&self, urgency: Urgency) {
         let sending = &mut *self.sending.lock();
         sending.data_beyond_bytes = match urgency {
@@ -180,8 +191,13 @@ impl SendHandle {
             Urgency::Prompt => SEND_BEYOND_BYTES / 2,
             Urgency::Bulk => 0,
         };
-        // Fails only for a stream that has ended, which sends no more.
-        let _ = sending.stream.set_priority(urgency.stream_priority());
+        let priority = urgency.stream_priority();
+        if priority > CONTROL_PRIORITY {
+            // Fails only for a stream that has ended, which sends no more.
+            let _ = sending.stream.set_priority(priority);
+        } else {
+            sending.data_priority = Some(priority);
+        }
     }
 
     /// Ends the stream for the peer as broken, not as complete.

@@ -352,8 +352,10 @@ impl Companion {
                 self.retry_later(now);
             }
             Answer::TimedOut => {
-                // A session that says much but not this is of no use; the keeper makes another.
-                if attempt.session.paths.silence(now) < MUTE_MAX {
+                // A session that says much but not this, nor anything to others, is of no use; the keeper makes another.
+                let serves_others =
+                    attempt.session.number == self.carrier.number && self.stall.session_moves(now);
+                if attempt.session.paths.silence(now) < MUTE_MAX && !serves_others {
                     attempt.session.give_up();
                 }
                 self.retry_later(now);
