@@ -87,23 +87,35 @@ fn controller(now: Instant) -> PathController {
     PathController::new(Gate::new(), ControllerConfig::default(), now, PACKET as u16)
 }
 
+/// After `settling_s` seconds, over `seconds`: the share of the link's rate that is delivered, and the longest queue.
+fn filled(
+    rate_bytes_per_s: f64,
+    delay_ms: u64,
+    lose_every: u64,
+    (settling_s, seconds): (u64, u64),
+) -> (f64, Duration) {
+    let start = Instant::now();
+    let mut controller = controller(start);
+    let mut link = Link::new(start, rate_bytes_per_s, delay_ms, lose_every);
+    link.run(&mut controller, Duration::from_secs(settling_s));
+    let before = link.delivered;
+    link.queue_max = Duration::ZERO;
+    link.run(&mut controller, Duration::from_secs(seconds));
+    let delivered = (link.delivered - before) as f64;
+    (
+        delivered / (rate_bytes_per_s * seconds as f64),
+        link.queue_max,
+    )
+}
+
 #[test]
 fn a_path_is_filled_with_a_short_queue_whatever_is_lost() {
-    for lose_every in [0, 20] {
-        let start = Instant::now();
-        let mut controller = controller(start);
-        let mut link = Link::new(start, 1_000_000.0, 25, lose_every);
-        link.run(&mut controller, Duration::from_secs(3));
-        let before = link.delivered;
-        link.queue_max = Duration::ZERO;
-        link.run(&mut controller, Duration::from_secs(20));
-        let share = (link.delivered - before) as f64 / 20e6;
-        let possible = if lose_every == 0 { 1.0 } else { 0.95 };
+    for (lose_every, possible) in [(0, 1.0), (20, 0.95)] {
+        let (share, queue_max) = filled(1_000_000.0, 25, lose_every, (3, 20));
         assert!(share > 0.98 * possible, "delivered {share} of the rate");
         assert!(
-            link.queue_max <= Duration::from_millis(50),
-            "queue {:?}",
-            link.queue_max
+            queue_max <= Duration::from_millis(50),
+            "queue {queue_max:?}"
         );
     }
 }
@@ -251,21 +263,12 @@ fn a_far_slower_path_does_not_send_anew_what_was_lost() {
 
 #[test]
 fn a_slow_link_has_a_queue_of_few_packets() {
-    for lose_every in [0, 30] {
-        let start = Instant::now();
-        let mut controller = controller(start);
-        let mut link = Link::new(start, 15_000.0, 90, lose_every);
-        link.run(&mut controller, Duration::from_secs(30));
-        let before = link.delivered;
-        link.queue_max = Duration::ZERO;
-        link.run(&mut controller, Duration::from_secs(30));
-        let share = (link.delivered - before) as f64 / 450e3;
-        let possible = if lose_every == 0 { 1.0 } else { 29.0 / 30.0 };
+    for (lose_every, possible) in [(0, 1.0), (30, 29.0 / 30.0)] {
+        let (share, queue_max) = filled(15_000.0, 90, lose_every, (30, 30));
         assert!(share > 0.97 * possible, "delivered {share} of the rate");
         assert!(
-            link.queue_max <= Duration::from_millis(160),
-            "queue {:?}",
-            link.queue_max
+            queue_max <= Duration::from_millis(160),
+            "queue {queue_max:?}"
         );
     }
 }

@@ -391,12 +391,12 @@ impl Session {
         }
     }
 
-    /// Opens no more tunnels here; the keeper makes a fresh session.
     /// Rises whenever one of the session's streams brings something.
     pub(crate) fn arrivals(&self) -> u64 {
         self.open.arrivals()
     }
 
+    /// Opens no more tunnels here; the keeper makes a fresh session.
     pub(crate) fn retire(&self) {
         self.retired.cancel();
     }

@@ -163,6 +163,14 @@ impl ConnectStream {
         }
     }
 
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, WireError>> {
+        let received = self.wire.poll_receive(cx);
+        if matches!(&received, Poll::Ready(Ok(Some(chunk))) if !chunk.is_empty()) {
+            self.open.count_arrival();
+        }
+        received
+    }
+
     /// Ends the stream as broken in both directions, as a TCP reset would.
     pub(crate) fn abort(mut self) {
         self.break_off(true);
@@ -204,11 +212,8 @@ impl ConnectStream {
                 return Poll::Ready(Ok(()));
             }
             // Chunks are as small as packets, so the sink is filled with as many as there are. Empty DATA frames carry nothing.
-            match self.wire.poll_receive(cx) {
-                Poll::Ready(Ok(Some(chunk))) => {
-                    self.open.count_arrival();
-                    self.unread = chunk;
-                }
+            match self.poll_receive(cx) {
+                Poll::Ready(Ok(Some(chunk))) => self.unread = chunk,
                 Poll::Ready(Ok(None)) => self.received_all = true,
                 Poll::Pending if !read => return Poll::Pending,
                 Poll::Pending => return Poll::Ready(Ok(())),
@@ -255,12 +260,9 @@ impl ConnectStream {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, WireError>> {
         while !self.received_all {
-            match ready!(self.wire.poll_receive(cx))? {
+            match ready!(self.poll_receive(cx))? {
                 Some(chunk) if chunk.is_empty() => {}
-                Some(chunk) => {
-                    self.open.count_arrival();
-                    return Poll::Ready(Ok(Some(chunk)));
-                }
+                Some(chunk) => return Poll::Ready(Ok(Some(chunk))),
                 None => self.received_all = true,
             }
         }

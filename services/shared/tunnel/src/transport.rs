@@ -9,9 +9,9 @@ use crate::http_datagrams::{UNREAD_BYTES_MAX, UNSENT_BYTES_MAX};
 /// The protocol spoken inside: HTTP/3.
 pub const ALPN: &[u8] = b"h3";
 
-/// Bytes that one connection keeps for sending and re-sending; writers of bulk wait beyond it. More than resumable tunnels may hold together
-/// (`resume::Ledger`), so that each of them is bounded by its own window: of streams that wait for room in this one the library serves the
-/// last and the first by turns and lets those between starve.
+/// Bytes that one connection keeps for sending and re-sending; writers of bulk wait beyond it. As much as 128 resumable tunnels may hold together
+/// (`resume::Ledger`: 64 MiB, and 64 KiB each), so that each of them is bounded by its own window: of streams that wait for room in this one the
+/// library serves the last and the first by turns and lets those between starve.
 pub(crate) const SEND_WINDOW_BYTES: u64 = 72 * 1024 * 1024;
 
 /// So much further go urgent streams and headers, prompt streams half as far.

@@ -6,13 +6,12 @@
 mod bench;
 
 use std::{
-    future::{pending, poll_fn},
-    pin::Pin,
+    future::pending,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use bench::{Bench, Identities, authority, echo, listen_anywhere, serve};
+use bench::{Bench, Identities, authority, echo, listen_anywhere, serve, write_until_blocked};
 use parking_lot::Mutex;
 use testkit::{link::LinkConfig, within};
 use tokio::{
@@ -190,18 +189,6 @@ async fn bulk_that_waits_for_vitals_does_not_end_the_session() {
     bench.tunnel.close().await;
 }
 
-/// Writes until the stream takes nothing for `patience`.
-async fn fill(stream: &mut TunnelStream, patience: Duration) {
-    let chunk = vec![1; 64 * 1024];
-    loop {
-        let writing = poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, &chunk));
-        match tokio::time::timeout(patience, writing).await {
-            Ok(written) => assert!(written.unwrap() > 0),
-            Err(_) => return,
-        }
-    }
-}
-
 async fn stalled_readers_hold_up_nobody_else(by_udp: bool) {
     let link = LinkConfig::new(200e6, Duration::from_millis(1));
     let (bench, _server) = start(&link, |request, session| {
@@ -216,7 +203,7 @@ async fn stalled_readers_hold_up_nobody_else(by_udp: bool) {
     .await;
     let mut stalled = open_bulk(&bench, STALLED, false).await;
     for stream in &mut stalled {
-        within(fill(stream, Duration::from_millis(300))).await;
+        within(write_until_blocked(stream, Duration::from_millis(300))).await;
     }
     let took = ask(&bench).await;
     assert!(took < LONGER_MAX, "{took:?}");

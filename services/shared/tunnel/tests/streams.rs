@@ -7,17 +7,15 @@
 mod bench;
 
 use std::{
-    future::poll_fn,
-    pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use bench::{Bench, Identities, authority, echo, listen_anywhere, serve};
+use bench::{Bench, Identities, authority, echo, listen_anywhere, serve, write_until_blocked};
 use testkit::link::LinkConfig;
 use testkit::{noise, within};
 use tokio::{
-    io::{AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncReadExt, AsyncWriteExt},
     sync::mpsc,
 };
 use tunnel::{
@@ -110,19 +108,6 @@ async fn a_torn_transfer_is_an_error_not_an_end() {
         .unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     bench.tunnel.close().await;
-}
-
-/// Writes until the stream takes nothing for `patience`; returns how much it took.
-async fn write_until_blocked(stream: &mut tunnel::TunnelStream, patience: Duration) -> usize {
-    let chunk = vec![1; 64 * 1024];
-    let mut taken = 0;
-    loop {
-        let writing = poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, &chunk));
-        match tokio::time::timeout(patience, writing).await {
-            Ok(written) => taken += written.unwrap(),
-            Err(_) => return taken,
-        }
-    }
 }
 
 #[tokio::test]
