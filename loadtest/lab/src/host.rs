@@ -290,7 +290,8 @@ impl Host {
         let path = if self.client {
             FourTuple::new(SERVER, Some(address::client(interface).ip()))
         } else {
-            FourTuple::new(address::public(interface, generation), Some(SERVER.ip()))
+            let client = address::public(interface, generation);
+            FourTuple::new(multipath::mapped(client), Some(SERVER.ip()))
         };
         self.received = true;
         self.first.get_or_insert(interface);
@@ -363,12 +364,11 @@ impl Host {
             let Some(transmit) = conn.poll_transmit(at, BATCH_DATAGRAMS, &mut self.buffer) else {
                 break;
             };
-            let interface = if self.client {
-                transmit.src_ip.map_or(self.first, interface_of)
-            } else {
-                interface_of(transmit.destination.ip())
+            let to = (!self.client).then(|| multipath::unmapped(transmit.destination));
+            let interface = match to {
+                Some(client) => interface_of(client.ip()),
+                None => transmit.src_ip.map_or(self.first, interface_of),
             };
-            let to = (!self.client).then_some(transmit.destination);
             let segment = transmit.segment_size.unwrap_or(transmit.size).max(1);
             let Some(interface) = interface else {
                 // The handshake races over all interfaces.

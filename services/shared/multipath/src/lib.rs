@@ -23,7 +23,10 @@
 //!    and at a server where its packets go ([`Event::PeerAddress`]).
 //! 4. Apply the commands; answer [`Command::Open`] with [`Event::Opened`] or [`Event::OpenFailed`].
 
-use std::time::Duration;
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use noq_proto::{TransportConfig, VarInt};
 
@@ -62,4 +65,19 @@ pub fn tune(transport: &mut TransportConfig) {
         .initial_rtt(INITIAL_RTT)
         .stream_receive_window(VarInt::from_u32(STREAM_RECEIVE_WINDOW_BYTES))
         .default_path_max_idle_timeout(None);
+}
+
+/// The address of a client as a server has to tell it to the library: always one of IPv6. When such a one changes, the library begins the path's
+/// state anew. When one of IPv4 only changes its port, it goes on with a copy of the state, and with it with the probe of the path's size that is
+/// under way; if a second change fails, 1.4 takes that copy back, and panics when the path ends, since the probe was settled long ago.
+pub fn mapped(client: SocketAddr) -> SocketAddr {
+    match client.ip() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), client.port()),
+        IpAddr::V6(_) => client,
+    }
+}
+
+/// The reverse of [`mapped`], for sending and for people.
+pub fn unmapped(client: SocketAddr) -> SocketAddr {
+    SocketAddr::new(client.ip().to_canonical(), client.port())
 }

@@ -24,6 +24,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use multipath::Side;
 use noq::{
     AsyncUdpSocket, UdpSender,
     udp::{RecvMeta, Transmit},
@@ -69,7 +70,7 @@ impl Interface {
             name: name.into(),
             local_ip,
             device: device.map(str::to_owned),
-            socket: udp::wrap(socket.into())?,
+            socket: udp::wrap(socket.into(), Side::Client)?,
         })
     }
 }

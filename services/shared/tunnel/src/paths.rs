@@ -288,9 +288,7 @@ impl Paths {
                         .or(record.local_ip),
                     None => local_ip,
                 };
-                let remote = tuple.remote();
-                record.remote_address =
-                    Some(SocketAddr::new(remote.ip().to_canonical(), remote.port()));
+                record.remote_address = Some(multipath::unmapped(tuple.remote()));
             }
             received.push(Reading {
                 path: *id,

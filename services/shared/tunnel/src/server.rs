@@ -142,7 +142,7 @@ impl TunnelServer {
         } else {
             (bind_socket(address).map_err(at)?, None)
         };
-        let socket = udp::wrap(socket).map_err(at)?;
+        let socket = udp::wrap(socket, Side::Server).map_err(at)?;
         let datagrams = Datagrams::new();
         let mut endpoint_config = noq::EndpointConfig::default();
         if let Some(server_id) = config.server_id {
@@ -271,7 +271,7 @@ async fn accept_all(
         let accepting = accepting.clone();
         let ready = ready.clone();
         tasks.spawn(async move {
-            let remote = incoming.remote_address();
+            let remote = multipath::unmapped(incoming.remote_address());
             match tokio::time::timeout(HANDSHAKE_MAX, accepting.handshake(incoming)).await {
                 Ok(Ok(session)) => {
                     // Nobody accepts any more when the server is being dropped.
@@ -320,6 +320,7 @@ impl Accepting {
         let remote = connection
             .path(noq::PathId::ZERO)
             .and_then(|path| path.remote_address().ok())
+            .map(multipath::unmapped)
             .unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)));
         let over_noq = h3_over_noq::Connection::new(connection.clone());
         let handles = over_noq.send_handles();

@@ -137,7 +137,6 @@ pub(crate) struct Counts {
 
 impl Counts {
     pub(crate) fn of(stream: &TcpStream) -> Arc<Self> {
-        let canonical = |at: SocketAddr| SocketAddr::new(at.ip().to_canonical(), at.port());
         Arc::new(Self {
             began: Instant::now(),
             sent_bytes: AtomicU64::new(0),
@@ -145,8 +144,8 @@ impl Counts {
             arrivals: AtomicU64::new(0),
             heard_us: AtomicU64::new(0),
             rtt_us: AtomicU64::new(0),
-            local_ip: stream.local_addr().ok().map(|at| canonical(at).ip()),
-            remote: stream.peer_addr().ok().map(canonical),
+            local_ip: stream.local_addr().ok().map(|at| at.ip().to_canonical()),
+            remote: stream.peer_addr().ok().map(multipath::unmapped),
         })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! It differs from the library's own in what it asks of the kernel. A receive call that brought less than it had room for has emptied
 //! the queue, so no second call is made to hear that nothing is left: the kernel tells when something comes. And a
-//! datagram is sent without waiting for readiness first.
+//! datagram is sent without waiting for readiness first. A server's tells the library of its clients' addresses as `multipath::mapped` has it.
 
 use std::{
     fmt,
@@ -15,6 +15,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use multipath::Side;
 use noq::{
     AsyncUdpSocket, UdpSender,
     udp::{RecvMeta, Transmit, UdpSocketState, is_msg_size_err},
@@ -25,13 +26,16 @@ use tokio::io::Interest;
 struct Socket {
     io: Arc<tokio::net::UdpSocket>,
     state: Arc<UdpSocketState>,
+    /// Clients have addresses of IPv4, and the library is told otherwise.
+    mapped: bool,
 }
 
 /// Must be called inside a Tokio runtime.
-pub(crate) fn wrap(socket: std::net::UdpSocket) -> io::Result<Box<dyn AsyncUdpSocket>> {
+pub(crate) fn wrap(socket: std::net::UdpSocket, side: Side) -> io::Result<Box<dyn AsyncUdpSocket>> {
+    let mapped = side == Side::Server && socket.local_addr()?.is_ipv4();
     let state = Arc::new(UdpSocketState::new((&socket).into())?);
     let io = Arc::new(tokio::net::UdpSocket::from_std(socket)?);
-    Ok(Box::new(Socket { io, state }))
+    Ok(Box::new(Socket { io, state, mapped }))
 }
 
 impl AsyncUdpSocket for Socket {
@@ -62,7 +66,14 @@ impl AsyncUdpSocket for Socket {
                 }
             });
             match (received, tried) {
-                (Some(count), _) => return Poll::Ready(Ok(count)),
+                (Some(count), _) => {
+                    if self.mapped {
+                        for datagram in &mut meta[..count] {
+                            datagram.addr = multipath::mapped(datagram.addr);
+                        }
+                    }
+                    return Poll::Ready(Ok(count));
+                }
                 (None, Err(error)) if error.kind() != io::ErrorKind::WouldBlock => {
                     return Poll::Ready(Err(error));
                 }
@@ -100,13 +111,20 @@ impl UdpSender for Sender {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         let Sender { socket, writable } = self.get_mut();
+        let transmit = &match socket.mapped {
+            true => Transmit {
+                destination: multipath::unmapped(transmit.destination),
+                ..*transmit
+            },
+            false => Transmit { ..*transmit },
+        };
         loop {
             if let Some(waiting) = writable {
                 let room = ready!(waiting.as_mut().poll(cx));
                 *writable = None;
                 room?;
             }
-            let Socket { io, state } = &*socket;
+            let Socket { io, state, .. } = &*socket;
             let tried = io.try_io(Interest::WRITABLE, || {
                 state.try_send((&socket.io).into(), transmit)
             });
@@ -135,5 +153,47 @@ impl UdpSender for Sender {
 impl fmt::Debug for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.socket.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::future::poll_fn;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_names_clients_by_mapped_addresses_and_reaches_them_there() {
+        let client = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let mut server = wrap(socket, Side::Server).unwrap();
+        let at = server.local_addr().unwrap();
+        client.send_to(b"asked", at).await.unwrap();
+
+        let (mut buffer, mut meta) = ([0; 100], [RecvMeta::default()]);
+        let mut buffers = [IoSliceMut::new(&mut buffer)];
+        let received = poll_fn(|cx| server.poll_recv(cx, &mut buffers, &mut meta)).await;
+        assert_eq!(received.unwrap(), 1);
+        assert_eq!(&buffer[..meta[0].len], b"asked");
+        assert!(meta[0].addr.is_ipv6());
+        let known = client.local_addr().unwrap();
+        assert_eq!(multipath::unmapped(meta[0].addr), known);
+
+        let answer = Transmit {
+            destination: meta[0].addr,
+            ecn: None,
+            contents: b"told",
+            segment_size: None,
+            src_ip: meta[0].dst_ip,
+        };
+        let mut sender = server.create_sender();
+        poll_fn(|cx| sender.as_mut().poll_send(&answer, cx))
+            .await
+            .unwrap();
+        let (length, from) = client.recv_from(&mut buffer).await.unwrap();
+        assert_eq!((&buffer[..length], from), (&b"told"[..], at));
     }
 }

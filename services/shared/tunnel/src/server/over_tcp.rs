@@ -175,15 +175,11 @@ impl Accepting {
         self.tasks.spawn(drive(http, carrier, desk, self.closing));
         Ok(ServerSession {
             certificates,
-            remote: canonical(remote),
+            remote: multipath::unmapped(remote),
             requests,
             handle,
         })
     }
-}
-
-fn canonical(remote: SocketAddr) -> SocketAddr {
-    SocketAddr::new(remote.ip().to_canonical(), remote.port())
 }
 
 /// Moves the bytes of one connection and hands its requests on, until it ends or is asked to.
