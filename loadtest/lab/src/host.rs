@@ -49,6 +49,10 @@ pub struct Outgoing {
     pub payload: BytesMut,
 }
 
+/// A client that hears nothing for so long gives the connection up once nothing disturbs it any more. A gateway makes a fresh session beside a
+/// silent one far sooner, and gives that up when the fresh one stands.
+const SILENT_MAX: Duration = Duration::from_secs(30);
+
 /// Why a run ended early.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum HostError {
@@ -58,6 +62,8 @@ pub enum HostError {
     Traffic(#[from] TrafficError),
     #[error("{0} was closed and is not released")]
     GaveUp(PathId),
+    #[error("nothing was heard on any open path for {SILENT_MAX:?}")]
+    Silent,
     #[error("the handshake could not start")]
     Connect,
     #[error("time stands still at {0:?}: {1}")]
@@ -112,6 +118,10 @@ pub struct Host {
     first: Option<usize>,
     open_paths: Vec<PathId>,
     received: bool,
+    /// Datagrams that open paths had brought when one last brought some, and when that was.
+    heard: (u64, Duration),
+    /// Only where there is chaos: when it is over.
+    calm_from: Option<Duration>,
     lost: Option<HostError>,
     pub application: Application,
     pub paths_opened: u32,
@@ -190,6 +200,10 @@ impl Host {
             first: None,
             open_paths: vec![PathId::ZERO],
             received: false,
+            heard: (0, Duration::ZERO),
+            calm_from: scenario
+                .chaos
+                .map(|chaos| Duration::from_secs_f64(chaos.until_s)),
             lost: None,
             application: Application::new(client, scenario, plan),
             paths_opened: 0,
@@ -558,9 +572,11 @@ impl Host {
             }
             Manager::Ours(steering) => {
                 if std::mem::take(&mut self.received) {
+                    let mut heard = 0;
                     for &path in &self.open_paths {
                         if let Some(stats) = conn.path_stats(path) {
                             let datagrams = stats.udp_rx.datagrams;
+                            heard += datagrams;
                             steering.on_event(
                                 at,
                                 multipath::Event::Received {
@@ -576,6 +592,15 @@ impl Host {
                             steering.on_event(at, event);
                         }
                     }
+                    if heard > self.heard.0 {
+                        self.heard.1 = now;
+                    }
+                    // A path that closed takes its share out of the sum.
+                    self.heard.0 = heard;
+                }
+                let silent_from = self.calm_from.map(|calm| calm.max(self.heard.1));
+                if self.client && silent_from.is_some_and(|from| now > from + SILENT_MAX) {
+                    self.lost = Some(HostError::Silent);
                 }
                 if self.application.wants_to_send() {
                     steering.on_event(at, multipath::Event::Backlog { bytes: 1 });

@@ -352,7 +352,10 @@ impl World {
             self.now
         };
         let opened = self.hosts[CLIENT].application.opened_at().unwrap_or(end);
-        let lost = matches!(outcome, Err(HostError::Lost(_) | HostError::GaveUp(_)));
+        let lost = matches!(
+            outcome,
+            Err(HostError::Lost(_) | HostError::GaveUp(_) | HostError::Silent)
+        );
         let waiting = [CLIENT, SERVER].map(|host| self.hosts[host].application.waits_for());
         let stuck = match waiting {
             [Some(client), Some(server)] if !completed => {
