@@ -32,6 +32,7 @@ ENVIRONMENT = {
 }
 # The promise is 60 s; this machine may be busy, so that the wait is longer than the promise and the figure is printed.
 HEALTHY_S, HEALTHY_S_MAX = 60, 240
+IMAGE_MB_MAX = 60
 # Longest wait for samples on their way to the page.
 PATIENCE_S = 120
 BATCH = 120
@@ -256,10 +257,13 @@ def main():
     try:
         if not chosen.registry:
             say("without grafana and otel-collector: no registry, no image of theirs")
-        sizes = run(["docker", "image", "inspect", "-f", "{{.Size}}", "braid"])
-        say("image braid: %.1f MB (target 60)" % (int(sizes) / 1e6))
-        if int(sizes) > 60e6:
-            missed.append("image braid: %.1f MB, target 60" % (int(sizes) / 1e6))
+        size_mb = int(run(["docker", "image", "inspect", "-f", "{{.Size}}", "braid"])) / 1e6
+        if "/debug/" in os.environ.get("BRAID_BINARY", ""):
+            say("image braid: %.1f MB around a debug binary (the target of %d is for a release)" % (size_mb, IMAGE_MB_MAX))
+        else:
+            say("image braid: %.1f MB (target %d)" % (size_mb, IMAGE_MB_MAX))
+            if size_mb > IMAGE_MB_MAX:
+                missed.append("image braid: %.1f MB, target %d" % (size_mb, IMAGE_MB_MAX))
         house_rules(compose)
         scene(compose, chosen.registry, chosen.pictures)
     except SystemExit as failure:
