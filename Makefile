@@ -26,7 +26,7 @@ build: ## everything
 
 test: ## everything that CI checks; installs what it needs
 	@rm -f target/steps.txt
-	@infra/dev/need.sh cc ip node chromium cargo-deny buf envoy kafka timescaledb
+	@infra/dev/need.sh room cc ip node chromium cargo-deny buf envoy kafka timescaledb
 	@$(STEP) format   cargo fmt --all --check
 	@$(STEP) contracts $(MAKE) --no-print-directory proto
 	@$(STEP) lint     $(MAKE) --no-print-directory lint

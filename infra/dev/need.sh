@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # need.sh TOOL... - installs the tools that tests need and that are not here yet; says what it does.
 #
-#   need.sh cc ip node chromium cargo-deny buf envoy kafka timescaledb docker go promtool
+#   need.sh room cc ip node chromium cargo-deny buf envoy kafka timescaledb docker go promtool
 #
 # Debian packages come by apt-get (root, or sudo). Everything else goes below $BRAID_CACHE (default ~/.cache/braid),
 # outside the checkout, so that a second run and a fresh clone find it.
@@ -135,8 +135,18 @@ need_promtool() {
   [ -x "$cache/promtool" ] || ln -sf "$("$(dirname "$0")/../airgap/debian.sh" unpack sid promtool)/usr/bin/promtool" "$cache/promtool"
 }
 
+# A full disk shows as some compiler's error in the middle of the tests. What is compiled already needs no room again.
+need_room() {
+  local wanted_gb=8 built_gb=0 free_gb
+  [ ! -d target ] || built_gb=$(du -s --block-size=1G target | cut -f1)
+  free_gb=$(df --output=avail --block-size=1G . | tail -n 1)
+  [ $((free_gb + built_gb)) -ge $wanted_gb ] ||
+    say "only $((free_gb)) GB are free here; the tests compile 5 GB, and the engines that they install take 3: make room if a step fails for want of it"
+}
+
 for tool; do
   case $tool in
+    room)       need_room ;;
     cc)         need_cc ;;
     ip)         command -v ip >/dev/null && command -v tc >/dev/null || apt_install iproute2 ;;
     kafka)      need_kafka ;;
