@@ -73,6 +73,17 @@ fn password(log: &str) -> String {
 }
 
 #[test]
+fn memory_given_back_is_not_filled_again_with_huge_pages() {
+    let dir = tempfile::tempdir().unwrap();
+    let up = up(dir.path());
+    let status = up.program.status();
+    let told = status.lines().find(|line| line.starts_with("THP_enabled:"));
+    // Kernels before 5.0 do not tell.
+    assert!(told.is_none_or(|told| told.ends_with('0')), "{status}");
+    end(up);
+}
+
+#[test]
 fn a_sample_by_hand_is_stored_once_through_a_cut_and_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");

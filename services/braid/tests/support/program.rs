@@ -52,6 +52,11 @@ impl Program {
         self.child.try_wait().unwrap().is_none()
     }
 
+    /// What the kernel says of the process.
+    pub fn status(&self) -> String {
+        std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap()
+    }
+
     /// SIGKILL: no chance to say goodbye.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
