@@ -5,14 +5,14 @@
 #[path = "support/bench.rs"]
 mod bench;
 
-use std::{future::poll_fn, net::SocketAddr, pin::Pin, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use bench::{NAMES, Proxy, authority_of, fast};
 use service_kit::tls::PeerId;
 use testkit::link::LinkConfig;
-use testkit::{DEADLINE, noise, within};
+use testkit::{DEADLINE, noise, within, write_until_blocked};
 use tokio::{
-    io::{AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::oneshot,
 };
@@ -202,19 +202,6 @@ async fn only_known_gateways_get_a_session() {
     assert!(opened.is_ok());
     tunnel.close().await;
     proxy.stop().await;
-}
-
-/// Writes until the stream takes nothing for `patience`; returns how much it took.
-async fn write_until_blocked(stream: &mut TunnelStream, patience: Duration) -> usize {
-    let chunk = vec![1; 64 * 1024];
-    let mut taken = 0;
-    loop {
-        let writing = poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, &chunk));
-        match tokio::time::timeout(patience, writing).await {
-            Ok(written) => taken += written.unwrap(),
-            Err(_) => return taken,
-        }
-    }
 }
 
 #[tokio::test]

@@ -11,4 +11,4 @@ pub mod timescale_server;
 mod transfer;
 
 pub use engine::missing;
-pub use transfer::{DEADLINE, noise, udp_echo, within};
+pub use transfer::{DEADLINE, noise, udp_echo, within, write_until_blocked};

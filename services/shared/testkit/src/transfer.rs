@@ -3,7 +3,10 @@
 use std::{future::Future, net::SocketAddr, time::Duration};
 
 use rand::{Rng, SeedableRng};
-use tokio::net::UdpSocket;
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt},
+    net::UdpSocket,
+};
 
 /// Generous, since CI machines are slow; nothing is measured by it.
 pub const DEADLINE: Duration = Duration::from_secs(30);
@@ -20,6 +23,21 @@ pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
     rand_chacha::ChaCha8Rng::seed_from_u64(seed).fill_bytes(&mut bytes);
     bytes
+}
+
+/// Writes until the stream takes nothing for `patience`; returns how much it took.
+pub async fn write_until_blocked(
+    stream: &mut (impl AsyncWrite + Unpin),
+    patience: Duration,
+) -> usize {
+    let chunk = vec![1; 64 * 1024];
+    let mut taken = 0;
+    loop {
+        match tokio::time::timeout(patience, stream.write(&chunk)).await {
+            Ok(written) => taken += written.expect("an open stream"),
+            Err(_) => return taken,
+        }
+    }
 }
 
 /// A real socket whose owner gives back each datagram.

@@ -111,12 +111,13 @@ impl UdpSender for Sender {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         let Sender { socket, writable } = self.get_mut();
-        let transmit = &match socket.mapped {
-            true => Transmit {
-                destination: multipath::unmapped(transmit.destination),
-                ..*transmit
-            },
-            false => Transmit { ..*transmit },
+        let destination = match socket.mapped {
+            true => multipath::unmapped(transmit.destination),
+            false => transmit.destination,
+        };
+        let transmit = &Transmit {
+            destination,
+            ..*transmit
         };
         loop {
             if let Some(waiting) = writable {

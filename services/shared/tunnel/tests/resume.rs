@@ -6,18 +6,16 @@
 mod bench;
 
 use std::{
-    future::poll_fn,
     io::ErrorKind,
-    pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use bench::{Bench, Identities, authority, listen_anywhere, serve};
 use testkit::link::LinkConfig;
-use testkit::{noise, within};
+use testkit::{noise, within, write_until_blocked};
 use tokio::{
-    io::{AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncReadExt, AsyncWriteExt},
     sync::mpsc,
     task::JoinHandle,
 };
@@ -275,19 +273,6 @@ async fn a_draining_server_resets_what_is_detached() {
     scene.is_reset().await;
     received.abort();
     scene.bench.tunnel.close().await;
-}
-
-/// Writes until the stream takes nothing for `patience`; returns how much it took.
-async fn write_until_blocked(stream: &mut TunnelStream, patience: Duration) -> usize {
-    let chunk = vec![1; 64 * 1024];
-    let mut taken = 0;
-    loop {
-        let writing = poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, &chunk));
-        match tokio::time::timeout(patience, writing).await {
-            Ok(written) => taken += written.unwrap(),
-            Err(_) => return taken,
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

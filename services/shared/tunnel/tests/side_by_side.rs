@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bench::{Bench, Identities, authority, echo, listen_anywhere, serve, write_until_blocked};
+use bench::{Bench, Identities, authority, echo, listen_anywhere, serve};
 use parking_lot::Mutex;
-use testkit::{link::LinkConfig, within};
+use testkit::{link::LinkConfig, within, write_until_blocked};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     task::JoinSet,

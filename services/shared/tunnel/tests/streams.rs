@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bench::{Bench, Identities, authority, echo, listen_anywhere, serve, write_until_blocked};
+use bench::{Bench, Identities, authority, echo, listen_anywhere, serve};
 use testkit::link::LinkConfig;
-use testkit::{noise, within};
+use testkit::{noise, within, write_until_blocked};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::mpsc,

@@ -3,13 +3,7 @@
 // Each test file uses its part.
 #![allow(dead_code)]
 
-use std::{
-    future::{Future, poll_fn},
-    net::SocketAddr,
-    pin::Pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use service_kit::tls::{Identity, PeerId, authority::LocalAuthority};
 use tempfile::TempDir;
@@ -18,10 +12,10 @@ use testkit::{
     link::LinkConfig,
     within,
 };
-use tokio::{io::AsyncWrite, sync::broadcast};
+use tokio::sync::broadcast;
 use tunnel::{
     Authority, ConnectRequest, Interface, ServerConfig, SessionHandle, Tunnel, TunnelConfig,
-    TunnelEvent, TunnelServer, TunnelStream,
+    TunnelEvent, TunnelServer,
 };
 
 pub const NAMES: [&str; 2] = ["wifi", "lte"];
@@ -188,17 +182,4 @@ impl Bench {
 
 pub fn authority() -> Authority {
     "echo.test:7".parse().unwrap()
-}
-
-/// Writes until the stream takes nothing for `patience`; returns how much it took.
-pub async fn write_until_blocked(stream: &mut TunnelStream, patience: Duration) -> usize {
-    let chunk = vec![1; 64 * 1024];
-    let mut taken = 0;
-    loop {
-        let writing = poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, &chunk));
-        match tokio::time::timeout(patience, writing).await {
-            Ok(written) => taken += written.unwrap(),
-            Err(_) => return taken,
-        }
-    }
 }
