@@ -2,11 +2,12 @@
 # images.sh - the images that docker-compose.yml names, on a machine that reaches no container registry: from Debian's packages, Maven,
 # PyPI and this repository, under the upstream names, so that compose files and Dockerfiles need no change.
 #
-#   images.sh [IMAGE...]      default: braid netlab kafka timescaledb envoy prometheus
+#   images.sh [IMAGE...]      default: braid twice netlab kafka timescaledb envoy prometheus
 #
 #     distroless   gcr.io/distroless/cc-debian12:nonroot     the packages that upstream unpacks, and no others
 #     braid        braid                                     infra/images/Dockerfile around $BRAID_BINARY (default target/release/braid)
 #     source       braid                                     the same, compiled inside by this machine's toolchain
+#     twice        none that stays                           `braid` built again, without a cache: has to have the digest of the first
 #     netlab       braid-netlab                              infra/images/netlab
 #     kafka        apache/kafka:4.1.0                        jars from Maven, Debian's Java
 #     timescaledb  timescale/timescaledb:2.19.3-pg17         Debian trixie's packages, the Apache-2 edition
@@ -16,11 +17,15 @@
 # Stand-ins bear the label braid.stand-in; an image that exists is left alone unless FORCE=1 or it is Braid's own. There is none
 # for Grafana and for the OpenTelemetry collector: infra/airgap/compose.yml leaves those two out.
 set -euo pipefail
+# The modes of folders and the order of files, which become part of an image, are nobody's own.
+umask 022
+export LC_ALL=C
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 cache=${BRAID_CACHE:-$HOME/.cache/braid}
 kafka_version=4.1.0 envoy_version=1.40.0 timescale_version=2.19.3
+base=gcr.io/distroless/cc-debian12:nonroot raw=braid-raw:$$
 mkdir -p "$cache"
 context=$(mktemp -d "$cache/images.XXXXXX")
 trap 'rm -rf "$context"' EXIT
@@ -28,6 +33,9 @@ trap 'rm -rf "$context"' EXIT
 say() { printf 'images: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 have() { [ "${FORCE:-0}" != 1 ] && docker image inspect "$1" > /dev/null 2>&1; }
+
+identity() { docker image inspect -f '{{.Id}}' "$1"; }
+label() { docker image inspect -f "{{index .Config.Labels \"$2\"}}" "$1" 2> /dev/null || true; }
 
 tell() { # NAME START
   local bytes; bytes=$(docker image inspect -f '{{.Size}}' "$1")
@@ -51,10 +59,17 @@ debian() {
   have debian:bookworm-slim || from_rootfs debian:bookworm-slim bookworm debian-bookworm ca-certificates
 }
 
+# With the commit's time instead of now's, and nothing of the engine: the digest says what is in the image.
+settle() { # NAME SECONDS: of what was built as $raw
+  docker save "$raw" | "$root/infra/images/normalise.py" "$1" "$2" | docker load --quiet > /dev/null
+  docker rmi "$raw" > /dev/null
+}
+
+# A stand-in is made anew, for one of an older version may not be reproducible; what a registry gave is left alone.
 distroless() {
-  local name=gcr.io/distroless/cc-debian12:nonroot start=$SECONDS tree=$context/distroless path
-  have "$name" && return
-  mkdir -p "$tree"
+  local start=$SECONDS tree=$context/distroless path
+  if have "$base" && [ "$(label "$base" braid.stand-in)" != true ]; then return; fi
+  rm -rf "$tree"; mkdir -p "$tree"
   for path in $("$here/debian.sh" unpack bookworm base-files netbase tzdata ca-certificates libc6 libgcc-s1 gcc-12-base libstdc++6 \
     libgomp1 libssl3); do
     cp -a "$path/." "$tree/"
@@ -67,37 +82,59 @@ distroless() {
     'nonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin' > "$tree/etc/passwd"
   printf '%s\n' 'root:x:0:' 'nogroup:x:65534:' 'nonroot:x:65532:' > "$tree/etc/group"
   chown -R 65532:65532 "$tree/home/nonroot"; chmod 1777 "$tree/tmp"
-  tar -C "$tree" -c . | docker import -c 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
-    -c 'ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt' -c 'USER 65532' -c 'WORKDIR /home/nonroot' \
-    -c 'LABEL braid.stand-in=true' - "$name" > /dev/null
-  tell "$name" "$start"
+  tar -C "$tree" --sort=name -c . |
+    docker import -c 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
+      -c 'ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt' -c 'USER 65532' -c 'WORKDIR /home/nonroot' \
+      -c 'LABEL braid.stand-in=true' - "$raw" > /dev/null
+  # As upstream's: of no time.
+  settle "$base" 0
+  tell "$base" "$start"
 }
 
-facts() { # the labels of the image
-  printf '%s\n' --build-arg "VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' "$root/Cargo.toml" | head -1)" \
-    --build-arg "REVISION=$(git -C "$root" rev-parse HEAD)"
+revision() { git -C "$root" rev-parse HEAD; }
+
+from_dockerfile() { # NAME ARG...
+  local name=$1; shift
+  build "$raw" "$root" -f "$root/infra/images/Dockerfile" --build-arg "REVISION=$(revision)" \
+    --build-arg "VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' "$root/Cargo.toml" | head -1)" "$@"
+  settle "$name" "${SOURCE_DATE_EPOCH:-$(git -C "$root" log -1 --format=%ct)}"
+}
+
+around_binary() { # NAME ARG...
+  local binary=${BRAID_BINARY:-$root/target/release/braid} tree=$context/binary name=$1; shift
+  [ -x "$binary" ] || die "$binary is missing: cargo build --release -p braid"
+  distroless
+  rm -rf "$tree"; mkdir -p "$tree"/out/{image/usr/local/bin,image/usr/share/braid,state}
+  strip -o "$tree/out/image/usr/local/bin/braid" "$binary"
+  python3 "$root/infra/images/sbom.py" > "$tree/out/image/usr/share/braid/sbom.cdx.json"
+  printf 'FROM scratch\nCOPY out /out\n' > "$tree/Dockerfile"
+  build braid-binary "$tree" "$@"
+  from_dockerfile "$name" --build-arg BINARY=braid-binary "$@"
 }
 
 braid() {
-  local binary=${BRAID_BINARY:-$root/target/release/braid} start=$SECONDS out=$context/binary/out arguments
-  [ -x "$binary" ] || die "$binary is missing: cargo build --release -p braid"
-  distroless
-  mkdir -p "$out/image/usr/local/bin" "$out/image/usr/share/braid" "$out/state"
-  strip -o "$out/image/usr/local/bin/braid" "$binary"
-  python3 "$root/infra/images/sbom.py" > "$out/image/usr/share/braid/sbom.cdx.json"
-  printf 'FROM scratch\nCOPY out /out\n' > "$context/binary/Dockerfile"
-  build braid-binary "$context/binary"
-  mapfile -t arguments < <(facts)
-  build braid "$root" -f "$root/infra/images/Dockerfile" --build-arg BINARY=braid-binary "${arguments[@]}"
+  local start=$SECONDS
+  around_binary braid
   tell braid "$start"
+}
+
+twice() {
+  local start=$SECONDS first second
+  [ "$(label braid org.opencontainers.image.revision)" = "$(revision)" ] || die "there is no image braid of this commit: images.sh braid twice"
+  first=$(identity braid)
+  around_binary braid-again --no-cache
+  second=$(identity braid-again)
+  docker rmi braid-again > /dev/null
+  [ "$first" = "$second" ] || die "braid built twice: $first, and without a cache $second (target: the same)"
+  say "braid built twice, the second time without a cache: same digest $first (target: the same), $((SECONDS - start)) s"
 }
 
 # As upstream's image for Rust: a compiler of this machine on Debian, and the sources of the dependencies beside it, those of this lock file.
 source_build() {
-  local start=$SECONDS name=rust:1.95-bookworm tree=$context/rust lock toolchain arguments
+  local start=$SECONDS name=rust:1.95-bookworm tree=$context/rust lock toolchain
   distroless
   lock=$(sha256sum "$root/Cargo.lock" | cut -c1-64)
-  if ! have "$name" || [ "$(docker image inspect -f '{{index .Config.Labels "braid.lock"}}' "$name")" != "$lock" ]; then
+  if ! have "$name" || [ "$(label "$name" braid.lock)" != "$lock" ]; then
     have braid-build || from_rootfs braid-build bookworm build gcc g++ libc6-dev make pkg-config libssl-dev python3-minimal libpython3-stdlib perl
     toolchain=$(rustc --print sysroot)
     mkdir -p "$tree"
@@ -121,8 +158,7 @@ DOCKERFILE
     tell "$name" "$start"
   fi
   start=$SECONDS
-  mapfile -t arguments < <(facts)
-  build braid "$root" -f "$root/infra/images/Dockerfile" --network none "${arguments[@]}"
+  from_dockerfile braid --network none
   tell braid "$start"
 }
 
@@ -195,11 +231,11 @@ DOCKERFILE
 }
 
 command -v docker > /dev/null || die "docker is missing: infra/dev/need.sh docker installs it"
-[ $# -gt 0 ] || set -- braid netlab kafka timescaledb envoy prometheus
+[ $# -gt 0 ] || set -- braid twice netlab kafka timescaledb envoy prometheus
 for image; do
   case $image in
-    distroless | braid | netlab | kafka | timescaledb | envoy | prometheus) "$image" ;;
+    distroless | braid | twice | netlab | kafka | timescaledb | envoy | prometheus) "$image" ;;
     source) source_build ;;
-    *) sed -n '2,20s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,18s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""normalise.py NAME SECONDS - makes of what `docker save` wrote (standard input) an archive for `docker load` (standard output) in which
+nothing tells when, or by which engine, the image was built: its digest is that of its files and of its configuration.
+
+    docker save braid | normalise.py braid "$(git log -1 --format=%ct)" | docker load
+
+- Files and folders of a later time get the time SECONDS (since 1970), as BuildKit's `rewrite-timestamp` has it. A layer without any, such
+  as those of a base image, stays as it is, byte by byte, so that images go on sharing it.
+- The image was created at SECONDS. What an engine writes for itself into the configuration is left out, the history too: its words are
+  not the same in any two versions."""
+
+import datetime
+import gzip
+import hashlib
+import io
+import json
+import shutil
+import sys
+import tarfile
+import tempfile
+
+# Of the configuration: what the image is and how it runs. OCI asks for no more.
+IMAGE_KEYS = ("architecture", "os", "variant")
+RUN_KEYS = ("Cmd", "Entrypoint", "Env", "ExposedPorts", "Healthcheck", "Labels", "OnBuild", "Shell", "StopSignal", "User", "Volumes", "WorkingDir")
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def on_disk(stream):
+    """The bytes in a file without a name: layers may be larger than the memory."""
+    file = tempfile.TemporaryFile()
+    shutil.copyfileobj(stream, file)
+    file.seek(0)
+    return file
+
+
+def plain(layer):
+    """Some engines keep layers compressed; the digest is of what is inside."""
+    packed = layer.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+    layer.seek(0)
+    return on_disk(gzip.GzipFile(fileobj=layer)) if packed else layer
+
+
+def settle(layer, seconds):
+    """The layer with no time after `seconds`."""
+    with tarfile.open(fileobj=layer, mode="r:") as old:
+        members = old.getmembers()
+        if any(member.mtime > seconds for member in members):
+            file = tempfile.TemporaryFile()
+            with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as new:
+                for member in members:
+                    member.mtime = min(int(member.mtime), seconds)
+                    member.uname = member.gname = ""
+                    for time in ("mtime", "atime", "ctime"):
+                        member.pax_headers.pop(time, None)
+                    new.addfile(member, old.extractfile(member) if member.isreg() else None)
+            layer = file
+    layer.seek(0)
+    return layer
+
+
+def measure(file):
+    """Digest and size."""
+    digest, size = hashlib.sha256(), 0
+    while piece := file.read(1 << 20):
+        digest.update(piece)
+        size += len(piece)
+    file.seek(0)
+    return digest.hexdigest(), size
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    name, seconds = sys.argv[1], int(sys.argv[2])
+    with tarfile.open(fileobj=on_disk(sys.stdin.buffer), mode="r:") as saved:
+        (entry,) = json.load(saved.extractfile("manifest.json"))
+        before = json.load(saved.extractfile(entry["Config"]))
+        layers = [settle(plain(on_disk(saved.extractfile(path))), seconds) for path in entry["Layers"]]
+    measured = [measure(layer) for layer in layers]
+    digests = [digest for digest, _ in measured]
+    config = {key: before[key] for key in IMAGE_KEYS if before.get(key)}
+    config["config"] = {key: before["config"][key] for key in RUN_KEYS if before["config"].get(key)}
+    config["created"] = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    config["rootfs"] = {"type": "layers", "diff_ids": ["sha256:" + digest for digest in digests]}
+    config = json.dumps(config, sort_keys=True, separators=(",", ":")).encode()
+    config_name = hashlib.sha256(config).hexdigest() + ".json"
+    tag = name if ":" in name.rpartition("/")[2] else name + ":latest"
+    manifest = [{"Config": config_name, "Layers": [digest + ".tar" for digest in digests], "RepoTags": [tag]}]
+
+    with tarfile.open(fileobj=sys.stdout.buffer, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        def add(path, file, size):
+            member = tarfile.TarInfo(path)
+            member.size = size
+            archive.addfile(member, file)
+        # Two layers may be equal; the archive has each once.
+        for (digest, size), layer in dict(zip(measured, layers)).items():
+            add(digest + ".tar", layer, size)
+        for path, content in ((config_name, config), ("manifest.json", json.dumps(manifest).encode())):
+            add(path, io.BytesIO(content), len(content))
+
+
+main()
