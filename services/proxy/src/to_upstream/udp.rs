@@ -11,7 +11,7 @@ use std::{
 
 use metrics::Counter;
 use tokio::{net::UdpSocket, time::Instant};
-use tunnel::{UdpEnded, UdpTunnel};
+use tunnel::{TunnelEnded, UdpTunnel};
 
 /// A request that nothing passes for so long is ended (RFC 4787, 4.3 asks for two minutes at least).
 pub(super) const IDLE_MAX: Duration = Duration::from_secs(120);
@@ -32,7 +32,7 @@ pub(super) async fn connect(address: SocketAddr) -> io::Result<UdpSocket> {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RelayEnded {
     #[error("{0}")]
-    Tunnel(#[from] UdpEnded),
+    Tunnel(#[from] TunnelEnded),
     #[error("nothing passed for {IDLE_MAX:?}")]
     Idle,
     #[error("the socket failed: {0}")]

@@ -18,12 +18,13 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::{
     datagrams::DatagramCounts,
     interfaces::{FanOut, Interface},
+    ip_tunnel::IpTunnel,
     keeper::Keeper,
     names::{NAME_BYTES_MAX, is_name},
     opening,
     paths::PathSnapshot,
     proxy_address::ProxyAddress,
-    request::Urgency,
+    request::{self, Urgency},
     resume::{self, Ledger},
     routes::{Race, Routes},
     session::{ConnectError, Dialler, Session},
@@ -127,7 +128,7 @@ pub enum StartError {
 /// Why a tunnel to a destination could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The proxy's answer: 403 not allowed, 502 unreachable, 504 too slow, 429 too many, 501 no UDP.
+    /// The proxy's answer: 403 not allowed, 502 unreachable, 504 too slow, 429 too many, 501 no UDP, or no IP.
     #[error("the proxy refused: {0}")]
     Refused(StatusCode),
     #[error("no session with the proxy within {0:?}")]
@@ -263,6 +264,20 @@ impl Tunnel {
         .await
     }
 
+    /// Has the proxy exchange IP packets with whatever it allows, waiting for a session if there is none. Ends with the session.
+    pub async fn open_ip(&self, urgency: Urgency) -> Result<IpTunnel, OpenError> {
+        let server_name = &self.shared.config.server_name;
+        let any = request::any_destination();
+        self.open(&any, |session| {
+            let any = &any;
+            async move {
+                let ask = || session.connect_ip(server_name, urgency);
+                opening::insist(&session, any, ask).await
+            }
+        })
+        .await
+    }
+
     async fn open_stream(
         &self,
         authority: &Authority,
@@ -331,7 +346,7 @@ impl Tunnel {
                     Some(Err(ConnectError::Refused(status))) => {
                         return Err(OpenError::Refused(status));
                     }
-                    Some(Err(ConnectError::Udp(error))) => {
+                    Some(Err(ConnectError::Extended(error))) => {
                         tracing::debug!(%error, %authority, "not to be asked for");
                         return Err(OpenError::Refused(StatusCode::BAD_REQUEST));
                     }

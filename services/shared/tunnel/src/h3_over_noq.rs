@@ -1,8 +1,9 @@
 //! `h3`'s transport traits on a `noq` connection.
 //!
 //! Receiving takes what has arrived in batches of up to `CHUNKS_MAX` chunks, one visit to the connection each, and copies none of it.
-//! Sending is in `sending`.
+//! Sending is in `sending`. Requests of a protocol that `h3` does not know pass by `protocol`.
 
+pub(crate) mod protocol;
 mod sending;
 
 use std::{
@@ -22,6 +23,7 @@ use h3::{
     quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf},
 };
 
+use protocol::Arriving;
 pub use sending::{SendHandle, SendHandles, SendStream};
 
 /// Chunks taken from a stream at once; each is at most one packet's payload. Further ones wait in the transport.
@@ -78,7 +80,11 @@ impl quic::Connection<Bytes> for Connection {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Self::BidiStream, ConnectionErrorIncoming>> {
         Poll::Ready(match ready!(self.incoming_bidi.poll_next_unpin(cx)) {
-            Some(Ok(bidi)) => Ok(self.opener.handles.bidi(bidi)),
+            Some(Ok(bidi)) => {
+                let mut bidi = self.opener.handles.bidi(bidi);
+                bidi.recv.request = Some(Arriving::new());
+                Ok(bidi)
+            }
             Some(Err(error)) => Err(connection_error(error)),
             None => Err(ended()),
         })
@@ -188,6 +194,8 @@ pub struct RecvStream {
     chunks: [Bytes; CHUNKS_MAX],
     next: usize,
     end: usize,
+    /// Looks for the protocol of a request; none where answers arrive.
+    request: Option<Arriving>,
 }
 
 impl RecvStream {
@@ -197,6 +205,7 @@ impl RecvStream {
             chunks: Default::default(),
             next: 0,
             end: 0,
+            request: None,
         }
     }
 }
@@ -208,17 +217,28 @@ impl quic::RecvStream for RecvStream {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Self::Buf>, StreamErrorIncoming>> {
-        if self.next == self.end {
-            // The waker is kept by the connection, so the future may be dropped after one poll.
-            let taking = pin!(self.stream.read_many_chunks(&mut self.chunks));
-            match ready!(taking.poll(cx)).map_err(read_error)? {
-                Some(count) => (self.next, self.end) = (0, count),
-                None => return Poll::Ready(Ok(None)),
+        loop {
+            if self.next == self.end {
+                // The waker is kept by the connection, so the future may be dropped after one poll.
+                let taking = pin!(self.stream.read_many_chunks(&mut self.chunks));
+                match ready!(taking.poll(cx)).map_err(read_error)? {
+                    Some(count) => (self.next, self.end) = (0, count),
+                    None => {
+                        let rest = self.request.as_mut().and_then(Arriving::rest);
+                        return Poll::Ready(Ok(rest));
+                    }
+                }
+            }
+            let chunk = std::mem::take(&mut self.chunks[self.next]);
+            self.next += 1;
+            let chunk = match &mut self.request {
+                Some(request) => request.take(chunk),
+                None => chunk,
+            };
+            if !chunk.is_empty() {
+                return Poll::Ready(Ok(Some(chunk)));
             }
         }
-        let chunk = std::mem::take(&mut self.chunks[self.next]);
-        self.next += 1;
-        Poll::Ready(Ok(Some(chunk)))
     }
 
     fn stop_sending(&mut self, error_code: u64) {

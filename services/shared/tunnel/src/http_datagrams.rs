@@ -13,8 +13,8 @@ use noq::SendDatagramError;
 use parking_lot::Mutex;
 
 use crate::{
-    udp_tunnel::{
-        UdpEnded, count_dropped,
+    datagram_tunnel::{
+        TunnelEnded,
         payload::{open, put_context},
         queue::Queue,
     },
@@ -88,18 +88,19 @@ impl HttpDatagrams {
             _ => return false,
         };
         let Some(queue) = self.0.flows.lock().get(&quarter).cloned() else {
-            count_dropped("unknown");
+            // Of which kind nobody can say.
+            metrics::counter!("braid_tunnel_udp_dropped_total", "at" => "unknown").increment(1);
             return true;
         };
-        match open(datagram) {
+        match open(queue.kind(), datagram) {
             // A copy, so that a few bytes do not keep the packets that they came in.
             Ok(Some(payload)) => {
                 if !queue.push(Bytes::copy_from_slice(&payload)) {
-                    count_dropped("arriving");
+                    queue.kind().count_dropped("arriving");
                 }
             }
             Ok(None) => {}
-            Err(malformed) => queue.end(UdpEnded::Malformed(malformed)),
+            Err(malformed) => queue.end(TunnelEnded::Malformed(malformed)),
         }
         true
     }

@@ -1,5 +1,6 @@
 //! Tunnels over multipath QUIC: the client keeps one session with a proxy up over several access networks and opens CONNECT
-//! streams of HTTP/3 in it; the server takes them. Streams of bytes go to TCP destinations, datagrams (udp_tunnel.rs) to UDP ones.
+//! streams of HTTP/3 in it; the server takes them. Streams of bytes go to TCP destinations, datagrams
+//! (datagram_tunnel.rs) to UDP ones, or they are packets of IP.
 //!
 //! ```text
 //!   Tunnel (client.rs) -- Keeper --> Session (session.rs) == paths ==> ServerSession (server.rs) <-- TunnelServer
@@ -24,6 +25,7 @@ mod bench;
 mod access;
 mod carrier;
 mod client;
+mod datagram_tunnel;
 mod datagrams;
 mod exchange;
 mod fallback;
@@ -31,6 +33,9 @@ mod h2_over_tcp;
 mod h3_over_noq;
 mod http_datagrams;
 mod interfaces;
+mod ip;
+mod ip_target;
+mod ip_tunnel;
 mod keeper;
 mod mptcp_endpoints;
 mod names;
@@ -60,9 +65,12 @@ mod varint;
 
 pub use access::{AccessRule, Family};
 pub use client::{OpenError, StartError, Tunnel, TunnelConfig, TunnelEvent};
+pub use datagram_tunnel::TunnelEnded;
 pub use datagrams::DatagramCounts;
 pub use http::{StatusCode, uri::Authority};
 pub use interfaces::Interface;
+pub use ip::{IpPacket, IpPrefix, IpRange, IpRanges, MalformedPacket, NotAPrefix};
+pub use ip_tunnel::{IpAddressEntry, IpCapsule, IpTunnel};
 pub use multipath::{Keepalive, PathState};
 pub use names::is_name;
 pub use netlink::FollowError;
@@ -76,4 +84,4 @@ pub use slots::AttachError;
 pub use splice::{SpliceError, Traffic, splice};
 pub use transport::{ALPN, Transport};
 pub use tunnel_stream::TunnelStream;
-pub use udp_tunnel::{UdpEnded, UdpTunnel};
+pub use udp_tunnel::UdpTunnel;

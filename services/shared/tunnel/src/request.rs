@@ -2,13 +2,16 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, uri::Authority};
 
-use crate::udp_target;
+use crate::{ip_target, udp_target};
 
 /// Where a client tells the names of its paths; see `names`.
 pub(crate) const NAMES_PATH: &str = "/.well-known/braid/paths";
 
 /// `:protocol` of RFC 9298.
 pub(crate) const CONNECT_UDP: &str = "connect-udp";
+
+/// `:protocol` of RFC 9484.
+pub(crate) const CONNECT_IP: &str = "connect-ip";
 
 /// RFC 9297, 3.4.
 const CAPSULE_PROTOCOL: HeaderName = HeaderName::from_static("capsule-protocol");
@@ -78,7 +81,7 @@ pub(crate) fn connect(authority: &Authority, urgency: Urgency) -> Request<()> {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum UdpRequestError {
+pub(crate) enum ExtendedRequestError {
     #[error("{0}")]
     Target(#[from] udp_target::Malformed),
     #[error("{0}")]
@@ -90,8 +93,23 @@ pub(crate) fn connect_udp(
     server_name: &str,
     authority: &Authority,
     urgency: Urgency,
-) -> Result<Request<()>, UdpRequestError> {
-    let path = udp_target::path(authority)?;
+) -> Result<Request<()>, ExtendedRequestError> {
+    extended(server_name, &udp_target::path(authority)?, urgency)
+}
+
+/// CONNECT-IP of RFC 9484, for whatever the proxy `server_name` allows.
+pub(crate) fn connect_ip(
+    server_name: &str,
+    urgency: Urgency,
+) -> Result<Request<()>, ExtendedRequestError> {
+    extended(server_name, ip_target::ANY_PATH, urgency)
+}
+
+fn extended(
+    server_name: &str,
+    path: &str,
+    urgency: Urgency,
+) -> Result<Request<()>, ExtendedRequestError> {
     let mut request = Request::builder()
         .method(Method::CONNECT)
         .uri(format!("https://{server_name}{path}"))
@@ -99,6 +117,11 @@ pub(crate) fn connect_udp(
         .body(())?;
     request.headers_mut().extend(carries_capsules());
     Ok(request)
+}
+
+/// What stands where a request for IP has no authority to name.
+pub(crate) fn any_destination() -> Authority {
+    Authority::from_static("*")
 }
 
 /// What says in a request, and in its answer, that the stream carries capsules.

@@ -1,4 +1,4 @@
-//! The requests of one session at the server: CONNECT and CONNECT-UDP become a [`ConnectRequest`], the names of paths are learnt,
+//! The requests of one session at the server: CONNECT, CONNECT-UDP and CONNECT-IP become a [`ConnectRequest`], the names of paths are learnt,
 //! anything else is refused.
 
 use std::{io, sync::Arc, time::Duration};
@@ -9,20 +9,23 @@ use http::{HeaderMap, Method, Request, StatusCode, uri::Authority};
 use tokio::sync::mpsc;
 
 use crate::{
+    datagram_tunnel::{Arrivals, Kind as Datagrams},
     exchange::Exchange,
     h3_over_noq::{self, SendHandles},
     http_datagrams::HttpDatagrams,
+    ip_target::{self, NotTaken},
+    ip_tunnel::IpTunnel,
     names,
-    request::{CONNECT_UDP, NAMES_PATH, Urgency, carries_capsules},
+    request::{CONNECT_IP, CONNECT_UDP, NAMES_PATH, Urgency, any_destination, carries_capsules},
     resume::{
         header::{Attach, Attached, Offer, Token},
         server::{Kept, NotFound, Peer},
     },
     server::SessionHandle,
-    stream::OpenStreams,
+    stream::{ConnectStream, OpenStreams},
     tunnel_stream::TunnelStream,
     udp_target,
-    udp_tunnel::{Arrivals, UdpTunnel},
+    udp_tunnel::UdpTunnel,
 };
 
 /// Requests of one session ready to be accepted; further ones wait in the transport.
@@ -101,7 +104,7 @@ async fn resolve(
                 return;
             };
             let protocol = request.extensions().get::<h3::ext::Protocol>();
-            let protocol = protocol.map(h3::ext::Protocol::as_str);
+            let protocol = protocol.map(h3_over_noq::protocol::name);
             desk.serve(&request, protocol, Exchange::h3(stream, send))
                 .await;
         }
@@ -144,15 +147,16 @@ impl Desk {
                 // Nobody listens any more once the session is being dropped; that drops the stream.
                 let _ = self.ready.send(request).await;
             }
-            Ok(Wanted::Udp(authority)) => {
+            Ok(Wanted::Datagrams(of, authority)) => {
                 exchange.set_urgency(urgency);
                 let request = ConnectRequest {
                     authority,
                     urgency,
                     exchange,
                     session: self.session,
-                    kind: Kind::Udp {
-                        datagrams: self.datagrams,
+                    kind: Kind::Datagrams {
+                        of,
+                        by_frames: self.datagrams,
                     },
                 };
                 let _ = self.ready.send(request).await;
@@ -189,7 +193,7 @@ impl Desk {
 
 enum Wanted {
     Tcp(Authority),
-    Udp(Authority),
+    Datagrams(Datagrams, Authority),
     Names,
 }
 
@@ -197,8 +201,14 @@ enum Wanted {
 fn classify<T>(request: &Request<T>, protocol: Option<&str>) -> Result<Wanted, StatusCode> {
     match (request.method(), request.uri().path()) {
         (&Method::CONNECT, path) if protocol == Some(CONNECT_UDP) => udp_target::parse(path)
-            .map(Wanted::Udp)
+            .map(|authority| Wanted::Datagrams(Datagrams::Udp, authority))
             .map_err(|_| StatusCode::BAD_REQUEST),
+        (&Method::CONNECT, path) if protocol == Some(CONNECT_IP) => ip_target::check(path)
+            .map(|()| Wanted::Datagrams(Datagrams::Ip, any_destination()))
+            .map_err(|error| match error {
+                NotTaken::Malformed => StatusCode::BAD_REQUEST,
+                NotTaken::Scoped => StatusCode::NOT_IMPLEMENTED,
+            }),
         (&Method::CONNECT, _) if protocol.is_some() => Err(StatusCode::NOT_IMPLEMENTED),
         (&Method::CONNECT, _) => {
             let authority = request.uri().authority().ok_or(StatusCode::BAD_REQUEST)?;
@@ -242,7 +252,7 @@ async fn go_on(
     }
 }
 
-/// A client asks for a TCP connection, or for the exchange of UDP datagrams.
+/// A client asks for a TCP connection, or for the exchange of UDP datagrams or IP packets.
 pub struct ConnectRequest {
     authority: Authority,
     urgency: Urgency,
@@ -256,14 +266,15 @@ enum Kind {
         /// The client offers to resume the tunnel.
         resuming: Option<(Token, Resuming)>,
     },
-    Udp {
+    Datagrams {
+        of: Datagrams,
         /// None by TCP.
-        datagrams: Option<HttpDatagrams>,
+        by_frames: Option<HttpDatagrams>,
     },
 }
 
 impl ConnectRequest {
-    /// `host:port`; the port is there.
+    /// `host:port`; the port is there. `*` where packets of IP are asked for.
     pub fn authority(&self) -> &Authority {
         &self.authority
     }
@@ -274,24 +285,49 @@ impl ConnectRequest {
 
     /// Whether it is to be answered by [`accept_udp`](Self::accept_udp).
     pub fn is_udp(&self) -> bool {
-        matches!(self.kind, Kind::Udp { .. })
+        self.exchanges(Datagrams::Udp)
     }
 
-    /// Answers 200 and gives the datagrams. A request for a TCP connection is refused.
+    /// Whether it is to be answered by [`accept_ip`](Self::accept_ip).
+    pub fn is_ip(&self) -> bool {
+        self.exchanges(Datagrams::Ip)
+    }
+
+    fn exchanges(&self, what: Datagrams) -> bool {
+        matches!(self.kind, Kind::Datagrams { of, .. } if of == what)
+    }
+
+    /// Answers 200 and gives the datagrams. A request for anything else is refused.
     pub async fn accept_udp(self) -> io::Result<UdpTunnel> {
-        let Kind::Udp { datagrams } = &self.kind else {
-            self.refuse(StatusCode::NOT_IMPLEMENTED).await;
-            return Err(io::ErrorKind::Unsupported.into());
+        let (arrivals, stream) = self.accept_datagrams(Datagrams::Udp).await?;
+        // The stream ends with its session.
+        Ok(UdpTunnel(arrivals.begin(stream, std::future::pending())))
+    }
+
+    /// Answers 200 and gives the packets. A request for anything else is refused.
+    pub async fn accept_ip(self) -> io::Result<IpTunnel> {
+        let (arrivals, stream) = self.accept_datagrams(Datagrams::Ip).await?;
+        let begun = arrivals.begin_speaking(stream, std::future::pending());
+        Ok(IpTunnel::new(begun))
+    }
+
+    async fn accept_datagrams(self, what: Datagrams) -> io::Result<(Arrivals, ConnectStream)> {
+        let by_frames = match &self.kind {
+            Kind::Datagrams { of, by_frames } if *of == what => by_frames.clone(),
+            _ => {
+                self.refuse(StatusCode::NOT_IMPLEMENTED).await;
+                return Err(io::ErrorKind::Unsupported.into());
+            }
         };
-        let arrivals = Arrivals::new(datagrams.as_ref().zip(self.exchange.h3_stream()));
+        let by_frames = by_frames.as_ref().zip(self.exchange.h3_stream());
+        let arrivals = Arrivals::new(what, by_frames);
         let open = self.session.open_streams().enter();
         let stream = self.exchange.accept(carries_capsules(), open).await?;
-        // The stream ends with its session.
-        Ok(arrivals.begin(stream, std::future::pending()))
+        Ok((arrivals, stream))
     }
 
     /// Answers 200 and gives the bytes. The tunnel is resumable if the client offered that and there is room for one more. A
-    /// request for UDP is refused.
+    /// request for datagrams is refused.
     pub async fn accept(self) -> io::Result<TunnelStream> {
         let Kind::Tcp { resuming } = self.kind else {
             self.refuse(StatusCode::NOT_IMPLEMENTED).await;

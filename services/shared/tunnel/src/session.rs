@@ -27,18 +27,20 @@ pub(crate) use over_tcp::TcpDialler;
 use crate::{
     carrier::Carrier,
     client::{Shared, TunnelEvent},
+    datagram_tunnel::{Arrivals, Kind},
     h2_over_tcp,
     h3_over_noq::{self, Opener, SendHandles},
     http_datagrams::HttpDatagrams,
+    ip_tunnel::IpTunnel,
     names,
     paths::Paths,
-    request::{self, UdpRequestError, Urgency},
+    request::{self, ExtendedRequestError, Urgency},
     resume::header::{Attached, Offer},
     slots::slot_of,
     steer::{CONTROLS_MAX, Change, Control, Steered, Ways},
     stream::{ConnectStream, H2Wire, H3Wire, OpenStream, OpenStreams, WireError},
     transport::{ALPN, Transport, transport_config},
-    udp_tunnel::{Arrivals, UdpTunnel},
+    udp_tunnel::UdpTunnel,
 };
 
 /// `H3_NO_ERROR`.
@@ -91,7 +93,7 @@ pub(crate) enum ConnectError {
     #[error("the session is being closed")]
     Closed,
     #[error("{0}")]
-    Udp(#[from] UdpRequestError),
+    Extended(#[from] ExtendedRequestError),
 }
 
 /// Makes connections.
@@ -277,24 +279,59 @@ impl Session {
         self.ask(request, urgency, self.open.enter()).await
     }
 
-    /// Asks for a UDP tunnel, which ends when the session is retired. A proxy that knows none is not asked (RFC 8441, 3).
+    /// Asks for a UDP tunnel, which ends when the session is retired.
     pub(crate) async fn connect_udp(
         &self,
         server_name: &str,
         authority: &Authority,
         urgency: Urgency,
     ) -> Result<UdpTunnel, ConnectError> {
-        let mut request = request::connect_udp(server_name, authority, urgency)?;
+        let request = request::connect_udp(server_name, authority, urgency)?;
+        let (arrivals, stream) = self.exchange_datagrams(request, Kind::Udp, urgency).await?;
+        let tunnel = arrivals.begin(stream, self.until_retired());
+        Ok(UdpTunnel(tunnel))
+    }
+
+    /// The same for packets of IP.
+    pub(crate) async fn connect_ip(
+        &self,
+        server_name: &str,
+        urgency: Urgency,
+    ) -> Result<IpTunnel, ConnectError> {
+        let request = request::connect_ip(server_name, urgency)?;
+        let (arrivals, stream) = self.exchange_datagrams(request, Kind::Ip, urgency).await?;
+        let begun = arrivals.begin_speaking(stream, self.until_retired());
+        Ok(IpTunnel::new(begun))
+    }
+
+    fn until_retired(&self) -> impl Future<Output = ()> + Send + use<> {
+        let retired = self.retired.clone();
+        async move { retired.cancelled().await }
+    }
+
+    /// Asks by an extended CONNECT. A proxy that knows none is not asked (RFC 8441, 3).
+    async fn exchange_datagrams(
+        &self,
+        mut request: http::Request<()>,
+        kind: Kind,
+        urgency: Urgency,
+    ) -> Result<(Arrivals, ConnectStream), ConnectError> {
         let extensions = request.extensions_mut();
         let takes = match &self.requests {
             Requests::H3 { extended, .. } => {
-                extensions.insert(h3::ext::Protocol::CONNECT_UDP);
+                extensions.insert(match kind {
+                    Kind::Udp => h3::ext::Protocol::CONNECT_UDP,
+                    Kind::Ip => h3_over_noq::protocol::STAND_IN,
+                });
                 let mut extended = extended.clone();
                 let said = extended.wait_for(Option::is_some).await;
                 said.map_err(|_| ConnectError::Closed)?.unwrap_or(false)
             }
             Requests::H2(requests) => {
-                extensions.insert(h2::ext::Protocol::from_static(request::CONNECT_UDP));
+                extensions.insert(h2::ext::Protocol::from_static(match kind {
+                    Kind::Udp => request::CONNECT_UDP,
+                    Kind::Ip => request::CONNECT_IP,
+                }));
                 let requests = requests.lock();
                 let requests = requests.as_ref().ok_or(ConnectError::Closed)?;
                 requests.is_extended_connect_protocol_enabled()
@@ -304,12 +341,11 @@ impl Session {
             return Err(ConnectError::Refused(StatusCode::NOT_IMPLEMENTED));
         }
         let (stream, _) = self.ask(request, urgency, self.open.enter()).await?;
-        let arrivals = match &self.requests {
-            Requests::H3 { datagrams, .. } => Arrivals::new(Some(datagrams).zip(stream.h3_id())),
-            Requests::H2(_) => Arrivals::new(None),
+        let by_frames = match &self.requests {
+            Requests::H3 { datagrams, .. } => Some(datagrams).zip(stream.h3_id()),
+            Requests::H2(_) => None,
         };
-        let retired = self.retired.clone();
-        Ok(arrivals.begin(stream, async move { retired.cancelled().await }))
+        Ok((Arrivals::new(kind, by_frames), stream))
     }
 
     pub(crate) async fn ask(

@@ -65,7 +65,7 @@ fn is_name(host: &str) -> bool {
 }
 
 /// Percent-decodes one segment; none where that gives no text.
-fn decode(segment: &str) -> Option<String> {
+pub(crate) fn decode(segment: &str) -> Option<String> {
     let mut bytes = segment.bytes();
     let mut decoded = Vec::with_capacity(segment.len());
     while let Some(byte) = bytes.next() {

@@ -25,8 +25,8 @@ use tokio::{
     net::UdpSocket,
 };
 use tunnel::{
-    Authority, ConnectRequest, OpenError, SessionHandle, StatusCode, Transport, TunnelEvent,
-    TunnelServer, UdpEnded, UdpTunnel, Urgency,
+    Authority, ConnectRequest, OpenError, SessionHandle, StatusCode, Transport, TunnelEnded,
+    TunnelEvent, TunnelServer, UdpTunnel, Urgency,
 };
 
 /// Between two questions of the same datagram, of which the first may be lost.
@@ -94,7 +94,7 @@ async fn open(bench: &Bench, to: &Authority) -> UdpTunnel {
 }
 
 /// Asks until the same comes back; UDP may lose it.
-async fn ask(tunnel: &UdpTunnel, question: &[u8]) -> Result<(), UdpEnded> {
+async fn ask(tunnel: &UdpTunnel, question: &[u8]) -> Result<(), TunnelEnded> {
     within(async {
         loop {
             tunnel.send(question);
@@ -251,7 +251,7 @@ async fn a_dropped_tunnel_ends_at_the_other_end() {
     let tunnel = open(&bench, &"any.test:7".parse().unwrap()).await;
     ask(&tunnel, b"here").await.unwrap();
     drop(tunnel);
-    assert_eq!(within(reasons.recv()).await, Some(UdpEnded::ByPeer));
+    assert_eq!(within(reasons.recv()).await, Some(TunnelEnded::ByPeer));
     bench.tunnel.close().await;
 }
 

@@ -13,7 +13,7 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::task::AbortOnDropHandle;
-use tunnel::{Authority, Tunnel, UdpEnded, UdpTunnel, Urgency};
+use tunnel::{Authority, Tunnel, TunnelEnded, UdpTunnel, Urgency};
 
 use super::{super::socks5::datagram, count_dropped};
 
@@ -124,7 +124,7 @@ impl Way {
         match self.exchange(waiting, &opened, &touched).await {
             Ok(ended) => {
                 tracing::debug!(%authority, %ended, "a flow of an application ended");
-                let broken_off = matches!(ended, UdpEnded::ByPeer | UdpEnded::Malformed(_));
+                let broken_off = matches!(ended, TunnelEnded::ByPeer | TunnelEnded::Malformed(_));
                 if !broken_off || start.elapsed() > REFUSED_PAUSE {
                     return;
                 }
@@ -143,7 +143,7 @@ impl Way {
         mut waiting: mpsc::Receiver<Bytes>,
         opened: &Opened,
         touched: &Touched,
-    ) -> Result<UdpEnded, tunnel::OpenError> {
+    ) -> Result<TunnelEnded, tunnel::OpenError> {
         let udp = self.tunnel.open_udp(&self.authority, self.urgency).await?;
         let udp = Arc::new(udp);
         count("opened");

@@ -24,7 +24,7 @@ use h3::{
 };
 use parking_lot::Mutex;
 
-use super::{Bidi, BidiStream, RecvStream, on_stream, stream_id, varint, write_error};
+use super::{Bidi, BidiStream, RecvStream, on_stream, protocol, stream_id, varint, write_error};
 use crate::{
     request::Urgency,
     transport::{SEND_BEYOND_BYTES, SEND_WINDOW_BYTES},
@@ -234,7 +234,9 @@ impl quic::SendStream<Bytes> for SendStream {
                 "a frame was sent before the last one had gone".into(),
             )));
         }
-        sending.pending = [data.copy_to_bytes(data.remaining()), Bytes::new()];
+        let frame = data.copy_to_bytes(data.remaining());
+        let frame = protocol::leaving(&frame).unwrap_or(frame);
+        sending.pending = [frame, Bytes::new()];
         sending.beyond_bytes = SEND_BEYOND_BYTES;
         Ok(())
     }

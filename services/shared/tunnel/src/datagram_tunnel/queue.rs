@@ -7,7 +7,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::UdpEnded;
+use super::{Kind, TunnelEnded};
 
 /// What waits in one direction of one request: 25 ms of 80 Mbit/s. Beyond it the newest is dropped and counted.
 const QUEUE_BYTES_MAX: usize = 256 * 1024;
@@ -16,11 +16,12 @@ const QUEUE_BYTES_MAX: usize = 256 * 1024;
 const OVERHEAD_BYTES: usize = 64;
 
 /// Clones are the same queue.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Queue(Arc<Inner>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
+    kind: Kind,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -29,10 +30,23 @@ struct Inner {
 struct State {
     waiting: VecDeque<Bytes>,
     bytes: usize,
-    ended: Option<UdpEnded>,
+    ended: Option<TunnelEnded>,
 }
 
 impl Queue {
+    pub(crate) fn new(kind: Kind) -> Self {
+        Self(Arc::new(Inner {
+            kind,
+            state: Mutex::default(),
+            changed: Notify::new(),
+        }))
+    }
+
+    /// What waits in it.
+    pub(crate) fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
     /// Whether there was room.
     pub(crate) fn push(&self, payload: Bytes) -> bool {
         let mut state = self.0.state.lock();
@@ -48,17 +62,17 @@ impl Queue {
     }
 
     /// Takes no more; the first reason is the one that counts.
-    pub(crate) fn end(&self, reason: UdpEnded) {
+    pub(crate) fn end(&self, reason: TunnelEnded) {
         self.0.state.lock().ended.get_or_insert(reason);
         self.0.changed.notify_one();
     }
 
-    pub(crate) fn ended(&self) -> Option<UdpEnded> {
+    pub(crate) fn ended(&self) -> Option<TunnelEnded> {
         self.0.state.lock().ended.clone()
     }
 
     /// The oldest; the reason of the end once all are taken. For one taker at a time.
-    pub(crate) async fn next(&self) -> Result<Bytes, UdpEnded> {
+    pub(crate) async fn next(&self) -> Result<Bytes, TunnelEnded> {
         loop {
             {
                 let mut state = self.0.state.lock();
@@ -82,7 +96,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_newest_is_dropped_when_the_queue_is_full_and_the_oldest_goes_first() {
-        let queue = Queue::default();
+        let queue = Queue::new(Kind::Udp);
         let taken = (0..=u8::MAX)
             .take_while(|index| queue.push(Bytes::from(vec![*index; 4_032])))
             .count();
@@ -94,20 +108,20 @@ mod tests {
 
     #[tokio::test]
     async fn empty_datagrams_are_bounded_too() {
-        let queue = Queue::default();
+        let queue = Queue::new(Kind::Udp);
         let taken = (0..10_000).take_while(|_| queue.push(Bytes::new())).count();
         assert_eq!(taken, 4_096);
     }
 
     #[tokio::test]
     async fn what_waits_is_given_before_the_end() {
-        let queue = Queue::default();
+        let queue = Queue::new(Kind::Udp);
         assert!(queue.push(Bytes::from_static(b"last")));
-        queue.end(UdpEnded::ByPeer);
-        queue.end(UdpEnded::Session);
+        queue.end(TunnelEnded::ByPeer);
+        queue.end(TunnelEnded::Session);
         assert!(!queue.push(Bytes::new()));
         assert_eq!(queue.next().await.unwrap(), "last");
-        assert_eq!(queue.next().await, Err(UdpEnded::ByPeer));
-        assert_eq!(queue.next().await, Err(UdpEnded::ByPeer));
+        assert_eq!(queue.next().await, Err(TunnelEnded::ByPeer));
+        assert_eq!(queue.next().await, Err(TunnelEnded::ByPeer));
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use testkit::within;
 use tokio::{io::AsyncWriteExt, sync::mpsc};
 
-use super::{UdpEnded, payload::Malformed};
+use super::{TunnelEnded, payload::MalformedDatagram};
 use crate::{
     ConnectRequest, Interface, Tunnel, TunnelConfig, TunnelServer, Urgency,
     bench::{Identities, authority, listen_anywhere, serve},
@@ -19,7 +19,7 @@ use crate::{
 /// What one request told: payloads that arrived, then why it ended.
 const TOLD_MAX: usize = 16;
 
-type Told = mpsc::Receiver<Result<Bytes, UdpEnded>>;
+type Told = mpsc::Receiver<Result<Bytes, TunnelEnded>>;
 
 /// A server that tells what it hears, and a client's raw stream of a CONNECT-UDP request.
 async fn ask() -> (Tunnel, ConnectStream, Told) {
@@ -64,7 +64,10 @@ async fn a_malformed_capsule_ends_the_request_behind_what_was_sound() {
     within(stream.flush()).await.unwrap();
     assert_eq!(within(told.recv()).await.unwrap().unwrap(), "hi");
     let ended = within(told.recv()).await.unwrap();
-    assert_eq!(ended, Err(UdpEnded::Malformed(Malformed::NoContext)));
+    assert_eq!(
+        ended,
+        Err(TunnelEnded::Malformed(MalformedDatagram::NoContext))
+    );
     // Broken off, not ended.
     let error = within(async {
         loop {
@@ -95,7 +98,10 @@ async fn a_frame_without_a_context_ends_its_request_and_one_without_a_request_th
     let torn = Bytes::copy_from_slice(&[quarter]);
     within(connection.send_datagram_wait(torn)).await.unwrap();
     let ended = within(told.recv()).await.unwrap();
-    assert_eq!(ended, Err(UdpEnded::Malformed(Malformed::NoContext)));
+    assert_eq!(
+        ended,
+        Err(TunnelEnded::Malformed(MalformedDatagram::NoContext))
+    );
     assert!(!session.is_closed());
     within(connection.send_datagram_wait(Bytes::new()))
         .await
@@ -107,8 +113,8 @@ async fn a_frame_without_a_context_ends_its_request_and_one_without_a_request_th
 #[tokio::test]
 async fn a_stream_that_ends_within_a_capsule_is_told_from_one_that_ends() {
     for (wire, expected) in [
-        (&b"\x00\x02\x00a"[..], UdpEnded::ByPeer),
-        (b"\x00\x02\x00a\x00\x05", Malformed::Torn.into()),
+        (&b"\x00\x02\x00a"[..], TunnelEnded::ByPeer),
+        (b"\x00\x02\x00a\x00\x05", MalformedDatagram::Torn.into()),
     ] {
         let (tunnel, mut stream, mut told) = ask().await;
         within(stream.write_all(wire)).await.unwrap();
@@ -117,4 +123,40 @@ async fn a_stream_that_ends_within_a_capsule_is_told_from_one_that_ends() {
         assert_eq!(within(told.recv()).await.unwrap(), Err(expected));
         tunnel.close().await;
     }
+}
+
+/// RFC 9484, 6: what another's client writes, without Huffman coding or a table; and the answer to a protocol that nobody knows.
+#[tokio::test]
+async fn a_foreign_request_for_ip_is_taken_by_its_name_on_the_wire() {
+    let (tunnel, _stream, _told) = ask().await;
+    let session = within(tunnel.session()).await.unwrap();
+    let connection = session.quic().unwrap();
+    for (protocol, answered) in [("connect-ip", true), ("webtransport", false)] {
+        let mut section = vec![0, 0];
+        for (name, value) in [
+            (":method", "CONNECT"),
+            (":protocol", protocol),
+            (":scheme", "https"),
+            (":authority", "localhost"),
+            (":path", "/.well-known/masque/ip/192.0.2.1/*/"),
+            ("capsule-protocol", "?1"),
+        ] {
+            // Three bits for the length, then what is beyond them.
+            match name.len().checked_sub(7) {
+                Some(beyond) => section.extend([0x27, beyond as u8]),
+                None => section.push(0x20 | name.len() as u8),
+            }
+            section.extend(name.as_bytes());
+            section.push(value.len() as u8);
+            section.extend(value.as_bytes());
+        }
+        let mut frame = vec![1, 0x40 | (section.len() >> 8) as u8, section.len() as u8];
+        frame.extend(section);
+        let (mut send, mut receive) = within(connection.open_bi()).await.unwrap();
+        within(send.write_all(&frame)).await.unwrap();
+        let answer = within(receive.read_to_end(1_000)).await;
+        // One destination alone is not offered, so it is refused, by a status that says so.
+        assert_eq!(answer.is_ok_and(|answer| !answer.is_empty()), answered);
+    }
+    tunnel.close().await;
 }

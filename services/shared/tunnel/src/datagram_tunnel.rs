@@ -1,0 +1,325 @@
+//! The courier of a request that exchanges datagrams: those of UDP (RFC 9298) or packets of IP (RFC 9484).
+//!
+//! They travel as DATAGRAM frames of QUIC where both ends have agreed on that and one fits into a packet, and as capsules on the request's
+//! stream otherwise: larger ones, and all of them by HTTP/2. Nothing is confirmed or replayed. Such a tunnel ends with its
+//! session; whoever has more to send asks the next one anew. What the ends of an IP tunnel tell each other beside packets goes in capsules
+//! of its own on the stream, in order.
+
+pub(crate) mod payload;
+pub(crate) mod queue;
+
+use std::{future::poll_fn, io, task::Poll};
+
+use bytes::Bytes;
+use h3::quic::StreamId;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::{
+    http_datagrams::{DatagramFlow, HttpDatagrams},
+    ip_tunnel::capsule::{MalformedCapsule, Raw},
+    stream::{ConnectStream, WireError},
+};
+use payload::{Arrived, Decoder, MalformedDatagram, capsule};
+use queue::Queue;
+
+/// Capsules of one direction that wait: beyond it the one who speaks waits, be it the peer.
+const CAPSULES_WAITING_MAX: usize = 16;
+
+/// Why a tunnel of datagrams carries nothing more.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TunnelEnded {
+    #[error("the peer ended it")]
+    ByPeer,
+    /// The next session takes the same request.
+    #[error("its session gives way to another")]
+    Session,
+    #[error("the peer sent {0}")]
+    Malformed(#[from] MalformedDatagram),
+    #[error("the peer sent {0}")]
+    MalformedCapsule(#[from] MalformedCapsule),
+    #[error("its stream was lost: {0}")]
+    Lost(io::ErrorKind),
+}
+
+impl TunnelEnded {
+    /// Whether the peer does not keep to the protocol.
+    fn is_malformed(&self) -> bool {
+        matches!(self, Self::Malformed(_) | Self::MalformedCapsule(_))
+    }
+}
+
+impl From<WireError> for TunnelEnded {
+    fn from(error: WireError) -> Self {
+        match error {
+            WireError::Aborted => Self::ByPeer,
+            WireError::Lost(error) => Self::Lost(error.kind()),
+        }
+    }
+}
+
+/// What the datagrams of a request are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Udp,
+    Ip,
+}
+
+impl Kind {
+    pub(crate) fn count_dropped(self, at: &'static str) {
+        match self {
+            Self::Udp => metrics::counter!("braid_tunnel_udp_dropped_total", "at" => at),
+            Self::Ip => metrics::counter!("braid_tunnel_ip_dropped_total", "at" => at),
+        }
+        .increment(1);
+    }
+
+    fn count_sent(self, by: &'static str) {
+        match self {
+            Self::Udp => metrics::counter!("braid_tunnel_udp_sent_total", "by" => by),
+            Self::Ip => metrics::counter!("braid_tunnel_ip_sent_total", "by" => by),
+        }
+        .increment(1);
+    }
+}
+
+/// Datagrams both ways. Dropped, it ends the request.
+#[derive(Debug)]
+pub(crate) struct DatagramTunnel {
+    leaving: Queue,
+    arriving: Queue,
+    _end: DropGuard,
+}
+
+impl DatagramTunnel {
+    /// Takes one datagram to be sent; whether there was room for it.
+    pub(crate) fn send(&self, payload: &[u8]) -> bool {
+        let kind = self.leaving.kind();
+        let taken = payload.len() <= kind.payload_bytes_max()
+            && self.leaving.push(Bytes::copy_from_slice(payload));
+        if !taken {
+            kind.count_dropped("leaving");
+        }
+        taken
+    }
+
+    /// Cancel-safe; for one receiver at a time.
+    pub(crate) async fn receive(&self) -> Result<Bytes, TunnelEnded> {
+        self.arriving.next().await
+    }
+
+    pub(crate) fn ended(&self) -> Option<TunnelEnded> {
+        self.arriving.ended()
+    }
+
+    /// Takes no more, and says to whoever receives that the peer did this.
+    pub(crate) fn end(&self, reason: TunnelEnded) {
+        self.arriving.end(reason.clone());
+        self.leaving.end(reason);
+    }
+}
+
+/// The capsules of an IP tunnel, both ways.
+#[derive(Debug)]
+pub(crate) struct Capsules {
+    pub(crate) leaving: mpsc::Sender<Bytes>,
+    pub(crate) arriving: mpsc::Receiver<Raw>,
+}
+
+/// The courier's ends of them.
+struct Spoken {
+    leaving: mpsc::Receiver<Bytes>,
+    arriving: mpsc::Sender<Raw>,
+}
+
+/// The way of datagrams that arrive; to be there before the answer to the request, behind which the first may come.
+pub(crate) struct Arrivals {
+    queue: Queue,
+    flow: Option<DatagramFlow>,
+}
+
+impl Arrivals {
+    /// By HTTP/3 with the connection's datagrams and the request's stream.
+    pub(crate) fn new(kind: Kind, by_frames: Option<(&HttpDatagrams, StreamId)>) -> Self {
+        let queue = Queue::new(kind);
+        let flow = by_frames.map(|(datagrams, id)| datagrams.enter(id, queue.clone()));
+        Self { queue, flow }
+    }
+
+    /// Begins to carry once the request is answered, until `replaced`.
+    pub(crate) fn begin(
+        self,
+        stream: ConnectStream,
+        replaced: impl Future<Output = ()> + Send + 'static,
+    ) -> DatagramTunnel {
+        self.start(stream, replaced, None)
+    }
+
+    /// The same with capsules beside the datagrams.
+    pub(crate) fn begin_speaking(
+        self,
+        stream: ConnectStream,
+        replaced: impl Future<Output = ()> + Send + 'static,
+    ) -> (DatagramTunnel, Capsules) {
+        let (to_leave, leaving) = mpsc::channel(CAPSULES_WAITING_MAX);
+        let (to_arrive, arriving) = mpsc::channel(CAPSULES_WAITING_MAX);
+        let spoken = Spoken {
+            leaving,
+            arriving: to_arrive,
+        };
+        let capsules = Capsules {
+            leaving: to_leave,
+            arriving,
+        };
+        (self.start(stream, replaced, Some(spoken)), capsules)
+    }
+
+    fn start(
+        self,
+        stream: ConnectStream,
+        replaced: impl Future<Output = ()> + Send + 'static,
+        spoken: Option<Spoken>,
+    ) -> DatagramTunnel {
+        let end = CancellationToken::new();
+        let courier = Courier {
+            stream: Mutex::new(stream),
+            flow: self.flow,
+            leaving: Queue::new(self.queue.kind()),
+            arriving: self.queue,
+        };
+        let tunnel = DatagramTunnel {
+            leaving: courier.leaving.clone(),
+            arriving: courier.arriving.clone(),
+            _end: end.clone().drop_guard(),
+        };
+        tokio::spawn(courier.run(spoken, end, replaced));
+        tunnel
+    }
+}
+
+/// Carries the datagrams of one tunnel.
+struct Courier {
+    /// Both directions are polled by one task, so nobody ever waits for the lock.
+    stream: Mutex<ConnectStream>,
+    flow: Option<DatagramFlow>,
+    leaving: Queue,
+    arriving: Queue,
+}
+
+impl Courier {
+    async fn run(
+        self,
+        spoken: Option<Spoken>,
+        end: CancellationToken,
+        replaced: impl Future<Output = ()>,
+    ) {
+        let (to_say, heard) = spoken
+            .map(|spoken| (spoken.leaving, spoken.arriving))
+            .unzip();
+        let reason = tokio::select! {
+            reason = self.send_all(to_say) => reason,
+            reason = self.receive_all(heard) => reason,
+            () = replaced => TunnelEnded::Session,
+            // Nobody asks for the reason.
+            () = end.cancelled() => TunnelEnded::ByPeer,
+        };
+        // A malformed frame is noticed elsewhere.
+        let reason = self.arriving.ended().unwrap_or(reason);
+        tracing::debug!(%reason, "a tunnel of datagrams ended");
+        self.leaving.end(reason.clone());
+        self.arriving.end(reason.clone());
+        let mut stream = self.stream.into_inner();
+        if reason.is_malformed() {
+            stream.abort();
+            return;
+        }
+        // An end that the transport does not take at once becomes a reset, which says as much.
+        poll_fn(|cx| {
+            let _ = stream.poll_end(cx);
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    async fn send_all(&self, mut to_say: Option<mpsc::Receiver<Bytes>>) -> TunnelEnded {
+        loop {
+            let capsule = async {
+                match &mut to_say {
+                    Some(to_say) => to_say.recv().await,
+                    None => None,
+                }
+            };
+            let sent = tokio::select! {
+                // They are few, and nothing works before they have come.
+                biased;
+                Some(capsule) = capsule => self.send_capsule(capsule).await,
+                payload = self.leaving.next() => match payload {
+                    Ok(payload) => self.send(&payload).await,
+                    Err(reason) => return reason,
+                },
+            };
+            if let Err(error) = sent {
+                return error.into();
+            }
+        }
+    }
+
+    async fn send(&self, payload: &[u8]) -> Result<(), WireError> {
+        let kind = self.leaving.kind();
+        if let Some(flow) = &self.flow
+            && self.stream.lock().peer_takes_datagrams()
+        {
+            let sent = flow.send(payload).await;
+            if sent.map_err(|error| WireError::Lost(error.into()))? {
+                kind.count_sent("frame");
+                return Ok(());
+            }
+        }
+        self.send_capsule(capsule(payload)).await?;
+        kind.count_sent("capsule");
+        Ok(())
+    }
+
+    async fn send_capsule(&self, capsule: Bytes) -> Result<(), WireError> {
+        poll_fn(|cx| self.stream.lock().poll_sent(cx)).await?;
+        poll_fn(|cx| Poll::Ready(self.stream.lock().send(cx, capsule.clone()))).await?;
+        // The next waits in the queue, where it can still be dropped.
+        poll_fn(|cx| self.stream.lock().poll_sent(cx)).await
+    }
+
+    async fn receive_all(&self, heard: Option<mpsc::Sender<Raw>>) -> TunnelEnded {
+        let mut decoder = Decoder::new(self.arriving.kind());
+        loop {
+            let mut chunk = match poll_fn(|cx| self.stream.lock().poll_chunk(cx)).await {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => match decoder.end() {
+                    Ok(()) => return TunnelEnded::ByPeer,
+                    Err(malformed) => return malformed.into(),
+                },
+                Err(error) => return error.into(),
+            };
+            loop {
+                match decoder.next(&mut chunk) {
+                    // A copy, so that a few bytes do not keep the packets that they came in.
+                    Ok(Some(Arrived::Payload(payload))) => {
+                        if !self.arriving.push(Bytes::copy_from_slice(&payload)) {
+                            self.arriving.kind().count_dropped("arriving");
+                        }
+                    }
+                    Ok(Some(Arrived::Capsule(capsule))) => {
+                        if let Some(heard) = &heard {
+                            // Nobody listens any more when the tunnel is being dropped.
+                            let _ = heard.send(capsule).await;
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(malformed) => return malformed.into(),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

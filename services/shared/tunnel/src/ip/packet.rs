@@ -1,0 +1,161 @@
+//! The head of a packet: from whom, to whom, and whether it is one.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const HEADER_V4_BYTES: usize = 20;
+const HEADER_V6_BYTES: usize = 40;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MalformedPacket {
+    #[error("shorter than its header")]
+    Short,
+    #[error("of an IP version {0}")]
+    Version(u8),
+    #[error("its length is not what it says")]
+    Length,
+    /// A source route leads elsewhere than the destination says, and of the others nobody needs any.
+    #[error("has options")]
+    Options,
+}
+
+impl MalformedPacket {
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Short | Self::Version(_) | Self::Length => "malformed",
+            Self::Options => "options",
+        }
+    }
+}
+
+/// What a packet says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IpPacket {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+}
+
+impl IpPacket {
+    /// Of a whole packet. Checksums are left to whoever takes it.
+    pub fn read(packet: &[u8]) -> Result<Self, MalformedPacket> {
+        match packet.first().map(|first| first >> 4) {
+            Some(4) => read_v4(packet),
+            Some(6) => read_v6(packet),
+            Some(other) => Err(MalformedPacket::Version(other)),
+            None => Err(MalformedPacket::Short),
+        }
+    }
+}
+
+/// RFC 791, 3.1.
+fn read_v4(packet: &[u8]) -> Result<IpPacket, MalformedPacket> {
+    let header = packet.first_chunk::<HEADER_V4_BYTES>();
+    let header = header.ok_or(MalformedPacket::Short)?;
+    match header[0] & 0xf {
+        0..5 => return Err(MalformedPacket::Short),
+        5 => {}
+        _ => return Err(MalformedPacket::Options),
+    }
+    let length = u16::from_be_bytes([header[2], header[3]]);
+    if usize::from(length) != packet.len() {
+        return Err(MalformedPacket::Length);
+    }
+    let [.., a, b, c, d, e, f, g, h] = *header;
+    Ok(IpPacket {
+        source: Ipv4Addr::new(a, b, c, d).into(),
+        destination: Ipv4Addr::new(e, f, g, h).into(),
+    })
+}
+
+/// RFC 8200, 3. Of the extensions only a routing header would lead elsewhere, and hosts ignore those since RFC 5095.
+fn read_v6(packet: &[u8]) -> Result<IpPacket, MalformedPacket> {
+    let header = packet.first_chunk::<HEADER_V6_BYTES>();
+    let header = header.ok_or(MalformedPacket::Short)?;
+    let length = u16::from_be_bytes([header[4], header[5]]);
+    if HEADER_V6_BYTES + usize::from(length) != packet.len() {
+        return Err(MalformedPacket::Length);
+    }
+    let at = |from: usize| {
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&header[from..from + 16]);
+        Ipv6Addr::from(octets).into()
+    };
+    Ok(IpPacket {
+        source: at(8),
+        destination: at(24),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+
+    fn v4(payload: usize) -> Vec<u8> {
+        let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0];
+        packet.extend([10, 64, 0, 2, 192, 0, 2, 9]);
+        packet.resize(HEADER_V4_BYTES + payload, 7);
+        packet[2..4].copy_from_slice(&((HEADER_V4_BYTES + payload) as u16).to_be_bytes());
+        packet
+    }
+
+    fn v6(payload: usize) -> Vec<u8> {
+        let mut packet = vec![0x60, 0, 0, 0, 0, 0, 17, 64];
+        packet.extend("fd00::2".parse::<Ipv6Addr>().unwrap().octets());
+        packet.extend("2001:db8::9".parse::<Ipv6Addr>().unwrap().octets());
+        packet.resize(HEADER_V6_BYTES + payload, 7);
+        packet[4..6].copy_from_slice(&(payload as u16).to_be_bytes());
+        packet
+    }
+
+    #[test]
+    fn a_packet_says_from_whom_and_to_whom() {
+        let read = |packet: &[u8]| {
+            let packet = IpPacket::read(packet).unwrap();
+            [packet.source.to_string(), packet.destination.to_string()]
+        };
+        assert_eq!(read(&v4(0)), ["10.64.0.2", "192.0.2.9"]);
+        assert_eq!(read(&v4(1_260)), ["10.64.0.2", "192.0.2.9"]);
+        assert_eq!(read(&v6(0)), ["fd00::2", "2001:db8::9"]);
+        assert_eq!(read(&v6(1_240)), ["fd00::2", "2001:db8::9"]);
+    }
+
+    #[test]
+    fn what_is_no_packet_is_refused() {
+        for whole in [v4(30), v6(30)] {
+            let header = if whole[0] >> 4 == 4 { 20 } else { 40 };
+            for length in 0..whole.len() {
+                let expected = match length < header {
+                    true => MalformedPacket::Short,
+                    false => MalformedPacket::Length,
+                };
+                assert_eq!(IpPacket::read(&whole[..length]), Err(expected), "{length}");
+            }
+            let longer = [&whole[..], &[0]].concat();
+            assert_eq!(IpPacket::read(&longer), Err(MalformedPacket::Length));
+        }
+        let mut options = v4(30);
+        options[0] = 0x46;
+        assert_eq!(IpPacket::read(&options), Err(MalformedPacket::Options));
+        options[0] = 0x44;
+        assert_eq!(IpPacket::read(&options), Err(MalformedPacket::Short));
+        options[0] = 0x55;
+        assert_eq!(IpPacket::read(&options), Err(MalformedPacket::Version(5)));
+    }
+
+    #[test]
+    fn noise_never_panics() {
+        for seed in 0..2_000 {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let mut packet: Vec<u8> = (0..rng.random_range(0..80)).map(|_| rng.random()).collect();
+            if let Some(first) = packet.first_mut() {
+                *first = [0x45, 0x60, *first][seed as usize % 3];
+            }
+            if let Ok(read) = IpPacket::read(&packet) {
+                assert!(packet.len() >= 20 && read.source.is_ipv4() == (packet[0] >> 4 == 4));
+            }
+        }
+    }
+}

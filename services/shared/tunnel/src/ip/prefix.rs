@@ -1,0 +1,174 @@
+//! A network by its address and the length of its prefix.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+};
+
+use super::IpRange;
+
+/// No bit behind the prefix is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IpPrefix {
+    network: IpAddr,
+    length: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotAPrefix {
+    #[error("is not ADDRESS/LENGTH")]
+    Form,
+    #[error("has a length beyond its address, or bits behind its prefix")]
+    Length,
+}
+
+/// The bits of an address, at the low end, and how many there are.
+pub(super) fn bits(address: IpAddr) -> (u128, u8) {
+    match address {
+        IpAddr::V4(address) => (address.to_bits().into(), 32),
+        IpAddr::V6(address) => (address.to_bits(), 128),
+    }
+}
+
+/// The address of so many bits.
+pub(super) fn address(bits: u128, width: u8) -> IpAddr {
+    match width {
+        // Nobody gives more bits than an address has.
+        32 => Ipv4Addr::from_bits(bits as u32).into(),
+        _ => Ipv6Addr::from_bits(bits).into(),
+    }
+}
+
+/// So many ones at the low end.
+pub(super) fn ones(count: u8) -> u128 {
+    u128::MAX
+        .checked_shr(128 - u32::from(count))
+        .unwrap_or_default()
+}
+
+impl IpPrefix {
+    /// None where the length is beyond the address, or bits behind the prefix are set.
+    pub fn new(network: IpAddr, length: u8) -> Option<Self> {
+        let (bits, width) = bits(network);
+        (length <= width && bits & ones(width - length) == 0).then_some(Self { network, length })
+    }
+
+    /// The prefix of one address.
+    pub fn host(address: IpAddr) -> Self {
+        let (_, length) = bits(address);
+        Self {
+            network: address,
+            length,
+        }
+    }
+
+    pub fn network(&self) -> IpAddr {
+        self.network
+    }
+
+    pub fn length(&self) -> u8 {
+        self.length
+    }
+
+    pub fn range(&self) -> IpRange {
+        let (bits, width) = bits(self.network);
+        IpRange::within(width, bits, bits | ones(width - self.length))
+    }
+
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.range().contains(address)
+    }
+
+    /// Whether all of `other` lies in it.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.length <= other.length && self.contains(other.network)
+    }
+
+    /// The address so far behind the first, if it is there.
+    pub fn nth(&self, offset: u128) -> Option<IpAddr> {
+        let (bits, width) = bits(self.network);
+        (offset <= ones(width - self.length)).then(|| address(bits + offset, width))
+    }
+
+    /// How many addresses it has beside the first.
+    pub fn last_offset(&self) -> u128 {
+        let (_, width) = bits(self.network);
+        ones(width - self.length)
+    }
+}
+
+impl FromStr for IpPrefix {
+    type Err = NotAPrefix;
+
+    fn from_str(text: &str) -> Result<Self, NotAPrefix> {
+        let (network, length) = text.split_once('/').ok_or(NotAPrefix::Form)?;
+        let network = network.parse().map_err(|_| NotAPrefix::Form)?;
+        // `parse` takes a sign.
+        let digits = length.bytes().all(|byte| byte.is_ascii_digit());
+        let length = length.parse().ok().filter(|_| digits);
+        Self::new(network, length.ok_or(NotAPrefix::Form)?).ok_or(NotAPrefix::Length)
+    }
+}
+
+impl fmt::Display for IpPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.network, self.length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn prefixes_are_read_or_refused() {
+        for text in [
+            "0.0.0.0/0",
+            "10.64.0.0/16",
+            "192.0.2.7/32",
+            "::/0",
+            "fd00::/112",
+        ] {
+            let prefix: IpPrefix = text.parse().unwrap();
+            assert_eq!(prefix.to_string(), text);
+        }
+        for text in [
+            "",
+            "10.0.0.0",
+            "10.0.0.0/",
+            "10.0.0.0/+8",
+            "a/8",
+            "10.0.0.0/256",
+        ] {
+            assert_eq!(text.parse::<IpPrefix>(), Err(NotAPrefix::Form), "{text}");
+        }
+        for text in [
+            "10.0.0.0/33",
+            "10.0.0.1/31",
+            "0.0.0.1/0",
+            "::1/127",
+            "::/129",
+        ] {
+            assert_eq!(text.parse::<IpPrefix>(), Err(NotAPrefix::Length), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_knows_what_lies_in_it() {
+        let prefix: IpPrefix = "10.64.0.0/30".parse().unwrap();
+        let at = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert!(prefix.contains(at("10.64.0.3")) && !prefix.contains(at("10.64.0.4")));
+        assert!(!prefix.contains(at("::10.64.0.3")));
+        assert_eq!(prefix.nth(3), Some(at("10.64.0.3")));
+        assert_eq!((prefix.nth(4), prefix.last_offset()), (None, 3));
+        let all: IpPrefix = "::/0".parse().unwrap();
+        assert_eq!(
+            all.nth(u128::MAX),
+            Some(Ipv6Addr::from_bits(u128::MAX).into())
+        );
+        assert!(prefix.covers(&"10.64.0.2/31".parse().unwrap()));
+        assert!(!prefix.covers(&"10.64.0.0/29".parse().unwrap()));
+    }
+}
