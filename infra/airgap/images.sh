@@ -59,7 +59,7 @@ debian() {
   have debian:bookworm-slim || from_rootfs debian:bookworm-slim bookworm debian-bookworm ca-certificates
 }
 
-# With the commit's time instead of now's, and nothing of the engine: the digest says what is in the image.
+# Created when the commit was, files of no time, and nothing of the engine: the digest says what is in the image.
 settle() { # NAME SECONDS: of what was built as $raw
   docker save "$raw" | "$root/infra/images/normalise.py" "$1" "$2" | docker load --quiet > /dev/null
   docker rmi "$raw" > /dev/null
@@ -86,7 +86,6 @@ distroless() {
     docker import -c 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
       -c 'ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt' -c 'USER 65532' -c 'WORKDIR /home/nonroot' \
       -c 'LABEL braid.stand-in=true' - "$raw" > /dev/null
-  # As upstream's: of no time.
   settle "$base" 0
   tell "$base" "$start"
 }

@@ -4,9 +4,9 @@ nothing tells when, or by which engine, the image was built: its digest is that 
 
     docker save braid | normalise.py braid "$(git log -1 --format=%ct)" | docker load
 
-- Files and folders of a later time get the time SECONDS (since 1970), as BuildKit's `rewrite-timestamp` has it. A layer without any, such
-  as those of a base image, stays as it is, byte by byte, so that images go on sharing it.
-- The image was created at SECONDS. What an engine writes for itself into the configuration is left out, the history too: its words are
+- Files and folders are of no time (1970): a layer may come out of an engine's cache and so be older than the commit. A layer that has no
+  times anyway stays as it is, byte by byte, so that images go on sharing it.
+- The image was created at SECONDS (since 1970). What an engine writes for itself into the configuration is left out, the history too: its words are
   not the same in any two versions."""
 
 import datetime
@@ -40,15 +40,15 @@ def plain(layer):
     return on_disk(gzip.GzipFile(fileobj=layer)) if packed else layer
 
 
-def settle(layer, seconds):
-    """The layer with no time after `seconds`."""
+def settle(layer):
+    """The layer without times."""
     with tarfile.open(fileobj=layer, mode="r:") as old:
         members = old.getmembers()
-        if any(member.mtime > seconds for member in members):
+        if any(member.mtime != 0 for member in members):
             file = tempfile.TemporaryFile()
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as new:
                 for member in members:
-                    member.mtime = min(int(member.mtime), seconds)
+                    member.mtime = 0
                     member.uname = member.gname = ""
                     for time in ("mtime", "atime", "ctime"):
                         member.pax_headers.pop(time, None)
@@ -75,7 +75,7 @@ def main():
     with tarfile.open(fileobj=on_disk(sys.stdin.buffer), mode="r:") as saved:
         (entry,) = json.load(saved.extractfile("manifest.json"))
         before = json.load(saved.extractfile(entry["Config"]))
-        layers = [settle(plain(on_disk(saved.extractfile(path))), seconds) for path in entry["Layers"]]
+        layers = [settle(plain(on_disk(saved.extractfile(path)))) for path in entry["Layers"]]
     measured = [measure(layer) for layer in layers]
     digests = [digest for digest, _ in measured]
     config = {key: before[key] for key in IMAGE_KEYS if before.get(key)}
