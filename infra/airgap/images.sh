@@ -109,6 +109,7 @@ around_binary() { # NAME ARG...
   printf 'FROM scratch\nCOPY out /out\n' > "$tree/Dockerfile"
   build braid-binary "$tree" "$@"
   from_dockerfile "$name" --build-arg BINARY=braid-binary "$@"
+  docker rmi braid-binary > /dev/null
 }
 
 braid() {
