@@ -95,6 +95,14 @@ pub struct Config {
     /// An application's connection that carries nothing for so long is closed, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     pub applications_idle_timeout_s: u64,
+    /// TUN device for programs that know no proxy, made if it is not there (NET_ADMIN): the proxy gives it an address, and takes packets to where it allows. None: no
+    /// device.
+    #[arg(long, value_name = "DEVICE")]
+    pub tun: Option<String>,
+    /// Whether the device gets routes to all that the proxy allows; otherwise whoever wants to reach something adds them. Takes access networks that are
+    /// bound to devices, since the gateway's own packets would go there, too.
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = false, requires = "tun")]
+    pub tun_routes: bool,
     /// Token of `braid gateways enrol`: gets the certificate when the file of --cert is not there yet, and the authority of --ca.
     #[arg(long, value_name = "TOKEN")]
     pub enrol: Option<Secret>,
@@ -223,6 +231,32 @@ impl Config {
                 ),
                 "--applications-idle-timeout-s 900",
             );
+        }
+        Ok(())
+    }
+
+    fn validate_tun(&self, rules: &[AccessRule]) -> Result<(), ConfigError> {
+        let Some(tun) = &self.tun else {
+            return Ok(());
+        };
+        if !tunnel::is_device(tun) {
+            let reason = format!("{tun:?} is no name of a device");
+            return Err(ConfigError::new("tun", reason, "--tun braid0"));
+        }
+        if rules.iter().any(|rule| rule.takes_device(tun)) {
+            let reason = format!("{tun:?} would be an access network, too");
+            return Err(ConfigError::new("tun", reason, "--tun braid0"));
+        }
+        let unbound = rules.iter().find(|rule| !rule.is_bound());
+        if let (true, Some(unbound)) = (self.tun_routes, unbound) {
+            return Err(ConfigError::new(
+                "tun_routes",
+                format!(
+                    "the access network {:?} names no device, so its own packets would go to {tun:?}",
+                    unbound.name()
+                ),
+                "--interface wlan0 --interface wifi=192.168.1.7@wlan0",
+            ));
         }
         Ok(())
     }
@@ -445,6 +479,7 @@ impl ServiceConfig for Config {
             }
         }
         self.validate_applications()?;
+        self.validate_tun(&rules)?;
         self.validate_identity()
     }
 }
@@ -523,6 +558,34 @@ mod tests {
             assert_eq!(refused(&[flag, "0"]).as_deref(), Some(field));
             assert_eq!(refused(&[flag, "1000000"]).as_deref(), Some(field));
         }
+    }
+
+    #[test]
+    fn a_tun_device_swallows_no_access_network() {
+        let refused = |flags: &[&str]| {
+            let line = ["gateway"].into_iter().chain(flags.iter().copied());
+            let config = CommandLine::parse_from(line).config;
+            let rules = config.access_rules().unwrap();
+            config.validate_tun(&rules).err().map(|error| error.field)
+        };
+        assert_eq!(refused(&["--tun", "braid0"]), None);
+        let with = |interface: &str| refused(&["--tun", "braid0", "--interface", interface]);
+        let tun = Some("tun".to_owned());
+        assert_eq!([with("wlan0"), with("wifi=192.0.2.7")], [None, None]);
+        assert_eq!([with("braid0"), with("b*")], [tun.clone(), tun.clone()]);
+        assert_eq!(refused(&["--tun", "tun%d"]), tun);
+        let routed = |interface: &str| {
+            refused(&["--tun", "braid0", "--tun-routes", "--interface", interface])
+        };
+        let routes = Some("tun_routes".to_owned());
+        assert_eq!(refused(&["--tun", "braid0", "--tun-routes"]), routes);
+        assert_eq!(routed("wifi=192.0.2.7"), routes);
+        assert_eq!(
+            [routed("wifi=192.0.2.7@wlan0"), routed("wwan*")],
+            [None, None]
+        );
+        assert_eq!(routed("wifi=192.0.2.0/24"), None);
+        assert!(CommandLine::try_parse_from(["gateway", "--tun-routes"]).is_err());
     }
 
     #[test]

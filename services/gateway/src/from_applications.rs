@@ -4,6 +4,7 @@
 //! ```text
 //! TCP -> conversation (http | socks5, sans-IO) -> tunnel.open_tcp -> splice
 //!                                              -> association: UDP -> flow per destination -> tunnel.open_udp
+//! TUN device -> tun -> tunnel.open_ip
 //! ```
 //!
 //! A connection that is still negotiating holds one of `NEGOTIATIONS_MAX` places and one that carries bytes holds one of
@@ -15,6 +16,7 @@ mod conversation;
 mod http_connect;
 mod refusal;
 mod socks5;
+mod tun;
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -29,6 +31,7 @@ use tokio::{
     sync::Semaphore,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+pub use tun::Packets;
 use tunnel::{SpliceError, Traffic, Tunnel, TunnelStream, Urgency, splice};
 
 /// Names under which the listeners are announced.

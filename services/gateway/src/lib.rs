@@ -5,7 +5,7 @@
 //! from_sensors -> intake -> edge_rules -> journal (alerts)  -> to_proxy == tunnel ==> ingest
 //!                       \---------------> journal (vitals) /
 //!                                         tunnel's paths -> to_path_telemetry
-//! from_applications (HTTP CONNECT, SOCKS5) ---------> tunnel ==> any TCP or UDP destination
+//! from_applications (HTTP CONNECT, SOCKS5, TUN) -----> tunnel ==> any TCP, UDP or IP destination
 //! ```
 
 pub mod config;
@@ -35,14 +35,16 @@ use service_kit::{
     tls::{Identity, IdentityError, PeerId},
 };
 use tokio::{net::TcpListener, sync::broadcast::error::RecvError, task::JoinHandle};
-use tunnel::{AccessRule, Interface, StartError, Transport, Tunnel, TunnelConfig, Urgency};
+use tunnel::{
+    AccessRule, Interface, StartError, Transport, TunError, Tunnel, TunnelConfig, Urgency,
+};
 use vitals::RuleSet;
 
 pub use config::Config;
 
 use crate::{
     edge_rules::EdgeRules,
-    from_applications::Applications,
+    from_applications::{Applications, Packets},
     from_ingest::{BookFile, Follower},
     intake::Intake,
     journal::{Condition, Directory, Journal, Limits, recovery},
@@ -73,6 +75,8 @@ pub enum RunError {
     Proxy { proxy: String, source: io::Error },
     #[error(transparent)]
     Tunnel(#[from] StartError),
+    #[error("{0}")]
+    Tun(#[from] TunError),
     #[error(transparent)]
     Serve(#[from] ServeError),
     #[error("a task failed: {0}")]
@@ -160,8 +164,20 @@ pub async fn run(
             .tasks()
             .spawn(serving.run(applications, context.clone()))
     });
+    let packets = match &config.tun {
+        Some(name) => {
+            let warning = context.health().warning("tun");
+            let opened = Packets::open(name, config.tun_routes, tunnel.clone(), warning).await?;
+            let carrying = opened.run(context.shutdown().clone());
+            Some(context.tasks().spawn(carrying))
+        }
+        None => None,
+    };
     let served = serve(config, gateway, uplink, &context).await;
     context.shutdown().request();
+    if let Some(packets) = packets {
+        packets.await?;
+    }
     if let Some(applications) = applications {
         applications.await?;
     }

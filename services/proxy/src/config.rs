@@ -4,9 +4,15 @@ use std::{net::SocketAddr, time::Duration};
 
 use service_kit::{ConfigError, ServiceConfig, tls::IdentityFiles};
 
-use tunnel::{ResumeLimits, ServerId, ServerIdError};
+use tunnel::{IpPrefix, ResumeLimits, ServerId, ServerIdError};
 
-use crate::destinations::Destinations;
+use crate::{
+    destinations::Destinations, ip_destinations::IpDestinations, leases::Leases,
+    to_upstream::ip::IpSettings,
+};
+
+const POOL_EXAMPLE: &str = "--ip-pool 10.64.0.0/16 --ip-pool fd00:64::/112";
+const TUN_EXAMPLE: &str = "--tun braid0";
 
 const SESSIONS_MAX: usize = 100_000;
 const CONNECT_TIMEOUT_MS_MAX: u64 = 60_000;
@@ -36,6 +42,20 @@ pub struct Config {
         value_delimiter = ','
     )]
     pub allow_private: Vec<String>,
+    /// Addresses for gateways that ask for IP (CONNECT-IP), at most one prefix of each version; the first one of each is the proxy's own. None: IP is not
+    /// offered.
+    #[arg(long = "ip-pool", value_name = "PREFIX", value_delimiter = ',')]
+    pub ip_pool: Vec<String>,
+    /// The TUN device by which their packets come and go; made if it is not there, which takes NET_ADMIN.
+    #[arg(long, value_name = "DEVICE")]
+    pub tun: Option<String>,
+    /// Where their packets may go, `prefix` or `tenant@prefix`. Private and other special ranges, and the pool, are allowed by entries within them only.
+    #[arg(
+        long = "allow-ip",
+        value_name = "[TENANT@]PREFIX",
+        value_delimiter = ','
+    )]
+    pub allow_ip: Vec<String>,
     /// Path-telemetry's gRPC address; empty: paths are not reported.
     #[arg(
         long,
@@ -86,6 +106,64 @@ impl Config {
         Destinations::parse(&self.allow, &self.allow_private)
     }
 
+    /// What IP takes; none where it is not offered.
+    pub(crate) fn ip(&self) -> Result<Option<IpSettings>, ConfigError> {
+        let refuse = |field: &str, reason: String, example: &str| {
+            Err(ConfigError::new(field, reason, example))
+        };
+        let given = self.ip_pool.iter().map(|text| text.trim());
+        let given = given.filter(|text| !text.is_empty());
+        let mut pools: Vec<Leases> = Vec::new();
+        for text in given {
+            let pool = match text.parse::<IpPrefix>() {
+                Ok(pool) => pool,
+                Err(error) => {
+                    return refuse("ip_pool", format!("{text:?} {error}"), POOL_EXAMPLE);
+                }
+            };
+            let is_v4 = pool.network().is_ipv4();
+            if pools
+                .iter()
+                .any(|other| other.pool().network().is_ipv4() == is_v4)
+            {
+                let reason = format!("{text:?} is the second of its version");
+                return refuse("ip_pool", reason, POOL_EXAMPLE);
+            }
+            let Some(leases) = Leases::new(pool) else {
+                let reason = format!("{text:?} has no address to give");
+                return refuse("ip_pool", reason, POOL_EXAMPLE);
+            };
+            pools.push(leases);
+        }
+        let prefixes = pools.iter().map(Leases::pool).collect();
+        let destinations = IpDestinations::parse(&self.allow_ip, prefixes)?;
+        match (&self.tun, pools.is_empty(), destinations.is_empty()) {
+            (None, true, true) => Ok(None),
+            (Some(tun), ..) if !tunnel::is_device(tun) => refuse(
+                "tun",
+                format!("{tun:?} is no name of a device"),
+                TUN_EXAMPLE,
+            ),
+            (Some(tun), false, false) => Ok(Some(IpSettings {
+                tun: tun.clone(),
+                pools,
+                destinations,
+            })),
+            (_, true, _) => {
+                let reason = "IP takes addresses for gateways, too".to_owned();
+                refuse("ip_pool", reason, POOL_EXAMPLE)
+            }
+            (None, ..) => {
+                let reason = "IP takes a device for packets, too".to_owned();
+                refuse("tun", reason, TUN_EXAMPLE)
+            }
+            (.., true) => {
+                let reason = "nothing would be allowed".to_owned();
+                refuse("allow_ip", reason, "--allow-ip 0.0.0.0/0")
+            }
+        }
+    }
+
     pub(crate) fn server_id(&self) -> Result<Option<ServerId>, ConfigError> {
         let refused = |error: ServerIdError| {
             ConfigError::new("server_id", error.to_string(), "--server-id 0a01")
@@ -129,6 +207,7 @@ impl ServiceConfig for Config {
         self.identity.validate()?;
         self.destinations()?;
         self.server_id()?;
+        self.ip()?;
         let url = &self.path_telemetry;
         if !url.is_empty() && !url.starts_with("https://") && !url.starts_with("http://") {
             return Err(ConfigError::new(
@@ -195,4 +274,58 @@ fn within(field: &str, value: u64, min: u64, max: u64) -> Result<(), ConfigError
         format!("{value} is not within {min} to {max}"),
         format!("--{} {min}", field.replace('_', "-")),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        config: Config,
+    }
+
+    /// Whether IP is offered, or the field that is refused.
+    fn ip(flags: &str) -> Result<bool, String> {
+        let line = ["proxy"].into_iter().chain(flags.split_whitespace());
+        let ip = CommandLine::parse_from(line).config.ip();
+        ip.map(|ip| ip.is_some()).map_err(|error| error.field)
+    }
+
+    #[test]
+    fn ip_is_offered_with_all_that_it_takes_or_not_at_all() {
+        let (pool, tun, allow) = (
+            "--ip-pool 10.64.0.0/16",
+            "--tun braid0",
+            "--allow-ip 0.0.0.0/0",
+        );
+        let refused = |field: &str| Err(field.to_owned());
+        assert_eq!(ip(""), Ok(false));
+        assert_eq!(ip(&[pool, tun, allow].join(" ")), Ok(true));
+        let both = "--ip-pool 10.64.0.0/16,fd00:64::/112";
+        assert_eq!(ip(&[both, tun, allow].join(" ")), Ok(true));
+        assert_eq!(ip(&[tun, allow].join(" ")), refused("ip_pool"));
+        assert_eq!(ip(&[pool, allow].join(" ")), refused("tun"));
+        assert_eq!(ip(&[pool, tun].join(" ")), refused("allow_ip"));
+        assert_eq!(ip(allow), refused("ip_pool"));
+        for bad in [
+            "10.64.0.1/16",
+            "10.64.0.0",
+            "10.64.0.0/31",
+            "10.64.0.0/16,10.65.0.0/16",
+        ] {
+            let pool = format!("--ip-pool {bad}");
+            assert_eq!(
+                ip(&[&pool, tun, allow].join(" ")),
+                refused("ip_pool"),
+                "{bad}"
+            );
+        }
+        let long = "--tun a-name-of-a-device";
+        assert_eq!(ip(&[pool, long, allow].join(" ")), refused("tun"));
+    }
 }

@@ -5,10 +5,12 @@
 //! the entry lists that address literally or says that private addresses are meant. So a listed public name cannot
 //! be pointed into our network by whoever owns its DNS.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use service_kit::ConfigError;
 use tunnel::Authority;
+
+use crate::special::is_special;
 
 /// Entries of the list; every request is compared with each.
 const ENTRIES_MAX: usize = 1_024;
@@ -174,57 +176,6 @@ fn is_name(host: &str) -> bool {
         })
 }
 
-/// Addresses that do not lead into the public network (IANA's special-purpose registries), and those that embed one.
-fn is_special(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => is_special_v4(address),
-        IpAddr::V6(address) => is_special_v6(address),
-    }
-}
-
-fn is_special_v4(address: Ipv4Addr) -> bool {
-    let [a, b, c, _] = address.octets();
-    address.is_private()
-        || address.is_loopback()
-        || address.is_link_local()
-        || address.is_multicast()
-        || address.is_documentation()
-        || a == 0
-        // Shared by carriers' NAT.
-        || (a == 100 && (64..128).contains(&b))
-        || (a, b, c) == (192, 0, 0)
-        // Benchmarks.
-        || (a == 198 && (b == 18 || b == 19))
-        || a >= 240
-}
-
-fn is_special_v6(address: Ipv6Addr) -> bool {
-    let segments = address.segments();
-    let v4 = |high: u16, low: u16| {
-        let [a, b] = high.to_be_bytes();
-        let [c, d] = low.to_be_bytes();
-        is_special_v4(Ipv4Addr::new(a, b, c, d))
-    };
-    match segments {
-        // Unspecified, loopback, and IPv4-compatible, which nobody uses for good.
-        [0, 0, 0, 0, 0, 0, ..] => true,
-        [0, 0, 0, 0, 0, 0xffff, high, low] => v4(high, low),
-        // NAT64 and 6to4.
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => v4(high, low),
-        [0x64, 0xff9b, 1, ..] => true,
-        [0x2002, high, low, ..] => v4(high, low),
-        // Teredo, documentation, discard.
-        [0x2001, 0, ..] | [0x2001, 0xdb8, ..] | [0x100, 0, 0, 0, ..] => true,
-        [first, ..] => {
-            // Unique local, link-local, the former site-local, multicast.
-            first & 0xfe00 == 0xfc00
-                || first & 0xffc0 == 0xfe80
-                || first & 0xffc0 == 0xfec0
-                || first & 0xff00 == 0xff00
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -289,46 +240,6 @@ mod tests {
         assert!(!admitted("10.0.0.5:2").permits(ip("10.0.0.5")));
         assert!(!admitted("localhost:2").permits(ip("127.0.0.1")));
         assert!(admitted("inside.test:1").permits(ip("127.0.0.1")));
-    }
-
-    #[test]
-    fn special_addresses_are_known_in_every_disguise() {
-        for special in [
-            "127.0.0.1",
-            "10.1.2.3",
-            "172.16.0.1",
-            "192.168.1.1",
-            "169.254.169.254",
-            "100.64.0.1",
-            "0.0.0.0",
-            "224.0.0.1",
-            "255.255.255.255",
-            "198.18.0.1",
-            "::",
-            "::1",
-            "fe80::1",
-            "fc00::1",
-            "ff02::1",
-            "fec0::1",
-            "::ffff:127.0.0.1",
-            "64:ff9b::7f00:1",
-            "2002:7f00:1::",
-            "2001::1",
-            "::7f00:1",
-        ] {
-            assert!(is_special(special.parse().unwrap()), "{special}");
-        }
-        for public in [
-            "1.1.1.1",
-            "172.32.0.1",
-            "100.128.0.1",
-            "2606:4700::1111",
-            "::ffff:1.1.1.1",
-            "64:ff9b::101:101",
-            "2002:101:101::",
-        ] {
-            assert!(!is_special(public.parse().unwrap()), "{public}");
-        }
     }
 
     #[test]

@@ -44,7 +44,9 @@ impl FromGateway {
                     entered.device(),
                     session.peer_certificate().map(Fingerprint::of),
                 );
-                let serving = serve(session, entered, self.upstream.clone(), self.tasks.clone());
+                let device = entered.device().clone();
+                let upstream = self.upstream.clone();
+                let serving = serve(session, entered, upstream.clone(), self.tasks.clone());
                 self.tasks.spawn(async move {
                     let mut serving = std::pin::pin!(serving);
                     tokio::select! {
@@ -59,6 +61,9 @@ impl FromGateway {
                         .increment(1);
                     handle.close("the certificate is revoked");
                     serving.await;
+                    if let Some(ip) = &upstream.ip {
+                        ip.forget(&device);
+                    }
                 });
             }
         }
@@ -144,9 +149,7 @@ async fn serve(
         let upstream = upstream.clone();
         let device = entered.device().clone();
         tasks.spawn(async move {
-            upstream
-                .serve(&device.tenant, &device.gateway, request)
-                .await;
+            upstream.serve(&device, request).await;
             drop(permit);
         });
     }

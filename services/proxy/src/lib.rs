@@ -1,7 +1,7 @@
 //! The proxy in the core: ends the multipath tunnels of gateways and connects their streams to the destinations they may reach.
 //!
 //! ```text
-//!   gateway ==paths==> from_gateway (identity, limits) --> to_upstream (allow-list, addresses, splice) --> TCP, UDP
+//!   gateway ==paths==> from_gateway (identity, limits) --> to_upstream (allow-list, addresses, splice) --> TCP, UDP, IP
 //!                           |
 //!                           +--> sessions --> path_reports --> outbox --> to_path_telemetry --> gRPC
 //! ```
@@ -10,10 +10,13 @@ mod budget;
 pub mod config;
 mod destinations;
 mod from_gateway;
+mod ip_destinations;
+mod leases;
 mod outbox;
 mod path_reports;
 mod revocations;
 mod sessions;
+mod special;
 mod to_path_telemetry;
 mod to_upstream;
 
@@ -26,7 +29,7 @@ use service_kit::{
     tls::{Identity, IdentityError, Revocations},
 };
 use tokio::sync::watch;
-use tunnel::{BindError, ServerConfig, TunnelServer};
+use tunnel::{BindError, ServerConfig, TunError, TunnelServer};
 
 pub use config::Config;
 
@@ -34,7 +37,7 @@ use crate::{
     from_gateway::FromGateway,
     sessions::{Limits, Sessions},
     to_path_telemetry::ToPathTelemetry,
-    to_upstream::Upstream,
+    to_upstream::{Upstream, ip::IpUpstream},
 };
 
 /// Why the proxy could not start.
@@ -46,6 +49,8 @@ pub enum RunError {
     Identity(#[from] IdentityError),
     #[error("{0}")]
     Bind(#[from] BindError),
+    #[error("{0}")]
+    Tun(#[from] TunError),
     #[error("path-telemetry: {0}")]
     Channel(#[from] ChannelError),
 }
@@ -68,7 +73,13 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
         tunnels_per_device_max: config.tunnels_per_device_max,
         requests_per_second_max: config.requests_per_second_max,
     });
+    let ip = match config.ip()? {
+        Some(settings) => Some(IpUpstream::open(settings).await?),
+        None => None,
+    };
+    let handing_out = ip.clone().map(|ip| tokio::spawn(ip.hand_out()));
     let upstream = Arc::new(Upstream {
+        ip,
         destinations,
         connect_timeout: config.connect_timeout(),
         idle_timeout: config.idle_timeout(),
@@ -112,6 +123,9 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
     tracing::info!(sessions = handles.len(), "draining");
     join_all(handles.iter().map(|handle| handle.drain(config.drain()))).await;
     server.close().await;
+    if let Some(handing_out) = handing_out {
+        handing_out.abort();
+    }
     context.drain_tasks().await;
     Ok(())
 }

@@ -1,5 +1,7 @@
-//! From a CONNECT request to the destination's TCP connection, or from CONNECT-UDP to a socket of its own, and what passes between the two.
+//! From a CONNECT request to the destination's TCP connection, or from CONNECT-UDP to a socket of its own, and what passes between the two. CONNECT-IP has
+//! its own way (`ip`).
 
+pub(crate) mod ip;
 mod udp;
 
 use std::{
@@ -13,7 +15,11 @@ use socket2::SockRef;
 use tokio::net::{TcpStream, UdpSocket};
 use tunnel::{ConnectRequest, StatusCode, Traffic, splice};
 
-use crate::destinations::{Admitted, Destinations};
+use crate::{
+    destinations::{Admitted, Destinations},
+    sessions::DeviceId,
+};
+use ip::IpUpstream;
 
 /// Addresses of one name that are tried; the rest is ignored.
 const ADDRESSES_MAX: usize = 8;
@@ -23,6 +29,8 @@ pub(crate) struct Upstream {
     pub(crate) destinations: Destinations,
     pub(crate) connect_timeout: Duration,
     pub(crate) idle_timeout: Duration,
+    /// None: IP is not offered.
+    pub(crate) ip: Option<Arc<IpUpstream>>,
 }
 
 /// Why a destination was not reached; the status tells the gateway whose fault it is.
@@ -61,12 +69,17 @@ impl ReachError {
 
 impl Upstream {
     /// Serves one request to its end.
-    pub(crate) async fn serve(
-        self: Arc<Self>,
-        tenant: &str,
-        device: &str,
-        request: ConnectRequest,
-    ) {
+    pub(crate) async fn serve(self: Arc<Self>, device: &DeviceId, request: ConnectRequest) {
+        if request.is_ip() {
+            return match &self.ip {
+                Some(ip) => ip.serve(device, request).await,
+                None => {
+                    count_connect("not_offered");
+                    request.refuse(StatusCode::NOT_IMPLEMENTED).await;
+                }
+            };
+        }
+        let DeviceId { tenant, gateway } = device;
         let authority = request.authority().clone();
         let reached = match self.destinations.admit(tenant, &authority) {
             Some(admitted) => self.reach(&admitted, request.is_udp()).await,
@@ -75,9 +88,8 @@ impl Upstream {
         let reached = match reached {
             Ok(reached) => reached,
             Err(error) => {
-                tracing::info!(device, %authority, %error, "destination not reached");
-                metrics::counter!("braid_proxy_connects_total", "result" => error.label())
-                    .increment(1);
+                tracing::info!(gateway, %authority, %error, "destination not reached");
+                count_connect(error.label());
                 request.refuse(error.status()).await;
                 return;
             }
@@ -87,8 +99,8 @@ impl Upstream {
             Reached::Udp(socket) => carry_datagrams(request, socket).await,
         };
         match carried {
-            Ok(ended) => tracing::debug!(device, %authority, ended, "tunnel ended"),
-            Err(error) => tracing::debug!(device, %authority, %error, "the gateway went away"),
+            Ok(ended) => tracing::debug!(gateway, %authority, ended, "tunnel ended"),
+            Err(error) => tracing::debug!(gateway, %authority, %error, "the gateway went away"),
         }
     }
 
@@ -153,12 +165,16 @@ async fn carry_datagrams(request: ConnectRequest, socket: UdpSocket) -> io::Resu
     Ok(ended.to_string())
 }
 
+fn count_connect(result: &'static str) {
+    metrics::counter!("braid_proxy_connects_total", "result" => result).increment(1);
+}
+
 /// Counts the tunnels that are open.
 struct Open;
 
 impl Open {
     fn enter() -> Self {
-        metrics::counter!("braid_proxy_connects_total", "result" => "ok").increment(1);
+        count_connect("ok");
         metrics::gauge!("braid_proxy_tunnels_open").increment(1.0);
         Self
     }

@@ -53,7 +53,15 @@ impl Lane {
         }
     }
 
-    fn passed(&self, bytes: usize) {
+    /// The same for packets of IP.
+    pub(super) fn of_packets(direction: &'static str) -> Self {
+        Self {
+            bytes: metrics::counter!("braid_proxy_bytes_total", "direction" => direction),
+            datagrams: metrics::counter!("braid_proxy_ip_packets_total", "direction" => direction),
+        }
+    }
+
+    pub(super) fn passed(&self, bytes: usize) {
         self.bytes.increment(bytes as u64);
         self.datagrams.increment(1);
     }

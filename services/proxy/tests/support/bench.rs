@@ -39,6 +39,19 @@ pub struct Proxy {
 impl Proxy {
     /// `flags` are those of the command line beside listener and identity.
     pub async fn start(flags: &[&str]) -> Self {
+        let (mut proxy, config) = Self::new(flags);
+        proxy.running = tokio::spawn(proxy::run(config, proxy.context.clone()));
+        proxy.address = within(proxy.context.address("tunnel")).await.unwrap();
+        proxy
+    }
+
+    /// Of one that does not start.
+    pub async fn start_to_fail(flags: &[&str]) -> RunError {
+        let (proxy, config) = Self::new(flags);
+        proxy::run(config, proxy.context).await.unwrap_err()
+    }
+
+    fn new(flags: &[&str]) -> (Self, Config) {
         service_kit::tls::install_provider();
         let dir = tempfile::tempdir().unwrap();
         let authority = LocalAuthority::open_or_create(dir.path()).unwrap();
@@ -55,15 +68,14 @@ impl Proxy {
         line.extend(["--cert", &cert, "--key", &key, "--ca", &ca]);
         let config = CommandLine::parse_from(line).config;
         let context = Context::new("proxy");
-        let running = tokio::spawn(proxy::run(config, context.clone()));
-        let address = within(context.address("tunnel")).await.unwrap();
-        Self {
+        let proxy = Self {
             context,
-            address,
-            running,
+            address: SocketAddr::from(([0, 0, 0, 0], 0)),
+            running: tokio::spawn(async { Ok(()) }),
             authority,
             dir,
-        }
+        };
+        (proxy, config)
     }
 
     pub fn identity(&self, id: &PeerId) -> Identity {

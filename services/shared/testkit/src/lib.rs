@@ -5,6 +5,7 @@ pub mod emulated_link;
 mod engine;
 pub mod kafka;
 pub mod link;
+pub mod netns;
 pub mod oidc;
 pub mod sources;
 pub mod timescale_server;

@@ -60,6 +60,36 @@ pub enum AccessRule {
     Routed { name: String },
 }
 
+impl AccessRule {
+    /// Whether a device of this name may become an access network by its name.
+    pub fn takes_device(&self, device: &str) -> bool {
+        match self {
+            Self::Devices { pattern, .. } => matches(pattern, device),
+            Self::Address {
+                device: Some(only), ..
+            } => only == device,
+            Self::Address { .. } | Self::Subnet { .. } | Self::Routed { .. } => false,
+        }
+    }
+
+    /// Whether its sockets are bound to a device, so that no route leads their packets elsewhere.
+    pub fn is_bound(&self) -> bool {
+        match self {
+            Self::Devices { .. } | Self::Subnet { .. } => true,
+            Self::Address { device, .. } => device.is_some(),
+            Self::Routed { .. } => false,
+        }
+    }
+
+    /// As whoever wrote it knows it.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Devices { pattern, name, .. } => name.as_deref().unwrap_or(pattern),
+            Self::Address { name, .. } | Self::Subnet { name, .. } | Self::Routed { name } => name,
+        }
+    }
+}
+
 /// What the kernel says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fact {

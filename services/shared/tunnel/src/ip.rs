@@ -1,9 +1,11 @@
 //! What both ends of an IP tunnel know of IP: prefixes, sets of addresses, and the head of a packet. Knows no socket.
 
+mod gate;
 mod packet;
 mod prefix;
 mod ranges;
 
+pub use gate::{IpGate, NotPassed};
 pub use packet::{IpPacket, MalformedPacket};
 pub use prefix::{IpPrefix, NotAPrefix};
 pub use ranges::{IpRange, IpRanges};

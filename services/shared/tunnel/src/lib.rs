@@ -57,6 +57,7 @@ mod steer;
 mod stream;
 mod tcp;
 mod transport;
+mod tun;
 mod tunnel_stream;
 mod udp;
 mod udp_target;
@@ -69,7 +70,9 @@ pub use datagram_tunnel::TunnelEnded;
 pub use datagrams::DatagramCounts;
 pub use http::{StatusCode, uri::Authority};
 pub use interfaces::Interface;
-pub use ip::{IpPacket, IpPrefix, IpRange, IpRanges, MalformedPacket, NotAPrefix};
+pub use ip::{
+    IpGate, IpPacket, IpPrefix, IpRange, IpRanges, MalformedPacket, NotAPrefix, NotPassed,
+};
 pub use ip_tunnel::{IpAddressEntry, IpCapsule, IpTunnel};
 pub use multipath::{Keepalive, PathState};
 pub use names::is_name;
@@ -83,5 +86,6 @@ pub use server_id::{ServerId, ServerIdError};
 pub use slots::AttachError;
 pub use splice::{SpliceError, Traffic, splice};
 pub use transport::{ALPN, Transport};
+pub use tun::{TunDevice, TunError, is_device};
 pub use tunnel_stream::TunnelStream;
 pub use udp_tunnel::UdpTunnel;

@@ -5,8 +5,6 @@
 
 #[path = "support/bench.rs"]
 mod bench;
-#[path = "support/netns.rs"]
-mod netns;
 
 use std::{
     sync::{Arc, mpsc},
@@ -14,8 +12,8 @@ use std::{
 };
 
 use bench::{Identities, authority, serve};
-use netns::{World, proxy};
 use parking_lot::Mutex;
+use testkit::netns::{World, proxy};
 use testkit::within;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{
@@ -100,7 +98,7 @@ impl Load {
     async fn start(identities: &Identities, patterns: &[&str]) -> Load {
         let tls = identities.client.client_config(&[tunnel::ALPN]);
         let mut config = TunnelConfig::new(proxy(), "localhost", tls);
-        config.proxy_other_family = Some(netns::proxy_ipv6());
+        config.proxy_other_family = Some(testkit::netns::proxy_ipv6());
         let tunnel = Tunnel::start(config, Vec::new()).unwrap();
         let rules = patterns.iter().map(|pattern| AccessRule::Devices {
             pattern: (*pattern).to_owned(),

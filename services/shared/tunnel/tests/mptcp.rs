@@ -5,13 +5,11 @@
 
 #[path = "support/bench.rs"]
 mod bench;
-#[path = "support/netns.rs"]
-mod netns;
 
 use std::sync::{Arc, mpsc};
 
 use bench::{Identities, authority, serve};
-use netns::{World, proxy};
+use testkit::netns::{World, proxy};
 use testkit::{noise, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{

@@ -5,6 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const HEADER_V4_BYTES: usize = 20;
 const HEADER_V6_BYTES: usize = 40;
 
+/// Of a message of ICMP.
+const HEADER_ICMP_BYTES: usize = 8;
+const ICMP: u8 = 1;
+const ICMP_V6: u8 = 58;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedPacket {
     #[error("shorter than its header")]
@@ -44,6 +49,31 @@ impl IpPacket {
             None => Err(MalformedPacket::Short),
         }
     }
+
+    /// The packet that an error of ICMP speaks of (RFC 792, RFC 4443), by its head, which is all that may be left of it. None where this is no such error.
+    pub(super) fn quoted(packet: &[u8]) -> Option<Self> {
+        match packet.first()? >> 4 {
+            4 => {
+                let header = packet.first_chunk::<HEADER_V4_BYTES>()?;
+                // Behind the first fragment something else stands there.
+                let is_first = [header[6] & 0x1f, header[7]] == [0, 0];
+                let message = packet.get(HEADER_V4_BYTES..)?;
+                // Destination unreachable, time exceeded, parameter problem.
+                let is_error = header[9] == ICMP && matches!(message.first()?, 3 | 11 | 12);
+                let head = message.get(HEADER_ICMP_BYTES..)?.first_chunk()?;
+                (is_first && is_error && head[0] >> 4 == 4).then(|| ends_v4(head))
+            }
+            6 => {
+                let header = packet.first_chunk::<HEADER_V6_BYTES>()?;
+                let message = packet.get(HEADER_V6_BYTES..)?;
+                // Errors, of which the second is "packet too big".
+                let is_error = header[6] == ICMP_V6 && matches!(message.first()?, 1..=4);
+                let head = message.get(HEADER_ICMP_BYTES..)?.first_chunk()?;
+                (is_error && head[0] >> 4 == 6).then(|| ends_v6(head))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// RFC 791, 3.1.
@@ -59,11 +89,15 @@ fn read_v4(packet: &[u8]) -> Result<IpPacket, MalformedPacket> {
     if usize::from(length) != packet.len() {
         return Err(MalformedPacket::Length);
     }
+    Ok(ends_v4(header))
+}
+
+fn ends_v4(header: &[u8; HEADER_V4_BYTES]) -> IpPacket {
     let [.., a, b, c, d, e, f, g, h] = *header;
-    Ok(IpPacket {
+    IpPacket {
         source: Ipv4Addr::new(a, b, c, d).into(),
         destination: Ipv4Addr::new(e, f, g, h).into(),
-    })
+    }
 }
 
 /// RFC 8200, 3. Of the extensions only a routing header would lead elsewhere, and hosts ignore those since RFC 5095.
@@ -74,15 +108,19 @@ fn read_v6(packet: &[u8]) -> Result<IpPacket, MalformedPacket> {
     if HEADER_V6_BYTES + usize::from(length) != packet.len() {
         return Err(MalformedPacket::Length);
     }
+    Ok(ends_v6(header))
+}
+
+fn ends_v6(header: &[u8; HEADER_V6_BYTES]) -> IpPacket {
     let at = |from: usize| {
         let mut octets = [0; 16];
         octets.copy_from_slice(&header[from..from + 16]);
         Ipv6Addr::from(octets).into()
     };
-    Ok(IpPacket {
+    IpPacket {
         source: at(8),
         destination: at(24),
-    })
+    }
 }
 
 #[cfg(test)]
@@ -153,6 +191,7 @@ mod tests {
             if let Some(first) = packet.first_mut() {
                 *first = [0x45, 0x60, *first][seed as usize % 3];
             }
+            let _ = IpPacket::quoted(&packet);
             if let Ok(read) = IpPacket::read(&packet) {
                 assert!(packet.len() >= 20 && read.source.is_ipv4() == (packet[0] >> 4 == 4));
             }

@@ -4,11 +4,11 @@
 //! ```text
 //!   gateway: wifi0 10.1.0.2 --\                       /-- core0 10.9.0.2: proxy
 //!            lte0  10.2.0.2 ---- router (ip_forward) --
-//!            ...   10.n.0.2 --/
+//!            ...   10.n.0.2 --/                       \-- core1 10.8.0.1 -- far0 10.8.0.2, 10.8.1.2: what lies behind it
 //! ```
 
-// Each test file uses its part.
-#![allow(dead_code)]
+// A world that cannot be made fails its test.
+#![allow(clippy::unwrap_used)]
 
 use std::{
     fs::File,
@@ -19,7 +19,9 @@ use std::{
     thread::JoinHandle,
 };
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, LinkNameSpaceType, move_into_link_name_space, set_capabilities,
+};
 
 static WORLDS: AtomicU32 = AtomicU32::new(0);
 
@@ -58,13 +60,7 @@ impl World {
             }
             world.ip(side, "link set lo up");
         }
-        for family in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
-            let forward = Command::new("ip")
-                .args(["netns", "exec", &world.name("rt"), "sh", "-c"])
-                .arg(format!("echo 1 > /proc/sys/net/{family}"))
-                .status();
-            assert!(forward.is_ok_and(|status| status.success()), "{family}");
-        }
+        world.forward("rt");
         let rt = world.name("rt");
         world.ip(
             "px",
@@ -79,6 +75,39 @@ impl World {
         world.ip("rt", "addr add fd00:9::1/64 dev m-core nodad");
         world.ip("px", "-6 route add default via fd00:9::1");
         Some(world)
+    }
+
+    /// Has the kernel of a side send on what is not for itself.
+    fn forward(&self, side: &str) {
+        for family in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+            let forward = Command::new("ip")
+                .args(["netns", "exec", &self.name(side), "sh", "-c"])
+                .arg(format!("echo 1 > /proc/sys/net/{family}"))
+                .status();
+            assert!(forward.is_ok_and(|status| status.success()), "{family}");
+        }
+    }
+
+    /// Adds what lies behind the proxy, which sends on between it and its own devices: the side "far", of two addresses.
+    pub fn plug_far(&self) {
+        let far = self.name("far");
+        try_ip(&format!("netns add {far}")).unwrap();
+        self.ip("far", "link set lo up");
+        self.ip(
+            "px",
+            &format!("link add core1 type veth peer name far0 netns {far}"),
+        );
+        self.ip("px", "addr add 10.8.0.1/24 dev core1");
+        self.ip("px", "addr add fd00:8::1/64 dev core1 nodad");
+        self.ip("px", "link set core1 up");
+        self.ip("far", "addr add 10.8.0.2/24 dev far0");
+        self.ip("far", "addr add 10.8.1.2/32 dev lo");
+        self.ip("far", "addr add fd00:8::2/64 dev far0 nodad");
+        self.ip("far", "link set far0 up");
+        self.ip("far", "route add default via 10.8.0.1");
+        self.ip("far", "-6 route add default via fd00:8::1");
+        self.ip("px", "route add 10.8.1.0/24 via 10.8.0.2");
+        self.forward("px");
     }
 
     pub fn name(&self, side: &str) -> String {
@@ -234,10 +263,42 @@ impl World {
         T: Send + 'static,
         F: Future<Output = T>,
     {
+        self.spawn_as(side, || (), work)
+    }
+
+    /// The same without any right beyond those of the files' owner.
+    pub fn spawn_powerless<T, F>(
+        &self,
+        side: &str,
+        work: impl FnOnce() -> F + Send + 'static,
+    ) -> JoinHandle<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T>,
+    {
+        let none = CapabilitySets {
+            effective: CapabilitySet::empty(),
+            permitted: CapabilitySet::empty(),
+            inheritable: CapabilitySet::empty(),
+        };
+        self.spawn_as(side, move || set_capabilities(None, none).unwrap(), work)
+    }
+
+    fn spawn_as<T, F>(
+        &self,
+        side: &str,
+        become_it: impl FnOnce() + Send + 'static,
+        work: impl FnOnce() -> F + Send + 'static,
+    ) -> JoinHandle<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T>,
+    {
         let path = format!("/run/netns/{}", self.name(side));
         std::thread::spawn(move || {
             let namespace = File::open(&path).unwrap();
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            become_it();
             tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(2)
                 .enable_all()
@@ -250,7 +311,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for side in ["gw", "rt", "px"] {
+        for side in ["gw", "rt", "px", "far"] {
             // What was not created cannot be deleted.
             let _ = try_ip(&format!("netns del {}", self.name(side)));
         }

@@ -1,0 +1,371 @@
+//! Programs that know no proxy: packets of a TUN device, through one IP tunnel (CONNECT-IP, RFC 9484) to wherever the proxy allows.
+//!
+//! The proxy says which address the gateway has and where packets may go; the device gets the address, and the routes if that is
+//! asked for. Both stay when the tunnel ends with its session: the next one asks for the same address, and the connections of programs
+//! outlive the change. Packets that come meanwhile are dropped, as a network without carrier would. As bulk they go behind alerts and vitals.
+//!
+//! The gateway's own packets must not come here: its access networks are bound to their devices, which the configuration
+//! makes sure of where routes are asked for.
+
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
+
+use metrics::Counter;
+use parking_lot::RwLock;
+use service_kit::{Backoff, Shutdown, Warning, WarningHandle};
+use tunnel::{
+    IpAddressEntry, IpCapsule, IpGate, IpPrefix, IpRange, IpTunnel, OpenError, StatusCode,
+    TunDevice, TunError, Tunnel, TunnelEnded, Urgency,
+};
+
+/// Routes that the device gets; of a longer list none, since a part of it would lead elsewhere by chance. The public addresses of IPv4 are 64.
+const ROUTES_MAX: usize = 1_024;
+
+/// The largest packet.
+const PACKET_BYTES_MAX: usize = 65_535;
+
+/// The proxy has to give an address by then.
+const AGREED_WITHIN: Duration = Duration::from_secs(10);
+
+/// A tunnel that lived for so long was no failure.
+const SETTLED_AFTER: Duration = Duration::from_secs(5);
+
+/// Pause after the device gave an error: it is gone, most likely, and comes back only with a restart.
+const READ_PAUSE: Duration = Duration::from_secs(1);
+
+/// Numbers of the questions, by version.
+const QUESTIONS: [(u64, &str); 2] = [(1, "0.0.0.0/32"), (2, "::/128")];
+
+/// Carries packets until shutdown is requested.
+pub struct Packets {
+    tunnel: Tunnel,
+    device: TunDevice,
+    /// Whether the device gets routes.
+    routes: bool,
+    warning: WarningHandle,
+    lanes: [Lane; 2],
+}
+
+/// What the device has of ours.
+#[derive(Default)]
+struct Standing {
+    addresses: BTreeSet<IpPrefix>,
+    routes: BTreeSet<IpPrefix>,
+}
+
+/// Counts one direction.
+struct Lane {
+    direction: &'static str,
+    packets: Counter,
+    bytes: Counter,
+}
+
+impl Lane {
+    fn new(direction: &'static str) -> Self {
+        Self {
+            direction,
+            packets: metrics::counter!("braid_gateway_tun_packets_total", "direction" => direction),
+            bytes: metrics::counter!("braid_gateway_applications_bytes_total", "direction" => direction),
+        }
+    }
+
+    fn passed(&self, bytes: usize) {
+        self.packets.increment(1);
+        self.bytes.increment(bytes as u64);
+    }
+
+    fn count_dropped(&self, reason: &'static str) {
+        let direction = self.direction;
+        metrics::counter!("braid_gateway_tun_dropped_total", "direction" => direction, "reason" => reason)
+            .increment(1);
+    }
+}
+
+/// Why a tunnel carries nothing more.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("not opened: {0}")]
+    Open(#[from] OpenError),
+    #[error("{0}")]
+    Tunnel(#[from] TunnelEnded),
+    #[error("the proxy gave no address within {AGREED_WITHIN:?}")]
+    NoAddress,
+    #[error("all the proxy's addresses are in use")]
+    Full,
+}
+
+impl Packets {
+    /// Opens the device, or makes it. Must be called inside a Tokio runtime.
+    pub async fn open(
+        name: &str,
+        routes: bool,
+        tunnel: Tunnel,
+        warning: WarningHandle,
+    ) -> Result<Self, TunError> {
+        let device = TunDevice::open(name)?;
+        device.set_up().await?;
+        Ok(Self {
+            tunnel,
+            device,
+            routes,
+            warning,
+            lanes: ["up", "down"].map(Lane::new),
+        })
+    }
+
+    pub async fn run(self, shutdown: Shutdown) {
+        let mut standing = Standing::default();
+        tokio::select! {
+            () = self.carry_for_ever(&mut standing) => {}
+            () = shutdown.requested() => {}
+        }
+        // One that the operator made stays, and is as it was.
+        self.apply(&mut standing, &IpGate::default()).await;
+        metrics::gauge!("braid_gateway_tun_up").set(0.0);
+    }
+
+    async fn carry_for_ever(&self, standing: &mut Standing) {
+        let mut backoff = Backoff::for_reconnect();
+        loop {
+            let start = tokio::time::Instant::now();
+            let ended = match self
+                .while_dropping(self.tunnel.open_ip(Urgency::Bulk))
+                .await
+            {
+                Ok(tunnel) => self.carry(tunnel, standing).await,
+                Err(error) => error.into(),
+            };
+            metrics::gauge!("braid_gateway_tun_up").set(0.0);
+            tracing::info!(device = self.device.name(), %ended, "no IP tunnel");
+            self.warn(&ended);
+            if start.elapsed() > SETTLED_AFTER {
+                backoff.reset();
+            }
+            // The next session takes the request at once.
+            if !matches!(ended, Ended::Tunnel(TunnelEnded::Session)) {
+                self.while_dropping(backoff.wait()).await;
+            }
+        }
+    }
+
+    /// Nobody takes the packets that come until then.
+    async fn while_dropping<T>(&self, until: impl Future<Output = T>) -> T {
+        let mut buffer = vec![0; PACKET_BYTES_MAX];
+        let dropping = async {
+            loop {
+                if self.read(&mut buffer).await.is_some() {
+                    self.lanes[0].count_dropped("no_tunnel");
+                }
+            }
+        };
+        tokio::select! {
+            it = until => it,
+            () = dropping => unreachable!("reads for ever"),
+        }
+    }
+
+    async fn carry(&self, tunnel: IpTunnel, standing: &mut Standing) -> Ended {
+        let gate = RwLock::new(IpGate::default());
+        let ended = tokio::select! {
+            ended = self.agree(&tunnel, &gate, standing) => ended,
+            ended = self.bring(&tunnel, &gate) => ended.into(),
+            ended = self.fetch(&tunnel, &gate) => ended.into(),
+        };
+        ended
+    }
+
+    /// Asks for an address, and does what the proxy says.
+    async fn agree(
+        &self,
+        tunnel: &IpTunnel,
+        gate: &RwLock<IpGate>,
+        standing: &mut Standing,
+    ) -> Ended {
+        let questions = QUESTIONS.into_iter().filter_map(|(request_id, any)| {
+            let any: IpPrefix = any.parse().ok()?;
+            let same = |had: &&IpPrefix| had.network().is_ipv4() == any.network().is_ipv4();
+            let prefix = standing.addresses.iter().find(same).copied().unwrap_or(any);
+            Some(IpAddressEntry { request_id, prefix })
+        });
+        let asked = IpCapsule::AddressRequest(questions.collect());
+        if let Err(ended) = tunnel.say(&asked).await {
+            return ended.into();
+        }
+        let deadline = tokio::time::Instant::now() + AGREED_WITHIN;
+        let mut known = IpGate::default();
+        loop {
+            let heard = match known.owner.is_empty() {
+                true => match tokio::time::timeout_at(deadline, tunnel.hear()).await {
+                    Ok(heard) => heard,
+                    Err(_) => return Ended::NoAddress,
+                },
+                false => tunnel.hear().await,
+            };
+            match heard {
+                Ok(IpCapsule::AddressAssign(given)) => {
+                    let given = given.into_iter().map(|entry| entry.prefix);
+                    known.owner = given.filter(|it| !it.network().is_unspecified()).collect();
+                    if known.owner.is_empty() {
+                        return Ended::Full;
+                    }
+                }
+                Ok(IpCapsule::RouteAdvertisement(routes)) => {
+                    known.routes = routes.into_iter().collect();
+                }
+                // Nobody asks a gateway for addresses.
+                Ok(IpCapsule::AddressRequest(_)) => continue,
+                Err(ended) => return ended.into(),
+            }
+            *gate.write() = known.clone();
+            if known.owner.is_empty() {
+                continue;
+            }
+            let complaint = self.apply(standing, &known).await;
+            metrics::gauge!("braid_gateway_tun_up").set(1.0);
+            let owner: Vec<String> = known.owner.iter().map(IpPrefix::to_string).collect();
+            tracing::info!(device = self.device.name(), addresses = ?owner, routes = standing.routes.len(), "IP tunnel");
+            self.warning.set(complaint.map(|says| Warning {
+                says,
+                to_do: "give the gateway NET_ADMIN, or configure the device for it".to_owned(),
+            }));
+        }
+    }
+
+    /// From programs to the proxy.
+    async fn bring(&self, tunnel: &IpTunnel, gate: &RwLock<IpGate>) -> TunnelEnded {
+        let lane = &self.lanes[0];
+        let mut buffer = vec![0; PACKET_BYTES_MAX];
+        loop {
+            let Some(packet) = self.read(&mut buffer).await else {
+                continue;
+            };
+            let passes = gate.read().leaving(packet);
+            match passes {
+                // The tunnel counts those that it has no room for.
+                Ok(_) => {
+                    if tunnel.send(packet) {
+                        lane.passed(packet.len());
+                    }
+                }
+                Err(error) => lane.count_dropped(error.label()),
+            }
+        }
+    }
+
+    /// From the proxy to programs.
+    async fn fetch(&self, tunnel: &IpTunnel, gate: &RwLock<IpGate>) -> TunnelEnded {
+        let lane = &self.lanes[1];
+        loop {
+            let packet = match tunnel.receive().await {
+                Ok(packet) => packet,
+                Err(ended) => return ended,
+            };
+            let passes = gate.read().arriving(&packet);
+            match passes {
+                Ok(_) if self.device.send(&packet) => lane.passed(packet.len()),
+                Ok(_) => lane.count_dropped("device"),
+                Err(error) => lane.count_dropped(error.label()),
+            }
+        }
+    }
+
+    async fn read<'a>(&self, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+        match self.device.receive(buffer).await {
+            Ok(length) => Some(&buffer[..length]),
+            Err(error) => {
+                tracing::error!(%error, device = self.device.name(), "no packets from the device");
+                tokio::time::sleep(READ_PAUSE).await;
+                None
+            }
+        }
+    }
+
+    /// Gives the device the addresses and routes of `gate` and takes those that it had before; what could not be done, if anything.
+    async fn apply(&self, standing: &mut Standing, gate: &IpGate) -> Option<String> {
+        let addresses: BTreeSet<IpPrefix> = gate.owner.iter().copied().collect();
+        let (routes, mut complaint) = match self.routes {
+            true => self.wanted_routes(gate),
+            false => (BTreeSet::new(), None),
+        };
+        let mut note = |done: Result<(), TunError>| {
+            if let Err(error) = &done {
+                tracing::warn!(%error, "the TUN device is not as it should be");
+                complaint.get_or_insert_with(|| error.to_string());
+            }
+            done.is_ok()
+        };
+        // Before their addresses, without which the kernel drops them.
+        for old in standing.routes.difference(&routes) {
+            note(self.device.remove_route(*old).await);
+        }
+        standing.routes.retain(|route| routes.contains(route));
+        for old in standing.addresses.difference(&addresses) {
+            note(
+                self.device
+                    .remove_address(old.network(), old.length())
+                    .await,
+            );
+            // The kernel took the routes that went by it.
+            standing
+                .routes
+                .retain(|route| route.network().is_ipv4() != old.network().is_ipv4());
+        }
+        standing.addresses.retain(|had| addresses.contains(had));
+        for new in &addresses {
+            if !standing.addresses.contains(new) {
+                note(self.device.add_address(new.network(), new.length()).await);
+                standing.addresses.insert(*new);
+            }
+        }
+        for new in &routes {
+            let Some(source) = source_of(gate, new) else {
+                continue;
+            };
+            if !standing.routes.contains(new) && note(self.device.add_route(*new, source).await) {
+                standing.routes.insert(*new);
+            }
+        }
+        complaint
+    }
+
+    /// The routes to be set, or a word on why there are none.
+    fn wanted_routes(&self, gate: &IpGate) -> (BTreeSet<IpPrefix>, Option<String>) {
+        let ranges = gate.routes.as_slice().iter();
+        let routes: BTreeSet<IpPrefix> = ranges
+            .flat_map(IpRange::prefixes)
+            .filter(|route| source_of(gate, route).is_some())
+            .take(ROUTES_MAX + 1)
+            .collect();
+        match routes.len() > ROUTES_MAX {
+            true => {
+                let says = format!("the proxy tells more than {ROUTES_MAX} routes, so none is set");
+                (BTreeSet::new(), Some(says))
+            }
+            false => (routes, None),
+        }
+    }
+
+    fn warn(&self, ended: &Ended) {
+        let to_do = match ended {
+            Ended::Open(OpenError::Refused(StatusCode::NOT_IMPLEMENTED)) => {
+                "start the proxy with --ip-pool, --tun and --allow-ip, or this gateway without --tun"
+            }
+            Ended::Open(OpenError::Refused(StatusCode::FORBIDDEN)) => {
+                "allow this tenant something by --allow-ip at the proxy"
+            }
+            Ended::Full => "give the proxy a larger --ip-pool",
+            // Of the session others speak, and it comes again.
+            Ended::Open(_) | Ended::Tunnel(_) => return,
+            Ended::NoAddress => "look at the proxy's log",
+        };
+        self.warning.set(Some(Warning {
+            says: format!("no IP for {}: {ended}", self.device.name()),
+            to_do: to_do.to_owned(),
+        }));
+    }
+}
+
+/// By which address of the gateway a route goes.
+fn source_of(gate: &IpGate, route: &IpPrefix) -> Option<IpAddr> {
+    let mut addresses = gate.owner.iter().map(IpPrefix::network);
+    addresses.find(|address| address.is_ipv4() == route.network().is_ipv4())
+}

@@ -1,0 +1,126 @@
+//! Addresses that do not lead into the public network (IANA's special-purpose registries), and those that embed one.
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    sync::LazyLock,
+};
+
+use tunnel::IpPrefix;
+
+/// In their order: this network, private, carriers' NAT, loopback, link-local, private, protocols, documentation, private, benchmarks,
+/// documentation twice, multicast, reserved; of IPv6 unspecified, loopback and IPv4-compatible, local NAT64, discard, Teredo,
+/// documentation, unique local, link-local, the former site-local, multicast.
+const SPECIAL: [&str; 23] = [
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.0.0.0/24",
+    "192.0.2.0/24",
+    "192.168.0.0/16",
+    "198.18.0.0/15",
+    "198.51.100.0/24",
+    "203.0.113.0/24",
+    "224.0.0.0/4",
+    "240.0.0.0/4",
+    "::/96",
+    "64:ff9b:1::/48",
+    "100::/64",
+    "2001::/32",
+    "2001:db8::/32",
+    "fc00::/7",
+    "fe80::/10",
+    "fec0::/10",
+    "ff00::/8",
+];
+
+/// Mapped, NAT64 and 6to4: they lead where the address of IPv4 in them does.
+const EMBEDDING: [&str; 3] = ["::ffff:0:0/96", "64:ff9b::/96", "2002::/16"];
+
+static PREFIXES: LazyLock<Vec<IpPrefix>> = LazyLock::new(|| {
+    let all = SPECIAL.iter().chain(&EMBEDDING);
+    all.filter_map(|text| text.parse().ok()).collect()
+});
+
+pub(crate) fn is_special(address: IpAddr) -> bool {
+    match embedded(address) {
+        Some(address) => is_special(address.into()),
+        None => prefixes().iter().any(|prefix| prefix.contains(address)),
+    }
+}
+
+/// All of them, those that embed an address included.
+pub(crate) fn prefixes() -> &'static [IpPrefix] {
+    &PREFIXES
+}
+
+fn embedded(address: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V6(address) = address else {
+        return None;
+    };
+    let (high, low) = match address.segments() {
+        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => (high, low),
+        [0x2002, high, low, ..] => (high, low),
+        _ => return None,
+    };
+    Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn every_prefix_is_one() {
+        assert_eq!(prefixes().len(), SPECIAL.len() + EMBEDDING.len());
+    }
+
+    #[test]
+    fn special_addresses_are_known_in_every_disguise() {
+        for special in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "0.0.0.0",
+            "224.0.0.1",
+            "255.255.255.255",
+            "198.18.0.1",
+            "192.0.0.8",
+            "203.0.113.1",
+            "240.0.0.1",
+            "::",
+            "::1",
+            "fe80::1",
+            "fc00::1",
+            "ff02::1",
+            "fec0::1",
+            "::ffff:127.0.0.1",
+            "64:ff9b::7f00:1",
+            "2002:7f00:1::",
+            "2001::1",
+            "2001:db8::1",
+            "100::1",
+            "64:ff9b:1::1",
+            "::7f00:1",
+        ] {
+            assert!(is_special(special.parse().unwrap()), "{special}");
+        }
+        for public in [
+            "1.1.1.1",
+            "172.32.0.1",
+            "100.128.0.1",
+            "2606:4700::1111",
+            "::ffff:1.1.1.1",
+            "64:ff9b::101:101",
+            "2002:101:101::",
+        ] {
+            assert!(!is_special(public.parse().unwrap()), "{public}");
+        }
+    }
+}

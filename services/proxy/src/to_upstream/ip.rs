@@ -1,0 +1,313 @@
+//! Packets of gateways, through one TUN device to whatever the kernel's routes make of them.
+//!
+//! ```text
+//! IpTunnel of a gateway -- gate --> TUN device -> kernel (forwards, translates)
+//!                       <-- gate, by address ---
+//! ```
+//!
+//! Only packets in the name of the assigned address pass, to and from what the tenant may reach (`ip_destinations`); the rest is dropped and
+//! counted. An address has one tunnel: a newer one of the same gateway takes it over. The tunnel is one link and no hop: the kernel, which
+//! forwards in front of it and behind it, counts the hops down and answers to packets larger than the device's MTU.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Mutex, RwLock};
+use tokio_util::sync::CancellationToken;
+use tunnel::{
+    ConnectRequest, IpAddressEntry, IpCapsule, IpGate, IpPacket, IpPrefix, IpRanges, IpTunnel,
+    StatusCode, TunDevice, TunError, TunnelEnded,
+};
+
+use super::{Open, count_connect, udp::Lane};
+use crate::{ip_destinations::IpDestinations, leases::Leases, sessions::DeviceId};
+
+/// The largest packet.
+const PACKET_BYTES_MAX: usize = 65_535;
+
+/// Pause after the device gave an error: it is gone, most likely, and comes back only with a restart.
+const READ_PAUSE: Duration = Duration::from_secs(1);
+
+/// What IP needs of the configuration.
+pub(crate) struct IpSettings {
+    pub(crate) tun: String,
+    /// At most one of each version.
+    pub(crate) pools: Vec<Leases>,
+    pub(crate) destinations: IpDestinations,
+}
+
+pub(crate) struct IpUpstream {
+    device: TunDevice,
+    destinations: IpDestinations,
+    leases: Mutex<Vec<Leases>>,
+    /// By assigned address; bounded by the leases.
+    members: RwLock<HashMap<IpAddr, Arc<Member>>>,
+    lanes: [Lane; 2],
+}
+
+/// Whose tunnel an address leads to.
+struct Member {
+    tunnel: Arc<IpTunnel>,
+    gate: IpGate,
+    /// By a newer tunnel of the same gateway.
+    replaced: CancellationToken,
+}
+
+impl IpUpstream {
+    pub(crate) async fn open(settings: IpSettings) -> Result<Arc<Self>, TunError> {
+        let device = TunDevice::open(&settings.tun)?;
+        device.set_up().await?;
+        for pool in &settings.pools {
+            let (own, length) = (pool.own(), pool.pool().length());
+            match device.add_address(own, length).await {
+                // A route to the pool is all it takes.
+                Err(error) if error.is_forbidden() => {
+                    tracing::info!(device = settings.tun, %own, length, "no right to give the device its address: whoever made it has");
+                }
+                added => added?,
+            }
+        }
+        Ok(Arc::new(Self {
+            device,
+            destinations: settings.destinations,
+            leases: Mutex::new(settings.pools),
+            members: RwLock::default(),
+            lanes: ["up", "down"].map(Lane::of_packets),
+        }))
+    }
+
+    /// Hands packets of the device to the gateways, for ever.
+    pub(crate) async fn hand_out(self: Arc<Self>) {
+        let mut buffer = vec![0; PACKET_BYTES_MAX];
+        loop {
+            match self.device.receive(&mut buffer).await {
+                Ok(length) => self.hand(&buffer[..length]),
+                Err(error) => {
+                    tracing::error!(%error, device = self.device.name(), "no packets from the device");
+                    tokio::time::sleep(READ_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn hand(&self, packet: &[u8]) {
+        let to = match IpPacket::read(packet) {
+            Ok(read) => read.destination,
+            Err(malformed) => return count_dropped("down", malformed.label()),
+        };
+        let Some(member) = self.members.read().get(&to).cloned() else {
+            return count_dropped("down", "unknown");
+        };
+        match member.gate.arriving(packet) {
+            // The tunnel counts those that it has no room for.
+            Ok(_) => {
+                if member.tunnel.send(packet) {
+                    self.lanes[1].passed(packet.len());
+                }
+            }
+            Err(error) => count_dropped("down", error.label()),
+        }
+    }
+
+    /// Serves one request to its end.
+    pub(crate) async fn serve(self: &Arc<Self>, device: &DeviceId, request: ConnectRequest) {
+        let gateway = &device.gateway;
+        let routes = self.destinations.routes(&device.tenant);
+        if routes.is_empty() {
+            tracing::info!(gateway, "IP refused: nothing is allowed");
+            count_connect("forbidden");
+            return request.refuse(StatusCode::FORBIDDEN).await;
+        }
+        match request.accept_ip().await {
+            Ok(tunnel) => {
+                let _open = Open::enter();
+                let ended = self.carry(device, Arc::new(tunnel), routes).await;
+                tracing::debug!(gateway, %ended, "IP tunnel ended");
+            }
+            Err(error) => tracing::debug!(gateway, %error, "the gateway went away"),
+        }
+    }
+
+    async fn carry(
+        self: &Arc<Self>,
+        device: &DeviceId,
+        tunnel: Arc<IpTunnel>,
+        routes: IpRanges,
+    ) -> Ended {
+        let told = IpCapsule::RouteAdvertisement(routes.as_slice().to_vec());
+        if let Err(ended) = tunnel.say(&told).await {
+            return ended.into();
+        }
+        let replaced = CancellationToken::new();
+        let mut held = Held {
+            upstream: self.clone(),
+            device: device.clone(),
+            tunnel: tunnel.clone(),
+            replaced: replaced.clone(),
+            gate: IpGate {
+                owner: Vec::new(),
+                routes,
+            },
+            claimed: false,
+        };
+        loop {
+            tokio::select! {
+                received = tunnel.receive() => match received {
+                    Ok(packet) => self.take(&held.gate, &packet),
+                    Err(ended) => return ended.into(),
+                },
+                heard = tunnel.hear() => match heard {
+                    Ok(IpCapsule::AddressRequest(asked)) => {
+                        let given = held.answer(&asked);
+                        if let Err(ended) = tunnel.say(&IpCapsule::AddressAssign(given)).await {
+                            return ended.into();
+                        }
+                    }
+                    // What a gateway gives or leads to is of no use here.
+                    Ok(_) => {}
+                    Err(ended) => return ended.into(),
+                },
+                () = replaced.cancelled() => return Ended::Replaced,
+            }
+        }
+    }
+
+    fn take(&self, gate: &IpGate, packet: &[u8]) {
+        match gate.leaving(packet) {
+            Ok(_) if self.device.send(packet) => self.lanes[0].passed(packet.len()),
+            Ok(_) => count_dropped("up", "device"),
+            Err(error) => count_dropped("up", error.label()),
+        }
+    }
+
+    /// A gateway that was turned away loses its addresses.
+    pub(crate) fn forget(&self, device: &DeviceId) {
+        for leases in self.leases.lock().iter_mut() {
+            leases.forget(device);
+        }
+        self.show_leases();
+    }
+
+    fn show_leases(&self) {
+        let count: usize = self.leases.lock().iter().map(Leases::len).sum();
+        metrics::gauge!("braid_proxy_ip_leases").set(count as f64);
+    }
+}
+
+/// How a request for IP ended.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("{0}")]
+    Tunnel(#[from] TunnelEnded),
+    #[error("a newer tunnel of the same gateway has its address")]
+    Replaced,
+}
+
+/// What one tunnel has, given back on drop.
+struct Held {
+    upstream: Arc<IpUpstream>,
+    device: DeviceId,
+    tunnel: Arc<IpTunnel>,
+    replaced: CancellationToken,
+    gate: IpGate,
+    claimed: bool,
+}
+
+impl Held {
+    /// Gives each version that is asked for its one address, with the number of the first question for it; the other questions get an
+    /// unspecified one, which is a no (RFC 9484, 4.7.1).
+    fn answer(&mut self, asked: &[IpAddressEntry]) -> Vec<IpAddressEntry> {
+        if !self.claimed {
+            self.claim(asked);
+        }
+        let mut left = self.gate.owner.clone();
+        let answer = asked.iter().map(|asked| {
+            let wanted = asked.prefix.network();
+            let own = left
+                .iter()
+                .position(|own| own.network().is_ipv4() == wanted.is_ipv4());
+            let prefix = match own {
+                Some(own) => left.swap_remove(own),
+                None => IpPrefix::host(unspecified(wanted)),
+            };
+            IpAddressEntry {
+                request_id: asked.request_id,
+                prefix,
+            }
+        });
+        let mut answer: Vec<IpAddressEntry> = answer.collect();
+        // The capsule tells all that there is.
+        answer.extend(left.into_iter().map(|prefix| IpAddressEntry {
+            request_id: 0,
+            prefix,
+        }));
+        answer
+    }
+
+    fn claim(&mut self, asked: &[IpAddressEntry]) {
+        self.claimed = true;
+        for leases in self.upstream.leases.lock().iter_mut() {
+            let is_v4 = leases.pool().network().is_ipv4();
+            let mut wanted = asked.iter().map(|asked| asked.prefix.network());
+            let wanted =
+                wanted.find(|wanted| wanted.is_ipv4() == is_v4 && !wanted.is_unspecified());
+            if let Some(address) = leases.claim(&self.device, wanted) {
+                self.gate.owner.push(IpPrefix::host(address));
+            }
+        }
+        self.upstream.show_leases();
+        let member = Arc::new(Member {
+            tunnel: self.tunnel.clone(),
+            gate: self.gate.clone(),
+            replaced: self.replaced.clone(),
+        });
+        let mut members = self.upstream.members.write();
+        for own in &self.gate.owner {
+            if let Some(before) = members.insert(own.network(), member.clone()) {
+                before.replaced.cancel();
+            }
+        }
+        if self.gate.owner.is_empty() {
+            tracing::warn!(gateway = self.device.gateway, "all addresses are in use");
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.claimed {
+            return;
+        }
+        let mut members = self.upstream.members.write();
+        for own in &self.gate.owner {
+            let address = own.network();
+            let is_mine = |member: &Arc<Member>| Arc::ptr_eq(&member.tunnel, &self.tunnel);
+            if members.get(&address).is_some_and(is_mine) {
+                members.remove(&address);
+            }
+        }
+        drop(members);
+        for leases in self.upstream.leases.lock().iter_mut() {
+            let pool = leases.pool();
+            if self.gate.owner.iter().any(|own| pool.covers(own)) {
+                leases.release(&self.device, Instant::now());
+            }
+        }
+    }
+}
+
+fn unspecified(like: IpAddr) -> IpAddr {
+    match like {
+        IpAddr::V4(_) => IpAddr::from([0; 4]),
+        IpAddr::V6(_) => IpAddr::from([0; 16]),
+    }
+}
+
+fn count_dropped(direction: &'static str, reason: &'static str) {
+    metrics::counter!("braid_proxy_ip_dropped_total", "direction" => direction, "reason" => reason)
+        .increment(1);
+}

@@ -1,0 +1,326 @@
+//! Packets of gateways through a running proxy and a real TUN device, in a network namespace of its own: what passes, what does not, and who has which
+//! address. Skips where there are no namespaces to be had.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/bench.rs"]
+mod bench;
+
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+
+use bench::{Proxy, fast};
+use parking_lot::Mutex;
+use proxy::RunError;
+use service_kit::tls::PeerId;
+use testkit::{DEADLINE, netns::World, within};
+use tokio::net::UdpSocket;
+use tunnel::{
+    IpAddressEntry, IpCapsule, IpPrefix, IpRange, IpTunnel, OpenError, TunError, Tunnel,
+    TunnelEnded, Urgency,
+};
+
+/// Between two questions of the same packet, of which the first may be lost.
+const AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+/// Longer than an answer takes; what is not answered by then was dropped.
+const SILENCE: Duration = Duration::from_millis(300);
+
+const FLAGS: [&str; 8] = [
+    "--ip-pool",
+    "10.64.0.0/29",
+    "--tun",
+    "braid0",
+    "--allow-ip",
+    "acme@10.8.0.0/24",
+    "--allow-ip",
+    "0.0.0.0/0",
+];
+
+/// Allowed, and not.
+const LISTED: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 2);
+const UNLISTED: Ipv4Addr = Ipv4Addr::new(10, 8, 1, 2);
+const PORT: u16 = 9_007;
+
+/// Runs a test in a namespace that has both destinations.
+fn alone<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+    let Some(world) = World::new() else {
+        return;
+    };
+    for address in [LISTED, UNLISTED] {
+        world.ip("px", &format!("addr add {address}/32 dev lo"));
+    }
+    let tested = world.spawn("px", test).join();
+    tested.unwrap();
+}
+
+/// What a destination has heard.
+type Heard = Arc<Mutex<Vec<Vec<u8>>>>;
+
+/// Gives back what it hears.
+async fn destination(at: Ipv4Addr) -> Heard {
+    let socket = UdpSocket::bind((at, PORT)).await.unwrap();
+    let heard = Heard::default();
+    tokio::spawn({
+        let heard = heard.clone();
+        async move {
+            let mut buffer = [0; 2_048];
+            while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
+                heard.lock().push(buffer[..length].to_vec());
+                let _ = socket.send_to(&buffer[..length], from).await;
+            }
+        }
+    });
+    heard
+}
+
+fn sum(words: impl Iterator<Item = u16>) -> u16 {
+    let sum: u32 = words.map(u32::from).sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    !((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+/// A datagram of UDP without its checksum, which IPv4 leaves open.
+fn packet(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
+    let length = (28 + payload.len()) as u16;
+    let mut packet = vec![0x45, 0];
+    packet.extend(length.to_be_bytes());
+    packet.extend([0, 0, 0x40, 0, 64, 17, 0, 0]);
+    packet.extend(from.octets());
+    packet.extend(to.octets());
+    let check = sum(packet
+        .chunks(2)
+        .map(|pair| u16::from_be_bytes([pair[0], pair[1]])));
+    packet[10..12].copy_from_slice(&check.to_be_bytes());
+    packet.extend(PORT.to_be_bytes());
+    packet.extend(PORT.to_be_bytes());
+    packet.extend((length - 20).to_be_bytes());
+    packet.extend([0, 0]);
+    packet.extend(payload);
+    packet
+}
+
+async fn open(tunnel: &Tunnel) -> IpTunnel {
+    within(tunnel.open_ip(Urgency::Bulk)).await.unwrap()
+}
+
+fn asking(request_id: u64, wanted: &str) -> IpCapsule {
+    let prefix = wanted.parse().unwrap();
+    IpCapsule::AddressRequest(vec![IpAddressEntry { request_id, prefix }])
+}
+
+/// The routes that the proxy tells, and the address that it gives.
+async fn agree(ip: &IpTunnel, wanted: &str) -> (Vec<IpRange>, Ipv4Addr) {
+    ip.say(&asking(1, wanted)).await.unwrap();
+    let IpCapsule::RouteAdvertisement(routes) = within(ip.hear()).await.unwrap() else {
+        panic!("no routes first");
+    };
+    (routes, given(ip).await)
+}
+
+async fn given(ip: &IpTunnel) -> Ipv4Addr {
+    let heard = within(ip.hear()).await.unwrap();
+    let IpCapsule::AddressAssign(entries) = heard else {
+        panic!("{heard:?}");
+    };
+    let [entry] = entries[..] else {
+        panic!("{entries:?}");
+    };
+    assert_eq!((entry.request_id, entry.prefix.length()), (1, 32));
+    entry.prefix.network().to_string().parse().unwrap()
+}
+
+/// The payload that comes back; none in silence.
+async fn ask(ip: &IpTunnel, packet: &[u8]) -> Option<Vec<u8>> {
+    ip.send(packet);
+    let answer = tokio::time::timeout(SILENCE, ip.receive()).await.ok()?;
+    Some(answer.unwrap()[28..].to_vec())
+}
+
+async fn ask_until_answered(ip: &IpTunnel, packet: &[u8]) -> Vec<u8> {
+    within(async {
+        loop {
+            ip.send(packet);
+            if let Ok(answer) = tokio::time::timeout(AGAIN_AFTER, ip.receive()).await {
+                return answer.unwrap()[28..].to_vec();
+            }
+        }
+    })
+    .await
+}
+
+#[test]
+fn packets_pass_in_the_own_name_to_listed_destinations_alone() {
+    alone(|| async {
+        let proxy = Proxy::start(&FLAGS).await;
+        let own = Ipv4Addr::new(10, 64, 0, 1);
+        let mut heard = Vec::new();
+        for address in [LISTED, UNLISTED, Ipv4Addr::LOCALHOST, own] {
+            heard.push(destination(address).await);
+        }
+        let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
+        let ip = open(&tunnel).await;
+        let (routes, own) = agree(&ip, "0.0.0.0/32").await;
+        let leads = |to: &str| {
+            routes
+                .iter()
+                .any(|route| route.contains(to.parse().unwrap()))
+        };
+        assert_eq!(
+            ["10.8.0.2", "1.1.1.1", "10.8.1.2", "127.0.0.1", "10.64.0.3"].map(leads),
+            [true, true, false, false, false]
+        );
+        let sound = packet(own, LISTED, b"hello");
+        assert_eq!(ask_until_answered(&ip, &sound).await, b"hello");
+        let neighbour = Ipv4Addr::from_bits(own.to_bits() ^ 1);
+        let mut options = packet(own, LISTED, &[1; 30]);
+        options[0] = 0x46;
+        let proxys_own = Ipv4Addr::new(10, 64, 0, 1);
+        let hello = |heard: &Heard| {
+            let heard = heard.lock();
+            heard.iter().all(|payload| payload == b"hello")
+        };
+        for (dropped, why) in [
+            (
+                packet(own, UNLISTED, b"not listed"),
+                "an unlisted destination",
+            ),
+            (packet(neighbour, LISTED, b"forged"), "another's source"),
+            (packet(UNLISTED, LISTED, b"forged"), "a source of the core"),
+            (
+                packet(own, proxys_own, b"inside"),
+                "the proxy's own address",
+            ),
+            (packet(own, neighbour, b"inside"), "another gateway"),
+            (packet(own, Ipv4Addr::LOCALHOST, b"inside"), "loopback"),
+            (sound[..sound.len() - 1].to_vec(), "a torn packet"),
+            (options, "options"),
+            (Vec::new(), "nothing"),
+            (vec![0x45], "one byte"),
+        ] {
+            assert_eq!(ask(&ip, &dropped).await, None, "{why}");
+        }
+        assert_eq!(ask_until_answered(&ip, &sound).await, b"hello");
+        assert!(heard.iter().all(hello), "{heard:?}");
+        // From where the gateway may not send to nothing comes in, either.
+        let stranger = UdpSocket::bind((UNLISTED, 9)).await.unwrap();
+        stranger.send_to(b"unasked", (own, PORT)).await.unwrap();
+        let listed = UdpSocket::bind((LISTED, 9)).await.unwrap();
+        listed.send_to(b"allowed", (own, PORT)).await.unwrap();
+        let first = within(ip.receive()).await.unwrap();
+        assert_eq!(&first[28..], b"allowed");
+        tunnel.close().await;
+        proxy.stop().await;
+    });
+}
+
+#[test]
+fn an_address_belongs_to_its_gateway_over_sessions_and_to_its_newest_tunnel() {
+    alone(|| async {
+        let proxy = Proxy::start(&FLAGS).await;
+        destination(LISTED).await;
+        let first = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
+        let ip = open(&first).await;
+        let (_, own) = agree(&ip, "10.64.0.5/32").await;
+        assert_eq!(own, Ipv4Addr::new(10, 64, 0, 5));
+        // Asked again, the answer is the same.
+        ip.say(&asking(1, "10.64.0.6/32")).await.unwrap();
+        assert_eq!(given(&ip).await, own);
+        first.close().await;
+
+        let second = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
+        let ip = open(&second).await;
+        assert_eq!(agree(&ip, "0.0.0.0/32").await.1, own);
+        let newer = open(&second).await;
+        assert_eq!(agree(&newer, "0.0.0.0/32").await.1, own);
+        assert_eq!(within(ip.receive()).await, Err(TunnelEnded::ByPeer));
+        let sound = packet(own, LISTED, b"newest");
+        assert_eq!(ask_until_answered(&newer, &sound).await, b"newest");
+
+        // Five addresses: the others' are others, and when all are in use nobody gets one.
+        let mut others = Vec::new();
+        for number in 2..=6 {
+            let id = PeerId::gateway("acme", format!("gw-{number}"));
+            let tunnel = proxy.tunnel(&proxy.identity(&id), &fast(), DEADLINE);
+            let ip = open(&tunnel).await;
+            let (_, given) = agree(&ip, "10.64.0.5/32").await;
+            others.push((tunnel, ip, given));
+        }
+        let mut addresses: Vec<_> = others.iter().map(|(_, _, given)| *given).collect();
+        assert_eq!(addresses.pop(), Some(Ipv4Addr::UNSPECIFIED));
+        addresses.push(own);
+        addresses.sort();
+        let all = IpPrefix::new("10.64.0.0".parse().unwrap(), 29).unwrap();
+        let expected = (2..=6).map(|offset| all.nth(offset).unwrap());
+        assert!(expected.eq(addresses.into_iter().map(std::net::IpAddr::from)));
+        for (tunnel, ..) in others {
+            tunnel.close().await;
+        }
+        second.close().await;
+        proxy.stop().await;
+    });
+}
+
+/// An operator makes the device and gives it away; what only he may do is done by then.
+#[test]
+fn a_device_that_an_operator_made_takes_no_rights() {
+    let Some(world) = World::new() else {
+        return;
+    };
+    for arguments in [
+        "tuntap add dev braid0 mode tun user root",
+        "addr add 10.64.0.1/29 dev braid0",
+        "addr add 10.8.0.2/32 dev lo",
+    ] {
+        world.ip("px", arguments);
+    }
+    let down = world.spawn_powerless("px", || async {
+        let stopped = within(Proxy::start_to_fail(&FLAGS)).await;
+        assert!(
+            matches!(stopped, RunError::Tun(TunError::Down { .. })),
+            "{stopped}"
+        );
+    });
+    down.join().unwrap();
+    world.ip("px", "link set braid0 mtu 1280 up");
+    let tested = world.spawn_powerless("px", || async {
+        let proxy = Proxy::start(&FLAGS).await;
+        destination(LISTED).await;
+        let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
+        let ip = open(&tunnel).await;
+        let (_, own) = agree(&ip, "0.0.0.0/32").await;
+        let sound = packet(own, LISTED, b"hello");
+        assert_eq!(ask_until_answered(&ip, &sound).await, b"hello");
+        tunnel.close().await;
+        proxy.stop().await;
+    });
+    tested.join().unwrap();
+}
+
+async fn status(tunnel: &Tunnel) -> u16 {
+    match within(tunnel.open_ip(Urgency::Bulk)).await {
+        Err(OpenError::Refused(status)) => status.as_u16(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_without_ip_says_so() {
+    let proxy = Proxy::start(&["--allow", "*:*"]).await;
+    let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
+    assert_eq!(status(&tunnel).await, 501);
+    tunnel.close().await;
+    proxy.stop().await;
+}
+
+#[test]
+fn a_tenant_that_may_reach_nothing_is_refused() {
+    alone(|| async {
+        let mut flags = FLAGS[..6].to_vec();
+        flags[5] = "other@10.8.0.0/24";
+        let proxy = Proxy::start(&flags).await;
+        let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
+        assert_eq!(status(&tunnel).await, 403);
+        tunnel.close().await;
+        proxy.stop().await;
+    });
+}

@@ -1,0 +1,245 @@
+//! A TUN device: where the kernel of this machine hands packets over, and takes them.
+//!
+//! Whoever may not configure devices (NET_ADMIN) can use one that an operator made and gave him (`ip tuntap add mode tun user ...`); it
+//! has to be up then, and have its address.
+
+use std::{
+    io,
+    net::IpAddr,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use futures::TryStreamExt;
+use rtnetlink::{
+    Handle, LinkUnspec, RouteMessageBuilder, new_connection, packet_route::link::LinkFlags,
+};
+use tun_rs::{AsyncDevice, DeviceBuilder};
+
+use crate::ip::IpPrefix;
+
+/// The largest packet that the kernel hands over in one piece: the least that IPv6 asks of a link (RFC 8200, 5; RFC 9484, 7), and
+/// with what QUIC, UDP and IP add (at most 90 bytes) still one packet on networks of 1,370 bytes and more. A larger one would be
+/// sent all the same, as a capsule, behind whatever is repaired on the stream.
+const TUN_MTU: u32 = 1_280;
+
+/// Packets that wait for us in the kernel, which drops the newest beyond it: a few milliseconds at 100 Mbit/s, ahead of a queue of our own.
+const WAITING_MAX: u32 = 100;
+
+/// The kernel's answers to who may not, and to what is there already.
+const EPERM: i32 = 1;
+const EEXIST: i32 = 17;
+
+/// As the kernel has it.
+const NAME_BYTES_MAX: usize = 15;
+
+/// Whether a device may be called so. The kernel would make a number of `%d`.
+pub fn is_device(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len())
+        && name != "."
+        && name != ".."
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !b"/:%*?".contains(&byte))
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TunError {
+    #[error("the TUN device {name:?} can neither be opened nor made: {source}")]
+    Open { name: String, source: io::Error },
+    #[error("the TUN device {name:?} is down, and this process may not set it up")]
+    Down { name: String },
+    #[error("the TUN device {name:?}: {what}: {source}")]
+    Configure {
+        name: String,
+        what: String,
+        source: rtnetlink::Error,
+    },
+    #[error("no netlink socket: {0}")]
+    Netlink(io::Error),
+}
+
+impl TunError {
+    /// Whether it is a matter of rights, so that an operator can do it instead.
+    pub fn is_forbidden(&self) -> bool {
+        match self {
+            Self::Configure { source, .. } => code_of(source) == Some(EPERM),
+            _ => false,
+        }
+    }
+}
+
+fn code_of(error: &rtnetlink::Error) -> Option<i32> {
+    match error {
+        rtnetlink::Error::NetlinkError(message) => message.code.map(|code| -code.get()),
+        _ => None,
+    }
+}
+
+/// Belongs to the network namespace in which it was opened.
+pub struct TunDevice {
+    device: AsyncDevice,
+    name: String,
+    index: u32,
+    /// A packet that the kernel does not take is told of once in a row.
+    refuses: AtomicBool,
+}
+
+impl TunDevice {
+    /// Opens the device of that name, or makes it; one that was made is gone with it. Must be called inside a Tokio runtime.
+    pub fn open(name: &str) -> Result<Self, TunError> {
+        let at = |source| TunError::Open {
+            name: name.to_owned(),
+            source,
+        };
+        let built = DeviceBuilder::new().name(name).inherit_enable_state();
+        let device = built.build_async().map_err(at)?;
+        let index = device.if_index().map_err(at)?;
+        Ok(Self {
+            device,
+            name: name.to_owned(),
+            index,
+            refuses: AtomicBool::new(false),
+        })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The next packet that the kernel hands over. Cancel-safe; for one reader at a time.
+    pub async fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.device.recv(buffer).await
+    }
+
+    /// Gives the kernel a packet; whether it took it.
+    pub fn send(&self, packet: &[u8]) -> bool {
+        match self.device.try_send(packet) {
+            Ok(_) => {
+                self.refuses.store(false, Ordering::Relaxed);
+                true
+            }
+            Err(error) => {
+                if !self.refuses.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(device = self.name, %error, "the kernel does not take packets");
+                }
+                false
+            }
+        }
+    }
+
+    /// Brings it up with the MTU of a tunnel. Without the right to, it has to be up already.
+    pub async fn set_up(&self) -> Result<(), TunError> {
+        let link = LinkUnspec::new_with_index(self.index)
+            .mtu(TUN_MTU)
+            .txqueuelen(WAITING_MAX)
+            .up()
+            .build();
+        let set = self
+            .ask("setting it up", async |handle| {
+                handle.link().set(link.clone()).execute().await
+            })
+            .await;
+        match set {
+            Err(error) if error.is_forbidden() => self.check_up().await,
+            set => set,
+        }
+    }
+
+    async fn check_up(&self) -> Result<(), TunError> {
+        let mut up = false;
+        self.ask("looking at it", async |handle| {
+            let mut found = handle.link().get().match_index(self.index).execute();
+            while let Some(link) = found.try_next().await? {
+                up |= link.header.flags.contains(LinkFlags::Up);
+            }
+            Ok(())
+        })
+        .await?;
+        up.then_some(()).ok_or_else(|| TunError::Down {
+            name: self.name.clone(),
+        })
+    }
+
+    /// Adds an address of a network of that prefix length; one that it has already is no error.
+    pub async fn add_address(&self, address: IpAddr, length: u8) -> Result<(), TunError> {
+        self.ask(&format!("adding {address}/{length}"), async |handle| {
+            let adding = handle.address().add(self.index, address, length);
+            adding.execute().await
+        })
+        .await
+    }
+
+    /// Takes an address away, and the routes that go by it.
+    pub async fn remove_address(&self, address: IpAddr, length: u8) -> Result<(), TunError> {
+        self.ask(&format!("removing {address}/{length}"), async |handle| {
+            let listed = handle
+                .address()
+                .get()
+                .set_link_index_filter(self.index)
+                .set_address_filter(address)
+                .set_prefix_length_filter(length);
+            let mut listed = listed.execute();
+            while let Some(message) = listed.try_next().await? {
+                handle.address().del(message).execute().await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Sends what goes to `prefix` here, from `source`.
+    pub async fn add_route(&self, prefix: IpPrefix, source: IpAddr) -> Result<(), TunError> {
+        self.ask(&format!("a route to {prefix}"), async |handle| {
+            let route = RouteMessageBuilder::<IpAddr>::new()
+                .destination_prefix(prefix.network(), prefix.length())
+                .map_err(|_| rtnetlink::Error::RequestFailed)?
+                .pref_source(source)
+                .map_err(|_| rtnetlink::Error::RequestFailed)?
+                .output_interface(self.index)
+                .build();
+            handle.route().add(route).execute().await
+        })
+        .await
+    }
+
+    pub async fn remove_route(&self, prefix: IpPrefix) -> Result<(), TunError> {
+        self.ask(&format!("removing the route to {prefix}"), async |handle| {
+            let route = RouteMessageBuilder::<IpAddr>::new()
+                .destination_prefix(prefix.network(), prefix.length())
+                .map_err(|_| rtnetlink::Error::RequestFailed)?
+                .output_interface(self.index)
+                .build();
+            handle.route().del(route).execute().await
+        })
+        .await
+    }
+
+    async fn ask(
+        &self,
+        what: &str,
+        ask: impl AsyncFnOnce(Handle) -> Result<(), rtnetlink::Error>,
+    ) -> Result<(), TunError> {
+        let (connection, handle, _) = new_connection().map_err(TunError::Netlink)?;
+        let asked = tokio::select! {
+            asked = ask(handle) => asked,
+            // Ends only with the last handle.
+            () = connection => Err(rtnetlink::Error::RequestFailed),
+        };
+        match asked {
+            Err(error) if code_of(&error) == Some(EEXIST) => Ok(()),
+            asked => asked.map_err(|source| TunError::Configure {
+                name: self.name.clone(),
+                what: what.to_owned(),
+                source,
+            }),
+        }
+    }
+}
+
+impl std::fmt::Debug for TunDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TunDevice")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
