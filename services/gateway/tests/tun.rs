@@ -76,6 +76,10 @@ struct Stage {
 
 impl Stage {
     fn start(gateway_flags: &str) -> Option<Self> {
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+            .with_test_writer()
+            .try_init();
         let world = Arc::new(World::new()?);
         world.plug_far();
         for (device, net) in DEVICES {

@@ -26,6 +26,9 @@ const PACKET_BYTES_MAX: usize = 65_535;
 /// The proxy has to give an address by then.
 const AGREED_WITHIN: Duration = Duration::from_secs(10);
 
+/// Pause before what the device did not take is tried again.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
+
 /// A tunnel that lived for so long was no failure.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
@@ -190,44 +193,59 @@ impl Packets {
         if let Err(ended) = tunnel.say(&asked).await {
             return ended.into();
         }
-        let deadline = tokio::time::Instant::now() + AGREED_WITHIN;
         let mut known = IpGate::default();
+        let mut complaint = None;
         loop {
-            let heard = match known.owner.is_empty() {
-                true => match tokio::time::timeout_at(deadline, tunnel.hear()).await {
-                    Ok(heard) => heard,
-                    Err(_) => return Ended::NoAddress,
-                },
-                false => tunnel.hear().await,
+            let patience = match (&complaint, known.owner.is_empty()) {
+                (_, true) => AGREED_WITHIN,
+                (Some(_), false) => AGAIN_AFTER,
+                (None, false) => Duration::MAX,
             };
-            match heard {
-                Ok(IpCapsule::AddressAssign(given)) => {
+            match tokio::time::timeout(patience, tunnel.hear()).await {
+                Ok(Ok(IpCapsule::AddressAssign(given))) => {
                     let given = given.into_iter().map(|entry| entry.prefix);
                     known.owner = given.filter(|it| !it.network().is_unspecified()).collect();
                     if known.owner.is_empty() {
                         return Ended::Full;
                     }
                 }
-                Ok(IpCapsule::RouteAdvertisement(routes)) => {
+                Ok(Ok(IpCapsule::RouteAdvertisement(routes))) => {
                     known.routes = routes.into_iter().collect();
                 }
                 // Nobody asks a gateway for addresses.
-                Ok(IpCapsule::AddressRequest(_)) => continue,
-                Err(ended) => return ended.into(),
+                Ok(Ok(IpCapsule::AddressRequest(_))) => continue,
+                Ok(Err(ended)) => return ended.into(),
+                Err(_) if known.owner.is_empty() => return Ended::NoAddress,
+                // What could not be done may be possible by now.
+                Err(_) => {}
             }
             *gate.write() = known.clone();
             if known.owner.is_empty() {
                 continue;
             }
-            let complaint = self.apply(standing, &known).await;
+            let before = complaint;
+            complaint = self.apply(standing, &known).await;
             metrics::gauge!("braid_gateway_tun_up").set(1.0);
-            let owner: Vec<String> = known.owner.iter().map(IpPrefix::to_string).collect();
-            tracing::info!(device = self.device.name(), addresses = ?owner, routes = standing.routes.len(), "IP tunnel");
-            self.warning.set(complaint.map(|says| Warning {
-                says,
-                to_do: "give the gateway NET_ADMIN, or configure the device for it".to_owned(),
-            }));
+            if complaint.is_some() && complaint == before {
+                continue;
+            }
+            self.tell(&known, standing, complaint.clone());
         }
+    }
+
+    fn tell(&self, known: &IpGate, standing: &Standing, complaint: Option<String>) {
+        let (device, routes) = (self.device.name(), standing.routes.len());
+        let owner: Vec<String> = known.owner.iter().map(IpPrefix::to_string).collect();
+        match &complaint {
+            Some(complaint) => {
+                tracing::warn!(device, addresses = ?owner, routes, complaint, "IP tunnel, but the device is not as it should be");
+            }
+            None => tracing::info!(device, addresses = ?owner, routes, "IP tunnel"),
+        }
+        self.warning.set(complaint.map(|says| Warning {
+            says,
+            to_do: "give the gateway NET_ADMIN, or configure the device for it".to_owned(),
+        }));
     }
 
     /// From programs to the proxy.
@@ -288,7 +306,6 @@ impl Packets {
         };
         let mut note = |done: Result<(), TunError>| {
             if let Err(error) = &done {
-                tracing::warn!(%error, "the TUN device is not as it should be");
                 complaint.get_or_insert_with(|| error.to_string());
             }
             done.is_ok()
@@ -311,8 +328,9 @@ impl Packets {
         }
         standing.addresses.retain(|had| addresses.contains(had));
         for new in &addresses {
-            if !standing.addresses.contains(new) {
-                note(self.device.add_address(new.network(), new.length()).await);
+            if !standing.addresses.contains(new)
+                && note(self.device.add_address(new.network(), new.length()).await)
+            {
                 standing.addresses.insert(*new);
             }
         }

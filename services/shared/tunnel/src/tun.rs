@@ -11,7 +11,8 @@ use std::{
 
 use futures::TryStreamExt;
 use rtnetlink::{
-    Handle, LinkUnspec, RouteMessageBuilder, new_connection, packet_route::link::LinkFlags,
+    Handle, LinkUnspec, RouteMessageBuilder, new_connection,
+    packet_route::{address::AddressHeaderFlags, link::LinkFlags},
 };
 use tun_rs::{AsyncDevice, DeviceBuilder};
 
@@ -160,13 +161,35 @@ impl TunDevice {
         })
     }
 
-    /// Adds an address of a network of that prefix length; one that it has already is no error.
+    /// Adds an address of a network of that prefix length; one that it has already is no error, whoever gave it.
     pub async fn add_address(&self, address: IpAddr, length: u8) -> Result<(), TunError> {
-        self.ask(&format!("adding {address}/{length}"), async |handle| {
-            let adding = handle.address().add(self.index, address, length);
+        let adding = async |handle: Handle| {
+            let mut adding = handle.address().add(self.index, address, length);
+            // Nobody else is on this link to have it, too; and no route may go by an address of IPv6 before that is known.
+            adding.message_mut().header.flags |= AddressHeaderFlags::Nodad;
             adding.execute().await
+        };
+        match self
+            .ask(&format!("adding {address}/{length}"), adding)
+            .await
+        {
+            Err(error) if error.is_forbidden() && self.has_address(address).await? => Ok(()),
+            added => added,
+        }
+    }
+
+    async fn has_address(&self, address: IpAddr) -> Result<bool, TunError> {
+        let mut found = false;
+        self.ask("looking at its addresses", async |handle| {
+            let listed = handle.address().get().set_link_index_filter(self.index);
+            let mut listed = listed.set_address_filter(address).execute();
+            while listed.try_next().await?.is_some() {
+                found = true;
+            }
+            Ok(())
         })
-        .await
+        .await?;
+        Ok(found)
     }
 
     /// Takes an address away, and the routes that go by it.
