@@ -78,6 +78,10 @@ const SLOW_PACKET: Duration = Duration::from_millis(25);
 const SLOW_DRAINED_PACKETS_MIN: u64 = 2;
 /// Packets that the window holds beside its products elsewhere: acknowledgements come for pairs.
 const SPARE_PACKETS: u64 = 2;
+/// Where a product is fewer packets than this and next to nothing is lost, it holds none, nor does it press: each packet more is a fifth of a round
+/// trip of queue. With losses such a window is too small to see its own rate, and falls with what it measures.
+const THIN_PRODUCT_PACKETS: f64 = 8.0;
+const THIN_LOSS_MAX: f64 = 0.002;
 /// Share of loss that pacing makes good; beyond it the loss is taken for congestion.
 const LOSS_COMPENSATED_MAX: f64 = 0.08;
 /// More loss than that, in so much time and so many packets, is the own doing.
@@ -343,12 +347,13 @@ impl PathController {
                 refilled_at: Some(_),
                 ..
             } => {
-                let gain = if self.unqueued {
+                let is_thin = self.is_thin(product);
+                let gain = if self.unqueued && !is_thin {
                     PRESSING_WINDOW
                 } else {
                     CRUISE_WINDOW
                 };
-                let spare = if self.is_slow() {
+                let spare = if is_thin || self.is_slow() {
                     0
                 } else {
                     SPARE_PACKETS * self.mtu
@@ -503,6 +508,10 @@ impl PathController {
 
     fn is_slow(&self) -> bool {
         self.packets_time(1.0) > SLOW_PACKET
+    }
+
+    fn is_thin(&self, product: f64) -> bool {
+        product < THIN_PRODUCT_PACKETS * self.mtu as f64 && self.loss_share < THIN_LOSS_MAX
     }
 
     fn probe_interval(&self) -> Duration {

@@ -640,7 +640,7 @@ impl Steering {
             let aside = if self.lives(now, path) {
                 thin && self.fastest.is_some_and(|fastest| fastest != *id)
             } else {
-                self.another_lives(now, *id)
+                self.another_lives(now, *id) || self.is_second_on_its_way(path)
             };
             let wanted = if aside {
                 PathStatus::Backup
@@ -651,6 +651,15 @@ impl Steering {
         })?;
         self.paths.get_mut(&id)?.status = status;
         Some(Command::SetStatus { path: id, status })
+    }
+
+    /// A rerouted path takes another one's interface, with a window for its own: never while a path of that way is there, silent or not.
+    fn is_second_on_its_way(&self, path: &Path) -> bool {
+        path.rerouted_at.is_some()
+            && self
+                .paths
+                .values()
+                .any(|other| other.established && other.rerouted_at.is_none())
     }
 
     fn choose_fastest(&mut self, now: Instant) {

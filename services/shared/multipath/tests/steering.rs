@@ -246,6 +246,36 @@ fn an_interface_whose_reroute_died_is_opened_anew_when_it_returns() {
     assert_eq!(left, [0], "what was left of the outage is closed");
 }
 
+/// The way around falls silent for a moment, as a slow link full of data does. The rerouted path, with a window for its own fast link, would fill
+/// it for seconds.
+#[test]
+fn a_rerouted_path_carries_no_data_beside_the_path_whose_way_it_takes() {
+    let mut world = World::new(true, 2);
+    world.run(Duration::from_secs(2));
+    world.works.insert(0, false);
+    while world.steering.route_of(InterfaceId(0)) == InterfaceId(0) {
+        world.run(5 * MS);
+    }
+    world.works.insert(1, false);
+    let silent = world.now - world.start;
+    world.run(Duration::from_secs(1));
+    let available = |path| Command::SetStatus {
+        path,
+        status: PathStatus::Available,
+    };
+    let since = |wanted: Command| {
+        let mut log = world.log.iter().skip_while(|(at, _)| *at < silent);
+        log.any(|(_, command)| *command == wanted)
+    };
+    assert!(!since(available(PathId::ZERO)));
+    let other = PathId::from(1_u32);
+    let aside = Command::SetStatus {
+        path: other,
+        status: PathStatus::Backup,
+    };
+    assert!(!since(aside), "the other one is all there is");
+}
+
 /// After an outage of everything a server gives the client time to save what is in flight on the other paths.
 #[test]
 fn a_server_closes_no_path_as_soon_as_another_is_heard_again() {
