@@ -115,7 +115,7 @@ e2e-compose: ## docker-compose.yml on a real engine: up, samples, networks cut, 
 	@infra/dev/need.sh docker
 	infra/e2e/engine.sh infra/e2e/compose.py $(ARGS)
 
-e2e-cluster: ## the charts on a real one-node Kubernetes: install, helm test, enrolment, sign-in elsewhere, restarts under load, upgrade, rollback (after `make images`; root)
+e2e-cluster: ## the charts on a real one-node Kubernetes: install, helm test, network policies, enrolment, sign-in elsewhere, restarts under load, upgrade, rollback (after `make images`; root)
 	@infra/dev/need.sh docker helm
 	@infra/airgap/cluster/build.sh
 	BRAID_BINARY=$${BRAID_BINARY:-$${CARGO_TARGET_DIR:-target}/release/braid} infra/e2e/engine.sh infra/e2e/cluster.py $(ARGS)

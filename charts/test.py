@@ -104,6 +104,66 @@ def arguments(found, kind, name):
     return found[kind, name]["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
+def anywhere(policy):
+    """Ports that it opens to everything, besides those of names and of the collector."""
+    return [port["port"] for rule in policy["spec"]["egress"] if "to" not in rule for port in rule["ports"] if port["port"] not in (53, 4317)]
+
+
+def policies(rendered):
+    """Who is kept out, by the policies' text; `make e2e-cluster` tries it."""
+    for name in rendered:
+        found = objects(rendered[name])
+        kept = [it for (kind, _), it in found.items() if kind == "NetworkPolicy"]
+        for it in kept:
+            rules = it["spec"].get("ingress", []) + it["spec"]["egress"]
+            # Rules without peers, or with none, let everybody in.
+            check(all(rule and all(rule.get(peers, True) for peers in ("from", "to", "ports")) for rule in rules),
+                  "%s: no rule of the policy %s is empty" % (name, it["metadata"]["name"]))
+        for pod, template in pods(found) if kept else ():
+            labels = template["metadata"]["labels"].items()
+            of = [it for it in kept if it["spec"]["podSelector"]["matchLabels"].items() <= labels]
+            check(len(of) == 1 and of[0]["spec"]["policyTypes"] == ["Ingress", "Egress"], "%s: the pod %s is under one policy, both ways" % (name, pod))
+
+    def open_to_all(policy):
+        return [port["port"] for rule in policy["spec"].get("ingress", []) if "from" not in rule for port in rule["ports"]]
+    for name in ("defaults", "hospital", "backends"):
+        opened = {noun: open_to_all(it) for (kind, noun), it in objects(rendered[name]).items() if kind == "NetworkPolicy" and open_to_all(it)}
+        check(opened == ({} if name == "backends" else {"envoy": ["people"], "proxy": ["quic", "fallback"]}), "%s: everybody may come to the page and the proxy" % name)
+
+    found = {name: objects(text) for name, text in rendered.items()}
+    check(anywhere(found["defaults"]["NetworkPolicy", "proxy"]) == [] and anywhere(found["hospital"]["NetworkPolicy", "proxy"]) == [443, 443],
+          "the proxy comes to the ports of its destinations")
+    private = objects(render(CHART, "--set", "proxy.allowPrivate={[fd00::5]:8500}"))["NetworkPolicy", "proxy"]
+    check(anywhere(private) == [8500, 8500], "the proxy comes to the ports of private destinations")
+    check(anywhere(found["defaults"]["NetworkPolicy", "alerting"]) == [443, 465, 587, 8883]
+          and anywhere(objects(render(CHART, "--set", "networkPolicy.alertPorts={8443}"))["NetworkPolicy", "alerting"]) == [8443]
+          and anywhere(objects(render(CHART, "--set-json", "networkPolicy.alertPorts=[]"))["NetworkPolicy", "alerting"]) == [], "alerts leave by the ports of the values")
+    for endpoint, port in (("http://otel:4318", 4318), ("https://otel.example", 443), ("http://otel/v1", 80)):
+        traced = objects(render(CHART, "--set", "traces.endpoint=" + endpoint, "--set", "gateway.enabled=true"))
+        check([noun for (kind, noun), it in traced.items() if kind == "NetworkPolicy" and {"ports": [{"port": port}]} in it["spec"]["egress"]]
+              == ["alerting", "dashboard", "ingest", "path-telemetry", "proxy", "trial", "gateway"], "spans of everybody who has some leave for %s" % endpoint)
+    unwatched = objects(render(CHART, "--set-json", "networkPolicy.metricsFrom=[]", "--set", "gateway.enabled=true"))
+    readers = {noun: [peer["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for rule in it["spec"].get("ingress", []) if {"port": "admin"} in rule["ports"]
+                      for peer in rule["from"]] for (kind, noun), it in unwatched.items() if kind == "NetworkPolicy"}
+    check({noun for noun in readers if readers[noun]} == {"ingest", "path-telemetry", "dashboard"} and all(it in ([], ["envoy"]) for it in readers.values()),
+          "without metricsFrom nobody reads metrics but Envoy, for readiness")
+
+    def comers(text, noun):
+        return [peer["podSelector"]["matchLabels"]["app.kubernetes.io/name"] if "podSelector" in peer else peer
+                for rule in objects(text)["NetworkPolicy", noun]["spec"]["ingress"] for peer in rule["from"]]
+    keepers = ["ingest", "alerting", "path-telemetry", "dashboard"]
+    check(comers(rendered["backends"], "kafka") == keepers and comers(rendered["backends"], "timescaledb") == keepers + ["setup", "trial"],
+          "backends: the services that use an engine come to it")
+    keda = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda"}}}
+    more = render(BACKENDS, "--set-json", "networkPolicy.from=[%s]" % json.dumps(keda))
+    check(comers(more, "kafka") == keepers + [keda], "backends: and who else is named")
+    check(not any(kind == "NetworkPolicy" for kind, _ in objects(render(BACKENDS, "--set", "networkPolicy.enabled=false"))), "backends: without policies")
+    refused("a port that none can be", {"networkPolicy": {"alertPorts": [0]}}, "alertPorts")
+    refused("an unknown key of the policies", {"networkPolicy": {"alertsTo": []}}, "alertsTo")
+    done = run("helm", "template", "x", str(BACKENDS), *KUBERNETES, "--set", "networkPolicy.form=x")
+    check(done.returncode != 0 and "form" in done.stderr, "refused: an unknown key of the backends' policies")
+
+
 def provider(rendered):
     """People who sign in at an OpenID Connect provider: flags, secret and authority of the dashboard, and the way out to it."""
     def dashboard(text):
@@ -114,7 +174,7 @@ def provider(rendered):
         secrets = {it["name"]: it["valueFrom"]["secretKeyRef"] for it in container.get("env", []) if "valueFrom" in it}
         volumes = {it["name"]: it for it in pod["volumes"]}
         mounts = {it["name"]: it["mountPath"] for it in container["volumeMounts"]}
-        ways = [port["port"] for rule in found["NetworkPolicy", "dashboard"]["spec"]["egress"] if "0.0.0.0/0" in str(rule.get("to")) for port in rule["ports"]]
+        ways = anywhere(found["NetworkPolicy", "dashboard"])
         return flags, secrets.get("BRAID_DASHBOARD_OIDC_SECRET"), volumes.get("provider"), mounts.get("provider"), ways
 
     check(dashboard(rendered["defaults"]) == ({}, None, None, None, []), "defaults: people sign in here only")
@@ -273,6 +333,10 @@ def main():
     provider(rendered)
 
     found = objects(rendered["try-out"])
+    # Nodes of two cores have other things to do.
+    asked = sum(int(container["resources"]["requests"]["cpu"][:-1]) for text in (rendered["try-out"], render(BACKENDS)) for _, template in pods(objects(text))
+                for container in template["spec"]["containers"] + template["spec"].get("initContainers", []))
+    check(asked <= 1200, "try-out: both charts ask for %d thousandths of a core, 1200 at most" % asked)
     check(("StatefulSet", "gateway") in found and "--proxy=proxy-0:4433" in arguments(found, "StatefulSet", "gateway"), "try-out: a gateway of its own")
 
     found = objects(rendered["plain"])
@@ -309,6 +373,7 @@ def main():
     rendered["backends"] = render(BACKENDS)
     found = objects(rendered["backends"])
     check(("StatefulSet", "kafka") in found and ("StatefulSet", "timescaledb") in found, "backends: both engines")
+    policies(rendered)
 
     for name, text in rendered.items():
         # Kinds of cert-manager, KEDA and the Prometheus operator are not Kubernetes' own.

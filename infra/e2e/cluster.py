@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """cluster.py - the charts on a real one-node Kubernetes with running pods, as `make e2e-cluster` runs it (root).
 
-Installs charts/backends and charts/braid; `helm test`; a gateway outside of the cluster enrols with a token, renews its certificate, is revoked and
+Installs charts/backends and charts/braid; `helm test`; strangers are kept out by network policies; a gateway outside of the cluster enrols with a token, renews its certificate, is revoked and
 let in again; people and programs of an OpenID Connect provider come in; the gateway sends, and ingest is scaled by its load; each of the two access
-networks is cut; every workload is restarted while samples go on; upgrade to another version and back; uninstall. What was accepted must be stored,
-once. The cluster (infra/airgap/cluster) is started for it and taken down again, unless it ran already.
+networks is cut; every workload is restarted while samples go on; upgrade to another version and back; uninstall; the try-out with a gateway inside. What was accepted must be
+stored, once. The cluster (infra/airgap/cluster) is started for it and taken down again, unless it ran already.
 
     cluster.py [--keep]
 
@@ -24,11 +24,12 @@ import urllib.error
 
 from outside import BATCH, BINARY, GATEWAY, NETWORKS, NODE_ADDRESS, NODE_NAMESPACE, PAUSE_S, ROOT, Load, Site
 from page import Page, now_us
+from policies import LOG, keep_out, nobody_refused
 from provider import CLIENT, SECRET, Provider
 from steps import eventually, figure, run, say
 
 CLUSTER = ROOT / "infra/airgap/cluster"
-NAMESPACE = "ward"
+NAMESPACE, TRY_OUT = "ward", "try-out"
 VERSION = "0.1.0"
 # The same programs under another number: what changes hands is the chart and every pod.
 NEXT = "0.1.1"
@@ -255,6 +256,14 @@ def signs_in_elsewhere(folder, provider, since_us):
     figure("an OpenID Connect provider", "%d sign-ins there, one program by its token; a token for others is refused" % SIGN_INS)
 
 
+def keeps_out(folder, provider):
+    def upgrade(policies):
+        for release in ("backends", "braid"):
+            helm("upgrade", release, str(ROOT / "charts" / release), "--values", str(folder / (release + ".json")),
+                 "--set", "networkPolicy.enabled=%s" % str(policies).lower(), "--wait", "--timeout", "%ds" % HELM_S_MAX)
+    return keep_out(NAMESPACE, HOST_ADDRESS, int(provider.issuer.rsplit(":", 1)[1]), upgrade)
+
+
 def outside(folder, site, sent):
     since_us = now_us()
     load = Load(site)
@@ -368,6 +377,23 @@ def uninstall():
     figure("helm uninstall", "%.1f s; volumes and Secrets stay" % (time.monotonic() - start))
 
 
+def try_out(folder):
+    """As charts/README.md says. Of two namespaces of a command the last one counts."""
+    run("kubectl", "create", "namespace", TRY_OUT)
+    run(str(ROOT / "charts/braid/identities.sh"), TRY_OUT, str(folder / "authority-of-try-out"))
+    start = time.monotonic()
+    helm("-n", TRY_OUT, "install", "backends", str(ROOT / "charts/backends"), "--wait", "--timeout", "%ds" % HELM_S_MAX)
+    # Its gateway is ready when it has acknowledged samples.
+    helm("-n", TRY_OUT, "install", "braid", str(ROOT / "charts/braid"), "--values", str(ROOT / "charts/braid/ci/try-out.yaml"), "--wait",
+         "--wait-for-jobs", "--timeout", "%ds" % HELM_S_MAX)
+    ready_s = time.monotonic() - start
+    helm("-n", TRY_OUT, "test", "braid", "--timeout", "%ds" % HELM_S_MAX)
+    eventually("readings of the three simulated patients", lambda: int(kubectl(
+        "-n", TRY_OUT, "exec", "timescaledb-0", "-c", "timescaledb", "--", "psql", "-U", "postgres", "-d", "braid", "-Atc",
+        "SELECT count(DISTINCT t.device) FROM streams t JOIN device_heads h ON h.key = t.device WHERE h.device LIKE 'wearable-%'")) == 3)
+    figure("the try-out, with a gateway inside", "ready after %.1f s, helm test passed, readings of 3 patients" % ready_s)
+
+
 def images():
     start = time.monotonic()
     for version in (VERSION, NEXT):
@@ -394,7 +420,7 @@ def cluster(keep):
 
 def tell_what_is(folder):
     """For whoever looks into a failure."""
-    for command in (["kubectl", "-n", NAMESPACE, "get", "pods", "-o", "wide"], ["kubectl", "-n", NAMESPACE, "get", "events", "--sort-by=.lastTimestamp"],
+    for command in (["kubectl", "get", "pods", "-A", "-o", "wide"], ["kubectl", "-n", NAMESPACE, "get", "events", "--sort-by=.lastTimestamp"],
                     *(["kubectl", "-n", NAMESPACE, "logs", "--tail", "6", "--prefix", "-l", "app.kubernetes.io/name=" + noun, "--all-containers"]
                       for noun in ("setup", "trial", "proxy", "envoy", "ingest", "alerting", "path-telemetry", "dashboard", "kafka", "timescaledb"))):
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -408,6 +434,7 @@ def scene(folder, provider, keep):
     install(folder, provider)
     token = run(BINARY, "secrets", "show", "sensors", "--authority", str(folder / "authority")).strip()
     trial("freshly installed")
+    enforced = keeps_out(folder, provider)
     site = Site(folder, token, NODE_PORT, page_port())
     try:
         site.connect()
@@ -424,11 +451,15 @@ def scene(folder, provider, keep):
         called = sql("SELECT count(*) FROM alerts WHERE patient = 'trial' OR gateway = 'trial'")
         if called != "0":
             sys.exit("%s alerts about the trial" % called)
+        nobody_refused("in all that followed", enforced)
     finally:
         if not keep:
             site.stop()
     if not keep:
         uninstall()
+        enforced = LOG.stat().st_size
+        try_out(folder)
+        nobody_refused("in the try-out", enforced)
 
 
 def main():
@@ -451,7 +482,7 @@ def main():
                 raise
             finally:
                 if not chosen.keep:
-                    subprocess.run(["kubectl", "delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s"],
+                    subprocess.run(["kubectl", "delete", "namespace", NAMESPACE, TRY_OUT, "--ignore-not-found", "--timeout=120s"],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     except (SystemExit, OSError, ValueError) as failure:
         sys.exit("e2e-cluster: %s" % failure)

@@ -202,6 +202,40 @@ spec:
 {{- end }}
 {{- end -}}
 
+{{/* (list ROOT NOUN): a network policy of the noun's pods up to its rules. */}}
+{{- define "braid.policy" }}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: {{ index . 1 }}
+  labels: {{ include "braid.labels" . | nindent 4 }}
+spec:
+  podSelector: { matchLabels: { {{ include "braid.selector" . | replace "\n" ", " }} } }
+  policyTypes: [Ingress, Egress]
+{{- end -}}
+
+{{/* Who may read metrics. Nobody is no rule, since a rule of no peers lets everybody in. */}}
+{{- define "braid.watched" }}
+{{- with .Values.networkPolicy.metricsFrom }}
+    - from:
+{{ toYaml . | indent 8 }}
+      ports: [{ port: admin }]
+{{- end }}
+{{- end -}}
+
+{{/* Where every process may go: names, and the collector of spans. */}}
+{{- define "braid.everybody-asks" }}
+    - ports: [{ port: 53, protocol: UDP }, { port: 53, protocol: TCP }]
+{{- with .Values.traces.endpoint }}
+    - ports: [{ port: {{ include "braid.port-of-url" . }} }]
+{{- end }}
+{{- end -}}
+
+{{- define "braid.port-of-url" -}}
+{{ regexFind ":[0-9]+$" (index (splitList "/" .) 2) | trimPrefix ":" | default (ternary "443" "80" (hasPrefix "https:" .)) }}
+{{- end -}}
+
 {{/* Nouns: the peers of a network policy. */}}
 {{- define "braid.from" }}
 {{- range . }}

@@ -11,7 +11,7 @@ set -euo pipefail; shopt -s inherit_errexit
 here=$(cd "$(dirname "$0")" && pwd); . "$here/settings.sh"
 export GOFLAGS=-mod=mod GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=0
 
-PROGRAMS=(kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet kube-proxy etcd bridge host-local loopback portmap coredns metrics-server pause)
+PROGRAMS=(kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet kube-proxy etcd bridge host-local loopback portmap coredns metrics-server enforcer pause)
 
 built() { local it; for it in "${PROGRAMS[@]}"; do [ -x "$BIN/$it" ] || return 1; done; }
 case ${1:-} in
@@ -74,5 +74,7 @@ cp "$here/coredns/main.go" "$dns/"
 build coredns "$COREDNS_VERSION" "$dns" .
 metrics=sigs.k8s.io/metrics-server
 build metrics-server "$METRICS_VERSION" "$(wrapper metrics-server $metrics "$METRICS_VERSION" "$METRICS_VERSION")" $metrics/cmd/metrics-server
+# Both are programs of this repository; what the enforcer is made of is pinned by its go.sum.
+GOFLAGS=-mod=readonly build enforcer "$(cat "$here"/enforcer/* | sha256sum | cut -c1-12)" "$here/enforcer" .
 build pause "$(sha256sum < "$here/pause/main.go" | cut -c1-12)" "$here/pause" .
 log "built in $((SECONDS - start)) s; $(du -shL "$BIN" | cut -f1) in $BIN"

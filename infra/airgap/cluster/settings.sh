@@ -28,6 +28,7 @@ DNS_IP=10.211.0.10
 POD_CIDR=10.212.0.0/24
 NODE=braid-node
 CGROUP=braid-kube
+QUEUE=100                                          # of the kernel, in which first packets wait for the enforcer
 VOLUMES=8                                          # as many claims find one
 PAUSE_IMAGE=braid.local/pause:1
 COREDNS_IMAGE=braid.local/coredns:$COREDNS_VERSION

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # up.sh - a real one-node Kubernetes, of what build.sh built: etcd, API server, controllers, scheduler, containerd, kubelet, kube-proxy,
-# CoreDNS, metrics-server. Needs root; what runs already is left alone; down.sh ends it. Prints KUBECONFIG=FILE.
+# CoreDNS, metrics-server, and an enforcer of NetworkPolicies. Needs root; what runs already is left alone; down.sh ends it. Prints KUBECONFIG=FILE.
 #
-# NetworkPolicies are kept and not enforced. Everything it starts is in one cgroup and one network namespace.
+# Everything it starts is in one cgroup and one network namespace.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd); . "$here/settings.sh"
 [ "$(id -u)" = 0 ] || die "needs root"
@@ -184,6 +184,25 @@ wait_for 30 containerd "$CTD_DIR/ctr" --address "$SOCK" version
 "$here/load-image.sh" --scratch "$PAUSE_IMAGE" "$BIN/pause"
 "$here/load-image.sh" --scratch "$COREDNS_IMAGE" "$BIN/coredns"
 "$here/load-image.sh" --scratch "$METRICS_IMAGE" "$BIN/metrics-server"
+
+# ---- NetworkPolicies -----------------------------------------------------------------------------
+# The first packet of a connection from or to a pod waits for the enforcer's word, after the address of a Service has become a pod's and
+# before a source is masked; without an enforcer it is dropped. The node's own daemons come through, as the kubelet's probes must.
+# Two questions for names that a pod asks at once from one socket would be two first packets of one connection, of which the kernel may drop
+# one, and the pod waits for 5 s. So these wait before there are connections; what they are for is still the address of the Service then.
+rule() { in_ns iptables -w -t "$@" || die "the kernel or iptables lacks what policies are enforced by: $*"; }
+if ! in_ns iptables -w -t mangle -S POLICIES >/dev/null 2>&1; then
+  rule raw -A PREROUTING -s "$POD_CIDR" -p udp --dport 53 -j NFQUEUE --queue-num "$QUEUE"
+  rule mangle -N POLICIES
+  rule mangle -A POLICIES -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN
+  rule mangle -A POLICIES -p udp --dport 53 -j RETURN
+  rule mangle -A POLICIES -s "$POD_CIDR" -j NFQUEUE --queue-num "$QUEUE"
+  rule mangle -A POLICIES -d "$POD_CIDR" -j NFQUEUE --queue-num "$QUEUE"
+  rule mangle -A INPUT -s "$POD_CIDR" -j POLICIES
+  rule mangle -A POSTROUTING -m owner ! --uid-owner 0 -j POLICIES
+fi
+start enforcer "$BIN/enforcer" --kubeconfig="$STATE/conf/admin.kubeconfig" --node="$NODE" --queue="$QUEUE" -v=2
+wait_for 60 enforcer in_ns grep -q "^ *$QUEUE " /proc/net/netfilter/nfnetlink_queue
 
 # ---- kubelet, kube-proxy, CoreDNS, metrics-server ------------------------------------------------
 echo "nameserver $HOST_IP" > "$STATE/conf/resolv.conf"
