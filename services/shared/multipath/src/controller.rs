@@ -6,15 +6,20 @@
 //!
 //! - Rate: per acknowledgement, bytes delivered between the sending of a packet and its acknowledgement, over the longer of the
 //!   sending and the acknowledging interval; the largest of the last rounds. Samples limited by the application only raise it.
-//! - Loss: a smoothed share, used to pace faster, since what is lost behind the bottleneck has passed it.
+//! - Loss ([`Losses`]): a smoothed share, used to pace faster, since what is lost behind the bottleneck has passed it.
 //! - Round trip: the smallest seen; confirmed at least every `RTT_PROBE_INTERVAL` by a round with the window at just under one
 //!   product, which empties the queue without idling the link. When the route of acknowledgements changes, the minimum is
 //!   shifted by what the whole distribution moved, and confirmed.
 //! - Bursts: where the link serves in bursts ([`Swing`]) the window holds as much more as round trips swing, and what its short queue loses
 //!   is no sign of others.
-//! - Company: a drained round that still sees a queue has met another sender; the window then follows [`Compete`].
-//! - Start-up: doubles every round from the initial window, at no less than two initial windows a round trip, until the rate stops
+//! - Company ([`Floor`]): a drained round that still sees a queue has met another sender; the window then follows [`Compete`].
+//! - Start-up ([`Startup`]): doubles every round from the initial window, at no less than two initial windows a round trip, until the rate stops
 //!   growing or a queue shows.
+
+mod drained_round;
+mod floor;
+mod losses;
+mod startup;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -29,13 +34,13 @@ use crate::filter::{MaxFilter, MinRtt};
 use crate::gate::{Gate, PathModel, Turn};
 use crate::sampler::Sampler;
 use crate::swing::Swing;
+use drained_round::DrainedRound;
+use floor::{Floor, Met};
+use losses::{LOSS_COMPENSATED_MAX, Losses};
+use startup::Startup;
 
 /// Window in start-up and pacing there, in products; 2/ln 2 doubles the rate every round.
 const STARTUP_GAIN: f64 = 2.89;
-/// Rounds without a growth of a quarter that end the start-up.
-const STARTUP_FLAT_ROUNDS: u32 = 3;
-/// Acknowledgements in a row that saw a queue and end the start-up.
-const STARTUP_QUEUED_SAMPLES: u32 = 4;
 /// In flight while cruising, in bandwidth-delay products: a queue of 0.35 round trips.
 const CRUISE_WINDOW: f64 = 1.35;
 /// Pacing while cruising, over the measured rate.
@@ -56,18 +61,13 @@ const RTT_PROBE_WINDOW: f64 = 0.95;
 /// The same where a round trip above the floor is either a longer path or somebody's queue: a queue gives way to less in flight, a path does not.
 const RTT_PROBE_WINDOW_DEEP: f64 = 0.5;
 const RTT_PROBE_WINDOW_IN_COMPANY: f64 = 0.75;
-/// Deep rounds that are made for one floor, at most.
-const FLOOR_DOUBTS_MAX: u32 = 8;
 /// Without company the window opens again after such a part of a drained round; the smallest round trip sent in it counts.
 const RTT_PROBE_PART: u32 = 4;
 const RTT_PROBE_INTERVAL: Duration = Duration::from_secs(10);
-/// A round with no smaller round trip than this many floors calls for one, but no sooner than after the pause.
-const CROWDED: f64 = 1.45;
+/// A crowded round calls for one, but no sooner than after the pause.
 const RTT_PROBE_PAUSE: Duration = Duration::from_secs(2);
-/// A stranger is gone when the queue has been empty for this long (a BBR flow measures its round trip in less), or in this many
-/// drained rounds in a row.
+/// A stranger is gone when the queue has been empty for this long: a BBR flow measures its round trip in less.
 const UNQUEUED_LONG: Duration = Duration::from_secs(1);
-const EMPTY_DRAINS: u32 = 2;
 /// Rounds a rate sample stays in the filter.
 const RATE_WINDOW_ROUNDS: u64 = 4;
 /// Packets the window never falls below: the peer acknowledges every second packet.
@@ -82,11 +82,6 @@ const SPARE_PACKETS: u64 = 2;
 /// trip of queue. With losses such a window is too small to see its own rate, and falls with what it measures.
 const THIN_PRODUCT_PACKETS: f64 = 8.0;
 const THIN_LOSS_MAX: f64 = 0.002;
-/// Share of loss that pacing makes good; beyond it the loss is taken for congestion.
-const LOSS_COMPENSATED_MAX: f64 = 0.08;
-/// More loss than that, in so much time and so many packets, is the own doing.
-const LOSSY_LONG: Duration = Duration::from_secs(1);
-const LOSSY_PACKETS: u64 = 100;
 /// What a start-up loses at its end is told in so many round trips, and says nothing of the link.
 const STARTUP_LOSS_ROUND_TRIPS: u32 = 2;
 /// Sent in the first round trip, paced over it once it is known. Against 32: 0.1-0.2 points over 20 MB and 1.5 % of a second's transfer.
@@ -147,21 +142,7 @@ impl ControllerFactory for Controllers {
 enum Phase {
     Startup,
     Cruise,
-    /// The window is below one product. Once that little is in flight, what is sent for a part of a round trip tells the round trip, when it is
-    /// acknowledged: the packets acknowledged before were sent into the queue that is drained. The window opens again meanwhile.
-    RttProbe {
-        drained_at: Option<Instant>,
-        refilled_at: Option<Instant>,
-        seen: Option<Duration>,
-    },
-}
-
-/// What was acknowledged and lost since more than a lossy link's share was lost.
-#[derive(Debug, Clone, Copy)]
-struct Suspicion {
-    since: Instant,
-    acked: u64,
-    lost: u64,
+    RttProbe(DrainedRound),
 }
 
 /// What the model says of window and pacing. The library asks for both with each packet, several times, and they change only with what
@@ -204,46 +185,31 @@ pub struct PathController {
     phase: Phase,
     sampler: Sampler,
     in_flight: u64,
-    loss_share: f64,
+    losses: Losses,
     round: u64,
     round_ends_at: u64,
     round_rtt_min: Option<Duration>,
     rtt_latest: Duration,
-    /// Round trip of the bare path. A drained round that sees clearly more has met somebody else's queue.
-    rtt_floor: Option<Duration>,
-    /// False from a change of the acknowledgements' route to the next drained round.
-    rtt_floor_known: bool,
-    /// The floor before the acknowledgements changed their route.
-    rtt_floor_before: Option<Duration>,
-    /// What the last such round saw. The same again in a deep one is no queue but a longer path.
-    rtt_crowded: Option<Duration>,
-    /// The drained round under way, or the next, is a deep one.
-    deep: bool,
-    /// So many deep rounds may still be made to find the floor, because the last one lowered it.
-    floor_doubts: u32,
+    floor: Floor,
     compete: Option<Compete>,
     /// The stranger was met by another path of the same bottleneck.
     met_by_another: bool,
-    /// More seems to be lost than a lossy link does.
-    lossy: Option<Suspicion>,
     /// When the start-up ended.
     cruising_since: Option<Instant>,
     probed_at: Instant,
     /// The last round saw no queue: the path can take more than it gets.
     unqueued: bool,
     swing: Swing,
+    is_steady: bool,
     /// When a round last saw a queue.
     queued_at: Instant,
-    /// Drained rounds in a row that met nobody.
-    empty_drains: u32,
     rate: MaxFilter,
     /// Number and beginning of the rate filter's round, and the round in which it began.
     rate_round: u64,
     rate_round_at: Instant,
     rate_round_of: u64,
-    /// In flight and the floor when the last drained round began.
+    /// In flight when the last drained round began.
     undrained: u64,
-    undrained_floor: Option<Duration>,
     rtt_min: MinRtt,
     rtt_smoothed: Duration,
     rebase_epoch: u64,
@@ -251,10 +217,7 @@ pub struct PathController {
     drains_joined: u64,
     /// A round-trip probe is due at the end of the start-up.
     probe_wanted: bool,
-    startup_window: u64,
-    startup_rate: f64,
-    startup_flat_rounds: u32,
-    startup_queued: u32,
+    startup: Startup,
     told: Told,
 }
 
@@ -269,41 +232,31 @@ impl PathController {
             phase: Phase::Startup,
             sampler: Sampler::new(now),
             in_flight: 0,
-            loss_share: 0.0,
+            losses: Losses::default(),
             round: 0,
             round_ends_at: 0,
             round_rtt_min: None,
             rtt_latest: Duration::ZERO,
-            rtt_floor: None,
-            rtt_floor_known: true,
-            rtt_floor_before: None,
-            rtt_crowded: None,
-            deep: false,
-            floor_doubts: 0,
+            floor: Floor::new(),
             compete: None,
             met_by_another: false,
-            lossy: None,
             cruising_since: None,
             probed_at: now,
             unqueued: false,
-            swing: Swing::new(now),
+            swing: Swing::new(),
+            is_steady: true,
             queued_at: now,
-            empty_drains: 0,
             rate: MaxFilter::new(RATE_WINDOW_ROUNDS),
             rate_round: 0,
             rate_round_at: now,
             rate_round_of: 0,
             undrained: 0,
-            undrained_floor: None,
             rtt_min: MinRtt::new(now),
             rtt_smoothed: Duration::ZERO,
             rebase_epoch,
             drains_joined: 0,
             probe_wanted: false,
-            startup_window: config.initial_window_packets * mtu,
-            startup_rate: 0.0,
-            startup_flat_rounds: 0,
-            startup_queued: 0,
+            startup: Startup::new(config.initial_window_packets * mtu),
             told: Told {
                 window: config.initial_window_packets * mtu,
                 pacing_rate: None,
@@ -338,15 +291,26 @@ impl PathController {
     /// Bytes that may be in flight, the gate aside.
     fn model_window(&self) -> u64 {
         let Some(product) = self.product() else {
-            return self.startup_window;
+            return self.startup.window();
         };
         match self.phase {
-            Phase::Startup => self.startup_window,
-            Phase::Cruise
-            | Phase::RttProbe {
-                refilled_at: Some(_),
-                ..
-            } => {
+            Phase::Startup => self.startup.window(),
+            Phase::RttProbe(round) if !round.is_refilled() => {
+                let part = if self.floor.is_deep() {
+                    RTT_PROBE_WINDOW_DEEP
+                } else if self.compete.is_some() && !self.floor.was_empty() {
+                    RTT_PROBE_WINDOW_IN_COMPANY
+                } else {
+                    RTT_PROBE_WINDOW
+                };
+                let least = if self.is_slow() {
+                    SLOW_DRAINED_PACKETS_MIN * self.mtu
+                } else {
+                    self.window_min()
+                };
+                ((product * part) as u64).max(least)
+            }
+            Phase::Cruise | Phase::RttProbe(_) => {
                 let is_thin = self.is_thin(product);
                 let gain = if self.unqueued && !is_thin {
                     PRESSING_WINDOW
@@ -370,21 +334,6 @@ impl PathController {
                 };
                 window.max(self.window_min())
             }
-            Phase::RttProbe { .. } => {
-                let part = if self.deep {
-                    RTT_PROBE_WINDOW_DEEP
-                } else if self.compete.is_some() && self.empty_drains == 0 {
-                    RTT_PROBE_WINDOW_IN_COMPANY
-                } else {
-                    RTT_PROBE_WINDOW
-                };
-                let least = if self.is_slow() {
-                    SLOW_DRAINED_PACKETS_MIN * self.mtu
-                } else {
-                    self.window_min()
-                };
-                ((product * part) as u64).max(least)
-            }
         }
     }
 
@@ -392,7 +341,7 @@ impl PathController {
     /// the queue of a slow one holds is waited for by all that the others deliver meanwhile.
     fn untried_window(&self) -> u64 {
         let initial = self.config.initial_window_packets * self.mtu;
-        let delivered = self.startup_window.saturating_sub(initial);
+        let delivered = self.startup.window().saturating_sub(initial);
         let is_tried = self.phase != Phase::Startup || delivered >= initial;
         if is_tried || !self.config.gated || self.rtt_smoothed.is_zero() {
             return u64::MAX;
@@ -422,7 +371,7 @@ impl PathController {
         };
         let paced = match self.phase {
             Phase::Startup => rate * STARTUP_GAIN,
-            Phase::Cruise | Phase::RttProbe { .. } => {
+            Phase::Cruise | Phase::RttProbe(_) => {
                 let gain = if self.unqueued {
                     PRESSING_PACING
                 } else {
@@ -430,7 +379,7 @@ impl PathController {
                 };
                 // Against others the window decides, and pacing only spreads it.
                 let spread = self.compete.map_or(0.0, |_| floor * PRESSING_PACING);
-                spread.max(rate * gain) / (1.0 - self.loss_share.min(LOSS_COMPENSATED_MAX))
+                spread.max(rate * gain) / (1.0 - self.losses.share().min(LOSS_COMPENSATED_MAX))
             }
         };
         Some((paced.max(floor) as u64).max(1))
@@ -439,17 +388,11 @@ impl PathController {
     fn on_round(&mut self, now: Instant, app_limited: bool) {
         self.round += 1;
         self.round_ends_at = self.sampler.delivered();
-        if self.phase == Phase::Startup && !app_limited {
-            let rate = self.rate.get();
-            if rate >= self.startup_rate * 1.25 {
-                self.startup_rate = rate;
-                self.startup_flat_rounds = 0;
-            } else {
-                self.startup_flat_rounds += 1;
-                if self.startup_flat_rounds >= STARTUP_FLAT_ROUNDS {
-                    self.end_startup(now);
-                }
-            }
+        if self.phase == Phase::Startup
+            && !app_limited
+            && self.startup.is_over_after_round(self.rate.get())
+        {
+            self.end_startup(now);
         }
         if let (Some(seen), Some(min)) = (self.round_rtt_min.take(), self.rtt_min.get()) {
             self.unqueued = !app_limited && seen <= min + min / 16 + UNQUEUED_SLACK;
@@ -457,23 +400,27 @@ impl PathController {
             let undrained = now > self.probed_at + self.rtt_smoothed * UNDRAINED_ROUND_TRIPS;
             let is_empty = self.unqueued && self.phase == Phase::Cruise && undrained;
             if self.swing.on_round(now, seen, min, is_empty) {
-                self.lossy = None;
+                self.losses.excuse();
             }
+            self.is_steady = self.swing.is_steady(now);
             if !self.unqueued {
                 self.queued_at = now;
-            } else if self.floor_doubts == 0 && now >= self.queued_at + UNQUEUED_LONG {
+            } else if !self.floor.is_doubted() && now >= self.queued_at + UNQUEUED_LONG {
                 self.compete = None;
             }
             // A queue longer than the own one can make it.
             let crowded = self
-                .rtt_floor
-                .is_some_and(|floor| seen > floor.mul_f64(CROWDED) + self.slack());
-            let doubted = self.floor_doubts > 0;
+                .floor
+                .uncrowded_max(self.slack())
+                .is_some_and(|max| seen > max);
+            let doubted = self.floor.is_doubted();
             if (doubted || crowded && self.compete.is_none())
                 && self.phase == Phase::Cruise
                 && now > self.probed_at + RTT_PROBE_PAUSE
             {
-                self.deep |= doubted;
+                if doubted {
+                    self.floor.deepen();
+                }
                 self.drain();
             }
         }
@@ -482,12 +429,9 @@ impl PathController {
     /// The round that a rate sample belongs to. One that lasts longer than a short queue explains counts as several: when the link has
     /// become slower, its old rate is not kept for as long as the queue takes that came of it.
     fn rate_round(&mut self, now: Instant) -> u64 {
-        let longest = match self.rtt_floor {
-            Some(floor) => floor.mul_f64(CROWDED) + self.slack(),
-            None => Duration::MAX,
-        };
+        let longest = self.floor.uncrowded_max(self.slack());
         let lasted = now.saturating_duration_since(self.rate_round_at);
-        if self.round != self.rate_round_of || lasted > longest {
+        if self.round != self.rate_round_of || longest.is_some_and(|longest| lasted > longest) {
             self.rate_round += 1;
             self.rate_round_at = now;
             self.rate_round_of = self.round;
@@ -511,7 +455,9 @@ impl PathController {
     }
 
     fn is_thin(&self, product: f64) -> bool {
-        product < THIN_PRODUCT_PACKETS * self.mtu as f64 && self.loss_share < THIN_LOSS_MAX
+        self.is_steady
+            && product < THIN_PRODUCT_PACKETS * self.mtu as f64
+            && self.losses.share() < THIN_LOSS_MAX
     }
 
     fn probe_interval(&self) -> Duration {
@@ -522,99 +468,44 @@ impl PathController {
     }
 
     /// A round trip that ends after the queue was drained.
-    fn on_drained_sample(
-        &mut self,
-        now: Instant,
-        drained_at: Instant,
-        mut refilled_at: Option<Instant>,
-        mut seen: Option<Duration>,
-    ) {
+    fn on_drained_sample(&mut self, now: Instant, mut round: DrainedRound) {
         let rtt = self.rtt_latest;
         let floor = self.rtt_min.get().unwrap_or(rtt);
         // In company the whole round is drained: others' queues are told from the own paths' ones that drain at the same time.
-        let drained = match self.compete {
+        let part = match self.compete {
             Some(_) => floor,
             None => floor / RTT_PROBE_PART,
         };
-        if refilled_at.is_none() && now >= drained_at + drained {
-            refilled_at = Some(now);
+        match round.on_round_trip(now, rtt, part) {
+            Some(seen) => self.end_rtt_probe(now, seen),
+            None => self.phase = Phase::RttProbe(round),
         }
-        if let Some(sent) = now.checked_sub(rtt).filter(|sent| *sent >= drained_at) {
-            if let Some(seen) = seen
-                && refilled_at.is_some_and(|at| sent >= at)
-            {
-                return self.end_rtt_probe(now, seen);
-            }
-            seen = Some(seen.map_or(rtt, |seen| seen.min(rtt)));
-        }
-        self.phase = Phase::RttProbe {
-            drained_at: Some(drained_at),
-            refilled_at,
-            seen,
-        };
     }
 
     /// A whole round was sent into a queue that this end had drained: the end of it saw the bare path, or strangers.
     fn end_rtt_probe(&mut self, now: Instant, seen: Duration) {
         self.phase = Phase::Cruise;
         self.probed_at = now;
-        let deep = std::mem::take(&mut self.deep);
-        let rebased = self.rtt_floor.is_none();
-        let floor = self.rtt_floor.or(self.rtt_floor_before).unwrap_or(seen);
-        let is_crowded = seen > floor + floor / 8 + self.slack();
-        let is_same = self
-            .rtt_crowded
-            .is_some_and(|before| before.abs_diff(seen) < before / 32);
-        if is_crowded && !deep && (rebased || is_same) {
-            self.rtt_crowded = Some(seen);
-            self.deep = true;
-            self.rtt_min
-                .replace(now, if rebased { seen } else { floor });
-            return self.drain();
-        }
-        self.rtt_floor_known = true;
-        let is_longer_path = is_crowded && is_same;
-        let is_lower = self
-            .undrained_floor
-            .is_some_and(|before| seen + seen / 32 < before);
-        // What gave way to less in flight may give way again.
-        let gave_way = if rebased {
-            is_crowded && !is_longer_path
-        } else {
-            is_lower && self.compete.is_some()
-        };
-        if deep && self.floor_doubts > 0 && !rebased {
-            let stands = !is_crowded && !is_lower;
-            self.floor_doubts = if stands { 0 } else { self.floor_doubts - 1 };
-        } else if gave_way {
-            self.floor_doubts = FLOOR_DOUBTS_MAX;
-        }
-        if !is_crowded || is_longer_path || rebased {
-            self.rtt_floor = Some(if is_longer_path || rebased {
-                seen
-            } else {
-                floor.min(seen)
-            });
-            self.rtt_crowded = None;
-            // A round that finds a lower floor than was known tells nothing of what stands above it.
-            let is_empty =
-                !is_lower && seen <= floor + floor / 32 + UNQUEUED_SLACK + self.packets_time(1.0);
-            self.empty_drains = if is_empty { self.empty_drains + 1 } else { 0 };
-            if self.empty_drains >= EMPTY_DRAINS || is_longer_path {
-                self.compete = None;
+        let (slack, packet_time) = (self.slack(), self.packets_time(1.0));
+        let in_company = self.compete.is_some();
+        match self.floor.on_drained(seen, slack, packet_time, in_company) {
+            Met::Unclear(meanwhile) => {
+                self.rtt_min.replace(now, meanwhile);
+                self.drain();
             }
-            self.rtt_min.replace(now, seen);
-            return;
-        }
-        self.rtt_crowded = Some(seen);
-        self.empty_drains = 0;
-        self.rtt_min.replace(now, floor);
-        self.met_by_another = false;
-        if self.compete.is_none() {
-            // What this end has in the path and the queue at its rate, and no more than it had before.
-            let window = (self.rate.get() * seen.as_secs_f64()).min(self.undrained as f64);
-            let packets = (window / self.mtu as f64).max(WINDOW_PACKETS_MIN as f64);
-            self.compete = Some(Compete::new(now, packets));
+            Met::Nobody => self.rtt_min.replace(now, seen),
+            Met::NobodyAnyMore => {
+                self.compete = None;
+                self.rtt_min.replace(now, seen);
+            }
+            Met::Strangers(floor) => {
+                self.rtt_min.replace(now, floor);
+                self.met_by_another = false;
+                // What this end has in the path and the queue at its rate, and no more than it had before.
+                let window = (self.rate.get() * seen.as_secs_f64()).min(self.undrained as f64);
+                let packets = (window / self.mtu as f64).max(WINDOW_PACKETS_MIN as f64);
+                self.compete.get_or_insert(Compete::new(now, packets));
+            }
         }
     }
 
@@ -630,54 +521,37 @@ impl PathController {
         }
     }
 
-    /// More than a lossy link loses, for long: the queue is shorter than the own window makes it, and others starve in it.
-    ///
-    /// The smoothed share remembers 256 packets, on a slow link many seconds, so it only raises the suspicion; what is lost from then on
-    /// decides. Before, the losses of a start-up turned 0.2 Mbit/s into a flow that filled its queue of 1.2 s alone, and vitals waited in it.
+    /// Losses of the own doing are met as company is.
     fn judge_loss(&mut self, now: Instant) {
         let settled = self
             .cruising_since
             .is_some_and(|since| now >= since + self.rtt_smoothed * STARTUP_LOSS_ROUND_TRIPS);
-        if self.loss_share <= LOSS_COMPENSATED_MAX || !settled {
-            self.lossy = None;
-            return;
-        }
-        let Suspicion { since, acked, lost } = *self.lossy.get_or_insert(Suspicion {
-            since: now,
-            acked: 0,
-            lost: 0,
-        });
-        let long = now >= since + LOSSY_LONG.max(self.rtt_smoothed * 4);
-        if !long || acked + lost < LOSSY_PACKETS * self.mtu {
-            return;
-        }
-        self.lossy = None;
-        let share = lost as f64 / (acked + lost) as f64;
-        if share <= LOSS_COMPENSATED_MAX {
-            self.loss_share = share;
-        } else if self.compete.is_none() && self.phase == Phase::Cruise {
+        if !settled {
+            self.losses.excuse();
+        } else if self.losses.are_own_doing(now, self.rtt_smoothed, self.mtu)
+            && self.compete.is_none()
+            && self.phase == Phase::Cruise
+        {
             let packets = self.in_flight.max(self.window_min()) as f64 / self.mtu as f64;
             self.compete = Some(Compete::new(now, packets));
-            self.empty_drains = 0;
+            self.floor.company_came();
         }
     }
 
     /// A drained round, of all paths behind the same bottleneck.
     fn drain(&mut self) {
         self.start_rtt_probe();
-        self.member.gate.drain(self.member.slot, self.deep);
+        self.member
+            .gate
+            .drain(self.member.slot, self.floor.is_deep());
     }
 
     fn start_rtt_probe(&mut self) {
         self.probe_wanted = self.phase == Phase::Startup;
         if self.phase == Phase::Cruise {
             self.undrained = self.in_flight;
-            self.undrained_floor = self.rtt_floor;
-            self.phase = Phase::RttProbe {
-                drained_at: None,
-                refilled_at: None,
-                seen: None,
-            };
+            self.floor.on_drain();
+            self.phase = Phase::RttProbe(DrainedRound::BEGUN);
         }
     }
 
@@ -698,15 +572,15 @@ impl PathController {
         let epoch = self.member.gate.rebase_epoch();
         if epoch != self.rebase_epoch {
             self.rebase_epoch = epoch;
-            self.rtt_floor_before = self.rtt_floor.take().or(self.rtt_floor_before);
-            self.rtt_floor_known = false;
-            self.rtt_crowded = None;
+            self.floor.on_route_change();
             self.start_rtt_probe();
         }
         let (drains, deep) = self.member.gate.drains(self.member.slot);
         if drains != self.drains_joined {
             self.drains_joined = drains;
-            self.deep |= deep;
+            if deep {
+                self.floor.deepen();
+            }
             self.start_rtt_probe();
         }
         self.follow_others(now);
@@ -714,24 +588,15 @@ impl PathController {
         self.round_rtt_min = Some(self.round_rtt_min.map_or(rtt, |min| min.min(rtt)));
         self.swing.on_sample(rtt);
         self.rtt_latest = rtt;
-        if self.rtt_floor_known {
-            self.rtt_floor = Some(self.rtt_floor.map_or(rtt, |floor| floor.min(rtt)));
-        }
+        self.floor.on_round_trip(rtt);
         self.rtt_min.update(now, rtt);
         if self.phase == Phase::Startup
             && let Some(min) = self.rtt_min.get()
         {
-            let packet_time = Duration::from_secs_f64(
-                2.0 * self.mtu as f64 / self.rate.get().max(self.mtu as f64),
-            );
-            let queue = min / 4 + packet_time.max(Duration::from_millis(4));
-            if rtt > min + queue && self.rate.get() > 0.0 {
-                self.startup_queued += 1;
-                if self.startup_queued >= STARTUP_QUEUED_SAMPLES {
-                    self.end_startup(now);
-                }
-            } else {
-                self.startup_queued = 0;
+            let rate = self.rate.get();
+            let startup = &mut self.startup;
+            if startup.is_over_after_round_trip(rtt, min, rate, self.mtu) {
+                self.end_startup(now);
             }
         }
     }
@@ -739,12 +604,9 @@ impl PathController {
     pub(crate) fn acked(&mut self, now: Instant, sent: Instant, bytes: u64, pn: u64) {
         self.sampler.on_ack(now, sent, bytes, pn);
         self.in_flight = self.in_flight.saturating_sub(bytes);
-        if let Some(lossy) = &mut self.lossy {
-            lossy.acked += bytes;
-        }
-        self.loss_share -= self.loss_share * (bytes as f64 / (256 * self.mtu) as f64).min(0.5);
+        self.losses.acked(bytes, self.mtu);
         if self.phase == Phase::Startup {
-            self.startup_window += bytes;
+            self.startup.acked(bytes);
         }
         let rtt_s = self.rtt_smoothed.as_secs_f64();
         if let Some(compete) = self
@@ -763,7 +625,7 @@ impl PathController {
         if self.phase != Phase::Startup || self.rtt_smoothed.is_zero() {
             return rate;
         }
-        rate.max(self.startup_window as f64 / self.rtt_smoothed.as_secs_f64())
+        rate.max(self.startup.window() as f64 / self.rtt_smoothed.as_secs_f64())
     }
 
     fn report(&self, now: Instant, app_limited: bool) {
@@ -780,7 +642,7 @@ impl PathController {
                 window_bytes: self.told.window,
                 // Acknowledgements held back by the pacer look like a backlog too, but leave little in flight.
                 busy: !app_limited && self.in_flight * 3 >= self.told.window,
-                lost_share: self.loss_share,
+                lost_share: self.losses.share(),
                 competing: self.compete.is_some(),
                 coupled: false,
             },
@@ -838,21 +700,15 @@ impl Controller for PathController {
             }
         }
         match self.phase {
-            Phase::RttProbe {
-                drained_at: None, ..
-            } if self.in_flight <= self.model_window() => {
-                self.round_rtt_min = None;
-                self.phase = Phase::RttProbe {
-                    drained_at: Some(now),
-                    refilled_at: None,
-                    seen: None,
-                };
+            Phase::RttProbe(round) if newest && round.is_drained() => {
+                self.on_drained_sample(now, round);
             }
-            Phase::RttProbe {
-                drained_at: Some(drained_at),
-                refilled_at,
-                seen,
-            } if newest => self.on_drained_sample(now, drained_at, refilled_at, seen),
+            Phase::RttProbe(round)
+                if !round.is_drained() && self.in_flight <= self.model_window() =>
+            {
+                self.round_rtt_min = None;
+                self.phase = Phase::RttProbe(DrainedRound::drained(now));
+            }
             Phase::Cruise
                 if now > self.rtt_min.confirmed().max(self.probed_at) + self.probe_interval() =>
             {
@@ -872,11 +728,7 @@ impl Controller for PathController {
         let bytes = u64::from(lost_bytes);
         self.in_flight = self.in_flight.saturating_sub(bytes);
         self.member.gate.lost(bytes);
-        if let Some(lossy) = &mut self.lossy {
-            lossy.lost += bytes;
-        }
-        let weight = (bytes as f64 / (256 * self.mtu) as f64).min(0.5);
-        self.loss_share += (1.0 - self.loss_share) * weight;
+        self.losses.lost(bytes, self.mtu);
         self.tell();
     }
 

@@ -13,6 +13,8 @@ const ROUNDS: usize = 3;
 const SWING_MIN: f64 = 0.15;
 /// Told for so long after the last round that showed it.
 const REMEMBERED: Duration = Duration::from_millis(500);
+/// After so long without one a link is taken for steady.
+const STEADY_AFTER: Duration = Duration::from_secs(10);
 
 /// How far round trips swing within a round.
 #[derive(Debug, Clone)]
@@ -21,17 +23,17 @@ pub(crate) struct Swing {
     samples: u32,
     /// The newest first; none is longer than the bare round trip.
     rounds: [Duration; ROUNDS],
-    shown_at: Instant,
+    shown_at: Option<Instant>,
     is_shown: bool,
 }
 
 impl Swing {
-    pub(crate) fn new(now: Instant) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             sum: Duration::ZERO,
             samples: 0,
             rounds: [Duration::ZERO; ROUNDS],
-            shown_at: now,
+            shown_at: None,
             is_shown: false,
         }
     }
@@ -55,12 +57,21 @@ impl Swing {
         self.rounds[0] = mean.saturating_sub(least).min(bare);
         let shows = is_empty && self.least() > bare.mul_f64(SWING_MIN);
         if shows {
-            self.shown_at = now;
+            self.shown_at = Some(now);
             self.is_shown = true;
-        } else if now > self.shown_at + REMEMBERED {
+        } else if !self.shows_within(now, REMEMBERED) {
             self.is_shown = false;
         }
         shows
+    }
+
+    fn shows_within(&self, now: Instant, time: Duration) -> bool {
+        self.shown_at.is_some_and(|at| now <= at + time)
+    }
+
+    /// The link has not served in bursts for long.
+    pub(crate) fn is_steady(&self, now: Instant) -> bool {
+        !self.shows_within(now, STEADY_AFTER)
     }
 
     fn least(&self) -> Duration {
@@ -86,7 +97,7 @@ mod tests {
     /// Rounds of four samples each, in milliseconds, half a round trip apart; what is told after the last.
     fn told(rounds: &[[u64; 4]], is_empty: bool) -> Duration {
         let start = Instant::now();
-        let mut swing = Swing::new(start);
+        let mut swing = Swing::new();
         for (number, round) in rounds.iter().enumerate() {
             let each = round.map(Duration::from_millis);
             each.into_iter().for_each(|rtt| swing.on_sample(rtt));

@@ -1,0 +1,121 @@
+//! What is lost, and whose doing it is: a lossy link loses a share that stays, a queue that is shorter than the own window makes it loses more.
+
+use std::time::{Duration, Instant};
+
+/// Share of loss that pacing makes good; beyond it the loss is taken for congestion.
+pub(super) const LOSS_COMPENSATED_MAX: f64 = 0.08;
+/// More loss than that, in so much time and so many packets, is the own doing.
+const LOSSY_LONG: Duration = Duration::from_secs(1);
+const LOSSY_ROUND_TRIPS: u32 = 4;
+const LOSSY_PACKETS: u64 = 100;
+/// Packets that the smoothed share remembers.
+const REMEMBERED_PACKETS: u64 = 256;
+/// The most that one acknowledgement or loss weighs in it.
+const WEIGHT_MAX: f64 = 0.5;
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Losses {
+    share: f64,
+    suspicion: Option<Suspicion>,
+}
+
+/// What was acknowledged and lost since more than a lossy link's share was lost.
+#[derive(Debug, Clone, Copy)]
+struct Suspicion {
+    since: Instant,
+    acked: u64,
+    lost: u64,
+}
+
+impl Losses {
+    /// Of what was sent lately.
+    pub(super) fn share(&self) -> f64 {
+        self.share
+    }
+
+    pub(super) fn acked(&mut self, bytes: u64, mtu: u64) {
+        if let Some(suspicion) = &mut self.suspicion {
+            suspicion.acked += bytes;
+        }
+        self.share -= self.share * weight(bytes, mtu);
+    }
+
+    pub(super) fn lost(&mut self, bytes: u64, mtu: u64) {
+        if let Some(suspicion) = &mut self.suspicion {
+            suspicion.lost += bytes;
+        }
+        self.share += (1.0 - self.share) * weight(bytes, mtu);
+    }
+
+    /// There is another reason for them.
+    pub(super) fn excuse(&mut self) {
+        self.suspicion = None;
+    }
+
+    /// More than a lossy link loses, for long: the queue is shorter than the own window makes it, and others starve in it.
+    ///
+    /// The smoothed share remembers 256 packets, on a slow link many seconds, so it only raises the suspicion; what is lost from then on
+    /// decides. Before, the losses of a start-up turned 0.2 Mbit/s into a flow that filled its queue of 1.2 s alone, and vitals waited in it.
+    pub(super) fn are_own_doing(&mut self, now: Instant, rtt: Duration, mtu: u64) -> bool {
+        if self.share <= LOSS_COMPENSATED_MAX {
+            self.suspicion = None;
+            return false;
+        }
+        let Suspicion { since, acked, lost } = *self.suspicion.get_or_insert(Suspicion {
+            since: now,
+            acked: 0,
+            lost: 0,
+        });
+        let is_long = now >= since + LOSSY_LONG.max(rtt * LOSSY_ROUND_TRIPS);
+        if !is_long || acked + lost < LOSSY_PACKETS * mtu {
+            return false;
+        }
+        self.suspicion = None;
+        let share = lost as f64 / (acked + lost) as f64;
+        let is_own_doing = share > LOSS_COMPENSATED_MAX;
+        if !is_own_doing {
+            self.share = share;
+        }
+        is_own_doing
+    }
+}
+
+fn weight(bytes: u64, mtu: u64) -> f64 {
+    (bytes as f64 / (REMEMBERED_PACKETS * mtu) as f64).min(WEIGHT_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const MTU: u64 = 1_000;
+
+    /// Whether a second and a half of packets, one a millisecond, of which every `lose_every`th is lost, are the own doing after a start-up that lost half.
+    fn blamed(lose_every: u64) -> (bool, f64) {
+        let start = Instant::now();
+        let mut losses = Losses::default();
+        for _ in 0..200 {
+            losses.lost(MTU, MTU);
+            losses.acked(MTU, MTU);
+        }
+        let mut is_own_doing = false;
+        for packet in 0..1_500 {
+            if packet % lose_every == 0 {
+                losses.lost(MTU, MTU);
+            } else {
+                losses.acked(MTU, MTU);
+            }
+            is_own_doing |= losses.are_own_doing(start + MS * packet as u32, 20 * MS, MTU);
+        }
+        (is_own_doing, losses.share())
+    }
+
+    #[test]
+    fn a_tenth_for_a_second_is_the_own_doing_and_a_start_up_that_lost_half_is_not() {
+        assert!(blamed(8).0);
+        let (is_own_doing, share) = blamed(25);
+        assert!(!is_own_doing);
+        assert!((0.02..0.07).contains(&share), "{share}");
+    }
+}
