@@ -7,12 +7,16 @@
 mod bench;
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use bench::{Bench, Identities, listen_anywhere, serve};
 use testkit::{link::LinkConfig, noise, within};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{
     ConnectRequest, IpAddressEntry, IpCapsule, IpRange, IpTunnel, OpenError, SessionHandle,
     StatusCode, Transport, TunnelEnded, TunnelEvent, TunnelServer, Urgency,
@@ -226,5 +230,67 @@ async fn what_no_end_may_say_ends_the_request_and_an_end_is_told() {
     assert_eq!(ended, TunnelEnded::ByPeer);
     drop(open(&bench).await);
     assert_eq!(within(reasons.recv()).await, Some(TunnelEnded::ByPeer));
+    bench.tunnel.close().await;
+}
+
+/// A program's flood is bulk, by whatever way it goes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn packets_without_end_do_not_stand_before_what_is_urgent() {
+    let identities = Identities::new();
+    let server = server(&identities);
+    serve(server.clone(), |request, handle| async move {
+        match request.is_ip() {
+            true => echo(request, handle).await,
+            false => bench::echo(request, handle).await,
+        }
+    });
+    let link = LinkConfig::new(1e6, Duration::from_millis(10));
+    let bench = Bench::start(identities, server.local_addr(), &link, &[]);
+    bench.both_up().await;
+    let flood = open(&bench).await;
+    let to = "any.test:7".parse().unwrap();
+    let urgent = within(bench.tunnel.open_tcp(&to, Urgency::Urgent));
+    let mut urgent = urgent.await.unwrap();
+    let flooded = Arc::new(AtomicU64::new(0));
+    let flooding = tokio::spawn({
+        let flooded = flooded.clone();
+        async move {
+            // Far more than both links carry, of both sizes that TCP makes.
+            let mut ticks = tokio::time::interval(Duration::from_millis(4));
+            loop {
+                ticks.tick().await;
+                for size in [1_280, 52].repeat(10) {
+                    flooded.fetch_add(u64::from(!flood.send(&vec![7; size])), Ordering::Relaxed);
+                }
+            }
+        }
+    });
+    let mut times = Vec::new();
+    within(async {
+        while flooded.load(Ordering::Relaxed) < 100 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        for round in 0..20_u8 {
+            let before = flooded.load(Ordering::Relaxed);
+            let start = Instant::now();
+            urgent.write_all(&[round; 4_000]).await.unwrap();
+            urgent.flush().await.unwrap();
+            let mut back = [0; 4_000];
+            urgent.read_exact(&mut back).await.unwrap();
+            times.push(start.elapsed());
+            assert_eq!(back, [round; 4_000]);
+            // The flood was there all the while.
+            while flooded.load(Ordering::Relaxed) == before {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    })
+    .await;
+    times.sort();
+    println!(
+        "urgent exchanges took {:?} in the middle, {:?} at most",
+        times[10], times[19]
+    );
+    flooding.abort();
     bench.tunnel.close().await;
 }

@@ -1,0 +1,219 @@
+//! A gateway and a proxy as they ship, each in a network namespace, with TUN devices, two access networks between them and two destinations behind
+//! the proxy.
+
+// Each test file uses its part.
+#![allow(dead_code)]
+
+use std::{
+    io::Read,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::Path,
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use clap::Parser;
+use service_kit::{
+    Context,
+    tls::{IdentityFiles, PeerId, authority::LocalAuthority},
+};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use tempfile::TempDir;
+use testkit::{
+    DEADLINE,
+    netns::{World, proxy},
+};
+
+pub const DEVICES: [(&str, u8); 2] = [("wlan0", 1), ("wwan0", 2)];
+pub const TUN: &str = "braid0";
+
+/// Allowed at the proxy, and not; both are there.
+pub const LISTED: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 2);
+pub const UNLISTED: Ipv4Addr = Ipv4Addr::new(10, 8, 1, 2);
+pub const PORT: u16 = 9_000;
+
+/// Longer than an answer takes; what is not answered by then was dropped.
+pub const SILENCE: Duration = Duration::from_secs(1);
+
+#[derive(Parser)]
+struct GatewayLine {
+    #[command(flatten)]
+    config: gateway::Config,
+}
+
+#[derive(Parser)]
+struct ProxyLine {
+    #[command(flatten)]
+    config: ::proxy::Config,
+}
+
+fn with_identity(line: &mut Vec<String>, files: &IdentityFiles) {
+    let file = |path: &Path| path.display().to_string();
+    for (flag, path) in [
+        ("--cert", &files.cert),
+        ("--key", &files.key),
+        ("--ca", &files.ca),
+    ] {
+        line.extend([flag.to_owned(), file(path)]);
+    }
+}
+
+/// Gateway and proxy as they ship, each in its namespace.
+pub struct Stage {
+    pub world: Arc<World>,
+    gateway: End,
+    proxy: End,
+    proxy_config: ::proxy::Config,
+    _dir: TempDir,
+}
+
+/// One of the two, running.
+pub struct End(Context, JoinHandle<()>);
+
+impl End {
+    fn start_proxy(world: &World, config: &::proxy::Config) -> Self {
+        let (context, config) = (Context::new("proxy"), config.clone());
+        let running = world.spawn("px", {
+            let context = context.clone();
+            move || async move { ::proxy::run(config, context).await.unwrap() }
+        });
+        Self(context, running)
+    }
+
+    /// Must end in order.
+    fn stop(self) {
+        self.0.shutdown().request();
+        self.1.join().unwrap();
+    }
+}
+
+impl Stage {
+    /// With networks of that rate; none, with a message, where namespaces are not to be had.
+    pub fn start(rate: &str, gateway_flags: &str) -> Option<Self> {
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+            .with_test_writer()
+            .try_init();
+        let world = Arc::new(World::new()?);
+        world.plug_far();
+        for (device, net) in DEVICES {
+            world.plug(device, net, rate);
+        }
+        service_kit::tls::install_provider();
+        let dir = tempfile::tempdir().unwrap();
+        let authority = LocalAuthority::open_or_create(dir.path()).unwrap();
+        let line =
+            |text: &str| -> Vec<String> { text.split_whitespace().map(str::to_owned).collect() };
+        let files = authority
+            .issue(&PeerId::service("proxy"), &["proxy".to_owned()])
+            .unwrap();
+        let mut flags = line(&format!("proxy --listen {} --tun {TUN}", proxy()));
+        flags.extend(["--path-telemetry".to_owned(), String::new()]);
+        flags.extend(line("--ip-pool 10.64.0.0/24,fd00:64::/112"));
+        flags.extend(line("--allow-ip 10.8.0.0/24,fd00:8::/64"));
+        with_identity(&mut flags, &files);
+        let config = ProxyLine::parse_from(flags).config;
+        let proxy_end = End::start_proxy(&world, &config);
+        let proxy_config = config;
+
+        let files = authority
+            .issue(&PeerId::gateway("acme", "gw-1"), &[])
+            .unwrap();
+        let mut flags = line(&format!("gateway --listen 127.0.0.1:0 --proxy {}", proxy()));
+        flags.extend(["--path-telemetry".to_owned(), String::new()]);
+        // Nothing listens there.
+        flags.extend(line("--ingest https://127.0.0.1:1"));
+        flags.extend(line(&format!("--tun {TUN} {gateway_flags}")));
+        let data = dir.path().join("gateway");
+        flags.extend(["--data-dir".to_owned(), data.display().to_string()]);
+        for (device, _) in DEVICES {
+            flags.extend(["--interface".to_owned(), device.to_owned()]);
+        }
+        with_identity(&mut flags, &files);
+        let config = GatewayLine::parse_from(flags).config;
+        let context = Context::new("gateway");
+        let running = world.spawn("gw", {
+            let context = context.clone();
+            move || async move { gateway::run(config, None, context).await.unwrap() }
+        });
+        Some(Self {
+            world,
+            gateway: End(context, running),
+            proxy: proxy_end,
+            proxy_config,
+            _dir: dir,
+        })
+    }
+
+    /// Runs a program in a namespace, on a thread of its own.
+    pub fn run<T: Send + 'static>(
+        &self,
+        side: &str,
+        program: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.world.spawn(side, move || async move { program() })
+    }
+
+    /// Its leases are lost with it.
+    pub fn restart_proxy(self) -> Self {
+        self.proxy.stop();
+        let proxy = End::start_proxy(&self.world, &self.proxy_config);
+        Self { proxy, ..self }
+    }
+
+    /// Ends the gateway, then the proxy.
+    pub fn stop(self) {
+        self.gateway.stop();
+        self.proxy.stop();
+    }
+}
+
+/// Asks until it works.
+// Blocks the thread of one program.
+#[allow(clippy::disallowed_methods)]
+pub fn until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(it) = attempt() {
+            return it;
+        }
+        assert!(start.elapsed() < DEADLINE, "never");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// One echo of ICMP from the address that the kernel chooses; how long it took, if it came back.
+pub fn ping(to: IpAddr, number: u16) -> Option<Duration> {
+    ping_by(None, to, number)
+}
+
+/// The same over that device, whatever the routes say.
+pub fn ping_by(device: Option<&str>, to: IpAddr, number: u16) -> Option<Duration> {
+    let (domain, protocol, kinds) = match to {
+        IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, [8, 0]),
+        IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, [128, 129]),
+    };
+    let socket = Socket::new(domain, Type::RAW, Some(protocol)).unwrap();
+    socket.set_read_timeout(Some(SILENCE)).unwrap();
+    socket.bind_device(device.map(str::as_bytes)).unwrap();
+    let [high, low] = number.to_be_bytes();
+    let mut question = [kinds[0], 0, 0, 0, 0x77, 0x77, high, low];
+    if to.is_ipv4() {
+        let sum = 0x0800 + 0x7777 + u32::from(number);
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        question[2..4].copy_from_slice(&sum.to_be_bytes());
+    }
+    let start = Instant::now();
+    let address = SockAddr::from(SocketAddr::new(to, 0));
+    socket.send_to(&question, &address).ok()?;
+    let mut heard = [0; 256];
+    while start.elapsed() < SILENCE {
+        let length = (&socket).read(&mut heard).ok()?;
+        let message = &heard[if to.is_ipv4() { 20 } else { 0 }..length];
+        if message.first() == Some(&kinds[1]) && message[4..8] == question[4..] {
+            return Some(start.elapsed());
+        }
+    }
+    None
+}
