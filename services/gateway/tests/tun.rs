@@ -42,13 +42,13 @@ fn serve_noise(at: Ipv4Addr, peers: mpsc::Sender<IpAddr>) -> impl FnOnce() + Sen
     }
 }
 
-fn connect(to: Ipv4Addr) -> std::io::Result<std::net::TcpStream> {
-    std::net::TcpStream::connect_timeout(&(to, PORT).into(), SILENCE)
+fn connect(to: Ipv4Addr, patience: Duration) -> std::io::Result<std::net::TcpStream> {
+    std::net::TcpStream::connect_timeout(&(to, PORT).into(), patience)
 }
 
 /// Takes a whole transfer; `midway` runs when a quarter has arrived.
 fn transfer(seed: u8, midway: impl FnOnce()) -> Duration {
-    let mut stream = connect(LISTED).unwrap();
+    let mut stream = connect(LISTED, DEADLINE).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     let start = Instant::now();
     stream.write_all(&[seed]).unwrap();
@@ -100,7 +100,7 @@ fn a_program_that_knows_no_proxy_goes_on_when_a_network_is_cut() {
         // Not allowed, though the kernel would send it on; and in another's name.
         world.ip("gw", &format!("route add {UNLISTED} dev {TUN}"));
         assert_eq!(ping(UNLISTED.into(), next()), None);
-        assert!(connect(UNLISTED).is_err());
+        assert!(connect(UNLISTED, SILENCE).is_err());
         world.ip("gw", "addr add 10.64.0.254/32 dev lo");
         let forged = std::net::UdpSocket::bind("10.64.0.254:0").unwrap();
         for _ in 0..5 {
@@ -113,7 +113,10 @@ fn a_program_that_knows_no_proxy_goes_on_when_a_network_is_cut() {
         println!("with {device} cut after a quarter: {took:?}");
         until(|| ping(LISTED.into(), next()));
         for seed in [3, 0] {
-            connect(LISTED).unwrap().write_all(&[seed]).unwrap();
+            connect(LISTED, DEADLINE)
+                .unwrap()
+                .write_all(&[seed])
+                .unwrap();
         }
     });
     program.join().unwrap();
@@ -129,7 +132,10 @@ fn a_program_that_knows_no_proxy_goes_on_when_a_network_is_cut() {
     );
     // So that its thread ends, too; by the way of the core itself.
     let ending = stage.run("far", || {
-        connect(UNLISTED).unwrap().write_all(&[0]).unwrap();
+        connect(UNLISTED, DEADLINE)
+            .unwrap()
+            .write_all(&[0])
+            .unwrap();
     });
     ending.join().unwrap();
     unlisted.join().unwrap();
@@ -151,7 +157,7 @@ fn a_connection_outlives_the_proxys_restart_and_the_end_of_udp() {
         println!("with the proxy restarted after a quarter: {took:?}");
         let took = transfer(2, || world.block_udp());
         println!("with UDP blocked after a quarter: {took:?}");
-        connect(LISTED).unwrap().write_all(&[0]).unwrap();
+        connect(LISTED, DEADLINE).unwrap().write_all(&[0]).unwrap();
     });
     quarter.recv().unwrap();
     // The lease is lost with it; the address follows from the gateway's identity.
