@@ -9,11 +9,18 @@ mod bench;
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use bench::{Proxy, fast};
+use contracts::policy::{
+    GetPolicyRequest, GetPolicyResponse, ListRevocationsRequest, ListRevocationsResponse,
+    RevokedGateway,
+    policy_service_server::{PolicyService, PolicyServiceServer},
+};
 use parking_lot::Mutex;
 use proxy::RunError;
 use service_kit::tls::PeerId;
 use testkit::{DEADLINE, netns::World, within};
-use tokio::net::UdpSocket;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Request, Response, Status};
 use tunnel::{
     IpAddressEntry, IpCapsule, IpPrefix, IpRange, IpTunnel, OpenError, TunError, Tunnel,
     TunnelEnded, Urgency,
@@ -256,6 +263,68 @@ fn an_address_belongs_to_its_gateway_over_sessions_and_to_its_newest_tunnel() {
             tunnel.close().await;
         }
         second.close().await;
+        proxy.stop().await;
+    });
+}
+
+/// Path-telemetry, for whom this is turned away.
+struct Office(Arc<Mutex<Vec<RevokedGateway>>>);
+
+#[tonic::async_trait]
+impl PolicyService for Office {
+    async fn get_policy(
+        &self,
+        _: Request<GetPolicyRequest>,
+    ) -> Result<Response<GetPolicyResponse>, Status> {
+        Err(Status::not_found("no policy"))
+    }
+
+    async fn list_revocations(
+        &self,
+        request: Request<ListRevocationsRequest>,
+    ) -> Result<Response<ListRevocationsResponse>, Status> {
+        let gateways = self.0.lock().clone();
+        let version = gateways.len() as u64;
+        Ok(Response::new(ListRevocationsResponse {
+            version,
+            unchanged: version == request.into_inner().version,
+            gateways,
+        }))
+    }
+}
+
+#[test]
+fn a_revoked_gateway_loses_its_address() {
+    alone(|| async {
+        let revoked = Arc::new(Mutex::new(Vec::new()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(
+            tonic::transport::Server::builder()
+                .add_service(PolicyServiceServer::new(Office(revoked.clone())))
+                .serve_with_incoming(TcpListenerStream::new(listener)),
+        );
+        let flags = [&FLAGS[..], &["--path-telemetry", &url]].concat();
+        let proxy = Proxy::start(&flags).await;
+        let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
+        let ip = open(&tunnel).await;
+        let (_, own) = agree(&ip, "10.64.0.5/32").await;
+        revoked.lock().push(RevokedGateway {
+            tenant: "acme".to_owned(),
+            gateway: "gw-1".to_owned(),
+            excepted: Vec::new(),
+        });
+        within(async { while ip.receive().await.is_ok() {} }).await;
+        tunnel.close().await;
+        // Whoever wants it has it; the first to come may come in the very moment.
+        let mut given = Vec::new();
+        for number in 2..=4 {
+            let id = PeerId::gateway("acme", format!("gw-{number}"));
+            let tunnel = proxy.tunnel(&proxy.identity(&id), &fast(), DEADLINE);
+            given.push(agree(&open(&tunnel).await, &format!("{own}/32")).await.1);
+            tunnel.close().await;
+        }
+        assert!(given.contains(&own), "{given:?}");
         proxy.stop().await;
     });
 }
