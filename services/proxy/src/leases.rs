@@ -29,6 +29,8 @@ struct Lease {
     /// Tunnels that use it.
     tunnels: usize,
     quiet_since: Instant,
+    /// Its holder was turned away: it goes with the last tunnel.
+    forgotten: bool,
 }
 
 #[derive(Debug)]
@@ -70,6 +72,7 @@ impl Leases {
     pub(crate) fn claim(&mut self, id: &DeviceId, wanted: Option<IpAddr>) -> Option<IpAddr> {
         if let Some(lease) = self.leases.get_mut(id) {
             lease.tunnels += 1;
+            lease.forgotten = false;
             return self.pool.nth(lease.offset);
         }
         let room = self.count.min(LEASES_MAX as u128);
@@ -85,21 +88,33 @@ impl Leases {
             offset,
             tunnels: 1,
             quiet_since: Instant::now(),
+            forgotten: false,
         };
         self.leases.insert(id.clone(), lease);
         self.pool.nth(offset)
     }
 
-    /// A tunnel uses it no longer. The lease stays.
+    /// A tunnel uses it no longer. The lease stays, unless it was forgotten.
     pub(crate) fn release(&mut self, id: &DeviceId, now: Instant) {
         if let Some(lease) = self.leases.get_mut(id) {
             lease.tunnels = lease.tunnels.saturating_sub(1);
             lease.quiet_since = now;
+            if lease.forgotten && lease.tunnels == 0 {
+                self.remove(id);
+            }
         }
     }
 
-    /// The gateway was turned away: whoever comes next may have the address.
+    /// The gateway was turned away: whoever comes next may have the address, once no tunnel uses it. One may still end, and one of the
+    /// gateway's new certificate may have begun.
     pub(crate) fn forget(&mut self, id: &DeviceId) {
+        match self.leases.get_mut(id) {
+            Some(lease) if lease.tunnels > 0 => lease.forgotten = true,
+            _ => self.remove(id),
+        }
+    }
+
+    fn remove(&mut self, id: &DeviceId) {
         if let Some(lease) = self.leases.remove(id) {
             self.holders.remove(&lease.offset);
         }
@@ -137,7 +152,7 @@ impl Leases {
         let quiet = self.leases.iter().filter(|(_, lease)| lease.tunnels == 0);
         let (id, _) = quiet.min_by_key(|(_, lease)| lease.quiet_since)?;
         let id = id.clone();
-        self.forget(&id);
+        self.remove(&id);
         Some(())
     }
 }
@@ -202,6 +217,7 @@ mod tests {
         for bad in ["10.64.0.0", "10.64.0.1", "10.64.255.255", "10.65.0.2", "::"] {
             let bad = bad.parse().ok();
             assert_ne!(leases.claim(&gateway(4), bad), bad);
+            leases.release(&gateway(4), start);
             leases.forget(&gateway(4));
         }
         // After a restart, too.
@@ -222,8 +238,30 @@ mod tests {
         assert_eq!(leases.claim(&gateway(5), None), Some(given[3]));
         assert_eq!(leases.claim(&gateway(6), None), Some(given[1]));
         assert_eq!(leases.claim(&gateway(7), None), None);
+        // Of one that was turned away its end is awaited.
         leases.forget(&gateway(0));
+        assert_eq!(leases.claim(&gateway(7), None), None);
+        leases.release(&gateway(0), start);
         assert_eq!(leases.claim(&gateway(7), None), Some(given[0]));
+    }
+
+    /// Its old certificate is revoked while it is here by a new one.
+    #[test]
+    fn who_was_forgotten_and_came_back_keeps_the_address_while_the_old_tunnel_ends() {
+        let now = Instant::now();
+        let mut leases = pool("10.0.0.0/30").unwrap();
+        let own = leases.claim(&gateway(1), None);
+        for forgotten_first in [true, false] {
+            if forgotten_first {
+                leases.forget(&gateway(1));
+            }
+            assert_eq!(leases.claim(&gateway(1), None), own);
+            if !forgotten_first {
+                leases.forget(&gateway(1));
+            }
+            leases.release(&gateway(1), now);
+            assert_eq!(leases.claim(&gateway(2), own), None);
+        }
     }
 
     #[test]
@@ -232,7 +270,7 @@ mod tests {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             let mut leases = pool("10.0.0.0/28").unwrap();
             let mut now = Instant::now();
-            // Who holds what, by the rules: an address given is the holder's until it was released or forgotten.
+            // Who holds what, by the rules: an address given is the holder's until it was released.
             let mut held: HashMap<u32, (IpAddr, usize)> = HashMap::new();
             for _ in 0..200 {
                 now += Duration::from_millis(1);
@@ -256,8 +294,7 @@ mod tests {
                             }
                         }
                     }
-                    _ if !held.contains_key(&number) => leases.forget(&id),
-                    _ => {}
+                    _ => leases.forget(&id),
                 }
                 let addresses: Vec<_> = held.values().map(|(address, _)| address).collect();
                 for (index, address) in addresses.iter().enumerate() {

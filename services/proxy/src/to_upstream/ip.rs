@@ -184,7 +184,7 @@ impl IpUpstream {
         }
     }
 
-    /// A gateway that was turned away loses its addresses.
+    /// A gateway that was turned away loses its addresses, with the last of its tunnels.
     pub(crate) fn forget(&self, device: &DeviceId) {
         for leases in self.leases.lock().iter_mut() {
             leases.forget(device);
@@ -297,6 +297,7 @@ impl Drop for Held {
                 leases.release(&self.device, Instant::now());
             }
         }
+        self.upstream.show_leases();
     }
 }
 
