@@ -2,15 +2,21 @@
 //!
 //! A tenant's entries together are its routes. Private, loopback and other special ranges are taken out of an entry that holds more than
 //! such a range, so that `0.0.0.0/0` means the public network; an entry within one means it. So it is with the addresses that gateways get: no
-//! entry for more than them lets one gateway reach another.
+//! entry for more than them lets one gateway reach another. And with the public addresses of this machine: what it serves beside the
+//! tunnel is behind no firewall for who comes by it, and a client that routed the proxy's address into its tunnel would cut itself off.
+
+use std::net::IpAddr;
 
 use service_kit::ConfigError;
 use tunnel::{IpPrefix, IpRanges};
 
-use crate::special;
+use crate::special::{self, is_special};
 
 /// Entries of the list. With what is taken out of them that makes less than half of the ranges that one capsule may tell.
 const ENTRIES_MAX: usize = 256;
+
+/// Public addresses of this machine: each parts one range in two at most, and so they make the other half. With more of them IP is refused.
+pub(crate) const OWN_MAX: usize = 512;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
@@ -62,16 +68,22 @@ impl IpDestinations {
         self.entries.is_empty()
     }
 
-    /// What a tenant's gateways may reach.
-    pub(crate) fn routes(&self, tenant: &str) -> IpRanges {
+    /// What a tenant's gateways may reach by a machine that has these addresses; none where it has too many.
+    pub(crate) fn routes(&self, tenant: &str, own: &[IpAddr]) -> Option<IpRanges> {
         let mut routes = IpRanges::default();
+        // The others are taken out with their ranges, or meant.
+        let own = own.iter().filter(|address| !is_special(**address));
+        let own: Vec<IpPrefix> = own.copied().map(IpPrefix::host).collect();
+        if own.len() > OWN_MAX {
+            return None;
+        }
         for entry in &self.entries {
             if entry.tenant.as_deref().is_some_and(|only| only != tenant) {
                 continue;
             }
             let mut allowed = IpRanges::default();
             allowed.add(entry.prefix.range());
-            let hidden = special::prefixes().iter().chain(&self.pools);
+            let hidden = special::prefixes().iter().chain(&self.pools).chain(&own);
             for hidden in hidden.filter(|hidden| !hidden.covers(&entry.prefix)) {
                 allowed.remove(hidden.range());
             }
@@ -79,14 +91,14 @@ impl IpDestinations {
                 routes.add(*range);
             }
         }
-        routes
+        Some(routes)
     }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::net::IpAddr;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     use super::*;
 
@@ -96,9 +108,12 @@ mod tests {
         IpDestinations::parse(&allow, pools.into()).unwrap()
     }
 
+    fn routes(list: &IpDestinations, tenant: &str) -> IpRanges {
+        list.routes(tenant, &[]).unwrap()
+    }
+
     fn allows(list: &IpDestinations, address: &str) -> bool {
-        let address: IpAddr = address.parse().unwrap();
-        list.routes("acme").contains(address)
+        routes(list, "acme").contains(address.parse().unwrap())
     }
 
     #[test]
@@ -129,9 +144,9 @@ mod tests {
         ] {
             assert!(!allows(&list, special), "{special}");
         }
-        let routes = list.routes("acme");
+        let routes = routes(&list, "acme");
         let of_v4 = routes.as_slice().iter().filter(|it| it.first().is_ipv4());
-        assert_eq!(of_v4.count(), 12);
+        assert_eq!(of_v4.count(), 13);
     }
 
     #[test]
@@ -147,15 +162,43 @@ mod tests {
     }
 
     #[test]
+    fn the_machines_own_public_addresses_are_meant_by_nothing_wider() {
+        let own = ["5.0.0.7", "2600::7", "10.1.0.7", "5.0.1.7"].map(|text| text.parse().unwrap());
+        let list = list(&["0.0.0.0/0", "::/0", "10.1.0.0/16", "5.0.1.7/32"]);
+        let routes = list.routes("acme", &own).unwrap();
+        let leads = |to: &str| routes.contains(to.parse().unwrap());
+        assert!(!leads("5.0.0.7") && leads("5.0.0.6") && leads("5.0.0.8"));
+        assert!(!leads("2600::7") && leads("2600::6") && leads("2600::8"));
+        // A private one is one of its range; one that is listed by itself is meant.
+        assert!(leads("10.1.0.7") && leads("5.0.1.7"));
+        // As many as there may be are told by one capsule.
+        let entries = (0..ENTRIES_MAX as u32)
+            .map(|n| format!("{}/25", Ipv4Addr::from_bits((80 << 24) + (n << 8))));
+        let entries: Vec<String> = entries.chain(["::/0".to_owned()]).skip(1).collect();
+        let list = IpDestinations::parse(&entries, Vec::new()).unwrap();
+        let mut own: Vec<IpAddr> = (0..OWN_MAX as u128)
+            .map(|n| IpAddr::from(Ipv6Addr::from_bits((0x2600 << 112) + (n << 64))))
+            .collect();
+        let routes = list.routes("acme", &own).unwrap();
+        assert!(
+            (700..1_024).contains(&routes.as_slice().len()),
+            "{}",
+            routes.as_slice().len()
+        );
+        own.push("6.0.0.1".parse().unwrap());
+        assert_eq!(list.routes("acme", &own), None);
+    }
+
+    #[test]
     fn a_tenant_has_its_entries_and_those_of_all() {
         let list = list(&["acme@1.0.0.0/24", "other@2.0.0.0/24", "3.0.0.0/24"]);
         let has = |tenant: &str| {
-            let routes = list.routes(tenant);
+            let routes = routes(&list, tenant);
             ["1.0.0.1", "2.0.0.1", "3.0.0.1"].map(|at| routes.contains(at.parse().unwrap()))
         };
         assert_eq!(has("acme"), [true, false, true]);
         assert_eq!(has("other"), [false, true, true]);
-        assert!(IpDestinations::default().routes("acme").is_empty());
+        assert!(routes(&IpDestinations::default(), "acme").is_empty());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Addresses that do not lead into the public network (IANA's special-purpose registries), and those that embed one.
+//! Addresses that do not lead into the public network (IANA's special-purpose registries, and a cloud's inside), and those that embed one.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -7,14 +7,16 @@ use std::{
 
 use tunnel::IpPrefix;
 
-/// In their order: this network, private, carriers' NAT, loopback, link-local, private, protocols, documentation, private, benchmarks,
-/// documentation twice, multicast, reserved; of IPv6 unspecified, loopback and IPv4-compatible, local NAT64, discard, Teredo,
-/// documentation, unique local, link-local, the former site-local, multicast.
-const SPECIAL: [&str; 23] = [
+/// In their order: this network, private, carriers' NAT, loopback, what manages a machine in Azure from a public range, link-local,
+/// private, protocols, documentation, private, benchmarks, documentation twice, multicast, reserved; of IPv6 unspecified, loopback and
+/// IPv4-compatible, local NAT64, discard, Teredo, documentation twice, segment routing, unique local, link-local, the former site-local,
+/// multicast.
+const SPECIAL: [&str; 26] = [
     "0.0.0.0/8",
     "10.0.0.0/8",
     "100.64.0.0/10",
     "127.0.0.0/8",
+    "168.63.129.16/32",
     "169.254.0.0/16",
     "172.16.0.0/12",
     "192.0.0.0/24",
@@ -30,6 +32,8 @@ const SPECIAL: [&str; 23] = [
     "100::/64",
     "2001::/32",
     "2001:db8::/32",
+    "3fff::/20",
+    "5f00::/16",
     "fc00::/7",
     "fe80::/10",
     "fec0::/10",
@@ -108,6 +112,9 @@ mod tests {
             "100::1",
             "64:ff9b:1::1",
             "::7f00:1",
+            "168.63.129.16",
+            "3fff::1",
+            "5f00::1",
         ] {
             assert!(is_special(special.parse().unwrap()), "{special}");
         }

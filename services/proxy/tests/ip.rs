@@ -46,6 +46,8 @@ const FLAGS: [&str; 8] = [
 /// Allowed, and not.
 const LISTED: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 2);
 const UNLISTED: Ipv4Addr = Ipv4Addr::new(10, 8, 1, 2);
+/// The machine's own, and public.
+const PUBLIC: Ipv4Addr = Ipv4Addr::new(9, 9, 9, 9);
 const PORT: u16 = 9_007;
 
 /// Runs a test in a namespace that has both destinations.
@@ -53,7 +55,7 @@ fn alone<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let Some(world) = World::new() else {
         return;
     };
-    for address in [LISTED, UNLISTED] {
+    for address in [LISTED, UNLISTED, PUBLIC] {
         world.ip("px", &format!("addr add {address}/32 dev lo"));
     }
     let tested = world.spawn("px", test).join();
@@ -161,7 +163,7 @@ fn packets_pass_in_the_own_name_to_listed_destinations_alone() {
         let proxy = Proxy::start(&FLAGS).await;
         let own = Ipv4Addr::new(10, 64, 0, 1);
         let mut heard = Vec::new();
-        for address in [LISTED, UNLISTED, Ipv4Addr::LOCALHOST, own] {
+        for address in [LISTED, UNLISTED, PUBLIC, Ipv4Addr::LOCALHOST, own] {
             heard.push(destination(address).await);
         }
         let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
@@ -173,8 +175,12 @@ fn packets_pass_in_the_own_name_to_listed_destinations_alone() {
                 .any(|route| route.contains(to.parse().unwrap()))
         };
         assert_eq!(
-            ["10.8.0.2", "1.1.1.1", "10.8.1.2", "127.0.0.1", "10.64.0.3"].map(leads),
-            [true, true, false, false, false]
+            [LISTED, UNLISTED, PUBLIC].map(|to| leads(&to.to_string())),
+            [true, false, false]
+        );
+        assert_eq!(
+            ["9.9.9.8", "1.1.1.1", "127.0.0.1", "10.64.0.3"].map(leads),
+            [true, true, false, false]
         );
         let sound = packet(own, LISTED, b"hello");
         assert_eq!(ask_until_answered(&ip, &sound).await, b"hello");
@@ -198,6 +204,10 @@ fn packets_pass_in_the_own_name_to_listed_destinations_alone() {
                 "the proxy's own address",
             ),
             (packet(own, neighbour, b"inside"), "another gateway"),
+            (
+                packet(own, PUBLIC, b"inside"),
+                "the machine's public address",
+            ),
             (packet(own, Ipv4Addr::LOCALHOST, b"inside"), "loopback"),
             (sound[..sound.len() - 1].to_vec(), "a torn packet"),
             (options, "options"),

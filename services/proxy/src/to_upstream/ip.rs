@@ -24,7 +24,11 @@ use tunnel::{
 };
 
 use super::{Open, count_connect, udp::Lane};
-use crate::{ip_destinations::IpDestinations, leases::Leases, sessions::DeviceId};
+use crate::{
+    ip_destinations::{IpDestinations, OWN_MAX},
+    leases::Leases,
+    sessions::DeviceId,
+};
 
 /// The largest packet.
 const PACKET_BYTES_MAX: usize = 65_535;
@@ -116,7 +120,10 @@ impl IpUpstream {
     /// Serves one request to its end.
     pub(crate) async fn serve(self: &Arc<Self>, device: &DeviceId, request: ConnectRequest) {
         let gateway = &device.gateway;
-        let routes = self.destinations.routes(&device.tenant);
+        let Some(routes) = self.routes(device).await else {
+            count_connect("unknown_addresses");
+            return request.refuse(StatusCode::SERVICE_UNAVAILABLE).await;
+        };
         if routes.is_empty() {
             tracing::info!(gateway, "IP refused: nothing is allowed");
             count_connect("forbidden");
@@ -130,6 +137,22 @@ impl IpUpstream {
             }
             Err(error) => tracing::debug!(gateway, %error, "the gateway went away"),
         }
+    }
+
+    /// None, with a message, where the addresses of this machine are not known. One that it gets later is taken out for whoever asks then.
+    async fn routes(&self, device: &DeviceId) -> Option<IpRanges> {
+        let own = match self.device.local_addresses().await {
+            Ok(own) => own,
+            Err(error) => {
+                tracing::error!(%error, "IP refused: whether it leads to this machine is not known");
+                return None;
+            }
+        };
+        let routes = self.destinations.routes(&device.tenant, &own);
+        if routes.is_none() {
+            tracing::error!("IP refused: this machine has more than {OWN_MAX} public addresses");
+        }
+        routes
     }
 
     async fn carry(

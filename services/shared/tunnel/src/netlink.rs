@@ -333,7 +333,7 @@ fn device(link: &LinkMessage) -> Option<Fact> {
 }
 
 /// On a point-to-point link the local address is not the one called address.
-fn address(message: &AddressMessage) -> Option<IpAddr> {
+pub(crate) fn address(message: &AddressMessage) -> Option<IpAddr> {
     let attributes = message.attributes.iter();
     let local = attributes.clone().find_map(|attribute| match attribute {
         AddressAttribute::Local(ip) => Some(*ip),

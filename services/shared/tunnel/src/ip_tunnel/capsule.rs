@@ -19,7 +19,7 @@ const ROUTE_ADVERTISEMENT: u64 = 3;
 /// Addresses in one capsule; more end the request.
 pub(crate) const ADDRESSES_MAX: usize = 16;
 
-/// Routes in one capsule; more end the request. A proxy that allows all the public addresses of IPv4 tells 12.
+/// Routes in one capsule; more end the request. A proxy that allows all the public addresses of IPv4 tells 13.
 pub const ROUTES_MAX: usize = 1_024;
 
 /// The longest value that is kept until it is whole: as many routes of IPv6 as there may be.
