@@ -78,10 +78,14 @@ pub struct StreamRow {
     pub last_time_us: i64,
     #[prost(uint64, tag = "5")]
     pub sensor_highest: u64,
+    /// Bit n: the number `sensor_highest - n` was taken. Zero while the sensor has given no number.
     #[prost(uint64, tag = "6")]
     pub sensor_seen: u64,
     #[prost(int64, tag = "7")]
     pub sensor_time_us: i64,
+    /// First and last of each stretch of numbers that have not come, lowest first.
+    #[prost(uint64, repeated, tag = "8")]
+    pub sensor_holes: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]

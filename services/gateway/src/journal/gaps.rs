@@ -42,7 +42,9 @@ impl Gaps {
     pub fn add_between(&mut self, read: &Streams, later: &[StreamRow]) {
         for row in later {
             let counters = read.counters(&row.device, &row.stream);
-            let first = counters.map_or(1, |counters| counters.next_sequence);
+            let first = counters
+                .as_ref()
+                .map_or(1, |counters| counters.next_sequence);
             if first < row.next_sequence {
                 self.add_gap(Gap {
                     device: row.device.clone(),

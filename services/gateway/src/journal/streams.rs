@@ -3,11 +3,11 @@
 //! Changes made while a batch is staged are undone when the batch does not reach the disk, so the table always equals what a
 //! recovery would read.
 //!
-//! A sensor's retry is told from a new sample by its `sensor_sequence`: taken when it was seen among the last 64 numbers below
-//! the highest one. A sensor that lost its counter starts again with low numbers but newer device times; that is a
-//! new run, not a retry.
+//! A sensor's retry is told from a new sample by its `sensor_sequence`: the stretches of numbers are remembered that have not come
+//! yet, so what a sensor stored while it was out of reach may come after what it measures, newest or oldest first. A sensor that lost
+//! its counter starts again with low numbers but newer device times; that is a new run, not a retry.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use super::format::StreamRow;
 
@@ -15,63 +15,130 @@ use super::format::StreamRow;
 /// sequence makes ingest discard the sample as a duplicate.
 pub const STREAMS_MAX: usize = 4096;
 
-const WINDOW: u64 = 64;
+/// Stretches of missing numbers remembered per stream; beyond it the lowest counts as taken.
+const HOLES_MAX: usize = 64;
+/// Numbers below the highest that `StreamRow::sensor_seen` tells of, which is all that older versions read and write.
+const SEEN_BITS: u64 = 64;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// First and last of numbers that have not come.
+type Hole = (u64, u64);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     pub next_sequence: u64,
     pub last_time_us: i64,
-    /// Zero while the sensor has given no number.
-    sensor_highest: u64,
-    /// Bit n: the number `sensor_highest - n` was taken.
-    sensor_seen: u64,
+    /// None while the sensor has given no number.
+    sensor_highest: Option<u64>,
+    /// Below the highest, lowest first. Shared with the undo list until it changes.
+    sensor_holes: Arc<Vec<Hole>>,
     sensor_time_us: i64,
 }
 
-impl Counters {
-    const NEW: Self = Self {
-        next_sequence: 1,
-        last_time_us: 0,
-        sensor_highest: 0,
-        sensor_seen: 0,
-        sensor_time_us: 0,
-    };
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            next_sequence: 1,
+            last_time_us: 0,
+            sensor_highest: None,
+            sensor_holes: Arc::default(),
+            sensor_time_us: 0,
+        }
+    }
+}
 
+impl Counters {
     fn from_row(row: &StreamRow) -> Self {
+        let is_numbered = row.sensor_seen != 0;
+        let holes = if row.sensor_holes.is_empty() {
+            let back = 1..SEEN_BITS.min(row.sensor_highest.saturating_add(1));
+            back.rev()
+                .filter(|back| is_numbered && row.sensor_seen & (1 << back) == 0)
+                .map(|back| (row.sensor_highest - back, row.sensor_highest - back))
+                .collect()
+        } else {
+            let (ends, _) = row.sensor_holes.as_chunks();
+            ends.iter().map(|[first, last]| (*first, *last)).collect()
+        };
         Self {
             next_sequence: row.next_sequence,
             last_time_us: row.last_time_us,
-            sensor_highest: row.sensor_highest,
-            sensor_seen: row.sensor_seen,
+            sensor_highest: is_numbered.then_some(row.sensor_highest),
+            sensor_holes: Arc::new(holes),
             sensor_time_us: row.sensor_time_us,
         }
     }
 
-    fn is_retry(&self, number: u64, time_us: i64) -> bool {
-        if self.sensor_seen == 0 || number > self.sensor_highest || time_us > self.sensor_time_us {
-            return false;
+    fn to_row(&self, device: &str, stream: &str) -> StreamRow {
+        let seen = self.sensor_highest.map(|highest| {
+            (0..SEEN_BITS)
+                .filter(|back| highest.checked_sub(*back).is_none_or(|it| !self.lacks(it)))
+                .fold(0, |seen, back| seen | 1 << back)
+        });
+        let holes = self.sensor_holes.iter();
+        StreamRow {
+            device: device.to_owned(),
+            stream: stream.to_owned(),
+            next_sequence: self.next_sequence,
+            last_time_us: self.last_time_us,
+            sensor_highest: self.sensor_highest.unwrap_or_default(),
+            sensor_seen: seen.unwrap_or_default(),
+            sensor_time_us: self.sensor_time_us,
+            sensor_holes: holes.flat_map(|(first, last)| [*first, *last]).collect(),
         }
-        let back = self.sensor_highest - number;
-        back >= WINDOW || self.sensor_seen & (1 << back) != 0
+    }
+
+    fn lacks(&self, number: u64) -> bool {
+        let at = self.sensor_holes.partition_point(|hole| hole.1 < number);
+        self.sensor_holes
+            .get(at)
+            .is_some_and(|hole| hole.0 <= number)
+    }
+
+    fn is_retry(&self, number: u64, time_us: i64) -> bool {
+        self.sensor_highest.is_some_and(|highest| number <= highest)
+            && time_us <= self.sensor_time_us
+            && !self.lacks(number)
     }
 
     fn take(&mut self, number: u64, time_us: i64) {
-        if self.sensor_seen != 0 && number <= self.sensor_highest && time_us <= self.sensor_time_us
-        {
-            let back = self.sensor_highest - number;
-            if back < WINDOW {
-                self.sensor_seen |= 1 << back;
+        match self.sensor_highest {
+            Some(highest) if number <= highest && time_us <= self.sensor_time_us => {
+                return self.fill(number);
             }
+            Some(highest) if number > highest => {
+                if number - highest > 1 {
+                    Arc::make_mut(&mut self.sensor_holes).push((highest + 1, number - 1));
+                }
+            }
+            // A new run: what is below may be stored at the sensor.
+            Some(_) | None => {
+                let below = number.checked_sub(1).map(|last| (0, last));
+                self.sensor_holes = Arc::new(below.into_iter().collect());
+            }
+        }
+        self.bound();
+        self.sensor_highest = Some(number);
+        self.sensor_time_us = time_us;
+    }
+
+    /// Takes a number out of the hole that it is in.
+    fn fill(&mut self, number: u64) {
+        if !self.lacks(number) {
             return;
         }
-        let ahead = number.wrapping_sub(self.sensor_highest);
-        self.sensor_seen = if number > self.sensor_highest && ahead < WINDOW {
-            self.sensor_seen << ahead | 1
-        } else {
-            1
-        };
-        self.sensor_highest = number;
-        self.sensor_time_us = time_us;
+        let holes = Arc::make_mut(&mut self.sensor_holes);
+        let at = holes.partition_point(|hole| hole.1 < number);
+        let (first, last) = holes[at];
+        let left = (first < number).then(|| (first, number - 1));
+        let right = (number < last).then(|| (number + 1, last));
+        holes.splice(at..=at, left.into_iter().chain(right));
+        self.bound();
+    }
+
+    fn bound(&mut self) {
+        if self.sensor_holes.len() > HOLES_MAX {
+            Arc::make_mut(&mut self.sensor_holes).remove(0);
+        }
     }
 }
 
@@ -113,15 +180,7 @@ impl Streams {
     pub fn to_rows(&self) -> Vec<StreamRow> {
         self.rows
             .iter()
-            .map(|row| StreamRow {
-                device: row.device.clone(),
-                stream: row.stream.clone(),
-                next_sequence: row.counters.next_sequence,
-                last_time_us: row.counters.last_time_us,
-                sensor_highest: row.counters.sensor_highest,
-                sensor_seen: row.counters.sensor_seen,
-                sensor_time_us: row.counters.sensor_time_us,
-            })
+            .map(|row| row.counters.to_row(&row.device, &row.stream))
             .collect()
     }
 
@@ -149,7 +208,7 @@ impl Streams {
         if sensor_sequence.is_some_and(|number| counters.is_retry(number, time_us)) {
             return Next::Retry;
         }
-        self.undo.push((id, *counters));
+        self.undo.push((id, counters.clone()));
         let sequence = counters.next_sequence;
         counters.next_sequence += 1;
         counters.last_time_us = time_us;
@@ -201,7 +260,8 @@ impl Streams {
     }
 
     pub fn counters(&self, device: &str, stream: &str) -> Option<Counters> {
-        self.find(device, stream).map(|id| self.rows[id].counters)
+        self.find(device, stream)
+            .map(|id| self.rows[id].counters.clone())
     }
 
     fn find(&self, device: &str, stream: &str) -> Option<usize> {
@@ -213,7 +273,7 @@ impl Streams {
         self.rows.push(Row {
             device: device.to_owned(),
             stream: stream.to_owned(),
-            counters: Counters::NEW,
+            counters: Counters::default(),
         });
         self.ids
             .entry(device.to_owned())
@@ -270,6 +330,82 @@ mod tests {
         assert_eq!(streams.next("d", "hr", 0, 4, Some(4)), Next::Retry);
         assert_eq!(streams.next("d", "hr", 0, 3, Some(3)), Next::Sequence(4));
         assert_eq!(streams.next("d", "hr", 0, 3, Some(3)), Next::Retry);
+    }
+
+    #[test]
+    fn what_a_sensor_stored_may_come_after_what_it_measures() {
+        let number_of = |order: u64, n: u64| match order {
+            0 => 2_000 - n,
+            // The live ones first, then the stored ones as they were measured.
+            _ if n < 100 => 1_901 + n,
+            _ => 901 + n,
+        };
+        for order in [0, 1] {
+            let mut streams = Streams::default();
+            for n in 0..1_000 {
+                let number = number_of(order, n);
+                let next = streams.next("d", "hr", 0, number as i64, Some(number));
+                assert!(matches!(next, Next::Sequence(_)), "{number}: {next:?}");
+                streams.commit();
+                if n % 300 == 0 {
+                    streams = Streams::from_rows(&streams.to_rows());
+                }
+            }
+            for n in 0..1_000 {
+                let number = number_of(order, n);
+                let next = streams.next("d", "hr", 0, number as i64, Some(number));
+                assert_eq!(next, Next::Retry, "{number}");
+            }
+        }
+    }
+
+    #[test]
+    fn missing_numbers_are_bounded_and_the_lowest_are_given_up() {
+        let mut streams = Streams::default();
+        let count = 2 * HOLES_MAX as u64 + 10;
+        for number in (0..count).map(|n| 10 * n) {
+            streams.next("d", "hr", 0, number as i64, Some(number));
+            streams.commit();
+        }
+        let row = streams.to_rows().remove(0);
+        assert_eq!(row.sensor_holes.len(), 2 * HOLES_MAX);
+        assert_eq!(streams.next("d", "hr", 0, 5, Some(5)), Next::Retry);
+        let late = 10 * count - 15;
+        let next = streams.next("d", "hr", 0, late as i64, Some(late));
+        assert!(matches!(next, Next::Sequence(_)));
+        streams.revert();
+        assert_eq!(streams.to_rows(), [row]);
+    }
+
+    #[test]
+    fn numbers_at_their_ends_are_numbers() {
+        let mut streams = Streams::default();
+        for number in [u64::MAX, 0, u64::MAX - 1, 1] {
+            let next = streams.next("d", "hr", 0, 7, Some(number));
+            assert!(matches!(next, Next::Sequence(_)), "{number}");
+            assert_eq!(streams.next("d", "hr", 0, 7, Some(number)), Next::Retry);
+        }
+    }
+
+    #[test]
+    fn rows_of_an_older_version_are_understood_and_rows_for_it_made() {
+        let mut streams = Streams::default();
+        for number in [1, 2, 4] {
+            streams.next("d", "hr", 0, number, Some(number as u64));
+        }
+        let row = streams.to_rows().remove(0);
+        // The three numbers, and those below zero, which there are not.
+        assert_eq!(row.sensor_seen, !0b1_0010);
+        let old = StreamRow {
+            sensor_seen: 0b1101,
+            sensor_holes: Vec::new(),
+            ..row
+        };
+        let mut streams = Streams::from_rows(&[old]);
+        for (number, is_retry) in [(4, true), (3, false), (2, true), (1, true), (0, false)] {
+            let next = streams.next("d", "hr", 0, number, Some(number as u64));
+            assert_eq!(next == Next::Retry, is_retry, "{number}");
+        }
     }
 
     #[test]
