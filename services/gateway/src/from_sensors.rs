@@ -11,7 +11,14 @@ mod time;
 
 use std::sync::Arc;
 
-use axum::{Router, extract::DefaultBodyLimit, middleware, routing::post};
+use ::http::{HeaderMap, StatusCode, header};
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Request},
+    middleware,
+    response::{IntoResponse, Response},
+    routing::post,
+};
 use contracts::vitals::gateway_service_server::GatewayServiceServer;
 use service_kit::{Context, Secret};
 use tokio::net::TcpListener;
@@ -44,10 +51,28 @@ pub fn router<D: Disk>(intake: Arc<Intake<D>>, token: Option<Secret>, context: &
                 .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
                 .with_state(intake),
         )
+        .fallback(nothing_here)
         .layer(middleware::from_fn_with_state(
             Arc::new(auth::Token::new(token)),
             auth::check,
         ))
+}
+
+/// A gRPC status is a 200 to whoever speaks HTTP, and a sensor would take it for an answer to its samples.
+async fn nothing_here(request: Request) -> Response {
+    const THERE_IS: &str =
+        "there is POST /v1/samples, POST /v1/falls/cancel and braid.vitals.v1.GatewayService";
+    if is_grpc(request.headers()) {
+        tonic::Status::unimplemented(THERE_IS).into_http()
+    } else {
+        (StatusCode::NOT_FOUND, format!("{THERE_IS}\n")).into_response()
+    }
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
 /// Serves until shutdown is requested.

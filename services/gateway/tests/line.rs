@@ -184,6 +184,23 @@ async fn one_line_is_enough_and_a_bad_one_is_explained() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_goes_to_no_place_is_not_taken_for_accepted() {
+    let directory = tempfile::tempdir().unwrap();
+    let ingest = FakeIngest::default();
+    let running = ingest.start().await;
+    let gateway = Gateway::start(directory.path(), running.address, Some("t")).await;
+    let line = line("d1", 70.0);
+    let token = "authorization: Bearer t\r\n";
+    for path in ["/", "/v1/sample", "/v1/samples/", "/v2/samples"] {
+        let (status, answer) = gateway.post_to(path, token, &line).await;
+        assert_eq!(status, 404, "{path}: {answer}");
+        assert!(answer.contains("POST /v1/samples"), "{answer}");
+        assert_eq!(gateway.post_to(path, "", &line).await.0, 401, "{path}");
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fall_is_cancelled_at_the_gateway_and_the_core_hears_of_it() {
     let directory = tempfile::tempdir().unwrap();
     let ingest = FakeIngest::default();

@@ -33,11 +33,7 @@ pub async fn check(State(token): State<Arc<Token>>, request: Request, next: Next
         return next.run(request).await;
     }
     const REASON: &str = "the request has no valid `authorization: Bearer <sensor token>`";
-    let is_grpc = request
-        .headers()
-        .get(header::CONTENT_TYPE)
-        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
-    if is_grpc {
+    if super::is_grpc(request.headers()) {
         tonic::Status::unauthenticated(REASON).into_http()
     } else {
         (
