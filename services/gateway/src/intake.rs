@@ -247,29 +247,26 @@ impl<D: Disk> Intake<D> {
             return Ok(());
         }
         let count = alerts.len();
-        let outcomes = match self.alerts.append_alerts(alerts.clone()).await {
-            Ok(outcomes) => outcomes,
-            Err(error) => {
-                self.hold(alerts);
-                return Err(RecordError::Alerts(error.to_string()));
-            }
+        let mut unkept = Unkept {
+            intake: self,
+            alerts,
         };
+        let appended = self.alerts.append_alerts(unkept.alerts.clone()).await;
+        let outcomes = appended.map_err(|error| RecordError::Alerts(error.to_string()))?;
         let mut reason = None;
-        let mut refused = Vec::new();
-        for (alert, outcome) in alerts.into_iter().zip(outcomes) {
-            if let Err(error) = outcome {
+        let mut outcomes = outcomes.into_iter();
+        unkept.alerts.retain(|_| match outcomes.next() {
+            Some(Err(error)) => {
                 reason = Some(error.to_string());
-                refused.push(alert);
+                true
             }
-        }
+            _ => false,
+        });
         metrics::counter!("braid_gateway_alerts_raised_total")
-            .increment((count - refused.len()) as u64);
+            .increment((count - unkept.alerts.len()) as u64);
         match reason {
             None => Ok(()),
-            Some(reason) => {
-                self.hold(refused);
-                Err(RecordError::Alerts(reason))
-            }
+            Some(reason) => Err(RecordError::Alerts(reason)),
         }
     }
 
@@ -277,5 +274,20 @@ impl<D: Disk> Intake<D> {
         let mut held = self.held_alerts.lock();
         alerts.append(&mut held);
         *held = alerts;
+    }
+}
+
+/// Alerts of which nobody knows yet that the journal has them. They are held when this ends, also when the sensor hung up before
+/// the disk answered: the rules have raised them and will not again, while one that the journal has twice is merged by the core.
+struct Unkept<'a, D: Disk> {
+    intake: &'a Intake<D>,
+    alerts: Vec<EdgeAlert>,
+}
+
+impl<D: Disk> Drop for Unkept<'_, D> {
+    fn drop(&mut self) {
+        if !self.alerts.is_empty() {
+            self.intake.hold(std::mem::take(&mut self.alerts));
+        }
     }
 }

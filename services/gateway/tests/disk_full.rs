@@ -150,3 +150,22 @@ async fn an_alert_that_cannot_be_kept_holds_back_its_device_only() {
     let samples = entries(&bench.vitals).len();
     assert_eq!(samples, 2 * 119);
 }
+
+#[tokio::test]
+async fn an_alert_outlives_a_sensor_that_hangs_up_before_the_disk_answers() {
+    let bench = Bench::new();
+    bench.alerts_disk.fail_next(u64::MAX);
+    for second in 1..120 {
+        let recording = std::pin::pin!(bench.record("ill", second, 180.0));
+        // Asked once, and gone.
+        let _ = futures::poll!(recording);
+        // The journal has answered whom it could.
+        let _ = bench.alerts.append_alerts(Vec::new()).await;
+    }
+    assert!(entries(&bench.alerts).is_empty());
+
+    bench.alerts_disk.fail_next(0);
+    assert_eq!(bench.record("ill", 119, 180.0).await.unwrap(), 1);
+    let raised = entries(&bench.alerts);
+    assert!(!raised.is_empty(), "the alert is lost");
+}
