@@ -464,3 +464,33 @@ fn decay_of_the_medium_becomes_a_gap_once() {
         }
     }
 }
+
+#[test]
+fn decay_of_two_neighbours_does_not_stop_what_is_behind_them() {
+    let limits = limits(Overflow::DropOldest, 1 << 20);
+    let disk = FakeDisk::new(3);
+    let (mut log, _) = Log::open(TestDisk(disk.clone()), limits).unwrap();
+    let mut world = World::default();
+    for _ in 0..40 {
+        let samples = (0..3).map(|stream| world.sample(stream)).collect();
+        assert!(batch(&mut log, &mut world, samples, false));
+    }
+    drop(log);
+    let mut names = disk.list().unwrap();
+    names.sort();
+    let [_, first, second, ..] = names.as_slice() else {
+        panic!("{names:?}");
+    };
+    // The one in its middle, the other just behind its header: it begins behind a hole, and nothing of it can be read.
+    disk.flip_bit(first, disk.file_bytes(first).unwrap() * 8 / 2);
+    let header = disk.read_at(second, 0, 4).unwrap();
+    let header = u32::from_le_bytes(header.try_into().unwrap()) as usize;
+    disk.flip_bit(second, (8 + header + 20) * 8);
+    disk.restart(Crash::Process);
+    let (mut log, summary) = Log::open(TestDisk(disk.clone()), limits).unwrap();
+    assert_eq!(summary.damaged_segments, 2);
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    deliver(&mut log, &mut world, &mut rng, true);
+    world.check(true);
+    assert_eq!(log.reader().head(), log.reader().durable());
+}

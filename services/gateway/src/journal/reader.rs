@@ -77,13 +77,15 @@ impl Index {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
+    /// The segment that has the entry at `position`, or the next one behind a hole. Of one that decayed right behind its header
+    /// nothing can be read.
     fn holding(&self, position: u64) -> Option<&Segment> {
         let at = self
             .segments
             .partition_point(|segment| segment.end <= position);
         self.segments
-            .get(at)
-            .filter(|segment| segment.end > segment.first)
+            .range(at..)
+            .find(|segment| segment.end > segment.first)
     }
 }
 
