@@ -150,18 +150,23 @@ async fn run(lane: Lane, bus: Arc<dyn Bus>, mut queue: mpsc::Receiver<Job>, shut
     }
 }
 
-async fn publish(lane: Lane, bus: &dyn Bus, mut jobs: Vec<Job>, shutdown: &Shutdown) {
-    let records: Vec<Record> = jobs
-        .iter_mut()
-        .flat_map(|job| std::mem::take(&mut job.records))
-        .collect();
+/// Publishes all jobs in one call. When the bus will never take that, each goes alone: one gateway's record is no reason to give
+/// another's back.
+async fn publish(lane: Lane, bus: &dyn Bus, jobs: Vec<Job>, shutdown: &Shutdown) {
+    let records = jobs.iter().flat_map(|job| job.records.iter().cloned());
     let started = std::time::Instant::now();
-    let result = persist(bus, records, shutdown).await;
+    let together = persist(bus, records.collect(), shutdown).await;
     metrics::histogram!("braid_ingest_publish_seconds", "lane" => lane.name())
         .record(started.elapsed());
+    let each_alone = jobs.len() > 1 && matches!(together, Err(NotPublished::Refused(_)));
     for job in jobs {
+        let result = if each_alone {
+            persist(bus, job.records, shutdown).await
+        } else {
+            together.clone()
+        };
         // A stream that has ended does not wait any more.
-        let _ = job.done.send(result.clone());
+        let _ = job.done.send(result);
     }
 }
 
@@ -192,9 +197,41 @@ async fn persist(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use bus::{EmbeddedBus, EmbeddedOptions};
     use contracts::vitals::{Gap, Sample, Waveform, sample::Reading};
 
     use super::*;
+
+    #[tokio::test]
+    async fn what_the_bus_refuses_of_one_upload_takes_no_other_with_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let bus = EmbeddedBus::open(directory.path(), EmbeddedOptions::default()).unwrap();
+        let (mut jobs, mut answers) = (Vec::new(), Vec::new());
+        for bytes in [10, bus::RECORD_BYTES_MAX + 1, 20] {
+            let (done, answer) = oneshot::channel();
+            let records = vec![Record::new("ann", vec![7; bytes])];
+            jobs.push(Job {
+                records,
+                bytes,
+                done,
+            });
+            answers.push(answer);
+        }
+        publish(Lane::Bulk, &bus, jobs, &Shutdown::default()).await;
+        let mut held = Vec::new();
+        for answer in answers {
+            held.push(answer.await.unwrap().is_ok());
+        }
+        assert_eq!(held, [true, false, true]);
+        let mut records = bus.read_back(Topic::Vitals).await.unwrap();
+        let mut sizes = Vec::new();
+        while records.lag().await.unwrap() > 0 {
+            if let Ok(bus::Event::Batch(batch)) = records.next(10).await {
+                sizes.extend(batch.iter().map(|delivery| delivery.value.len()));
+            }
+        }
+        assert_eq!(sizes, [10, 20]);
+    }
 
     #[test]
     fn a_large_upload_becomes_several_records_in_order_and_loses_nothing() {
