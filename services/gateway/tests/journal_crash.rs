@@ -466,6 +466,46 @@ fn decay_of_the_medium_becomes_a_gap_once() {
 }
 
 #[test]
+fn a_stream_whose_beginning_is_lost_has_a_gap_of_what_was_there() {
+    const CLOCK_US: i64 = 1_800_000_000_000_000;
+    let disk = FakeDisk::new(3);
+    let limits = limits(Overflow::DropOldest, 1 << 20);
+    let (mut log, _) = Log::open(TestDisk(disk.clone()), limits).unwrap();
+    let mut segments = 0;
+    while segments < 3 {
+        let mut sample = Sample {
+            device: "d".into(),
+            stream: "s".into(),
+            gateway_time_us: CLOCK_US,
+            ..Sample::default()
+        };
+        log.stage_sample(&mut sample).unwrap();
+        log.commit().unwrap();
+        segments = disk.list().unwrap().len();
+    }
+    drop(log);
+    let mut names = disk.list().unwrap();
+    names.sort();
+    let header = disk.read_at(&names[0], 0, 4).unwrap();
+    let header = u32::from_le_bytes(header.try_into().unwrap()) as usize;
+    disk.flip_bit(&names[0], (8 + header + 20) * 8);
+    disk.restart(Crash::Process);
+    let (mut log, _) = Log::open(TestDisk(disk.clone()), limits).unwrap();
+    let mut world = World::default();
+    deliver(
+        &mut log,
+        &mut world,
+        &mut ChaCha8Rng::seed_from_u64(1),
+        true,
+    );
+    let [gap] = world.gaps.as_slice() else {
+        panic!("{:?}", world.gaps);
+    };
+    assert_eq!(gap.first_sequence, CLOCK_US as u64);
+    assert!(gap.last_sequence < CLOCK_US as u64 + 100, "{gap:?}");
+}
+
+#[test]
 fn decay_of_two_neighbours_does_not_stop_what_is_behind_them() {
     let limits = limits(Overflow::DropOldest, 1 << 20);
     let disk = FakeDisk::new(3);

@@ -41,10 +41,20 @@ struct Gateway {
 
 impl Gateway {
     async fn start(directory: &Path, ingest: SocketAddr, token: Option<&str>) -> Self {
+        Self::start_with(directory, ingest, token, |_| {}).await
+    }
+
+    async fn start_with(
+        directory: &Path,
+        ingest: SocketAddr,
+        token: Option<&str>,
+        change: impl FnOnce(&mut Config),
+    ) -> Self {
         let mut config = CommandLine::parse_from(["gateway", "--listen", "127.0.0.1:0"]).config;
         config.data_dir = directory.to_path_buf();
         config.ingest = format!("http://{ingest}");
         config.sensor_token = token.map(Secret::new);
+        change(&mut config);
         let context = Context::new("gateway");
         let (events, _) = broadcast::channel(16);
         let uplink = Arc::new(Direct {
@@ -180,6 +190,56 @@ async fn one_line_is_enough_and_a_bad_one_is_explained() {
         got.samples.len() == 2
     })
     .await;
+    gateway.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_medium_damages_in_a_running_gateway_becomes_a_gap_and_stops_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let ingest = FakeIngest::default();
+    let running = ingest.start().await;
+    ingest.got.lock().silent = true;
+    let gateway = Gateway::start_with(directory.path(), running.address, None, |config| {
+        config.journal_segment_bytes = 64 << 10;
+    })
+    .await;
+    let lines = format!("{}\n", line("d1", 70.0)).repeat(200);
+    for _ in 0..15 {
+        assert_eq!(gateway.post(&lines).await.0, 200);
+    }
+    let journal = directory.path().join("journal/vitals");
+    let files = std::fs::read_dir(journal).unwrap();
+    let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|it| it == "segment"));
+    files.sort();
+    assert!(files.len() > 2, "{files:?}");
+    let mut bytes = std::fs::read(&files[1]).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&files[1], bytes).unwrap();
+
+    ingest.got.lock().silent = false;
+    let lost = |got: &Got| -> u64 {
+        let lengths = got
+            .gaps
+            .iter()
+            .map(|it| it.last_sequence - it.first_sequence + 1);
+        lengths.sum()
+    };
+    until("all samples arrive, or are told as gaps", &ingest, |got| {
+        got.samples.len() as u64 + lost(got) >= 3000
+    })
+    .await;
+    {
+        let got = ingest.got.lock();
+        assert_eq!(
+            got.samples.len() as u64 + lost(&got),
+            3000,
+            "{:?}",
+            got.gaps
+        );
+        assert!((1..1000).contains(&lost(&got)), "{:?}", got.gaps);
+    }
     gateway.stop().await;
 }
 

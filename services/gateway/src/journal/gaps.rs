@@ -38,13 +38,15 @@ impl Gaps {
         }
     }
 
-    /// Counts as gone what lies between the counters read so far and those that a later snapshot holds.
-    pub fn add_between(&mut self, read: &Streams, later: &[StreamRow]) {
+    /// Counts as gone what lies between the counters read so far and those that a later snapshot holds. `entries`: how many there
+    /// were at most, so that a stream of which nothing was read is not taken to begin at 1.
+    pub fn add_between(&mut self, read: &Streams, later: &[StreamRow], entries: u64) {
         for row in later {
             let counters = read.counters(&row.device, &row.stream);
+            let earliest = row.next_sequence.saturating_sub(entries).max(1);
             let first = counters
                 .as_ref()
-                .map_or(1, |counters| counters.next_sequence);
+                .map_or(earliest, |counters| counters.next_sequence);
             if first < row.next_sequence {
                 self.add_gap(Gap {
                     device: row.device.clone(),

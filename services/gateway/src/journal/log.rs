@@ -214,6 +214,44 @@ impl<D: Disk> Log<D> {
         self.remove_finished()
     }
 
+    /// What cannot be read at `position` any more is told as gaps, with what is behind it in its segment, so that the rest can go on.
+    /// Needs an empty batch.
+    pub fn give_up(&mut self, position: u64) -> io::Result<()> {
+        let (segment, is_last) = {
+            let index = self.index.lock();
+            let Some(segment) = index.holding(position) else {
+                return Ok(());
+            };
+            (segment.clone(), segment.end == index.durable())
+        };
+        if is_last {
+            // The next header has the counters behind what is lost.
+            self.begin_segment(segment.end, Gaps::default())?;
+        }
+        let mut lost = Gaps::default();
+        let end = recovery::collect_lost(&self.disk, &segment, u64::MAX, &mut lost).max(position);
+        let pending = self.pending_gaps.len();
+        for gaps in lost.into_entries() {
+            let at = self.index.lock().durable() + self.batch.entries.len() as u64;
+            let body = Dropped {
+                gaps: gaps.clone(),
+                ..Dropped::default()
+            };
+            self.put_entry(Kind::Gaps, &body);
+            self.pending_gaps.push((at, gaps));
+        }
+        if let Err(error) = self.commit() {
+            self.pending_gaps.truncate(pending);
+            return Err(error);
+        }
+        let mut index = self.index.lock();
+        let mut segments = index.segments.iter_mut();
+        if let Some(damaged) = segments.find(|it| it.first == segment.first) {
+            damaged.end = damaged.end.min(end);
+        }
+        Ok(())
+    }
+
     fn prepare(&mut self, encoded_bytes: usize) -> Result<(), StageError> {
         let bytes = encoded_bytes + SEQUENCE_BYTES_MAX;
         if bytes > ENTRY_BYTES_MAX {

@@ -79,7 +79,7 @@ impl Index {
 
     /// The segment that has the entry at `position`, or the next one behind a hole. Of one that decayed right behind its header
     /// nothing can be read.
-    fn holding(&self, position: u64) -> Option<&Segment> {
+    pub(super) fn holding(&self, position: u64) -> Option<&Segment> {
         let at = self
             .segments
             .partition_point(|segment| segment.end <= position);
@@ -121,6 +121,7 @@ impl<D: Disk> Reader<D> {
 
     /// Durable entries from `from` on, or from the oldest one kept if that is later: at most `entries_max` of them, and no
     /// more once `bytes_max` are read. Empty when there are none. Gap entries that a later one repeats come out without gaps.
+    /// `InvalidData`: the medium has damaged what is at `from`; see [`super::Journal::give_up`].
     pub fn read(&self, from: u64, entries_max: usize, bytes_max: usize) -> io::Result<Chunk> {
         let mut chunk = Chunk {
             entries: Vec::new(),
@@ -136,6 +137,8 @@ impl<D: Disk> Reader<D> {
                 // The writer dropped the segment between the plan and the read.
                 Err(error)
                     if error.kind() == io::ErrorKind::NotFound && self.head() > chunk.next => {}
+                // What lies before the damage goes out first.
+                Err(_) if !chunk.entries.is_empty() => break,
                 Err(error) => return Err(error),
             }
         }

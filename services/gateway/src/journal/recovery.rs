@@ -124,7 +124,7 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
         let first = scan.segment.first;
         if n > 0 && next < first && first > repaired && first > index.head() {
             damaged_segments += 1;
-            lost.add_between(&streams, &scan.snapshot.streams);
+            lost.add_between(&streams, &scan.snapshot.streams, first - next);
         }
         next = scan.segment.end;
         streams = scan.streams;
@@ -141,7 +141,7 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
         for row in &mut rows {
             row.next_sequence += unreadable_end - next;
         }
-        lost.add_between(&streams, &rows);
+        lost.add_between(&streams, &rows, unreadable_end - next);
         streams = Streams::from_rows(&rows);
         next = unreadable_end;
     }
@@ -163,13 +163,13 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
 }
 
 /// Adds the samples that `segment` holds from `acknowledged` on to the gaps, as far as it can be read, and what cannot be read
-/// by the counters of the next segment.
+/// by the counters of the next segment. Returns where that begins.
 pub(super) fn collect_lost<D: Disk>(
     disk: &D,
     segment: &Segment,
     acknowledged: u64,
     gaps: &mut Gaps,
-) {
+) -> u64 {
     let bytes = disk
         .read_at(&segment_name(segment.first), 0, usize::MAX)
         .unwrap_or_default();
@@ -180,22 +180,19 @@ pub(super) fn collect_lost<D: Disk>(
             gaps.add_sample(sample);
         }
     });
-    if read
-        .as_ref()
-        .is_some_and(|scan| scan.segment.end == segment.end)
-    {
-        return;
+    let end = read.as_ref().map_or(segment.first, |it| it.segment.end);
+    if end == segment.end {
+        return end;
     }
-    tracing::error!(
-        segment = segment.first,
-        "a segment to be dropped is damaged"
-    );
+    tracing::error!(segment = segment.first, "a segment is damaged");
     let next = disk
         .read_at(&segment_name(segment.end), 0, usize::MAX)
         .unwrap_or_default();
     if let (Some(scan), Some(header)) = (read, scan(segment.end, u64::MAX, &next, |_, _| {})) {
-        gaps.add_between(&scan.streams, &header.snapshot.streams);
+        let lost = segment.end.saturating_sub(end);
+        gaps.add_between(&scan.streams, &header.snapshot.streams, lost);
     }
+    end
 }
 
 /// None when the header is damaged.

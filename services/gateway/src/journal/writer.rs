@@ -49,6 +49,7 @@ enum Entries {
 enum Request {
     Append(Entries, oneshot::Sender<Result<Vec<Outcome>, AppendError>>),
     Acknowledge(u64),
+    GiveUp(u64, oneshot::Sender<()>),
     Close,
 }
 
@@ -155,6 +156,15 @@ impl<D: Disk> Journal<D> {
         let _ = self.requests.send(Request::Acknowledge(position)).await;
     }
 
+    /// The medium has damaged what is at `position`: returns once reading goes on behind the damage and what is missing is on
+    /// disk as gaps, or the disk has refused that.
+    pub async fn give_up(&self, position: u64) {
+        let (done, is_done) = oneshot::channel();
+        // A closed journal finds the damage when it is opened again.
+        let _ = self.requests.send(Request::GiveUp(position, done)).await;
+        let _ = is_done.await;
+    }
+
     pub fn reader(&self) -> &Reader<D> {
         &self.reader
     }
@@ -207,12 +217,18 @@ impl<D: Disk> Writer<D> {
                 thread::sleep(self.options.gather);
             }
             let mut waiting = Vec::new();
+            let mut given_up = None;
             loop {
                 match request {
                     Request::Append(entries, reply) => {
                         waiting.push((reply, self.stage(entries)));
                     }
                     Request::Acknowledge(position) => self.acknowledge(position),
+                    Request::GiveUp(position, done) => {
+                        // Behind the batch.
+                        given_up = Some((position, done));
+                        break;
+                    }
                     Request::Close => open = false,
                 }
                 if self.log.batch_bytes() >= BATCH_BYTES_MAX {
@@ -228,6 +244,11 @@ impl<D: Disk> Writer<D> {
                 .is_some_and(|since| since.elapsed() >= ACKNOWLEDGE_INTERVAL);
             if !waiting.is_empty() || acknowledged_long_ago || !open {
                 self.commit(waiting);
+            }
+            if let Some((position, done)) = given_up {
+                self.give_up(position);
+                // A courier that has gone asks again.
+                let _ = done.send(());
             }
         }
         // Requests that came behind the close are told so by their dropped reply channels.
@@ -255,6 +276,14 @@ impl<D: Disk> Writer<D> {
         if let Err(error) = self.log.acknowledge(position) {
             tracing::warn!(%error, class = self.options.class, "cannot remove a delivered segment; will try again");
         }
+    }
+
+    fn give_up(&mut self, position: u64) {
+        if let Err(error) = self.log.give_up(position) {
+            tracing::error!(%error, class = self.options.class, "cannot go on behind the damage; will try again");
+        }
+        self.durable.send_replace(self.log.reader().durable());
+        self.measure();
     }
 
     fn commit(&mut self, waiting: Vec<Waiting>) {

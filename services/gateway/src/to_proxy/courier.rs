@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    io::ErrorKind,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -34,6 +35,8 @@ const CUTS_MAX: usize = 64;
 const EVENTS_MAX: usize = 64;
 /// An upload stops growing at this size; with the largest entry on top it stays below gRPC's 4 MiB.
 const BATCH_BYTES_MAX: usize = 256 << 10;
+/// Damaged segments that are passed over at once; further ones when the next entry comes.
+const DAMAGES_MAX: usize = 4;
 /// How long a drain waits for acknowledgements. What is left waits in the journal.
 const FLUSH_LIMIT: Duration = Duration::from_millis(1500);
 /// A path's death this soon after its silence is the same event.
@@ -288,13 +291,19 @@ impl<D: Disk> Courier<D> {
     }
 
     async fn read(&self, from: u64, entries_max: usize) -> Option<Chunk> {
-        match read(self.journal.reader(), from, entries_max).await {
-            Ok(chunk) => Some(chunk),
-            Err(error) => {
-                tracing::error!(class = self.options.class, %error, "the journal cannot be read");
-                None
+        for _ in 0..DAMAGES_MAX {
+            match read(self.journal.reader(), from, entries_max).await {
+                Ok(chunk) => return Some(chunk),
+                Err(error) => {
+                    tracing::error!(class = self.options.class, %error, "the journal cannot be read");
+                    if error.kind() != ErrorKind::InvalidData {
+                        return None;
+                    }
+                    self.journal.give_up(from).await;
+                }
             }
         }
+        None
     }
 
     /// `known`: up to there an earlier answer has named what was refused.
