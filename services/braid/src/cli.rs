@@ -1,7 +1,6 @@
 //! The command line. Configuration is layered over it (see `service_kit::config`), so it is also the schema of the file.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -23,7 +22,7 @@ use crate::health::HealthCommand;
 use crate::identity::IdentityCommand;
 use crate::links::LinkCommand;
 use crate::migrate::MigrateCommand;
-use crate::process::Failure;
+use crate::process::{self, Failure};
 use crate::register::RegisterCommand;
 use crate::rules::RulesCommand;
 use crate::run_service::ServiceCommand;
@@ -160,7 +159,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Service(service) => service.run()?,
         Braid::Config { service } => {
             let text = effective(&service, &matches, file.as_ref(), &command)?;
-            print(&text)?;
+            process::print(&text)?;
             service.validate()?;
         }
         Braid::Link(link) => link.run()?,
@@ -181,11 +180,11 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Identity(identity) => identity.run()?,
         Braid::Bench(bench) => return bench.run(),
         Braid::BenchEnd(end) => end.run()?,
-        Braid::Lab(lab) => return crate::process::lab(lab),
+        Braid::Lab(lab) => return process::lab(lab),
         Braid::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut layered(None)?, "braid", &mut script);
-            print(&String::from_utf8_lossy(&script))?;
+            process::print(&String::from_utf8_lossy(&script))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -306,16 +305,6 @@ fn effective(
         .find_subcommand(noun)
         .ok_or_else(|| Failure::other("no such service"))?;
     service.render(matches, file, command)
-}
-
-/// A reader that has gone away, such as `head`, is no failure.
-fn print(text: &str) -> Result<(), Failure> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::other(error.to_string()))
-        }
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -9,13 +9,12 @@ mod readmit;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
 
 use bus::{Bus, Consumer, Event, Topic};
 
 use crate::alerts::Signed;
 use crate::engines::{BusChoice, EnginesChoice};
-use crate::process::{self, Failure};
+use crate::process::{self, Failure, say};
 use letter::{Letter, LetterId};
 
 /// Records taken from the bus at once.
@@ -245,12 +244,4 @@ fn unknown(id: LetterId) -> Failure {
     Failure::other(format!(
         "no dead letter {id}; `braid dead-letters list --all` shows them"
     ))
-}
-
-/// A reader that has gone away, such as `head`, is no failure.
-fn say(text: &str) -> Result<(), Failure> {
-    match writeln!(std::io::stdout(), "{text}") {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::other(error)),
-        _ => Ok(()),
-    }
 }

@@ -1,5 +1,18 @@
 //! `braid`: one program for every service, and `braid up` for all of them at once.
 
+/// Instead of the standard one, which panics when nobody reads any more.
+macro_rules! println {
+    () => {
+        println!("")
+    };
+    ($($text:tt)*) => {
+        if let Err(failure) = $crate::process::say(&format!($($text)*)) {
+            eprintln!("error: {failure}");
+            std::process::exit(1);
+        }
+    };
+}
+
 mod accounts;
 mod alerts;
 mod audit;

@@ -1,6 +1,7 @@
 //! What surrounds a service in a process of its own: log, admin listener, signals, exit status.
 
 use std::fmt;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -65,6 +66,20 @@ impl fmt::Display for Failure {
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Failure {
         Failure::Config(error)
+    }
+}
+
+/// A line to standard output.
+pub fn say(line: &str) -> Result<(), Failure> {
+    print(&format!("{line}\n"))
+}
+
+/// A text to standard output. Who stops reading, such as `head`, has what they wanted: that is the end and no failure.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        written => written.map_err(|error| Failure::other(format!("standard output: {error}"))),
     }
 }
 

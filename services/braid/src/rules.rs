@@ -2,7 +2,6 @@
 
 mod replay;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use vitals::RuleSet;
 use vitals::cases::Cases;
 
 use crate::alerts::{self, Place, Signed};
-use crate::process::{self, Failure};
+use crate::process::{self, Failure, say};
 
 /// What the built-in rules are held to.
 const BUILT_IN_CASES: &str = include_str!("../rules/default-cases.toml");
@@ -205,9 +204,4 @@ fn read_rules(file: Option<&Path>) -> Result<RuleSet, ConfigError> {
     };
     let example = "what `braid rules show` prints";
     parse_file("rules", file, example, RuleSet::from_json)
-}
-
-/// A line to standard output; a reader who went away is no failure of ours, but the end.
-fn say(line: &str) -> Result<(), Failure> {
-    writeln!(std::io::stdout(), "{line}").map_err(Failure::other)
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn braid(args: &[&str], dir: &Path) -> (i32, String, String) {
     let Output {
@@ -28,6 +28,36 @@ fn the_built_in_rules_do_what_their_examples_say() {
         out.contains("as expected") && !out.contains("FAILED"),
         "{out}"
     );
+}
+
+#[test]
+fn a_reader_who_has_seen_enough_is_no_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    for args in [
+        &["rules", "test"][..],
+        &["rules", "show"],
+        &["audit", "--by", "Eve"],
+        &["accounts", "list"],
+        &["migrate"],
+        &["config", "up"],
+        &["dead-letters", "list"],
+    ] {
+        let mut braid = Command::new(env!("CARGO_BIN_EXE_braid"))
+            .args(args)
+            .current_dir(dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(braid.stdout.take());
+        let ended = braid.wait_with_output().unwrap();
+        let error = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(
+            (ended.status.code(), error.as_str()),
+            (Some(0), ""),
+            "{args:?}"
+        );
+    }
 }
 
 #[test]
