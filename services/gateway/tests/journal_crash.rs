@@ -506,6 +506,47 @@ fn a_stream_whose_beginning_is_lost_has_a_gap_of_what_was_there() {
 }
 
 #[test]
+fn decay_of_what_waited_through_restarts_becomes_a_gap_once() {
+    let limits = limits(Overflow::DropOldest, 1 << 20);
+    let disk = FakeDisk::new(5);
+    let (mut log, _) = Log::open(TestDisk(disk.clone()), limits).unwrap();
+    let mut world = World::default();
+    for _ in 0..40 {
+        let samples = (0..3).map(|stream| world.sample(stream)).collect();
+        assert!(batch(&mut log, &mut world, samples, false));
+    }
+    drop(log);
+    let mut names = disk.list().unwrap();
+    names.sort();
+    // Behind the recoveries of two restarts, one and then another segment decays.
+    for (damaged, victim) in [(0, None), (0, None), (1, Some(1)), (1, Some(3)), (0, None)] {
+        disk.restart(Crash::Process);
+        if let Some(victim) = victim {
+            let name: &String = &names[victim];
+            disk.flip_bit(name, disk.file_bytes(name).unwrap() * 8 / 2);
+        }
+        let (_, summary) = Log::open(TestDisk(disk.clone()), limits).unwrap();
+        assert_eq!(summary.damaged_segments, damaged, "{victim:?}");
+    }
+    let (mut log, _) = Log::open(TestDisk(disk.clone()), limits).unwrap();
+    deliver(
+        &mut log,
+        &mut world,
+        &mut ChaCha8Rng::seed_from_u64(1),
+        true,
+    );
+    world.check(true);
+    let mut told: Vec<_> = world
+        .gaps
+        .iter()
+        .map(|gap| (&gap.device, &gap.stream, gap.first_sequence))
+        .collect();
+    told.sort();
+    told.dedup();
+    assert_eq!(told.len(), world.gaps.len(), "{:?}", world.gaps);
+}
+
+#[test]
 fn decay_of_two_neighbours_does_not_stop_what_is_behind_them() {
     let limits = limits(Overflow::DropOldest, 1 << 20);
     let disk = FakeDisk::new(3);

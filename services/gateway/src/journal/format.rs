@@ -59,7 +59,7 @@ pub struct Snapshot {
     pub acknowledged: u64,
     #[prost(uint64, tag = "2")]
     pub dropped_before: u64,
-    /// Damage before this position has been reported as gaps.
+    /// For older versions, which look for damage only behind this position.
     #[prost(uint64, tag = "3")]
     pub repaired_before: u64,
     #[prost(message, repeated, tag = "4")]

@@ -2,7 +2,7 @@
 //!
 //! Each segment is read up to its first damage, or to where the next one begins. Damage at the very end is a batch that was
 //! being written and was never acknowledged: it is passed over. Damage anywhere else is decay of the medium; the counters in
-//! the next segment's header tell exactly which sequences are missing, and they are reported as gaps once (`repaired_before`).
+//! the next segment's header tell exactly which sequences are missing, and they are reported as gaps once.
 
 use std::io;
 
@@ -105,11 +105,6 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
         .max()
         .unwrap_or(0);
     let gaps_from = scans.iter().map(|scan| scan.gaps_from).max().unwrap_or(0);
-    let repaired = scans
-        .iter()
-        .map(|scan| scan.snapshot.repaired_before)
-        .max()
-        .unwrap_or(0);
     let mut index = Index {
         acknowledged,
         dropped_before,
@@ -122,9 +117,13 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
     let mut damaged_segments = unreadable.len();
     for (n, scan) in scans.into_iter().enumerate() {
         let first = scan.segment.first;
-        if n > 0 && next < first && first > repaired && first > index.head() {
-            damaged_segments += 1;
-            lost.add_between(&streams, &scan.snapshot.streams, first - next);
+        if n > 0 && next < first && first > index.head() {
+            let mut hole = Gaps::default();
+            hole.add_between(&streams, &scan.snapshot.streams, first - next);
+            let gaps = hole.into_entries().into_iter().flatten();
+            let untold: Vec<Gap> = gaps.filter(|gap| !is_told(gap, &pending_gaps)).collect();
+            damaged_segments += usize::from(!untold.is_empty());
+            untold.into_iter().for_each(|gap| lost.add_gap(gap));
         }
         next = scan.segment.end;
         streams = scan.streams;
@@ -159,6 +158,16 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
         pending_gaps,
         unreadable,
         summary,
+    })
+}
+
+/// Whether an earlier recovery has found it. Gaps are delivered behind the hole that they tell of, so while it is not passed they wait.
+fn is_told(gap: &Gap, pending: &[(u64, Vec<Gap>)]) -> bool {
+    let mut known = pending.iter().flat_map(|(_, gaps)| gaps);
+    known.any(|known| {
+        (&known.device, &known.stream) == (&gap.device, &gap.stream)
+            && known.first_sequence <= gap.first_sequence
+            && gap.last_sequence <= known.last_sequence
     })
 }
 
