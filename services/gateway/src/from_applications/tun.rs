@@ -243,9 +243,12 @@ impl Packets {
             }
             None => tracing::info!(device, addresses = ?owner, routes, "IP tunnel"),
         }
-        self.warning.set(complaint.map(|says| Warning {
-            says,
-            to_do: "give the gateway NET_ADMIN, or configure the device for it".to_owned(),
+        self.warning.set(complaint.map(|says| {
+            Warning {
+                says,
+                to_do: "give the gateway NET_ADMIN, or configure the device and its routes for it"
+                    .to_owned(),
+            }
         }));
     }
 

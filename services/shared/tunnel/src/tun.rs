@@ -55,6 +55,10 @@ pub enum TunError {
         what: String,
         source: rtnetlink::Error,
     },
+    #[error(
+        "the network {prefix} is that of another device, so nothing for it goes to the TUN device {name:?}"
+    )]
+    Taken { name: String, prefix: IpPrefix },
     #[error("no netlink socket: {0}")]
     Netlink(io::Error),
 }
@@ -62,9 +66,18 @@ pub enum TunError {
 impl TunError {
     /// Whether it is a matter of rights, so that an operator can do it instead.
     pub fn is_forbidden(&self) -> bool {
+        self.code() == Some(EPERM)
+    }
+
+    fn is_there(&self) -> bool {
+        self.code() == Some(EEXIST)
+    }
+
+    /// The kernel's.
+    fn code(&self) -> Option<i32> {
         match self {
-            Self::Configure { source, .. } => code_of(source) == Some(EPERM),
-            _ => false,
+            Self::Configure { source, .. } => code_of(source),
+            _ => None,
         }
     }
 }
@@ -173,6 +186,7 @@ impl TunDevice {
             .ask(&format!("adding {address}/{length}"), adding)
             .await
         {
+            Err(error) if error.is_there() => Ok(()),
             Err(error) if error.is_forbidden() && self.has_address(address).await? => Ok(()),
             added => added,
         }
@@ -224,8 +238,22 @@ impl TunDevice {
         .await
     }
 
-    /// Sends what goes to `prefix` here, from `source`.
+    /// Sends what goes to `prefix` here, from `source`. A route that the device has already is made anew.
     pub async fn add_route(&self, prefix: IpPrefix, source: IpAddr) -> Result<(), TunError> {
+        match self.try_add_route(prefix, source).await {
+            Err(error) if error.is_there() => {
+                let taken = |_| TunError::Taken {
+                    name: self.name.clone(),
+                    prefix,
+                };
+                self.remove_route(prefix).await.map_err(taken)?;
+                self.try_add_route(prefix, source).await
+            }
+            added => added,
+        }
+    }
+
+    async fn try_add_route(&self, prefix: IpPrefix, source: IpAddr) -> Result<(), TunError> {
         self.ask(&format!("a route to {prefix}"), async |handle| {
             let route = RouteMessageBuilder::<IpAddr>::new()
                 .destination_prefix(prefix.network(), prefix.length())
@@ -239,6 +267,7 @@ impl TunDevice {
         .await
     }
 
+    /// Of this device alone: what another has stays.
     pub async fn remove_route(&self, prefix: IpPrefix) -> Result<(), TunError> {
         self.ask(&format!("removing the route to {prefix}"), async |handle| {
             let route = RouteMessageBuilder::<IpAddr>::new()
@@ -262,14 +291,11 @@ impl TunDevice {
             // Ends only with the last handle.
             () = connection => Err(rtnetlink::Error::RequestFailed),
         };
-        match asked {
-            Err(error) if code_of(&error) == Some(EEXIST) => Ok(()),
-            asked => asked.map_err(|source| TunError::Configure {
-                name: self.name.clone(),
-                what: what.to_owned(),
-                source,
-            }),
-        }
+        asked.map_err(|source| TunError::Configure {
+            name: self.name.clone(),
+            what: what.to_owned(),
+            source,
+        })
     }
 }
 

@@ -1,0 +1,40 @@
+//! A TUN device among those that a machine has. Skips where there are no namespaces to be had.
+
+#![allow(clippy::unwrap_used)]
+
+use std::net::IpAddr;
+
+use testkit::netns::World;
+use tunnel::{IpPrefix, TunDevice, TunError};
+
+#[test]
+fn a_network_that_the_machine_has_itself_is_not_taken_for_a_route_to_the_device() {
+    let Some(world) = World::new() else {
+        return;
+    };
+    let tested = world.spawn("px", || async {
+        let device = TunDevice::open("braid0").unwrap();
+        device.set_up().await.unwrap();
+        let own: IpAddr = "10.64.0.7".parse().unwrap();
+        // Twice: it may be there already.
+        for _ in 0..2 {
+            device.add_address(own, 32).await.unwrap();
+        }
+        let add = async |to: &str| device.add_route(to.parse::<IpPrefix>().unwrap(), own).await;
+        for _ in 0..2 {
+            add("10.7.0.0/24").await.unwrap();
+        }
+        // That of its other device, which keeps it.
+        for _ in 0..2 {
+            let refused = add("10.9.0.0/24").await;
+            assert!(
+                matches!(refused, Err(TunError::Taken { .. })),
+                "{refused:?}"
+            );
+        }
+        let ours = "10.7.0.0/24".parse().unwrap();
+        device.remove_route(ours).await.unwrap();
+        assert!(device.remove_route(ours).await.is_err());
+    });
+    tested.join().unwrap();
+}
