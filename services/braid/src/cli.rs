@@ -29,6 +29,7 @@ use crate::run_service::ServiceCommand;
 use crate::secrets::SecretsCommand;
 use crate::setup::SetupCommand;
 use crate::trial::TrialCommand;
+use crate::tun::TunCommand;
 
 /// Tables of the configuration file, which are the subcommands that take one.
 const NOUNS: [&str; 10] = [
@@ -104,6 +105,8 @@ enum Braid {
     Setup(SetupCommand),
     /// Send one reading through an installation, from a gateway's door to the store, and read it back.
     Trial(TrialCommand),
+    /// Make the TUN device of a proxy that may not, in a pod or a container of its own.
+    Tun(TunCommand),
     /// Certificates and passwords of an installation, made on its first start.
     #[command(subcommand)]
     Secrets(SecretsCommand),
@@ -173,6 +176,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Migrate(migrate) => migrate.run()?,
         Braid::Setup(setup) => setup.run()?,
         Braid::Trial(trial) => trial.run()?,
+        Braid::Tun(tun) => tun.run()?,
         Braid::Secrets(secrets) => secrets.run()?,
         Braid::Health(health) => return health.run(),
         Braid::Doctor(doctor) => return doctor.run(),

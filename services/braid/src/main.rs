@@ -36,6 +36,7 @@ mod secrets;
 mod setup;
 mod simulate;
 mod trial;
+mod tun;
 mod up;
 mod ward;
 

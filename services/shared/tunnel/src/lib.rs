@@ -37,9 +37,11 @@ mod ip;
 mod ip_target;
 mod ip_tunnel;
 mod keeper;
+mod masquerade;
 mod mptcp_endpoints;
 mod names;
 mod netlink;
+mod netlink_wire;
 mod opening;
 mod paths;
 mod pieces;
@@ -74,6 +76,7 @@ pub use ip::{
     IpGate, IpPacket, IpPrefix, IpRange, IpRanges, MalformedPacket, NotAPrefix, NotPassed,
 };
 pub use ip_tunnel::{IpAddressEntry, IpCapsule, IpTunnel};
+pub use masquerade::{MasqueradeError, masquerade};
 pub use multipath::{Keepalive, PathState};
 pub use names::is_name;
 pub use netlink::FollowError;

@@ -14,6 +14,10 @@ use std::{
 
 use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_GENERIC};
 
+use crate::netlink_wire::{
+    ATTRIBUTE_HEADER_BYTES, Answer, HEADER_BYTES, NESTED, answers, attribute,
+};
+
 /// Ids of ours, one for each place of a network; those that the kernel gives itself begin with 1.
 const ID_FIRST: u8 = 200;
 
@@ -36,26 +40,13 @@ const ADDRESS_FLAGS: u16 = 6;
 const ADDRESS_DEVICE: u16 = 7;
 
 const FLAG_SUBFLOW: u32 = 1 << 1;
-const NESTED: u16 = 0x8000;
 
 const FAMILY_V4: u16 = 2;
 const FAMILY_V6: u16 = 10;
 
-const HEADER_BYTES: usize = 16;
 const GENERIC_HEADER_BYTES: usize = 4;
-const ATTRIBUTE_HEADER_BYTES: usize = 4;
-const ERROR: u16 = 2;
 /// Request, and acknowledge it.
 const FLAGS: u16 = 1 | 4;
-
-/// An attribute, filled up to a multiple of four bytes.
-fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
-    let length = (ATTRIBUTE_HEADER_BYTES + payload.len()) as u16;
-    let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
-    bytes.extend(payload);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
 
 fn request(kind: u16, command: u8, sequence: u32, attributes: &[u8]) -> Vec<u8> {
     let length = (HEADER_BYTES + GENERIC_HEADER_BYTES + attributes.len()) as u32;
@@ -89,40 +80,6 @@ fn endpoint(id: u8, local_ip: IpAddr, device: Option<u32>) -> Vec<u8> {
         inner.extend(attribute(ADDRESS_DEVICE, &device.to_ne_bytes()));
     }
     attribute(ADDRESS, &inner)
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Answer<'a> {
-    /// Zero: done.
-    Ended(i32),
-    Data(&'a [u8]),
-}
-
-/// The answers to the request of that sequence in a datagram, as far as it can be read.
-fn answers(mut datagram: &[u8], wanted: u32) -> Vec<Answer<'_>> {
-    let mut answers = Vec::new();
-    while let Some((length, rest)) = datagram.split_first_chunk() {
-        let length = u32::from_ne_bytes(*length) as usize;
-        let field = |at: usize| rest.get(at..at + 4).and_then(|it| it.try_into().ok());
-        let (Some(sequence), true) = (field(4), (HEADER_BYTES..=datagram.len()).contains(&length))
-        else {
-            break;
-        };
-        let kind = u16::from_ne_bytes([rest[0], rest[1]]);
-        let payload = &datagram[HEADER_BYTES..length];
-        if u32::from_ne_bytes(sequence) == wanted {
-            match payload.first_chunk() {
-                Some(code) if kind == ERROR => {
-                    answers.push(Answer::Ended(i32::from_ne_bytes(*code)))
-                }
-                _ => answers.push(Answer::Data(payload)),
-            }
-        }
-        datagram = datagram
-            .get(length.next_multiple_of(4)..)
-            .unwrap_or_default();
-    }
-    answers
 }
 
 /// The number of a family in the answer to a question for it.
@@ -243,13 +200,7 @@ impl Drop for Endpoints {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn attributes_are_filled_up() {
-        assert_eq!(attribute(2, &[7]).len(), 8);
-        assert_eq!(attribute(2, &[7])[..2], 5_u16.to_ne_bytes());
-        assert_eq!(attribute(2, b"four").len(), 8);
-    }
+    use crate::netlink_wire::ERROR;
 
     #[test]
     fn answers_are_read_as_far_as_they_go() {

@@ -47,6 +47,8 @@ pub fn is_device(name: &str) -> bool {
 pub enum TunError {
     #[error("the TUN device {name:?} can neither be opened nor made: {source}")]
     Open { name: String, source: io::Error },
+    #[error("the TUN device {name:?} does not stay: {source}")]
+    Keep { name: String, source: io::Error },
     #[error("the TUN device {name:?} is down, and this process may not set it up")]
     Down { name: String },
     #[error("the TUN device {name:?}: {what}: {source}")]
@@ -113,6 +115,14 @@ impl TunDevice {
             name: name.to_owned(),
             index,
             refuses: AtomicBool::new(false),
+        })
+    }
+
+    /// Has it stay when this process is gone. It belongs to nobody then: any process of the network namespace may open it, one at a time, without a right.
+    pub fn keep(&self) -> Result<(), TunError> {
+        self.device.persist().map_err(|source| TunError::Keep {
+            name: self.name.clone(),
+            source,
         })
     }
 
