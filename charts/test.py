@@ -86,6 +86,8 @@ def every_installation(name, found):
         for container in spec["containers"] + spec.get("initContainers", []):
             own = container["securityContext"]
             safe &= own["readOnlyRootFilesystem"] and own["capabilities"]["drop"] == ["ALL"] and not own["allowPrivilegeEscalation"]
+            # What makes the proxy's TUN device, where one is asked for; `packets` looks at it.
+            safe &= "add" not in own["capabilities"] and "runAsUser" not in own or (name.startswith("packets") and container["name"] == "tun")
             safe &= "memory" in container["resources"]["limits"] and not container["image"].endswith(":latest")
         check(safe, "%s: the pod %s has no rights and a limit" % (name, pod))
     for (kind, service), it in found.items():
@@ -219,6 +221,73 @@ def provider(rendered):
         refused("%s of no provider" % name, oidc(**{"issuer": "", "page": "", name: values}), "dashboard.oidc.issuer")
 
 
+def packets(rendered):
+    """The proxy's TUN device: who has which right to make it, what the proxy is told, and the ways out."""
+    def proxy(text):
+        found = objects(text)
+        pod = found["StatefulSet", "proxy"]["spec"]["template"]["spec"]
+        flags = [flag for flag in arguments(found, "StatefulSet", "proxy") if flag.startswith(("--tun", "--ip-pool", "--allow-ip"))]
+        ways = [peer["ipBlock"] for rule in found["NetworkPolicy", "proxy"]["spec"]["egress"] for peer in rule.get("to", []) if "ipBlock" in peer]
+        return pod, flags, ways
+
+    for name in ("defaults", "hospital", "try-out"):
+        pod, flags, ways = proxy(rendered[name])
+        check("initContainers" not in pod and not any("hostPath" in it for it in pod["volumes"]) and (flags, ways) == ([], []),
+              "%s: the proxy has no device, and no way out for packets" % name)
+        check("NET_ADMIN" not in rendered[name] and "TUN device" not in rendered[name], "%s: nobody has a right" % name)
+
+    def ip(**values):
+        return {"proxy": {"ip": {"enabled": True, "allow": ["0.0.0.0/0"], **values}}}
+    site = ["--set", "proxy.ip.enabled=true", "--set", "proxy.ip.allow={0.0.0.0/0,acme@10.8.0.0/24,::/0}"]
+    rendered["packets"] = render(CHART, *site)
+    every_installation("packets", objects(rendered["packets"]))
+    pod, flags, ways = proxy(rendered["packets"])
+    before, _, _ = proxy(rendered["defaults"])
+    check(flags == ["--tun=braid0", "--ip-pool=10.64.0.0/16", "--allow-ip=0.0.0.0/0", "--allow-ip=acme@10.8.0.0/24", "--allow-ip=::/0"], "packets: what the proxy is told")
+    tun, = pod["initContainers"]
+    own = tun["securityContext"]
+    check(own["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]} and own["runAsUser"] == 0 and not own["allowPrivilegeEscalation"]
+          and tun["args"] == ["tun", "--tun=braid0", "--ip-pool=10.64.0.0/16", "--masquerade"], "packets: one right, for what makes the device and ends")
+    check(pod["securityContext"] == before["securityContext"] and pod["containers"][0]["securityContext"] == before["containers"][0]["securityContext"],
+          "packets: the proxy itself has as few rights as without")
+    device = [it for it in pod["volumes"] if "hostPath" in it]
+    check(device == [{"name": "tun", "hostPath": {"path": "/dev/net/tun", "type": "CharDevice"}}]
+          and {it["mountPath"] for it in pod["containers"][0]["volumeMounts"]} == {"/run/braid", "/dev/net/tun"}, "packets: of the node the proxy has this device alone")
+    check([it["cidr"] for it in ways] == ["0.0.0.0/0", "10.8.0.0/24", "::/0"] and "10.0.0.0/8" in ways[0]["except"] and "except" not in ways[1]
+          and "fc00::/7" in ways[2]["except"], "packets: the ways out are those of the list, without what is inside of networks")
+    check([name for name, template in pods(objects(rendered["packets"])) if "NET_ADMIN" in json.dumps(template)] == ["proxy"], "packets: nobody else has a right")
+    check("--tun braid0 --tun-routes" in notes(*site) and "--tun" not in notes(), "packets: the notes tell what a gateway needs")
+
+    rendered["packets-both"] = render(CHART, *site, "--set", "proxy.ip.pools.v6=fd00:64::/112", "--set", "proxy.ip.device=gateways", "--set", "proxy.ip.sysctls=true")
+    every_installation("packets-both", objects(rendered["packets-both"]))
+    pod, flags, _ = proxy(rendered["packets-both"])
+    pools = "--ip-pool=10.64.0.0/16,fd00:64::/112"
+    check(flags[:2] == ["--tun=gateways", pools] and pod["initContainers"][0]["args"] == ["tun", "--tun=gateways", pools, "--masquerade"],
+          "packets of both versions: one device has both pools")
+    check(pod["securityContext"]["sysctls"] == [{"name": name, "value": "1"} for name in ("net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding")],
+          "packets of both versions: the kubelet switches forwarding on, if asked to")
+    rendered["packets-v6"] = render(CHART, "--set", "proxy.ip.enabled=true", "--set", "proxy.ip.allow={2001:4860::/32}", "--set", "proxy.ip.pools.v4=",
+                                    "--set", "proxy.ip.pools.v6=fd00:64::/112", "--set", "proxy.ip.sysctls=true")
+    pod, flags, _ = proxy(rendered["packets-v6"])
+    check(flags[1] == "--ip-pool=fd00:64::/112" and len(pod["securityContext"]["sysctls"]) == 1, "packets of IPv6 alone")
+    check(not any(kind == "NetworkPolicy" for kind, _ in objects(render(CHART, *site, "--set", "networkPolicy.enabled=false"))), "packets without policies")
+
+    refused("packets to nowhere", ip(allow=[]), "proxy.ip.allow")
+    refused("packets of nobody", ip(pools={"v4": "", "v6": ""}), "proxy.ip.pools")
+    refused("a list of what is switched off", ip(enabled=False), "proxy.ip.enabled")
+    refused("an unknown key of packets", ip(pool="10.64.0.0/16"), "pool")
+    refused("an unknown pool", ip(pools={"ipv4": "10.64.0.0/16"}), "ipv4")
+    refused("a pool of the other version", ip(pools={"v4": "fd00:64::/112"}), "v4")
+    refused("a pool that is an address", ip(pools={"v4": "10.64.0.1"}), "v4")
+    refused("two pools in one", ip(pools={"v4": "10.64.0.0/16,10.65.0.0/16"}), "v4")
+    refused("a name among prefixes", ip(allow=["records.example/24"]), "allow")
+    refused("an address among prefixes", ip(allow=["192.0.2.1"]), "allow")
+    refused("a tenant without a name", ip(allow=["@192.0.2.0/24"]), "allow")
+    refused("a device that the kernel would name", ip(device="tun%d"), "device")
+    refused("a device of too long a name", ip(device="sixteen-letters-"), "device")
+    refused("a switch that is none", ip(enabled="yes"), "enabled")
+
+
 def copies():
     """Each file and where the chart has it."""
     for folder, pattern, chart in COPIES:
@@ -331,6 +400,7 @@ def main():
     check(mounted("all", "braid-ca-key") == {"dashboard": ["ca.pem", "ca.key"]}, "the authority of all: the dashboard's alone")
 
     provider(rendered)
+    packets(rendered)
 
     found = objects(rendered["try-out"])
     # Nodes of two cores have other things to do.

@@ -3,7 +3,7 @@
 
 Installs charts/backends and charts/braid; `helm test`; strangers are kept out by network policies; a gateway outside of the cluster enrols with a token, renews its certificate, is revoked and
 let in again; people and programs of an OpenID Connect provider come in; the gateway sends, and ingest is scaled by its load; each of the two access
-networks is cut; every workload is restarted while samples go on; upgrade to another version and back; uninstall; the try-out with a gateway inside. What was accepted must be
+networks is cut; a program that knows no proxy comes through to where it may; every workload is restarted while samples go on; upgrade to another version and back; uninstall; the try-out with a gateway inside. What was accepted must be
 stored, once. The cluster (infra/airgap/cluster) is started for it and taken down again, unless it ran already.
 
     cluster.py [--keep]
@@ -22,6 +22,7 @@ import tempfile
 import time
 import urllib.error
 
+import packets
 from outside import BATCH, BINARY, GATEWAY, NETWORKS, NODE_ADDRESS, NODE_NAMESPACE, PAUSE_S, ROOT, Load, Site
 from page import Page, now_us
 from policies import LOG, keep_out, nobody_refused
@@ -41,7 +42,8 @@ VALUES = {
     "bus": {"replication": 1, "inSyncMin": 1},
     "setup": {"patients": 1},
     "enrolment": {"authoritySecret": "gateways-authority"},
-    "proxy": {"replicas": 2, "service": {"type": "NodePort", "nodePort": NODE_PORT}, "resources": SMALL},
+    "proxy": {"replicas": 2, "service": {"type": "NodePort", "nodePort": NODE_PORT}, "resources": SMALL,
+              "ip": {"enabled": True, "allow": [packets.ALLOWED + "/32"]}},
     "envoy": {"replicas": 2, "service": {"type": "NodePort"}, "resources": SMALL},
     # `scales` allows a third one, and puts the percentage between what they use idle and under load.
     "ingest": {"replicas": 2, "resources": SMALL, "autoscaling": {"by": "cpu", "replicasMax": 2, "cpuPercent": 100}},
@@ -261,7 +263,8 @@ def keeps_out(folder, provider):
         for release in ("backends", "braid"):
             helm("upgrade", release, str(ROOT / "charts" / release), "--values", str(folder / (release + ".json")),
                  "--set", "networkPolicy.enabled=%s" % str(policies).lower(), "--wait", "--timeout", "%ds" % HELM_S_MAX)
-    return keep_out(NAMESPACE, HOST_ADDRESS, int(provider.issuer.rsplit(":", 1)[1]), upgrade)
+    return keep_out(NAMESPACE, HOST_ADDRESS, int(provider.issuer.rsplit(":", 1)[1]),
+                    (packets.ALLOWED, packets.NOT_ALLOWED, packets.PORT), upgrade)
 
 
 def outside(folder, site, sent):
@@ -445,8 +448,10 @@ def scene(folder, provider, keep):
         signs_in_elsewhere(folder, provider, since_us)
         sent = scales(folder, site, idle, sent)
         sent = outside(folder, site, sent)
+        packets.pass_by_the_proxy("over both networks", NAMESPACE)
         sent = restart_all(site, sent)
         upgrade_and_back(folder, site, sent)
+        packets.pass_by_the_proxy("after it all", NAMESPACE)
         trial("after upgrade and rollback")
         called = sql("SELECT count(*) FROM alerts WHERE patient = 'trial' OR gateway = 'trial'")
         if called != "0":
@@ -475,7 +480,7 @@ def main():
         with cluster(chosen.keep):
             try:
                 images()
-                with contextlib.closing(Provider(folder, HOST_ADDRESS)) as provider:
+                with contextlib.closing(Provider(folder, HOST_ADDRESS)) as provider, contextlib.closing(packets.Far()):
                     scene(folder, provider, chosen.keep)
             except (SystemExit, OSError, ValueError):
                 tell_what_is(folder)

@@ -22,6 +22,8 @@ SITE = "braid-site"
 NODE_NAMESPACE, NODE_ADDRESS = "braid-kube", "10.210.0.2"
 NETWORKS = {"wifi": "10.209.1", "lte": "10.209.2"}
 SENSORS = "10.209.3"
+# For programs there that know no proxy.
+TUN = "braid0"
 # What `ip netns exec` shows as /etc/hosts.
 HOSTS = pathlib.Path("/etc/netns") / SITE / "hosts"
 # The one that speaks for the simulated patients.
@@ -82,7 +84,8 @@ class Site:
 
     def start(self, *flags):
         log = open(self.folder / "gateway.log", "a")
-        self.process = subprocess.Popen(self.command(self.cert, "journal", 8090, *flags), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        command = self.command(self.cert, "journal", 8090, "--tun=" + TUN, "--tun-routes", *flags)
+        self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         log.close()
 
     def another(self, token):

@@ -59,7 +59,7 @@ def kubectl(*arguments, **options):
 class Probes:
     """A pod for each who may come, beside the real engines, whose own pods are asked; their Services would send clients to another."""
 
-    def __init__(self, namespace, host, provider_port):
+    def __init__(self, namespace, host, provider_port, packets):
         self.namespace = namespace
         self.broker = socket.create_server((host, BROKER))
         self.ways = dict(WAYS)
@@ -68,6 +68,10 @@ class Probes:
         self.ways[host, provider_port] = STRANGERS | {"dashboard"}
         # Where alerts may go by MQTT.
         self.ways[host, BROKER] = STRANGERS | {"alerting"}
+        # Where gateways' packets may go, and where not.
+        allowed, not_allowed, port = packets
+        self.ways[allowed, port] = STRANGERS | {"proxy"}
+        self.ways[not_allowed, port] = STRANGERS
         self.pods = {noun: (namespace, noun + "-0") for noun in ENGINES}
         self.pods.update({noun: (namespace, "as-" + noun) for noun in SERVICES + ["stranger"]})
         self.pods.update({noun: (noun, "as-" + noun) for noun in (MONITORING, ELSEWHERE)})
@@ -164,10 +168,10 @@ def holds(probes, wanted, tries):
             return
 
 
-def keep_out(namespace, host, provider_port, upgrade):
+def keep_out(namespace, host, provider_port, packets, upgrade):
     """`upgrade` changes the installation to policies or none. Returns where the enforcer's log of what comes later begins."""
     nobody_refused("installed and tried")
-    with contextlib.closing(Probes(namespace, host, provider_port)) as probes:
+    with contextlib.closing(Probes(namespace, host, provider_port, packets)) as probes:
         upgrade(False)
         # The enforcer learns of either a moment later.
         eventually("a stranger reaches Kafka without policies", lambda: "stranger" in probes.tried()["kafka", 9093])
