@@ -10,6 +10,12 @@ const HEADER_ICMP_BYTES: usize = 8;
 const ICMP: u8 = 1;
 const ICMP_V6: u8 = 58;
 
+/// Headers between that of IPv6 and what it carries. A packet with more is refused: hosts make three or four.
+const EXTENSIONS_MAX: usize = 8;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedPacket {
     #[error("shorter than its header")]
@@ -18,8 +24,8 @@ pub enum MalformedPacket {
     Version(u8),
     #[error("its length is not what it says")]
     Length,
-    /// A source route leads elsewhere than the destination says, and of the others nobody needs any.
-    #[error("has options")]
+    /// A source route leads elsewhere than the destination says, and of the others of IPv4 nobody needs any.
+    #[error("has options, or a route of its own")]
     Options,
 }
 
@@ -100,7 +106,7 @@ fn ends_v4(header: &[u8; HEADER_V4_BYTES]) -> IpPacket {
     }
 }
 
-/// RFC 8200, 3. Of the extensions only a routing header would lead elsewhere, and hosts ignore those since RFC 5095.
+/// RFC 8200, 3.
 fn read_v6(packet: &[u8]) -> Result<IpPacket, MalformedPacket> {
     let header = packet.first_chunk::<HEADER_V6_BYTES>();
     let header = header.ok_or(MalformedPacket::Short)?;
@@ -108,7 +114,34 @@ fn read_v6(packet: &[u8]) -> Result<IpPacket, MalformedPacket> {
     if HEADER_V6_BYTES + usize::from(length) != packet.len() {
         return Err(MalformedPacket::Length);
     }
+    refuse_routed(header[6], &packet[HEADER_V6_BYTES..])?;
     Ok(ends_v6(header))
+}
+
+/// Refuses a packet that goes on elsewhere from its destination, as segment routing (RFC 8754) has it: the core may trust whoever is inside. The
+/// extensions are walked (RFC 8200, 4) until what is carried; a first fragment must have them all (RFC 7112), the others have none.
+fn refuse_routed(mut kind: u8, mut rest: &[u8]) -> Result<(), MalformedPacket> {
+    for _ in 0..=EXTENSIONS_MAX {
+        // Hop-by-hop and destination options, mobility, host identity, shim.
+        if !matches!(
+            kind,
+            0 | ROUTING | FRAGMENT | AUTHENTICATION | 60 | 135 | 139 | 140
+        ) {
+            return Ok(());
+        }
+        let [next, length, high, low] = *rest.first_chunk().ok_or(MalformedPacket::Short)?;
+        let length = match kind {
+            FRAGMENT if u16::from_be_bytes([high, low]) >> 3 != 0 => return Ok(()),
+            FRAGMENT => 8,
+            AUTHENTICATION => (usize::from(length) + 2) * 4,
+            // Segments left.
+            ROUTING if low != 0 => return Err(MalformedPacket::Options),
+            _ => (usize::from(length) + 1) * 8,
+        };
+        rest = rest.get(length..).ok_or(MalformedPacket::Short)?;
+        kind = next;
+    }
+    Err(MalformedPacket::Options)
 }
 
 fn ends_v6(header: &[u8; HEADER_V6_BYTES]) -> IpPacket {
@@ -181,6 +214,87 @@ mod tests {
         assert_eq!(IpPacket::read(&options), Err(MalformedPacket::Short));
         options[0] = 0x55;
         assert_eq!(IpPacket::read(&options), Err(MalformedPacket::Version(5)));
+    }
+
+    /// Of one kind and of so many units of eight bytes, then what follows.
+    fn extension(next: u8, kind_and_left: [u8; 2], units: usize) -> Vec<u8> {
+        let mut header = vec![next, units as u8 - 1, kind_and_left[0], kind_and_left[1]];
+        header.resize(units * 8, 0);
+        header
+    }
+
+    fn v6_with(first: u8, extensions: &[Vec<u8>]) -> Vec<u8> {
+        let mut packet = v6(0);
+        packet[6] = first;
+        packet.extend(extensions.concat());
+        packet.extend([7; 16]);
+        let payload = (packet.len() - HEADER_V6_BYTES) as u16;
+        packet[4..6].copy_from_slice(&payload.to_be_bytes());
+        packet
+    }
+
+    #[test]
+    fn a_packet_that_is_routed_by_its_own_header_is_refused_wherever_that_stands() {
+        let routing = |next, left| extension(next, [4, left], 3);
+        let skipped = |next| extension(next, [1, 4], 2);
+        // The third and fourth byte hold the offset; the last bit but two of it says that more comes.
+        let fragment = |next, offset: u16| {
+            let mut header = extension(next, (offset << 3).to_be_bytes(), 1);
+            header[1] = 0;
+            header
+        };
+        // Its length is in units of four bytes, without the first two.
+        let authenticated = |next| {
+            let mut header = extension(next, [0, 0], 3);
+            header[1] = 4;
+            header
+        };
+        for (first, extensions) in [
+            (43, vec![routing(17, 1)]),
+            (43, vec![routing(17, 255)]),
+            (0, vec![skipped(43), routing(17, 1)]),
+            (60, vec![skipped(51), authenticated(43), routing(17, 1)]),
+            (43, vec![routing(43, 0), routing(17, 2)]),
+            (44, vec![fragment(43, 0), routing(17, 1)]),
+            (0, vec![skipped(43)]),
+            (0, vec![skipped(60), extension(17, [0, 0], 2)[..1].to_vec()]),
+            (60, vec![skipped(60); EXTENSIONS_MAX + 1]),
+        ] {
+            let packet = v6_with(first, &extensions);
+            let packet = match extensions.len() {
+                // Torn within a header that is to come.
+                1 if first == 0 => shortened(packet, 16),
+                2 if extensions[1].len() == 1 => shortened(packet, 16),
+                _ => packet,
+            };
+            let refused = IpPacket::read(&packet);
+            assert!(
+                matches!(
+                    refused,
+                    Err(MalformedPacket::Options | MalformedPacket::Short)
+                ),
+                "{first} {extensions:?}: {refused:?}"
+            );
+        }
+        for (first, extensions) in [
+            (43, vec![routing(17, 0)]),
+            (0, vec![skipped(60), skipped(17)]),
+            (44, vec![fragment(17, 0)]),
+            // Behind the first fragment there is no header.
+            (44, vec![fragment(43, 100), routing(17, 1)]),
+            (50, vec![routing(43, 1)]),
+            (59, vec![]),
+        ] {
+            let read = IpPacket::read(&v6_with(first, &extensions));
+            assert!(read.is_ok(), "{first} {extensions:?}: {read:?}");
+        }
+    }
+
+    fn shortened(mut packet: Vec<u8>, by: usize) -> Vec<u8> {
+        packet.truncate(packet.len() - by);
+        let payload = (packet.len() - HEADER_V6_BYTES) as u16;
+        packet[4..6].copy_from_slice(&payload.to_be_bytes());
+        packet
     }
 
     #[test]
