@@ -6,7 +6,11 @@
 #[path = "support/bench.rs"]
 mod bench;
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+    time::Duration,
+};
 
 use bench::{Proxy, fast};
 use contracts::policy::{
@@ -230,6 +234,79 @@ fn packets_pass_in_the_own_name_to_listed_destinations_alone() {
     });
 }
 
+/// An echo request of ICMPv6 with its checksum.
+fn echo_request(from: Ipv6Addr, to: Ipv6Addr, payload: usize) -> Vec<u8> {
+    let length = (8 + payload) as u16;
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend(length.to_be_bytes());
+    packet.extend([58, 64]);
+    packet.extend(from.octets());
+    packet.extend(to.octets());
+    packet.extend([128, 0, 0, 0, 0, 7, 0, 1]);
+    packet.resize(packet.len() + payload, 5);
+    let check = icmp_check(&packet);
+    packet[42..44].copy_from_slice(&check.to_be_bytes());
+    packet
+}
+
+/// Zero where the one that is there is right (RFC 4443, 2.3).
+fn icmp_check(packet: &[u8]) -> u16 {
+    let words = packet[8..].chunks(2);
+    let words = words.map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
+    sum(words.chain([(packet.len() - 40) as u16, 58]))
+}
+
+/// As a client of another make tries whether the tunnel carries what IPv6 asks of a link (RFC 9484, 7.1).
+#[test]
+fn who_asks_all_nodes_of_the_link_hears_the_proxy() {
+    alone(|| async {
+        let flags = "--ip-pool fd00:64::/112 --tun braid0 --allow-ip fd00:8::/64";
+        let proxy = Proxy::start(&flags.split(' ').collect::<Vec<_>>()).await;
+        let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
+        let ip = open(&tunnel).await;
+        ip.say(&asking(1, "::/128")).await.unwrap();
+        within(ip.hear()).await.unwrap();
+        let Ok(IpCapsule::AddressAssign(given)) = within(ip.hear()).await else {
+            panic!("no address");
+        };
+        let IpAddr::V6(own) = given[0].prefix.network() else {
+            panic!("{given:?}");
+        };
+        let all_nodes = "ff02::1".parse().unwrap();
+        let answer = within(async {
+            loop {
+                ip.send(&echo_request(own, all_nodes, 1_232));
+                if let Ok(answer) = tokio::time::timeout(AGAIN_AFTER, ip.receive()).await {
+                    return answer.unwrap();
+                }
+            }
+        })
+        .await;
+        let proxys: Ipv6Addr = "fd00:64::1".parse().unwrap();
+        let mut expected = echo_request(proxys, own, 1_232);
+        expected[40] = 129;
+        expected[42..44].fill(0);
+        let check = icmp_check(&expected);
+        expected[42..44].copy_from_slice(&check.to_be_bytes());
+        assert!(answer == expected, "{:x?}", &answer[..48]);
+        // Of a question that was asked twice there are two.
+        while tokio::time::timeout(SILENCE, ip.receive()).await.is_ok() {}
+        let neighbour = Ipv6Addr::from_bits(own.to_bits() ^ 1);
+        let mut damaged = echo_request(own, all_nodes, 8);
+        damaged[50] ^= 1;
+        for unanswered in [
+            echo_request(neighbour, all_nodes, 8),
+            echo_request(own, "ff02::2".parse().unwrap(), 8),
+            echo_request(own, proxys, 8),
+            damaged,
+        ] {
+            assert_eq!(ask(&ip, &unanswered).await, None, "{unanswered:x?}");
+        }
+        tunnel.close().await;
+        proxy.stop().await;
+    });
+}
+
 #[test]
 fn an_address_belongs_to_its_gateway_over_sessions_and_to_its_newest_tunnel() {
     alone(|| async {
@@ -268,7 +345,7 @@ fn an_address_belongs_to_its_gateway_over_sessions_and_to_its_newest_tunnel() {
         addresses.sort();
         let all = IpPrefix::new("10.64.0.0".parse().unwrap(), 29).unwrap();
         let expected = (2..=6).map(|offset| all.nth(offset).unwrap());
-        assert!(expected.eq(addresses.into_iter().map(std::net::IpAddr::from)));
+        assert!(expected.eq(addresses.into_iter().map(IpAddr::from)));
         for (tunnel, ..) in others {
             tunnel.close().await;
         }

@@ -11,7 +11,7 @@
 
 use std::{
     collections::HashMap,
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -20,7 +20,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
 use tunnel::{
     ConnectRequest, IpAddressEntry, IpCapsule, IpGate, IpPacket, IpPrefix, IpRanges, IpTunnel,
-    StatusCode, TunDevice, TunError, TunnelEnded,
+    NotPassed, StatusCode, TunDevice, TunError, TunnelEnded, link_echo,
 };
 
 use super::{Open, count_connect, udp::Lane};
@@ -47,6 +47,8 @@ pub(crate) struct IpSettings {
 pub(crate) struct IpUpstream {
     device: TunDevice,
     destinations: IpDestinations,
+    /// Its address of the pool, by which it answers on the link.
+    own_v6: Option<Ipv6Addr>,
     leases: Mutex<Vec<Leases>>,
     /// By assigned address; bounded by the leases.
     members: RwLock<HashMap<IpAddr, Arc<Member>>>,
@@ -75,7 +77,12 @@ impl IpUpstream {
                 added => added?,
             }
         }
+        let own_v6 = settings.pools.iter().find_map(|pool| match pool.own() {
+            IpAddr::V6(own) => Some(own),
+            IpAddr::V4(_) => None,
+        });
         Ok(Arc::new(Self {
+            own_v6,
             device,
             destinations: settings.destinations,
             leases: Mutex::new(settings.pools),
@@ -180,7 +187,7 @@ impl IpUpstream {
         loop {
             tokio::select! {
                 received = tunnel.receive() => match received {
-                    Ok(packet) => self.take(&held.gate, &packet),
+                    Ok(packet) => self.take(&tunnel, &held.gate, &packet),
                     Err(ended) => return ended.into(),
                 },
                 heard = tunnel.hear() => match heard {
@@ -199,10 +206,15 @@ impl IpUpstream {
         }
     }
 
-    fn take(&self, gate: &IpGate, packet: &[u8]) {
+    fn take(&self, tunnel: &IpTunnel, gate: &IpGate, packet: &[u8]) {
+        let answer = || link_echo(packet, self.own_v6?);
         match gate.leaving(packet) {
             Ok(_) if self.device.send(packet) => self.lanes[0].passed(packet.len()),
             Ok(_) => count_dropped("up", "device"),
+            // Its source was right.
+            Err(NotPassed::Destination) if let Some(answer) = answer() => {
+                tunnel.send(&answer);
+            }
             Err(error) => count_dropped("up", error.label()),
         }
     }

@@ -1,10 +1,12 @@
 //! What both ends of an IP tunnel know of IP: prefixes, sets of addresses, and the head of a packet. Knows no socket.
 
+mod echo;
 mod gate;
 mod packet;
 mod prefix;
 mod ranges;
 
+pub use echo::link_echo;
 pub use gate::{IpGate, NotPassed};
 pub use packet::{IpPacket, MalformedPacket};
 pub use prefix::{IpPrefix, NotAPrefix};

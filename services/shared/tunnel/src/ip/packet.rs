@@ -3,12 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const HEADER_V4_BYTES: usize = 20;
-const HEADER_V6_BYTES: usize = 40;
+pub(super) const HEADER_V6_BYTES: usize = 40;
 
 /// Of a message of ICMP.
 const HEADER_ICMP_BYTES: usize = 8;
 const ICMP: u8 = 1;
-const ICMP_V6: u8 = 58;
+pub(super) const ICMP_V6: u8 = 58;
 
 /// Headers between that of IPv6 and what it carries. A packet with more is refused: hosts make three or four.
 const EXTENSIONS_MAX: usize = 8;

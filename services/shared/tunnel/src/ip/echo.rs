@@ -1,0 +1,122 @@
+//! The one packet that an end of the tunnel answers itself: an echo request of ICMPv6 to all nodes of the link. By it a peer learns whether the
+//! tunnel carries the 1,280 bytes that IPv6 asks of every link, and gives up without an answer (RFC 9484, 7.1).
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::{
+    IpPacket,
+    packet::{HEADER_V6_BYTES, ICMP_V6},
+};
+
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+/// Type and code (RFC 4443, 4).
+const REQUEST: [u8; 2] = [128, 0];
+const REPLY: [u8; 2] = [129, 0];
+
+/// Of the link only, but a peer may count one down.
+const HOPS: u8 = 64;
+
+/// What `own` answers, as long as the question; none to any other packet, and to a damaged one.
+pub fn link_echo(packet: &[u8], own: Ipv6Addr) -> Option<Vec<u8>> {
+    let read = IpPacket::read(packet).ok()?;
+    let IpAddr::V6(asker) = read.source else {
+        return None;
+    };
+    if read.destination != ALL_NODES || packet[6] != ICMP_V6 {
+        return None;
+    }
+    let message = &packet[HEADER_V6_BYTES..];
+    let [kind, code, _, _] = *message.first_chunk()?;
+    if [kind, code] != REQUEST || checksum(asker, ALL_NODES, message) != 0 {
+        return None;
+    }
+    let mut answer = packet.to_vec();
+    answer[7] = HOPS;
+    answer[8..24].copy_from_slice(&own.octets());
+    answer[24..40].copy_from_slice(&asker.octets());
+    answer[40..42].copy_from_slice(&REPLY);
+    answer[42..44].fill(0);
+    let check = checksum(own, asker, &answer[HEADER_V6_BYTES..]);
+    answer[42..44].copy_from_slice(&check.to_be_bytes());
+    Some(answer)
+}
+
+/// Of a message with what stands for its header (RFC 8200, 8.1); zero where the message has the right one already.
+fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
+    let words = message.chunks(2).map(|pair| match pair {
+        [high, low] => u16::from_be_bytes([*high, *low]),
+        _ => u16::from_be_bytes([pair[0], 0]),
+    });
+    let header = source.segments().into_iter().chain(destination.segments());
+    let sum: u32 = header.chain(words).map(u32::from).sum();
+    // A payload has a length of 16 bits.
+    let mut sum = sum + message.len() as u32 + u32::from(ICMP_V6);
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const OWN: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x64, 0, 0, 0, 0, 0, 1);
+    const ASKER: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x64, 0, 0, 0, 0, 0, 9);
+
+    fn question(payload: usize) -> Vec<u8> {
+        let mut message = [&REQUEST[..], &[0, 0, 0, 7, 0, 1]].concat();
+        message.resize(8 + payload, 0xab);
+        let check = checksum(ASKER, ALL_NODES, &message);
+        message[2..4].copy_from_slice(&check.to_be_bytes());
+        let length = (message.len() as u16).to_be_bytes();
+        let head = [0x60, 0, 0, 0, length[0], length[1], ICMP_V6, 1];
+        let addresses = [ASKER.octets(), ALL_NODES.octets()].concat();
+        [&head[..], &addresses, &message].concat()
+    }
+
+    #[test]
+    fn all_nodes_are_answered_for_with_the_same_payload_and_a_right_checksum() {
+        // As Linux sends it.
+        let (own, message) = (Ipv6Addr::LOCALHOST, [128, 0, 0, 0, 0, 7, 0, 1, 0xab]);
+        assert_eq!(checksum(own, own, &message), 0xd4b1);
+        for payload in [0, 1, 1_232, 65_527] {
+            let asked = question(payload);
+            let answer = link_echo(&asked, OWN).unwrap();
+            let read = IpPacket::read(&answer).unwrap();
+            assert_eq!(
+                [read.source, read.destination],
+                [OWN, ASKER].map(IpAddr::from)
+            );
+            assert_eq!(answer[40..42], REPLY);
+            assert_eq!(answer[44..], asked[44..]);
+            assert_eq!(checksum(OWN, ASKER, &answer[40..]), 0);
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_answered() {
+        let asked = question(8);
+        for (at, why) in [
+            (6, "another protocol"),
+            (20, "a forged source"),
+            (39, "another group"),
+            (40, "an answer or an error"),
+            (41, "another code"),
+            (42, "a damaged checksum"),
+            (50, "a damaged payload"),
+        ] {
+            let mut other = asked.clone();
+            other[at] ^= 1;
+            assert_eq!(link_echo(&other, OWN), None, "{why}");
+        }
+        for length in 0..asked.len() {
+            assert_eq!(link_echo(&asked[..length], OWN), None);
+        }
+        let mut short = asked[..43].to_vec();
+        short[5] = 3;
+        assert_eq!(link_echo(&short, OWN), None);
+    }
+}
