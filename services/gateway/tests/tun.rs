@@ -168,3 +168,18 @@ fn a_connection_outlives_the_proxys_restart_and_the_end_of_udp() {
     assert!(seen.len() == 2 && seen[0] == seen[1], "{seen:?}");
     stage.stop();
 }
+
+#[test]
+fn a_device_that_is_gone_is_said_by_whoever_had_it() {
+    let Some(stage) = Stage::start(RATE, "--tun-routes") else {
+        return;
+    };
+    let program = stage.run("gw", || until(|| ping(LISTED.into(), 1)));
+    program.join().unwrap();
+    assert_eq!(stage.warn(), [false, false]);
+    for (side, expected) in [("px", [false, true]), ("gw", [true, true])] {
+        stage.world.ip(side, &format!("link del {TUN}"));
+        until(|| (stage.warn() == expected).then_some(()));
+    }
+    stage.stop();
+}

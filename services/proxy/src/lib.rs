@@ -77,7 +77,10 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
         Some(settings) => Some(IpUpstream::open(settings).await?),
         None => None,
     };
-    let handing_out = ip.clone().map(|ip| tokio::spawn(ip.hand_out()));
+    let handing_out = ip.clone().map(|ip| {
+        let warning = context.health().warning("tun");
+        tokio::spawn(ip.hand_out(warning))
+    });
     let upstream = Arc::new(Upstream {
         ip,
         destinations,

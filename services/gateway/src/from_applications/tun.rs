@@ -295,6 +295,10 @@ impl Packets {
             Ok(length) => Some(&buffer[..length]),
             Err(error) => {
                 tracing::error!(%error, device = self.device.name(), "no packets from the device");
+                self.warning.set(Some(Warning {
+                    says: format!("no packets from the device {}: {error}", self.device.name()),
+                    to_do: "restart the gateway, which makes or opens the device".to_owned(),
+                }));
                 tokio::time::sleep(READ_PAUSE).await;
                 None
             }

@@ -162,6 +162,14 @@ impl Stage {
         Self { proxy, ..self }
     }
 
+    /// Whether gateway and proxy warn of their devices.
+    pub fn warn(&self) -> [bool; 2] {
+        [&self.gateway, &self.proxy].map(|end| {
+            let warnings = end.0.health().warnings();
+            warnings.iter().any(|(name, _)| *name == "tun")
+        })
+    }
+
     /// Ends the gateway, then the proxy.
     pub fn stop(self) {
         self.gateway.stop();

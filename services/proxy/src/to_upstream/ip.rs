@@ -17,6 +17,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
+use service_kit::{Warning, WarningHandle};
 use tokio_util::sync::CancellationToken;
 use tunnel::{
     ConnectRequest, IpAddressEntry, IpCapsule, IpGate, IpPacket, IpPrefix, IpRanges, IpTunnel,
@@ -92,13 +93,17 @@ impl IpUpstream {
     }
 
     /// Hands packets of the device to the gateways, for ever.
-    pub(crate) async fn hand_out(self: Arc<Self>) {
+    pub(crate) async fn hand_out(self: Arc<Self>, warning: WarningHandle) {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         loop {
             match self.device.receive(&mut buffer).await {
                 Ok(length) => self.hand(&buffer[..length]),
                 Err(error) => {
                     tracing::error!(%error, device = self.device.name(), "no packets from the device");
+                    warning.set(Some(Warning {
+                        says: format!("no packets from the device {}: {error}", self.device.name()),
+                        to_do: "restart the proxy, which makes or opens the device".to_owned(),
+                    }));
                     tokio::time::sleep(READ_PAUSE).await;
                 }
             }
