@@ -11,7 +11,7 @@ use contracts::alerts::Document;
 use contracts::identity::{Gateway, Revoked};
 use rand::RngExt;
 use service_kit::Secret;
-use service_kit::tls::authority::{AuthorityError, LocalAuthority};
+use service_kit::tls::authority::{AuthorityError, LocalAuthority, Signed};
 use service_kit::tls::{Fingerprint, PeerId, renewal};
 use sha2::{Digest, Sha256};
 use store::{
@@ -40,6 +40,8 @@ pub enum GatewayError {
     Used(String),
     #[error("the token has expired; an administrator can make another")]
     Expired,
+    #[error("the gateway was revoked after the token was made; an administrator can make another")]
+    Outdated,
     #[error("the certificate is revoked; an administrator can make a token for another")]
     Revoked,
     #[error("the certificate is not in force: {0}")]
@@ -204,7 +206,21 @@ pub async fn exchange(
         reason: &first.reason,
     };
     // Before the token is used up: what an exception holds for is given to nobody else.
-    except(store, &enrolment.gateway, &signed.fingerprint, &decision).await?;
+    let made_us = first.at_us;
+    except(
+        store,
+        &enrolment.gateway,
+        &signed,
+        &decision,
+        |revocation| {
+            // Whoever was revoked may hold older tokens.
+            if made_us <= revocation.at_us {
+                return Err(GatewayError::Outdated);
+            }
+            Ok(())
+        },
+    )
+    .await?;
     let use_up = Document {
         version: 2,
         at_us: contracts::now_us(),
@@ -256,7 +272,15 @@ pub async fn renew(
         by: gateway,
         reason: "renewal",
     };
-    except(store, gateway, &signed.fingerprint, &decision).await?;
+    let shown = Fingerprint::of(&leaf).to_string();
+    except(store, gateway, &signed, &decision, |revocation| {
+        // Also by a revocation that came since it was asked for.
+        if !revocation.excepted.contains(&shown) {
+            return Err(GatewayError::Revoked);
+        }
+        Ok(())
+    })
+    .await?;
     record(store, gateway, &signed, &decision).await?;
     audit(store, &decision, "certificate by renewal", gateway).await?;
     Ok(Certificate {
@@ -337,12 +361,14 @@ pub async fn list(store: &dyn Store, scope: &Scope) -> Result<Vec<Gateway>, Gate
         .collect())
 }
 
-/// Lets a new certificate of a revoked gateway in. Who was never revoked needs no exception.
+/// Lets a new certificate of a revoked gateway in, when what was shown for it still counts by the revocation in force. Who was never
+/// revoked needs no exception.
 async fn except(
     store: &dyn Store,
     gateway: &str,
-    fingerprint: &Fingerprint,
+    signed: &Signed,
     decision: &Decision<'_>,
+    still_counts: impl Fn(&Revocation) -> Result<(), GatewayError>,
 ) -> Result<(), GatewayError> {
     put_next(store, REVOCATION, gateway, decision, 0, |newest| {
         let Some(newest) = newest else {
@@ -350,7 +376,8 @@ async fn except(
         };
         let mut body: Revocation = serde_json::from_str(&newest.body)
             .map_err(|error| invalid("body", error.to_string()))?;
-        body.excepted.insert(0, fingerprint.to_string());
+        still_counts(&body)?;
+        body.excepted.insert(0, signed.fingerprint.to_string());
         body.excepted.truncate(EXCEPTED_MAX);
         json(&body).map(Some)
     })
@@ -361,7 +388,7 @@ async fn except(
 async fn record(
     store: &dyn Store,
     gateway: &str,
-    signed: &service_kit::tls::authority::Signed,
+    signed: &Signed,
     decision: &Decision<'_>,
 ) -> Result<(), GatewayError> {
     let until = signed

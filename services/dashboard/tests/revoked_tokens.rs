@@ -1,0 +1,74 @@
+//! A revoked gateway comes back by a token that was made since, and by nothing older.
+
+#![allow(clippy::unwrap_used)]
+
+use dashboard::gateways::{self, Decision, GatewayError};
+use service_kit::tls::{Fingerprint, PeerId, authority::LocalAuthority, renewal};
+use store::{SqliteStore, Store};
+
+const DECISION: Decision<'_> = Decision {
+    tenant: "default",
+    by: "Eve",
+    reason: "a test",
+};
+
+struct Office {
+    store: SqliteStore,
+    authority: LocalAuthority,
+    _dir: tempfile::TempDir,
+}
+
+impl Office {
+    fn new() -> Office {
+        let dir = tempfile::tempdir().unwrap();
+        Office {
+            store: SqliteStore::open(dir.path()).unwrap(),
+            authority: LocalAuthority::open_or_create(dir.path()).unwrap(),
+            _dir: dir,
+        }
+    }
+
+    async fn token(&self) -> String {
+        let authority = self.authority.fingerprint().unwrap();
+        let token = gateways::enrol(&self.store, authority, "gw-1", 0, &DECISION).await;
+        token.unwrap().text.expose().to_owned()
+    }
+
+    /// Fingerprint of the certificate that the token gets.
+    async fn exchange(&self, token: &str) -> Result<Fingerprint, GatewayError> {
+        let request = renewal::Request::new().unwrap().request_pem;
+        let given = gateways::exchange(&self.store, &self.authority, token, &request).await?;
+        Ok(renewal::fingerprint(&given.certificate).unwrap())
+    }
+
+    async fn lets_in(&self, certificate: &Fingerprint) -> bool {
+        let store: &dyn Store = &self.store;
+        let gateway = PeerId::gateway("default", "gw-1");
+        let revocations = store::revocations(store).await.unwrap();
+        !revocations.refuses(&gateway, Some(certificate))
+    }
+}
+
+#[tokio::test]
+async fn a_token_made_before_a_revocation_lets_nobody_in_after_it() {
+    let office = Office::new();
+    let (first, older) = (office.token().await, office.token().await);
+    let certificate = office.exchange(&first).await.unwrap();
+    assert!(office.lets_in(&certificate).await);
+    gateways::revoke(&office.store, "gw-1", &DECISION)
+        .await
+        .unwrap();
+    assert!(!office.lets_in(&certificate).await);
+    let refused = office.exchange(&older).await.unwrap_err();
+    assert!(matches!(refused, GatewayError::Outdated), "{refused}");
+
+    let newer = office.token().await;
+    let certificate = office.exchange(&newer).await.unwrap();
+    assert!(office.lets_in(&certificate).await);
+    // Revoked again, the way back is a token again.
+    gateways::revoke(&office.store, "gw-1", &DECISION)
+        .await
+        .unwrap();
+    assert!(!office.lets_in(&certificate).await);
+    assert!(office.exchange(&older).await.is_err());
+}
