@@ -212,7 +212,8 @@ impl Ward {
                 // A clock that is known to be behind makes no alert a backfill.
                 let clock = patient.clocks.get(&edge.device);
                 let behind_us = clock.map_or(0, |clock| clock.error_us().max(0));
-                let backfill = now_us - edge.time_us > behind_us.saturating_add(backfill_after_us);
+                let backfill = now_us.saturating_sub(edge.time_us)
+                    > behind_us.saturating_add(backfill_after_us);
                 patient.engine.set_backfill(backfill);
                 let alerts = patient.engine.on_edge_alert(edge);
                 self.collect(&mut evaluation.transitions, alerts, now_us);

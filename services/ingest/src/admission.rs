@@ -146,6 +146,16 @@ pub fn admit_alert(
     Ok(())
 }
 
+/// An alert whose time cannot be is one of now: nobody is left without help over a clock, and rules reckon with its time.
+pub fn settle_time(alert: &mut EdgeAlert, arrived_us: i64) {
+    let bounds = ClockBounds::INGEST;
+    let ahead_us = alert.time_us.saturating_sub(arrived_us);
+    let can_be = (bounds.past_us.saturating_neg()..=bounds.future_us).contains(&ahead_us);
+    if alert.time_us <= 0 || !can_be {
+        alert.time_us = arrived_us;
+    }
+}
+
 fn owned<'a>(
     id: &str,
     gateway: &GatewayId,
@@ -327,6 +337,27 @@ mod tests {
         alert.device = "belt".into();
         alert.patient = "bob".into();
         assert!(admit_alert(&mut alert, &gateway(), Some(&device()), false).is_err());
+    }
+
+    #[test]
+    fn an_alert_of_no_time_is_of_now() {
+        let day_us = 24 * 3_600_000_000;
+        for (time_us, settled_us) in [
+            (NOW_US - day_us, NOW_US - day_us),
+            (NOW_US + day_us, NOW_US + day_us),
+            (NOW_US + 2 * day_us, NOW_US),
+            (NOW_US - 500 * day_us, NOW_US),
+            (0, NOW_US),
+            (i64::MIN, NOW_US),
+            (i64::MAX, NOW_US),
+        ] {
+            let mut alert = EdgeAlert {
+                time_us,
+                ..EdgeAlert::default()
+            };
+            settle_time(&mut alert, NOW_US);
+            assert_eq!(alert.time_us, settled_us, "{time_us}");
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use tonic::{Extensions, Request, Response, Status, Streaming};
 use tracing::Instrument;
 
 use crate::{
-    admission::{GatewayId, Refusal, admit_alert, admit_gap, admit_sample},
+    admission::{GatewayId, Refusal, admit_alert, admit_gap, admit_sample, settle_time},
     duplicates::Duplicates,
     newer::{self, Upload},
     readmission::Readmitted,
@@ -233,7 +233,8 @@ impl Shared {
         // Alerts first, so that they are on their way before anything else of this upload is looked at.
         if !upload.alerts.is_empty() {
             let mut urgent = Records::new();
-            self.admit_alerts(gateway, upload.alerts, error, &mut urgent, &mut pending)
+            let at = (arrived_us, error);
+            self.admit_alerts(gateway, upload.alerts, at, &mut urgent, &mut pending)
                 .await?;
             if !urgent.is_empty() {
                 pending
@@ -275,7 +276,7 @@ impl Shared {
         &self,
         gateway: &GatewayId,
         alerts: Vec<EdgeAlert>,
-        error: Option<ClockError>,
+        (arrived_us, error): (i64, Option<ClockError>),
         urgent: &mut Records,
         pending: &mut Pending,
     ) -> Result<(), Status> {
@@ -308,6 +309,7 @@ impl Shared {
             if let Some(error) = error {
                 error.put_right_alert(&mut right);
             }
+            settle_time(&mut right, arrived_us);
             urgent.entry(key.clone()).or_default().alerts.push(right);
             // As it came: the same again is known by it, whatever is known of the clock by then.
             pending.alerts.push(alert);

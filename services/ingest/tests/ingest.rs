@@ -270,6 +270,35 @@ async fn an_alert_does_not_wait_behind_samples() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_alert_of_no_time_goes_on_as_one_of_now() {
+    let world = World::new().await;
+    let running = world.start().await;
+    let mut alerts = running.bus.tail(Topic::Vitals).await.unwrap();
+    let mut uplink = world.gateway(&running, gateway("gw")).await;
+    let mut upload = upload(1, Vec::new());
+    upload.alerts = [i64::MIN, 0, i64::MAX]
+        .map(|time_us| EdgeAlert {
+            device: "belt-0".into(),
+            rule: "spo2-low".into(),
+            time_us,
+            ..EdgeAlert::default()
+        })
+        .to_vec();
+    let before_us = contracts::now_us();
+    uplink.send(upload).await;
+    assert_eq!(uplink.answer().await.position, 1);
+    let Event::Batch(batch) = alerts.next(10).await.unwrap() else {
+        panic!()
+    };
+    let record = VitalsRecord::decode(batch[0].value.clone()).unwrap();
+    assert_eq!(record.alerts.len(), 3);
+    for alert in record.alerts {
+        assert!((before_us..=contracts::now_us()).contains(&alert.time_us));
+    }
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_bus_is_down_nothing_is_acknowledged_and_gateways_are_held_back() {
     const UPLOADS: u64 = 90;
     // 8 KiB of ECG.
