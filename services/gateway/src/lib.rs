@@ -65,7 +65,7 @@ pub enum RunError {
     Identity(#[from] IdentityError),
     #[error("{0}")]
     Certificate(#[from] to_dashboard::CertificateError),
-    #[error("the certificate names {0:?}, which is no gateway")]
+    #[error("the certificate names {0}, which is no gateway")]
     NotAGateway(PeerId),
     #[error("{path}: {source}")]
     Directory { path: String, source: io::Error },

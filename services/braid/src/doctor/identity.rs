@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use service_kit::tls::{Identity, IdentityFiles, PeerId};
+use service_kit::tls::{Identity, IdentityFiles};
 
 use super::finding::Finding;
 
@@ -39,18 +39,12 @@ fn judge(files: &IdentityFiles, now: SystemTime) -> Result<Finding, String> {
         let says = format!("{who}: the certificate ended {} ago", days(ago));
         return Ok(Finding::failed(SUBJECT, says, RENEW));
     };
-    // Who issues to gateways may be somebody whom only those believe that let gateways in.
-    let is_gateway = matches!(who, PeerId::Gateway { .. });
-    let vouched = identity.vouched_for(now).or_else(|error| {
-        let elsewhere = is_gateway && error.is_unknown_issuer();
-        if elsewhere { Ok(()) } else { Err(error) }
-    });
-    vouched.map_err(|error| {
-        format!(
+    if let Some(error) = identity.refused_by_peers(now).map_err(text)? {
+        return Err(format!(
             "{who}: peers that believe {} refuse the certificate: {error}",
             files.ca.display()
-        )
-    })?;
+        ));
+    }
     let says = format!("{who}: valid for {}", days(left));
     Ok(if left < RENEW_BEFORE {
         Finding::warning(SUBJECT, says, RENEW)
@@ -70,7 +64,7 @@ fn days(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use service_kit::tls::authority::LocalAuthority;
+    use service_kit::tls::{PeerId, authority::LocalAuthority};
 
     use super::super::finding::State;
     use super::*;

@@ -325,3 +325,24 @@ async fn the_authority_for_gateways_vouches_for_gateways_and_for_nobody_else() {
     context.shutdown().request();
     task.await.unwrap();
 }
+
+#[test]
+fn a_certificate_that_peers_refuse_is_known_at_the_start() {
+    let (dir, other_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let authority = LocalAuthority::open_or_create(dir.path()).unwrap();
+    let other = LocalAuthority::open_or_create(other_dir.path()).unwrap();
+    let believing = |files: IdentityFiles, ca: &IdentityFiles| {
+        let ca = ca.ca.clone();
+        Identity::load(&IdentityFiles { ca, ..files }).unwrap()
+    };
+    let own = authority.issue(&PeerId::service("ingest"), &[]).unwrap();
+    let identity = believing(own.clone(), &own);
+    let now = std::time::SystemTime::now();
+    let refused = |identity: &Identity, at| identity.refused_by_peers(at).unwrap().is_some();
+    assert!(!refused(&identity, now));
+    assert!(refused(&identity, std::time::UNIX_EPOCH), "not yet valid");
+    let end = identity.valid_until().unwrap();
+    assert!(refused(&identity, end + Duration::from_secs(1)), "expired");
+    let service = other.issue(&PeerId::service("proxy"), &[]).unwrap();
+    assert!(refused(&believing(service, &own), now), "somebody else's");
+}

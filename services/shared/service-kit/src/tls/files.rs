@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
 use rustls::sign::CertifiedKey;
-use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::sync::Arc;
 
@@ -52,23 +52,22 @@ impl IdentityFiles {
     /// Refuses an unset or unreadable identity, naming the flag.
     pub fn validate(&self) -> Result<(), crate::ConfigError> {
         for (field, path) in [("cert", &self.cert), ("key", &self.key), ("ca", &self.ca)] {
+            let refused = |reason| {
+                let file = match field {
+                    "cert" => "NAME.pem",
+                    "key" => "NAME.key",
+                    _ => "ca.pem",
+                };
+                let example = format!(
+                    "--{field} ./data/identities/{file} (see `braid identity issue --help`)"
+                );
+                Err(crate::ConfigError::new(field, reason, example))
+            };
             if path.as_os_str().is_empty() {
-                return Err(crate::ConfigError::new(
-                    field,
-                    "no file given; every hop needs a certificate",
-                    format!(
-                        "--{field} ./data/identities/ca.pem (see `braid identity issue --help`)"
-                    ),
-                ));
+                return refused("no file given; every hop needs a certificate".to_owned());
             }
             if let Err(error) = std::fs::metadata(path) {
-                return Err(crate::ConfigError::new(
-                    field,
-                    format!("{}: {error}", path.display()),
-                    format!(
-                        "--{field} ./data/identities/ca.pem (see `braid identity issue --help`)"
-                    ),
-                ));
+                return refused(format!("{}: {error}", path.display()));
             }
         }
         Ok(())
@@ -90,9 +89,18 @@ impl IdentityFiles {
         let key_pem =
             std::fs::read(&self.key).map_err(|source| IdentityError::read(&self.key, source))?;
         let key = PrivateKeyDer::from_pem_slice(&key_pem)
-            .map_err(|error| IdentityError::content(&self.key, error.to_string()))?;
-        let certified = CertifiedKey::from_der(chain, key, provider)
-            .map_err(|error| IdentityError::content(&self.key, error.to_string()))?;
+            .map_err(|error| IdentityError::content(&self.key, of_pem(&error, "private key")))?;
+        let certified =
+            CertifiedKey::from_der(chain, key, provider).map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => IdentityError::content(
+                    &self.key,
+                    format!(
+                        "is not the key of the certificate in {}",
+                        self.cert.display()
+                    ),
+                ),
+                error => IdentityError::content(&self.key, error.to_string()),
+            })?;
         let (mut roots, mut roots_of_clients) = (RootCertStore::empty(), RootCertStore::empty());
         for root in roots_der {
             let into = if is_for_clients_only(&root) {
@@ -173,7 +181,7 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Identi
     let pem = std::fs::read(path).map_err(|source| IdentityError::read(path, source))?;
     let certificates = CertificateDer::pem_slice_iter(&pem)
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| IdentityError::content(path, error.to_string()))?;
+        .map_err(|error| IdentityError::content(path, of_pem(&error, "certificate")))?;
     if certificates.is_empty() {
         return Err(IdentityError::content(
             path,
@@ -183,10 +191,23 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Identi
     Ok(certificates)
 }
 
+/// For people, who do not read the bytes of a marker as numbers.
+fn of_pem(error: &pem::Error, what: &str) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => {
+            format!("ends amid a {what}: the file is cut short")
+        }
+        pem::Error::IllegalSectionStart { .. } => format!("has no line where a {what} begins"),
+        pem::Error::NoItemsFound => format!("holds no {what}"),
+        error => error.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::tls::{Identity, PeerId, authority::LocalAuthority};
     use clap::{Args, FromArgMatches};
 
     #[test]
@@ -201,5 +222,32 @@ mod tests {
             IdentityFiles::from_arg_matches(&command.try_get_matches_from(given).unwrap()).unwrap();
         assert!(files.is_set());
         assert!(files.validate().unwrap_err().reason.contains("/a"));
+    }
+
+    #[test]
+    fn files_that_do_not_fit_together_are_told_in_words() {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = LocalAuthority::open_or_create(directory.path()).unwrap();
+        let good = authority.issue(&PeerId::service("ingest"), &[]).unwrap();
+        let other = authority.issue(&PeerId::service("proxy"), &[]).unwrap();
+        let (cut, empty) = (directory.path().join("cut"), directory.path().join("empty"));
+        let pem = std::fs::read(&good.cert).unwrap();
+        std::fs::write(&cut, &pem[..100]).unwrap();
+        std::fs::write(&empty, "").unwrap();
+        let said = |change: fn(&mut IdentityFiles, &Path), to: &Path| {
+            let mut files = good.clone();
+            change(&mut files, to);
+            Identity::load(&files).unwrap_err().to_string()
+        };
+        assert!(
+            said(|files, to| files.cert = to.into(), &cut).contains("cut: ends amid a certificate")
+        );
+        assert!(said(|files, to| files.ca = to.into(), &empty).contains("holds no certificate"));
+        assert!(said(|files, to| files.key = to.into(), &empty).contains("holds no private key"));
+        let mismatch = said(|files, to| files.key = to.into(), &other.key);
+        assert!(
+            mismatch.contains("proxy.key: is not the key of the certificate in"),
+            "{mismatch}"
+        );
     }
 }

@@ -73,8 +73,22 @@ impl Identity {
                 }),
             }),
         };
-        identity.peer_id()?;
+        let who = identity.peer_id()?;
+        if let Some(error) = identity.refused_by_peers(SystemTime::now())? {
+            tracing::warn!(%who, %error, "peers refuse this certificate; another one in its file is taken without a restart");
+        }
         Ok(identity)
+    }
+
+    /// Why peers that believe the same authority as this process would turn it away now, when they would. Who issues to gateways may
+    /// be somebody whom only those believe that let gateways in.
+    pub fn refused_by_peers(
+        &self,
+        now: SystemTime,
+    ) -> Result<Option<IdentityError>, IdentityError> {
+        let is_gateway = matches!(self.peer_id()?, PeerId::Gateway { .. });
+        let refused = self.vouched_for(now).err();
+        Ok(refused.filter(|error| !(is_gateway && error.is_unknown_issuer())))
     }
 
     /// Whose identity this is.
