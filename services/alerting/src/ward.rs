@@ -161,8 +161,11 @@ impl Ward {
             .or_insert_with(|| Patient::new(fresh(base, key), partition));
         tenant.clone_into(&mut patient.tenant);
         patient.engine.set_profile(profile);
-        patient.profile_us = now_us;
         patient.follow(rules);
+        if patient.profile_us == 0 {
+            patient.engine.settle();
+        }
+        patient.profile_us = now_us;
     }
 
     /// Whether nothing may be judged of this patient before a profile is set.
@@ -613,6 +616,57 @@ mod tests {
         second.keep();
         second.release(3);
         assert_eq!(second.len(), 0);
+    }
+
+    #[test]
+    fn what_a_patients_own_rules_remember_outlives_a_takeover() {
+        let mut set = RuleSet::default_set();
+        let is_change = |rule: &&vitals::Rule| {
+            matches!(rule.condition, vitals::Condition::Change { .. })
+                && rule.condition.metric() == Metric::HeartRate
+        };
+        let mut own = set.rules.iter().find(is_change).unwrap().clone();
+        own.id = "own".into();
+        own.for_ms = 0;
+        set.rules.push(own);
+        let document = contracts::alerts::Document {
+            kind: "rules".into(),
+            tenant: "one".into(),
+            subject: "patient:p".into(),
+            version: 8,
+            body: serde_json::to_string(&set).unwrap(),
+            ..contracts::alerts::Document::default()
+        };
+        let book = Arc::new(Book::read(&[], &[], &[document]));
+        let begin = |ward: &mut Ward| {
+            ward.set_book(Arc::clone(&book));
+            ward.set_profile("p", 3, "one", Profile::default(), T0);
+        };
+        let pulse = |second: u64, value| {
+            let mut one = record(second, 0.0);
+            let sample = &mut one.2.samples[0];
+            sample.metric = Metric::HeartRate.into();
+            sample.stream = "heart-rate".into();
+            sample.unit = String::new();
+            sample.reading = Some(sample::Reading::Value(value));
+            vitals::fill_defaults(sample);
+            one
+        };
+        let mut first = ward();
+        begin(&mut first);
+        for second in 1..=600 {
+            first.evaluate(&[pulse(second, 70.0)], T0 + second as i64 * S);
+            first.keep();
+        }
+        let states = first.states();
+        let mut second = ward();
+        second.load(3, states);
+        begin(&mut second);
+        for member in [&mut first, &mut second] {
+            let jump = member.evaluate(&[pulse(601, 125.0)], T0 + 601 * S);
+            let mut raised = jump.transitions.iter();
+            assert!(raised.any(|alert| alert.rule == "own"), "{jump:?}");
+        }
     }
 
     #[test]

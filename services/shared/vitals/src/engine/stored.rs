@@ -44,7 +44,8 @@ pub enum RestoreError {
 }
 
 impl Engine {
-    /// An engine that goes on where `state` left off.
+    /// An engine that goes on where `state` left off. What it remembers for rules that the set does not have is kept until it is
+    /// settled: whoever takes a patient over may learn only afterwards which rules hold.
     pub fn restore(
         patient: impl Into<String>,
         rules: Arc<RuleSet>,
@@ -66,21 +67,23 @@ impl Engine {
         engine.latest = stored.latest;
         engine.streams = stored.streams;
         engine.impacts = stored.impacts;
-        engine
-            .impacts
-            .retain(|rule, _| engine.rules.rules.iter().any(|own| own.id == *rule));
         engine.cancelled = stored.cancelled;
-        engine
-            .cancelled
-            .retain(|rule, _| engine.rules.rules.iter().any(|own| own.id == *rule));
         engine.memories = stored.memories;
-        engine.memories.retain(|rule, memory| {
-            let mut rules = engine.rules.rules.iter();
-            rules.any(|own| own.id == *rule && memory.fits(&own.condition))
-        });
         engine.clock_us = stored.clock_us;
         engine.persisted_turn = engine.persist_turn();
         Ok(engine)
+    }
+
+    /// These are the rules: what is remembered for others, or for one of the same name and another length, is forgotten.
+    pub fn settle(&mut self) {
+        let rules = &self.rules.rules;
+        let has = |id: &str| rules.iter().any(|own| own.id == id);
+        self.impacts.retain(|rule, _| has(rule));
+        self.cancelled.retain(|rule, _| has(rule));
+        self.memories.retain(|rule, memory| {
+            let mut rules = rules.iter();
+            rules.any(|own| own.id == *rule && memory.fits(&own.condition))
+        });
     }
 
     /// The same patient under other rules: what both have goes on, open episodes of what is gone end with the next event.
@@ -96,6 +99,7 @@ impl Engine {
         let mut engine = restored.unwrap_or_else(|_| {
             Engine::new(self.patient.clone(), rules, self.profile, self.origin)
         });
+        engine.settle();
         engine.backfill = self.backfill;
         engine.skipped = self.skipped;
         engine.dirty = true;
