@@ -139,7 +139,7 @@ impl Loop {
             Event::Assigned(partitions) => {
                 for partition in partitions {
                     if let Some(states) = self.writer.states(partition).await {
-                        self.ward.load(partition, states);
+                        self.ward.load(partition, states, contracts::now_us());
                     }
                 }
             }
@@ -362,7 +362,13 @@ impl Loop {
 
     async fn on_tick(&mut self) {
         self.follow_book();
-        let transitions = self.ward.on_time(contracts::now_us());
+        let now_us = contracts::now_us();
+        for (key, partition) in self.ward.waiting_strangers(now_us) {
+            if !self.fetch_profile(&key, partition, now_us).await {
+                return;
+            }
+        }
+        let transitions = self.ward.on_time(now_us);
         if transitions.is_empty() {
             self.ward.keep();
             self.store_held().await;
@@ -384,29 +390,34 @@ impl Loop {
     async fn fetch_profiles(&mut self, records: &[Readable]) -> bool {
         let now_us = contracts::now_us();
         for key in self.ward.wanting_profile(records, now_us) {
-            let Some(entry) = self.patient(&key).await else {
-                if self.context.shutdown().is_requested() {
-                    return false;
-                }
-                continue;
-            };
-            let (tenant, scale) = entry.map_or((String::new(), SpO2Scale::One), |entry| {
-                (entry.tenant, entry.spo2_scale)
-            });
-            let spo2_scale = match scale {
-                SpO2Scale::One => Spo2Scale::One,
-                SpO2Scale::Two => Spo2Scale::Two,
-            };
             let partition = records
                 .iter()
                 .find(|(_, own, record)| {
                     *own == key || record.samples.iter().any(|sample| sample.patient == key)
                 })
                 .map_or(0, |(partition, _, _)| *partition);
-            let profile = Profile { spo2_scale };
-            self.ward
-                .set_profile(&key, partition, &tenant, profile, now_us);
+            if !self.fetch_profile(&key, partition, now_us).await {
+                return false;
+            }
         }
+        true
+    }
+
+    /// False as above.
+    async fn fetch_profile(&mut self, key: &str, partition: u32, now_us: i64) -> bool {
+        let Some(entry) = self.patient(key).await else {
+            return !self.context.shutdown().is_requested();
+        };
+        let (tenant, scale) = entry.map_or((String::new(), SpO2Scale::One), |entry| {
+            (entry.tenant, entry.spo2_scale)
+        });
+        let spo2_scale = match scale {
+            SpO2Scale::One => Spo2Scale::One,
+            SpO2Scale::Two => Spo2Scale::Two,
+        };
+        let profile = Profile { spo2_scale };
+        self.ward
+            .set_profile(key, partition, &tenant, profile, now_us);
         true
     }
 

@@ -83,7 +83,7 @@ impl Ward {
 
     /// Takes over the stored states of a partition. A state that cannot be read is dropped and said: rules that begin anew are
     /// better than none.
-    pub(crate) fn load(&mut self, partition: u32, states: Vec<RuleState>) {
+    pub(crate) fn load(&mut self, partition: u32, states: Vec<RuleState>, now_us: i64) {
         self.release(partition);
         for state in states {
             let engine = Engine::restore(
@@ -97,8 +97,13 @@ impl Ward {
                 tracing::error!(patient = state.key, %error, "the rules of this patient begin anew");
                 fresh(&self.rules, &state.key)
             });
-            self.patients
-                .insert(state.key, Patient::new(engine, partition));
+            let mut patient = Patient::new(engine, partition);
+            // What somebody was about to be told may not wait for a reading that does not come any more. By a clock that is further off
+            // nobody is taken for present; time passes from now on, so nothing is raised early.
+            if now_us.abs_diff(patient.engine.clock_us()) < PRESENT_US.unsigned_abs() {
+                patient.seen_us = now_us;
+            }
+            self.patients.insert(state.key, patient);
         }
     }
 
@@ -141,6 +146,18 @@ impl Ward {
                     .is_none_or(|known| now_us - known.profile_us > PROFILE_AGE_MAX_US)
             })
             .map(str::to_owned)
+            .collect()
+    }
+
+    /// Patients who were taken over, are present and wait for time to pass, but of whom it is not known yet which rules hold.
+    pub(crate) fn waiting_strangers(&self, now_us: i64) -> Vec<(String, u32)> {
+        let waiting = self.patients.iter().filter(|(_, patient)| {
+            patient.profile_us == 0
+                && patient.engine.is_waiting()
+                && now_us - patient.seen_us < PRESENT_US
+        });
+        waiting
+            .map(|(key, patient)| (key.clone(), patient.partition))
             .collect()
     }
 
@@ -608,7 +625,7 @@ mod tests {
         assert_eq!(states.len(), 1);
         assert_eq!(states[0].partition, 3);
         let mut second = ward();
-        second.load(3, states);
+        second.load(3, states, T0 + 2 * S);
         assert_eq!(second.len(), 1);
         let ended = second.evaluate(&[record(1, 2.0), record(2, 0.0)], T0 + 2 * S);
         assert_eq!(of_rule(&ended), [(2, AlertState::Latched)]);
@@ -660,7 +677,7 @@ mod tests {
         }
         let states = first.states();
         let mut second = ward();
-        second.load(3, states);
+        second.load(3, states, T0 + 600 * S);
         begin(&mut second);
         for member in [&mut first, &mut second] {
             let jump = member.evaluate(&[pulse(601, 125.0)], T0 + 601 * S);
@@ -719,6 +736,37 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_for_time_to_pass_is_raised_by_whoever_takes_over() {
+        let rule = "heart-rate-very-high";
+        // A clock that is right, and one that is an hour behind: of that it is not known here whether somebody is present.
+        for (behind_us, is_raised) in [(0, true), (3600 * S, false)] {
+            let mut first = ward();
+            let mut pulse = record(1, 0.0);
+            let sample = &mut pulse.2.samples[0];
+            sample.metric = Metric::HeartRate.into();
+            sample.device_time_us -= behind_us;
+            sample.reading = Some(sample::Reading::Value(150.0));
+            first.evaluate(&[pulse], T0 + S);
+            first.keep();
+            let mut second = ward();
+            let taken_over_us = T0 + 8 * S;
+            second.load(3, first.states(), taken_over_us);
+            let raised = |ward: &mut Ward, now_us| {
+                let strangers = ward.waiting_strangers(now_us);
+                for (key, partition) in strangers {
+                    ward.set_profile(&key, partition, "", Profile::default(), now_us);
+                }
+                let transitions = ward.on_time(now_us);
+                ward.undo();
+                transitions.iter().any(|alert| alert.rule == rule)
+            };
+            assert!(!raised(&mut second, taken_over_us + 9 * S), "early");
+            assert_eq!(raised(&mut second, taken_over_us + 10 * S), is_raised);
+            assert!(!raised(&mut second, taken_over_us + PRESENT_US));
+        }
+    }
+
+    #[test]
     fn a_state_that_cannot_be_read_begins_anew() {
         let mut ward = ward();
         ward.load(
@@ -729,6 +777,7 @@ mod tests {
                 key: "p".into(),
                 state: Bytes::from_static(b"{"),
             }],
+            T0,
         );
         assert_eq!(
             of_rule(&ward.evaluate(&[record(1, 2.0)], T0 + S)),
