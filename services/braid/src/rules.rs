@@ -166,7 +166,11 @@ async fn list(subject: Option<String>, place: Place) -> Result<ExitCode, Failure
         };
         say(&format!(
             "{}  version {}  {rules}  {}  by {}: {}",
-            document.subject, document.version, document.at_us, document.author, document.reason
+            document.subject,
+            document.version,
+            replay::instant(document.at_us),
+            document.author,
+            document.reason
         ))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -102,7 +102,7 @@ fn a_patients_rules_are_put_listed_shown_and_taken_back() {
     assert_eq!(stored, own, "what was put comes back");
     let (code, out, _) = run(&["rules", "list"]);
     assert_eq!(code, 0);
-    for part in ["patient:ada", "version 1", "Dr. Eve", "paced"] {
+    for part in ["patient:ada", "version 1", "Z  by Dr. Eve", "paced"] {
         assert!(out.contains(part), "{part} in {out}");
     }
     let (_, other, _) = run(&["rules", "list", "--tenant", "other"]);

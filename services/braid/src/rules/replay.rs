@@ -262,7 +262,7 @@ impl Report {
 }
 
 /// UTC, to the second.
-fn instant(time_us: i64) -> String {
+pub fn instant(time_us: i64) -> String {
     time::OffsetDateTime::from_unix_timestamp(time_us.div_euclid(1_000_000))
         .ok()
         .and_then(|at| at.format(&Rfc3339).ok())
