@@ -28,8 +28,6 @@ use crate::traffic::{Application, TrafficError};
 
 /// Largest UDP payload: a link MTU of 1500 less the headers.
 const UDP_PAYLOAD_BYTES: u16 = 1472;
-/// Bound of the library's reassembly: more than this behind one gap loses data in 1.4.
-const STREAM_RECEIVE_WINDOW_BYTES: u32 = 2_500_000;
 const RECEIVE_WINDOW_BYTES: u32 = 20_000_000;
 const SEND_WINDOW_BYTES: u64 = 10_000_000;
 /// Datagrams of one transmit, sent back to back.
@@ -715,7 +713,7 @@ fn transport(
         .congestion_controller_factory(factory)
         .mtu_discovery_config(Some(mtu))
         .max_concurrent_multipath_paths(INTERFACES_MAX as u32 + 4)
-        .stream_receive_window(VarInt::from_u32(STREAM_RECEIVE_WINDOW_BYTES))
+        .stream_receive_window(VarInt::from_u32(multipath::STREAM_WINDOW_BYTES))
         .receive_window(VarInt::from_u32(RECEIVE_WINDOW_BYTES))
         .send_window(SEND_WINDOW_BYTES)
         .default_path_max_idle_timeout(None)

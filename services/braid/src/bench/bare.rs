@@ -27,7 +27,8 @@ use crate::process::{Failure, block_on};
 const CHUNK_BYTES: usize = 64 * 1024;
 /// Chunks that one read takes.
 const CHUNKS_MAX: usize = 32;
-const STREAM_WINDOW_BYTES: u32 = 2_500_000;
+/// As Braid's own ends have it.
+const STREAM_WINDOW_BYTES: u32 = 2_300_000;
 const SEND_WINDOW_BYTES: u64 = 8 * 1024 * 1024;
 const SOCKET_BUFFER_BYTES: usize = 2 * 1024 * 1024;
 /// First byte of a stream: the client sends, or asks to be sent.

@@ -19,8 +19,8 @@ use crate::liveness::Rhythm;
 
 /// What the faster paths may deliver while a packet of a far slower one is under way; a fifth of a stream's receive window.
 const HEAD_START_BYTES: f64 = 512_000.0;
-/// Whatever its round trip: what the others deliver ahead of it fills two thirds of the window, and loss needs the rest.
-const STALL_BYTES: f64 = 1_700_000.0;
+/// Whatever its round trip: what the others deliver ahead of it fills seven tenths of the window, and loss needs the rest.
+const STALL_BYTES: f64 = 1_620_000.0;
 /// A path filled once, and its short queue, take this many of its own round trips.
 const OWN_ROUND_TRIPS: f64 = 2.5;
 /// A path is only held if the others together are this much faster.

@@ -55,15 +55,16 @@ pub use steering::{
 /// Round trip assumed before one is measured: a lost packet of the handshake, or of a path's challenge, is repeated after three of
 /// it, and then after twice the pause before.
 const INITIAL_RTT: Duration = Duration::from_millis(50);
-/// More behind one gap than this overruns the library's reassembly in 1.4.
-const STREAM_RECEIVE_WINDOW_BYTES: u32 = 2_500_000;
+/// What one stream may hold that nobody has read, or nobody can read for a gap. The library ends the whole connection over more than 2,048
+/// chunks of one stream (1.4), and each packet's part stays a chunk of its own: 1,158 bytes of the smallest packet.
+pub const STREAM_WINDOW_BYTES: u32 = 2_300_000;
 
 /// Settings of the library that multipath relies on, at both ends: quick repeats in the handshake, the bound on the
 /// reassembly, and no idle timer of the library's own on paths that the steering judges.
 pub fn tune(transport: &mut TransportConfig) {
     transport
         .initial_rtt(INITIAL_RTT)
-        .stream_receive_window(VarInt::from_u32(STREAM_RECEIVE_WINDOW_BYTES))
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
         .default_path_max_idle_timeout(None);
 }
 

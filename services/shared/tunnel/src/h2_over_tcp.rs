@@ -22,8 +22,7 @@ use crate::{
 /// The protocol spoken inside.
 pub(crate) const ALPN: &[u8] = b"h2";
 
-/// Bytes of one stream, and of all streams of one connection, that were received and nobody read; as over QUIC.
-const STREAM_WINDOW_BYTES: u32 = 2_500_000;
+/// Bytes of all streams of one connection that were received and nobody read; of one stream as many as over QUIC.
 const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 
 /// Bytes of one stream that wait for their turn; its writer waits beyond it.
@@ -53,7 +52,7 @@ pub(crate) type Requests = h2::client::SendRequest<Bytes>;
 pub(crate) async fn client(tls: ClientTls) -> Result<(Requests, ClientConnection), h2::Error> {
     h2::client::Builder::new()
         .enable_push(false)
-        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_window_size(multipath::STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_send_buffer_size(STREAM_SEND_BYTES_MAX)
         .max_header_list_size(HEADER_BYTES_MAX)
@@ -63,7 +62,7 @@ pub(crate) async fn client(tls: ClientTls) -> Result<(Requests, ClientConnection
 
 pub(crate) async fn server(tls: ServerTls) -> Result<ServerConnection, h2::Error> {
     h2::server::Builder::new()
-        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_window_size(multipath::STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_send_buffer_size(STREAM_SEND_BYTES_MAX)
         .max_header_list_size(HEADER_BYTES_MAX)

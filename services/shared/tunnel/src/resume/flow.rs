@@ -31,7 +31,7 @@ use super::{
     header::{Attach, Attached},
 };
 
-/// Bytes of one direction that the peer's reader has not taken; beyond it the writer waits. The window of the stream beneath (2.5 MB) and
+/// Bytes of one direction that the peer's reader has not taken; beyond it the writer waits. The window of the stream beneath (2.3 MB) and
 /// what is confirmed late: with 2.4 MB the writer, and not the stream, was what a bulk transfer waited for.
 pub(crate) const WINDOW_BYTES: u64 = 4_000_000;
 
