@@ -109,7 +109,8 @@ pub fn admit_gap(
     Ok(())
 }
 
-/// `cares`: whether the gateway has any device of the patient that the alert names; asked for when it names no device.
+/// `cares`: whether the gateway has any device of the patient that the alert names, or is one of its tenant's when it names none; asked
+/// for when it names no device.
 pub fn admit_alert(
     alert: &mut EdgeAlert,
     gateway: &GatewayId,
@@ -119,14 +120,16 @@ pub fn admit_alert(
     validate_identifier("rule", &alert.rule, "spo2-low").map_err(Refusal::malformed)?;
     agree("gateway", &alert.gateway, &gateway.id)?;
     if alert.device.is_empty() {
-        if !alert.patient.is_empty() && !cares {
-            return Err(Refusal::new(
-                Refusal::NOT_OWNED,
+        if !cares {
+            let reason = if alert.patient.is_empty() {
+                format!("gateway: `{}` is not registered", gateway.id)
+            } else {
                 format!(
                     "patient: `{}` has no device at gateway `{}`",
                     alert.patient, gateway.id
-                ),
-            ));
+                )
+            };
+            return Err(Refusal::new(Refusal::NOT_OWNED, reason));
         }
     } else {
         let device = owned(&alert.device, gateway, device)?;

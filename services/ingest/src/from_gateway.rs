@@ -284,10 +284,10 @@ impl Shared {
             let (mut device, mut cares) = (None, false);
             if !alert.device.is_empty() {
                 device = self.register.device(&alert.device).await.map_err(unknown)?;
-            } else if !alert.patient.is_empty() {
+            } else {
                 cares = self
                     .register
-                    .cares_for(&gateway.id, &alert.patient)
+                    .cares_for(gateway, &alert.patient)
                     .await
                     .map_err(unknown)?;
             }

@@ -13,6 +13,8 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use store::{DeviceEntry, QueryError, Scope, Store};
 
+use crate::admission::GatewayId;
+
 /// Devices remembered; beyond it all are forgotten and asked for anew.
 const DEVICES_MAX: usize = 100_000;
 /// An unknown device is asked for again after this, so that a newly registered one need not wait for the refresh time.
@@ -80,9 +82,15 @@ impl Register {
         }
     }
 
-    /// Whether any device of the gateway is worn by the patient. Asked only for alerts that name no device.
-    pub async fn cares_for(&self, gateway: &str, patient: &str) -> Result<bool, QueryError> {
-        let devices = self.store.devices(&Scope::Service, Some(gateway)).await?;
+    /// Whether any device of the gateway is worn by the patient, or, of no patient, whether it is a gateway of its tenant: one of that
+    /// name elsewhere has nothing to do with it. Asked only for alerts that name no device.
+    pub async fn cares_for(&self, gateway: &GatewayId, patient: &str) -> Result<bool, QueryError> {
+        let scope = Scope::tenant(&gateway.tenant);
+        if patient.is_empty() {
+            let gateways = self.store.gateways(&scope).await?;
+            return Ok(gateways.iter().any(|own| own.id == gateway.id));
+        }
+        let devices = self.store.devices(&scope, Some(&gateway.id)).await?;
         Ok(devices.iter().any(|device| device.patient == patient))
     }
 }

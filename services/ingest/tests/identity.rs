@@ -24,33 +24,40 @@ async fn only_the_gateway_that_owns_a_device_may_speak_for_it() {
         let answer = uplink.answer().await;
         assert_eq!(answer.rejections.len(), 1, "{id}");
     }
-    // Neither may it end up with another's alerts and gaps.
-    let mut crossing = world.gateway(&running, gateway("other")).await;
-    let mut theirs = upload(1, vec![sample("belt-0", 7)]);
-    theirs.gaps.push(Gap {
-        device: "belt-0".into(),
-        stream: "ecg".into(),
-        first_sequence: 1,
-        last_sequence: 5,
-        ..Gap::default()
-    });
-    for (device, patient) in [("belt-0", ""), ("", "patient-0"), ("belt-0", "patient-0")] {
-        theirs.alerts.push(EdgeAlert {
-            device: device.into(),
-            patient: patient.into(),
-            rule: "spo2-low".into(),
-            sequence: 1 + theirs.alerts.len() as u64,
-            time_us: contracts::now_us(),
-            ..EdgeAlert::default()
-        });
-    }
+    // Neither may they end up with another's alerts and gaps.
     let mut records = running.bus.tail(Topic::Vitals).await.unwrap();
-    crossing.send(theirs).await;
-    let answer = crossing.answer().await;
-    assert!(
-        answer.rejections[0].reason.contains("not registered"),
-        "{answer:?}"
-    );
+    for id in [gateway("other"), PeerId::gateway("another-tenant", "gw")] {
+        let mut crossing = world.gateway(&running, id.clone()).await;
+        let mut theirs = upload(1, vec![sample("belt-0", 7)]);
+        theirs.gaps.push(Gap {
+            device: "belt-0".into(),
+            stream: "ecg".into(),
+            first_sequence: 1,
+            last_sequence: 5,
+            ..Gap::default()
+        });
+        for (device, patient) in [
+            ("belt-0", ""),
+            ("", "patient-0"),
+            ("belt-0", "patient-0"),
+            ("", ""),
+        ] {
+            theirs.alerts.push(EdgeAlert {
+                device: device.into(),
+                patient: patient.into(),
+                rule: "spo2-low".into(),
+                sequence: 1 + theirs.alerts.len() as u64,
+                time_us: contracts::now_us(),
+                ..EdgeAlert::default()
+            });
+        }
+        crossing.send(theirs).await;
+        let answer = crossing.answer().await;
+        assert!(
+            answer.rejections[0].reason.contains("not registered"),
+            "{id}: {answer:?}"
+        );
+    }
     let service = world.gateway(&running, PeerId::service("proxy")).await;
     assert_eq!(service.answers.unwrap_err().code(), Code::PermissionDenied);
     // A valid one behind them shows that none of theirs is on its way to the store.
