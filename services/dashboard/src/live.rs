@@ -109,8 +109,11 @@ impl Live {
         self.send(tenant, What::Samples(Arc::new(samples)));
     }
 
+    /// An alert without a patient, such as that of a silent gateway, belongs to the tenant of its gateway, as in the store.
     pub fn on_alert(&self, alert: Alert) {
-        let tenant: Option<Arc<str>> = {
+        let tenant: Option<Arc<str>> = if alert.patient.is_empty() {
+            self.gateways.lock().get(&alert.gateway).cloned()
+        } else {
             let mut ward = self.ward.lock();
             ward.on_alert(&alert);
             ward.tenant_of(&alert.patient).map(Arc::from)
@@ -210,6 +213,27 @@ mod tests {
         live.on_paths("g", vec![report()]);
         assert!(matches!(updates.try_recv().unwrap().what, What::Samples(_)));
         assert_eq!(&*updates.try_recv().unwrap().tenant, "t");
+    }
+
+    #[tokio::test]
+    async fn an_alert_of_a_gateway_reaches_those_who_watch() {
+        let live = Live::new(RuleSet::default_set());
+        register(&live);
+        let mut updates = live.updates();
+        let silent = Alert {
+            gateway: "g".to_owned(),
+            rule: "gateway-silent".to_owned(),
+            ..Alert::default()
+        };
+        live.on_alert(silent.clone());
+        let update = updates.try_recv().unwrap();
+        assert_eq!(&*update.tenant, "t");
+        assert!(matches!(update.what, What::Alert(alert) if *alert == silent));
+        live.on_alert(Alert {
+            gateway: "of-nobody".to_owned(),
+            ..silent
+        });
+        assert!(updates.try_recv().is_err());
     }
 
     #[test]
