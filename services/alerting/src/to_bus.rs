@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bus::{Bus, Record, Topic};
+use bus::{Bus, PublishError, Record, Topic};
 use prost::Message;
 use service_kit::{Backoff, Context};
 use store::{OutboxEntry, Store};
@@ -62,16 +62,37 @@ async fn round(bus: &dyn Bus, store: &dyn Store) -> Result<bool, String> {
     }
     let full = entries.len() >= ROUND_ENTRIES_MAX;
     let ids: Vec<u64> = entries.iter().map(|entry| entry.id).collect();
-    let records: Vec<Record> = entries.iter().map(record).collect();
-    bus.publish(Topic::Alerts, records)
-        .await
-        .map_err(|error| error.to_string())?;
+    match publish(bus, &entries).await {
+        Err(error) if !error.is_retryable() => one_by_one(bus, &entries).await,
+        published => published,
+    }
+    .map_err(|error| error.to_string())?;
     metrics::counter!("braid_alerting_published_total").increment(ids.len() as u64);
     store
         .clear_outbox(&ids)
         .await
         .map_err(|error| error.to_string())?;
     Ok(full)
+}
+
+async fn publish(bus: &dyn Bus, entries: &[OutboxEntry]) -> Result<(), PublishError> {
+    let records = entries.iter().map(record).collect();
+    bus.publish(Topic::Alerts, records).await
+}
+
+/// One that the bus will never take holds up no other: it stays in the store, and on the page.
+async fn one_by_one(bus: &dyn Bus, entries: &[OutboxEntry]) -> Result<(), PublishError> {
+    for entry in entries {
+        match publish(bus, std::slice::from_ref(entry)).await {
+            Err(error) if !error.is_retryable() => {
+                let alert = &entry.alert;
+                tracing::error!(alert = alert.id, revision = alert.revision, %error, "nobody can be told of this alert");
+                metrics::counter!("braid_alerting_unpublishable_total").increment(1);
+            }
+            published => published?,
+        }
+    }
+    Ok(())
 }
 
 fn record(entry: &OutboxEntry) -> Record {
@@ -81,4 +102,42 @@ fn record(entry: &OutboxEntry) -> Record {
         return record;
     }
     record.header("traceparent", alert.traceparent.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use bus::{EmbeddedBus, EmbeddedOptions, Event};
+    use contracts::alerts::Alert;
+    use store::{AlertsBatch, SqliteStore};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_alert_that_the_bus_will_never_take_holds_up_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let bus = EmbeddedBus::open(directory.path(), EmbeddedOptions::default()).unwrap();
+        let store: &dyn Store = &SqliteStore::open(directory.path()).unwrap();
+        let transitions = ["one", "too-large", "other"].map(|id| Alert {
+            id: id.into(),
+            patient: "ada".into(),
+            revision: 1,
+            summary: "x".repeat(if id == "too-large" { 2 << 20 } else { 1 }),
+            ..Alert::default()
+        });
+        let batch = AlertsBatch {
+            transitions: transitions.to_vec(),
+            ..AlertsBatch::default()
+        };
+        store.write_alerts(batch, Vec::new()).await.unwrap();
+        assert_eq!(round(&bus, store).await, Ok(false));
+        assert_eq!(store.outbox(10).await.unwrap().len(), 0);
+        let mut told = bus.read_back(Topic::Alerts).await.unwrap();
+        let Event::Batch(batch) = told.next(10).await.unwrap() else {
+            panic!()
+        };
+        let ids = batch.iter().map(|it| Alert::decode(it.value.clone()));
+        let ids: Vec<String> = ids.map(|alert| alert.unwrap().id).collect();
+        assert_eq!(ids, ["one", "other"]);
+    }
 }

@@ -4,7 +4,8 @@ use clocks::ClockError;
 use contracts::vitals::{EdgeAlert, Gap, Sample};
 use store::DeviceEntry;
 use vitals::{
-    ClockBounds, IDENTIFIER_BYTES_MAX, validate_identifier, validate_reading, validate_time,
+    ClockBounds, IDENTIFIER_BYTES_MAX, TRACEPARENT_BYTES_MAX, validate_identifier,
+    validate_reading, validate_time,
 };
 
 /// Longest summary of an alert, in bytes; a longer one is cut.
@@ -137,9 +138,12 @@ pub fn admit_alert(
         alert.patient.clone_from(&device.patient);
     }
     alert.gateway.clone_from(&gateway.id);
-    // A note beside the alert, for which no alert is refused.
+    // Notes beside the alert, for which no alert is refused.
     if alert.rules_subject.len() > SUBJECT_BYTES_MAX {
         alert.rules_subject.clear();
+    }
+    if alert.traceparent.len() > TRACEPARENT_BYTES_MAX {
+        alert.traceparent.clear();
     }
     let mut end = alert.summary.len().min(SUMMARY_BYTES_MAX);
     while !alert.summary.is_char_boundary(end) {
@@ -331,12 +335,14 @@ mod tests {
             rule: "gateway-battery".into(),
             patient: "ann".into(),
             summary: "ä".repeat(1000),
+            traceparent: "0".repeat(1 << 20),
             ..EdgeAlert::default()
         };
         assert!(admit_alert(&mut alert.clone(), &gateway(), None, false).is_err());
         admit_alert(&mut alert, &gateway(), None, true).unwrap();
         assert_eq!(alert.gateway, "gw");
         assert_eq!(alert.summary.len(), SUMMARY_BYTES_MAX);
+        assert_eq!(alert.traceparent, "");
         alert.device = "belt".into();
         alert.patient = "bob".into();
         assert!(admit_alert(&mut alert, &gateway(), Some(&device()), false).is_err());

@@ -29,6 +29,6 @@ pub use machine::{Origin, episode_id};
 pub use news2::Spo2Scale;
 pub use rules::{Rule, RuleSet};
 pub use validate::{
-    ClockBounds, IDENTIFIER_BYTES_MAX, Invalid, WAVEFORM_VALUES_MAX, fill_defaults, validate,
-    validate_identifier, validate_reading, validate_time,
+    ClockBounds, IDENTIFIER_BYTES_MAX, Invalid, TRACEPARENT_BYTES_MAX, WAVEFORM_VALUES_MAX,
+    fill_defaults, validate, validate_identifier, validate_reading, validate_time,
 };

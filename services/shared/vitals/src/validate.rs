@@ -14,7 +14,7 @@ pub const WAVEFORM_VALUES_MAX: usize = 10_000;
 /// Spacing of a waveform: 10 us (100 kHz) to 10 s.
 const WAVEFORM_PERIOD_US: (u32, u32) = (10, 10_000_000);
 /// A W3C traceparent is 55 bytes; later versions may append to it.
-const TRACEPARENT_BYTES_MAX: usize = 256;
+pub const TRACEPARENT_BYTES_MAX: usize = 256;
 
 const SECOND_US: i64 = 1_000_000;
 
