@@ -5,128 +5,19 @@
 #[path = "line/fake_ingest.rs"]
 mod fake_ingest;
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+#[path = "line/under_test.rs"]
+mod under_test;
 
-use clap::Parser;
+use std::time::Duration;
+
 use contracts::vitals::{
     Metric, RecordRequest, Sample, gateway_service_client::GatewayServiceClient, sample::Reading,
 };
 use fake_ingest::{FakeIngest, Got};
-use gateway::{Config, from_sensors::LISTENER, to_proxy::Direct};
-use service_kit::{Context, Secret};
 use swarm::{Feed, Patient, Profile};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    sync::{broadcast, mpsc},
-    task::JoinHandle,
-};
+use tokio::sync::mpsc;
 use tunnel::TunnelEvent;
-
-/// A condition that does not hold by then fails the test; on success nothing waits for it.
-const DEADLINE: Duration = Duration::from_secs(20);
-
-#[derive(Parser)]
-struct CommandLine {
-    #[command(flatten)]
-    config: Config,
-}
-
-struct Gateway {
-    address: SocketAddr,
-    context: Context,
-    events: broadcast::Sender<TunnelEvent>,
-    task: JoinHandle<Result<(), gateway::RunError>>,
-}
-
-impl Gateway {
-    async fn start(directory: &Path, ingest: SocketAddr, token: Option<&str>) -> Self {
-        Self::start_with(directory, ingest, token, |_| {}).await
-    }
-
-    async fn start_with(
-        directory: &Path,
-        ingest: SocketAddr,
-        token: Option<&str>,
-        change: impl FnOnce(&mut Config),
-    ) -> Self {
-        let mut config = CommandLine::parse_from(["gateway", "--listen", "127.0.0.1:0"]).config;
-        config.data_dir = directory.to_path_buf();
-        config.ingest = format!("http://{ingest}");
-        config.sensor_token = token.map(Secret::new);
-        change(&mut config);
-        let context = Context::new("gateway");
-        let (events, _) = broadcast::channel(16);
-        let uplink = Arc::new(Direct {
-            identity: None,
-            events: events.clone(),
-        });
-        let task = tokio::spawn({
-            let context = context.clone();
-            async move {
-                let result = gateway::serve(config, "g1".into(), uplink, &context).await;
-                context.end();
-                result
-            }
-        });
-        let address = context.address(LISTENER).await.unwrap();
-        Self {
-            address,
-            context,
-            events,
-            task,
-        }
-    }
-
-    async fn stop(self) {
-        self.context.shutdown().request();
-        tokio::time::timeout(DEADLINE, self.task)
-            .await
-            .unwrap()
-            .unwrap()
-            .unwrap();
-    }
-
-    async fn post(&self, body: &str) -> (u16, serde_json::Value) {
-        let (status, body) = self.post_with("", body).await;
-        (status, serde_json::from_str(&body).unwrap())
-    }
-
-    async fn post_with(&self, headers: &str, body: &str) -> (u16, String) {
-        self.post_to("/v1/samples", headers, body).await
-    }
-
-    async fn post_to(&self, path: &str, headers: &str, body: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nhost: g\r\nconnection: close\r\ncontent-type: application/x-www-form-urlencoded\r\n\
-             {headers}content-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        let status = answer[9..12].parse().unwrap();
-        let body = answer.split_once("\r\n\r\n").unwrap().1;
-        (status, body.to_owned())
-    }
-}
-
-async fn until(what: &str, ingest: &FakeIngest, holds: impl Fn(&Got) -> bool) {
-    let waiting = async {
-        while !holds(&ingest.got.lock()) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    assert!(
-        tokio::time::timeout(DEADLINE, waiting).await.is_ok(),
-        "{what}"
-    );
-}
-
-fn line(device: &str, value: f64) -> String {
-    format!(r#"{{"device":"{device}","metric":"heart-rate","value":{value}}}"#)
-}
+use under_test::{DEADLINE, Gateway, line, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_line_is_enough_and_a_bad_one_is_explained() {
