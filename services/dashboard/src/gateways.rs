@@ -304,7 +304,7 @@ pub async fn revoke(
     let revoked = store
         .documents(&Scope::Service, REVOCATION, i64::MIN)
         .await?;
-    // Services read no more than this.
+    // Every service reads all of them after each decision.
     if revoked.len() >= DOCUMENTS_MAX {
         return Err(GatewayError::Full);
     }

@@ -10,7 +10,8 @@ use crate::{
 pub const RULES: &str = "rules";
 pub const TEAM: &str = "team";
 
-/// Documents in one answer; a tenant with more sees the first by subject.
+/// Documents in one answer to a tenant, and versions of one subject; of more it sees the first by subject, or the newest. A service's
+/// own question for what is in force is not cut: rules that it did not read would not hold.
 pub const DOCUMENTS_MAX: usize = 10_000;
 
 /// What people decide about alerting, version by version: each row says who, when and why, and is never changed.

@@ -12,7 +12,7 @@ use std::{
 use async_trait::async_trait;
 use contracts::vitals::Metric;
 use store::{
-    SqliteOptions, SqliteStore, Store,
+    DOCUMENTS_MAX, DocumentsStore, Scope, SqliteOptions, SqliteStore, Store,
     conformance::{Harness, Process, batch, ok, sample},
     sqlite::OpenError,
 };
@@ -83,6 +83,25 @@ async fn the_audit_log_cannot_be_rewritten() {
     let connection = rusqlite::Connection::open(dir.path().join("store.db")).unwrap();
     let changed = connection.execute("UPDATE audit SET who = 'nobody'", []);
     assert!(changed.unwrap_err().to_string().contains("never changed"));
+}
+
+/// One ward with many rules is no reason for another's not to hold.
+#[tokio::test]
+async fn a_service_reads_the_rules_of_every_tenant_however_many_one_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(dir.path()).unwrap();
+    let connection = rusqlite::Connection::open(dir.path().join("store.db")).unwrap();
+    let many = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 10000)
+         INSERT INTO documents (kind, tenant, subject, version, until_us, payload)
+         SELECT 'rules', 'a', 'patient:' || n, 1, 9, x'' FROM n";
+    assert_eq!(connection.execute(many, []).unwrap(), DOCUMENTS_MAX);
+    let other = "INSERT INTO documents (kind, tenant, subject, version, until_us, payload)
+         VALUES ('rules', 'b', 'default', 1, 9, x''), ('rules', 'a', 'zoe', 1, 9, x'')";
+    connection.execute(other, []).unwrap();
+    let read = async |scope| ok(store.documents(&scope, "rules", 0).await).len();
+    assert_eq!(read(Scope::Service).await, DOCUMENTS_MAX + 2);
+    assert_eq!(read(Scope::tenant("a")).await, DOCUMENTS_MAX);
+    assert_eq!(read(Scope::tenant("b")).await, 1);
 }
 
 #[test]

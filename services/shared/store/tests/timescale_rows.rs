@@ -13,7 +13,8 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use store::{
-    Expire, Maintenance, Scope, SeriesQuery, TimescaleStore, VitalsBatch, VitalsStore, WriteError,
+    DOCUMENTS_MAX, DocumentsStore, Expire, Maintenance, Scope, SeriesQuery, TimescaleStore,
+    VitalsBatch, VitalsStore, WriteError,
     conformance::{START_US, batch, ok, sample},
 };
 use support::{connect, options};
@@ -48,6 +49,24 @@ async fn a_sample_that_comes_again_with_another_time_is_the_same_sample() {
         assert_eq!((written.new, written.duplicate), (0, 1), "{days} days");
     }
     assert_eq!(ok(store.stream_count("belt", "HeartRate").await), (1, 7));
+}
+
+/// One ward with many rules is no reason for another's not to hold.
+#[tokio::test]
+async fn a_service_reads_the_rules_of_every_tenant_however_many_one_has() {
+    let (store, client) = fresh().await;
+    client
+        .batch_execute(
+            "INSERT INTO documents (kind, tenant, subject, version, until_us, payload)
+             SELECT 'rules', 'a', 'patient:' || n, 1, 9, '' FROM generate_series(1, 10001) n;
+             INSERT INTO documents (kind, tenant, subject, version, until_us, payload) VALUES ('rules', 'b', 'default', 1, 9, '')",
+        )
+        .await
+        .unwrap();
+    let read = async |scope| ok(store.documents(&scope, "rules", 0).await).len();
+    assert_eq!(read(Scope::Service).await, DOCUMENTS_MAX + 2);
+    assert_eq!(read(Scope::tenant("a")).await, DOCUMENTS_MAX);
+    assert_eq!(read(Scope::tenant("b")).await, 1);
 }
 
 #[derive(Debug, Clone)]

@@ -54,6 +54,8 @@ impl DocumentsStore for SqliteStore {
         now_us: i64,
     ) -> Result<Vec<Document>, QueryError> {
         let (tenant, kind) = (scope.as_tenant().map(str::to_owned), kind.to_owned());
+        // Below zero: none.
+        let limit = tenant.as_ref().map_or(-1, |_| DOCUMENTS_MAX as i64);
         self.read(move |connection| {
             let payloads = connection
                 .prepare_cached(
@@ -62,7 +64,7 @@ impl DocumentsStore for SqliteStore {
                          AND n.subject = d.subject AND n.version > d.version)
                      ORDER BY tenant, subject LIMIT ?4",
                 )?
-                .query_map((tenant, kind, now_us, DOCUMENTS_MAX), |row| row.get(0))?
+                .query_map((tenant, kind, now_us, limit), |row| row.get(0))?
                 .collect::<rusqlite::Result<_>>()?;
             decode(payloads)
         })

@@ -48,6 +48,7 @@ impl DocumentsStore for TimescaleStore {
         kind: &str,
         now_us: i64,
     ) -> Result<Vec<Document>, QueryError> {
+        let limit = scope.as_tenant().map(|_| DOCUMENTS_MAX as i64);
         self.reader()
             .await?
             .query(
@@ -55,7 +56,7 @@ impl DocumentsStore for TimescaleStore {
                  AND NOT EXISTS (SELECT 1 FROM documents n WHERE n.kind = d.kind AND n.tenant = d.tenant
                      AND n.subject = d.subject AND n.version > d.version)
                  ORDER BY tenant COLLATE \"C\", subject COLLATE \"C\" LIMIT $4",
-                &[&scope.as_tenant(), &kind, &now_us, &(DOCUMENTS_MAX as i64)],
+                &[&scope.as_tenant(), &kind, &now_us, &limit],
             )
             .await?
             .iter()
