@@ -107,6 +107,16 @@ pub async fn verify(
     name: &str,
     password: &str,
 ) -> Result<Option<Account>, QueryError> {
+    verify_if(store, name, password, || true).await
+}
+
+/// The same, unless it is not allowed any more by the time that it would be computed: then nobody is found.
+pub async fn verify_if(
+    store: &(impl Accounts + ?Sized),
+    name: &str,
+    password: &str,
+    is_allowed: impl FnOnce() -> bool + Send + 'static,
+) -> Result<Option<Account>, QueryError> {
     if name.len() > NAME_BYTES_MAX || password.len() > PASSWORD_BYTES_MAX {
         return Ok(None);
     }
@@ -116,9 +126,9 @@ pub async fn verify(
         |account| account.password_hash.clone(),
     );
     let password = password.to_owned();
-    let matches = hashing(move |memory| memory.verify(&password, &expected).unwrap_or(false))
-        .await
-        .unwrap_or(false);
+    let matches =
+        hashing(move |memory| is_allowed() && memory.verify(&password, &expected).unwrap_or(false));
+    let matches = matches.await.unwrap_or(false);
     Ok(account.filter(|_| matches))
 }
 

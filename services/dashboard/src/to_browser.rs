@@ -51,7 +51,7 @@ pub struct App {
     sessions: Mutex<Sessions>,
     tokens: Tokens,
     nobodys_key: Option<serde_json::Value>,
-    attempts: Mutex<Attempts>,
+    attempts: Arc<Mutex<Attempts>>,
     code: Mutex<Option<sign_in::Code>>,
     viewers: Arc<Semaphore>,
     session_us: i64,
@@ -80,7 +80,7 @@ impl App {
             office,
             oidc,
             sessions: Mutex::default(),
-            attempts: Mutex::default(),
+            attempts: Arc::default(),
             code: Mutex::new(
                 config
                     .sign_in_code

@@ -132,7 +132,19 @@ async fn by_password(
     if let Some(refusal) = slowed(app, name, address) {
         return Err(refusal);
     }
-    match accounts::verify(app.store.as_ref(), name, credentials.password.expose()).await {
+    let (attempts, whose) = (Arc::clone(&app.attempts), name.to_owned());
+    let is_allowed = move || {
+        let attempts = attempts.lock();
+        let allowed = attempts.allowed(&whose, address, contracts::now_us());
+        allowed.is_ok()
+    };
+    let given = credentials.password.expose();
+    let verified = accounts::verify_if(app.store.as_ref(), name, given, is_allowed).await;
+    // Others may have failed meanwhile: guesses made at once learn no more than guesses in turn.
+    if let Some(refusal) = slowed(app, name, address) {
+        return Err(refusal);
+    }
+    match verified {
         Ok(Some(account)) => {
             app.attempts.lock().succeeded(name, address);
             open(app, &account, action, address).await
