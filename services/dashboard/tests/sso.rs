@@ -331,3 +331,34 @@ async fn a_program_calls_with_a_token_of_the_provider() {
     ward.end().await;
     without.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cookie_that_a_neighbour_could_set_binds_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = LocalAuthority::open_or_create(&dir.path().join("identities")).unwrap();
+    let files = authority.issue(&PeerId::service("provider"), &[]).unwrap();
+    let tls = Identity::load(&files).unwrap().server_config(false, &[]);
+    let provider = Provider::start(tls).await.unwrap();
+    let flags = [
+        "--oidc-issuer",
+        provider.issuer.as_str(),
+        "--oidc-secret",
+        SECRET,
+        "--oidc-redirect",
+        "https://ward.example.org/api/sso/return",
+        "--oidc-ca",
+        files.ca.to_str().unwrap(),
+        "--secure-cookies",
+        "true",
+    ];
+    let ward = Ward::start(dir.path(), ANYWHERE, &flags).await;
+    provider.saying.lock().claims = json!({"roles": ["viewer"]});
+    // Somebody else's sign-in; another host of the domain can set any cookie but one with this prefix.
+    let (path, own) = begin(&ward, &provider).await;
+    let state = own.strip_prefix("__Host-braid_sso=").unwrap();
+    let set = format!("braid_sso={state}");
+    assert_eq!(get(&ward, &path, &set).await.status(), 403);
+    let signed_in = get(&ward, &path, &own).await;
+    assert_eq!(signed_in.status(), StatusCode::SEE_OTHER);
+    ward.end().await;
+}

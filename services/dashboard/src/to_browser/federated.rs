@@ -93,7 +93,7 @@ async fn come_back(
     };
     let is_bound = !returned.state.is_empty()
         && sign_in::cookies(&headers)
-            .filter(|(name, _)| *name == COOKIE || *name == COOKIE_SECURE)
+            .filter(|(name, _)| *name == cookie_name(&app))
             .any(|(_, state)| state == returned.state);
     if !is_bound {
         return refuse(&OidcError::Unknown);
@@ -158,12 +158,18 @@ fn account(vouched: Vouched) -> Account {
     }
 }
 
-fn cookie(app: &App, state: &str, seconds: u32) -> String {
-    let (name, secure) = if app.secure_cookies {
-        (COOKIE_SECURE, "; Secure")
+/// The one and no other: a host beside ours could set the one without the prefix.
+fn cookie_name(app: &App) -> &'static str {
+    if app.secure_cookies {
+        COOKIE_SECURE
     } else {
-        (COOKIE, "")
-    };
+        COOKIE
+    }
+}
+
+fn cookie(app: &App, state: &str, seconds: u32) -> String {
+    let name = cookie_name(app);
+    let secure = if app.secure_cookies { "; Secure" } else { "" };
     format!("{name}={state}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}")
 }
 
