@@ -92,8 +92,6 @@ struct Discovered {
 
 struct Known {
     at: Instant,
-    /// When it was read again because of an unknown key.
-    forced: Option<Instant>,
     discovered: Discovered,
     keys: KeySet,
 }
@@ -108,6 +106,9 @@ pub struct Oidc {
     config: OidcConfig,
     tls: Arc<ClientConfig>,
     known: tokio::sync::Mutex<Option<Known>>,
+    /// When the keys were last asked for because of an unknown one. Held meanwhile, so that others with such a key wait for the answer, and
+    /// those with a known one do not.
+    asked_again: tokio::sync::Mutex<Option<Instant>>,
     pending: Mutex<HashMap<String, Pending>>,
     shown: Mutex<Vec<Value>>,
 }
@@ -127,6 +128,7 @@ impl Oidc {
             tls: https::believing("oidc_ca", ca)?,
             config: config.clone(),
             known: tokio::sync::Mutex::new(None),
+            asked_again: tokio::sync::Mutex::new(None),
             pending: Mutex::default(),
             shown: Mutex::default(),
         })))
@@ -245,9 +247,7 @@ impl Oidc {
             // Not under the lock: a provider that hangs must not hold up whom its last keys let in.
             match self.fetch().await {
                 Ok(fetched) => {
-                    let mut known = self.known.lock().await;
-                    let forced = known.as_ref().and_then(|known| known.forced);
-                    self.learn(&mut known, fetched, forced);
+                    self.learn(&mut *self.known.lock().await, fetched);
                 }
                 Err(error) => tracing::warn!(%error, "the provider's keys could not be read"),
             }
@@ -260,11 +260,12 @@ impl Oidc {
             purpose,
             now_s: contracts::now_us() / 1_000_000,
         };
-        let keys = self.keys(false).await?;
+        let keys = self.keys().await?;
         Ok(match jwt::verify(token, &keys, &expected) {
             // Providers change their keys: they are read again, but not as often as anybody likes.
             Err(TokenError::NoKey | TokenError::Signature) => {
-                jwt::verify(token, &self.keys(true).await?, &expected)?
+                self.ask_again().await?;
+                jwt::verify(token, &self.keys().await?, &expected)?
             }
             verified => verified?,
         })
@@ -277,14 +278,21 @@ impl Oidc {
             .map(|known| known.discovered.clone())
     }
 
-    async fn keys(&self, again: bool) -> Result<KeySet, OidcError> {
-        let mut known = self.known.lock().await;
-        if again
-            && let Some(now) = known.as_ref()
-            && now.forced.is_none_or(|at| at.elapsed() >= KEYS_AGAIN)
-        {
-            self.read(&mut known, Some(Instant::now())).await?;
+    /// Reads the keys once more, unless that was tried lately.
+    async fn ask_again(&self) -> Result<(), OidcError> {
+        let mut asked = self.asked_again.lock().await;
+        if asked.is_some_and(|at| at.elapsed() < KEYS_AGAIN) {
+            return Ok(());
         }
+        // Also when there is no answer: forged tokens are not to ask a provider that hangs one after the other.
+        *asked = Some(Instant::now());
+        let fetched = self.fetch().await?;
+        self.learn(&mut *self.known.lock().await, fetched);
+        Ok(())
+    }
+
+    async fn keys(&self) -> Result<KeySet, OidcError> {
+        let mut known = self.known.lock().await;
         self.refresh(&mut known)
             .await
             .map(|known| known.keys.clone())
@@ -295,39 +303,24 @@ impl Oidc {
             .as_ref()
             .is_none_or(|known| known.at.elapsed() >= FRESH)
         {
-            self.read(known, None).await?;
+            let fetched = self.fetch().await?;
+            self.learn(known, fetched);
         }
         known.as_ref().ok_or(OidcError::Provider("discovery"))
     }
 
-    /// Discovery and keys. What was known stays when they cannot be read.
-    async fn read(
-        &self,
-        known: &mut Option<Known>,
-        forced: Option<Instant>,
-    ) -> Result<(), OidcError> {
-        let fetched = self.fetch().await?;
-        self.learn(known, fetched, forced);
-        Ok(())
-    }
-
-    fn learn(
-        &self,
-        known: &mut Option<Known>,
-        (discovered, keys): (Discovered, KeySet),
-        forced: Option<Instant>,
-    ) {
+    fn learn(&self, known: &mut Option<Known>, (discovered, keys): (Discovered, KeySet)) {
         if !self.config.oidc_audience.is_empty() {
             *self.shown.lock() = keys.shown();
         }
         *known = Some(Known {
             at: Instant::now(),
-            forced,
             discovered,
             keys,
         });
     }
 
+    /// Discovery and keys. What was known stays when they cannot be read.
     async fn fetch(&self) -> Result<(Discovered, KeySet), OidcError> {
         let issuer = self.config.oidc_issuer.trim_end_matches('/');
         let url = format!("{issuer}/.well-known/openid-configuration");

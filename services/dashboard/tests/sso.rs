@@ -362,3 +362,44 @@ async fn a_cookie_that_a_neighbour_could_set_binds_nobody() {
     assert_eq!(signed_in.status(), StatusCode::SEE_OTHER);
     ward.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forged_tokens_hold_nobody_up_while_the_provider_hangs() {
+    const AUDIENCE: &str = "https://ward.example.org";
+    let dir = tempfile::tempdir().unwrap();
+    let authority = LocalAuthority::open_or_create(&dir.path().join("identities")).unwrap();
+    let files = authority.issue(&PeerId::service("provider"), &[]).unwrap();
+    let tls = Identity::load(&files).unwrap().server_config(false, &[]);
+    let provider = Provider::start(tls).await.unwrap();
+    let flags = [
+        "--oidc-issuer",
+        provider.issuer.as_str(),
+        "--oidc-redirect",
+        "https://ward.example.org/api/sso/return",
+        "--oidc-ca",
+        files.ca.to_str().unwrap(),
+        "--oidc-audience",
+        AUDIENCE,
+    ];
+    let ward = Ward::start(dir.path(), ANYWHERE, &flags).await;
+    let address = ward.address;
+    let status = move |token: String| async move {
+        let bearer = format!("Bearer {token}");
+        let headers = [("authorization", bearer.as_str())];
+        let answer = ask(address, Method::GET, "/api/session", "", &headers).await;
+        answer.status().as_u16()
+    };
+    provider.saying.lock().claims = json!({"roles": ["viewer"]});
+    let first = provider.access_token(AUDIENCE).unwrap();
+    let second = provider.access_token(AUDIENCE).unwrap();
+    assert_eq!(status(first).await, 200, "the keys are known");
+
+    provider.saying.lock().by_a_stranger = true;
+    let forged = provider.access_token(AUDIENCE).unwrap();
+    provider.saying.lock().hangs = true;
+    let forged = tokio::spawn(status(forged));
+    browser::within("the keys are asked for", provider.unanswered.notified()).await;
+    assert_eq!(status(second).await, 200);
+    assert!(!forged.is_finished(), "the forged one waits for the keys");
+    ward.end().await;
+}

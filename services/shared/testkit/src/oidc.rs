@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 
 pub const CLIENT: &str = "braid";
@@ -26,11 +27,15 @@ pub struct Saying {
     pub claims: Value,
     /// Signed by a key that is not among those that the provider shows.
     pub by_a_stranger: bool,
+    /// Takes questions and answers none.
+    pub hangs: bool,
 }
 
 pub struct Provider {
     pub issuer: String,
     pub saying: Mutex<Saying>,
+    /// Told of each question that it hangs at.
+    pub unanswered: Notify,
     key: Mutex<KeyPair>,
     codes: Mutex<HashMap<String, HashMap<String, String>>>,
 }
@@ -45,7 +50,9 @@ impl Provider {
             saying: Mutex::new(Saying {
                 claims: json!({}),
                 by_a_stranger: false,
+                hangs: false,
             }),
+            unanswered: Notify::new(),
             key: Mutex::new(new_key()?),
             codes: Mutex::default(),
         });
@@ -110,6 +117,10 @@ impl Provider {
                 _ => {}
             }
         };
+        if self.saying.lock().hangs {
+            self.unanswered.notify_one();
+            return std::future::pending().await;
+        }
         let target = head.split(' ').nth(1).unwrap_or_default();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let (status, extra, body) = match path {
