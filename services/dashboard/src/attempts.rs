@@ -1,11 +1,11 @@
 //! Slows down whoever guesses passwords. Sans-IO: times are handed in.
 //!
-//! Failures are counted under three keys: name with address (few are free), address, and name (many are free, because
+//! Failures are counted under three keys: name with address (few are free), address (of IPv6 its /64), and name (many are free, because
 //! anybody can fail in somebody's name). Beyond the free ones each failure doubles the wait. A success forgets the pair only:
 //! the owner of one account must not be able to reset the count of the address.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// Keys watched. When reached, the one that failed longest ago is forgotten.
 pub const KEYS_MAX: usize = 8_192;
@@ -99,7 +99,18 @@ impl Attempts {
     }
 }
 
+/// Whose address it is: who has one of IPv6 has the 2^64 of its network, and IPv4 may come mapped.
+pub fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+        }
+        address => address,
+    }
+}
+
 fn keys(name: &str, address: IpAddr) -> [Key; 3] {
+    let address = network(address);
     [
         Key::Pair(name.to_owned(), address),
         Key::Address(address),

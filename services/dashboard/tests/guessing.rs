@@ -8,7 +8,7 @@ mod browser;
 #[allow(dead_code)]
 mod ward;
 
-use browser::{ANYWHERE, sign_in};
+use browser::{ANYWHERE, post, sign_in};
 use store::Role;
 use tokio::task::JoinSet;
 use ward::{PASSWORD, Ward};
@@ -43,5 +43,25 @@ async fn guesses_at_once_are_slowed_like_guesses_in_turn() {
     let with = |status: u16| guessed.iter().filter(|given| **given == status).count();
     assert!(with(401) <= LOOKED_AT_MAX, "{} were looked at", with(401));
     assert_eq!(with(401) + with(429), AT_ONCE, "{guessed:?}");
+    ward.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_of_ipv6_is_slowed_as_one_address() {
+    /// Free for one address, whatever the names.
+    const FREE: usize = 20;
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), ANYWHERE, &["--trust-forwarded-for", "true"]).await;
+    let guess = async |n: usize, from: &str| {
+        let body = format!(r#"{{"name":"nobody-{n}","password":"wrong"}}"#);
+        let headers = [("x-forwarded-for", from)];
+        let answer = post(ward.address, "/api/sign-in", &body, &headers).await;
+        answer.status().as_u16()
+    };
+    for n in 0..FREE {
+        assert_eq!(guess(n, &format!("2001:db8:0:7::{n:x}")).await, 401, "{n}");
+    }
+    assert_eq!(guess(FREE, "2001:db8:0:7:8000::1").await, 429);
+    assert_eq!(guess(FREE, "2001:db8:0:8::1").await, 401, "a neighbour");
     ward.end().await;
 }
