@@ -8,7 +8,9 @@
 
 mod jwt;
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,12 +28,14 @@ use sha2::{Digest, Sha256};
 use store::{DEFAULT_TENANT, Role};
 use tokio::time::MissedTickBehavior;
 
+use crate::attempts;
 use crate::config::OidcConfig;
 
 pub use jwt::TokenError;
 use jwt::{Expected, KeySet, Purpose};
 
-/// Sign-ins that have begun and not ended; when reached, the oldest is forgotten.
+/// Sign-ins that have begun and not ended; when reached, the oldest of the address that has begun the most is forgotten: nobody pushes
+/// others' out.
 const PENDING_MAX: usize = 1_000;
 /// Somebody who takes longer begins again.
 const PENDING_WITHIN: Duration = Duration::from_secs(600);
@@ -98,6 +102,7 @@ struct Known {
 
 struct Pending {
     at: Instant,
+    from: IpAddr,
     nonce: String,
     verifier: String,
 }
@@ -135,7 +140,7 @@ impl Oidc {
     }
 
     /// Where to send the browser, and the state it must come back with.
-    pub async fn begin(&self) -> Result<(String, String), OidcError> {
+    pub async fn begin(&self, from: IpAddr) -> Result<(String, String), OidcError> {
         let discovered = self.discovered().await?;
         let (state, nonce, verifier) = (random(), random(), random());
         let challenge = BASE64.encode(Sha256::digest(verifier.as_bytes()));
@@ -154,15 +159,13 @@ impl Oidc {
         let mut pending = self.pending.lock();
         pending.retain(|_, pending| pending.at.elapsed() < PENDING_WITHIN);
         if pending.len() >= PENDING_MAX {
-            let oldest = pending.iter().min_by_key(|(_, pending)| pending.at);
-            if let Some(oldest) = oldest.map(|(state, _)| state.clone()) {
-                pending.remove(&oldest);
-            }
+            forget_one(&mut pending);
         }
         pending.insert(
             state.clone(),
             Pending {
                 at: Instant::now(),
+                from: attempts::network(from),
                 nonce,
                 verifier,
             },
@@ -357,6 +360,21 @@ impl Oidc {
             return Err(OidcError::Status(status, what));
         }
         serde_json::from_slice(&answer).map_err(|_| OidcError::Provider(what))
+    }
+}
+
+/// See `PENDING_MAX`.
+fn forget_one(pending: &mut HashMap<String, Pending>) {
+    let mut begun: HashMap<IpAddr, usize> = HashMap::new();
+    for pending in pending.values() {
+        *begun.entry(pending.from).or_default() += 1;
+    }
+    let most = |pending: &Pending| Reverse(begun.get(&pending.from).copied());
+    let first = pending
+        .iter()
+        .min_by_key(|(_, pending)| (most(pending), pending.at));
+    if let Some(state) = first.map(|(state, _)| state.clone()) {
+        pending.remove(&state);
     }
 }
 

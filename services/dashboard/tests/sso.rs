@@ -403,3 +403,37 @@ async fn forged_tokens_hold_nobody_up_while_the_provider_hangs() {
     assert!(!forged.is_finished(), "the forged one waits for the keys");
     ward.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_begins_ever_new_sign_ins_pushes_out_nobody_elses() {
+    /// As many as are remembered.
+    const PENDING_MAX: usize = 1_000;
+    let dir = tempfile::tempdir().unwrap();
+    let authority = LocalAuthority::open_or_create(&dir.path().join("identities")).unwrap();
+    let files = authority.issue(&PeerId::service("provider"), &[]).unwrap();
+    let tls = Identity::load(&files).unwrap().server_config(false, &[]);
+    let provider = Provider::start(tls).await.unwrap();
+    let flags = [
+        "--oidc-issuer",
+        provider.issuer.as_str(),
+        "--oidc-secret",
+        SECRET,
+        "--oidc-redirect",
+        "https://ward.example.org/api/sso/return",
+        "--oidc-ca",
+        files.ca.to_str().unwrap(),
+        "--trust-forwarded-for",
+        "true",
+    ];
+    let ward = Ward::start(dir.path(), ANYWHERE, &flags).await;
+    provider.saying.lock().claims = json!({"roles": ["viewer"]});
+    let (path, own) = begin(&ward, &provider).await;
+    let from = [("x-forwarded-for", "198.51.100.7")];
+    for _ in 0..PENDING_MAX {
+        let begun = ask(ward.address, Method::GET, "/api/sso/begin", "", &from).await;
+        assert_eq!(begun.status(), StatusCode::SEE_OTHER);
+    }
+    let signed_in = get(&ward, &path, &own).await;
+    assert_eq!(signed_in.status(), StatusCode::SEE_OTHER);
+    ward.end().await;
+}

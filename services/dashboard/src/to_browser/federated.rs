@@ -57,11 +57,16 @@ async fn keys(State(app): State<Arc<App>>) -> Response {
     Json(serde_json::json!({ "keys": keys })).into_response()
 }
 
-async fn begin(State(app): State<Arc<App>>) -> Response {
+async fn begin(
+    State(app): State<Arc<App>>,
+    peer: Option<Extension<Peer>>,
+    headers: HeaderMap,
+) -> Response {
     let Some(oidc) = &app.oidc else {
         return StatusCode::NOT_FOUND.into_response();
     };
-    match oidc.begin().await {
+    let from = sign_in::address(&app, peer.as_deref(), &headers);
+    match oidc.begin(from).await {
         Ok((to, state)) => {
             let mut response = redirect(&to);
             sign_in::set_cookie(&mut response, &cookie(&app, &state, COOKIE_S));
