@@ -16,7 +16,7 @@ use store::Store;
 use crate::gateways::{self, Certificate, GatewayError};
 
 /// Longest request; certificates and requests are some kilobytes.
-const BODY_BYTES_MAX: usize = 32 * 1024;
+pub const BODY_BYTES_MAX: usize = 32 * 1024;
 
 pub struct Office {
     pub store: Arc<dyn Store>,

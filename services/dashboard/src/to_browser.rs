@@ -37,6 +37,8 @@ mod watch;
 
 /// Bodies of `/api/*`; a longer one is refused with 413.
 const API_BODY_BYTES_MAX: usize = 4 * 1024;
+/// Bodies are taken as a whole by then, or refused with 408: who sends slowly keeps no place that others need.
+const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// Watch streams of one replica; the next is refused with `RESOURCE_EXHAUSTED`.
 const VIEWERS_MAX: usize = 1_000;
 /// A removed account or a changed password ends its sessions within this time.
@@ -140,10 +142,12 @@ pub fn router(app: Arc<App>) -> Router {
         .layer(middleware::from_fn_with_state(app.clone(), signed_in_only));
     let api = sign_in::routes()
         .merge(federated::routes())
-        .layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX));
+        .layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX))
+        .layer(middleware::from_fn(whole_bodies_only));
     // Beside the lock against other sites: a provider is one.
     let back = federated::return_routes().with_state(app.clone());
     let office = app.office.clone().map(from_gateway::routes);
+    let office = office.map(|routes| routes.layer(middleware::from_fn(whole_bodies_only)));
     Router::new()
         .merge(grpc)
         .merge(api)
@@ -178,6 +182,18 @@ async fn signed_in_only(State(app): State<Arc<App>>, mut request: Request, next:
     request.extensions_mut().insert(person);
     request.extensions_mut().insert(key);
     next.run(request).await
+}
+
+/// Of strangers: gRPC is for who is signed in.
+async fn whole_bodies_only(request: Request, next: Next) -> Response {
+    let (head, body) = request.into_parts();
+    // The longest there are; each route has its own limit besides.
+    let whole = axum::body::to_bytes(body, from_gateway::BODY_BYTES_MAX);
+    match tokio::time::timeout(BODY_WITHIN, whole).await {
+        Ok(Ok(body)) => next.run(Request::from_parts(head, body.into())).await,
+        Ok(Err(_)) => StatusCode::PAYLOAD_TOO_LARGE.into_response(),
+        Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
+    }
 }
 
 /// A second lock beside SameSite=Strict: browsers say where a request comes from, and other sites' are refused.
