@@ -82,6 +82,16 @@ impl FromGateway {
                 return None;
             }
         };
+        // Before it takes a place: one that is out of force must not push out the session of the one after it.
+        let id = PeerId::gateway(device.tenant.clone(), device.gateway.clone());
+        let certificate = session.peer_certificate().map(Fingerprint::of);
+        if self.revocations.borrow().refuses(&id, certificate.as_ref()) {
+            tracing::warn!(%remote, gateway = device.gateway, "session refused: the certificate is revoked");
+            metrics::counter!("braid_proxy_sessions_refused_total", "reason" => "revoked")
+                .increment(1);
+            handle.close("the certificate is revoked");
+            return None;
+        }
         match self
             .sessions
             .enter(device.clone(), handle.number(), handle.clone())
@@ -118,7 +128,7 @@ fn identify(session: &ServerSession) -> Result<DeviceId, String> {
     }
 }
 
-/// Ends once the gateway's certificate is out of force, which it may be from the start.
+/// Ends once the gateway's certificate is out of force.
 fn revoked(
     mut revocations: watch::Receiver<Arc<Revocations>>,
     device: &DeviceId,

@@ -86,6 +86,13 @@ impl Proxy {
         self.identity(&PeerId::gateway("acme", "gw-1"))
     }
 
+    /// Another certificate of the same gateway.
+    pub fn renewed(&self) -> IdentityFiles {
+        let dir = self.dir.path().join("renewed");
+        let id = PeerId::gateway("acme", "gw-1");
+        self.authority.issue_in(&dir, &id, &[]).unwrap()
+    }
+
     /// A certificate of an authority that the proxy does not know, by a client that believes the proxy.
     pub fn stranger(&self) -> Identity {
         let other = LocalAuthority::open_or_create(&self.dir.path().join("other")).unwrap();
