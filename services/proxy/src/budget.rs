@@ -1,13 +1,16 @@
 //! How many requests a device may make per second: a token bucket; sans-IO. The last second's worth in it is not for bulk, so that a page
 //! with a hundred connections keeps no alert out.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tunnel::Urgency;
 
 /// Requests that may come at once after a pause, as seconds of the steady rate: a gateway that comes back opens all its
 /// tunnels together.
 const BURST_SECONDS: f64 = 4.0;
+
+/// Whoever asks for nothing for so long may ask as if for the first time.
+pub(crate) const FULL_AFTER: Duration = Duration::from_secs(BURST_SECONDS as u64);
 
 /// What bulk leaves, as seconds of the steady rate.
 const KEPT_SECONDS: f64 = 1.0;

@@ -1,7 +1,7 @@
 //! The sessions there are, by device: who may have how many, and what their paths carry.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
     time::Instant,
 };
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tunnel::{PathSnapshot, SessionHandle, Urgency};
 
-use crate::budget::Budget;
+use crate::budget::{Budget, FULL_AFTER};
 
 /// What the table needs of a session; a trait so that the rules can be tested without a network.
 pub(crate) trait Handle: Clone {
@@ -31,6 +31,9 @@ impl Handle for SessionHandle {
 /// Of a device's tunnels, bulk leaves one in so many to vitals and alerts.
 const KEPT_PART: usize = 8;
 
+/// Devices remembered without a session, so that a new one brings no new requests; beyond it the one that left first is forgotten.
+const RESTING_MAX: usize = 20_000;
+
 /// A device, unique over all tenants.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct DeviceId {
@@ -45,6 +48,8 @@ pub(crate) struct Full(usize);
 struct Device<H> {
     /// By session number, which rises: the first is the oldest.
     sessions: BTreeMap<u64, H>,
+    /// When the last of them ended.
+    left_at: Option<Instant>,
     tunnels: Arc<Semaphore>,
     requests: Arc<Mutex<Budget>>,
 }
@@ -60,10 +65,37 @@ pub(crate) struct Limits {
 
 struct State<H> {
     devices: HashMap<DeviceId, Device<H>>,
+    /// Devices that have left, the first first; some have come back since.
+    resting: VecDeque<(Instant, DeviceId)>,
     count: usize,
 }
 
-/// See the module's head. Entries live exactly as long as their sessions.
+impl<H> State<H> {
+    /// Forgets the devices that have rested long enough and hold no tunnel that waits for them.
+    fn forget_rested(&mut self, now: Instant, tunnels_max: usize) {
+        while let Some((left_at, _)) = self.resting.front() {
+            let is_crowded = self.resting.len() > RESTING_MAX;
+            if now.saturating_duration_since(*left_at) < FULL_AFTER && !is_crowded {
+                return;
+            }
+            let Some((left_at, id)) = self.resting.pop_front() else {
+                return;
+            };
+            let resting = self.devices.get_mut(&id);
+            let Some(device) = resting.filter(|device| device.left_at == Some(left_at)) else {
+                continue;
+            };
+            if device.tunnels.available_permits() < tunnels_max && !is_crowded {
+                device.left_at = Some(now);
+                self.resting.push_back((now, id));
+            } else {
+                self.devices.remove(&id);
+            }
+        }
+    }
+}
+
+/// See the module's head. Entries live as long as their sessions, and for a rest after them.
 pub(crate) struct Sessions<H> {
     limits: Limits,
     state: Mutex<State<H>>,
@@ -75,6 +107,7 @@ impl<H: Handle> Sessions<H> {
             limits,
             state: Mutex::new(State {
                 devices: HashMap::new(),
+                resting: VecDeque::new(),
                 count: 0,
             }),
         })
@@ -90,6 +123,7 @@ impl<H: Handle> Sessions<H> {
     ) -> Result<Entered<H>, Full> {
         let state = &mut *self.state.lock();
         let limits = self.limits;
+        state.forget_rested(Instant::now(), limits.tunnels_per_device_max);
         let has = state
             .devices
             .get(&id)
@@ -100,6 +134,7 @@ impl<H: Handle> Sessions<H> {
         }
         let device = state.devices.entry(id.clone()).or_insert_with(|| Device {
             sessions: BTreeMap::new(),
+            left_at: None,
             tunnels: Arc::new(Semaphore::new(limits.tunnels_per_device_max)),
             requests: Arc::new(Mutex::new(Budget::new(
                 limits.requests_per_second_max,
@@ -111,6 +146,7 @@ impl<H: Handle> Sessions<H> {
             state.count -= 1;
         }
         device.sessions.insert(number, handle);
+        device.left_at = None;
         state.count += 1;
         metrics::gauge!("braid_proxy_sessions_open").set(state.count as f64);
         Ok(Entered {
@@ -131,7 +167,10 @@ impl<H: Handle> Sessions<H> {
             state.count -= 1;
         }
         if device.sessions.is_empty() {
-            state.devices.remove(id);
+            let now = Instant::now();
+            device.left_at = Some(now);
+            state.resting.push_back((now, id.clone()));
+            state.forget_rested(now, self.limits.tunnels_per_device_max);
         }
         metrics::gauge!("braid_proxy_sessions_open").set(state.count as f64);
     }
@@ -252,7 +291,7 @@ mod tests {
         );
         assert_eq!(table.handles().len(), 2);
         drop(entered);
-        assert!(table.state.lock().devices.is_empty());
+        assert!(table.handles().is_empty());
         assert_eq!(table.state.lock().count, 0);
     }
 
@@ -287,6 +326,30 @@ mod tests {
                 .tunnel(Urgency::Prompt, now + Duration::from_secs(1))
                 .is_some()
         );
+    }
+
+    #[test]
+    fn a_device_that_has_rested_is_forgotten_unless_tunnels_wait_for_it() {
+        let table = table();
+        let entered = table.enter(device("a"), 1, Fake::default()).unwrap();
+        let now = Instant::now();
+        let permit = entered.tunnel(Urgency::Prompt, now).unwrap();
+        drop(entered);
+        let again = table.enter(device("a"), 2, Fake::default()).unwrap();
+        assert!(
+            again.tunnel(Urgency::Prompt, now).is_none(),
+            "has its full number"
+        );
+        drop(again);
+        let rested = |times: u32| {
+            let at = now + FULL_AFTER * 2 * times;
+            table.state.lock().forget_rested(at, 1);
+            table.state.lock().devices.is_empty()
+        };
+        assert!(!rested(1));
+        drop(permit);
+        assert!(rested(2));
+        assert!(table.state.lock().resting.is_empty());
     }
 
     #[test]
