@@ -4,6 +4,7 @@
 //! commits) and a watcher, which asks SQLite every [`WATCH_EVERY`] whether another process wrote. Consumers read on connections of their own.
 
 mod consumer;
+mod damage;
 mod groups;
 mod headers;
 mod heads;

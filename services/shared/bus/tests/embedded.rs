@@ -108,6 +108,47 @@ async fn retention_by_age_empties_a_topic_and_readers_go_on() {
     assert!((50..=n).contains(&waiting.await.unwrap()));
 }
 
+/// The medium damages two pages in the middle of one partition: their records are lost, and nothing else.
+#[tokio::test]
+async fn damaged_pages_stop_neither_their_partition_nor_the_others() {
+    const RECORDS: u64 = 400;
+    let dir = tempfile::tempdir().unwrap();
+    let bus: Arc<dyn Bus> =
+        Arc::new(EmbeddedBus::open(dir.path(), EmbeddedOptions::default()).unwrap());
+    let value = |n: u64| format!("<{n:06}>").repeat(50);
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        let records = (0..RECORDS).map(|n| Record::new(key, value(n)));
+        publish(&bus, Topic::Vitals, records.collect()).await;
+    }
+    drop(bus);
+    let file = dir.path().join("bus.db");
+    let mut bytes = std::fs::read(&file).unwrap();
+    for damaged in [100, 300] {
+        let marker = value(damaged);
+        let at = bytes
+            .windows(marker.len())
+            .position(|window| window == marker.as_bytes())
+            .unwrap();
+        bytes[at / 4096 * 4096..][..8].fill(0x5a);
+    }
+    std::fs::write(&file, bytes).unwrap();
+
+    let bus: Arc<dyn Bus> =
+        Arc::new(EmbeddedBus::open(dir.path(), EmbeddedOptions::default()).unwrap());
+    let mut consumer = join(&bus, Topic::Vitals, "g").await;
+    let (mut seen, mut is_assigned) = (BTreeSet::new(), false);
+    while !is_assigned || consumer.lag().await.unwrap() > 0 {
+        match next(&mut consumer).await {
+            Event::Batch(batch) => seen.extend(batch.into_iter().map(|d| (d.partition, d.offset))),
+            Event::Assigned(_) => is_assigned = true,
+            Event::Revoked(partitions) => panic!("{partitions:?} went"),
+        }
+    }
+    // Some eight records a page.
+    let missing = 6 * RECORDS - seen.len() as u64;
+    assert!((2..=40).contains(&missing), "{missing} records are missing");
+}
+
 #[test]
 fn a_newer_schema_is_refused() {
     let dir = tempfile::tempdir().unwrap();

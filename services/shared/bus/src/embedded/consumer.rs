@@ -8,10 +8,10 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use rusqlite::Connection;
+use rusqlite::{Connection, Row};
 use tokio::sync::{oneshot, watch};
 
-use super::{Inner, groups::Command, headers, schema, seat::Seat};
+use super::{Inner, damage, groups::Command, headers, schema, seat::Seat};
 use crate::{CommitError, ConsumeError, Consumer, Delivery, Event, Start, StartAt, Topic};
 
 /// Bytes of values in one batch; at least one record is delivered whatever its size.
@@ -143,13 +143,16 @@ impl EmbeddedConsumer {
             .collect();
         let reader = self.reader.clone();
         let topic = self.topic;
-        let asked = wanted.clone();
-        let (deliveries, exhausted) =
-            tokio::task::spawn_blocking(move || read(&reader.lock(), topic, &asked, max_records))
-                .await
-                .map_err(|e| ConsumeError::Unavailable(e.to_string()))?
-                .map_err(|e| ConsumeError::Unavailable(e.to_string()))?;
+        // Also when it fails: a partition that cannot be read must not be the first for ever.
         self.turn = self.turn.wrapping_add(1);
+        let read = tokio::task::spawn_blocking(move || {
+            let read = read(&reader.lock(), topic, &mut wanted, max_records);
+            read.map(|(deliveries, exhausted)| (deliveries, exhausted, wanted))
+        });
+        let (deliveries, exhausted, wanted) = read
+            .await
+            .map_err(|e| ConsumeError::Unavailable(e.to_string()))?
+            .map_err(|e| ConsumeError::Unavailable(e.to_string()))?;
         self.notice_loss(&wanted, &heads[..exhausted], &deliveries);
         // Of these partitions everything up to the head has been read, also where retention took the last records.
         for ((partition, _), head) in wanted.iter().zip(&heads).take(exhausted) {
@@ -259,41 +262,75 @@ impl Drop for EmbeddedConsumer {
     }
 }
 
-/// Records of the wanted partitions in turn, until a bound is reached; and how many partitions were read to their end.
+/// Records of the wanted partitions in turn, until a bound is reached, and how many partitions were read to their end. A position
+/// moves past what is damaged there.
 fn read(
     connection: &Connection,
     topic: Topic,
-    wanted: &[(u32, u64)],
+    wanted: &mut [(u32, u64)],
     max_records: usize,
 ) -> rusqlite::Result<(Vec<Delivery>, usize)> {
     let mut deliveries = Vec::new();
-    let mut bytes = 0;
-    for (exhausted, (partition, position)) in wanted.iter().enumerate() {
-        let table = schema::table(topic, *partition);
-        let mut statement = connection.prepare_cached(&format!(
-            "SELECT offset, published_us, key, headers, value FROM {table} WHERE offset >= ?1 ORDER BY offset"
-        ))?;
-        let mut rows = statement.query([position])?;
-        while let Some(row) = rows.next()? {
-            let value = row.get_ref(4)?.as_blob()?;
-            bytes += value.len();
-            let headers = match row.get_ref(3)?.as_blob_or_null()? {
-                None => Vec::new(),
-                Some(blob) => headers::decode(blob).unwrap_or_default(),
-            };
-            deliveries.push(Delivery {
-                topic,
-                partition: *partition,
-                offset: row.get(0)?,
-                published_us: row.get(1)?,
-                key: row.get(2)?,
-                value: Bytes::copy_from_slice(value),
-                headers,
-            });
-            if deliveries.len() >= max_records || bytes >= BATCH_BYTES_MAX {
-                return Ok((deliveries, exhausted));
+    let mut exhausted = 0;
+    while let Some((partition, position)) = wanted.get_mut(exhausted) {
+        match read_partition(
+            connection,
+            (topic, *partition),
+            *position,
+            max_records,
+            &mut deliveries,
+        ) {
+            Ok(true) => exhausted += 1,
+            Ok(false) => break,
+            // What was read is delivered first; the next call begins where this one could not go on.
+            Err(_) if !deliveries.is_empty() => break,
+            Err(e) if damage::is_damage(&e) => {
+                *position = damage::end(connection, topic, *partition, *position).ok_or(e)?;
             }
+            Err(e) => return Err(e),
         }
     }
-    Ok((deliveries, wanted.len()))
+    Ok((deliveries, exhausted))
+}
+
+/// False: a bound was reached.
+fn read_partition(
+    connection: &Connection,
+    (topic, partition): (Topic, u32),
+    position: u64,
+    max_records: usize,
+    deliveries: &mut Vec<Delivery>,
+) -> rusqlite::Result<bool> {
+    let table = schema::table(topic, partition);
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT offset, published_us, key, headers, value FROM {table} WHERE offset >= ?1 ORDER BY offset"
+    ))?;
+    let mut rows = statement.query([position])?;
+    let mut bytes: usize = deliveries.iter().map(|d| d.value.len()).sum();
+    while let Some(row) = rows.next()? {
+        let delivery = delivery(row, topic, partition)?;
+        bytes += delivery.value.len();
+        deliveries.push(delivery);
+        if deliveries.len() >= max_records || bytes >= BATCH_BYTES_MAX {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Of a row `offset, published_us, key, headers, value`.
+pub fn delivery(row: &Row<'_>, topic: Topic, partition: u32) -> rusqlite::Result<Delivery> {
+    let headers = match row.get_ref(3)?.as_blob_or_null()? {
+        None => Vec::new(),
+        Some(blob) => headers::decode(blob).unwrap_or_default(),
+    };
+    Ok(Delivery {
+        topic,
+        partition,
+        offset: row.get(0)?,
+        published_us: row.get(1)?,
+        key: row.get(2)?,
+        value: Bytes::copy_from_slice(row.get_ref(4)?.as_blob()?),
+        headers,
+    })
 }
