@@ -307,7 +307,11 @@ impl Bus for EmbeddedBus {
         let reader = schema::open_reader(&self.inner.dir)
             .map_err(|e| SubscribeError::Unavailable(e.to_string()))?;
         let positions = (0..self.inner.heads.partitions(topic))
-            .map(|partition| (partition, 0))
+            .map(|partition| {
+                // Where the oldest one cannot be read, reading passes it over.
+                let oldest = schema::oldest(&reader, topic, partition).unwrap_or(0);
+                (partition, oldest)
+            })
             .collect();
         Ok(Box::new(EmbeddedConsumer::new(
             self.inner.clone(),

@@ -108,6 +108,24 @@ async fn retention_by_age_empties_a_topic_and_readers_go_on() {
     assert!((50..=n).contains(&waiting.await.unwrap()));
 }
 
+/// `braid dead-letters list` reads until nothing is left, and `braid doctor` says how many there are.
+#[tokio::test]
+async fn what_has_expired_is_not_left_to_be_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EmbeddedOptions {
+        retention_age: Duration::ZERO,
+        ..EmbeddedOptions::default()
+    };
+    let embedded = Arc::new(EmbeddedBus::open(dir.path(), options).unwrap());
+    let bus: Arc<dyn Bus> = embedded.clone();
+    publish(&bus, Topic::DeadLetters, vec![numbered("k", 1)]).await;
+    // By the clock, which may say the same microsecond twice.
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    embedded.retain().await;
+    let mut reader = bus.read_back(Topic::DeadLetters).await.unwrap();
+    assert_eq!(reader.lag().await.unwrap(), 0);
+}
+
 /// The medium damages two pages in the middle of one partition: their records are lost, and nothing else.
 #[tokio::test]
 async fn damaged_pages_stop_neither_their_partition_nor_the_others() {

@@ -192,6 +192,16 @@ pub fn heads(connection: &Connection) -> rusqlite::Result<Vec<(Topic, u32, u64)>
     Ok(heads)
 }
 
+/// The offset of the oldest record that is kept, or of the next one when there is none.
+pub fn oldest(connection: &Connection, topic: Topic, partition: u32) -> rusqlite::Result<u64> {
+    let table = table(topic, partition);
+    connection
+        .prepare_cached(&format!(
+            "SELECT coalesce((SELECT min(offset) FROM {table}), next_offset) FROM partitions WHERE topic = ?1 AND part = ?2"
+        ))?
+        .query_row((topic.name(), partition), |row| row.get(0))
+}
+
 pub fn committed(
     connection: &Connection,
     group: &str,
