@@ -2,6 +2,7 @@
 
 mod channel;
 mod front;
+mod opening;
 mod serve;
 
 pub use channel::{ChannelError, channel, channel_over};

@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
+use super::opening::Opening;
 use crate::tls::{Fingerprint, PeerId};
 use crate::{ConfigError, Context, DRAIN_LIMIT};
 
@@ -20,6 +21,8 @@ use crate::{ConfigError, Context, DRAIN_LIMIT};
 const CONNECTIONS_MAX: usize = 4096;
 /// A handshake that takes longer is dropped, so that idle sockets cannot hold the places of others.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// The library waits for ever for what tells HTTP/1 from HTTP/2; after this it is told that nothing comes.
+const OPENING_LIMIT: Duration = Duration::from_secs(10);
 /// Concurrent requests of one HTTP/2 connection; a client queues the rest.
 const STREAMS_MAX: u32 = 256;
 /// A peer that answers no HTTP/2 ping for this long is gone.
@@ -229,6 +232,7 @@ where
         .keep_alive_timeout(KEEPALIVE_LIMIT);
     builder.http1().timer(TokioTimer::new());
     let service = TowerToHyperService::new(router.layer(axum::Extension(peer.clone())));
+    let stream = Opening::within(OPENING_LIMIT, stream);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let served = tokio::select! {
