@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A connection that is still negotiating holds one of `NEGOTIATIONS_MAX` places and one that carries bytes holds one of
-//! `connections_max`: a slow or silent application takes no place from those that work. An application's stream never goes before
+//! `connections_max`: a slow or silent application takes no place from those that work, and the one that has negotiated for longest
+//! gives way to a new one. An application's stream never goes before
 //! alerts, whatever it asks for.
 
 mod association;
@@ -18,7 +19,12 @@ mod refusal;
 mod socks5;
 mod tun;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use association::Association;
 use bytes::Bytes;
@@ -28,7 +34,7 @@ use service_kit::{Context, DRAIN_LIMIT, Secret};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub use tun::Packets;
@@ -38,7 +44,7 @@ use tunnel::{SpliceError, Traffic, Tunnel, TunnelStream, Urgency, splice};
 pub const LISTENER: &str = "applications";
 pub const LISTENER_PROMPT: &str = "applications-prompt";
 
-/// Connections of one listener that have not said yet what they want; further ones wait in the kernel's backlog.
+/// Connections of one listener that have not said yet what they want; for a further one the first of them is closed.
 const NEGOTIATIONS_MAX: usize = 64;
 /// A connection that has not said by then what it wants is refused.
 const NEGOTIATION_MAX: Duration = Duration::from_secs(10);
@@ -120,12 +126,8 @@ async fn accept_all(
     connections: TaskTracker,
     cut: CancellationToken,
 ) {
-    let negotiations = Arc::new(Semaphore::new(NEGOTIATIONS_MAX));
+    let mut negotiations = Negotiations::new();
     loop {
-        // Never closed.
-        let Ok(negotiating) = negotiations.clone().acquire_owned().await else {
-            return;
-        };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -133,6 +135,10 @@ async fn accept_all(
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
+        };
+        // Never closed.
+        let Some(negotiating) = negotiations.enter().await else {
+            return;
         };
         let (shared, cut) = (shared.clone(), cut.clone());
         connections.spawn(async move {
@@ -143,6 +149,43 @@ async fn accept_all(
             };
             cut.run_until_cancelled(serving).await;
         });
+    }
+}
+
+/// The connections of one listener that negotiate, the first first.
+struct Negotiations {
+    places: Arc<Semaphore>,
+    entered: VecDeque<Weak<CancellationToken>>,
+}
+
+/// A connection's place among them.
+struct Negotiating {
+    gives_way: Arc<CancellationToken>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Negotiations {
+    fn new() -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(NEGOTIATIONS_MAX)),
+            entered: VecDeque::with_capacity(NEGOTIATIONS_MAX),
+        }
+    }
+
+    async fn enter(&mut self) -> Option<Negotiating> {
+        self.entered.retain(|place| place.strong_count() > 0);
+        if self.places.available_permits() == 0
+            && let Some(first) = self.entered.pop_front().and_then(|first| first.upgrade())
+        {
+            first.cancel();
+        }
+        let place = self.places.clone().acquire_owned().await.ok()?;
+        let gives_way = Arc::new(CancellationToken::new());
+        self.entered.push_back(Arc::downgrade(&gives_way));
+        Some(Negotiating {
+            gives_way,
+            _place: place,
+        })
     }
 }
 
@@ -174,14 +217,17 @@ impl Shared {
         &self,
         mut stream: TcpStream,
         urgency: Urgency,
-        negotiating: tokio::sync::OwnedSemaphorePermit,
+        negotiating: Negotiating,
     ) -> Result<(), ServeError> {
         stream.set_nodelay(true).map_err(ServeError::Negotiate)?;
         let mut conversation = Conversation::new(self.options.token.clone());
         let talking = negotiate(&mut stream, &mut conversation);
-        let negotiated = match tokio::time::timeout(NEGOTIATION_MAX, talking).await {
-            Ok(negotiated) => negotiated.map_err(ServeError::Negotiate)?,
-            Err(_) => Negotiated::Refused(Refusal::TooSlow),
+        let talking = tokio::time::timeout(NEGOTIATION_MAX, talking);
+        let negotiated = match negotiating.gives_way.run_until_cancelled(talking).await {
+            Some(Ok(negotiated)) => negotiated.map_err(ServeError::Negotiate)?,
+            Some(Err(_)) => Negotiated::Refused(Refusal::TooSlow),
+            // At once, for the one that comes: told it would linger.
+            None => Negotiated::Gone,
         };
         let dialect = conversation.dialect();
         let wanted = match negotiated {
@@ -190,7 +236,11 @@ impl Shared {
                 drop(negotiating);
                 return self.associate(stream, dialect, port, urgency).await;
             }
-            Negotiated::Refused(refusal) => return refuse(stream, dialect, refusal).await,
+            Negotiated::Refused(refusal) => {
+                let telling = refuse(stream, dialect, refusal);
+                let told = negotiating.gives_way.run_until_cancelled(telling).await;
+                return told.unwrap_or(Ok(()));
+            }
             Negotiated::Gone => return Ok(()),
         };
         let Ok(_place) = self.places.clone().try_acquire_owned() else {
