@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use futures::{StreamExt, stream::FuturesUnordered};
 use socket2::SockRef;
 use tokio::net::{TcpStream, UdpSocket};
 use tunnel::{ConnectRequest, StatusCode, Traffic, splice};
@@ -23,6 +24,9 @@ use ip::IpUpstream;
 
 /// Addresses of one name that are tried; the rest is ignored.
 const ADDRESSES_MAX: usize = 8;
+
+/// How long one address is waited for before the next is tried beside it (RFC 8305, 5).
+const NEXT_AFTER: Duration = Duration::from_millis(250);
 
 /// What all tunnels share.
 pub(crate) struct Upstream {
@@ -120,26 +124,43 @@ impl Upstream {
 
     async fn reach(&self, admitted: &Admitted, by_udp: bool) -> Result<Reached, ReachError> {
         let reaching = async {
-            let mut addresses = resolve(admitted).await?.into_iter();
-            let mut failed = None;
-            // One after the other; the deadline bounds them together.
-            for address in addresses.by_ref().take(ADDRESSES_MAX) {
-                let connected = match by_udp {
-                    true => udp::connect(address).await.map(Reached::Udp),
-                    false => connect(address).await.map(Reached::Tcp),
-                };
-                match connected {
-                    Ok(reached) => return Ok(reached),
-                    Err(error) => failed = Some(error),
-                }
-            }
-            Err(ReachError::Unreachable(
-                failed.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into()),
-            ))
+            let addresses = resolve(admitted).await?;
+            // The deadline bounds them together.
+            let reached = match by_udp {
+                true => any_of(addresses, udp::connect).await.map(Reached::Udp),
+                false => any_of(addresses, connect).await.map(Reached::Tcp),
+            };
+            reached.map_err(ReachError::Unreachable)
         };
         tokio::time::timeout(self.connect_timeout, reaching)
             .await
             .map_err(|_| ReachError::TimedOut)?
+    }
+}
+
+/// The address that accepts first. The next is tried as soon as one has refused, and beside one that has not answered within
+/// `NEXT_AFTER`: behind an address that no way leads to may be one that serves.
+async fn any_of<T, F>(
+    addresses: Vec<SocketAddr>,
+    connect: impl Fn(SocketAddr) -> F,
+) -> io::Result<T>
+where
+    F: Future<Output = io::Result<T>>,
+{
+    let mut addresses = addresses.into_iter().take(ADDRESSES_MAX).peekable();
+    let mut connecting = FuturesUnordered::new();
+    let mut failed = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    loop {
+        connecting.extend(addresses.next().map(&connect));
+        let is_last = addresses.peek().is_none();
+        tokio::select! {
+            connected = connecting.next() => match connected {
+                Some(Ok(reached)) => return Ok(reached),
+                Some(Err(error)) => failed = error,
+                None => return Err(failed),
+            },
+            () = tokio::time::sleep(NEXT_AFTER), if !is_last => {}
+        }
     }
 }
 
@@ -199,5 +220,53 @@ async fn resolve(admitted: &Admitted) -> Result<Vec<SocketAddr>, ReachError> {
         (false, _) => Ok(permitted),
         (true, Some(address)) => Err(ReachError::Private(address.ip())),
         (true, None) => Err(ReachError::Unresolved(io::ErrorKind::NotFound.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// A listener whose backlog is full: what is sent to it goes unanswered, as to an address that no way leads to.
+    async fn mute() -> (std::net::TcpListener, Vec<TcpStream>) {
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        socket.bind(&any.into()).unwrap();
+        socket.listen(0).unwrap();
+        let listener = std::net::TcpListener::from(socket);
+        let address = listener.local_addr().unwrap();
+        let mut waiting = Vec::new();
+        let patience = Duration::from_millis(500);
+        while let Ok(taken) = tokio::time::timeout(patience, TcpStream::connect(address)).await {
+            waiting.push(taken.unwrap());
+        }
+        (listener, waiting)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_does_not_answer_keeps_nobody_from_the_next() {
+        let (mute, _waiting) = mute().await;
+        let heard = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addresses = vec![mute.local_addr().unwrap(), heard.local_addr().unwrap()];
+        let limit = Duration::from_secs(5);
+        let reached = tokio::time::timeout(limit, any_of(addresses, connect)).await;
+        let peer = reached.unwrap().unwrap().peer_addr().unwrap();
+        assert_eq!(peer, heard.local_addr().unwrap());
+    }
+
+    #[tokio::test]
+    async fn one_that_refuses_costs_no_time_and_the_last_says_why() {
+        let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let refusing = gone.local_addr().unwrap();
+        drop(gone);
+        let heard = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addresses = vec![refusing, heard.local_addr().unwrap()];
+        assert!(any_of(addresses, connect).await.is_ok());
+        let failed = any_of(vec![refusing], connect).await.unwrap_err();
+        assert_eq!(failed.kind(), io::ErrorKind::ConnectionRefused);
+        let none = any_of(Vec::new(), connect).await.unwrap_err();
+        assert_eq!(none.kind(), io::ErrorKind::AddrNotAvailable);
     }
 }
