@@ -61,7 +61,11 @@ impl Application {
 impl Association {
     /// Takes datagrams at the address that the application reached.
     pub(super) async fn bind(connection: &TcpStream, port: u16) -> io::Result<Self> {
-        let socket = UdpSocket::bind((connection.local_addr()?.ip(), 0)).await?;
+        let mut local = connection.local_addr()?;
+        // By a listener of both versions IPv4 comes mapped, and an application of IPv4 could do nothing with such an address.
+        local.set_ip(local.ip().to_canonical());
+        local.set_port(0);
+        let socket = UdpSocket::bind(local).await?;
         Ok(Self {
             socket: Arc::new(socket),
             application: Application {
@@ -169,4 +173,36 @@ impl Flows {
 fn count_dropped(reason: &'static str) {
     metrics::counter!("braid_gateway_applications_datagrams_dropped_total", "reason" => reason)
         .increment(1);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::net::Ipv4Addr;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_comes_by_ipv4_is_told_an_address_of_it() {
+        // For both versions, as where a gateway serves a network.
+        let listener = TcpListener::bind("[::]:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (_application, accepted) = tokio::join!(
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port)),
+            listener.accept()
+        );
+        let association = Association::bind(&accepted.unwrap().0, 0).await.unwrap();
+        let relay = association.address().unwrap();
+        assert_eq!(relay.ip(), Ipv4Addr::LOCALHOST);
+        let application = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        application.send_to(b"heard", relay).await.unwrap();
+        let mut buffer = [0; 5];
+        let (length, from) = association.socket.recv_from(&mut buffer).await.unwrap();
+        assert_eq!(
+            (&buffer[..length], from.port()),
+            (&b"heard"[..], application.local_addr().unwrap().port())
+        );
+    }
 }
