@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # need.sh TOOL... - installs the tools that tests need and that are not here yet; says what it does.
 #
-#   need.sh room cc ip node chromium cargo-deny buf envoy kafka timescaledb docker go promtool
+#   need.sh room cc ip node chromium cargo-deny buf envoy kafka timescaledb docker helm kubeconform k6 yaml go promtool
 #
 # Debian packages come by apt-get (root, or sudo). Everything else goes below $BRAID_CACHE (default ~/.cache/braid),
 # outside the checkout, so that a second run and a fresh clone find it.

@@ -36,7 +36,7 @@ pub enum Whose {
         after_help = "Example:\n  braid identity issue service ingest --host ingest.example.org --host 10.0.0.7"
     )]
     Service {
-        /// Noun of the service: proxy, ingest, alerting, path-telemetry, dashboard.
+        /// Noun of the service: proxy, ingest, alerting, path-telemetry, dashboard, or envoy in front of them.
         noun: String,
         /// Names and addresses it is reached by, besides its noun and localhost.
         #[arg(long = "host", value_name = "NAME")]

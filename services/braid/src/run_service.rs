@@ -58,7 +58,7 @@ pub enum ServiceCommand {
     Up(Box<Alone<UpConfig>>),
 }
 
-const GATEWAY_HELP: &str = "Example:\n  braid identity issue gateway gw-1 --out ./gw-1\n  braid gateway --cert gw-1/gw-1.pem --key gw-1/gw-1.key --ca gw-1/ca.pem --help";
+const GATEWAY_HELP: &str = "Example:\n  braid identity issue gateway gw-1 --out ./gw-1\n  braid gateway --cert gw-1/gw-1.pem --key gw-1/gw-1.key --ca gw-1/ca.pem --proxy proxy.example.org:4433";
 const PROXY_HELP: &str = "Example:\n  braid identity issue service proxy --out ./identities\n  braid proxy --config braid.toml";
 const INGEST_HELP: &str =
     "Example:\n  braid ingest --bus sqlite:./data --store sqlite:./data --config braid.toml";

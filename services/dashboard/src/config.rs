@@ -35,7 +35,8 @@ pub struct Config {
     #[command(flatten)]
     #[serde(flatten)]
     pub oidc: OidcConfig,
-    /// Folder of the authority that gives gateways their certificates, `ca.pem` and `ca.key`; without it none are given here.
+    /// Folder of the authority that gives gateways their certificates: `gateways.pem` and `gateways.key`, else `ca.pem` and `ca.key`;
+    /// without it none are given here.
     #[arg(long, value_name = "DIR")]
     pub authority: Option<PathBuf>,
     #[command(flatten)]
