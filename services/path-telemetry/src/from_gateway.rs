@@ -2,14 +2,25 @@
 
 use contracts::paths::{End, PathReport};
 
-use crate::intake::Refused;
+use crate::{intake::Refused, owners::Owners};
 
-pub(crate) fn admit(id: &str, report: &PathReport) -> Result<(), Refused> {
-    if report.gateway == id && report.end() == End::Gateway {
-        return Ok(());
+pub(crate) fn admit(
+    tenant: &str,
+    id: &str,
+    report: &PathReport,
+    owners: &Owners,
+) -> Result<(), Refused> {
+    if report.gateway != id || report.end() != End::Gateway {
+        return Err(Refused::NotYours {
+            reporter: format!("gateway {id}"),
+            gateway: report.gateway.clone(),
+        });
     }
-    Err(Refused::NotYours {
-        reporter: format!("gateway {id}"),
-        gateway: report.gateway.clone(),
-    })
+    if owners.is_anothers(tenant, id) {
+        return Err(Refused::Anothers {
+            tenant: tenant.to_owned(),
+            gateway: id.to_owned(),
+        });
+    }
+    Ok(())
 }

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::{from_gateway, from_proxy, to_bus::Publisher};
+use crate::{from_gateway, from_proxy, owners::Owners, to_bus::Publisher};
 
 /// Reports of one request; more are refused.
 pub(crate) const REPORTS_MAX: usize = 4096;
@@ -28,6 +28,8 @@ const INTERVAL_MS_MAX: u32 = 3_600_000;
 pub(crate) enum Refused {
     #[error("{reporter} may not report on gateway {gateway:?} from this end")]
     NotYours { reporter: String, gateway: String },
+    #[error("gateway {gateway:?} of tenant {tenant} bears the name of another tenant's")]
+    Anothers { tenant: String, gateway: String },
     #[error("{field}: {reason}; for example {example}")]
     Invalid {
         field: &'static str,
@@ -39,7 +41,9 @@ pub(crate) enum Refused {
 impl From<Refused> for Status {
     fn from(refused: Refused) -> Status {
         match refused {
-            Refused::NotYours { .. } => Status::permission_denied(refused.to_string()),
+            Refused::NotYours { .. } | Refused::Anothers { .. } => {
+                Status::permission_denied(refused.to_string())
+            }
             Refused::Invalid { .. } => Status::invalid_argument(refused.to_string()),
         }
     }
@@ -53,10 +57,10 @@ enum Reporter {
 }
 
 impl Reporter {
-    fn admit(&self, report: &PathReport) -> Result<(), Refused> {
+    fn admit(&self, report: &PathReport, owners: &Owners) -> Result<(), Refused> {
         check(report)?;
         match self {
-            Reporter::Gateway { id, .. } => from_gateway::admit(id, report),
+            Reporter::Gateway { tenant, id } => from_gateway::admit(tenant, id, report, owners),
             Reporter::Proxy(noun) => from_proxy::admit(noun, report),
         }
     }
@@ -73,6 +77,7 @@ pub(crate) struct Intake {
     publisher: Publisher,
     clocks: Arc<Mutex<Clocks>>,
     allow: Vec<String>,
+    owners: Owners,
     revocations: watch::Receiver<Followed>,
     context: Context,
 }
@@ -81,6 +86,7 @@ impl Intake {
     pub(crate) fn new(
         publisher: Publisher,
         allow: Vec<String>,
+        owners: Owners,
         revocations: watch::Receiver<Followed>,
         context: Context,
     ) -> Intake {
@@ -88,6 +94,7 @@ impl Intake {
             publisher,
             clocks: Arc::default(),
             allow,
+            owners,
             revocations,
             context,
         }
@@ -130,6 +137,7 @@ impl PathTelemetryService for Intake {
         let (answers, stream) = mpsc::channel(ANSWERS_MAX);
         let publisher = self.publisher.clone();
         let clocks = Arc::clone(&self.clocks);
+        let owners = self.owners.clone();
         let shutdown = self.context.shutdown().clone();
         self.context.tasks().spawn(async move {
             let mut accepted = 0;
@@ -146,7 +154,9 @@ impl PathTelemetryService for Intake {
                     request = requests.message() => request,
                 };
                 let answer = match request {
-                    Ok(Some(request)) => take(&reporter, request, &clocks, &publisher).await,
+                    Ok(Some(request)) => {
+                        take(&reporter, request, &clocks, &owners, &publisher).await
+                    }
                     Ok(None) | Err(_) => return,
                 };
                 let answer = answer.map(|taken| {
@@ -167,6 +177,7 @@ async fn take(
     reporter: &Reporter,
     mut request: ReportRequest,
     clocks: &Mutex<Clocks>,
+    owners: &Owners,
     publisher: &Publisher,
 ) -> Result<u64, Status> {
     let admitted = if request.reports.len() > REPORTS_MAX {
@@ -179,7 +190,7 @@ async fn take(
         request
             .reports
             .iter()
-            .try_for_each(|report| reporter.admit(report))
+            .try_for_each(|report| reporter.admit(report, owners))
     };
     if let Err(refused) = admitted {
         metrics::counter!("braid_path_telemetry_refused_total", "end" => reporter.kind())
@@ -282,11 +293,12 @@ mod tests {
 
     #[test]
     fn each_end_speaks_for_itself() {
+        let nobodys = Owners::default();
         let other = gateway("gateway-2");
         let gateway = gateway("gateway-1");
         let proxy = Reporter::Proxy("proxy".into());
-        assert!(gateway.admit(&report(End::Gateway)).is_ok());
-        assert!(proxy.admit(&report(End::Proxy)).is_ok());
+        assert!(gateway.admit(&report(End::Gateway), &nobodys).is_ok());
+        assert!(proxy.admit(&report(End::Proxy), &nobodys).is_ok());
         for (reporter, end) in [
             (&gateway, End::Proxy),
             (&gateway, End::Unspecified),
@@ -294,7 +306,7 @@ mod tests {
             (&proxy, End::Gateway),
             (&proxy, End::Unspecified),
         ] {
-            let refused = reporter.admit(&report(end)).unwrap_err();
+            let refused = reporter.admit(&report(end), &nobodys).unwrap_err();
             assert!(
                 matches!(refused, Refused::NotYours { .. }),
                 "{reporter:?} {end:?}"
@@ -308,7 +320,10 @@ mod tests {
         let refused = |edit: fn(&mut PathReport)| {
             let mut report = report(End::Gateway);
             edit(&mut report);
-            matches!(gateway.admit(&report), Err(Refused::Invalid { .. }))
+            matches!(
+                gateway.admit(&report, &Owners::default()),
+                Err(Refused::Invalid { .. })
+            )
         };
         assert!(refused(|report| report.gateway = String::new()));
         assert!(refused(|report| report.path = "a b".into()));

@@ -11,6 +11,7 @@ pub mod config;
 mod from_gateway;
 mod from_proxy;
 mod intake;
+mod owners;
 mod policy;
 mod to_bus;
 mod to_store;
@@ -61,6 +62,8 @@ pub async fn run(
         Arc::clone(&estimates),
         context.clone(),
     ));
+    let owners = owners::Owners::default();
+    tasks.spawn(owners.clone().follow(Arc::clone(&store), context.clone()));
 
     let (to, revocations) = tokio::sync::watch::channel(store::Followed::default());
     let shutdown = context.shutdown().clone();
@@ -70,10 +73,11 @@ pub async fn run(
     let intake = intake::Intake::new(
         publisher,
         config.allow.clone(),
+        owners.clone(),
         revocations.clone(),
         context.clone(),
     );
-    let policies = policy::Policies::new(estimates, config.allow.clone(), revocations);
+    let policies = policy::Policies::new(estimates, config.allow.clone(), owners, revocations);
     let mut routes = tonic::service::RoutesBuilder::default();
     routes
         .add_service(PathTelemetryServiceServer::new(intake))

@@ -25,7 +25,10 @@ use store::{Followed, Scope, Store};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use crate::config::{Config, Steering};
+use crate::{
+    config::{Config, Steering},
+    owners::Owners,
+};
 
 /// Gateways whose paths are estimated; past it the one that was silent for longest is forgotten and begins anew.
 const GATEWAYS_MAX: usize = 50_000;
@@ -283,6 +286,7 @@ pub(crate) async fn follow(
 pub(crate) struct Policies {
     estimates: Arc<Estimates>,
     allow: Vec<String>,
+    owners: Owners,
     revocations: watch::Receiver<Followed>,
 }
 
@@ -290,11 +294,13 @@ impl Policies {
     pub(crate) fn new(
         estimates: Arc<Estimates>,
         allow: Vec<String>,
+        owners: Owners,
         revocations: watch::Receiver<Followed>,
     ) -> Policies {
         Policies {
             estimates,
             allow,
+            owners,
             revocations,
         }
     }
@@ -312,7 +318,8 @@ impl PolicyService for Policies {
             .get::<Peer>()
             .and_then(|peer| peer.id.as_ref())
         {
-            Some(PeerId::Gateway { id, .. }) if id == asked => {}
+            Some(PeerId::Gateway { tenant, id })
+                if id == asked && !self.owners.is_anothers(tenant, id) => {}
             Some(PeerId::Service { noun }) if self.allow.contains(noun) => {}
             Some(id) => {
                 return Err(Status::permission_denied(format!(

@@ -28,7 +28,7 @@ use service_kit::{
     grpc::channel,
     tls::{Identity, PeerId, authority::LocalAuthority},
 };
-use store::{PathsQuery, Scope, SqliteStore, Store};
+use store::{GatewayEntry, PathsQuery, Scope, SqliteStore, Store};
 use tonic::{Code, Status, transport::Channel};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -112,8 +112,18 @@ impl World {
         World::with_bus(|dir| Arc::new(open(dir)))
     }
 
-    fn with_bus(bus: impl FnOnce(&Path) -> Arc<dyn Bus>) -> World {
+    /// With what the register has beforehand.
+    async fn with_store<F: Future<Output = ()>>(fill: impl FnOnce(Arc<dyn Store>) -> F) -> World {
         let dir = tempfile::tempdir().unwrap();
+        fill(Arc::new(SqliteStore::open(dir.path()).unwrap())).await;
+        World::within(dir, |dir| Arc::new(open(dir)))
+    }
+
+    fn with_bus(bus: impl FnOnce(&Path) -> Arc<dyn Bus>) -> World {
+        World::within(tempfile::tempdir().unwrap(), bus)
+    }
+
+    fn within(dir: tempfile::TempDir, bus: impl FnOnce(&Path) -> Arc<dyn Bus>) -> World {
         let authority = LocalAuthority::open_or_create(&dir.path().join("identities")).unwrap();
         let identity = authority
             .issue(&PeerId::service("path-telemetry"), &[])
@@ -308,6 +318,42 @@ async fn nobody_reports_for_somebody_else() {
     // What is accepted afterwards is all there is.
     world
         .report(&PeerId::service("proxy"), reports(End::Proxy, "wifi", 0))
+        .await
+        .unwrap();
+    assert_eq!(world.rows(30).await.len(), 30);
+    world.context.shutdown().request();
+    world.joined.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_namesake_in_another_tenant_neither_writes_nor_reads() {
+    let world = World::with_store(|store| async move {
+        let entry = GatewayEntry {
+            id: "gateway-1".into(),
+            tenant: "default".into(),
+        };
+        store.put_gateway(&entry).await.unwrap();
+    })
+    .await;
+    let own = PeerId::gateway("default", "gateway-1");
+    let namesake = PeerId::gateway("other", "gateway-1");
+    let mut asking = PolicyServiceClient::new(world.channel(&namesake).await);
+    let policy = GetPolicyRequest {
+        gateway: "gateway-1".into(),
+    };
+    // Once the register has been read.
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    while asking.get_policy(policy.clone()).await.is_ok() {
+        assert!(tokio::time::Instant::now() < deadline, "it reads on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let refused = world
+        .report(&namesake, reports(End::Gateway, "lte", 0))
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    world
+        .report(&own, reports(End::Gateway, "wifi", 0))
         .await
         .unwrap();
     assert_eq!(world.rows(30).await.len(), 30);
