@@ -22,7 +22,7 @@ use contracts::{
 use store::LatestVital;
 use vitals::{
     RuleSet, episode_id,
-    silence::{DEVICE, GATEWAY, PATH, PIPELINE, SIGNAL},
+    silence::{self, DEVICE, GATEWAY, PATH, PIPELINE, SIGNAL},
 };
 
 /// What was not heard of for a day was put away by somebody; an open alert of it stays until it is heard again.
@@ -41,6 +41,8 @@ pub(crate) struct Known<'a> {
     pub reports: &'a [PathReport],
     /// Open alerts of every rule.
     pub open: &'a [Alert],
+    /// Ids of silences that are raised although they are not among these.
+    pub told: &'a BTreeSet<String>,
     /// How old a metric may be.
     pub rules: &'a RuleSet,
     pub silent_after_us: i64,
@@ -85,7 +87,7 @@ pub(crate) fn assess(known: &Known<'_>) -> Vec<Alert> {
     let open: BTreeMap<Key, &Alert> = known
         .open
         .iter()
-        .filter(|alert| [SIGNAL, DEVICE, GATEWAY, PIPELINE, PATH].contains(&alert.rule.as_str()))
+        .filter(|alert| silence::ALL.contains(&alert.rule.as_str()))
         .map(|alert| (key_of(alert), alert))
         .collect();
     let pipeline_is_silent = findings.iter().any(|finding| finding.rule == PIPELINE);
@@ -94,7 +96,7 @@ pub(crate) fn assess(known: &Known<'_>) -> Vec<Alert> {
     for finding in findings {
         let alert = raised(&finding, known.now_us);
         let key = key_of(&alert);
-        let is_new = !open.contains_key(&key);
+        let is_new = !open.contains_key(&key) && !known.told.contains(&alert.id);
         wanted.insert(key);
         if is_new && transitions.len() < RAISED_MAX {
             transitions.push(alert);

@@ -57,6 +57,7 @@ impl Scene {
             latest: &self.latest,
             reports: &self.reports,
             open: &self.open,
+            told: &BTreeSet::new(),
             rules: &RuleSet::default_set(),
             silent_after_us: 120 * S,
             now_us: T0 + at_s * S,

@@ -11,6 +11,8 @@ pub const PIPELINE: &str = "pipeline-silent";
 /// A gateway has fewer paths than it had.
 pub const PATH: &str = "path-degraded";
 
+pub const ALL: [&str; 5] = [SIGNAL, DEVICE, GATEWAY, PIPELINE, PATH];
+
 /// Whether a silent gateway explains an alert of this rule. Never true of what a sensor measured.
 pub fn is_below_gateway(rule: &str) -> bool {
     [SIGNAL, DEVICE, PATH].contains(&rule)
