@@ -17,7 +17,7 @@ mod tls;
 mod webhook;
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -49,6 +49,10 @@ const TOLD_MAX: usize = 10_000;
 /// How often timers are looked at, and how many are acted upon at once.
 const TICK: Duration = Duration::from_millis(500);
 const TIMERS_MAX: usize = 64;
+/// Timers that may fail in one look; the rest waits for the next, since it is the store then.
+const FAILURES_MAX: usize = 8;
+/// Timers that fail and are asked for besides those that are due; beyond it they are met as if they never had.
+const FAILING_MAX: usize = 1_000;
 /// Patients whose tenant is remembered; past it all are asked for anew.
 const TENANTS_MAX: usize = 50_000;
 /// How old what is remembered of a patient's tenant may be.
@@ -97,6 +101,7 @@ impl People {
             wakes,
             told: Told::default(),
             tenants: Mutex::default(),
+            failing: HashSet::new(),
             shutdown: context.shutdown().clone(),
         };
         decider.run(bus, &context).await;
@@ -112,6 +117,8 @@ struct Decider {
     told: Told,
     /// Tenant of a patient, and when it was asked for.
     tenants: Mutex<HashMap<String, (String, i64)>>,
+    /// Alerts whose timers could not be acted upon: they come after the others.
+    failing: HashSet<String>,
     shutdown: Shutdown,
 }
 
@@ -259,32 +266,48 @@ impl Decider {
         }
     }
 
-    /// Acts on the timers that are due.
-    async fn on_tick(&self) -> Result<(), DecideError> {
-        for watch in self
-            .store
-            .due_watches(contracts::now_us(), TIMERS_MAX)
-            .await?
-        {
-            let Some(alert) = self.store.alert(&Scope::Service, &watch.alert).await? else {
-                // Expired with its history.
-                let end = vec![store::WatchChange::End(watch.alert)];
-                let batch = NoticesBatch {
-                    watches: end,
-                    ..NoticesBatch::default()
-                };
-                self.store.write_notices(batch).await?;
-                continue;
-            };
-            match self.decide(&alert, Some(watch)).await {
-                // One that the store will never take holds up no other.
-                Err(DecideError::Write(WriteError::Invalid(reason))) => {
-                    tracing::error!(alert = alert.id, reason, "a timer cannot be acted upon");
+    /// Acts on the timers that are due. One that fails holds up no other, and is tried again.
+    async fn on_tick(&mut self) -> Result<(), DecideError> {
+        let limit = TIMERS_MAX + self.failing.len();
+        let mut due = self.store.due_watches(contracts::now_us(), limit).await?;
+        due.sort_by_key(|watch| self.failing.contains(&watch.alert));
+        let mut failures = Vec::new();
+        for watch in due {
+            let alert = watch.alert.clone();
+            match self.on_timer(watch).await {
+                Ok(()) => {
+                    self.failing.remove(&alert);
                 }
-                decided => decided?,
+                Err(DecideError::Write(WriteError::Invalid(reason))) => {
+                    tracing::error!(alert, reason, "a timer cannot be acted upon");
+                }
+                Err(error) => {
+                    if self.failing.len() >= FAILING_MAX {
+                        self.failing.clear();
+                    }
+                    self.failing.insert(alert);
+                    failures.push(error);
+                    if failures.len() >= FAILURES_MAX {
+                        break;
+                    }
+                }
             }
         }
-        Ok(())
+        failures.pop().map_or(Ok(()), Err)
+    }
+
+    async fn on_timer(&self, watch: Watch) -> Result<(), DecideError> {
+        let Some(alert) = self.store.alert(&Scope::Service, &watch.alert).await? else {
+            // Expired with its history.
+            let end = vec![store::WatchChange::End(watch.alert)];
+            let batch = NoticesBatch {
+                watches: end,
+                ..NoticesBatch::default()
+            };
+            self.store.write_notices(batch).await?;
+            return Ok(());
+        };
+        self.decide(&alert, Some(watch)).await
     }
 
     /// Decides and stores; with a due timer about that, else about the alert's news.

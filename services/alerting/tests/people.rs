@@ -329,6 +329,30 @@ async fn an_alert_escalates_over_a_restart_until_somebody_acknowledges() {
     running.stop().await;
 }
 
+/// The alert of the timer that is due first cannot be read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_timer_that_fails_holds_up_no_other() {
+    let world = World::new();
+    for patient in ["ann", "ben"] {
+        register(&world, "one", patient).await;
+    }
+    put(&world, "team", "one", 1, 0, TEAM).await;
+    let server = MailServer::start(Security::Plain, server_tls(&world)).await;
+    let running = world.start_with(|config| with_mail(config, &server));
+    let damaged = raise(&world, "ann").await;
+    world
+        .outcomes(&damaged.id, 1, NoticeResult::Delivered)
+        .await;
+    let other = raise(&world, "ben").await;
+    let file = rusqlite::Connection::open(world.dir.path().join("store.db")).unwrap();
+    let spoil = "UPDATE alerts SET payload = x'ff' WHERE id = ?1";
+    assert_eq!(file.execute(spoil, [&damaged.id]).unwrap(), 1);
+    let records = world.outcomes(&other.id, 2, NoticeResult::Delivered).await;
+    let escalated = records[1].notice.as_ref().unwrap();
+    assert_eq!(escalated.reason(), NoticeReason::Escalation);
+    running.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silence_keeps_people_from_being_told_until_it_ends() {
     let world = World::new();

@@ -29,7 +29,7 @@ pub struct World {
     pub store: Arc<dyn Store>,
     pub authority: LocalAuthority,
     pub files: IdentityFiles,
-    _dir: tempfile::TempDir,
+    pub dir: tempfile::TempDir,
 }
 
 pub struct Running {
@@ -48,7 +48,7 @@ impl World {
             store: Arc::new(SqliteStore::open(data).unwrap()),
             authority,
             files,
-            _dir: dir,
+            dir,
         }
     }
 
