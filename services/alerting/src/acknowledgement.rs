@@ -13,6 +13,7 @@ use service_kit::{grpc::Peer, tls::PeerId};
 use store::{AlertsBatch, AlertsQuery, QueryError, Scope, Store, WriteError};
 use tokio::sync::Notify;
 use tonic::{Request, Response, Status};
+use vitals::{Invalid, RuleSet};
 
 use crate::documents;
 
@@ -27,6 +28,8 @@ const ATTEMPTS_MAX: u32 = 8;
 pub(crate) struct Alerts {
     store: Arc<dyn Store>,
     outbox: Arc<Notify>,
+    /// Of whoever has no others.
+    rules: Arc<RuleSet>,
     allow: Vec<String>,
 }
 
@@ -59,10 +62,16 @@ impl From<AcknowledgeError> for Status {
 }
 
 impl Alerts {
-    pub(crate) fn new(store: Arc<dyn Store>, outbox: Arc<Notify>, allow: Vec<String>) -> Alerts {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        outbox: Arc<Notify>,
+        rules: Arc<RuleSet>,
+        allow: Vec<String>,
+    ) -> Alerts {
         Alerts {
             store,
             outbox,
+            rules,
             allow,
         }
     }
@@ -180,7 +189,13 @@ impl AlertsService for Alerts {
             at_us: contracts::now_us(),
             ..given.ok_or_else(|| Status::invalid_argument("document: is missing"))?
         };
-        documents::check(&document).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let refused = |error: Invalid| Status::invalid_argument(error.to_string());
+        documents::check(&document).map_err(refused)?;
+        if document.kind == documents::SILENCE {
+            let known = documents::known_rules(&*self.store, &document.tenant, &self.rules).await;
+            let known = known.map_err(AcknowledgeError::from)?;
+            documents::check_rule(&document, &known).map_err(refused)?;
+        }
         match self.store.put_document(&document).await {
             Ok(()) => {}
             Err(WriteError::Conflict(_)) => {

@@ -1,8 +1,11 @@
 //! What people decide about alerting, as documents: which kinds there are and what makes one acceptable. The API and the
 //! command line ask before they store.
 
+use std::collections::BTreeSet;
+
 use contracts::alerts::Document;
-use vitals::{Invalid, RuleSet, validate_identifier};
+use store::{AlertsQuery, QueryError, Scope, Store};
+use vitals::{Invalid, RuleSet, silence, validate_identifier};
 
 use crate::{
     silence::{SILENCE_US_MAX, Silence},
@@ -19,6 +22,8 @@ pub const BODY_BYTES_MAX: usize = 4 << 20;
 /// Bytes of an author's name and of a reason.
 const AUTHOR_BYTES_MAX: usize = 200;
 const REASON_BYTES_MAX: usize = 4000;
+/// Newest alerts of a tenant in which rules are looked for that no document has.
+const SEEN_ALERTS_MAX: usize = 1_000;
 
 /// Everything but the version, which only the store can judge.
 pub fn check(document: &Document) -> Result<(), Invalid> {
@@ -92,6 +97,53 @@ pub fn check(document: &Document) -> Result<(), Invalid> {
             "silence",
         )),
     }
+}
+
+/// The rules that an alert of the tenant can be of, as far as is known here; `configured` beside the built-in set.
+pub async fn known_rules(
+    store: &dyn Store,
+    tenant: &str,
+    configured: &RuleSet,
+) -> Result<BTreeSet<String>, QueryError> {
+    let scope = Scope::tenant(tenant);
+    let mut known: BTreeSet<String> = silence::ALL.into_iter().map(str::to_owned).collect();
+    let mut add = |set: &RuleSet| known.extend(set.rules.iter().map(|rule| rule.id.clone()));
+    add(&RuleSet::default_set());
+    add(configured);
+    for document in store.documents(&scope, RULES, contracts::now_us()).await? {
+        if let Ok(set) = RuleSet::from_json(&document.body) {
+            add(&set);
+        }
+    }
+    // Gateways may judge by a file of their own; what it raised is known by its alerts.
+    let seen = AlertsQuery {
+        include_resolved: true,
+        limit: SEEN_ALERTS_MAX,
+        ..AlertsQuery::default()
+    };
+    let seen = store.alerts(&scope, &seen).await?;
+    known.extend(seen.into_iter().map(|alert| alert.rule));
+    Ok(known)
+}
+
+/// Refuses a silence of a rule that no alert can be of. One that is over is not looked at, so that it can be ended.
+pub fn check_rule(document: &Document, known: &BTreeSet<String>) -> Result<(), Invalid> {
+    if document.kind != SILENCE || document.until_us <= document.at_us {
+        return Ok(());
+    }
+    let rule = Silence::from_json(&document.body)?.rule;
+    if rule.is_empty() || known.contains(&rule) {
+        return Ok(());
+    }
+    let names: Vec<&str> = known.iter().map(String::as_str).collect();
+    Err(Invalid::new(
+        "rule",
+        format!(
+            "no alert is of {rule:?} here; there are {}",
+            names.join(", ")
+        ),
+        "battery-low",
+    ))
 }
 
 fn lasting(document: &Document) -> Result<(), Invalid> {

@@ -80,7 +80,7 @@ pub async fn run(
         Arc::clone(&outbox),
         context.clone(),
     ));
-    let ward = ward::Ward::new(rules, backfill_after_us);
+    let ward = ward::Ward::new(Arc::clone(&rules), backfill_after_us);
     let (own_bus, own_store, own) = (Arc::clone(&bus), Arc::clone(&store), context.clone());
     tasks.spawn(async move {
         // Nothing is judged and nobody is told before it is known by which rules, and who.
@@ -92,7 +92,7 @@ pub async fn run(
         own.tasks().spawn(rules);
         people.run(own_bus, own_store, book, own).await;
     });
-    let service = acknowledgement::Alerts::new(store, outbox, config.allow.clone());
+    let service = acknowledgement::Alerts::new(store, outbox, rules, config.allow.clone());
     let routes = tonic::service::Routes::new(
         contracts::alerts::alerts_service_server::AlertsServiceServer::new(service),
     );

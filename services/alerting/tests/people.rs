@@ -405,6 +405,39 @@ async fn a_silence_keeps_people_from_being_told_until_it_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silence_of_a_rule_that_nothing_is_of_is_refused() {
+    let world = World::new();
+    let running = world.start_with(|_| {});
+    let mut client = world.client(&running, &PeerId::service("dashboard")).await;
+    let mut silence = async |subject: &str, rule: &str, version, length_us| {
+        let document = Document {
+            kind: "silence".into(),
+            tenant: "one".into(),
+            subject: subject.into(),
+            version,
+            author: "Eve".into(),
+            reason: "test".into(),
+            until_us: contracts::now_us() + length_us,
+            body: format!(r#"{{"rule": "{rule}"}}"#),
+            ..Document::default()
+        };
+        let document = Some(document);
+        let put = client.put_document(PutDocumentRequest { document }).await;
+        put.map(drop)
+    };
+    let refused = silence("s-1", "batery-low", 1, 3600 * S).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    for part in ["batery-low", "battery-low", "gateway-silent", HIGH] {
+        assert!(refused.message().contains(part), "{refused}");
+    }
+    silence("s-1", "battery-low", 1, 3600 * S).await.unwrap();
+    silence("s-2", "gateway-silent", 1, 3600 * S).await.unwrap();
+    // One that was taken before there was a check can be ended.
+    silence("s-1", "batery-low", 2, -S).await.unwrap();
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_patients_own_rules_hold_without_a_restart() {
     let world = World::new();
     register(&world, "one", "ann").await;

@@ -7,6 +7,7 @@ use alerting::silence::{SILENCE_US_MAX, Silence};
 use alerting::team;
 use contracts::alerts::Document;
 use store::{Scope, Store, WriteError};
+use vitals::RuleSet;
 
 use crate::engines::StoreChoice;
 use crate::process::{self, Failure};
@@ -146,10 +147,14 @@ impl AlertsCommand {
                     )));
                 }
                 let now_us = contracts::now_us();
-                let body =
-                    serde_json::to_string(&Silence { patient, rule }).map_err(Failure::other)?;
+                let body = serde_json::to_string(&Silence {
+                    patient,
+                    rule: rule.clone(),
+                })
+                .map_err(Failure::other)?;
                 let subject = format!("silence-{now_us}");
                 let until_us = now_us + length_us as i64;
+                warn_of_unknown_rule(&place, &rule).await?;
                 let put = put(&place, SILENCE, &subject, &signed, until_us, &body).await?;
                 println!("{} holds for {hours} h", put.subject);
                 Ok(())
@@ -229,6 +234,25 @@ impl AlertsCommand {
             Self::Team(TeamCommand::Example | TeamCommand::Check { .. }) => Ok(()),
         }
     }
+}
+
+/// Only a warning: rules that alerting has by `--rules` are not known here.
+async fn warn_of_unknown_rule(place: &Place, rule: &str) -> Result<(), Failure> {
+    if rule.is_empty() {
+        return Ok(());
+    }
+    let store = place.store.open().await?;
+    let built_in = RuleSet::default_set();
+    let known = documents::known_rules(&*store, &place.tenant, &built_in).await;
+    let known = known.map_err(Failure::other)?;
+    if !known.contains(rule) {
+        let names: Vec<&str> = known.iter().map(String::as_str).collect();
+        eprintln!(
+            "braid: warning: no alert is of {rule:?} here, unless alerting's --rules have it; there are {}",
+            names.join(", ")
+        );
+    }
+    Ok(())
 }
 
 async fn history(id: &str, place: Place) -> Result<(), Failure> {
