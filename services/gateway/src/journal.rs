@@ -8,6 +8,7 @@ pub mod disk;
 pub mod format;
 mod gaps;
 pub mod log;
+mod medium;
 pub mod reader;
 pub mod recovery;
 mod streams;

@@ -21,6 +21,7 @@ use super::{
     disk::{Disk, DiskFile},
     format::{Dropped, FRAME_OVERHEAD_BYTES, Kind, Snapshot, UNFINISHED, put_frame, segment_name},
     gaps::Gaps,
+    medium,
     reader::{Index, Reader, Segment},
     recovery,
     streams::{Next, Streams},
@@ -122,8 +123,9 @@ impl<D: Disk> Log<D> {
         };
         log.begin_segment(recovered.next, recovered.lost)?;
         for name in recovered.unreadable {
+            // Never one that has just been made.
             if name != segment_name(recovered.next) {
-                log.disk.remove(&name)?;
+                medium::set_aside(&log.disk, &name)?;
                 log.disk.sync_directory()?;
             }
         }
@@ -248,6 +250,7 @@ impl<D: Disk> Log<D> {
         let mut segments = index.segments.iter_mut();
         if let Some(damaged) = segments.find(|it| it.first == segment.first) {
             damaged.end = damaged.end.min(end);
+            damaged.is_damaged = true;
         }
         Ok(())
     }
@@ -437,17 +440,22 @@ impl<D: Disk> Log<D> {
     /// Removes closed segments before the head, oldest first.
     fn remove_finished(&mut self) -> io::Result<()> {
         loop {
-            let first = {
+            let (name, is_damaged) = {
                 let index = self.index.lock();
                 let head = index.head();
                 match index.segments.front() {
                     Some(segment) if index.segments.len() > 1 && segment.end <= head => {
-                        segment.first
+                        (segment_name(segment.first), segment.is_damaged)
                     }
                     _ => return Ok(()),
                 }
             };
-            match self.disk.remove(&segment_name(first)) {
+            let removed = if is_damaged {
+                medium::set_aside(&self.disk, &name)
+            } else {
+                self.disk.remove(&name)
+            };
+            match removed {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 Ok(()) | Err(_) => {}
             }

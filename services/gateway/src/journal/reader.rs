@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use super::{
     disk::Disk,
     format::{End, Entry, FRAME_BYTES_MAX, Frames, segment_name},
+    medium,
 };
 
 /// Entries between two remembered offsets: what a read may have to skip.
@@ -24,6 +25,8 @@ pub struct Segment {
     pub end: u64,
     /// Durable bytes.
     pub bytes: u64,
+    /// Its file is kept for people when it is finished.
+    pub is_damaged: bool,
     /// Offset of every MARK_INTERVAL-th entry, starting with the first.
     marks: Vec<u64>,
 }
@@ -34,6 +37,7 @@ impl Segment {
             first,
             end: first,
             bytes: header_bytes,
+            is_damaged: false,
             marks: Vec::new(),
         }
     }
@@ -168,7 +172,7 @@ impl<D: Disk> Reader<D> {
         let mut taken = 0;
         while chunk.next < segment.end && chunk.entries.len() < entries_max && taken < bytes_max {
             let left = usize::try_from(segment.bytes - offset).unwrap_or(usize::MAX);
-            let bytes = self.disk.read_at(&name, offset, length.min(left))?;
+            let (bytes, is_bad) = medium::read_prefix(&self.disk, &name, offset, length.min(left))?;
             let mut frames = Frames::new(&bytes);
             for frame in frames.by_ref() {
                 if !frame.kind.is_entry() || frame.position < chunk.next {
@@ -193,7 +197,7 @@ impl<D: Disk> Reader<D> {
                     length = READ_BYTES;
                 }
                 End::Short { frame_bytes }
-                    if frame_bytes > length && frame_bytes <= FRAME_BYTES_MAX * 2 =>
+                    if !is_bad && frame_bytes > length && frame_bytes <= FRAME_BYTES_MAX * 2 =>
                 {
                     length = frame_bytes;
                 }

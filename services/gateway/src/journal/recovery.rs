@@ -2,7 +2,8 @@
 //!
 //! Each segment is read up to its first damage, or to where the next one begins. Damage at the very end is a batch that was
 //! being written and was never acknowledged: it is passed over. Damage anywhere else is decay of the medium; the counters in
-//! the next segment's header tell exactly which sequences are missing, and they are reported as gaps once.
+//! the next segment's header tell exactly which sequences are missing, and they are reported as gaps once. A sector that cannot be
+//! read is such damage, too: it costs what lies behind it in its segment, and no other segment.
 
 use std::io;
 
@@ -16,9 +17,13 @@ use super::{
         parse_segment_name, segment_name,
     },
     gaps::Gaps,
+    medium,
     reader::{Index, Segment},
     streams::Streams,
 };
+
+/// Where the end of a segment that cannot be read is looked for at most; a batch may be written beyond its configured size.
+const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the journal cannot be opened: {0}")]
@@ -67,7 +72,13 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
     firsts.sort_unstable();
     if let Some(last) = firsts.last() {
         // What is read below is taken for durable, so it has to be.
-        disk.sync_file(&segment_name(*last))?;
+        match disk.sync_file(&segment_name(*last)) {
+            // What it gives is delivered all the same; the next header, which is synced, has the numbers that it gave.
+            Err(error) if medium::is_of_medium(&error) => {
+                tracing::error!(%error, segment = last, "the newest segment cannot be synced");
+            }
+            synced => synced?,
+        }
     }
 
     let mut scans = Vec::new();
@@ -76,20 +87,34 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
     let mut pending_gaps: Vec<(u64, Vec<Gap>)> = Vec::new();
     for (n, first) in firsts.iter().enumerate() {
         let limit = firsts.get(n + 1).copied().unwrap_or(u64::MAX);
-        let bytes = disk.read_at(&segment_name(*first), 0, usize::MAX)?;
+        let name = segment_name(*first);
+        let (bytes, is_bad) = medium::read_prefix(disk, &name, 0, usize::MAX)?;
+        if is_bad {
+            tracing::error!(
+                segment = first,
+                readable_bytes = bytes.len(),
+                "the medium cannot read a segment"
+            );
+        }
+        let is_last = n + 1 == firsts.len();
         let note_gaps = |position, entry| {
             if let Entry::Gaps(gaps) = entry {
                 pending_gaps.push((position, gaps));
             }
         };
         match scan(*first, limit, &bytes, note_gaps) {
-            Some(scan) => scans.push(scan),
-            None => {
-                unreadable.push(segment_name(*first));
-                if n + 1 == firsts.len() {
-                    // No more entries than this can have been in it.
-                    unreadable_end = first + (bytes.len() / FRAME_OVERHEAD_BYTES) as u64;
+            Some(mut scan) => {
+                scan.segment.is_damaged = is_bad;
+                if is_bad && is_last {
+                    unreadable_end = scan.segment.end + lost_max(disk, &name, bytes.len());
                 }
+                scans.push(scan);
+            }
+            None => {
+                if is_last {
+                    unreadable_end = first + lost_max(disk, &name, 0);
+                }
+                unreadable.push(name);
             }
         }
     }
@@ -135,6 +160,7 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
         index.acknowledged = first;
     }
     if unreadable_end > next {
+        damaged_segments += usize::from(unreadable.is_empty());
         // The newest segment is unreadable: its sequences are unknown, so skip as many as it can have given.
         let mut rows = streams.to_rows();
         for row in &mut rows {
@@ -161,6 +187,13 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
     })
 }
 
+/// No more entries than this can have been in what is behind `readable` bytes.
+fn lost_max<D: Disk>(disk: &D, name: &str, readable: usize) -> u64 {
+    let readable = readable as u64;
+    let bytes = medium::length(disk, name, readable, SEGMENT_BYTES_MAX) - readable;
+    bytes / FRAME_OVERHEAD_BYTES as u64
+}
+
 /// Whether an earlier recovery has found it. Gaps are delivered behind the hole that they tell of, so while it is not passed they wait.
 fn is_told(gap: &Gap, pending: &[(u64, Vec<Gap>)]) -> bool {
     let mut known = pending.iter().flat_map(|(_, gaps)| gaps);
@@ -179,9 +212,8 @@ pub(super) fn collect_lost<D: Disk>(
     acknowledged: u64,
     gaps: &mut Gaps,
 ) -> u64 {
-    let bytes = disk
-        .read_at(&segment_name(segment.first), 0, usize::MAX)
-        .unwrap_or_default();
+    let (bytes, _) =
+        medium::read_prefix(disk, &segment_name(segment.first), 0, usize::MAX).unwrap_or_default();
     let read = scan(segment.first, segment.end, &bytes, |position, entry| {
         if position >= acknowledged
             && let Entry::Sample(sample) = entry
@@ -194,9 +226,8 @@ pub(super) fn collect_lost<D: Disk>(
         return end;
     }
     tracing::error!(segment = segment.first, "a segment is damaged");
-    let next = disk
-        .read_at(&segment_name(segment.end), 0, usize::MAX)
-        .unwrap_or_default();
+    let (next, _) =
+        medium::read_prefix(disk, &segment_name(segment.end), 0, usize::MAX).unwrap_or_default();
     if let (Some(scan), Some(header)) = (read, scan(segment.end, u64::MAX, &next, |_, _| {})) {
         let lost = segment.end.saturating_sub(end);
         gaps.add_between(&scan.streams, &header.snapshot.streams, lost);

@@ -93,6 +93,8 @@ impl<D: Disk> Journal<D> {
     /// Recovers the journal and starts its thread. Reads all that waits on the disk: call it where blocking is allowed.
     pub fn open(disk: D, options: Options) -> Result<(Self, Summary), OpenError> {
         let (log, summary) = Log::open(disk, options.limits)?;
+        metrics::counter!("braid_gateway_journal_damaged_segments_total", "class" => options.class)
+            .increment(summary.damaged_segments as u64);
         let (requests, queue) = mpsc::channel(QUEUE_REQUESTS_MAX);
         let reader = log.reader();
         let (durable, durable_seen) = watch::channel(reader.durable());
@@ -281,6 +283,9 @@ impl<D: Disk> Writer<D> {
     fn give_up(&mut self, position: u64) {
         if let Err(error) = self.log.give_up(position) {
             tracing::error!(%error, class = self.options.class, "cannot go on behind the damage; will try again");
+        } else {
+            metrics::counter!("braid_gateway_journal_damaged_segments_total", "class" => self.options.class)
+                .increment(1);
         }
         self.durable.send_replace(self.log.reader().durable());
         self.measure();
