@@ -1,5 +1,6 @@
 //! Reads the store: the ward's beginning and its repair, and what people ask for.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::ward::unit;
 const REGISTER_INTERVAL: Duration = Duration::from_secs(10);
 /// However often unknown patients ring, the register is read at most this often.
 const REGISTER_INTERVAL_MIN: Duration = Duration::from_millis(250);
-/// Open alerts folded into the ward at once.
+/// Open alerts of one tenant folded into the ward at once; of more the newest.
 const OPEN_ALERTS_MAX: usize = 10_000;
 
 const POINTS_DEFAULT: usize = 600;
@@ -70,15 +71,27 @@ async fn refresh(store: &dyn Store, live: &Live, everything: bool) -> Result<(),
     live.on_register(&patients, &gateways, &devices);
     if everything {
         let latest = store.latest_vitals(&scope, None).await?;
-        let query = AlertsQuery {
-            patient: None,
-            include_resolved: false,
-            limit: OPEN_ALERTS_MAX,
-        };
-        let alerts = store.alerts(&scope, &query).await?;
+        let of_gateways = gateways.iter().map(|gateway| &*gateway.tenant);
+        let tenants = patients.iter().map(|patient| &*patient.tenant);
+        let alerts = open_alerts(store, tenants.chain(of_gateways).collect()).await?;
         live.on_stored(&latest, &alerts);
     }
     Ok(())
+}
+
+/// Each tenant's, so that the many of one hide no other's.
+async fn open_alerts(store: &dyn Store, tenants: BTreeSet<&str>) -> Result<Vec<Alert>, QueryError> {
+    let query = AlertsQuery {
+        patient: None,
+        include_resolved: false,
+        limit: OPEN_ALERTS_MAX,
+    };
+    let mut alerts = Vec::new();
+    // Whoever has no tenant is shown to nobody.
+    for tenant in tenants.into_iter().filter(|tenant| !tenant.is_empty()) {
+        alerts.extend(store.alerts(&Scope::tenant(tenant), &query).await?);
+    }
+    Ok(alerts)
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -180,10 +193,45 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Arc;
 
+    use contracts::alerts::AlertState;
     use contracts::vitals::sample::Reading;
-    use store::{PatientEntry, SpO2Scale, SqliteStore, VitalsBatch};
+    use store::{AlertsBatch, PatientEntry, SpO2Scale, SqliteStore, VitalsBatch};
 
     use super::*;
+
+    #[tokio::test]
+    async fn one_tenants_many_open_alerts_hide_no_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let store: &dyn Store = &SqliteStore::open(directory.path()).unwrap();
+        for (id, tenant) in [("ada", "small"), ("ben", "large")] {
+            let patient = PatientEntry {
+                id: id.into(),
+                tenant: tenant.into(),
+                name: id.into(),
+                spo2_scale: SpO2Scale::One,
+            };
+            store.put_patient(&patient).await.unwrap();
+        }
+        let alert = |patient: &str, number: usize| Alert {
+            id: format!("{patient}-{number}"),
+            patient: patient.into(),
+            state: AlertState::Active.into(),
+            since_us: number as i64,
+            revision: 1,
+            ..Alert::default()
+        };
+        let mut transitions = vec![alert("ada", 1)];
+        transitions.extend((0..OPEN_ALERTS_MAX).map(|n| alert("ben", 2 + n)));
+        let batch = AlertsBatch {
+            transitions,
+            ..AlertsBatch::default()
+        };
+        store.write_alerts(batch, Vec::new()).await.unwrap();
+        let open = open_alerts(store, BTreeSet::from(["", "small", "large"])).await;
+        let open = open.unwrap();
+        assert_eq!(open.len(), 1 + OPEN_ALERTS_MAX);
+        assert!(open.iter().any(|alert| alert.patient == "ada"));
+    }
 
     #[tokio::test]
     async fn a_metric_is_answered_once_however_often_it_is_asked_for() {

@@ -20,7 +20,8 @@ use store::{DeviceEntry, LatestVital, PatientEntry, SpO2Scale};
 use vitals::RuleSet;
 use vitals::news2::{self, Observation, Spo2Scale};
 
-/// Patients on one dashboard. When reached, the one not seen for longest leaves the list (the store keeps everything).
+/// Patients on one dashboard. When reached, of the tenant with the most patients the one not seen for longest leaves the list (the
+/// store keeps everything).
 pub const PATIENTS_MAX: usize = 5_000;
 /// Open alerts remembered per patient. When reached, the oldest is forgotten here; the alert list still has it.
 pub const OPEN_ALERTS_MAX: usize = 64;
@@ -166,15 +167,11 @@ impl Ward {
     }
 
     fn bed(&mut self, patient: &str) -> &mut Bed {
-        if self.patients.len() >= PATIENTS_MAX && !self.patients.contains_key(patient) {
-            let leaving = self
-                .patients
-                .iter()
-                .min_by_key(|(id, bed)| (bed.last_seen_us, *id))
-                .map(|(id, _)| id.clone());
-            if let Some(id) = leaving {
-                self.patients.remove(&id);
-            }
+        if self.patients.len() >= PATIENTS_MAX
+            && !self.patients.contains_key(patient)
+            && let Some(id) = self.leaving()
+        {
+            self.patients.remove(&id);
         }
         self.patients
             .entry(patient.to_owned())
@@ -187,6 +184,19 @@ impl Ward {
                 open: BTreeMap::new(),
                 last_seen_us: 0,
             })
+    }
+
+    fn leaving(&self) -> Option<String> {
+        let mut counts: BTreeMap<Option<&str>, usize> = BTreeMap::new();
+        for bed in self.patients.values() {
+            *counts.entry(bed.tenant.as_deref()).or_default() += 1;
+        }
+        let (crowded, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        self.patients
+            .iter()
+            .filter(|(_, bed)| bed.tenant.as_deref() == crowded)
+            .min_by_key(|(id, bed)| (bed.last_seen_us, *id))
+            .map(|(id, _)| id.clone())
     }
 
     pub fn snapshot(&self, now_us: i64) -> Snapshot {
@@ -464,6 +474,21 @@ mod tests {
         assert!(ward.snapshot(NOW).of("nobody").is_empty());
         ward.on_register(&[entry("stranger", "t")], &[]);
         assert_eq!(order(&ward, NOW), ["a", "stranger"]);
+    }
+
+    #[test]
+    fn one_tenants_many_patients_push_out_no_others() {
+        let mut ward = ward(&[]);
+        ward.on_register(&[entry("quiet", "small")], &[]);
+        let many: Vec<_> = (0..PATIENTS_MAX + 10)
+            .map(|n| entry(&format!("p{n}"), "large"))
+            .collect();
+        for entry in &many {
+            ward.on_sample(&sample(&entry.id, Metric::HeartRate, 60.0, NOW));
+            ward.on_register(std::slice::from_ref(entry), &[]);
+        }
+        assert_eq!(ward.snapshot(NOW).of("small").len(), 1);
+        assert_eq!(ward.patients.len(), PATIENTS_MAX);
     }
 
     #[test]
