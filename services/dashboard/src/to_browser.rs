@@ -15,7 +15,6 @@ use contracts::query::query_service_server::{QueryServiceServer, SERVICE_NAME};
 use parking_lot::Mutex;
 use service_kit::Shutdown;
 use store::{AuditEntry, Store, WriteError};
-use tokio::sync::Semaphore;
 use tower::ServiceBuilder;
 
 use crate::Config;
@@ -26,6 +25,7 @@ use crate::live::Live;
 use crate::oidc::Oidc;
 use crate::sessions::{Key, Person, Sessions};
 use crate::tokens::{self, Tokens};
+use viewers::Viewers;
 
 mod administration;
 mod federated;
@@ -33,14 +33,13 @@ mod page;
 mod query;
 mod reason;
 mod sign_in;
+mod viewers;
 mod watch;
 
 /// Bodies of `/api/*`; a longer one is refused with 413.
 const API_BODY_BYTES_MAX: usize = 4 * 1024;
 /// Bodies are taken as a whole by then, or refused with 408: who sends slowly keeps no place that others need.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
-/// Watch streams of one replica; the next is refused with `RESOURCE_EXHAUSTED`.
-const VIEWERS_MAX: usize = 1_000;
 /// A removed account or a changed password ends its sessions within this time.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -55,7 +54,7 @@ pub struct App {
     nobodys_key: Option<serde_json::Value>,
     attempts: Arc<Mutex<Attempts>>,
     code: Mutex<Option<sign_in::Code>>,
-    viewers: Arc<Semaphore>,
+    viewers: Viewers,
     session_us: i64,
     secure_cookies: bool,
     trust_forwarded_for: bool,
@@ -89,7 +88,7 @@ impl App {
                     .clone()
                     .map(|code| sign_in::Code::new(code, contracts::now_us())),
             ),
-            viewers: Arc::new(Semaphore::new(VIEWERS_MAX)),
+            viewers: Viewers::default(),
             session_us,
             secure_cookies: config.tls || config.secure_cookies,
             trust_forwarded_for: config.trust_forwarded_for,

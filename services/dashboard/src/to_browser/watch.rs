@@ -65,11 +65,10 @@ pub fn open(
     key: Key,
     patient: String,
 ) -> Result<impl Stream<Item = Result<WatchResponse, Status>> + Send, Status> {
-    let Ok(place) = app.viewers.clone().try_acquire_owned() else {
-        return Err(Status::resource_exhausted(
-            "too many viewers; try again later",
-        ));
-    };
+    let place = app
+        .viewers
+        .enter(&person)
+        .map_err(|full| Status::resource_exhausted(full.to_string()))?;
     let (to, from) = mpsc::channel(QUEUE_MAX);
     let viewer = Viewer {
         app,
