@@ -46,7 +46,7 @@ pub enum GatewayError {
     Revoked,
     #[error("the certificate is not in force: {0}")]
     NotInForce(String),
-    #[error("this installation has as many revoked gateways as it can hold")]
+    #[error("this tenant has as many revoked gateways as it can have")]
     Full,
     #[error("others keep changing it; try again")]
     Contended,
@@ -138,6 +138,7 @@ pub async fn enrol(
     let body = Enrolment {
         gateway: gateway.to_owned(),
         secret_sha256: hex(&Sha256::digest(secret.as_bytes())),
+        key_sha256: None,
     };
     let until_us = contracts::now_us() + i64::from(hours) * HOUR_US;
     store
@@ -160,7 +161,7 @@ pub async fn enrol(
     })
 }
 
-/// Gives a gateway its certificate for a token, once.
+/// Gives a gateway its certificate for a token: to one key, and to that again while the token holds, because an answer may be lost.
 pub async fn exchange(
     store: &dyn Store,
     authority: &LocalAuthority,
@@ -186,20 +187,16 @@ pub async fn exchange(
     if hex(&Sha256::digest(secret.as_bytes())) != enrolment.secret_sha256 {
         return Err(GatewayError::Unknown);
     }
-    let used = |at_us: i64| {
-        GatewayError::Used(format!(
-            "{} s ago",
-            (contracts::now_us() - at_us) / 1_000_000
-        ))
-    };
-    if newest.version > 1 {
-        return Err(used(newest.at_us));
-    }
     if first.until_us <= contracts::now_us() {
         return Err(GatewayError::Expired);
     }
     let peer = PeerId::gateway(first.tenant.clone(), enrolment.gateway.clone());
+    // Also proves that the asker has the key.
     let signed = authority.sign(request_pem, &peer)?;
+    let key_sha256 = Some(hex(&Sha256::digest(&signed.key)));
+    if newest.version > 1 {
+        check_used_by(newest, key_sha256.as_deref())?;
+    }
     let decision = Decision {
         tenant: &first.tenant,
         by: &first.author,
@@ -211,6 +208,7 @@ pub async fn exchange(
         store,
         &enrolment.gateway,
         &signed,
+        None,
         &decision,
         |revocation| {
             // Whoever was revoked may hold older tokens.
@@ -221,15 +219,26 @@ pub async fn exchange(
         },
     )
     .await?;
+    let body = json(&Enrolment {
+        key_sha256: key_sha256.clone(),
+        ..enrolment.clone()
+    })?;
     let use_up = Document {
         version: 2,
         at_us: contracts::now_us(),
         reason: "used".to_owned(),
+        body,
         ..first.clone()
     };
     match store.put_document(&use_up).await {
         Ok(()) => {}
-        Err(WriteError::Conflict(_)) => return Err(used(contracts::now_us())),
+        Err(WriteError::Conflict(_)) => {
+            let history = store
+                .document_history(&Scope::Service, ENROLMENT, id)
+                .await?;
+            let newest = history.first().ok_or(GatewayError::Unknown)?;
+            check_used_by(newest, key_sha256.as_deref())?;
+        }
         Err(error) => return Err(error.into()),
     }
     record(store, &enrolment.gateway, &signed, &decision).await?;
@@ -238,6 +247,18 @@ pub async fn exchange(
         certificate: signed.pem,
         authority: authority.certificate_pem()?,
     })
+}
+
+fn check_used_by(used: &Document, key_sha256: Option<&str>) -> Result<(), GatewayError> {
+    let enrolment: Option<Enrolment> = serde_json::from_str(&used.body).ok();
+    let by = enrolment.and_then(|enrolment| enrolment.key_sha256);
+    if by.is_some() && by.as_deref() == key_sha256 {
+        return Ok(());
+    }
+    Err(GatewayError::Used(format!(
+        "{} s ago",
+        (contracts::now_us() - used.at_us) / 1_000_000
+    )))
 }
 
 /// Gives a gateway its next certificate by the one in force.
@@ -273,13 +294,20 @@ pub async fn renew(
         reason: "renewal",
     };
     let shown = Fingerprint::of(&leaf).to_string();
-    except(store, gateway, &signed, &decision, |revocation| {
-        // Also by a revocation that came since it was asked for.
-        if !revocation.excepted.contains(&shown) {
-            return Err(GatewayError::Revoked);
-        }
-        Ok(())
-    })
+    except(
+        store,
+        gateway,
+        &signed,
+        Some(&shown),
+        &decision,
+        |revocation| {
+            // Also by a revocation that came since it was asked for.
+            if !revocation.excepted.contains(&shown) {
+                return Err(GatewayError::Revoked);
+            }
+            Ok(())
+        },
+    )
     .await?;
     record(store, gateway, &signed, &decision).await?;
     audit(store, &decision, "certificate by renewal", gateway).await?;
@@ -301,11 +329,9 @@ pub async fn revoke(
     if !own.iter().any(|entry| entry.id == gateway) {
         return Err(invalid("gateway", format!("there is no {gateway:?}")));
     }
-    let revoked = store
-        .documents(&Scope::Service, REVOCATION, i64::MIN)
-        .await?;
-    // Every service reads all of them after each decision.
-    if revoked.len() >= DOCUMENTS_MAX {
+    let revoked = store.documents(&scope, REVOCATION, i64::MIN).await?;
+    // Every service reads all of them after each decision. One that is there already makes no further one.
+    if revoked.len() >= DOCUMENTS_MAX && !revoked.iter().any(|it| it.subject == gateway) {
         return Err(GatewayError::Full);
     }
     put_next(store, REVOCATION, gateway, decision, 0, |_| {
@@ -361,12 +387,13 @@ pub async fn list(store: &dyn Store, scope: &Scope) -> Result<Vec<Gateway>, Gate
         .collect())
 }
 
-/// Lets a new certificate of a revoked gateway in, when what was shown for it still counts by the revocation in force. Who was never
-/// revoked needs no exception.
+/// Lets a new certificate of a revoked gateway in, when what was shown for it still counts by the revocation in force; a certificate
+/// that was shown stays let in, because the answer may be lost. Who was never revoked needs no exception.
 async fn except(
     store: &dyn Store,
     gateway: &str,
     signed: &Signed,
+    shown: Option<&str>,
     decision: &Decision<'_>,
     still_counts: impl Fn(&Revocation) -> Result<(), GatewayError>,
 ) -> Result<(), GatewayError> {
@@ -377,6 +404,9 @@ async fn except(
         let mut body: Revocation = serde_json::from_str(&newest.body)
             .map_err(|error| invalid("body", error.to_string()))?;
         still_counts(&body)?;
+        // Before those that were asked for by it and may never have come back.
+        body.excepted
+            .sort_by_key(|fingerprint| Some(fingerprint.as_str()) != shown);
         body.excepted.insert(0, signed.fingerprint.to_string());
         body.excepted.truncate(EXCEPTED_MAX);
         json(&body).map(Some)

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use dashboard::gateways::{self, Decision, GatewayError};
-use service_kit::tls::{Fingerprint, PeerId, authority::LocalAuthority, renewal};
+use service_kit::tls::{Fingerprint, IdentityFiles, PeerId, authority::LocalAuthority, renewal};
 use store::{SqliteStore, Store};
 
 const DECISION: Decision<'_> = Decision {
@@ -37,8 +37,13 @@ impl Office {
     /// Fingerprint of the certificate that the token gets.
     async fn exchange(&self, token: &str) -> Result<Fingerprint, GatewayError> {
         let request = renewal::Request::new().unwrap().request_pem;
-        let given = gateways::exchange(&self.store, &self.authority, token, &request).await?;
-        Ok(renewal::fingerprint(&given.certificate).unwrap())
+        let given = self.ask(token, &request).await?;
+        Ok(renewal::fingerprint(&given).unwrap())
+    }
+
+    async fn ask(&self, token: &str, request: &str) -> Result<String, GatewayError> {
+        let given = gateways::exchange(&self.store, &self.authority, token, request).await?;
+        Ok(given.certificate)
     }
 
     async fn lets_in(&self, certificate: &Fingerprint) -> bool {
@@ -71,4 +76,38 @@ async fn a_token_made_before_a_revocation_lets_nobody_in_after_it() {
         .unwrap();
     assert!(!office.lets_in(&certificate).await);
     assert!(office.exchange(&older).await.is_err());
+}
+
+#[tokio::test]
+async fn an_answer_that_is_lost_costs_neither_token_nor_certificate() {
+    let office = Office::new();
+    let token = office.token().await;
+    let files = IdentityFiles::in_dir(office._dir.path(), "gw-1");
+    let request = || renewal::Request::kept(&files).unwrap();
+    let lost = office.ask(&token, &request().request_pem).await.unwrap();
+    let stranger = office.exchange(&token).await.unwrap_err();
+    assert!(matches!(stranger, GatewayError::Used(_)), "{stranger}");
+    let certificate = office.ask(&token, &request().request_pem).await.unwrap();
+    assert_ne!(lost, certificate);
+    request().install(&certificate, &files).unwrap();
+
+    // Revoked and let in again: the certificate by which it asks stays let in, however many answers are lost.
+    gateways::revoke(&office.store, "gw-1", &DECISION)
+        .await
+        .unwrap();
+    let token = office.token().await;
+    let certificate = office.ask(&token, &request().request_pem).await.unwrap();
+    request().install(&certificate, &files).unwrap();
+    for lost in 0..3 {
+        let next = renewal::Request::new().unwrap();
+        let proof = next.proof(&files.key).unwrap();
+        let (store, authority) = (&office.store, &office.authority);
+        let given =
+            gateways::renew(store, authority, &certificate, &next.request_pem, &proof).await;
+        let given = given.unwrap_or_else(|refused| panic!("after {lost} lost answers: {refused}"));
+        for pem in [&certificate, &given.certificate] {
+            let fingerprint = renewal::fingerprint(pem).unwrap();
+            assert!(office.lets_in(&fingerprint).await, "after {lost}");
+        }
+    }
 }

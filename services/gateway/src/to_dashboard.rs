@@ -96,7 +96,8 @@ impl Office {
         if !self.files.ca.exists() {
             self.learn_authority(&fingerprint).await?;
         }
-        let request = Request::new()?;
+        // The token is used up by the first request, and gives the same key its certificate again.
+        let request = Request::kept(&self.files)?;
         let asked = json!({"token": token.expose().trim(), "request": request.request_pem});
         let given = self.ask("enrol", &asked).await?;
         Ok(request.install(&given.certificate, &self.files)?)

@@ -25,6 +25,9 @@ pub struct Enrolment {
     pub gateway: String,
     /// Of the token's secret, in hex.
     pub secret_sha256: String,
+    /// Of the public key that it was used with, in hex: that one gets its certificate again, since an answer may be lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_sha256: Option<String>,
 }
 
 /// The subject is the gateway; a version for each certificate that was issued to it.

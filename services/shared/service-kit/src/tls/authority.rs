@@ -18,7 +18,7 @@ use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, CidrSubnet, DnType,
     ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    NameConstraints, PKCS_ECDSA_P256_SHA256, SanType,
+    NameConstraints, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType,
 };
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject;
@@ -55,6 +55,8 @@ pub enum AuthorityError {
 /// A certificate for somebody else's key.
 #[derive(Clone, Debug)]
 pub struct Signed {
+    /// The public key that it is for.
+    pub key: Vec<u8>,
     pub pem: String,
     pub fingerprint: Fingerprint,
     pub until: SystemTime,
@@ -205,6 +207,7 @@ impl LocalAuthority {
         let until = request.params.not_after.into();
         let certificate = request.signed_by(&self.issuer).map_err(refused)?;
         Ok(Signed {
+            key: request.public_key.der_bytes().to_vec(),
             pem: certificate.pem(),
             fingerprint: Fingerprint::of(certificate.der()),
             until,

@@ -41,7 +41,27 @@ pub struct Request {
 
 impl Request {
     pub fn new() -> Result<Request, RenewalError> {
-        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        Request::with_key(KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)
+    }
+
+    /// With a key that is kept beside `files` until a certificate for it is installed: whose answer was lost, or who lost power over
+    /// it, asks with the same key again.
+    pub fn kept(files: &IdentityFiles) -> Result<Request, RenewalError> {
+        let path = asked(&files.key);
+        let kept = match fs::read_to_string(&path) {
+            Ok(pem) => KeyPair::from_pem(&pem).ok(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(source) => return Err(RenewalError::Io { path, source }),
+        };
+        if let Some(key) = kept {
+            return Request::with_key(key);
+        }
+        let request = Request::new()?;
+        write_whole(&path, &request.key.serialize_pem(), 0o600)?;
+        Ok(request)
+    }
+
+    fn with_key(key: KeyPair) -> Result<Request, RenewalError> {
         let mut params = CertificateParams::default();
         // Whose certificate it will be says who issues it; a request speaks for its key only.
         params
@@ -76,7 +96,14 @@ impl Request {
         write_whole(&next(&files.key), &self.key.serialize_pem(), 0o600)?;
         // From here on the pair is complete beside the old one, and `finish` can do the rest.
         write_whole(&next(&files.cert), certificate_pem, 0o644)?;
-        finish(files)
+        finish(files)?;
+        let path = asked(&files.key);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(RenewalError::Io { path, source })
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 }
 
@@ -144,9 +171,17 @@ fn public_key(certificate: &CertificateDer<'_>) -> Result<Vec<u8>, RenewalError>
 }
 
 fn next(path: &Path) -> PathBuf {
-    let mut next = path.as_os_str().to_owned();
-    next.push(".next");
-    PathBuf::from(next)
+    beside(path, ".next")
+}
+
+fn asked(key: &Path) -> PathBuf {
+    beside(key, ".asked")
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(ending);
+    PathBuf::from(beside)
 }
 
 #[cfg(test)]
@@ -189,6 +224,25 @@ mod tests {
             let other = Request::new().unwrap().request_pem;
             assert!(check_proof(&leaf(&old), &other, &proof).is_err());
         }
+    }
+
+    #[test]
+    fn who_asks_again_asks_with_the_same_key_until_it_is_installed() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = LocalAuthority::open_or_create(dir.path()).unwrap();
+        let id = PeerId::gateway("t", "gw");
+        let files = authority.issue(&id, &[]).unwrap();
+        let lost = Request::kept(&files).unwrap();
+        let signed = authority.sign(&lost.request_pem, &id).unwrap();
+        let again = Request::kept(&files).unwrap();
+        again.install(&signed.pem, &files).unwrap();
+        Identity::load(&files).unwrap();
+        assert!(
+            Request::kept(&files)
+                .unwrap()
+                .install(&signed.pem, &files)
+                .is_err()
+        );
     }
 
     #[test]
