@@ -53,9 +53,6 @@ const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
 /// Receive calls before what is due is handed over.
 const RECEIVES_MAX: usize = 16;
 
-/// Bits per second that count as unlimited; the queue's size stays computable.
-pub const RATE_UNLIMITED: f64 = 1e10;
-
 /// A link as it is at the moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinkSnapshot {

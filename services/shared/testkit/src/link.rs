@@ -398,11 +398,6 @@ impl Link {
         self.forced_up = Some(up);
     }
 
-    /// Gives the link back to its schedule.
-    pub fn follow_schedule(&mut self) {
-        self.forced_up = None;
-    }
-
     /// Changes the rate for packets offered from here on; what is queued keeps its departure time.
     pub fn set_rate(&mut self, rate: Rate) {
         self.config.rate = rate;

@@ -139,19 +139,6 @@ pub enum OpenError {
     Closed,
 }
 
-impl OpenError {
-    /// Whether the same request may succeed later.
-    pub fn is_retriable(&self) -> bool {
-        match self {
-            Self::Refused(status) => {
-                status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
-            }
-            Self::NoSession(_) | Self::TimedOut(_) => true,
-            Self::Closed => false,
-        }
-    }
-}
-
 impl From<OpenError> for io::Error {
     fn from(error: OpenError) -> Self {
         let kind = match &error {
