@@ -8,6 +8,8 @@ mod embedded;
 mod end_to_end;
 mod fleet;
 mod line;
+mod lossy_gateway;
+mod plan;
 mod publish;
 mod sensor;
 mod sink;
@@ -22,6 +24,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::process::Failure;
+use plan::{Measurement, PLAN, names};
 
 /// Longest wait for anything that a process is to do.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -104,136 +107,31 @@ impl Figure {
     }
 }
 
-const IDS: [&str; 18] = [
-    "up.first_sample",
-    "up.memory",
-    "up.drain",
-    "embedded.samples_per_s",
-    "ingest.sink_vs_copy",
-    "ingest.kafka_vs_producer",
-    "end_to_end.samples_per_s",
-    "end_to_end.memory_growth",
-    "alerts.accepted_to_told_p99",
-    "alerts.sensor_to_webhook_p99",
-    "alerts.sensor_to_webhook_cut_p99",
-    "fleet.lost",
-    "fleet.doubled",
-    "fleet.samples_per_s",
-    "fleet.to_ingest_p50",
-    "fleet.to_ingest_p99",
-    "fleet.handovers",
-    "fleet.gateways_per_core",
-];
-/// Shares of the reference that are asked for.
-const SINK_TARGET: f64 = 0.8;
-const PUBLISH_TARGET: f64 = 0.7;
-const END_TO_END_PER_S: f64 = 100_000.0;
-/// Flat: what noise of an allocator may add.
-const MEMORY_GROWTH_MAX: f64 = 1.1;
-const TOLD_MS_MAX: f64 = 50.0;
-/// At 3 % loss on both paths, and while one of them is cut.
-const SENSOR_MS_MAX: f64 = 250.0;
-const SENSOR_CUT_MS_MAX: f64 = 600.0;
-
-/// Whether `only` is this figure or the group that it belongs to: `speed` names `speed.bulk_up_vs_noq`, `store` what is measured
-/// on the database.
-fn names(only: &str, id: &str) -> bool {
-    if only == "store" {
-        return id == IDS[4];
-    }
-    let rest = id.strip_prefix(only.trim_end_matches('.'));
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-}
-
 impl BenchCommand {
     pub fn run(self) -> Result<ExitCode, Failure> {
-        let all = || IDS.iter().chain(&speed::IDS);
+        let ids = || PLAN.iter().flat_map(|it| it.ids);
         if let Some(unknown) = self
             .only
             .iter()
-            .find(|only| !all().any(|id| names(only, id)))
+            .find(|only| !ids().any(|id| names(only, id)))
         {
-            let all: Vec<&str> = all().copied().collect();
+            let all: Vec<&str> = ids().copied().collect();
             return Err(Failure::other(format!(
                 "no figure {unknown:?}; there are {}",
                 all.join(", ")
             )));
         }
-        if IDS[4..].iter().any(|id| self.wants(id)) {
+        let wanted: Vec<&Measurement> = PLAN
+            .iter()
+            .filter(|it| it.ids.iter().any(|id| self.wants(id)))
+            .collect();
+        if wanted.iter().any(|it| it.needs_engines) {
             // Their scripts start the engines; said before minutes are spent on other figures.
             testkit::sources::file(testkit::kafka::SCRIPT).map_err(Failure::other)?;
         }
         let mut figures = Vec::new();
-        if IDS[..3].iter().any(|id| self.wants(id)) {
-            eprintln!(
-                "bench: braid up with three patients, {} s",
-                embedded::SETTLE.as_secs()
-            );
-            figures.extend(embedded::start_and_end()?);
-        }
-        if self.wants(IDS[3]) {
-            eprintln!("bench: throughput on one core, {} s", self.seconds);
-            figures.push(embedded::throughput(Duration::from_secs(self.seconds))?);
-        }
-        if self.wants(IDS[4]) {
-            eprintln!("bench: TimescaleDB's sink beside a raw COPY");
-            let measured = sink::measure()?;
-            let copy_per_s = measured.copy_per_s();
-            let target = SINK_TARGET * copy_per_s;
-            let figure = Figure::at_least(IDS[4], "samples/s", measured.sink_per_s(), target);
-            figures.push(figure.against(copy_per_s));
-        }
-        if self.wants(IDS[5]) {
-            eprintln!("bench: ingest's way to Kafka beside Kafka's own producer benchmark");
-            let measured = publish::measure()?;
-            let target = PUBLISH_TARGET * measured.producer_per_s;
-            let figure = Figure::at_least(IDS[5], "records/s", measured.ingest_per_s, target);
-            figures.push(figure.against(measured.producer_per_s));
-        }
-        if IDS[6..8].iter().any(|id| self.wants(id)) {
-            eprintln!(
-                "bench: gRPC, ingest, Kafka, TimescaleDB, {} s",
-                self.seconds
-            );
-            let measured = end_to_end::measure(Duration::from_secs(self.seconds))?;
-            figures.push(Figure::at_least(
-                IDS[6],
-                "samples/s",
-                measured.stored_per_s,
-                END_TO_END_PER_S,
-            ));
-            figures.push(Figure::at_most(
-                IDS[7],
-                "ratio",
-                measured.memory_growth,
-                MEMORY_GROWTH_MAX,
-            ));
-        }
-        if self.wants(IDS[8]) {
-            eprintln!("bench: from upload to webhook, {} s", self.seconds);
-            let times = alerts::measure(Duration::from_secs(self.seconds))?;
-            figures.push(p99(IDS[8], &times, TOLD_MS_MAX));
-        }
-        if IDS[9..11].iter().any(|id| self.wants(id)) {
-            eprintln!("bench: from sensor to webhook over two lossy paths, then with one cut");
-            let measured = sensor::measure(Duration::from_secs(self.seconds))?;
-            figures.push(p99(IDS[9], &measured.whole, SENSOR_MS_MAX));
-            figures.push(p99(IDS[10], &measured.cut, SENSOR_CUT_MS_MAX));
-        }
-        if IDS[11..].iter().any(|id| self.wants(id)) {
-            eprintln!(
-                "bench: {} gateways of people who move, {} s",
-                self.gateways, self.seconds
-            );
-            figures.extend(fleet::figures(
-                self.gateways,
-                Duration::from_secs(self.seconds),
-                &self.plot,
-            )?);
-        }
-        if speed::IDS.iter().any(|id| self.wants(id)) {
-            eprintln!("bench: gateway and proxy beside a bare pair of the library");
-            figures.extend(speed::measure()?);
+        for measurement in wanted {
+            figures.extend((measurement.measure)(&self)?);
         }
         figures.retain(|figure| self.wants(figure.id));
         self.tell(&figures)?;
@@ -241,6 +139,10 @@ impl BenchCommand {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
         })
+    }
+
+    fn length(&self) -> Duration {
+        Duration::from_secs(self.seconds)
     }
 
     fn wants(&self, id: &str) -> bool {
@@ -286,16 +188,6 @@ impl BenchCommand {
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// Of sorted times.
-fn p99(id: &'static str, times: &[Duration], target_ms: f64) -> Figure {
-    let [p50, p90, p99, longest] = [0.5, 0.9, 0.99, 1.0].map(|q| quantile_ms(times, q));
-    eprintln!(
-        "bench: {id}: {} alerts, p50 {p50:.1} ms, p90 {p90:.1} ms, p99 {p99:.1} ms, longest {longest:.1} ms",
-        times.len()
-    );
-    Figure::at_most(id, "ms", p99, target_ms)
 }
 
 /// Of sorted samples.
@@ -361,4 +253,33 @@ async fn ask(admin: SocketAddr, path: &str) -> std::io::Result<String> {
 
 fn unusable(path: impl AsRef<Path>, error: &std::io::Error) -> Failure {
     Failure::other(format!("{}: {error}", path.as_ref().display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_names_its_figures_and_no_other() {
+        let named = |only: &str| -> Vec<&str> {
+            let ids = PLAN.iter().flat_map(|it| it.ids);
+            ids.copied().filter(|id| names(only, id)).collect()
+        };
+        assert_eq!(named("store"), ["ingest.sink_vs_copy"]);
+        assert_eq!(
+            named("end_to_end"),
+            ["end_to_end.samples_per_s", "end_to_end.memory_growth"]
+        );
+        assert_eq!(named("fleet.lost"), ["fleet.lost"]);
+        assert!(named("flee").is_empty());
+    }
+
+    #[test]
+    fn a_figure_comes_from_one_measurement() {
+        let mut ids: Vec<&str> = PLAN.iter().flat_map(|it| it.ids).copied().collect();
+        let count = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), count);
+    }
 }

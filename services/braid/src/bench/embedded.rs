@@ -10,11 +10,15 @@ use contracts::vitals::gateway_service_client::GatewayServiceClient;
 use contracts::vitals::{Metric, RecordRequest, Sample, sample::Reading};
 use tokio::sync::mpsc;
 
-use super::{Figure, IDS, PATIENCE, POLL_INTERVAL, memory_mib, metric, unusable};
+use super::{Figure, PATIENCE, POLL_INTERVAL, memory_mib, metric, unusable};
 use crate::process::{Failure, block_on};
 use crate::up::Addresses;
 
 /// Memory is read after this long with patients sending.
+pub(super) const START_IDS: [&str; 3] = ["up.first_sample", "up.memory", "up.drain"];
+pub(super) const SAMPLES_PER_S: &str = "embedded.samples_per_s";
+const FIRST_SAMPLE_S_MAX: f64 = 3.0;
+const DRAIN_S_MAX: f64 = 5.0;
 pub(super) const SETTLE: Duration = Duration::from_secs(10);
 const SAMPLES_PER_REQUEST: u64 = 500;
 /// Requests that wait for the gateway's answer; at this many the sender waits.
@@ -136,10 +140,16 @@ pub(super) fn start_and_end() -> Result<Vec<Figure>, Failure> {
         tokio::time::sleep(SETTLE).await;
         let memory = up.memory()?;
         let drain = up.drain().await?;
+        let [first_sample_id, memory_id, drain_id] = START_IDS;
         Ok(vec![
-            Figure::at_most(IDS[0], "s", first.as_secs_f64(), 3.0),
-            Figure::plain(IDS[1], "MiB", memory),
-            Figure::at_most(IDS[2], "s", drain.as_secs_f64(), 5.0),
+            Figure::at_most(
+                first_sample_id,
+                "s",
+                first.as_secs_f64(),
+                FIRST_SAMPLE_S_MAX,
+            ),
+            Figure::plain(memory_id, "MiB", memory),
+            Figure::at_most(drain_id, "s", drain.as_secs_f64(), DRAIN_S_MAX),
         ])
     })?
 }
@@ -167,7 +177,7 @@ pub(super) fn throughput(length: Duration) -> Result<Figure, Failure> {
             };
         }
         sender.abort();
-        Ok(Figure::plain(IDS[3], "samples/s", per_s))
+        Ok(Figure::plain(SAMPLES_PER_S, "samples/s", per_s))
     })?
 }
 

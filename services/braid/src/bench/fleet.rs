@@ -21,6 +21,15 @@ use home::{COMMUTE, HOME, Home, Life, WALK, live};
 use plot::Panel;
 use used::Used;
 
+pub(super) const IDS: [&str; 7] = [
+    "fleet.lost",
+    "fleet.doubled",
+    "fleet.samples_per_s",
+    "fleet.to_ingest_p50",
+    "fleet.to_ingest_p99",
+    "fleet.handovers",
+    "fleet.gateways_per_core",
+];
 const SAMPLES_PER_S: u32 = 10;
 const STREAM: &str = "heart-rate";
 /// Samples of one patient that are read back for their times; the newest are left out of percentiles and drawing beyond it.
@@ -35,7 +44,7 @@ pub(super) fn figures(
     gateways: u32,
     length: Duration,
     plot: &Path,
-) -> Result<[Figure; 7], Failure> {
+) -> Result<Vec<Figure>, Failure> {
     block_on(async {
         let mut core = Core::start().await?;
         let listen = free_tcp()?.to_string();
@@ -96,19 +105,23 @@ pub(super) fn figures(
         let offered_per_s = f64::from(gateways * SAMPLES_PER_S);
         let per_s = accepted as f64 / passed.as_secs_f64();
         let per_core = f64::from(gateways) * passed.as_secs_f64() / behind;
-        Ok([
-            Figure::at_most("fleet.lost", "samples", lost as f64, 0.0),
-            Figure::at_most("fleet.doubled", "samples", doubled as f64, 0.0),
-            Figure::at_least(
-                "fleet.samples_per_s",
-                "samples/s",
-                per_s,
-                SHARE_MIN * offered_per_s,
-            ),
-            Figure::plain("fleet.to_ingest_p50", "ms", p50),
-            Figure::plain("fleet.to_ingest_p99", "ms", p99),
-            Figure::plain("fleet.handovers", "handovers", handovers as f64),
-            Figure::plain("fleet.gateways_per_core", "gateways", per_core),
+        let [
+            lost_id,
+            doubled_id,
+            rate_id,
+            p50_id,
+            p99_id,
+            handovers_id,
+            per_core_id,
+        ] = IDS;
+        Ok(vec![
+            Figure::at_most(lost_id, "samples", lost as f64, 0.0),
+            Figure::at_most(doubled_id, "samples", doubled as f64, 0.0),
+            Figure::at_least(rate_id, "samples/s", per_s, SHARE_MIN * offered_per_s),
+            Figure::plain(p50_id, "ms", p50),
+            Figure::plain(p99_id, "ms", p99),
+            Figure::plain(handovers_id, "handovers", handovers as f64),
+            Figure::plain(per_core_id, "gateways", per_core),
         ])
     })?
 }

@@ -4,30 +4,27 @@
 //! The gateway runs in this process, since its networks do; proxy, ingest and alerting are processes on real engines. Probes are those
 //! of `alerts`, handed to the gateway as sensors do; its own rules see them first. The time counts from before the reading is sent.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use contracts::vitals::gateway_service_client::GatewayServiceClient;
 use contracts::vitals::{Metric, RecordRequest, RecordResponse, Sample, sample::Reading};
 use service_kit::Context;
-use testkit::emulated_link::{LinkControl, emulate};
-use testkit::link::{LinkConfig, Loss};
+use testkit::emulated_link::LinkControl;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
-use tunnel::Interface;
 
 use super::alerts::{Calls, DATED_BACK, PROBES_PER_S, TOO_FAST, receive, times_of};
 use super::core::Core;
 use super::line::free_tcp;
+use super::lossy_gateway::LossyGateway;
 use crate::process::{Failure, block_on};
-use crate::up::defaults;
 
 const GATEWAY: &str = "home";
 const LOSS: f64 = 0.03;
-/// Rate and one-way delay of each access network: those of `braid up`.
-const NETWORKS: [(&str, u8, f64, u64); 2] = [("wifi", 1, 40e6, 8), ("lte", 2, 12e6, 35)];
+/// End of its addresses on the loopback device.
+const ADDRESS: u8 = 77;
 const SEED: u64 = 1;
 /// How long a network is cut, and how long both are there before the next cut.
 const CUT: Duration = Duration::from_secs(1);
@@ -100,46 +97,19 @@ struct Home {
 impl Home {
     async fn start(core: &mut Core) -> Result<Home, Failure> {
         let proxy = core.proxy().await?;
-        let mut config: gateway::Config = defaults()?;
-        config.listen = (Ipv4Addr::LOCALHOST, 0).into();
-        config.data_dir = core.folder().join(GATEWAY);
-        config.proxy = proxy.to_string();
-        config.ingest = core.ingest_url();
-        config.path_telemetry = String::new();
-        config.identity = core.gateway_identity(GATEWAY)?;
-        let (mut interfaces, mut links) = (Vec::new(), Vec::new());
-        for (name, net, bits_per_s, delay_ms) in NETWORKS {
-            let address = IpAddr::from([127, 0, net, 77]);
-            let plain = Interface::bind(name, address, None).map_err(Failure::other)?;
-            let link = LinkConfig::new(bits_per_s, Duration::from_millis(delay_ms));
-            let link = link.with_loss(Loss::Bernoulli(LOSS));
-            let (socket, control) = emulate(plain.socket, &link, SEED + u64::from(net));
-            interfaces.push(Interface { socket, ..plain });
-            links.push(control);
-        }
-        let context = Context::new("gateway");
-        tokio::spawn({
-            let context = context.clone();
-            async move {
-                if let Err(error) = gateway::run(config, Some(interfaces), context.clone()).await {
-                    eprintln!("bench: the gateway ended: {error}");
-                }
-                context.end();
-            }
-        });
-        let sensors = context.address(gateway::from_sensors::LISTENER).await;
-        let sensors = sensors.ok_or_else(|| Failure::other("the gateway did not start"))?;
-        let mut client = GatewayServiceClient::connect(format!("http://{sensors}"))
+        let gateway =
+            LossyGateway::start(core, &proxy.to_string(), GATEWAY, ADDRESS, LOSS, SEED).await?;
+        let mut client = GatewayServiceClient::connect(format!("http://{}", gateway.sensors))
             .await
             .map_err(Failure::other)?;
         let (requests, waiting) = mpsc::channel(REQUESTS_WAITING_MAX);
         let answers = client.record(ReceiverStream::new(waiting)).await;
         Ok(Home {
-            links,
+            links: gateway.links,
             requests,
             answers: answers.map_err(Failure::other)?.into_inner(),
             request: 0,
-            context,
+            context: gateway.context,
         })
     }
 

@@ -14,16 +14,26 @@ use super::line::{Bare, Joined, Line, Scratch};
 use super::{Figure, median, quantile_ms};
 use crate::process::Failure;
 
+const BULK_UP: &str = "speed.bulk_up_vs_noq";
+const BULK_DOWN: &str = "speed.bulk_down_vs_noq";
+const CPU_UP: &str = "speed.cpu_up_vs_noq";
+const CPU_DOWN: &str = "speed.cpu_down_vs_noq";
+const PER_SEND: &str = "speed.datagrams_per_send";
+const PER_RECEIVE: &str = "speed.datagrams_per_receive";
+const LATENCY: &str = "speed.latency_added_p99";
+const JOINED_UP: &str = "speed.bulk_up_vs_joined";
+const JOINED_DOWN: &str = "speed.bulk_down_vs_joined";
+
 pub(super) const IDS: [&str; 9] = [
-    "speed.bulk_up_vs_noq",
-    "speed.bulk_down_vs_noq",
-    "speed.cpu_up_vs_noq",
-    "speed.cpu_down_vs_noq",
-    "speed.datagrams_per_send",
-    "speed.datagrams_per_receive",
-    "speed.latency_added_p99",
-    "speed.bulk_up_vs_joined",
-    "speed.bulk_down_vs_joined",
+    BULK_UP,
+    BULK_DOWN,
+    CPU_UP,
+    CPU_DOWN,
+    PER_SEND,
+    PER_RECEIVE,
+    LATENCY,
+    JOINED_UP,
+    JOINED_DOWN,
 ];
 
 const BULK_BYTES: u64 = 256 << 20;
@@ -56,18 +66,10 @@ pub(super) fn measure() -> Result<Vec<Figure>, Failure> {
     let line = Line::start(&scratch, destination)?;
     let mut figures = bulk(&scratch, &line, destination)?;
     let (per_send, per_receive) = line.datagrams_per_call()?;
-    figures.push(Figure::at_least(
-        IDS[4],
-        "datagrams",
-        per_send,
-        DATAGRAMS_PER_CALL_TARGET,
-    ));
-    figures.push(Figure::at_least(
-        IDS[5],
-        "datagrams",
-        per_receive,
-        DATAGRAMS_PER_CALL_TARGET,
-    ));
+    for (id, per_call) in [(PER_SEND, per_send), (PER_RECEIVE, per_receive)] {
+        let target = DATAGRAMS_PER_CALL_TARGET;
+        figures.push(Figure::at_least(id, "datagrams", per_call, target));
+    }
     figures.push(latency(&line, destination)?);
     Ok(figures)
 }
@@ -179,8 +181,8 @@ fn bulk(scratch: &Scratch, line: &Line, destination: SocketAddr) -> Result<Vec<F
     let joined = Joined::start(scratch, destination)?;
     let mut figures = Vec::new();
     for (direction, speed_id, cpu_id, joined_id) in [
-        ("up", IDS[0], IDS[2], IDS[7]),
-        ("down", IDS[1], IDS[3], IDS[8]),
+        ("up", BULK_UP, CPU_UP, JOINED_UP),
+        ("down", BULK_DOWN, CPU_DOWN, JOINED_DOWN),
     ] {
         let [mut ours, mut reference, mut most]: [Side; 3] = Default::default();
         through(line.connect(destination)?, direction, WARM_UP_BYTES)?;
@@ -240,7 +242,7 @@ fn latency(line: &Line, destination: SocketAddr) -> Result<Figure, Failure> {
     );
     let direct_ms = quantile_ms(&without, 0.99);
     let added_ms = quantile_ms(&with, 0.99) - direct_ms;
-    Ok(Figure::at_most(IDS[6], "ms", added_ms, LATENCY_TARGET_MS).against(direct_ms))
+    Ok(Figure::at_most(LATENCY, "ms", added_ms, LATENCY_TARGET_MS).against(direct_ms))
 }
 
 fn connections(

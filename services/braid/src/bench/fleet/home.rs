@@ -1,6 +1,5 @@
 //! One person: how they move, the gateway that they carry with its two lossy networks, and the sensor that it takes samples from.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,21 +9,17 @@ use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use service_kit::Context;
-use testkit::emulated_link::{LinkControl, emulate};
-use testkit::link::{LinkConfig, Loss};
+use testkit::emulated_link::LinkControl;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval_at, sleep, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
-use tunnel::Interface;
 
 use super::super::PATIENCE;
 use super::super::core::Core;
+use super::super::lossy_gateway::LossyGateway;
 use super::SAMPLES_PER_S;
 use crate::process::Failure;
-use crate::up::defaults;
 
-/// Rate and one-way delay of each access network: those of `braid up`.
-const NETWORKS: [(&str, u8, f64, u64); 2] = [("wifi", 1, 40e6, 8), ("lte", 2, 12e6, 35)];
 const LOSS: f64 = 0.01;
 const SEED: u64 = 1;
 /// Addresses of one network on the loopback device; more gateways share them.
@@ -82,43 +77,15 @@ impl Home {
     pub(super) async fn start(core: &Core, proxy: &str, number: u32) -> Result<Home, Failure> {
         let id = format!("fleet-{number}");
         core.register(&id, 1).await?;
-        let mut config: gateway::Config = defaults()?;
-        config.listen = (std::net::Ipv4Addr::LOCALHOST, 0).into();
-        config.data_dir = core.folder().join(&id);
-        proxy.clone_into(&mut config.proxy);
-        config.ingest = core.ingest_url();
-        config.path_telemetry = String::new();
-        config.identity = core.gateway_identity(&id)?;
-        let (mut interfaces, mut links) = (Vec::new(), Vec::new());
-        for (name, net, bits_per_s, delay_ms) in NETWORKS {
-            let last = u8::try_from(number % ADDRESSES + 1).map_err(Failure::other)?;
-            let address = IpAddr::from([127, 0, net, last]);
-            let plain = Interface::bind(name, address, None).map_err(Failure::other)?;
-            let link = LinkConfig::new(bits_per_s, Duration::from_millis(delay_ms));
-            let link = link.with_loss(Loss::Bernoulli(LOSS));
-            let seed = SEED + (u64::from(number) << 8) + u64::from(net);
-            let (socket, control) = emulate(plain.socket, &link, seed);
-            interfaces.push(Interface { socket, ..plain });
-            links.push(control);
-        }
-        let context = Context::new("gateway");
-        tokio::spawn({
-            let context = context.clone();
-            async move {
-                if let Err(error) = gateway::run(config, Some(interfaces), context.clone()).await {
-                    eprintln!("bench: a gateway ended: {error}");
-                }
-                context.end();
-            }
-        });
-        let sensors = context.address(gateway::from_sensors::LISTENER).await;
-        let sensors = sensors.ok_or_else(|| Failure::other("a gateway did not start"))?;
+        let last = u8::try_from(number % ADDRESSES + 1).map_err(Failure::other)?;
+        let seed = SEED + (u64::from(number) << 8);
+        let gateway = LossyGateway::start(core, proxy, &id, last, LOSS, seed).await?;
         Ok(Home {
             number,
             device: format!("{id}-0"),
-            links,
-            sensors: format!("http://{sensors}"),
-            context,
+            links: gateway.links,
+            sensors: format!("http://{}", gateway.sensors),
+            context: gateway.context,
         })
     }
 
