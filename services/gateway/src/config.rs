@@ -1,14 +1,12 @@
 //! Settings of a gateway.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    path::PathBuf,
-    time::Duration,
-};
+mod access_networks;
+
+use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use serde::Serialize;
 use service_kit::{ConfigError, Secret, ServiceConfig, tls::IdentityFiles};
-use tunnel::{AccessRule, Family};
+use tunnel::AccessRule;
 
 use crate::journal::{Limits, Overflow};
 use crate::to_dashboard::Office;
@@ -17,9 +15,7 @@ use crate::to_dashboard::Office;
 const SEGMENTS_MIN: u64 = 4;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const GATHER_MS_MAX: u64 = 1_000;
-const INTERFACES_MAX: usize = 8;
-/// As the kernel has it.
-const DEVICE_BYTES_MAX: usize = 15;
+const REPORT_INTERVAL_MS: RangeInclusive<u64> = 100..=60_000;
 const TOKEN_BYTES_MIN: usize = 8;
 /// What a SOCKS5 password can hold.
 const TOKEN_BYTES_MAX: usize = 255;
@@ -263,117 +259,28 @@ impl Config {
 
     /// The rules by which access networks are taken.
     pub fn access_rules(&self) -> Result<Vec<AccessRule>, ConfigError> {
-        if self.interface.is_empty() {
-            return Ok(vec![AccessRule::Routed {
-                name: "default".to_owned(),
-            }]);
-        }
-        self.interface.iter().map(|text| parse_rule(text)).collect()
+        access_networks::rules(&self.interface)
     }
-}
 
-fn parse_rule(text: &str) -> Result<AccessRule, ConfigError> {
-    let refuse = |reason: String| {
-        Err(ConfigError::new(
-            "interface",
-            reason,
-            "--interface wlan0 --interface 'wwan*' --interface wifi=192.168.1.7@wlan0",
-        ))
-    };
-    let (name, rest) = match text.split_once('=') {
-        Some((name, rest)) => (Some(name), rest),
-        None => (None, text),
-    };
-    if let Some(name) = name
-        && !tunnel::is_name(name)
-    {
-        return refuse(format!("{name:?} is no name for an access network"));
-    }
-    let (address, device) = match rest.split_once('@') {
-        Some((address, device)) => (address, Some(device.to_owned())),
-        None => (rest, None),
-    };
-    match (address.parse(), name) {
-        (Ok(local_ip), Some(name)) => {
-            return Ok(AccessRule::Address {
-                name: name.to_owned(),
-                local_ip,
-                device,
-            });
-        }
-        (Ok(_), None) => return refuse(format!("{text:?} has no name")),
-        (Err(_), _) if device.is_some() => {
-            return refuse(format!("{address:?} is not an IP address"));
-        }
-        (Err(_), _) => {}
-    }
-    if let Some((network, prefix)) = rest.split_once('/')
-        && let Ok(network) = network.parse::<IpAddr>()
-    {
-        let bits = if network.is_ipv6() { 128 } else { 32 };
-        return match (prefix.parse(), name) {
-            (Ok(prefix), Some(name)) if prefix <= bits => Ok(AccessRule::Subnet {
-                name: name.to_owned(),
-                network,
-                prefix,
-            }),
-            (_, None) => refuse(format!("{text:?} has no name")),
-            _ => refuse(format!("{prefix:?} is no length of a prefix of {network}")),
+    fn validate_sensors(&self) -> Result<(), ConfigError> {
+        const EXAMPLE: &str = "--sensor-token \"$(openssl rand -hex 16)\"";
+        let reason = match &self.sensor_token {
+            None if !self.listen.ip().is_loopback() => format!(
+                "{} is reachable by others, so sensors need a token",
+                self.listen
+            ),
+            Some(token) if token.expose().len() < TOKEN_BYTES_MIN => {
+                format!("is shorter than {TOKEN_BYTES_MIN} characters")
+            }
+            _ => return Ok(()),
         };
+        Err(ConfigError::new("sensor_token", reason, EXAMPLE))
     }
-    let (pattern, family) = match rest.split_once('/') {
-        None => (rest, Family::Any),
-        Some((pattern, "ipv4")) => (pattern, Family::V4),
-        Some((pattern, "ipv6")) => (pattern, Family::V6),
-        Some((_, other)) => return refuse(format!("{other:?} is neither ipv4 nor ipv6")),
-    };
-    let is_device = |byte: u8| byte.is_ascii_graphic() && !b"/:@=".contains(&byte);
-    if pattern.is_empty()
-        || pattern.len() > DEVICE_BYTES_MAX
-        || pattern.parse::<SocketAddr>().is_ok()
-        || !pattern.bytes().all(is_device)
-    {
-        return refuse(format!("{rest:?} is neither a device nor an address"));
-    }
-    if name.is_some() && pattern.contains(['*', '?']) {
-        return refuse(format!(
-            "{text:?} gives one name to all devices that match; each bears its own"
-        ));
-    }
-    Ok(AccessRule::Devices {
-        pattern: pattern.to_owned(),
-        name: name.map(str::to_owned),
-        family,
-    })
-}
 
-impl ServiceConfig for Config {
-    const NOUN: &'static str = "gateway";
-
-    fn validate(&self) -> Result<(), ConfigError> {
+    fn validate_journal(&self) -> Result<(), ConfigError> {
         let refuse = |field: &str, reason: String, example: &str| {
             Err(ConfigError::new(field, reason, example))
         };
-        match &self.sensor_token {
-            None if !self.listen.ip().is_loopback() => {
-                return refuse(
-                    "sensor_token",
-                    format!(
-                        "{} is reachable by others, so sensors need a token",
-                        self.listen
-                    ),
-                    "--sensor-token \"$(openssl rand -hex 16)\"",
-                );
-            }
-            Some(token) if token.expose().len() < 8 => {
-                return refuse(
-                    "sensor_token",
-                    "is shorter than 8 characters".to_owned(),
-                    "--sensor-token \"$(openssl rand -hex 16)\"",
-                );
-            }
-            _ => {}
-        }
         if self.journal_segment_bytes < SEGMENT_BYTES_MIN {
             return refuse(
                 "journal_segment_bytes",
@@ -405,7 +312,20 @@ impl ServiceConfig for Config {
                 "--journal-gather-ms 5",
             );
         }
-        if !(100..=60_000).contains(&self.path_report_interval_ms) {
+        Ok(())
+    }
+}
+
+impl ServiceConfig for Config {
+    const NOUN: &'static str = "gateway";
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        let refuse = |field: &str, reason: String, example: &str| {
+            Err(ConfigError::new(field, reason, example))
+        };
+        self.validate_sensors()?;
+        self.validate_journal()?;
+        if !REPORT_INTERVAL_MS.contains(&self.path_report_interval_ms) {
             return refuse(
                 "path_report_interval_ms",
                 format!("{} is outside 100 to 60000", self.path_report_interval_ms),
@@ -423,60 +343,15 @@ impl ServiceConfig for Config {
                 "--proxy proxy.example.org:4433",
             );
         }
-        if self.interface.len() > INTERFACES_MAX {
-            return refuse(
-                "interface",
-                format!("at most {INTERFACES_MAX} are taken"),
-                "--interface wifi=192.168.1.7@wlan0",
-            );
-        }
         let rules = self.access_rules()?;
-        let same = |a: &AccessRule, b: &AccessRule| match (a, b) {
-            (
-                AccessRule::Address { name, local_ip, .. },
-                AccessRule::Address {
-                    name: other,
-                    local_ip: other_ip,
-                    ..
-                },
-            ) => name == other || local_ip == other_ip,
-            (
-                AccessRule::Devices { pattern, name, .. },
-                AccessRule::Devices {
-                    pattern: other,
-                    name: other_name,
-                    ..
-                },
-            ) => pattern == other || name.is_some() && name == other_name,
-            (AccessRule::Subnet { name, .. }, AccessRule::Subnet { name: other, .. }) => {
-                name == other
-            }
-            _ => false,
-        };
-        for (n, rule) in rules.iter().enumerate() {
-            if rules[..n].iter().any(|other| same(rule, other)) {
-                return refuse(
-                    "interface",
-                    format!(
-                        "{:?} repeats a name, a device or an address",
-                        self.interface[n]
-                    ),
-                    "--interface wifi=192.168.1.7 --interface lte=10.0.0.3",
-                );
-            }
+        let no_url = |url: &str| format!("{url:?} is not an https URL");
+        if !self.ingest.starts_with("https://") {
+            let example = "--ingest https://ingest:7001";
+            return refuse("ingest", no_url(&self.ingest), example);
         }
-        for (field, url) in [
-            ("ingest", &self.ingest),
-            ("path_telemetry", &self.path_telemetry),
-        ] {
-            let optional = field == "path_telemetry" && url.is_empty();
-            if !optional && !url.starts_with("https://") {
-                return refuse(
-                    field,
-                    format!("{url:?} is not an https URL"),
-                    "--ingest https://ingest:7001",
-                );
-            }
+        if !self.path_telemetry.is_empty() && !self.path_telemetry.starts_with("https://") {
+            let example = "--path-telemetry https://path-telemetry:7003";
+            return refuse("path_telemetry", no_url(&self.path_telemetry), example);
         }
         self.validate_applications()?;
         self.validate_tun(&rules)?;
@@ -505,25 +380,6 @@ mod tests {
             .validate_applications()
             .err()
             .map(|error| error.field)
-    }
-
-    #[test]
-    fn a_network_names_its_device() {
-        let subnet = |network: &str, prefix| AccessRule::Subnet {
-            name: "wifi".to_owned(),
-            network: network.parse().unwrap(),
-            prefix,
-        };
-        assert_eq!(parse_rule("wifi=10.89.1.0/24"), Ok(subnet("10.89.1.0", 24)));
-        assert_eq!(parse_rule("wifi=fd00::/64"), Ok(subnet("fd00::", 64)));
-        for text in ["10.89.1.0/24", "wifi=10.89.1.0/33", "wifi=10.89.1.0/ipv4"] {
-            assert!(parse_rule(text).is_err(), "{text}");
-        }
-        // A device's name may look like anything but an address.
-        assert!(matches!(
-            parse_rule("lte=wwan0/ipv6"),
-            Ok(AccessRule::Devices { .. })
-        ));
     }
 
     #[test]
@@ -586,46 +442,5 @@ mod tests {
         );
         assert_eq!(routed("wifi=192.0.2.0/24"), None);
         assert!(CommandLine::try_parse_from(["gateway", "--tun-routes"]).is_err());
-    }
-
-    #[test]
-    fn access_networks_are_read_or_refused() {
-        let devices = |pattern: &str, name: Option<&str>, family| AccessRule::Devices {
-            pattern: pattern.to_owned(),
-            name: name.map(str::to_owned),
-            family,
-        };
-        let address = |name: &str, local_ip: [u8; 4], device: Option<&str>| AccessRule::Address {
-            name: name.to_owned(),
-            local_ip: local_ip.into(),
-            device: device.map(str::to_owned),
-        };
-        for (text, rule) in [
-            ("wlan0", devices("wlan0", None, Family::Any)),
-            ("wwan*", devices("wwan*", None, Family::Any)),
-            ("eth?/ipv6", devices("eth?", None, Family::V6)),
-            ("lte=wwan0/ipv4", devices("wwan0", Some("lte"), Family::V4)),
-            ("wifi=192.168.1.7", address("wifi", [192, 168, 1, 7], None)),
-            (
-                "wifi=192.168.1.7@wlan0",
-                address("wifi", [192, 168, 1, 7], Some("wlan0")),
-            ),
-        ] {
-            assert_eq!(parse_rule(text).ok(), Some(rule), "{text}");
-        }
-        for text in [
-            "",
-            "lte=",
-            "lte=wwan*",
-            "192.168.1.7",
-            "=wlan0",
-            "wi fi=wlan0",
-            "wlan0/ipv5",
-            "wifi=192.168.1.700@wlan0",
-            "a-name-that-is-too-long",
-            "wifi=192.168.1.7:80",
-        ] {
-            assert!(parse_rule(text).is_err(), "{text:?}");
-        }
     }
 }
