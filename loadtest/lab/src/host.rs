@@ -549,118 +549,153 @@ impl Host {
 
     fn steer(&mut self, now: Duration, conn: &mut Connection) {
         let at = self.start + now;
-        let trace = self.trace;
-        match &mut self.manager {
-            Manager::Plain { missing, of_path } => {
-                let due: Vec<usize> = missing
-                    .iter()
-                    .filter(|entry| entry.1 <= now)
-                    .map(|entry| entry.0)
-                    .collect();
-                for interface in due {
-                    missing.retain(|entry| entry.0 != interface);
-                    match open(conn, None, interface, PathStatus::Available, at) {
-                        Ok(path) => {
-                            self.paths_opened += 1;
-                            of_path.push((path, interface));
-                        }
-                        Err(_) => missing.push((interface, now + PLAIN_RETRY)),
-                    }
-                }
+        if let Manager::Plain { missing, of_path } = &mut self.manager {
+            self.paths_opened += open_missing(conn, missing, of_path, now, at);
+            return;
+        }
+        self.tell_what_came(now, at, conn);
+        let silent_from = self.calm_from.map(|calm| calm.max(self.heard.1));
+        if self.client && silent_from.is_some_and(|from| now > from + SILENT_MAX) {
+            self.lost = Some(HostError::Silent);
+        }
+        if self.application.wants_to_send() {
+            self.tell_steering(at, multipath::Event::Backlog { bytes: 1 });
+        }
+        let mut suspected = false;
+        while let Some(command) = self.next_command(at) {
+            if self.trace && !matches!(command, Command::Ping { .. }) {
+                eprintln!(
+                    "{:>10.3} {} {command:?}",
+                    now.as_secs_f64(),
+                    if self.client { "client" } else { "server" }
+                );
             }
-            Manager::Ours(steering) => {
-                if std::mem::take(&mut self.received) {
-                    let mut heard = 0;
-                    for &path in &self.open_paths {
-                        if let Some(stats) = conn.path_stats(path) {
-                            let datagrams = stats.udp_rx.datagrams;
-                            heard += datagrams;
-                            steering.on_event(
-                                at,
-                                multipath::Event::Received {
-                                    path,
-                                    datagrams,
-                                    rtt: stats.rtt,
-                                },
-                            );
-                        }
-                        if let Ok(way) = conn.network_path(path) {
-                            let address = way.remote();
-                            let event = multipath::Event::PeerAddress { path, address };
-                            steering.on_event(at, event);
-                        }
-                    }
-                    if heard > self.heard.0 {
-                        self.heard.1 = now;
-                    }
-                    // A path that closed takes its share out of the sum.
-                    self.heard.0 = heard;
-                }
-                let silent_from = self.calm_from.map(|calm| calm.max(self.heard.1));
-                if self.client && silent_from.is_some_and(|from| now > from + SILENT_MAX) {
-                    self.lost = Some(HostError::Silent);
-                }
-                if self.application.wants_to_send() {
-                    steering.on_event(at, multipath::Event::Backlog { bytes: 1 });
-                }
-                let mut suspected = false;
-                while let Some(command) = steering.poll(at) {
-                    if trace && !matches!(command, Command::Ping { .. }) {
-                        eprintln!(
-                            "{:>10.3} {} {command:?}",
-                            now.as_secs_f64(),
-                            if self.client { "client" } else { "server" }
-                        );
-                    }
-                    match command {
-                        Command::Ping { path } => drop(conn.ping_path(path)),
-                        Command::SetStatus { path, status } => {
-                            let _ = conn.set_path_status(path, status);
-                            suspected |= status == PathStatus::Backup
-                                && steering.snapshot(at).iter().any(|entry| {
-                                    entry.path == path && entry.state == PathState::Suspect
-                                });
-                        }
-                        Command::Close { path } => {
-                            drop(conn.close_path(at, path, VarInt::from_u32(0)))
-                        }
-                        Command::GiveUp { path } => {
-                            conn.close(at, VarInt::from_u32(1), Bytes::new());
-                            self.lost = Some(HostError::GaveUp(path));
-                        }
-                        Command::Open { interface, status } => {
-                            let number = usize::from(interface.0);
-                            let oracle = self.oracle.as_deref();
-                            let event = match open(conn, oracle, number, status, at) {
-                                Ok(path) => {
-                                    self.paths_opened += 1;
-                                    // What is heard on a path before it is validated counts too.
-                                    if !self.open_paths.contains(&path) {
-                                        self.open_paths.push(path);
-                                    }
-                                    multipath::Event::Opened { interface, path }
-                                }
-                                Err(
-                                    PathError::RemoteCidsExhausted | PathError::MaxPathIdReached,
-                                ) => multipath::Event::OpenFailed {
-                                    interface,
-                                    failure: OpenFailure::NoIdYet,
-                                },
-                                Err(_) => multipath::Event::OpenFailed {
-                                    interface,
-                                    failure: OpenFailure::Refused,
-                                },
-                            };
-                            steering.on_event(at, event);
-                        }
-                    }
-                }
-                if suspected {
-                    self.application.on_path_trouble(conn, now);
-                }
-            }
+            suspected |= self.obey(command, at, conn);
+        }
+        if suspected {
+            self.application.on_path_trouble(conn, now);
         }
     }
+
+    fn next_command(&mut self, at: Instant) -> Option<Command> {
+        match &mut self.manager {
+            Manager::Ours(steering) => steering.poll(at),
+            Manager::Plain { .. } => None,
+        }
+    }
+
+    fn tell_steering(&mut self, at: Instant, event: multipath::Event) {
+        if let Manager::Ours(steering) = &mut self.manager {
+            steering.on_event(at, event);
+        }
+    }
+
+    /// What each path has brought since the last look, and from where.
+    fn tell_what_came(&mut self, now: Duration, at: Instant, conn: &mut Connection) {
+        if !std::mem::take(&mut self.received) {
+            return;
+        }
+        let Manager::Ours(steering) = &mut self.manager else {
+            return;
+        };
+        let mut heard = 0;
+        for &path in &self.open_paths {
+            if let Some(stats) = conn.path_stats(path) {
+                let datagrams = stats.udp_rx.datagrams;
+                heard += datagrams;
+                let rtt = stats.rtt;
+                let event = multipath::Event::Received {
+                    path,
+                    datagrams,
+                    rtt,
+                };
+                steering.on_event(at, event);
+            }
+            if let Ok(way) = conn.network_path(path) {
+                let address = way.remote();
+                let event = multipath::Event::PeerAddress { path, address };
+                steering.on_event(at, event);
+            }
+        }
+        if heard > self.heard.0 {
+            self.heard.1 = now;
+        }
+        // A path that closed takes its share out of the sum.
+        self.heard.0 = heard;
+    }
+
+    /// Does what the steering wants; returns whether a path is suspected.
+    fn obey(&mut self, command: Command, at: Instant, conn: &mut Connection) -> bool {
+        match command {
+            Command::Ping { path } => drop(conn.ping_path(path)),
+            Command::SetStatus { path, status } => {
+                let _ = conn.set_path_status(path, status);
+                return status == PathStatus::Backup && self.is_suspect(path, at);
+            }
+            Command::Close { path } => drop(conn.close_path(at, path, VarInt::from_u32(0))),
+            Command::GiveUp { path } => {
+                conn.close(at, VarInt::from_u32(1), Bytes::new());
+                self.lost = Some(HostError::GaveUp(path));
+            }
+            Command::Open { interface, status } => {
+                let number = usize::from(interface.0);
+                let failed = |failure| multipath::Event::OpenFailed { interface, failure };
+                let event = match open(conn, self.oracle.as_deref(), number, status, at) {
+                    Ok(path) => {
+                        self.paths_opened += 1;
+                        // What is heard on a path before it is validated counts too.
+                        if !self.open_paths.contains(&path) {
+                            self.open_paths.push(path);
+                        }
+                        multipath::Event::Opened { interface, path }
+                    }
+                    Err(PathError::RemoteCidsExhausted | PathError::MaxPathIdReached) => {
+                        failed(OpenFailure::NoIdYet)
+                    }
+                    Err(_) => failed(OpenFailure::Refused),
+                };
+                self.tell_steering(at, event);
+            }
+        }
+        false
+    }
+
+    fn is_suspect(&self, path: PathId, at: Instant) -> bool {
+        let Manager::Ours(steering) = &self.manager else {
+            return false;
+        };
+        let paths = steering.snapshot(at);
+        paths
+            .iter()
+            .any(|entry| entry.path == path && entry.state == PathState::Suspect)
+    }
+}
+
+/// Opens the paths that are due; how many came about. The others are tried again later.
+fn open_missing(
+    conn: &mut Connection,
+    missing: &mut Vec<(usize, Duration)>,
+    of_path: &mut Vec<(PathId, usize)>,
+    now: Duration,
+    at: Instant,
+) -> u32 {
+    let due: Vec<usize> = missing
+        .iter()
+        .filter(|entry| entry.1 <= now)
+        .map(|entry| entry.0)
+        .collect();
+    let mut opened = 0;
+    for interface in due {
+        missing.retain(|entry| entry.0 != interface);
+        match open(conn, None, interface, PathStatus::Available, at) {
+            Ok(path) => {
+                opened += 1;
+                of_path.push((path, interface));
+            }
+            Err(_) => missing.push((interface, now + PLAIN_RETRY)),
+        }
+    }
+    opened
 }
 
 fn open(

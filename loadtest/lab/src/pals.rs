@@ -7,7 +7,9 @@ use crate::figures::Figure;
 use crate::host::Mechanisms;
 use crate::report::{RunReport, mean, percentile, sorted};
 use crate::runner::Runner;
-use crate::scenario::{Controller, Direction, Interface, Scenario, ScenarioError, Vitals};
+use crate::scenario::{
+    Controller, Direction, HEADER_SHARE, Interface, Scenario, ScenarioError, Vitals,
+};
 use crate::world::derive_seed;
 
 const BYTES: u64 = 20_000_000;
@@ -256,8 +258,6 @@ pub const REGIONS: [(&str, &str, f64, f64, f64); 8] = [
 
 const REGIONAL_RTT_MS: f64 = 24.0;
 const REGIONAL_LOSS: f64 = 0.05;
-/// Share of the link's bytes that a perfect sender delivers as goodput: 1436 of 1500.
-const HEADER_SHARE: f64 = 0.958;
 
 /// The regional table: `repetitions` transfers per cell.
 pub fn regional(

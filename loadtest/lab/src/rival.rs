@@ -8,11 +8,9 @@ use crate::figures::Figure;
 use crate::host::Mechanisms;
 use crate::report::{BIN, RunReport, mbit_within};
 use crate::runner::Runner;
-use crate::scenario::{Controller, Direction, Interface, Scenario, ScenarioError};
+use crate::scenario::{Controller, Direction, HEADER_SHARE, Interface, Scenario, ScenarioError};
 use crate::world::derive_seed;
 
-/// Goodput that a full-size packet leaves of the link's bytes.
-pub(crate) const HEADER_SHARE: f64 = 0.958;
 /// Length of a transfer at full capacity.
 const TRANSFER_S: f64 = 10.0;
 const FLOWS: u32 = 8;

@@ -15,6 +15,8 @@ pub const INTERFACES_MAX: usize = 8;
 pub const IP_UDP_HEADER_BYTES: u64 = 28;
 /// Largest IP packet on the simulated links.
 pub const LINK_MTU_BYTES: u64 = 1500;
+/// Goodput that a packet of full size leaves of the link's bytes.
+pub(crate) const HEADER_SHARE: f64 = 0.958;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]

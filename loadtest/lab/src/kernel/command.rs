@@ -14,7 +14,7 @@ use crate::command::LabError;
 use crate::figures::{Figure, table};
 use crate::identity::Identity;
 use crate::rival;
-use crate::scenario::{Interface, RateSpec, Scenario, ScenarioError};
+use crate::scenario::{HEADER_SHARE, Interface, RateSpec, Scenario, ScenarioError};
 use crate::selection::Selection;
 
 use crate::wire::NOT_COMPLETED;
@@ -350,7 +350,7 @@ impl Session<'_> {
             let mut scenario = shortened(scenario.clone());
             scenario.streams = flows;
             let run = believed(attempts, || product::run(&scenario, &self.identities))?;
-            let share = run.0.report.efficiency_stream / rival::HEADER_SHARE;
+            let share = run.0.report.efficiency_stream / HEADER_SHARE;
             self.row(&format!("{name}.{label}.run"), run);
             let figure = Figure::at_least(format!("{name}.{label}"), "%", None, target, share);
             self.figures.push(figure);
