@@ -6,7 +6,6 @@
 use std::{sync::Arc, time::Duration};
 
 use bus::{Bus, EmbeddedBus, EmbeddedOptions};
-use clap::{Args, FromArgMatches};
 use contracts::{
     alerts::{Alert, AlertState},
     vitals::{Metric, Sample, sample::Reading},
@@ -17,6 +16,7 @@ use gateway::{
 };
 use service_kit::{
     Context, Shutdown,
+    config::defaults,
     grpc::ChannelError,
     tls::{Identity, PeerId, authority::LocalAuthority},
 };
@@ -84,10 +84,10 @@ impl World {
         let bus: Arc<dyn Bus> =
             Arc::new(EmbeddedBus::open(path, EmbeddedOptions::default()).unwrap());
         let contexts = [Context::new("path-telemetry"), Context::new("alerting")];
-        let mut to_path_telemetry: path_telemetry::Config = defaults();
+        let mut to_path_telemetry: path_telemetry::Config = defaults().unwrap();
         to_path_telemetry.listen = "127.0.0.1:0".parse().unwrap();
         to_path_telemetry.identity = files("path-telemetry");
-        let mut to_alerting: alerting::Config = defaults();
+        let mut to_alerting: alerting::Config = defaults().unwrap();
         to_alerting.listen = "127.0.0.1:0".parse().unwrap();
         to_alerting.identity = files("alerting");
         to_alerting.silent_after_s = SILENT_AFTER_S;
@@ -190,13 +190,6 @@ impl World {
         self.path_telemetry.await.unwrap().unwrap();
         self.alerting.await.unwrap().unwrap();
     }
-}
-
-/// What the command line gives without any flag.
-fn defaults<C: Args + FromArgMatches>() -> C {
-    let command = C::augment_args(clap::Command::new("test").no_binary_name(true));
-    let matches = command.get_matches_from(std::iter::empty::<&str>());
-    C::from_arg_matches(&matches).unwrap()
 }
 
 fn ahead() -> i64 {

@@ -202,11 +202,7 @@ pub struct Core {
 
 /// The configuration that `braid <service>` would have without any flag, file or variable.
 pub fn defaults<C: clap::Args>() -> Result<C, Failure> {
-    let command = C::augment_args(clap::Command::new("defaults").no_binary_name(true));
-    let matches = command
-        .try_get_matches_from(std::iter::empty::<&str>())
-        .map_err(Failure::other)?;
-    C::from_arg_matches(&matches).map_err(Failure::other)
+    service_kit::config::defaults().map_err(Failure::other)
 }
 
 fn anywhere() -> SocketAddr {

@@ -3,10 +3,10 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use bus::{Bus, EmbeddedBus, EmbeddedOptions};
-use clap::{Args, FromArgMatches};
 use contracts::alerts::{Alert, AlertState};
 use service_kit::{
     Context,
+    config::defaults,
     tls::{Identity, PeerId, authority::LocalAuthority},
 };
 use store::{AlertsQuery, DEFAULT_TENANT, DeviceEntry, Scope, SqliteStore, Store};
@@ -35,10 +35,10 @@ impl Core {
         let bus: Arc<dyn Bus> =
             Arc::new(EmbeddedBus::open(path, EmbeddedOptions::default()).unwrap());
         let contexts = [Context::new("ingest"), Context::new("alerting")];
-        let mut to_ingest: ingest::Config = defaults();
+        let mut to_ingest: ingest::Config = defaults().unwrap();
         to_ingest.listen = "127.0.0.1:0".parse().unwrap();
         to_ingest.identity = files("ingest");
-        let mut to_alerting: alerting::Config = defaults();
+        let mut to_alerting: alerting::Config = defaults().unwrap();
         to_alerting.listen = "127.0.0.1:0".parse().unwrap();
         to_alerting.identity = files("alerting");
         let ingest = tokio::spawn(ingest::run(
@@ -125,11 +125,4 @@ impl Core {
         self.ingest.await.unwrap().unwrap();
         self.alerting.await.unwrap().unwrap();
     }
-}
-
-/// What the command line gives without any flag.
-fn defaults<C: Args + FromArgMatches>() -> C {
-    let command = C::augment_args(clap::Command::new("test").no_binary_name(true));
-    let matches = command.get_matches_from(std::iter::empty::<&str>());
-    C::from_arg_matches(&matches).unwrap()
 }

@@ -3,7 +3,6 @@
 use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use bus::{Bus, Consumer, EmbeddedBus, EmbeddedOptions, Event, Topic};
-use clap::{Args, FromArgMatches};
 use contracts::{
     alerts::Document,
     vitals::{EdgeAlert, VitalsRecord},
@@ -65,9 +64,7 @@ impl Core {
 
     /// Ingest, until it is stopped.
     pub async fn ingest(&self) -> Ingest {
-        let command = ingest::Config::augment_args(clap::Command::new("test"));
-        let matches = command.get_matches_from(["test"]);
-        let mut config = ingest::Config::from_arg_matches(&matches).unwrap();
+        let mut config: ingest::Config = service_kit::config::defaults().unwrap();
         config.listen = self.address;
         config.identity = self.files.clone();
         config.register_refresh_s = 1;

@@ -96,6 +96,12 @@ impl fmt::Display for Origin {
     }
 }
 
+/// The configuration that `braid <service>` would have without any flag, file or variable.
+pub fn defaults<C: clap::Args>() -> Result<C, clap::Error> {
+    let command = C::augment_args(Command::new("defaults").no_binary_name(true));
+    C::from_arg_matches(&command.try_get_matches_from(std::iter::empty::<&str>())?)
+}
+
 /// The variable of a field: `("path-telemetry", "keepalive_ms")` gives `BRAID_PATH_TELEMETRY_KEEPALIVE_MS`.
 pub fn variable(noun: &str, field: &str) -> String {
     format!("BRAID_{noun}_{field}")

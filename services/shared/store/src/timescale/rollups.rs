@@ -6,7 +6,12 @@
 
 use deadpool_postgres::Transaction;
 
-use super::{Ages, fault::Fault, retention, time::Micros};
+use super::{
+    Ages,
+    fault::Fault,
+    retention,
+    time::{HOUR_US, MINUTE_US, Micros},
+};
 
 /// Devices of one step: writers of these wait for it, some tens of milliseconds at a full load.
 const DEVICES_MAX: i64 = 20;
@@ -14,8 +19,6 @@ const DEVICES_MAX: i64 = 20;
 const STRETCH_US: i64 = 6 * HOUR_US;
 /// A bucket that has ended is left alone for so long, so that most of its rows are there and it is computed once.
 const SETTLE_US: i64 = 10_000_000;
-const MINUTE_US: i64 = 60_000_000;
-const HOUR_US: i64 = 60 * MINUTE_US;
 
 struct Level {
     bucket_us: i64,

@@ -7,11 +7,12 @@ use futures::TryStreamExt;
 use prost::Message;
 use tokio_postgres::types::ToSql;
 
-use super::{ledger::Head, time::Micros, vitals::metric};
+use super::{
+    ledger::Head,
+    time::{HOUR_US, MINUTE_US, Micros},
+    vitals::metric,
+};
 use crate::{LatestVital, QueryError, Scope, SeriesPoints, SeriesQuery, thinning::Thinner};
-
-const MINUTE_US: i64 = 60_000_000;
-const HOUR_US: i64 = 60 * MINUTE_US;
 
 pub struct Series {
     pub key: i32,

@@ -6,6 +6,8 @@ use tokio_postgres::types::{
     FromSql, IsNull, ToSql, Type, accepts, private::BytesMut, to_sql_checked,
 };
 
+pub(super) const MINUTE_US: i64 = 60_000_000;
+pub(super) const HOUR_US: i64 = 60 * MINUTE_US;
 /// PostgreSQL counts from 2000-01-01.
 const EPOCH_US: i64 = 946_684_800_000_000;
 /// 1 AD to 287168 AD: within what both the type and the arithmetic of TimescaleDB's chunks can take.
