@@ -1,5 +1,6 @@
 //! `braid swarm`: simulated patients for an installation of separate services, who send to a gateway as sensors do.
 
+use service_kit::config::parse_address;
 use service_kit::{ConfigError, Context, Secret, ServiceConfig};
 use swarm::Feed;
 use tokio::sync::mpsc;
@@ -33,10 +34,10 @@ impl ServiceConfig for SwarmConfig {
 
     fn validate(&self) -> Result<(), ConfigError> {
         setup::validate_patients(self.patients)?;
-        if !self.to.starts_with("http://") {
+        if let Err(reason) = parse_address(&self.to, &["http"]) {
             return Err(ConfigError::new(
                 "to",
-                format!("{:?} is no http address", self.to),
+                format!("{:?} {reason}", self.to),
                 "--to http://127.0.0.1:8090",
             ));
         }

@@ -10,6 +10,7 @@ use contracts::vitals::gateway_service_client::GatewayServiceClient;
 use contracts::vitals::sample::Reading;
 use contracts::vitals::{Metric, RecordRequest, Sample, Waveform};
 use serde::Serialize;
+use service_kit::config::parse_address;
 use service_kit::tls::PeerId;
 use service_kit::{Backoff, ConfigError, Secret};
 use store::{DeviceEntry, Scope, Store};
@@ -54,10 +55,10 @@ pub fn gateway() -> PeerId {
 
 impl TrialCommand {
     pub fn run(self) -> Result<(), Failure> {
-        if !self.to.starts_with("http://") {
+        if let Err(reason) = parse_address(&self.to, &["http"]) {
             return Err(Failure::Config(ConfigError::new(
                 "to",
-                format!("{:?} is no http address", self.to),
+                format!("{:?} {reason}", self.to),
                 "--to http://127.0.0.1:8090",
             )));
         }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use service_kit::config::parse_address;
 use service_kit::tls::IdentityFiles;
 use service_kit::{ConfigError, Secret, ServiceConfig};
 
@@ -95,15 +96,16 @@ impl OidcConfig {
         let refuse = |field: &str, reason: &str, example: &str| {
             Err(ConfigError::new(field, reason, example))
         };
-        if !self.oidc_issuer.starts_with("https://") {
+        if let Err(reason) = parse_address(&self.oidc_issuer, &["https"]) {
             return refuse(
                 "oidc_issuer",
-                "is no https address",
+                &reason,
                 "--oidc-issuer https://idp.example.org",
             );
         }
         let is_loopback = self.oidc_redirect.starts_with("http://127.0.0.1:");
-        if !(self.oidc_redirect.starts_with("https://") || is_loopback)
+        let schemes: &[&str] = if is_loopback { &["http"] } else { &["https"] };
+        if parse_address(&self.oidc_redirect, schemes).is_err()
             || !self.oidc_redirect.ends_with("/api/sso/return")
         {
             return refuse(
@@ -190,18 +192,15 @@ impl ServiceConfig for Config {
 }
 
 fn url(field: &str, value: &str, example: &str) -> Result<(), ConfigError> {
-    let parsed = value.parse::<http::Uri>().ok();
-    let usable = parsed.as_ref().is_some_and(|uri| {
-        uri.host().is_some() && matches!(uri.scheme_str(), Some("http" | "https"))
-    });
-    if usable {
-        return Ok(());
-    }
-    Err(ConfigError::new(
-        field,
-        format!("{value:?} is not an http or https address"),
-        format!("--{} {example}", field.replace('_', "-")),
-    ))
+    parse_address(value, &["http", "https"])
+        .map(drop)
+        .map_err(|reason| {
+            ConfigError::new(
+                field,
+                format!("{value:?} {reason}"),
+                format!("--{} {example}", field.replace('_', "-")),
+            )
+        })
 }
 
 #[cfg(test)]

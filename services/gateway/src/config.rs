@@ -5,7 +5,7 @@ mod access_networks;
 use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use serde::Serialize;
-use service_kit::{ConfigError, Secret, ServiceConfig, tls::IdentityFiles};
+use service_kit::{ConfigError, Secret, ServiceConfig, config::parse_address, tls::IdentityFiles};
 use tunnel::AccessRule;
 
 use crate::journal::{Limits, Overflow};
@@ -125,11 +125,17 @@ impl Config {
     /// Files of an identity, or all it takes to get them.
     fn validate_identity(&self) -> Result<(), ConfigError> {
         let url = &self.enrol_url;
-        if !url.is_empty() && !url.starts_with("https://") && !url.starts_with("http://127.0.0.1:")
+        let schemes: &[&str] = if url.starts_with("http://127.0.0.1:") {
+            &["http"]
+        } else {
+            &["https"]
+        };
+        if !url.is_empty()
+            && let Err(reason) = parse_address(url, schemes)
         {
             return Err(ConfigError::new(
                 "enrol_url",
-                format!("{url:?} is no https address"),
+                format!("{url:?} {reason}"),
                 "--enrol-url https://dashboard.example.org:8443",
             ));
         }
@@ -332,11 +338,9 @@ impl ServiceConfig for Config {
                 "--path-report-interval-ms 1000",
             );
         }
-        if self
-            .proxy
-            .rsplit_once(':')
-            .is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err())
-        {
+        if self.proxy.rsplit_once(':').is_none_or(|(host, port)| {
+            host.is_empty() || !port.parse::<u16>().is_ok_and(|port| port > 0)
+        }) {
             return refuse(
                 "proxy",
                 format!("{:?} is not host:port", self.proxy),
@@ -344,14 +348,18 @@ impl ServiceConfig for Config {
             );
         }
         let rules = self.access_rules()?;
-        let no_url = |url: &str| format!("{url:?} is not an https URL");
-        if !self.ingest.starts_with("https://") {
-            let example = "--ingest https://ingest:7001";
-            return refuse("ingest", no_url(&self.ingest), example);
-        }
-        if !self.path_telemetry.is_empty() && !self.path_telemetry.starts_with("https://") {
-            let example = "--path-telemetry https://path-telemetry:7003";
-            return refuse("path_telemetry", no_url(&self.path_telemetry), example);
+        for (field, url, example) in [
+            ("ingest", &self.ingest, "--ingest https://ingest:7001"),
+            (
+                "path_telemetry",
+                &self.path_telemetry,
+                "--path-telemetry https://path-telemetry:7003",
+            ),
+        ] {
+            let optional = field == "path_telemetry" && url.is_empty();
+            if !optional && let Err(reason) = parse_address(url, &["https"]) {
+                return refuse(field, format!("{url:?} {reason}"), example);
+            }
         }
         self.validate_applications()?;
         self.validate_tun(&rules)?;
@@ -380,6 +388,23 @@ mod tests {
             .validate_applications()
             .err()
             .map(|error| error.field)
+    }
+
+    #[test]
+    fn an_address_with_a_port_that_is_none_is_refused() {
+        let refused = |flag: &str| {
+            let config = CommandLine::parse_from(["gateway", flag]).config;
+            config.validate().err().map(|error| error.field)
+        };
+        for (flag, field) in [
+            ("--ingest=https://host:99999", "ingest"),
+            ("--ingest=ingest:7001", "ingest"),
+            ("--path-telemetry=https://host:0", "path_telemetry"),
+            ("--enrol-url=https://host:99999", "enrol_url"),
+            ("--proxy=host:0", "proxy"),
+        ] {
+            assert_eq!(refused(flag).as_deref(), Some(field), "{flag}");
+        }
     }
 
     #[test]

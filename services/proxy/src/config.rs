@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use service_kit::{ConfigError, ServiceConfig, tls::IdentityFiles};
+use service_kit::{ConfigError, ServiceConfig, config::parse_address, tls::IdentityFiles};
 
 use tunnel::{IpPrefix, ResumeLimits, ServerId, ServerIdError};
 
@@ -209,10 +209,12 @@ impl ServiceConfig for Config {
         self.server_id()?;
         self.ip()?;
         let url = &self.path_telemetry;
-        if !url.is_empty() && !url.starts_with("https://") && !url.starts_with("http://") {
+        if !url.is_empty()
+            && let Err(reason) = parse_address(url, &["https", "http"])
+        {
             return Err(ConfigError::new(
                 "path_telemetry",
-                format!("{url:?} is no URL"),
+                format!("{url:?} {reason}"),
                 "--path-telemetry https://path-telemetry:7003",
             ));
         }

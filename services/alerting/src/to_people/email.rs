@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use http::Uri;
 use lettre::{
     AsyncSmtpTransport, AsyncTransport, Message as Letter, Tokio1Executor,
     message::{Mailbox, header::ContentType},
@@ -12,7 +11,7 @@ use lettre::{
         client::{Certificate, CertificateStore, Tls, TlsParameters},
     },
 };
-use service_kit::ConfigError;
+use service_kit::{ConfigError, config::parse_address};
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -38,7 +37,8 @@ impl Email {
         };
         let refused =
             |reason: &str| ConfigError::new("smtp", reason, "--smtp smtp://mail.example.org:587");
-        let uri: Uri = url.parse().map_err(|_| refused("is no URL"))?;
+        let uri = parse_address(url, &["smtp", "smtps", "smtp-plain"])
+            .map_err(|reason| refused(&reason))?;
         let host = bare_host(uri.host().ok_or_else(|| refused("has no host"))?);
         let parameters = || -> Result<TlsParameters, ConfigError> {
             let mut builder = TlsParameters::builder(host.clone());

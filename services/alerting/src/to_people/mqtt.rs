@@ -8,11 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use http::Uri;
 use rumqttc::{
     AsyncClient, Event, EventLoop, MqttOptions, Packet, QoS, TlsConfiguration, Transport,
 };
-use service_kit::{ConfigError, Secret};
+use service_kit::{ConfigError, Secret, config::parse_address};
 use tokio::sync::Mutex;
 
 use super::{
@@ -56,7 +55,8 @@ impl Mqtt {
         let refused = |reason: &str| {
             ConfigError::new("mqtt", reason, "--mqtt mqtts://broker.example.org:8883")
         };
-        let uri: Uri = settings.url.parse().map_err(|_| refused("is no URL"))?;
+        let uri =
+            parse_address(settings.url, &["mqtt", "mqtts"]).map_err(|reason| refused(&reason))?;
         let host = bare_host(uri.host().ok_or_else(|| refused("has no host"))?);
         let (default_port, transport) = match uri.scheme_str() {
             Some("mqtts") => {

@@ -15,7 +15,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
-use service_kit::{ConfigError, Secret};
+use service_kit::{ConfigError, Secret, config::parse_address};
 use sha2::Sha256;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -96,7 +96,8 @@ impl Webhook {
             )
         };
         // The URL may hold a secret: no message repeats it.
-        let uri: Uri = url.expose().parse().map_err(|_| refused("is no URL"))?;
+        let uri =
+            parse_address(url.expose(), &["http", "https"]).map_err(|reason| refused(&reason))?;
         let host = uri.host().ok_or_else(|| refused("has no host"))?;
         let host = bare_host(host);
         let (default_port, tls) = match uri.scheme_str() {

@@ -5,6 +5,7 @@
 //! defaults and adds the variables, so that clap itself keeps the order of precedence. An unknown table or key is refused with
 //! the nearest known one, before any port is bound.
 
+mod address;
 mod file;
 mod print;
 
@@ -15,6 +16,7 @@ use clap::builder::OsStr;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
+pub use address::parse_address;
 pub use file::ConfigFile;
 pub use print::render;
 

@@ -93,19 +93,18 @@ impl TelemetryConfig {
                 "--trace-share 0.1",
             ));
         }
-        let url_ok = |url: &String| {
-            url.parse::<axum::http::Uri>().is_ok_and(|uri| {
-                matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some()
-            })
+        let Some(url) = &self.otlp_endpoint else {
+            return Ok(());
         };
-        match &self.otlp_endpoint {
-            Some(url) if !url_ok(url) => Err(crate::ConfigError::new(
-                "otlp_endpoint",
-                format!("{url:?} is not a URL"),
-                "--otlp-endpoint http://localhost:4317",
-            )),
-            _ => Ok(()),
-        }
+        crate::config::parse_address(url, &["http", "https"])
+            .map(drop)
+            .map_err(|reason| {
+                crate::ConfigError::new(
+                    "otlp_endpoint",
+                    format!("{url:?} {reason}"),
+                    "--otlp-endpoint http://localhost:4317",
+                )
+            })
     }
 }
 
