@@ -4,6 +4,7 @@
 //! look within the day, something is retried or degraded; `info` nothing, it tells what happened; `debug` and `trace` are for
 //! whoever reads the source beside them.
 
+mod seldom;
 mod trace_context;
 
 use std::io::IsTerminal;
@@ -14,6 +15,7 @@ use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing_subscriber::filter::FilterExt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
@@ -166,10 +168,23 @@ pub fn init(
                 "info,h2=off,hyper=off,tonic=off,tower=off,noq=off,noq_proto=off",
             ))
     });
+    let seldom = seldom::Seldom::default();
     tracing_subscriber::registry()
-        .with(log.with_filter(filter))
+        .with(log.with_filter(filter.and(seldom.clone())))
         .with(traces)
         .try_init()?;
+    tokio::spawn(async move {
+        let mut tick = tokio::time::interval(seldom::INTERVAL);
+        loop {
+            tick.tick().await;
+            if let Some(left_out) = seldom.turn() {
+                tracing::warn!(
+                    left_out,
+                    "warnings that repeat themselves are not all written"
+                );
+            }
+        }
+    });
     Ok(TelemetryGuard { provider })
 }
 

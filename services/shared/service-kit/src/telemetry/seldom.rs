@@ -1,0 +1,149 @@
+//! What fails over and over, as everything does on a full disk, is not logged over and over.
+//!
+//! The same warning is written once in an [`INTERVAL`], and of each place in the source [`LINES_MAX`] different ones; at its end one
+//! line says how many were left out, and of which places. Errors and what merely happened are always written.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::{self, Write};
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tracing::callsite::Identifier;
+use tracing::field::{Field, Visit};
+use tracing::subscriber::Interest;
+use tracing::{Event, Level, Metadata};
+use tracing_subscriber::layer::{Context, Filter};
+
+const LINES_MAX: usize = 20;
+pub(super) const INTERVAL: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+struct Place {
+    metadata: &'static Metadata<'static>,
+    /// What was written, by its hash.
+    written: HashSet<u64>,
+    left_out: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seldom {
+    /// As many as the source has places that warn.
+    places: Arc<Mutex<HashMap<Identifier, Place>>>,
+}
+
+impl Seldom {
+    fn admits(&self, event: &Event<'_>) -> bool {
+        let metadata = event.metadata();
+        let mut said = Said(DefaultHasher::new());
+        event.record(&mut said);
+        let mut places = self.places.lock();
+        let place = places.entry(metadata.callsite()).or_insert(Place {
+            metadata,
+            written: HashSet::new(),
+            left_out: 0,
+        });
+        let is_admitted = place.written.len() < LINES_MAX && place.written.insert(said.0.finish());
+        place.left_out += u64::from(!is_admitted);
+        is_admitted
+    }
+
+    /// Begins the next interval; says what was left out of the last one.
+    pub(super) fn turn(&self) -> Option<String> {
+        let mut said = Vec::new();
+        for (_, place) in self.places.lock().drain() {
+            if place.left_out > 0 {
+                let file = place.metadata.file().unwrap_or(place.metadata.target());
+                let line = place.metadata.line().unwrap_or_default();
+                said.push(format!("{} of {file}:{line}", place.left_out));
+            }
+        }
+        said.sort_unstable();
+        (!said.is_empty()).then(|| said.join(", "))
+    }
+}
+
+/// All that an event says.
+struct Said(DefaultHasher);
+
+impl fmt::Write for Said {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.write(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl Visit for Said {
+    fn record_debug(&mut self, _: &Field, value: &dyn fmt::Debug) {
+        // A hasher takes everything.
+        let _ = write!(self, "{value:?};");
+    }
+}
+
+impl<S> Filter<S> for Seldom {
+    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        true
+    }
+
+    fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if *metadata.level() == Level::WARN {
+            // Asked each time: only after `enabled` may a filter leave an event out.
+            return Interest::sometimes();
+        }
+        Interest::always()
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
+        *event.metadata().level() != Level::WARN || self.admits(event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::Layer;
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<Level>>>);
+
+    impl<S: tracing::Subscriber> Layer<S> for Lines {
+        fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+            self.0.lock().push(*event.metadata().level());
+        }
+    }
+
+    #[test]
+    fn what_repeats_itself_is_counted_and_what_is_new_is_told() {
+        let (seldom, lines) = (Seldom::default(), Lines::default());
+        let layer = lines.clone().with_filter(seldom.clone());
+        let subscriber = tracing_subscriber::registry().with(layer);
+        let written = |level: Level| lines.0.lock().iter().filter(|it| **it == level).count();
+        tracing::subscriber::with_default(subscriber, || {
+            let warn = |from: usize, to: usize| {
+                (from..to).for_each(|check| tracing::warn!(check, "the disk is full"));
+            };
+            (0..300).for_each(|_| warn(1, 2));
+            assert_eq!(written(Level::WARN), 1, "the same over and over");
+            warn(2, 4);
+            assert_eq!(written(Level::WARN), 3, "what is new is told");
+            warn(4, 300);
+            assert_eq!(written(Level::WARN), LINES_MAX);
+            tracing::warn!("elsewhere");
+            assert_eq!(written(Level::WARN), LINES_MAX + 1);
+            (0..30).for_each(|_| tracing::error!("lost"));
+            (0..30).for_each(|_| tracing::info!("an alert"));
+            assert_eq!((written(Level::ERROR), written(Level::INFO)), (30, 30));
+            let said = seldom.turn().unwrap_or_default();
+            assert!(
+                said.starts_with("578 of ") && said.contains("seldom.rs:"),
+                "{said}"
+            );
+            assert_eq!(seldom.turn(), None);
+            warn(1, 2);
+            assert_eq!(written(Level::WARN), LINES_MAX + 2);
+        });
+    }
+}
