@@ -12,7 +12,7 @@ use std::time::Duration;
 use service_kit::tls::IdentityFiles;
 
 use self::finding::State;
-use crate::engines::EnginesConfig;
+use crate::engines::{EnginesConfig, default_url};
 use crate::process::{self, Failure};
 
 /// An engine that has not answered by then counts as not answering; the services themselves would wait on.
@@ -20,12 +20,16 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 
 #[derive(Debug, clap::Args)]
 #[command(
+    mut_arg("store", |arg| arg.default_value(default_url())),
+    mut_arg("bus", |arg| arg.default_value(default_url())),
     mut_arg("store_password", |arg| arg.env("BRAID_STORE_PASSWORD").hide_env_values(true)),
     mut_arg("bus_password", |arg| arg.env("BRAID_BUS_PASSWORD").hide_env_values(true)),
     after_help = "Examples:
   braid doctor
   braid doctor --bus kafka+tls://kafka:9093 --bus-ca ca.pem --store postgres://braid@timescaledb/braid --store-ca ca.pem \\
       --cert ingest.pem --key ingest.key --ca ca.pem --admin 127.0.0.1:9103 --admin 127.0.0.1:9104
+
+Without --store and --bus the data directory is looked at that BRAID_DATA names, else ./data.
 
 Exit status: 0 when nothing failed (warnings are no failure), 1 otherwise."
 )]

@@ -15,7 +15,9 @@ use self::bus::open_embedded;
 pub use self::bus::{BusChoice, BusConfig};
 use self::store::OtherStore;
 use self::store::open_store;
-pub use self::store::{StoreChoice, StoreConfig, StoreUrl, refused as store_refusal};
+pub use self::store::{
+    STORE_FILE, StoreChoice, StoreConfig, StoreUrl, default_url, refused as store_refusal,
+};
 
 /// `#[command(flatten)]` of every service that stands on bus and store.
 #[derive(Clone, Debug, clap::Args, Serialize)]

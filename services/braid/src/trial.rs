@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tonic::Request;
 use tonic::metadata::MetadataValue;
 
-use crate::engines::StoreConfig;
+use crate::engines::{StoreConfig, default_url};
 use crate::process::{self, Failure};
 
 /// Also the name of the device, of its patient and of its gateway.
@@ -32,6 +32,7 @@ const FOUND_MAX: usize = 8;
 
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[command(
+    mut_arg("store", |arg| arg.default_value(default_url())),
     after_help = "Example:\n  braid trial --to http://127.0.0.1:8090 --store postgres://braid@timescaledb/braid --store-ca ca.pem\n\nThe gateway shows a certificate for the gateway `trial` of the tenant `trial`: `braid secrets make --for trial`."
 )]
 pub struct TrialCommand {

@@ -30,6 +30,29 @@ fn has(text: &str, mark: &str, subject: &str, says: &str) {
 }
 
 #[test]
+fn a_directory_that_was_mistyped_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let right = dir.path().join("data");
+    let wrong = dir.path().join("dta");
+    drop(bus::EmbeddedBus::open(&right, bus::EmbeddedOptions::default()).unwrap());
+    drop(store::SqliteStore::open(&right).unwrap());
+    let look = |data: &Path| {
+        let data = data.to_str().unwrap();
+        run(&["alerts", "silences", "--data", data]).2
+    };
+    let begun = "a new, empty one is begun";
+    assert!(!look(&right).contains(begun));
+    let said = look(&wrong);
+    assert!(said.contains(begun) && said.contains("/dta:"), "{said}");
+    assert!(!look(&wrong).contains(begun), "once");
+    // As `braid up` does.
+    let data = [("BRAID_DATA", right.to_str().unwrap())];
+    let (_, text, error) = run_with(&["doctor"], &data);
+    has(&text, "ok  ", "store", "/data");
+    assert!(!text.contains("there is no bus"), "{text}{error}");
+}
+
+#[test]
 fn the_embedded_engines_are_looked_at_and_not_made() {
     let dir = tempfile::tempdir().unwrap();
     let data: &Path = dir.path();

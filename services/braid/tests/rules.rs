@@ -19,6 +19,13 @@ fn braid(args: &[&str], dir: &Path) -> (i32, String, String) {
     (status.code().unwrap(), text(stdout), text(stderr))
 }
 
+/// A folder where a store is: of one that is begun anew a word is said.
+fn with_store() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    drop(store::SqliteStore::open(&dir.path().join("data")).unwrap());
+    dir
+}
+
 #[test]
 fn the_built_in_rules_do_what_their_examples_say() {
     let dir = tempfile::tempdir().unwrap();
@@ -32,7 +39,7 @@ fn the_built_in_rules_do_what_their_examples_say() {
 
 #[test]
 fn a_reader_who_has_seen_enough_is_no_failure() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = with_store();
     for args in [
         &["rules", "test"][..],
         &["rules", "show"],
@@ -87,7 +94,7 @@ fn rules_are_shown_changed_checked_and_found_wanting() {
 
 #[test]
 fn a_patients_rules_are_put_listed_shown_and_taken_back() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = with_store();
     let run = |args: &[&str]| braid(args, dir.path());
     let (_, shown, _) = run(&["rules", "show"]);
     let own = shown.replacen("\"limit\": 131.0", "\"limit\": 141.0", 1);
@@ -122,7 +129,7 @@ fn a_patients_rules_are_put_listed_shown_and_taken_back() {
 
 #[test]
 fn alerts_are_silenced_by_somebody_for_a_reason_and_for_a_while() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = with_store();
     let run = |args: &[&str]| braid(args, dir.path());
     let signed = ["--by", "Eve", "--reason", "charger is coming"];
     let silence = |head: &[&str]| run(&[&["alerts", "silence"], head, &signed].concat());

@@ -20,7 +20,7 @@ pub async fn store(config: &StoreConfig, clock_max: Duration, within: Duration) 
         StoreUrl::Timescale(url) => url,
         StoreUrl::Embedded(dir) => {
             // Opening would make an empty one.
-            if !dir.join("store.db").exists() {
+            if !dir.join(crate::engines::STORE_FILE).exists() {
                 let says = format!("there is no store in {}", dir.display());
                 return vec![Finding::failed(
                     SUBJECT,

@@ -10,6 +10,8 @@ use service_kit::{Backoff, CheckHandle, ConfigError, Context, Secret};
 use store::timescale::OpenError;
 use store::{SqliteStore, Store, TimescaleOptions, TimescaleStore};
 
+/// Of the embedded store, in its directory.
+pub const STORE_FILE: &str = "store.db";
 const EXAMPLE: &str = "--store postgres://braid@timescaledb:5432/braid";
 
 /// `sqlite:DIR` or `postgres://USER@HOST:PORT/DATABASE`.
@@ -120,7 +122,13 @@ impl StoreConfig {
     /// The same for a command that has nothing else to do: a server that does not answer is a failure.
     pub async fn open_now(&self) -> Result<Arc<dyn Store>, ConfigError> {
         match &self.store {
-            StoreUrl::Embedded(dir) => open_store(dir),
+            StoreUrl::Embedded(dir) => {
+                let (store, begun) = begin_store(dir)?;
+                if let Some(begun) = begun {
+                    eprintln!("braid: {begun}");
+                }
+                Ok(store)
+            }
             StoreUrl::Timescale(url) => {
                 let store = TimescaleStore::open(&self.options(url)?).await;
                 Ok(Arc::new(store.map_err(|failure| refused(&failure))?))
@@ -219,6 +227,17 @@ pub fn refused(failure: &OpenError) -> ConfigError {
 }
 
 pub fn open_store(dir: &Path) -> Result<Arc<dyn Store>, ConfigError> {
+    let (store, begun) = begin_store(dir)?;
+    if let Some(begun) = begun {
+        // Right at a first start, and otherwise not.
+        tracing::warn!("{begun}");
+    }
+    Ok(store)
+}
+
+/// With what is to be said when there was none: who mistypes a directory must not take the empty store for theirs.
+fn begin_store(dir: &Path) -> Result<(Arc<dyn Store>, Option<String>), ConfigError> {
+    let is_new = !dir.join(STORE_FILE).exists();
     let store = SqliteStore::open(dir).map_err(|error| {
         ConfigError::new(
             "store",
@@ -226,7 +245,20 @@ pub fn open_store(dir: &Path) -> Result<Arc<dyn Store>, ConfigError> {
             "--store sqlite:./data",
         )
     })?;
-    Ok(Arc::new(store))
+    let begun = is_new.then(|| {
+        let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+        format!(
+            "there was no store in {}: a new, empty one is begun",
+            dir.display()
+        )
+    });
+    Ok((Arc::new(store), begun))
+}
+
+/// Where `--store` and `--bus` of commands for people look when they are not given: as `braid up` does.
+pub fn default_url() -> String {
+    let data = std::env::var("BRAID_DATA").unwrap_or_else(|_| "./data".to_owned());
+    format!("sqlite:{data}")
 }
 
 #[cfg(test)]
