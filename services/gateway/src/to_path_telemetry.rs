@@ -97,6 +97,8 @@ impl Reporter {
                     .map(|address| address.to_string())
                     .unwrap_or_default(),
                 sequence: *sequence,
+                // The certificate says it.
+                tenant: String::new(),
             });
         }
         self.last = paths

@@ -209,6 +209,15 @@ async fn take(
         }
     }
     let count = request.reports.len() as u64;
+    // A proxy takes whom the authority vouches for, so a report of a namesake is no fault of its own, and costs no other.
+    if let Reporter::Proxy(_) = reporter {
+        request.reports.retain(|report| {
+            // An older proxy does not say whose.
+            report.tenant.is_empty() || !owners.is_anothers(&report.tenant, &report.gateway)
+        });
+        metrics::counter!("braid_path_telemetry_refused_total", "end" => reporter.kind())
+            .increment(count - request.reports.len() as u64);
+    }
     publisher
         .publish(request.reports)
         .await

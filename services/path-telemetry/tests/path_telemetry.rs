@@ -352,11 +352,24 @@ async fn a_namesake_in_another_tenant_neither_writes_nor_reads() {
         .await
         .unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
+    // The proxy has both as peers: the namesake's reports go nowhere, and those beside them are kept.
+    let of = |tenant: &str, path: &str| {
+        let mut reports = reports(End::Proxy, path, 0);
+        reports.iter_mut().for_each(|it| it.tenant = tenant.into());
+        reports
+    };
+    let mut both = [of("other", "lte"), of("default", "wifi")].concat();
+    // As an older proxy says it.
+    both[59].tenant.clear();
+    let proxy = PeerId::service("proxy");
+    assert_eq!(world.report(&proxy, both).await.unwrap(), 60);
     world
         .report(&own, reports(End::Gateway, "wifi", 0))
         .await
         .unwrap();
-    assert_eq!(world.rows(30).await.len(), 30);
+    let rows = world.rows(60).await;
+    assert_eq!(rows.len(), 60);
+    assert!(rows.iter().all(|row| row.path == "wifi"));
     world.context.shutdown().request();
     world.joined.await.unwrap().unwrap();
 }

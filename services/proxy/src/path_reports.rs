@@ -12,6 +12,8 @@ use std::{
 use contracts::paths::{End, PathReport, PathState as State};
 use tunnel::{PathSnapshot, PathState};
 
+use crate::sessions::DeviceId;
+
 /// Intervals that a path without a name is held back.
 const UNNAMED_INTERVALS_MAX: u32 = 3;
 
@@ -30,8 +32,8 @@ struct Reported {
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     paths: HashMap<(u64, u64), Reported>,
-    /// Last sequence number by gateway, path and session.
-    sequences: HashMap<(String, String, u64), u64>,
+    /// Last sequence number by device, path and session.
+    sequences: HashMap<(DeviceId, String, u64), u64>,
     turn: u64,
 }
 
@@ -41,13 +43,13 @@ impl Reports {
         &mut self,
         now_us: i64,
         interval: Duration,
-        sessions: &[(String, Vec<PathSnapshot>)],
+        sessions: &[(DeviceId, Vec<PathSnapshot>)],
     ) -> Vec<PathReport> {
         self.turn += 1;
         let mut reports = Vec::new();
-        for (gateway, paths) in sessions {
+        for (device, paths) in sessions {
             for path in paths {
-                if let Some(report) = self.report(now_us, interval, gateway, path) {
+                if let Some(report) = self.report(now_us, interval, device, path) {
                     reports.push(report);
                 }
             }
@@ -64,7 +66,7 @@ impl Reports {
         &mut self,
         now_us: i64,
         interval: Duration,
-        gateway: &str,
+        device: &DeviceId,
         path: &PathSnapshot,
     ) -> Option<PathReport> {
         let last = self.paths.entry((path.session, path.path_id)).or_default();
@@ -81,11 +83,11 @@ impl Reports {
         } else {
             path.name.clone()
         };
-        let key = (gateway.to_owned(), name.clone(), path.session);
+        let key = (device.clone(), name.clone(), path.session);
         let sequence = self.sequences.entry(key).or_default();
         *sequence += 1;
         let report = PathReport {
-            gateway: gateway.to_owned(),
+            gateway: device.gateway.clone(),
             path: name,
             end: End::Proxy.into(),
             session: path.session,
@@ -105,6 +107,7 @@ impl Reports {
                 .remote_address
                 .map_or_else(String::new, |address| address.to_string()),
             sequence: *sequence,
+            tenant: device.tenant.clone(),
         };
         last.sent_bytes = path.sent_bytes;
         last.received_bytes = path.received_bytes;
@@ -151,8 +154,12 @@ mod tests {
         }
     }
 
-    fn sessions(paths: Vec<PathSnapshot>) -> Vec<(String, Vec<PathSnapshot>)> {
-        vec![("gw-1".into(), paths)]
+    fn sessions(paths: Vec<PathSnapshot>) -> Vec<(DeviceId, Vec<PathSnapshot>)> {
+        let device = DeviceId {
+            tenant: "acme".into(),
+            gateway: "gw-1".into(),
+        };
+        vec![(device, paths)]
     }
 
     #[test]
@@ -160,6 +167,11 @@ mod tests {
         let mut reports = Reports::default();
         let first = reports.take(1, SECOND, &sessions(vec![path(0, "wifi", 500)]));
         assert_eq!((first[0].sent_bytes, first[0].sequence), (500, 1));
+        assert_eq!(
+            (&*first[0].tenant, &*first[0].gateway),
+            ("acme", "gw-1"),
+            "of two gateways of one name it is told which"
+        );
         // The path is opened anew under another id: the name's sequence goes on.
         let mut closed = path(0, "wifi", 600);
         closed.state = PathState::Closed;

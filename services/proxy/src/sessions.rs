@@ -184,19 +184,19 @@ impl<H: Handle> Sessions<H> {
             .collect()
     }
 
-    /// The paths of every session with the gateway they belong to.
-    pub(crate) fn paths(&self) -> Vec<(String, Vec<PathSnapshot>)> {
-        let handles: Vec<(String, H)> = {
+    /// The paths of every session with the device they belong to.
+    pub(crate) fn paths(&self) -> Vec<(DeviceId, Vec<PathSnapshot>)> {
+        let handles: Vec<(DeviceId, H)> = {
             let state = self.state.lock();
             let each = state.devices.iter().flat_map(|(id, device)| {
                 let handles = device.sessions.values();
-                handles.map(|handle| (id.gateway.clone(), handle.clone()))
+                handles.map(|handle| (id.clone(), handle.clone()))
             });
             each.collect()
         };
         handles
             .into_iter()
-            .map(|(gateway, handle)| (gateway, handle.paths()))
+            .map(|(device, handle)| (device, handle.paths()))
             .collect()
     }
 }
