@@ -60,6 +60,17 @@ struct Scan {
     gaps_from: u64,
 }
 
+/// What the segments say, oldest first.
+#[derive(Default)]
+struct Readings {
+    scans: Vec<Scan>,
+    /// Files whose header cannot be read.
+    unreadable: Vec<String>,
+    /// Where the newest segment may have ended, if it cannot be read to its end.
+    unreadable_end: u64,
+    pending_gaps: Vec<(u64, Vec<Gap>)>,
+}
+
 pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
     let names = disk.list()?;
     if names.iter().any(|name| name == UNFINISHED) {
@@ -81,55 +92,16 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
         }
     }
 
-    let mut scans = Vec::new();
-    let mut unreadable = Vec::new();
-    let mut unreadable_end = 0;
-    let mut pending_gaps: Vec<(u64, Vec<Gap>)> = Vec::new();
-    for (n, first) in firsts.iter().enumerate() {
-        let limit = firsts.get(n + 1).copied().unwrap_or(u64::MAX);
-        let name = segment_name(*first);
-        let (bytes, is_bad) = medium::read_prefix(disk, &name, 0, usize::MAX)?;
-        if is_bad {
-            tracing::error!(
-                segment = first,
-                readable_bytes = bytes.len(),
-                "the medium cannot read a segment"
-            );
-        }
-        let is_last = n + 1 == firsts.len();
-        let note_gaps = |position, entry| {
-            if let Entry::Gaps(gaps) = entry {
-                pending_gaps.push((position, gaps));
-            }
-        };
-        match scan(*first, limit, &bytes, note_gaps) {
-            Some(mut scan) => {
-                scan.segment.is_damaged = is_bad;
-                if is_bad && is_last {
-                    unreadable_end = scan.segment.end + lost_max(disk, &name, bytes.len());
-                }
-                scans.push(scan);
-            }
-            None => {
-                if is_last {
-                    unreadable_end = first + lost_max(disk, &name, 0);
-                }
-                unreadable.push(name);
-            }
-        }
-    }
-
-    let acknowledged = scans
-        .iter()
-        .map(|scan| scan.acknowledged)
-        .max()
-        .unwrap_or(0);
-    let dropped_before = scans
-        .iter()
-        .map(|scan| scan.dropped_before)
-        .max()
-        .unwrap_or(0);
-    let gaps_from = scans.iter().map(|scan| scan.gaps_from).max().unwrap_or(0);
+    let Readings {
+        scans,
+        unreadable,
+        unreadable_end,
+        mut pending_gaps,
+    } = read_segments(disk, &firsts)?;
+    let newest = |of: fn(&Scan) -> u64| scans.iter().map(of).max().unwrap_or(0);
+    let acknowledged = newest(|scan| scan.acknowledged);
+    let dropped_before = newest(|scan| scan.dropped_before);
+    let gaps_from = newest(|scan| scan.gaps_from);
     let mut index = Index {
         acknowledged,
         dropped_before,
@@ -185,6 +157,45 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
         unreadable,
         summary,
     })
+}
+
+/// Reads every segment as far as the medium gives it.
+fn read_segments<D: Disk>(disk: &D, firsts: &[u64]) -> io::Result<Readings> {
+    let mut readings = Readings::default();
+    for (n, first) in firsts.iter().enumerate() {
+        let limit = firsts.get(n + 1).copied().unwrap_or(u64::MAX);
+        let name = segment_name(*first);
+        let (bytes, is_bad) = medium::read_prefix(disk, &name, 0, usize::MAX)?;
+        if is_bad {
+            tracing::error!(
+                segment = first,
+                readable_bytes = bytes.len(),
+                "the medium cannot read a segment"
+            );
+        }
+        let is_last = n + 1 == firsts.len();
+        let note_gaps = |position, entry| {
+            if let Entry::Gaps(gaps) = entry {
+                readings.pending_gaps.push((position, gaps));
+            }
+        };
+        match scan(*first, limit, &bytes, note_gaps) {
+            Some(mut scan) => {
+                scan.segment.is_damaged = is_bad;
+                if is_bad && is_last {
+                    readings.unreadable_end = scan.segment.end + lost_max(disk, &name, bytes.len());
+                }
+                readings.scans.push(scan);
+            }
+            None => {
+                if is_last {
+                    readings.unreadable_end = first + lost_max(disk, &name, 0);
+                }
+                readings.unreadable.push(name);
+            }
+        }
+    }
+    Ok(readings)
 }
 
 /// No more entries than this can have been in what is behind `readable` bytes.
