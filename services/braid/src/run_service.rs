@@ -1,9 +1,13 @@
 //! One service in a process of its own.
 
+use std::sync::Arc;
+
+use bus::Bus;
 use clap::{ArgMatches, Command, Subcommand};
 use serde::Serialize;
 use service_kit::config::ConfigFile;
-use service_kit::{ConfigError, ServiceConfig, config};
+use service_kit::{ConfigError, Context, ServiceConfig, config};
+use store::Store;
 
 use crate::engines::{Engines, EnginesConfig};
 use crate::process::{self, Failure, ProcessConfig};
@@ -28,6 +32,35 @@ pub struct OnEngines<C: ServiceConfig> {
     pub engines: EnginesConfig,
     #[command(flatten)]
     pub process: ProcessConfig,
+}
+
+impl<C: ServiceConfig> Alone<C> {
+    fn run<E>(self, service: impl AsyncFnOnce(C, Context) -> Result<(), E>) -> Result<(), Failure>
+    where
+        Failure: From<E>,
+    {
+        process::run(C::NOUN, self.process, async |context| {
+            Ok(service(self.service, context).await?)
+        })
+    }
+}
+
+impl<C: ServiceConfig> OnEngines<C> {
+    fn run<E>(
+        self,
+        service: impl AsyncFnOnce(C, Arc<dyn Bus>, Arc<dyn Store>, Context) -> Result<(), E>,
+    ) -> Result<(), Failure>
+    where
+        Failure: From<E>,
+    {
+        process::run(C::NOUN, self.process, async |context| {
+            // None: asked to end before the engines answered.
+            let Some(Engines { bus, store }) = self.engines.open(&context).await? else {
+                return Ok(());
+            };
+            Ok(service(self.service, bus, store, context).await?)
+        })
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -90,91 +123,15 @@ impl ServiceCommand {
         self.validate()?;
         match self {
             ServiceCommand::Gateway(it) => {
-                let Alone { service, process } = *it;
-                process::run("gateway", process, async |context| {
-                    gateway::run(service, None, context)
-                        .await
-                        .map_err(Failure::from)
-                })
+                it.run(async |config, context| gateway::run(config, None, context).await)
             }
-            ServiceCommand::Proxy(it) => {
-                let Alone { service, process } = *it;
-                process::run("proxy", process, async |context| {
-                    proxy::run(service, context).await.map_err(Failure::from)
-                })
-            }
-            ServiceCommand::Ingest(it) => {
-                let OnEngines {
-                    service,
-                    engines,
-                    process,
-                } = *it;
-                process::run("ingest", process, async |context| {
-                    let Some(Engines { bus, store }) = engines.open(&context).await? else {
-                        return Ok(());
-                    };
-                    ingest::run(service, bus, store, context)
-                        .await
-                        .map_err(Failure::from)
-                })
-            }
-            ServiceCommand::Alerting(it) => {
-                let OnEngines {
-                    service,
-                    engines,
-                    process,
-                } = *it;
-                process::run("alerting", process, async |context| {
-                    let Some(Engines { bus, store }) = engines.open(&context).await? else {
-                        return Ok(());
-                    };
-                    alerting::run(service, bus, store, context)
-                        .await
-                        .map_err(Failure::from)
-                })
-            }
-            ServiceCommand::PathTelemetry(it) => {
-                let OnEngines {
-                    service,
-                    engines,
-                    process,
-                } = *it;
-                process::run("path-telemetry", process, async |context| {
-                    let Some(Engines { bus, store }) = engines.open(&context).await? else {
-                        return Ok(());
-                    };
-                    path_telemetry::run(service, bus, store, context)
-                        .await
-                        .map_err(Failure::from)
-                })
-            }
-            ServiceCommand::Dashboard(it) => {
-                let OnEngines {
-                    service,
-                    engines,
-                    process,
-                } = *it;
-                process::run("dashboard", process, async |context| {
-                    let Some(Engines { bus, store }) = engines.open(&context).await? else {
-                        return Ok(());
-                    };
-                    dashboard::run(service, bus, store, context)
-                        .await
-                        .map_err(Failure::from)
-                })
-            }
-            ServiceCommand::Swarm(it) => {
-                let Alone { service, process } = *it;
-                process::run("swarm", process, async |context| {
-                    crate::simulate::run(service, context).await
-                })
-            }
-            ServiceCommand::Up(it) => {
-                let Alone { service, process } = *it;
-                process::run("up", process, async |context| {
-                    crate::up::run(service, context).await
-                })
-            }
+            ServiceCommand::Proxy(it) => it.run(proxy::run),
+            ServiceCommand::Ingest(it) => it.run(ingest::run),
+            ServiceCommand::Alerting(it) => it.run(alerting::run),
+            ServiceCommand::PathTelemetry(it) => it.run(path_telemetry::run),
+            ServiceCommand::Dashboard(it) => it.run(dashboard::run),
+            ServiceCommand::Swarm(it) => it.run(crate::simulate::run),
+            ServiceCommand::Up(it) => it.run(crate::up::run),
         }
     }
 
