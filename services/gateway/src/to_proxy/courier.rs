@@ -190,35 +190,50 @@ impl<D: Disk> Courier<D> {
                     sender.on_event(Instant::now(), Event::Durable(position));
                 }
                 event = paths.recv(), if paths_open => match event {
-                    // It only stood by.
-                    Ok(TunnelEvent::PathDown { carried: false, .. }) => {}
-                    // The link that took over when the path fell silent was never on it.
-                    Ok(TunnelEvent::PathDown { name, .. })
-                        if silent.as_ref().is_some_and(|(known, since)| {
-                            *known == name && since.elapsed() < SILENT_TO_DOWN_MAX
-                        }) => {}
-                    Ok(TunnelEvent::PathDown { name, .. }) => {
-                        tracing::info!(class = self.options.class, path = name, "path down: opening a fresh link");
-                        metrics::counter!("braid_gateway_links_reopened_total", "class" => self.options.class).increment(1);
-                        sender.on_event(Instant::now(), Event::PathDown);
-                    }
-                    // The spare has nothing in flight there: it takes over before it is known whether the path is dead.
-                    Ok(TunnelEvent::PathSilent { name }) => {
-                        tracing::debug!(class = self.options.class, path = name, "path silent: the spare takes over");
-                        silent = Some((name, Instant::now()));
-                        sender.on_event(Instant::now(), Event::PathDown);
-                    }
-                    Ok(TunnelEvent::SessionDown { .. }) | Err(broadcast::error::RecvError::Lagged(_)) => {
-                        sender.on_event(Instant::now(), Event::PathDown);
-                    }
-                    Ok(TunnelEvent::SessionUp { .. } | TunnelEvent::PathUp { .. }) => {}
                     Err(broadcast::error::RecvError::Closed) => paths_open = false,
+                    Err(broadcast::error::RecvError::Lagged(_)) => {
+                        sender.on_event(Instant::now(), Event::PathDown);
+                    }
+                    Ok(event) => if self.breaks_links(event, &mut silent) {
+                        sender.on_event(Instant::now(), Event::PathDown);
+                    },
                 },
                 () = sleep_until(deadline) => {}
             }
         }
         for link in links {
             link.task.abort();
+        }
+    }
+
+    /// Whether what happened to a path may hold up what was sent over it. `silent`: the path that fell silent last, and when.
+    fn breaks_links(&self, event: TunnelEvent, silent: &mut Option<(String, Instant)>) -> bool {
+        let class = self.options.class;
+        match event {
+            // It only stood by.
+            TunnelEvent::PathDown { carried: false, .. } => false,
+            // The link that took over when the path fell silent was never on it.
+            TunnelEvent::PathDown { name, .. }
+                if silent.as_ref().is_some_and(|(known, since)| {
+                    *known == name && since.elapsed() < SILENT_TO_DOWN_MAX
+                }) =>
+            {
+                false
+            }
+            TunnelEvent::PathDown { name, .. } => {
+                tracing::info!(class, path = name, "path down: opening a fresh link");
+                metrics::counter!("braid_gateway_links_reopened_total", "class" => class)
+                    .increment(1);
+                true
+            }
+            // The spare has nothing in flight there: it takes over before it is known whether the path is dead.
+            TunnelEvent::PathSilent { name } => {
+                tracing::debug!(class, path = name, "path silent: the spare takes over");
+                *silent = Some((name, Instant::now()));
+                true
+            }
+            TunnelEvent::SessionDown { .. } => true,
+            TunnelEvent::SessionUp { .. } | TunnelEvent::PathUp { .. } => false,
         }
     }
 
