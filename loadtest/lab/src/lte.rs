@@ -264,31 +264,12 @@ pub fn run_recorded(
     for count in 1..=traces.len() {
         let scenarios: Vec<Scenario> = (0..points)
             .map(|point| {
-                let interfaces =
-                    traces
-                        .iter()
-                        .take(count)
-                        .enumerate()
-                        .map(|(position, (name, trace))| {
-                            let start_ms = trace.period().as_millis() as u64 * u64::from(point)
-                                / u64::from(points);
-                            let mut half = Half::constant(
-                                0.0,
-                                (RTT_FIRST_MS + RTT_STEP_MS * position as f64) / 2.0,
-                            );
-                            half.rate = RateSpec::Loaded(Arc::new(trace.starting_at(start_ms)));
-                            Interface::alike(name, half)
-                        });
+                let interfaces = recorded_interfaces(&traces[..count], point, points);
                 let name = format!("lte.recorded.{count}.{point}");
                 let seed = derive_seed(seed, 4200 + u64::from(point));
+                let limit_s = 2.0 * LIMIT_S;
                 Scenario::transfer(
-                    name,
-                    seed,
-                    direction,
-                    BYTES,
-                    controller,
-                    2.0 * LIMIT_S,
-                    interfaces.collect(),
+                    name, seed, direction, BYTES, controller, limit_s, interfaces,
                 )
             })
             .collect();
@@ -319,6 +300,19 @@ pub fn run_recorded(
         ));
     }
     Ok((figures, by_case.into_iter().flatten().collect()))
+}
+
+/// An interface for each trace, each begun at the `point`th of so many equal parts of it.
+fn recorded_interfaces(traces: &[(String, Trace)], point: u32, points: u32) -> Vec<Interface> {
+    let interface = |(position, (name, trace)): (usize, &(String, Trace))| {
+        let period_ms = trace.period().as_millis() as u64;
+        let start_ms = period_ms * u64::from(point) / u64::from(points);
+        let rtt_ms = RTT_FIRST_MS + RTT_STEP_MS * position as f64;
+        let mut half = Half::constant(0.0, rtt_ms / 2.0);
+        half.rate = RateSpec::Loaded(Arc::new(trace.starting_at(start_ms)));
+        Interface::alike(name, half)
+    };
+    traces.iter().enumerate().map(interface).collect()
 }
 
 /// Statistics of the synthetic data set beside those published.
