@@ -102,24 +102,53 @@ impl Lanes {
 /// One record per key; a key with much data gets several, in order.
 fn encode(records: Records) -> Vec<Record> {
     let mut encoded = Vec::with_capacity(records.len());
-    for (key, mut record) in records {
-        let samples = std::mem::take(&mut record.samples);
-        let mut bytes = record.encoded_len();
-        for sample in samples {
-            let more = sample.encoded_len() + 4;
-            if bytes > 0 && bytes + more > RECORD_BYTES_MAX {
-                encoded.push(Record::new(
-                    key.clone(),
-                    std::mem::take(&mut record).encode_to_vec(),
-                ));
-                bytes = 0;
-            }
-            bytes += more;
-            record.samples.push(sample);
+    for (key, record) in records {
+        let mut open = Open {
+            key,
+            record: VitalsRecord::default(),
+            bytes: 0,
+            encoded: &mut encoded,
+        };
+        for alert in record.alerts {
+            open.room(alert.encoded_len()).alerts.push(alert);
         }
-        encoded.push(Record::new(key, record.encode_to_vec()));
+        for sample in record.samples {
+            open.room(sample.encoded_len()).samples.push(sample);
+        }
+        for gap in record.gaps {
+            open.room(gap.encoded_len()).gaps.push(gap);
+        }
+        open.close();
     }
     encoded
+}
+
+/// A key's record that is being filled.
+struct Open<'a> {
+    key: String,
+    record: VitalsRecord,
+    bytes: usize,
+    encoded: &'a mut Vec<Record>,
+}
+
+impl Open<'_> {
+    /// The record that has room for so many bytes more.
+    fn room(&mut self, more: usize) -> &mut VitalsRecord {
+        // With its tag and length.
+        let more = more + 4;
+        if self.bytes > 0 && self.bytes + more > RECORD_BYTES_MAX {
+            self.close();
+        }
+        self.bytes += more;
+        &mut self.record
+    }
+
+    fn close(&mut self) {
+        let record = std::mem::take(&mut self.record);
+        self.bytes = 0;
+        self.encoded
+            .push(Record::new(self.key.clone(), record.encode_to_vec()));
+    }
 }
 
 async fn run(lane: Lane, bus: Arc<dyn Bus>, mut queue: mpsc::Receiver<Job>, shutdown: Shutdown) {
@@ -247,7 +276,14 @@ mod tests {
                     ..Sample::default()
                 })
                 .collect(),
-            gaps: vec![Gap::default()],
+            gaps: (1..=20_000)
+                .map(|last_sequence| Gap {
+                    device: "d".repeat(36),
+                    stream: "s".repeat(36),
+                    last_sequence,
+                    ..Gap::default()
+                })
+                .collect(),
             alerts: Vec::new(),
         };
         let records = encode(Records::from([("ann".to_owned(), record)]));
@@ -262,6 +298,6 @@ mod tests {
             sequences.extend(record.samples.iter().map(|sample| sample.sequence));
         }
         assert_eq!(sequences, (1..=200).collect::<Vec<_>>());
-        assert_eq!(gaps, 1);
+        assert_eq!(gaps, 20_000);
     }
 }
