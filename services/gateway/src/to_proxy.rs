@@ -1,10 +1,11 @@
 //! The way to the core: what the journals hold goes to ingest, and what ingest acknowledges is trimmed.
 //!
 //! Alerts and vitals have a connection each, in a tunnel stream of their own, so that an alert waits behind nothing. `sender`
-//! decides, `courier` does; `uplink` is where the tunnel comes in.
+//! decides, `courier` does, over a `link` or several; `uplink` is where the tunnel comes in.
 
 mod courier;
 mod dead_letters;
+mod link;
 mod sender;
 mod uplink;
 

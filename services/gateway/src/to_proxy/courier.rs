@@ -1,4 +1,4 @@
-//! The IO shell of `sender`: one task per class of data, one more per link to ingest.
+//! The IO shell of `sender`: one task per class of data, beside those of its links to ingest.
 
 use std::{
     collections::VecDeque,
@@ -7,20 +7,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use contracts::vitals::{
-    Sample, UploadRequest, UploadResponse, ingest_service_client::IngestServiceClient,
-};
+use contracts::vitals::{Sample, UploadRequest, UploadResponse};
 use service_kit::{CheckHandle, Shutdown};
-use tokio::{
-    sync::{broadcast, mpsc},
-    task::JoinHandle,
-};
-use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+use tokio::sync::{broadcast, mpsc};
 use tracing::Instrument;
 use tunnel::{TunnelEvent, Urgency};
 
 use super::{
     dead_letters::DeadLetters,
+    link::{Link, LinkEvent},
     sender::{BATCH_ENTRIES_MAX, Command, Event, Generation, Limits, Sender},
     uplink::Uplink,
 };
@@ -91,18 +86,6 @@ pub struct Courier<D> {
 /// Wall clock in microseconds; tests have wrong ones.
 pub type Clock = fn() -> i64;
 
-struct Link {
-    generation: Generation,
-    requests: mpsc::Sender<UploadRequest>,
-    task: JoinHandle<()>,
-}
-
-enum LinkEvent {
-    Up(Generation),
-    Lost(Generation, String),
-    Answer(Generation, UploadResponse),
-}
-
 impl<D: Disk> Courier<D> {
     /// Sends until shutdown is requested, then what it can within FLUSH_LIMIT.
     pub async fn run(self, shutdown: Shutdown) {
@@ -129,7 +112,7 @@ impl<D: Disk> Courier<D> {
                     Command::Open(generation) => links.push(self.open(generation, events.clone())),
                     Command::Close(generation) => links.retain(|link| {
                         if link.generation == generation {
-                            link.task.abort();
+                            link.end();
                         }
                         link.generation != generation
                     }),
@@ -202,7 +185,7 @@ impl<D: Disk> Courier<D> {
             }
         }
         for link in links {
-            link.task.abort();
+            link.end();
         }
     }
 
@@ -238,26 +221,14 @@ impl<D: Disk> Courier<D> {
     }
 
     fn open(&self, generation: Generation, events: mpsc::Sender<LinkEvent>) -> Link {
-        let (requests, queue) = mpsc::channel(self.options.limits.in_flight_max);
-        let channel = self.uplink.channel(&self.url, self.options.urgency);
-        let clock = self.clock;
-        let rules = self.rules.clone();
-        let task = tokio::spawn(async move {
-            let reason = match channel {
-                Ok(channel) => {
-                    let client = IngestServiceClient::new(channel);
-                    carry(client, queue, clock, generation, &events, rules).await
-                }
-                Err(error) => error.to_string(),
-            };
-            // The courier that is gone needs no news.
-            let _ = events.send(LinkEvent::Lost(generation, reason)).await;
-        });
-        Link {
+        Link::open(
             generation,
-            requests,
-            task,
-        }
+            self.options.limits.in_flight_max,
+            self.uplink.channel(&self.url, self.options.urgency),
+            self.clock,
+            self.rules.clone(),
+            events,
+        )
     }
 
     /// Hands one batch to the link; returns its end, or `from` when there was none.
@@ -416,57 +387,6 @@ fn upload_request(chunk: Chunk) -> UploadRequest {
         }
     }
     request
-}
-
-/// Runs one link; returns why it ended.
-async fn carry(
-    mut client: IngestServiceClient<tonic::transport::Channel>,
-    queue: mpsc::Receiver<UploadRequest>,
-    clock: Clock,
-    generation: Generation,
-    events: &mpsc::Sender<LinkEvent>,
-    rules: Option<Follower>,
-) -> String {
-    let link = client.clone();
-    // As late as can be: what it waited in the queue would pass for an error of the clock.
-    let requests = ReceiverStream::new(queue).map(move |request| UploadRequest {
-        sent_time_us: clock(),
-        ..request
-    });
-    let mut answers = match client.upload(requests).await {
-        Ok(response) => response.into_inner(),
-        Err(status) => return status.to_string(),
-    };
-    if events.send(LinkEvent::Up(generation)).await.is_err() {
-        return "the gateway is stopping".to_owned();
-    }
-    let uploading = async {
-        loop {
-            match answers.message().await {
-                Ok(Some(answer)) => {
-                    if events
-                        .send(LinkEvent::Answer(generation, answer))
-                        .await
-                        .is_err()
-                    {
-                        return "the gateway is stopping".to_owned();
-                    }
-                }
-                Ok(None) => return "ingest ended the stream".to_owned(),
-                Err(status) => return status.to_string(),
-            }
-        }
-    };
-    let following = async {
-        if let Some(rules) = rules {
-            rules.follow(link).await;
-        }
-        std::future::pending().await
-    };
-    tokio::select! {
-        reason = uploading => reason,
-        never = following => never,
-    }
 }
 
 /// Where the latest batches began and ended.

@@ -1,0 +1,110 @@
+//! One link to ingest: uploads one way, answers the other.
+
+use contracts::vitals::{
+    UploadRequest, UploadResponse, ingest_service_client::IngestServiceClient,
+};
+use service_kit::grpc::ChannelError;
+use tokio::{sync::mpsc, task::JoinHandle};
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+use tonic::transport::Channel;
+
+use super::{courier::Clock, sender::Generation};
+use crate::from_ingest::Follower;
+
+pub(super) struct Link {
+    pub(super) generation: Generation,
+    /// What is to be uploaded.
+    pub(super) requests: mpsc::Sender<UploadRequest>,
+    task: JoinHandle<()>,
+}
+
+pub(super) enum LinkEvent {
+    Up(Generation),
+    Lost(Generation, String),
+    Answer(Generation, UploadResponse),
+}
+
+impl Link {
+    /// What becomes of it is told by `events`.
+    pub(super) fn open(
+        generation: Generation,
+        in_flight_max: usize,
+        channel: Result<Channel, ChannelError>,
+        clock: Clock,
+        rules: Option<Follower>,
+        events: mpsc::Sender<LinkEvent>,
+    ) -> Link {
+        let (requests, queue) = mpsc::channel(in_flight_max);
+        let task = tokio::spawn(async move {
+            let reason = match channel {
+                Ok(channel) => {
+                    let client = IngestServiceClient::new(channel);
+                    carry(client, queue, clock, generation, &events, rules).await
+                }
+                Err(error) => error.to_string(),
+            };
+            // The courier that is gone needs no news.
+            let _ = events.send(LinkEvent::Lost(generation, reason)).await;
+        });
+        Link {
+            generation,
+            requests,
+            task,
+        }
+    }
+
+    pub(super) fn end(&self) {
+        self.task.abort();
+    }
+}
+
+/// Runs one link; returns why it ended.
+async fn carry(
+    mut client: IngestServiceClient<Channel>,
+    queue: mpsc::Receiver<UploadRequest>,
+    clock: Clock,
+    generation: Generation,
+    events: &mpsc::Sender<LinkEvent>,
+    rules: Option<Follower>,
+) -> String {
+    let link = client.clone();
+    // As late as can be: what it waited in the queue would pass for an error of the clock.
+    let requests = ReceiverStream::new(queue).map(move |request| UploadRequest {
+        sent_time_us: clock(),
+        ..request
+    });
+    let mut answers = match client.upload(requests).await {
+        Ok(response) => response.into_inner(),
+        Err(status) => return status.to_string(),
+    };
+    if events.send(LinkEvent::Up(generation)).await.is_err() {
+        return "the gateway is stopping".to_owned();
+    }
+    let uploading = async {
+        loop {
+            match answers.message().await {
+                Ok(Some(answer)) => {
+                    if events
+                        .send(LinkEvent::Answer(generation, answer))
+                        .await
+                        .is_err()
+                    {
+                        return "the gateway is stopping".to_owned();
+                    }
+                }
+                Ok(None) => return "ingest ended the stream".to_owned(),
+                Err(status) => return status.to_string(),
+            }
+        }
+    };
+    let following = async {
+        if let Some(rules) = rules {
+            rules.follow(link).await;
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        reason = uploading => reason,
+        never = following => never,
+    }
+}
