@@ -146,7 +146,7 @@ fn segments(disk: &Decaying) -> Vec<String> {
 
 #[test]
 fn a_start_loses_what_is_behind_a_bad_sector_and_no_other_segment() {
-    for (victim, page) in [(0, 1), (2, 1), (2, 0), (2, 3), (4, 0), (3, 2)] {
+    for (victim, page) in [(0, 1), (2, 1), (2, 0), (2, 3), (3, 2), (4, 0), (4, 1)] {
         let case = format!("segment {victim}, page {page}");
         let (disk, log, accepted) = filled();
         drop(log);
@@ -167,7 +167,7 @@ fn a_start_loses_what_is_behind_a_bad_sector_and_no_other_segment() {
 
 #[test]
 fn a_sector_that_goes_bad_under_a_running_gateway_becomes_a_gap() {
-    for (victim, page) in [(0, 1), (2, 1), (2, 3)] {
+    for (victim, page) in [(0, 0), (0, 1), (2, 0), (2, 1), (2, 3), (4, 0)] {
         let case = format!("segment {victim}, page {page}");
         let (disk, mut log, accepted) = filled();
         let name = segments(&disk)[victim].clone();

@@ -219,19 +219,21 @@ impl<D: Disk> Log<D> {
     /// What cannot be read at `position` any more is told as gaps, with what is behind it in its segment, so that the rest can go on.
     /// Needs an empty batch.
     pub fn give_up(&mut self, position: u64) -> io::Result<()> {
-        let (segment, is_last) = {
+        let (segment, before, is_last) = {
             let index = self.index.lock();
             let Some(segment) = index.holding(position) else {
                 return Ok(());
             };
-            (segment.clone(), segment.end == index.durable())
+            let before = index.before(segment.first);
+            (segment.clone(), before, segment.end == index.durable())
         };
         if is_last {
             // The next header has the counters behind what is lost.
             self.begin_segment(segment.end, Gaps::default())?;
         }
         let mut lost = Gaps::default();
-        let end = recovery::collect_lost(&self.disk, &segment, u64::MAX, &mut lost).max(position);
+        let end = recovery::collect_lost(&self.disk, before, &segment, u64::MAX, &mut lost);
+        let end = end.max(position);
         let pending = self.pending_gaps.len();
         for gaps in lost.into_entries() {
             let at = self.index.lock().durable() + self.batch.entries.len() as u64;
@@ -342,7 +344,8 @@ impl<D: Disk> Log<D> {
         }
         for segment in &victims {
             drop.entries += segment.end.saturating_sub(segment.first.max(acknowledged));
-            recovery::collect_lost(&self.disk, segment, acknowledged, &mut gaps);
+            let before = self.index.lock().before(segment.first);
+            recovery::collect_lost(&self.disk, before, segment, acknowledged, &mut gaps);
         }
         let mut runs = gaps.into_entries();
         if runs.is_empty() {

@@ -77,6 +77,12 @@ impl Index {
         self.segments.back().map_or(0, |segment| segment.end)
     }
 
+    /// The first position of the segment before the one that begins at `first`.
+    pub(super) fn before(&self, first: u64) -> Option<u64> {
+        let earlier = self.segments.iter().take_while(|it| it.first < first);
+        earlier.last().map(|segment| segment.first)
+    }
+
     pub fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }

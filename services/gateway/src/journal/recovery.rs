@@ -216,32 +216,44 @@ fn is_told(gap: &Gap, pending: &[(u64, Vec<Gap>)]) -> bool {
 }
 
 /// Adds the samples that `segment` holds from `acknowledged` on to the gaps, as far as it can be read, and what cannot be read
-/// by the counters of the next segment. Returns where that begins.
+/// by the counters of the next segment; of one whose header cannot be read, all since the end of the one `before` it. Returns where
+/// that begins.
 pub(super) fn collect_lost<D: Disk>(
     disk: &D,
+    before: Option<u64>,
     segment: &Segment,
     acknowledged: u64,
     gaps: &mut Gaps,
 ) -> u64 {
-    let (bytes, _) =
-        medium::read_prefix(disk, &segment_name(segment.first), 0, usize::MAX).unwrap_or_default();
-    let read = scan(segment.first, segment.end, &bytes, |position, entry| {
-        if position >= acknowledged
-            && let Entry::Sample(sample) = entry
-        {
-            gaps.add_sample(sample);
-        }
-    });
+    let readable = |first| {
+        let read = medium::read_prefix(disk, &segment_name(first), 0, usize::MAX);
+        read.unwrap_or_default().0
+    };
+    let read = scan(
+        segment.first,
+        segment.end,
+        &readable(segment.first),
+        |position, entry| {
+            if position >= acknowledged
+                && let Entry::Sample(sample) = entry
+            {
+                gaps.add_sample(sample);
+            }
+        },
+    );
     let end = read.as_ref().map_or(segment.first, |it| it.segment.end);
     if end == segment.end {
         return end;
     }
     tracing::error!(segment = segment.first, "a segment is damaged");
-    let (next, _) =
-        medium::read_prefix(disk, &segment_name(segment.end), 0, usize::MAX).unwrap_or_default();
-    if let (Some(scan), Some(header)) = (read, scan(segment.end, u64::MAX, &next, |_, _| {})) {
+    let known = read.or_else(|| {
+        let first = before?;
+        scan(first, segment.first, &readable(first), |_, _| {})
+    });
+    let known = known.map_or_else(Streams::default, |scan| scan.streams);
+    if let Some(header) = scan(segment.end, u64::MAX, &readable(segment.end), |_, _| {}) {
         let lost = segment.end.saturating_sub(end);
-        gaps.add_between(&scan.streams, &header.snapshot.streams, lost);
+        gaps.add_between(&known, &header.snapshot.streams, lost);
     }
     end
 }
