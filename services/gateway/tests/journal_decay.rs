@@ -164,3 +164,37 @@ fn decay_of_two_neighbours_does_not_stop_what_is_behind_them() {
     world.check(true);
     assert_eq!(log.reader().head(), log.reader().durable());
 }
+
+/// What lies behind it was accepted, and perhaps delivered: its numbers must not mean other samples.
+#[test]
+fn decay_of_the_newest_segment_is_told_and_gives_no_number_twice() {
+    let mut limits = limits(Overflow::DropOldest, 1 << 20);
+    limits.segment_bytes = 1 << 16;
+    for seed in 0..40 {
+        let disk = FakeDisk::new(seed);
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let (mut log, _) = Log::open(TestDisk(disk.clone()), limits).unwrap();
+        let mut world = World::default();
+        for _ in 0..40 {
+            let samples = (0..3).map(|stream| world.sample(stream)).collect();
+            assert!(batch(&mut log, &mut world, samples, false));
+        }
+        if seed % 2 == 0 {
+            deliver(&mut log, &mut world, &mut rng, true);
+        }
+        drop(log);
+        let [newest] = disk.list().unwrap().try_into().unwrap();
+        let bits = disk.file_bytes(&newest).unwrap() * 8;
+        // Behind the header, and before the last batches.
+        disk.flip_bit(&newest, rng.random_range(bits / 4..bits * 3 / 4));
+        disk.restart(Crash::Process);
+        let (mut log, summary) = Log::open(TestDisk(disk.clone()), limits).unwrap();
+        assert_eq!(summary.damaged_segments, 1, "seed {seed}");
+        for _ in 0..10 {
+            let samples = (0..3).map(|stream| world.sample(stream)).collect();
+            assert!(batch(&mut log, &mut world, samples, false));
+        }
+        deliver(&mut log, &mut world, &mut rng, true);
+        world.check(true);
+    }
+}

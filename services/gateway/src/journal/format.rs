@@ -224,6 +224,30 @@ impl<'a> Iterator for Frames<'a> {
     }
 }
 
+/// Behind the damage at the beginning of `bytes`: the position after the last entry that can be read there, of those from `next` on.
+pub fn end_behind_damage(bytes: &[u8], next: u64) -> Option<u64> {
+    let positions = next..=next + (bytes.len() / FRAME_OVERHEAD_BYTES) as u64;
+    let mut end = None;
+    let mut at = 0;
+    while let Some(prefix) = bytes.get(at..at + FRAME_OVERHEAD_BYTES) {
+        // Cheap to look at, and nothing else looks like it: only then the checksum.
+        let (fixed, position) = prefix.split_at(PREFIX_BYTES + 1);
+        let kind = fixed.last().and_then(|byte| Kind::from_byte(*byte));
+        let position = position.try_into().map(u64::from_le_bytes);
+        let may_be = kind.is_some_and(Kind::is_entry)
+            && position.is_ok_and(|position| positions.contains(&position));
+        let mut frames = Frames::new(&bytes[at..]);
+        match may_be.then(|| frames.next()).flatten() {
+            Some(frame) => {
+                end = Some(frame.position + 1);
+                at += frames.offset();
+            }
+            None => at += 1,
+        }
+    }
+    end
+}
+
 pub fn segment_name(first: u64) -> String {
     format!("{first:020}.segment")
 }

@@ -1,7 +1,7 @@
 //! What a restart finds on the disk.
 //!
-//! Each segment is read up to its first damage, or to where the next one begins. Damage at the very end is a batch that was
-//! being written and was never acknowledged: it is passed over. Damage anywhere else is decay of the medium; the counters in
+//! Each segment is read up to its first damage, or to where the next one begins. Damage at the very end, with no entry behind it, is
+//! a batch that was being written and was never acknowledged: it is passed over. Damage anywhere else is decay of the medium; the counters in
 //! the next segment's header tell exactly which sequences are missing, and they are reported as gaps once. A sector that cannot be
 //! read is such damage, too: it costs what lies behind it in its segment, and no other segment.
 
@@ -14,7 +14,7 @@ use super::{
     disk::Disk,
     format::{
         Dropped, Entry, FRAME_OVERHEAD_BYTES, Frames, Kind, Snapshot, UNFINISHED,
-        parse_segment_name, segment_name,
+        end_behind_damage, parse_segment_name, segment_name,
     },
     gaps::Gaps,
     medium,
@@ -182,8 +182,14 @@ fn read_segments<D: Disk>(disk: &D, firsts: &[u64]) -> io::Result<Readings> {
         match scan(*first, limit, &bytes, note_gaps) {
             Some(mut scan) => {
                 scan.segment.is_damaged = is_bad;
+                let read = scan.segment.bytes as usize;
                 if is_bad && is_last {
                     readings.unreadable_end = scan.segment.end + lost_max(disk, &name, bytes.len());
+                } else if is_last
+                    && let Some(end) = end_behind_damage(&bytes[read..], scan.segment.end)
+                {
+                    // No torn batch: those are at the very end.
+                    readings.unreadable_end = end;
                 }
                 readings.scans.push(scan);
             }
