@@ -13,16 +13,13 @@ use metrics::Counter;
 use parking_lot::RwLock;
 use service_kit::{Backoff, Shutdown, Warning, WarningHandle};
 use tunnel::{
-    IpAddressEntry, IpCapsule, IpGate, IpPrefix, IpRange, IpTunnel, OpenError, StatusCode,
-    TunDevice, TunError, Tunnel, TunnelEnded, Urgency,
+    IpAddressEntry, IpCapsule, IpGate, IpPrefix, IpRange, IpTunnel, OpenError, PACKET_BYTES_MAX,
+    StatusCode, TunDevice, TunError, Tunnel, TunnelEnded, Urgency,
 };
 
 /// Routes that the device gets; of a longer list none, since a part of it would lead elsewhere by chance. The public addresses are 126 of
 /// IPv4 and 320 of IPv6, and each that the proxy keeps for itself makes up to 30 or 125 more.
 const ROUTES_MAX: usize = 1_024;
-
-/// The largest packet.
-const PACKET_BYTES_MAX: usize = 65_535;
 
 /// The proxy has to give an address by then.
 const AGREED_WITHIN: Duration = Duration::from_secs(10);
@@ -32,9 +29,6 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// A tunnel that lived for so long was no failure.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
-
-/// Pause after the device gave an error: it is gone, most likely, and comes back only with a restart.
-const READ_PAUSE: Duration = Duration::from_secs(1);
 
 /// Numbers of the questions, by version.
 const QUESTIONS: [(u64, &str); 2] = [(1, "0.0.0.0/32"), (2, "::/128")];
@@ -291,18 +285,10 @@ impl Packets {
     }
 
     async fn read<'a>(&self, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
-        match self.device.receive(buffer).await {
-            Ok(length) => Some(&buffer[..length]),
-            Err(error) => {
-                tracing::error!(%error, device = self.device.name(), "no packets from the device");
-                self.warning.set(Some(Warning {
-                    says: format!("no packets from the device {}: {error}", self.device.name()),
-                    to_do: "restart the gateway, which makes or opens the device".to_owned(),
-                }));
-                tokio::time::sleep(READ_PAUSE).await;
-                None
-            }
-        }
+        let device = &self.device;
+        device
+            .receive_or_warn(buffer, "gateway", &self.warning)
+            .await
     }
 
     /// Gives the device the addresses and routes of `gate` and takes those that it had before; what could not be done, if anything.

@@ -13,15 +13,15 @@ use std::{
     collections::HashMap,
     net::{IpAddr, Ipv6Addr},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use parking_lot::{Mutex, RwLock};
-use service_kit::{Warning, WarningHandle};
+use service_kit::WarningHandle;
 use tokio_util::sync::CancellationToken;
 use tunnel::{
     ConnectRequest, IpAddressEntry, IpCapsule, IpGate, IpPacket, IpPrefix, IpRanges, IpTunnel,
-    NotPassed, StatusCode, TunDevice, TunError, TunnelEnded, link_echo,
+    NotPassed, PACKET_BYTES_MAX, StatusCode, TunDevice, TunError, TunnelEnded, link_echo,
 };
 
 use super::{Open, count_connect, udp::Lane};
@@ -30,12 +30,6 @@ use crate::{
     leases::Leases,
     sessions::DeviceId,
 };
-
-/// The largest packet.
-const PACKET_BYTES_MAX: usize = 65_535;
-
-/// Pause after the device gave an error: it is gone, most likely, and comes back only with a restart.
-const READ_PAUSE: Duration = Duration::from_secs(1);
 
 /// What IP needs of the configuration.
 pub(crate) struct IpSettings {
@@ -96,16 +90,9 @@ impl IpUpstream {
     pub(crate) async fn hand_out(self: Arc<Self>, warning: WarningHandle) {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         loop {
-            match self.device.receive(&mut buffer).await {
-                Ok(length) => self.hand(&buffer[..length]),
-                Err(error) => {
-                    tracing::error!(%error, device = self.device.name(), "no packets from the device");
-                    warning.set(Some(Warning {
-                        says: format!("no packets from the device {}: {error}", self.device.name()),
-                        to_do: "restart the proxy, which makes or opens the device".to_owned(),
-                    }));
-                    tokio::time::sleep(READ_PAUSE).await;
-                }
+            let received = self.device.receive_or_warn(&mut buffer, "proxy", &warning);
+            if let Some(packet) = received.await {
+                self.hand(packet);
             }
         }
     }

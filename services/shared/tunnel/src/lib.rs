@@ -90,6 +90,6 @@ pub use server_id::{ServerId, ServerIdError};
 pub use slots::AttachError;
 pub use splice::{SpliceError, Traffic, splice};
 pub use transport::{ALPN, Transport};
-pub use tun::{TunDevice, TunError, is_device};
+pub use tun::{PACKET_BYTES_MAX, TunDevice, TunError, is_device};
 pub use tunnel_stream::TunnelStream;
 pub use udp_tunnel::UdpTunnel;

@@ -7,6 +7,7 @@ use std::{
     io,
     net::IpAddr,
     sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
 
 use futures::TryStreamExt;
@@ -14,6 +15,7 @@ use rtnetlink::{
     Handle, LinkUnspec, RouteMessageBuilder, new_connection,
     packet_route::{address::AddressHeaderFlags, link::LinkFlags},
 };
+use service_kit::{Warning, WarningHandle};
 use tun_rs::{AsyncDevice, DeviceBuilder};
 
 use crate::{ip::IpPrefix, netlink::address};
@@ -25,6 +27,12 @@ const TUN_MTU: u32 = 1_280;
 
 /// Packets that wait for us in the kernel, which drops the newest beyond it: a few milliseconds at 100 Mbit/s, ahead of a queue of our own.
 const WAITING_MAX: u32 = 100;
+
+/// The largest packet of IP.
+pub const PACKET_BYTES_MAX: usize = 65_535;
+
+/// Pause after the device gave an error: it is gone, most likely, and comes back only with a restart.
+const READ_PAUSE: Duration = Duration::from_secs(1);
 
 /// The kernel's answers to who may not, and to what is there already.
 const EPERM: i32 = 1;
@@ -133,6 +141,27 @@ impl TunDevice {
     /// The next packet that the kernel hands over. Cancel-safe; for one reader at a time.
     pub async fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.device.recv(buffer).await
+    }
+
+    /// The same for `service`, which has `warning` say so while the device gives none; `None`: try again.
+    pub async fn receive_or_warn<'a>(
+        &self,
+        buffer: &'a mut [u8],
+        service: &str,
+        warning: &WarningHandle,
+    ) -> Option<&'a [u8]> {
+        match self.receive(buffer).await {
+            Ok(length) => Some(&buffer[..length]),
+            Err(error) => {
+                tracing::error!(%error, device = self.name, "no packets from the device");
+                warning.set(Some(Warning {
+                    says: format!("no packets from the device {}: {error}", self.name),
+                    to_do: format!("restart the {service}, which makes or opens the device"),
+                }));
+                tokio::time::sleep(READ_PAUSE).await;
+                None
+            }
+        }
     }
 
     /// Gives the kernel a packet; whether it took it.
