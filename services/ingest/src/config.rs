@@ -15,7 +15,8 @@ pub struct Config {
     #[command(flatten)]
     #[serde(flatten)]
     pub front: FrontConfig,
-    /// How old an answer of the register of devices may be: a device that changes hands is noticed within it.
+    /// How old an answer of the register of devices may be: a device that gets another wearer is noticed within it, and what
+    /// another gateway brings of it within a second.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub register_refresh_s: u64,
 }

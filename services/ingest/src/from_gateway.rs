@@ -251,7 +251,11 @@ impl Shared {
         self.admit_samples(gateway, upload.samples, at, &mut bulk, &mut pending)
             .await?;
         for mut gap in upload.gaps {
-            let device = self.register.device(&gap.device).await.map_err(unknown)?;
+            let device = self
+                .register
+                .device(&gap.device, gateway)
+                .await
+                .map_err(unknown)?;
             match admit_gap(&mut gap, gateway, device.as_deref()) {
                 Ok(()) => {
                     metrics::counter!("braid_ingest_gaps_total").increment(1);
@@ -283,7 +287,11 @@ impl Shared {
         for mut alert in alerts {
             let (mut device, mut cares) = (None, false);
             if !alert.device.is_empty() {
-                device = self.register.device(&alert.device).await.map_err(unknown)?;
+                device = self
+                    .register
+                    .device(&alert.device, gateway)
+                    .await
+                    .map_err(unknown)?;
             } else {
                 cares = self
                     .register
@@ -334,7 +342,7 @@ impl Shared {
                 _ => {
                     let device = self
                         .register
-                        .device(&sample.device)
+                        .device(&sample.device, gateway)
                         .await
                         .map_err(unknown)?;
                     last = Some((sample.device.clone(), device.clone()));

@@ -17,8 +17,9 @@ use crate::admission::GatewayId;
 
 /// Devices remembered; beyond it all are forgotten and asked for anew.
 const DEVICES_MAX: usize = 100_000;
-/// An unknown device is asked for again after this, so that a newly registered one need not wait for the refresh time.
-const UNKNOWN_REFRESH: Duration = Duration::from_secs(1);
+/// A device that is unknown, or another gateway's, is asked for again after this: what a newly registered one or one that has changed
+/// hands sends meanwhile is refused for good.
+const REFUSED_REFRESH: Duration = Duration::from_secs(1);
 const STALE_MAX: Duration = Duration::from_secs(3600);
 
 struct Known {
@@ -41,18 +42,22 @@ impl Register {
         }
     }
 
-    /// `None`: nobody has registered it.
-    pub async fn device(&self, id: &str) -> Result<Option<Arc<DeviceEntry>>, QueryError> {
+    /// For `gateway`, which speaks for it. `None`: nobody has registered it.
+    pub async fn device(
+        &self,
+        id: &str,
+        gateway: &GatewayId,
+    ) -> Result<Option<Arc<DeviceEntry>>, QueryError> {
         let stale = {
             let known = self.known.lock();
             match known.get(id) {
                 None => None,
                 Some(Known { entry, asked }) => {
                     let age = asked.elapsed();
-                    let fresh = if entry.is_some() {
+                    let fresh = if entry.as_deref().is_some_and(|entry| gateway.owns(entry)) {
                         self.refresh
                     } else {
-                        UNKNOWN_REFRESH.min(self.refresh)
+                        REFUSED_REFRESH.min(self.refresh)
                     };
                     if age < fresh {
                         return Ok(entry.clone());
@@ -92,5 +97,50 @@ impl Register {
         }
         let devices = self.store.devices(&scope, Some(&gateway.id)).await?;
         Ok(devices.iter().any(|device| device.patient == patient))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use store::SqliteStore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_gateway_that_takes_a_device_over_does_not_wait_for_the_refresh_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(directory.path()).unwrap());
+        let register = Register::new(Arc::clone(&store), Duration::from_secs(3600));
+        let gateway = |id: &str| GatewayId {
+            tenant: "t".into(),
+            id: id.into(),
+        };
+        let belongs_to = async |id: &str| {
+            let entry = DeviceEntry {
+                id: "belt".into(),
+                tenant: "t".into(),
+                gateway: id.into(),
+                patient: "ada".into(),
+                registered_us: 1,
+            };
+            store.put_device(&entry).await.unwrap();
+        };
+        belongs_to("old").await;
+        let (old, new) = (gateway("old"), gateway("new"));
+        let known = register.device("belt", &old).await.unwrap().unwrap();
+        assert!(old.owns(&known));
+        belongs_to("new").await;
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let known = register.device("belt", &new).await.unwrap().unwrap();
+            if new.owns(&known) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "it is refused for an hour");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let known = register.device("belt", &old).await.unwrap().unwrap();
+        assert!(!old.owns(&known), "for both from then on");
     }
 }
