@@ -97,6 +97,8 @@ pub(crate) async fn run(
         loop {
             progress.beat();
             let event = tokio::select! {
+                // First the end: behind a batch that it cut short nothing may be written, or nobody judges that batch.
+                biased;
                 () = shutdown.requested() => {
                     state.store_held().await;
                     return;

@@ -63,6 +63,8 @@ pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Conte
         loop {
             progress.beat();
             let event = tokio::select! {
+                // First the end: behind a batch that it cut short nothing may be written, or that batch is nowhere.
+                biased;
                 () = shutdown.requested() => return,
                 _ = tick.tick() => {
                     consumer.renew(&claims.to_renew(Topic::Paths));

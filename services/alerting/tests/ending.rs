@@ -1,0 +1,123 @@
+//! Alerting ends while the store does not answer: what was in hand is judged by whoever comes next, and nothing is written past it.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/stage.rs"]
+mod stage;
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bus::{
+    Bus, CommitError, ConsumeError, Consumer, Delivery, Event, NotReady, PublishError, Record,
+    StartAt, SubscribeError, Topic,
+};
+use prost::Message;
+use stage::{S, World, pulses, until};
+
+/// Endings tried; each goes wrong half of the time where it can.
+const ENDINGS: u32 = 8;
+
+/// Its members of `vitals` have both records in hand at once, as a client that fetches ahead has.
+struct Ahead(Arc<dyn Bus>);
+
+struct Fetched(VecDeque<Event>);
+
+fn record(patient: &str, offset: u64) -> Event {
+    let now_us = contracts::now_us();
+    let readings = pulses(patient, 1, now_us - 30 * S, &[150.0; 15]);
+    Event::Batch(vec![Delivery {
+        topic: Topic::Vitals,
+        partition: 0,
+        offset,
+        key: patient.into(),
+        value: readings.encode_to_vec().into(),
+        headers: Vec::new(),
+        published_us: now_us,
+    }])
+}
+
+#[async_trait]
+impl Consumer for Fetched {
+    async fn next(&mut self, _: usize) -> Result<Event, ConsumeError> {
+        match self.0.pop_front() {
+            Some(event) => Ok(event),
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn commit(&mut self, _: &[(u32, u64)]) -> Result<(), CommitError> {
+        Ok(())
+    }
+
+    fn renew(&mut self, _: &[u32]) {}
+
+    async fn lag(&mut self) -> Result<u64, ConsumeError> {
+        Ok(self.0.len() as u64)
+    }
+}
+
+#[async_trait]
+impl Bus for Ahead {
+    async fn publish(&self, topic: Topic, records: Vec<Record>) -> Result<(), PublishError> {
+        self.0.publish(topic, records).await
+    }
+
+    async fn subscribe(
+        &self,
+        topic: Topic,
+        group: &str,
+        start: Arc<dyn StartAt>,
+    ) -> Result<Box<dyn Consumer>, SubscribeError> {
+        if topic != Topic::Vitals {
+            return self.0.subscribe(topic, group, start).await;
+        }
+        start.start(topic, 0).await.unwrap();
+        let events = [Event::Assigned(vec![0]), record("ann", 0), record("ben", 1)];
+        Ok(Box::new(Fetched(VecDeque::from(events))))
+    }
+
+    async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
+        self.0.tail(topic).await
+    }
+
+    async fn read_back(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
+        self.0.read_back(topic).await
+    }
+
+    async fn partitions(&self, topic: Topic) -> Result<u32, NotReady> {
+        self.0.partitions(topic).await
+    }
+
+    async fn ready(&self) -> Result<(), NotReady> {
+        self.0.ready().await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_while_the_store_is_away_passes_over_nothing() {
+    for ending in 0..ENDINGS {
+        let mut world = World::new();
+        world.bus = Arc::new(Ahead(Arc::clone(&world.bus)));
+        let file = rusqlite::Connection::open(world.dir.path().join("store.db")).unwrap();
+        file.execute_batch("ALTER TABLE alert_transitions RENAME TO away")
+            .unwrap();
+        let running = world.start_with(|_| {});
+        let is_waiting = || {
+            let failing = running.context.health().failing();
+            failing.iter().any(|check| check.0 == "store")
+        };
+        until("the store is away", is_waiting).await;
+        // Until the pauses between its tries are long enough to end in one.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        file.execute_batch("ALTER TABLE away RENAME TO alert_transitions")
+            .unwrap();
+        running.stop().await;
+        let alerts = world.alerts().await;
+        let told = |patient: &str| alerts.iter().any(|alert| alert.patient == patient);
+        assert!(
+            told("ann") || !told("ben"),
+            "ending {ending}: the record before is passed over"
+        );
+    }
+}
