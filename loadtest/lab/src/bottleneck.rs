@@ -1,4 +1,4 @@
-//! Good manners at a bottleneck (issue 3, 2): fairness to Cubic and BBR, the delay that the queue adds, a rate that drops tenfold, and paths
+//! Good manners at a bottleneck: fairness to Cubic and BBR, the delay that the queue adds, a rate that drops tenfold, and paths
 //! of one connection that meet in one queue.
 //!
 //! The queue is a drop-tail one of one bandwidth-delay product where nothing else is said. Shares are taken when the start-ups are over;

@@ -21,7 +21,7 @@ pub enum LabCommand {
     Pals(Options),
     /// PALS: regional capacities.
     Regional(Options),
-    /// Downloads over LTE drives, synthetic and recorded.
+    /// Transfers over LTE drives, synthetic and recorded.
     Lte(Options),
     /// The figure of a link that comes and goes.
     Figure6(Options),

@@ -1,6 +1,6 @@
 //! Synthetic drives through several operators' LTE networks: RSRP by path loss and correlated shadowing, and capacity by SINR.
 //!
-//! The model and its constants are those of the drive-test paper (EXPERIMENTS.md, section 2): one cell per carrier, all other visible
+//! The model and its constants are those of the drive-test paper (see the README): one cell per carrier, all other visible
 //! cells interfere with the load `QL`, and capacity is a downscaled, truncated Shannon formula. What the paper does not publish, the
 //! places of the cells, is drawn: each carrier has a site every `spacing_m`, the vehicle passes it at `lateral_m`, and shadowing is a
 //! first-order process over the distance driven. `Environment`'s numbers were fitted to the published statistics.

@@ -1,4 +1,4 @@
-//! Downloads over LTE drives (EXPERIMENTS.md, section 2): the paper's cases on synthetic drives, and the same transport over recorded ones.
+//! Transfers over LTE drives (the drive-test paper of the README): its cases on synthetic drives, and the same transport over recorded ones.
 //!
 //! - `sp`: one link that always has the best cell's capacity.
 //! - case N: the N best cells of each second are up. A change of the ranking takes a link down, with what it holds, and brings

@@ -1,4 +1,4 @@
-//! Two to eight paths, very unequal ones included (issue 3, the gate): many are never slower than the best of them alone, and one more never hurts.
+//! Two to eight paths, very unequal ones included: many are never slower than the best of them alone, and one more never hurts.
 //!
 //! Each scenario draws eight links: rates 50:1 and round trips 10:1 apart, log-uniform, and loss on one of them. The same transfer is
 //! made over each link alone and over the first two, three, ... eight together.

@@ -1,4 +1,4 @@
-//! PALS, randomised: two disjoint paths, 0.1-5 Mbit/s, 0-250 ms, 20 MB (EXPERIMENTS.md, section 1), and the regional table.
+//! PALS, randomised: two disjoint paths, 0.1-5 Mbit/s, 0-250 ms, 20 MB, as in the paper of that name (see the README), and its regional table.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
