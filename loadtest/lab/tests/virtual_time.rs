@@ -412,6 +412,27 @@ fn two_paths_in_one_queue_are_one_flow() {
     }
 }
 
+/// Beside a Cubic flow a window of products shrank with the rate that it measured until a twentieth was left, where the first drained round came at a moment
+/// of a short queue; and a queue that stood twice was taken for a longer path.
+#[test]
+fn a_cubic_flow_takes_no_more_than_its_share_of_ours() {
+    for seed in [3, 4, 6, 10] {
+        let only = "up.with_cubic".to_owned();
+        let runner = Runner::new(Identity::new().unwrap(), false).only_run(Some(only));
+        let setting = bottleneck::Setting {
+            seed,
+            controller: Controller::Ours,
+            direction: Direction::Upload,
+        };
+        let (figures, _) = bottleneck::run(&runner, "up", setting).unwrap();
+        assert_eq!(figures.len(), 2, "{figures:?}");
+        assert!(
+            figures.iter().all(|figure| figure.met),
+            "{seed}: {figures:?}"
+        );
+    }
+}
+
 /// Over links whose rate falls tenfold and rises again the oracle leaves nothing to be dropped by a queue, and what it reaches is a bound.
 #[test]
 fn the_oracle_fills_links_that_vary_and_overruns_none() {

@@ -12,11 +12,13 @@
 //!   shifted by what the whole distribution moved, and confirmed.
 //! - Bursts: where the link serves in bursts ([`Swing`]) the window holds as much more as round trips swing, and what its short queue loses
 //!   is no sign of others.
-//! - Company ([`Floor`]): a drained round that still sees a queue has met another sender; the window then follows [`Compete`].
+//! - Company ([`Floor`]): a drained round that still sees a queue has met another sender; the window then follows [`Compete`]. A rate that falls
+//!   ([`Fall`]) asks for such a round.
 //! - Start-up ([`Startup`]): doubles every round from the initial window, at no less than two initial windows a round trip, until the rate stops
 //!   growing or a queue shows.
 
 mod drained_round;
+mod fall;
 mod floor;
 mod losses;
 mod startup;
@@ -35,6 +37,7 @@ use crate::gate::{Gate, PathModel, Turn};
 use crate::sampler::Sampler;
 use crate::swing::Swing;
 use drained_round::DrainedRound;
+use fall::Fall;
 use floor::{Floor, Met};
 use losses::{LOSS_COMPENSATED_MAX, Losses};
 use startup::Startup;
@@ -204,6 +207,7 @@ pub struct PathController {
     /// When a round last saw a queue.
     queued_at: Instant,
     rate: MaxFilter,
+    fall: Fall,
     /// Number and beginning of the rate filter's round, and the round in which it began.
     rate_round: u64,
     rate_round_at: Instant,
@@ -247,6 +251,7 @@ impl PathController {
             is_steady: true,
             queued_at: now,
             rate: MaxFilter::new(RATE_WINDOW_ROUNDS),
+            fall: Fall::default(),
             rate_round: 0,
             rate_round_at: now,
             rate_round_of: 0,
@@ -408,13 +413,17 @@ impl PathController {
             } else if !self.floor.is_doubted() && now >= self.queued_at + UNQUEUED_LONG {
                 self.compete = None;
             }
+            let cruising_for = self.cruising_for(now);
+            self.fall
+                .on_round(self.rate.get(), self.rtt_smoothed, cruising_for);
+            let fallen = self.fall.is_far() && self.is_steady && !self.unqueued;
             // A queue longer than the own one can make it.
             let crowded = self
                 .floor
                 .uncrowded_max(self.slack())
                 .is_some_and(|max| seen > max);
             let doubted = self.floor.is_doubted();
-            if (doubted || crowded && self.compete.is_none())
+            if (doubted || (crowded || fallen) && self.compete.is_none())
                 && self.phase == Phase::Cruise
                 && now > self.probed_at + RTT_PROBE_PAUSE
             {
@@ -486,6 +495,7 @@ impl PathController {
     fn end_rtt_probe(&mut self, now: Instant, seen: Duration) {
         self.phase = Phase::Cruise;
         self.probed_at = now;
+        self.fall.on_drained();
         let (slack, packet_time) = (self.slack(), self.packets_time(1.0));
         let in_company = self.compete.is_some();
         match self.floor.on_drained(seen, slack, packet_time, in_company) {
@@ -523,10 +533,11 @@ impl PathController {
 
     /// Losses of the own doing are met as company is.
     fn judge_loss(&mut self, now: Instant) {
-        let settled = self
-            .cruising_since
-            .is_some_and(|since| now >= since + self.rtt_smoothed * STARTUP_LOSS_ROUND_TRIPS);
-        if !settled {
+        let startup_told = self.rtt_smoothed * STARTUP_LOSS_ROUND_TRIPS;
+        let is_settled = self
+            .cruising_for(now)
+            .is_some_and(|time| time >= startup_told);
+        if !is_settled {
             self.losses.excuse();
         } else if self.losses.are_own_doing(now, self.rtt_smoothed, self.mtu)
             && self.compete.is_none()
@@ -561,6 +572,12 @@ impl PathController {
         if std::mem::take(&mut self.probe_wanted) {
             self.start_rtt_probe();
         }
+    }
+
+    /// Time since the end of the start-up.
+    fn cruising_for(&self, now: Instant) -> Option<Duration> {
+        let since = self.cruising_since?;
+        Some(now.saturating_duration_since(since))
     }
 
     fn on_rtt_sample(&mut self, now: Instant, rtt: Duration) {

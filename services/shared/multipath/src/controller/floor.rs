@@ -9,6 +9,8 @@ use super::UNQUEUED_SLACK;
 const DOUBTS_MAX: u32 = 8;
 /// A round with no smaller round trip than this many floors is crowded.
 const CROWDED: f64 = 1.45;
+/// Strangers that hold most of the link barely notice a deep round, and their queue may be as long twice: a path is longer when it stood in so many.
+const STANDS_MIN: u32 = 2;
 /// A stranger is gone after so many drained rounds in a row that met nobody.
 const EMPTY_DRAINS: u32 = 2;
 
@@ -22,6 +24,8 @@ pub(super) struct Floor {
     before: Option<Duration>,
     /// What the last round that met a queue saw. The same again in a deep one is no queue but a longer path.
     crowded: Option<Duration>,
+    /// Deep rounds in a row in which it stood.
+    stood: u32,
     /// The drained round under way, or the next, is a deep one.
     deep: bool,
     /// So many deep rounds may still be made to find the floor, because the last one lowered it.
@@ -51,6 +55,7 @@ impl Floor {
             known: true,
             before: None,
             crowded: None,
+            stood: 0,
             deep: false,
             doubts: 0,
             empty_drains: 0,
@@ -123,7 +128,13 @@ impl Floor {
             return Met::Unclear(if rebased { seen } else { floor });
         }
         self.known = true;
-        let is_longer_path = is_crowded && is_same;
+        let stands = is_crowded && is_same;
+        if !stands {
+            self.stood = 0;
+        } else if deep {
+            self.stood += 1;
+        }
+        let is_longer_path = stands && (rebased || self.stood >= STANDS_MIN);
         let is_lower = self
             .undrained
             .is_some_and(|before| seen + seen / 32 < before);
@@ -134,8 +145,8 @@ impl Floor {
             is_lower && in_company
         };
         if deep && self.is_doubted() && !rebased {
-            let stands = !is_crowded && !is_lower;
-            self.doubts = if stands { 0 } else { self.doubts - 1 };
+            let is_bare = !is_crowded && !is_lower;
+            self.doubts = if is_bare { 0 } else { self.doubts - 1 };
         } else if gave_way {
             self.doubts = DOUBTS_MAX;
         }
@@ -189,19 +200,24 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_a_deep_round_is_a_longer_path_and_what_gives_way_a_queue() {
-        for (seen_deep, met, uncrowded) in [
-            (40, Met::NobodyAnyMore, 58),
-            (30, Met::Strangers(20 * MS), 29),
+    fn what_stands_in_two_deep_rounds_is_a_longer_path_and_what_gives_way_a_queue() {
+        let strangers = Met::Strangers(20 * MS);
+        for (seen, met, uncrowded) in [
+            ([40, 40], [strangers, Met::NobodyAnyMore], 58),
+            ([40, 30], [strangers, strangers], 29),
+            ([30, 40], [strangers, strangers], 29),
         ] {
             let mut floor = known(20);
-            assert_eq!(drained(&mut floor, 40), Met::Strangers(20 * MS));
-            assert!(!floor.is_deep());
-            assert_eq!(drained(&mut floor, 40), Met::Unclear(20 * MS));
-            assert!(floor.is_deep());
-            assert_eq!(drained(&mut floor, seen_deep), met);
+            assert_eq!(drained(&mut floor, 40), strangers);
+            for (seen_deep, met) in seen.into_iter().zip(met) {
+                assert!(!floor.is_deep());
+                while !floor.is_deep() {
+                    drained(&mut floor, 40);
+                }
+                assert_eq!(drained(&mut floor, seen_deep), met);
+            }
             let max = floor.uncrowded_max(Duration::ZERO);
-            assert_eq!(max, Some(uncrowded * MS), "{seen_deep}");
+            assert_eq!(max, Some(uncrowded * MS), "{seen:?}");
         }
     }
 
