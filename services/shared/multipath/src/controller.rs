@@ -413,6 +413,13 @@ impl PathController {
             } else if !self.floor.is_doubted() && now >= self.queued_at + UNQUEUED_LONG {
                 self.compete = None;
             }
+            if let Some(compete) = &mut self.compete
+                && self.unqueued
+                && !self.is_steady
+                && self.phase == Phase::Cruise
+            {
+                compete.take_idle(now);
+            }
             let cruising_for = self.cruising_for(now);
             self.fall
                 .on_round(self.rate.get(), self.rtt_smoothed, cruising_for);
