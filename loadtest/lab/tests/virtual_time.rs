@@ -243,6 +243,22 @@ fn vitals_survive_the_cut_of_either_path() {
     }
 }
 
+/// After the cut the other link fell silent for a moment: a new path over the dead one was filled before the old one was closed, and what it held was
+/// neither acknowledged nor lost, for ever.
+#[test]
+fn a_moment_without_any_path_strands_nothing_on_a_dead_one() {
+    let only = Some("pals.handover.17".to_owned());
+    let runner = Runner::new(Identity::new().unwrap(), false).only_run(only);
+    let setting = Setting {
+        scenarios: 20,
+        ..setting(Direction::Upload, 5)
+    };
+    let reports = pals::run(&runner, Case::Handover, setting, Mechanisms::default()).unwrap();
+    assert_eq!(reports.len(), 1);
+    assert!(reports[0].completed, "{reports:?}");
+    assert!(reports[0].efficiency_connect > 85.0, "{reports:?}");
+}
+
 #[test]
 fn a_returning_link_is_used_at_once() {
     let runner = Runner::new(Identity::new().unwrap(), false);

@@ -57,6 +57,8 @@ const FASTEST_DWELL: Duration = Duration::from_millis(500);
 /// A server waits longer before it closes, and as long again after an outage of everything: the client may still be saving
 /// what was in flight.
 const SERVER_PATIENCE: u32 = 4;
+/// The interface of a path whose way around died takes a new one so much later, when the old path is closed if anything lives by then.
+const RECALLED_OPENS_AFTER: Duration = Duration::from_millis(500);
 /// How long a dead path's datagrams take another interface: two round trips and this, until little is left, and at most that.
 const REROUTE_MIN: Duration = Duration::from_millis(50);
 const REROUTE_MAX: Duration = Duration::from_secs(2);
@@ -594,6 +596,11 @@ impl Steering {
         }
         for (id, interface) in freed {
             self.free_interface(now, id, interface);
+            // To the library a new path at the old one's address needs no validation until that one is closed, and is filled before it answers.
+            let entry = interface.and_then(|interface| self.interfaces.get_mut(&interface));
+            if let Some(entry) = entry {
+                entry.open_at = now + RECALLED_OPENS_AFTER;
+            }
         }
     }
 
