@@ -140,6 +140,18 @@ async fn damaged_pages_stop_neither_their_partition_nor_the_others() {
     }
     drop(bus);
     let file = dir.path().join("bus.db");
+    // Connections that are closed at the same moment leave their log behind, and with it what is not yet in the file.
+    let all_in_the_file = || {
+        let connection = rusqlite::Connection::open(&file).unwrap();
+        let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
+        let busy: i64 = connection
+            .query_row(checkpoint, [], |row| row.get(0))
+            .unwrap();
+        busy == 0
+    };
+    while !all_in_the_file() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     let mut bytes = std::fs::read(&file).unwrap();
     for damaged in [100, 300] {
         let marker = value(damaged);
