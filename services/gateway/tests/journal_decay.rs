@@ -8,12 +8,23 @@ mod test_disk;
 mod two_ends;
 
 use contracts::vitals::Sample;
-use gateway::journal::{Log, Overflow};
+use gateway::journal::{Limits, Log, Overflow};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use test_disk::TestDisk;
 use testkit::disk::{Crash, FakeDisk};
 use two_ends::{World, batch, deliver, limits};
+
+/// A journal of a hundred and twenty samples of three streams, none delivered.
+fn filled(disk: &FakeDisk, limits: Limits) -> (Log<TestDisk>, World) {
+    let (mut log, _) = Log::open(TestDisk(disk.clone()), limits).unwrap();
+    let mut world = World::default();
+    for _ in 0..40 {
+        let samples = (0..3).map(|stream| world.sample(stream)).collect();
+        assert!(batch(&mut log, &mut world, samples, false));
+    }
+    (log, world)
+}
 
 #[test]
 fn decay_of_the_medium_becomes_a_gap_once() {
@@ -21,13 +32,7 @@ fn decay_of_the_medium_becomes_a_gap_once() {
     for seed in 0..40 {
         let disk = FakeDisk::new(seed);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let (mut log, _) = Log::open(TestDisk(disk.clone()), limits).unwrap();
-        let mut world = World::default();
-        for _ in 0..40 {
-            let samples = (0..3).map(|stream| world.sample(stream)).collect();
-            assert!(batch(&mut log, &mut world, samples, false));
-        }
-        drop(log);
+        let (_, mut world) = filled(&disk, limits);
         let mut names = disk.list().unwrap();
         names.sort();
         let victim = &names[rng.random_range(0..names.len() - 1)];
@@ -98,13 +103,7 @@ fn a_stream_whose_beginning_is_lost_has_a_gap_of_what_was_there() {
 fn decay_of_what_waited_through_restarts_becomes_a_gap_once() {
     let limits = limits(Overflow::DropOldest, 1 << 20);
     let disk = FakeDisk::new(5);
-    let (mut log, _) = Log::open(TestDisk(disk.clone()), limits).unwrap();
-    let mut world = World::default();
-    for _ in 0..40 {
-        let samples = (0..3).map(|stream| world.sample(stream)).collect();
-        assert!(batch(&mut log, &mut world, samples, false));
-    }
-    drop(log);
+    let (_, mut world) = filled(&disk, limits);
     let mut names = disk.list().unwrap();
     names.sort();
     // Behind the recoveries of two restarts, one and then another segment decays.
@@ -139,13 +138,7 @@ fn decay_of_what_waited_through_restarts_becomes_a_gap_once() {
 fn decay_of_two_neighbours_does_not_stop_what_is_behind_them() {
     let limits = limits(Overflow::DropOldest, 1 << 20);
     let disk = FakeDisk::new(3);
-    let (mut log, _) = Log::open(TestDisk(disk.clone()), limits).unwrap();
-    let mut world = World::default();
-    for _ in 0..40 {
-        let samples = (0..3).map(|stream| world.sample(stream)).collect();
-        assert!(batch(&mut log, &mut world, samples, false));
-    }
-    drop(log);
+    let (_, mut world) = filled(&disk, limits);
     let mut names = disk.list().unwrap();
     names.sort();
     let [_, first, second, ..] = names.as_slice() else {
@@ -173,12 +166,7 @@ fn decay_of_the_newest_segment_is_told_and_gives_no_number_twice() {
     for seed in 0..40 {
         let disk = FakeDisk::new(seed);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let (mut log, _) = Log::open(TestDisk(disk.clone()), limits).unwrap();
-        let mut world = World::default();
-        for _ in 0..40 {
-            let samples = (0..3).map(|stream| world.sample(stream)).collect();
-            assert!(batch(&mut log, &mut world, samples, false));
-        }
+        let (mut log, mut world) = filled(&disk, limits);
         if seed % 2 == 0 {
             deliver(&mut log, &mut world, &mut rng, true);
         }

@@ -9,7 +9,7 @@ use std::time::Instant;
 /// RFC 9438: window growth in packets per cubed second, and what is left of the window after a loss.
 const GROWTH: f64 = 0.4;
 const LEFT_AFTER_LOSS: f64 = 0.7;
-/// The window after a round in which the queue was empty, on a link that serves in bursts.
+/// How many times the window is what it becomes after a round in which the queue was empty, on a link that serves in bursts.
 const IDLE_TAKEN: f64 = 1.5;
 /// Additive increase that matches Reno with that cut.
 const RENO_INCREASE: f64 = 3.0 * (1.0 - LEFT_AFTER_LOSS) / (1.0 + LEFT_AFTER_LOSS);

@@ -33,7 +33,7 @@ use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use crate::compete::Compete;
 use crate::coupling::Coupling;
 use crate::filter::{MaxFilter, MinRtt};
-use crate::gate::{Gate, PathModel, Turn};
+use crate::gate::{Gate, Membership, PathModel, Turn};
 use crate::sampler::Sampler;
 use crate::swing::Swing;
 use drained_round::DrainedRound;
@@ -156,29 +156,6 @@ struct Told {
     pacing_rate: Option<u64>,
 }
 
-/// A place in the gate, given up with its last owner.
-#[derive(Debug)]
-struct Membership {
-    gate: Arc<Gate>,
-    slot: usize,
-}
-
-impl Clone for Membership {
-    fn clone(&self) -> Self {
-        self.gate.share(self.slot);
-        Self {
-            gate: self.gate.clone(),
-            slot: self.slot,
-        }
-    }
-}
-
-impl Drop for Membership {
-    fn drop(&mut self) {
-        self.gate.leave(self.slot);
-    }
-}
-
 /// The congestion controller of one path.
 #[derive(Debug, Clone)]
 pub struct PathController {
@@ -227,11 +204,10 @@ pub struct PathController {
 
 impl PathController {
     pub(crate) fn new(gate: Arc<Gate>, config: ControllerConfig, now: Instant, mtu: u16) -> Self {
-        let slot = gate.enter();
         let rebase_epoch = gate.rebase_epoch();
         let mtu = u64::from(mtu);
         Self {
-            member: Membership { gate, slot },
+            member: Membership::new(gate),
             mtu,
             phase: Phase::Startup,
             sampler: Sampler::new(now),

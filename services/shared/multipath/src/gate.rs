@@ -186,6 +186,36 @@ pub struct Gate {
     state: Mutex<State>,
 }
 
+/// A place in the gate, given up with its last owner.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) slot: usize,
+}
+
+impl Membership {
+    pub(crate) fn new(gate: Arc<Gate>) -> Self {
+        let slot = gate.enter();
+        Self { gate, slot }
+    }
+}
+
+impl Clone for Membership {
+    fn clone(&self) -> Self {
+        self.gate.share(self.slot);
+        Self {
+            gate: self.gate.clone(),
+            slot: self.slot,
+        }
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.gate.leave(self.slot);
+    }
+}
+
 impl Gate {
     pub fn new() -> Arc<Self> {
         Arc::default()
@@ -266,13 +296,13 @@ impl Gate {
         slot
     }
 
-    pub(crate) fn share(&self, slot: usize) {
+    fn share(&self, slot: usize) {
         if let Some(slot) = self.state.lock().slots.get_mut(slot) {
             slot.owners += 1;
         }
     }
 
-    pub(crate) fn leave(&self, slot: usize) {
+    fn leave(&self, slot: usize) {
         let mut state = self.state.lock();
         let Some(entry) = state.slots.get_mut(slot) else {
             return;

@@ -594,25 +594,22 @@ impl Steering {
                 freed.push((*id, path.interface.take()));
             }
         }
+        // To the library a new path at the old one's address needs no validation until that one is closed, and is filled before it answers.
+        let open_at = now + RECALLED_OPENS_AFTER;
         for (id, interface) in freed {
-            self.free_interface(now, id, interface);
-            // To the library a new path at the old one's address needs no validation until that one is closed, and is filled before it answers.
-            let entry = interface.and_then(|interface| self.interfaces.get_mut(&interface));
-            if let Some(entry) = entry {
-                entry.open_at = now + RECALLED_OPENS_AFTER;
-            }
+            self.free_interface(open_at, id, interface);
         }
     }
 
-    /// The interface that this path had takes a new one at once.
-    fn free_interface(&mut self, now: Instant, id: PathId, interface: Option<InterfaceId>) {
+    /// The interface that this path had takes a new one from then on.
+    fn free_interface(&mut self, open_at: Instant, id: PathId, interface: Option<InterfaceId>) {
         let entry = interface.and_then(|interface| self.interfaces.get_mut(&interface));
         if let Some(entry) = entry.filter(|entry| entry.path == Some(id)) {
             entry.path = None;
             entry.via = None;
             entry.returned = false;
             entry.failures = 0;
-            entry.open_at = now;
+            entry.open_at = open_at;
         }
     }
 
