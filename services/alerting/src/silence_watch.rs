@@ -5,12 +5,12 @@
 //! | signal | a worn sensor's metric is older than the rules' `stale_after_s`, and its device sends others | the person: the sensor is off or moved |
 //! | device | nothing of it for `silent_after`, or, when nothing it measures is worn, for the rules' `stale_after_s` | the device; its battery when that was low; what is wider when that is silent, too |
 //! | gateway | nothing of any of its devices, and no report of its paths | the path when a path was lost before, else the gateway |
-//! | pipeline | nothing of anybody, while paths report or several gateways fell silent at once | the core |
+//! | pipeline | nothing of anybody, and several gateways fell silent at once, or one whose paths still report | the core |
 //!
 //! A metric counts as worn when the rules call it stale within [`WORN_STALE_US`]: a cuff used twice a day is not silent at noon.
 //! By the clock of arrival. What a wider level explains is raised all the same, and routing keeps people from being told twice;
-//! only a silent pipeline stops the judging of everything below it, because nothing is known then. An episode's id follows from
-//! the last sign of life, so every member comes to the same one and the first to write it has it.
+//! only a pipeline that several gateways show to be silent stops the judging of everything below it, because nothing is known then. An
+//! episode's id follows from the last sign of life, so every member comes to the same one and the first to write it has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,10 +49,16 @@ pub(crate) struct Known<'a> {
     pub now_us: i64,
 }
 
+impl Known<'_> {
+    fn is_old(&self, time_us: i64) -> bool {
+        self.now_us - time_us > self.silent_after_us
+    }
+}
+
 /// What an open alert is recognised by.
 type Key = (String, String, String, String, i32);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Finding {
     rule: &'static str,
     priority: Priority,
@@ -90,7 +96,7 @@ pub(crate) fn assess(known: &Known<'_>) -> Vec<Alert> {
         .filter(|alert| silence::ALL.contains(&alert.rule.as_str()))
         .map(|alert| (key_of(alert), alert))
         .collect();
-    let pipeline_is_silent = findings.iter().any(|finding| finding.rule == PIPELINE);
+    let nothing_is_known = matches!(findings.as_slice(), [only] if only.rule == PIPELINE);
     let mut wanted = BTreeSet::new();
     let mut transitions = Vec::new();
     for finding in findings {
@@ -102,7 +108,7 @@ pub(crate) fn assess(known: &Known<'_>) -> Vec<Alert> {
             transitions.push(alert);
         }
     }
-    if pipeline_is_silent {
+    if nothing_is_known {
         return transitions;
     }
     let knows_gateway = |id: &str| devices.values().any(|device| device.gateway == id);
@@ -151,156 +157,197 @@ fn devices<'a>(known: &Known<'a>) -> BTreeMap<&'a str, Device<'a>> {
     devices
 }
 
-fn findings(known: &Known<'_>, devices: &BTreeMap<&str, Device<'_>>) -> Vec<Finding> {
-    let is_old = |time_us: i64| known.now_us - time_us > known.silent_after_us;
+fn findings<'a>(known: &Known<'a>, devices: &BTreeMap<&'a str, Device<'a>>) -> Vec<Finding> {
+    let gateways = Gateways::of(known, devices);
     let mut findings = Vec::new();
-    // By gateway: when any of its devices was heard, and when one of its paths.
-    let mut heard: BTreeMap<&str, i64> = BTreeMap::new();
-    for device in devices.values() {
-        let newest = heard.entry(device.gateway).or_default();
-        *newest = (*newest).max(device.heard_us);
-    }
-    let mut paths: BTreeMap<&str, Vec<&PathReport>> = BTreeMap::new();
-    for report in known.reports {
-        if known.now_us - report.time_us <= FORGOTTEN_US {
-            paths.entry(&report.gateway).or_default().push(report);
-        }
-    }
-    let reported = |gateway: &str| {
-        paths
-            .get(gateway)
-            .and_then(|reports| {
-                reports
-                    .iter()
-                    .filter(|report| !is_lost(report))
-                    .map(|report| report.time_us)
-                    .max()
-            })
-            .unwrap_or_default()
-    };
-    let everybody_is_silent = devices
-        .values()
-        .all(|device| device.is_silent(known.now_us));
-    if let Some(newest_us) = heard.values().copied().max()
-        && everybody_is_silent
-    {
-        let paths_report = heard.keys().any(|gateway| !is_old(reported(gateway)));
-        if paths_report || heard.len() > 1 {
-            findings.push(Finding {
-                rule: PIPELINE,
-                priority: Priority::Medium,
-                patient: String::new(),
-                device: String::new(),
-                gateway: String::new(),
-                metric: Metric::Unspecified,
-                since_us: newest_us,
-                summary: format!(
-                    "Nothing from any of {} gateways for {}: nobody is watched; the cause is the core (ingest, bus or store)",
-                    heard.len(),
-                    lasting(known.now_us - newest_us)
-                ),
-            });
+    if let Some((pipeline, is_certain)) = silent_pipeline(known, devices, &gateways) {
+        findings.push(pipeline);
+        if is_certain {
             return findings;
         }
     }
-    // One that reports paths is gone as soon as it reports none; of any other its devices must tell.
-    let is_gone = |gateway: &str, heard_us: i64| {
-        is_old(heard_us)
-            && is_old(reported(gateway))
-            && (paths.contains_key(gateway)
-                || devices
-                    .values()
-                    .filter(|device| device.gateway == gateway)
-                    .all(|device| device.is_silent(known.now_us)))
-    };
-    for (gateway, heard_us) in &heard {
-        if is_gone(gateway, *heard_us) {
-            let last_paths = paths.get(gateway).map(Vec::as_slice).unwrap_or_default();
-            let lost: Vec<&str> = last_paths
-                .iter()
-                .filter(|report| is_lost(report))
-                .map(|report| report.path.as_str())
-                .collect();
-            let cause = if lost.is_empty() {
-                "the cause is the gateway itself (power, or gone)".to_owned()
-            } else {
-                format!("the cause is the path: {} lost before", unique(&lost))
-            };
-            findings.push(Finding {
-                rule: GATEWAY,
-                priority: Priority::Medium,
-                patient: String::new(),
-                device: String::new(),
-                gateway: (*gateway).to_owned(),
-                metric: Metric::Unspecified,
-                since_us: reported(gateway).max(*heard_us),
-                summary: format!(
-                    "Gateway {gateway} is silent for {}; {cause}",
-                    lasting(known.now_us - reported(gateway).max(*heard_us))
-                ),
-            });
+    findings.extend(silent_gateways(known, devices, &gateways));
+    findings.extend(silent_devices(known, devices, &gateways));
+    findings.extend(silent_signals(known, devices));
+    let paths = gateways.paths.iter();
+    findings.extend(paths.filter_map(|(gateway, reports)| lost_path(known, gateway, reports)));
+    findings
+}
+
+/// By gateway.
+struct Gateways<'a> {
+    /// When any of its devices was heard.
+    heard: BTreeMap<&'a str, i64>,
+    paths: BTreeMap<&'a str, Vec<&'a PathReport>>,
+}
+
+impl<'a> Gateways<'a> {
+    fn of(known: &Known<'a>, devices: &BTreeMap<&'a str, Device<'a>>) -> Gateways<'a> {
+        let mut heard: BTreeMap<&str, i64> = BTreeMap::new();
+        for device in devices.values() {
+            let newest = heard.entry(device.gateway).or_default();
+            *newest = (*newest).max(device.heard_us);
         }
-    }
-    for (id, device) in devices {
-        if device.is_silent(known.now_us) {
-            let gateway_is_silent = is_gone(
-                device.gateway,
-                heard.get(device.gateway).copied().unwrap_or_default(),
-            );
-            let cause = match device.battery {
-                _ if gateway_is_silent => "the cause is the path or the gateway".to_owned(),
-                Some(charge) if charge <= BATTERY_LOW => {
-                    format!("the cause is the device: its battery was at {charge} %")
-                }
-                _ => "the cause is the device (off, out of reach of its gateway, or broken)"
-                    .to_owned(),
-            };
-            for patient in &device.patients {
-                findings.push(Finding {
-                    rule: DEVICE,
-                    priority: Priority::Medium,
-                    patient: (*patient).to_owned(),
-                    device: (*id).to_owned(),
-                    gateway: device.gateway.to_owned(),
-                    metric: Metric::Unspecified,
-                    since_us: device.heard_us,
-                    summary: format!(
-                        "Device {id} is silent for {}; {cause}",
-                        lasting(known.now_us - device.heard_us)
-                    ),
-                });
+        let mut paths: BTreeMap<&str, Vec<&PathReport>> = BTreeMap::new();
+        for report in known.reports {
+            if known.now_us - report.time_us <= FORGOTTEN_US {
+                paths.entry(&report.gateway).or_default().push(report);
             }
         }
+        Gateways { heard, paths }
     }
-    for latest in known.latest {
-        let Some(device) = devices.get(latest.device.as_str()) else {
-            continue;
+
+    /// When a path of it was last well.
+    fn reported(&self, gateway: &str) -> i64 {
+        let reports = self.paths.get(gateway).into_iter().flatten();
+        let well = reports.filter(|report| !is_lost(report));
+        well.map(|report| report.time_us).max().unwrap_or_default()
+    }
+
+    /// The last sign of life, if it is long ago. One that reports paths is gone as soon as it reports none; of any other its devices
+    /// must tell.
+    fn gone_since(
+        &self,
+        gateway: &str,
+        known: &Known<'_>,
+        devices: &BTreeMap<&str, Device<'_>>,
+    ) -> Option<i64> {
+        let heard_us = self.heard.get(gateway).copied().unwrap_or_default();
+        let last_us = heard_us.max(self.reported(gateway));
+        let mut own = devices.values().filter(|device| device.gateway == gateway);
+        let is_gone = known.is_old(last_us)
+            && (self.paths.contains_key(gateway)
+                || own.all(|device| device.is_silent(known.now_us)));
+        is_gone.then_some(last_us)
+    }
+}
+
+/// Nobody was heard, and several gateways fell silent at once: that is certain. Of one alone, which reports its paths, its devices may as
+/// well be the cause, and both are said. Those that fell silent earlier had causes of their own and tell nothing.
+fn silent_pipeline(
+    known: &Known<'_>,
+    devices: &BTreeMap<&str, Device<'_>>,
+    gateways: &Gateways<'_>,
+) -> Option<(Finding, bool)> {
+    let newest_us = *gateways.heard.values().max()?;
+    let silent = || devices.values().filter(|it| it.is_silent(known.now_us));
+    let last_us = silent().map(|device| device.heard_us).max()?;
+    let at_once: BTreeSet<&str> = silent()
+        .filter(|device| last_us - device.heard_us <= known.silent_after_us)
+        .map(|device| device.gateway)
+        .collect();
+    let is_certain = at_once.len() > 1;
+    let reports = |gateway: &&str| !known.is_old(gateways.reported(gateway));
+    if !known.is_old(newest_us) || !(is_certain || at_once.iter().any(reports)) {
+        return None;
+    }
+    let summary = format!(
+        "Nothing from any of {} gateways for {}: nobody is watched; the cause is the core (ingest, bus or store){}",
+        gateways.heard.len(),
+        lasting(known.now_us - newest_us),
+        if is_certain { "" } else { " or the devices" },
+    );
+    let finding = Finding {
+        rule: PIPELINE,
+        priority: Priority::Medium,
+        since_us: newest_us,
+        summary,
+        ..Finding::default()
+    };
+    Some((finding, is_certain))
+}
+
+fn silent_gateways(
+    known: &Known<'_>,
+    devices: &BTreeMap<&str, Device<'_>>,
+    gateways: &Gateways<'_>,
+) -> Vec<Finding> {
+    let of_gateway = |gateway: &str| {
+        let since_us = gateways.gone_since(gateway, known, devices)?;
+        let reports = gateways.paths.get(gateway).into_iter().flatten();
+        let lost = reports.filter(|report| is_lost(report));
+        let lost: Vec<&str> = lost.map(|report| report.path.as_str()).collect();
+        let cause = if lost.is_empty() {
+            "the cause is the gateway itself (power, or gone)".to_owned()
+        } else {
+            format!("the cause is the path: {} lost before", unique(&lost))
         };
+        Some(Finding {
+            rule: GATEWAY,
+            priority: Priority::Medium,
+            gateway: gateway.to_owned(),
+            since_us,
+            summary: format!(
+                "Gateway {gateway} is silent for {}; {cause}",
+                lasting(known.now_us - since_us)
+            ),
+            ..Finding::default()
+        })
+    };
+    let all = gateways.heard.keys();
+    all.filter_map(|gateway| of_gateway(gateway)).collect()
+}
+
+fn silent_devices(
+    known: &Known<'_>,
+    devices: &BTreeMap<&str, Device<'_>>,
+    gateways: &Gateways<'_>,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (id, device) in devices {
+        if !device.is_silent(known.now_us) {
+            continue;
+        }
+        let gateway = gateways.gone_since(device.gateway, known, devices);
+        let cause = match device.battery {
+            _ if gateway.is_some() => "the cause is the path or the gateway".to_owned(),
+            Some(charge) if charge <= BATTERY_LOW => {
+                format!("the cause is the device: its battery was at {charge} %")
+            }
+            _ => "the cause is the device (off, out of reach of its gateway, or broken)".to_owned(),
+        };
+        let of_patient = |patient: &&str| Finding {
+            rule: DEVICE,
+            priority: Priority::Medium,
+            patient: (*patient).to_owned(),
+            device: (*id).to_owned(),
+            gateway: device.gateway.to_owned(),
+            since_us: device.heard_us,
+            summary: format!(
+                "Device {id} is silent for {}; {cause}",
+                lasting(known.now_us - device.heard_us)
+            ),
+            ..Finding::default()
+        };
+        findings.extend(device.patients.iter().map(of_patient));
+    }
+    findings
+}
+
+fn silent_signals(known: &Known<'_>, devices: &BTreeMap<&str, Device<'_>>) -> Vec<Finding> {
+    let of_signal = |latest: &LatestVital| {
+        let device = devices.get(latest.device.as_str())?;
         let age_us = known.now_us - latest.ingest_time_us;
         let stale_us = known.rules.stale_after_us(latest.metric);
         let is_stale = stale_us <= WORN_STALE_US && age_us > stale_us && age_us <= FORGOTTEN_US;
-        if is_stale && !device.is_silent(known.now_us) {
-            findings.push(Finding {
-                rule: SIGNAL,
-                priority: Priority::Low,
-                patient: latest.patient.clone(),
-                device: latest.device.clone(),
-                gateway: latest.gateway.clone(),
-                metric: latest.metric,
-                since_us: latest.ingest_time_us,
-                summary: format!(
-                    "No {} from {} for {} while it sends other readings; the cause is the person: the sensor is off or moved",
-                    vitals::name(latest.metric),
-                    latest.device,
-                    lasting(age_us)
-                ),
-            });
-        }
-    }
-    for (gateway, reports) in &paths {
-        findings.extend(lost_path(known, gateway, reports));
-    }
-    findings
+        let is_silent = is_stale && !device.is_silent(known.now_us);
+        is_silent.then(|| Finding {
+            rule: SIGNAL,
+            priority: Priority::Low,
+            patient: latest.patient.clone(),
+            device: latest.device.clone(),
+            gateway: latest.gateway.clone(),
+            metric: latest.metric,
+            since_us: latest.ingest_time_us,
+            summary: format!(
+                "No {} from {} for {} while it sends other readings; the cause is the person: the sensor is off or moved",
+                vitals::name(latest.metric),
+                latest.device,
+                lasting(age_us)
+            ),
+        })
+    };
+    known.latest.iter().filter_map(of_signal).collect()
 }
 
 /// A gateway that still reports one path and has lost another for `silent_after`.
@@ -317,30 +364,26 @@ fn lost_path(known: &Known<'_>, gateway: &str, reports: &[&PathReport]) -> Optio
     let is_well = |report: &PathReport| {
         !is_lost(report) && latest_us - report.time_us <= known.silent_after_us
     };
-    if known.now_us - latest_us > known.silent_after_us
-        || !newest.values().any(|report| is_well(report))
-    {
+    if known.is_old(latest_us) || !newest.values().any(|report| is_well(report)) {
         return None;
     }
     let lost: Vec<&&PathReport> = newest
         .values()
-        .filter(|report| !is_well(report) && known.now_us - report.time_us > known.silent_after_us)
+        .filter(|report| !is_well(report) && known.is_old(report.time_us))
         .collect();
     let first_us = lost.iter().map(|report| report.time_us).min()?;
     let names: Vec<&str> = lost.iter().map(|report| report.path.as_str()).collect();
     Some(Finding {
         rule: PATH,
         priority: Priority::Low,
-        patient: String::new(),
-        device: String::new(),
         gateway: gateway.to_owned(),
-        metric: Metric::Unspecified,
         since_us: first_us,
         summary: format!(
             "Gateway {gateway} has lost {} for {} and goes on over what is left; the cause is the path",
             unique(&names),
             lasting(known.now_us - first_us)
         ),
+        ..Finding::default()
     })
 }
 

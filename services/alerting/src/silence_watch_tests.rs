@@ -190,15 +190,57 @@ fn everybody_at_once_is_the_pipeline_and_nothing_else_is_judged() {
         reports: vec![path("g1", "wifi", PathState::Available, 125)],
         ..Scene::default()
     };
-    assert_eq!(alone.round(126), [said(PIPELINE, "", true)]);
+    assert_eq!(
+        alone.round(126),
+        [said(PIPELINE, "", true), said(DEVICE, "ann", true)],
+        "her belt may as well be the cause"
+    );
     alone.reports.clear();
     assert_eq!(
         alone.round(300),
-        [
-            said(GATEWAY, "g1", true),
-            said(DEVICE, "ann", true),
-            said(PIPELINE, "", false)
-        ]
+        [said(GATEWAY, "g1", true), said(PIPELINE, "", false)]
+    );
+}
+
+#[test]
+fn whoever_is_the_last_to_fall_silent_is_missed() {
+    let mut scene = Scene {
+        latest: vec![pulse("ann", "belt", "g1", 0), pulse("ben", "ring", "g2", 0)],
+        reports: vec![path("g1", "wifi", PathState::Available, 3600)],
+        ..Scene::default()
+    };
+    scene.latest[1].ingest_time_us = T0 + 3600 * S;
+    assert_eq!(scene.round(3600), [said(DEVICE, "ann", true)]);
+    // She has taken her belt off an hour ago; now his gateway has no power.
+    scene.reports[0].time_us = T0 + 3700 * S;
+    assert_eq!(
+        scene.round(3726),
+        [said(GATEWAY, "g2", true), said(DEVICE, "ben", true)]
+    );
+}
+
+#[test]
+fn a_cuff_at_rest_does_not_hide_a_silent_pipeline() {
+    let cuff = |at_s| heard("eve", "cuff", "g3", Metric::SystolicPressure, 120.0, at_s);
+    let mut scene = Scene {
+        latest: vec![
+            pulse("ann", "belt", "g1", 0),
+            pulse("ben", "ring", "g2", 5),
+            cuff(-1800),
+        ],
+        ..Scene::default()
+    };
+    assert_eq!(scene.round(126), [said(PIPELINE, "", true)]);
+    // What the cuff says now came through it.
+    scene.latest[2] = cuff(200);
+    let said_now = scene.round(201);
+    assert!(
+        said_now.contains(&said(DEVICE, "ann", true)),
+        "{said_now:?}"
+    );
+    assert!(
+        said_now.contains(&said(PIPELINE, "", false)),
+        "{said_now:?}"
     );
 }
 
