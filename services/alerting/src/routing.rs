@@ -3,8 +3,8 @@
 //!
 //! - A webhook and MQTT get every transition; a person gets an e-mail when a step of the escalation names them, and when the
 //!   alert they were told of is acknowledged or over.
-//! - The timer of an unacknowledged alert goes from step to step, then reminds everybody told. It runs on the wall clock, because
-//!   people do; it is a row of the store, so it survives whoever set it.
+//! - The timer of an unacknowledged alert goes from step to step, then reminds everybody told. A step that has nobody to tell is
+//!   not waited for. It runs on the wall clock, because people do; it is a row of the store, so it survives whoever set it.
 //! - What is silenced or inhibited is decided all the same: a row says that nobody was told and why. When the silence is over and
 //!   the alert still open and unacknowledged, the first step is taken then.
 //! - E-mails about one patient that follow each other within `group_us` wait for each other and go as one, unless one is
@@ -115,11 +115,11 @@ impl Router {
                     ..Progress::default()
                 };
                 if let Some(why) = withheld(case) {
-                    let people = people(case, step(case, 0));
+                    let people = people_of(case, 0);
                     self.emit(&mut batch, case, &What::Revision, &people, Some(&why));
                     set(&mut batch, case, &opened, Some(why.until_us));
                 } else {
-                    self.take_step(&mut batch, case, opened, &What::Revision);
+                    self.take_step(&mut batch, case, opened, true);
                 }
             }
             AlertState::Active | AlertState::Latched => {
@@ -172,8 +172,7 @@ impl Router {
             return batch;
         }
         if step(case, progress.steps).is_some() || progress.steps == 0 {
-            let number = progress.steps + 1;
-            self.take_step(&mut batch, case, progress, &What::Step(number));
+            self.take_step(&mut batch, case, progress, false);
             return batch;
         }
         progress.reminders += 1;
@@ -198,22 +197,32 @@ impl Router {
         batch
     }
 
+    /// The next step that has somebody to tell: who is not there is not waited for.
     fn take_step(
         &mut self,
         batch: &mut NoticesBatch,
         case: Case<'_>,
         mut progress: Progress,
-        what: &What,
+        is_news: bool,
     ) {
-        let people = people(case, step(case, progress.steps));
+        let mut people = people_of(case, progress.steps);
+        while people.is_empty() && step(case, progress.steps + 1).is_some() {
+            progress.steps += 1;
+            people = people_of(case, progress.steps);
+        }
         if people.is_empty() && case.team.is_some() {
             tracing::warn!(
                 alert = case.alert.id,
                 step = progress.steps + 1,
-                "this step of the escalation has nobody to tell"
+                "the escalation has nobody to tell"
             );
         }
-        self.emit(batch, case, what, &people, None);
+        let what = if is_news {
+            What::Revision
+        } else {
+            What::Step(progress.steps + 1)
+        };
+        self.emit(batch, case, &what, &people, None);
         progress.steps += 1;
         progress
             .told
@@ -356,8 +365,8 @@ fn step<'a>(case: Case<'a>, index: u32) -> Option<&'a Step> {
     plan(case).steps.get(index as usize)
 }
 
-fn people<'a>(case: Case<'a>, step: Option<&Step>) -> Vec<&'a Contact> {
-    let roles: &[Role] = step.map_or(&[], |step| &step.tell);
+fn people_of<'a>(case: Case<'a>, index: u32) -> Vec<&'a Contact> {
+    let roles: &[Role] = step(case, index).map_or(&[], |step| &step.tell);
     case.team.map_or_else(Vec::new, |team| {
         team.people(roles, &case.alert.patient, case.now_us)
     })

@@ -137,6 +137,39 @@ fn an_alert_goes_from_the_person_to_on_call_and_reminds_until_acknowledged() {
 }
 
 #[test]
+fn who_is_not_there_is_not_waited_for() {
+    let team = Team::from_json(EXAMPLE).unwrap();
+    // Nobody belongs to a gateway, nor to somebody of whom the team says nothing: on-call is the third step.
+    for patient in ["", "stranger"] {
+        let (mut router, mut row) = (router(), Row::default());
+        let active = Alert {
+            patient: patient.into(),
+            ..alert("a", Priority::Medium, AlertState::Active, 1)
+        };
+        let batch = router.on_news(case(&active, Some(&team), &row, 0));
+        assert_eq!(ids(&batch), ["a/1/webhook", "a/1/email/day@example.org"]);
+        row.apply(&batch);
+        assert_eq!(row.due_s(), Some(900), "the first reminder");
+    }
+    // Nobody of the first step any more, when its silence is over.
+    let text = EXAMPLE.replace(r#""person": ["ada"], "#, "");
+    let team = Team::from_json(&text).unwrap();
+    let (mut router, mut row) = (router(), Row::default());
+    let active = alert("a", Priority::Medium, AlertState::Active, 1);
+    let withheld = Case {
+        inhibited_by: Some("another"),
+        ..case(&active, Some(&team), &row, 0)
+    };
+    let batch = router.on_news(withheld);
+    row.apply(&batch);
+    let batch = router.on_timer(case(&active, Some(&team), &row, 20));
+    let expected = ["a/step-2/webhook", "a/step-2/email/ben@example.org"];
+    assert_eq!(ids(&batch), expected);
+    row.apply(&batch);
+    assert_eq!(row.due_s(), Some(900));
+}
+
+#[test]
 fn reminders_end() {
     let team = Team::from_json(EXAMPLE).unwrap();
     let (mut router, mut row) = (router(), Row::default());
