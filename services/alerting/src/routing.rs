@@ -3,7 +3,7 @@
 //!
 //! - A webhook and MQTT get every transition; a person gets an e-mail when a step of the escalation names them, and when the
 //!   alert they were told of is acknowledged or over.
-//! - The timer of an unacknowledged alert goes from step to step, then reminds everybody told. A step that has nobody to tell is
+//! - The timer of an unacknowledged alert goes from step to step, then reminds everybody told and whoever has the shift by then. A step that has nobody to tell is
 //!   not waited for. It runs on the wall clock, because people do; it is a row of the store, so it survives whoever set it.
 //! - What is silenced or inhibited is decided all the same: a row says that nobody was told and why. When the silence is over and
 //!   the alert still open and unacknowledged, the first step is taken then.
@@ -176,6 +176,13 @@ impl Router {
             return batch;
         }
         progress.reminders += 1;
+        // Whoever has come on duty since, too.
+        for index in 0..progress.steps {
+            let people = people_of(case, index);
+            progress
+                .told
+                .extend(people.into_iter().map(|it| it.id.clone()));
+        }
         let told = told(case, &progress);
         self.emit(
             &mut batch,

@@ -170,6 +170,28 @@ fn who_is_not_there_is_not_waited_for() {
 }
 
 #[test]
+fn whoever_comes_on_duty_is_reminded() {
+    let team = Team::from_json(EXAMPLE).unwrap();
+    let (mut router, mut row) = (router(), Row::default());
+    let active = alert("a", Priority::High, AlertState::Active, 1);
+    // Ten minutes before the shift changes, at 20:00.
+    let raised_s = 11 * 3600 - 600;
+    let batch = router.on_news(case(&active, Some(&team), &row, raised_s));
+    row.apply(&batch);
+    let mut told = Vec::new();
+    for _ in 0..4 {
+        let due_s = row.due_s().unwrap();
+        let batch = router.on_timer(case(&active, Some(&team), &row, due_s));
+        row.apply(&batch);
+        let nurses = batch.notices[0].people.iter();
+        let nurses = nurses.filter(|name| name.starts_with("Nurse"));
+        told.push(nurses.cloned().collect::<Vec<_>>().join(", "));
+    }
+    let (day, both) = ("Nurse by day", "Nurse by day, Nurse by night");
+    assert_eq!(told, [day, day, both, both]);
+}
+
+#[test]
 fn reminders_end() {
     let team = Team::from_json(EXAMPLE).unwrap();
     let (mut router, mut row) = (router(), Row::default());
