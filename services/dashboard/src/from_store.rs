@@ -73,8 +73,10 @@ async fn refresh(store: &dyn Store, live: &Live, everything: bool) -> Result<(),
         let latest = store.latest_vitals(&scope, None).await?;
         let of_gateways = gateways.iter().map(|gateway| &*gateway.tenant);
         let tenants = patients.iter().map(|patient| &*patient.tenant);
-        let alerts = open_alerts(store, tenants.chain(of_gateways).collect()).await?;
-        live.on_stored(&latest, &alerts);
+        let known = live.open_alerts();
+        let mut alerts = open_alerts(store, tenants.chain(of_gateways).collect()).await?;
+        alerts.extend(ended(store, known, &alerts).await?);
+        live.on_stored(&latest, alerts);
     }
     Ok(())
 }
@@ -92,6 +94,21 @@ async fn open_alerts(store: &dyn Store, tenants: BTreeSet<&str>) -> Result<Vec<A
         alerts.extend(store.alerts(&Scope::tenant(tenant), &query).await?);
     }
     Ok(alerts)
+}
+
+/// Of alerts that are open as far as is known here, those that the store does not have among the open ones, as they are there: they
+/// ended while nobody followed the bus.
+async fn ended(
+    store: &dyn Store,
+    known: Vec<String>,
+    open: &[Alert],
+) -> Result<Vec<Alert>, QueryError> {
+    let open: BTreeSet<&str> = open.iter().map(|alert| alert.id.as_str()).collect();
+    let mut ended = Vec::new();
+    for id in known.iter().filter(|id| !open.contains(id.as_str())) {
+        ended.extend(store.alert(&Scope::Service, id).await?);
+    }
+    Ok(ended)
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -198,6 +215,7 @@ mod tests {
     use store::{AlertsBatch, PatientEntry, SpO2Scale, SqliteStore, VitalsBatch};
 
     use super::*;
+    use crate::live::What;
 
     #[tokio::test]
     async fn one_tenants_many_open_alerts_hide_no_others() {
@@ -231,6 +249,50 @@ mod tests {
         let open = open.unwrap();
         assert_eq!(open.len(), 1 + OPEN_ALERTS_MAX);
         assert!(open.iter().any(|alert| alert.patient == "ada"));
+    }
+
+    #[tokio::test]
+    async fn an_alert_that_ended_unheard_does_not_stay_open() {
+        let directory = tempfile::tempdir().unwrap();
+        let store: &dyn Store = &SqliteStore::open(directory.path()).unwrap();
+        let patient = PatientEntry {
+            id: "ada".into(),
+            tenant: "t".into(),
+            name: "Ada".into(),
+            spo2_scale: SpO2Scale::One,
+        };
+        store.put_patient(&patient).await.unwrap();
+        let alert = |id: &str, revision, state: AlertState| Alert {
+            id: id.into(),
+            patient: "ada".into(),
+            state: state.into(),
+            revision,
+            ..Alert::default()
+        };
+        let raised = alert("fall", 1, AlertState::Active);
+        let live = Live::new(vitals::RuleSet::default_set());
+        refresh(store, &live, true).await.unwrap();
+        live.on_alert(raised.clone());
+        let mut updates = live.updates();
+        // The rest was published while the bus was away.
+        let batch = AlertsBatch {
+            transitions: vec![
+                raised,
+                alert("fall", 2, AlertState::Resolved),
+                alert("other", 1, AlertState::Active),
+            ],
+            ..AlertsBatch::default()
+        };
+        store.write_alerts(batch, Vec::new()).await.unwrap();
+        refresh(store, &live, true).await.unwrap();
+        assert_eq!(live.open_alerts(), ["other"]);
+        let mut told = Vec::new();
+        while let Ok(update) = updates.try_recv() {
+            if let What::Alert(alert) = update.what {
+                told.push((alert.id.clone(), alert.revision));
+            }
+        }
+        assert_eq!(told, [("other".to_owned(), 1), ("fall".to_owned(), 2)]);
     }
 
     #[tokio::test]

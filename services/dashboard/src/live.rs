@@ -86,10 +86,18 @@ impl Live {
         self.ward.lock().on_register(patients, devices);
     }
 
-    pub fn on_stored(&self, latest: &[LatestVital], alerts: &[Alert]) {
-        let mut ward = self.ward.lock();
-        latest.iter().for_each(|latest| ward.on_latest(latest));
-        alerts.iter().for_each(|alert| ward.on_alert(alert));
+    /// Who watches has missed what was missed here, so news goes to them, too.
+    pub fn on_stored(&self, latest: &[LatestVital], alerts: Vec<Alert>) {
+        {
+            let mut ward = self.ward.lock();
+            latest.iter().for_each(|latest| ward.on_latest(latest));
+        }
+        alerts.into_iter().for_each(|alert| self.on_alert(alert));
+    }
+
+    /// Those of patients, by id.
+    pub fn open_alerts(&self) -> Vec<String> {
+        self.ward.lock().open_alerts()
     }
 
     /// Samples of one record, whose key is the patient. The key decides who may see them, so what names another patient is
@@ -115,7 +123,9 @@ impl Live {
             self.gateways.lock().get(&alert.gateway).cloned()
         } else {
             let mut ward = self.ward.lock();
-            ward.on_alert(&alert);
+            if !ward.on_alert(&alert) {
+                return;
+            }
             ward.tenant_of(&alert.patient).map(Arc::from)
         };
         self.send(tenant, What::Alert(Arc::new(alert)));

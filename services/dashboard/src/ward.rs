@@ -130,14 +130,22 @@ impl Ward {
         known
     }
 
-    pub fn on_alert(&mut self, alert: &Alert) {
+    /// Open alerts, by id, as far as is known here.
+    pub fn open_alerts(&self) -> Vec<String> {
+        let open = self.patients.values().flat_map(|bed| &bed.open);
+        let open = open.filter(|(_, open)| !open.resolved);
+        open.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// False: it is known.
+    pub fn on_alert(&mut self, alert: &Alert) -> bool {
         let bed = self.bed(&alert.patient);
         if bed
             .open
             .get(&alert.id)
             .is_some_and(|known| known.revision >= alert.revision)
         {
-            return;
+            return false;
         }
         let state = alert.state();
         bed.open.insert(
@@ -164,6 +172,7 @@ impl Ward {
             }
         }
         self.version += 1;
+        true
     }
 
     fn bed(&mut self, patient: &str) -> &mut Bed {
