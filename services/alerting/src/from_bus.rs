@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use bus::{Bus, Delivery, Event, Topic, dead_letter};
 use contracts::{alerts::Alert, vitals::VitalsRecord};
 use prost::Message;
-use service_kit::{Backoff, Context, telemetry::continue_trace};
+use service_kit::{Backoff, Context, ProgressHandle, telemetry::continue_trace};
 use store::{AlertsBatch, Claims, PatientEntry, Scope, SpO2Scale, Store};
 use tokio::time::MissedTickBehavior;
 use tracing::Instrument;
@@ -52,6 +52,8 @@ struct Loop {
     positions: BTreeMap<u32, u64>,
     /// Records by which it is.
     held: usize,
+    /// Beats with each question to the store, too: a store that is away is no reason to start this anew.
+    turns: ProgressHandle,
     context: Context,
 }
 
@@ -65,7 +67,7 @@ pub(crate) async fn run(
 ) {
     ward.set_book(Arc::clone(&book.borrow_and_update()));
     let check = context.health().check("bus");
-    let progress = context.health().progress("from-bus", SILENCE_MAX);
+    let turns = context.health().progress("from-bus", SILENCE_MAX);
     let shutdown = context.shutdown().clone();
     let claims = Claims::new(Arc::clone(&store), GROUP);
     let mut state = Loop {
@@ -77,12 +79,14 @@ pub(crate) async fn run(
         book,
         positions: BTreeMap::new(),
         held: 0,
+        turns,
         context,
     };
     let mut backoff = Backoff::for_reconnect();
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !shutdown.is_requested() {
+        state.turns.beat();
         let start: Arc<dyn bus::StartAt> = Arc::clone(&claims) as Arc<dyn bus::StartAt>;
         let mut consumer = match bus.subscribe(Topic::Vitals, GROUP, start).await {
             Ok(consumer) => consumer,
@@ -95,7 +99,7 @@ pub(crate) async fn run(
             }
         };
         loop {
-            progress.beat();
+            state.turns.beat();
             let event = tokio::select! {
                 // First the end: behind a batch that it cut short nothing may be written, or nobody judges that batch.
                 biased;
@@ -140,7 +144,7 @@ impl Loop {
         match event {
             Event::Assigned(partitions) => {
                 for partition in partitions {
-                    if let Some(states) = self.writer.states(partition).await {
+                    if let Some(states) = self.writer.states(partition, &self.turns).await {
                         self.ward.load(partition, states, contracts::now_us());
                     }
                 }
@@ -292,7 +296,7 @@ impl Loop {
             transitions,
             states,
         };
-        let outcome = self.writer.write(&batch, &progress).await;
+        let outcome = self.writer.write(&batch, &progress, &self.turns).await;
         if let Outcome::Stored = outcome {
             self.ward.stored();
             self.held = 0;
@@ -336,7 +340,7 @@ impl Loop {
                 states: vec![state],
                 ..AlertsBatch::default()
             };
-            match self.writer.write(&batch, &claim).await {
+            match self.writer.write(&batch, &claim, &self.turns).await {
                 Outcome::Refused(reason) => {
                     tracing::error!(
                         patient,
@@ -428,6 +432,7 @@ impl Loop {
     async fn patient(&self, key: &str) -> Option<Option<PatientEntry>> {
         let mut backoff = Backoff::for_reconnect();
         loop {
+            self.turns.beat();
             match self.store.patient(&Scope::Service, key).await {
                 Ok(entry) => return Some(entry),
                 Err(error) => {

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bus::Topic;
 use contracts::alerts::Alert;
-use service_kit::{Backoff, CheckHandle, Context, Shutdown};
+use service_kit::{Backoff, CheckHandle, Context, ProgressHandle, Shutdown};
 use store::{AlertsBatch, Progress, QueryError, RuleState, Scope, Store, WriteError};
 use tokio::sync::Notify;
 
@@ -39,10 +39,16 @@ impl Writer {
         }
     }
 
-    /// Tries until the store answers.
-    pub(crate) async fn write(&self, batch: &AlertsBatch, progress: &[Progress]) -> Outcome {
+    /// Tries until the store answers; `turns` beats with each try.
+    pub(crate) async fn write(
+        &self,
+        batch: &AlertsBatch,
+        progress: &[Progress],
+        turns: &ProgressHandle,
+    ) -> Outcome {
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
         loop {
+            turns.beat();
             match self
                 .store
                 .write_alerts(batch.clone(), progress.to_vec())
@@ -55,7 +61,7 @@ impl Writer {
                     }
                     return Outcome::Stored;
                 }
-                Err(WriteError::Conflict(ids)) => match self.stored(&ids).await {
+                Err(WriteError::Conflict(ids)) => match self.stored(&ids, turns).await {
                     Some(alerts) => return Outcome::Conflict(alerts),
                     None => return Outcome::Ended,
                 },
@@ -73,9 +79,14 @@ impl Writer {
     }
 
     /// The rule states of a partition; `None` after shutdown.
-    pub(crate) async fn states(&self, partition: u32) -> Option<Vec<RuleState>> {
+    pub(crate) async fn states(
+        &self,
+        partition: u32,
+        turns: &ProgressHandle,
+    ) -> Option<Vec<RuleState>> {
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
         loop {
+            turns.beat();
             match self.store.rule_states(Topic::Vitals, partition).await {
                 Ok(states) => {
                     self.check.ok();
@@ -90,11 +101,12 @@ impl Writer {
         }
     }
 
-    async fn stored(&self, ids: &[String]) -> Option<Vec<Alert>> {
+    async fn stored(&self, ids: &[String], turns: &ProgressHandle) -> Option<Vec<Alert>> {
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
         let mut alerts = Vec::with_capacity(ids.len());
         for id in ids {
             loop {
+                turns.beat();
                 match self.store.alert(&Scope::Service, id).await {
                     Ok(alert) => {
                         alerts.extend(alert);

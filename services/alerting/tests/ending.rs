@@ -5,7 +5,11 @@
 #[path = "support/stage.rs"]
 mod stage;
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use bus::{
@@ -92,6 +96,28 @@ impl Bus for Ahead {
     async fn ready(&self) -> Result<(), NotReady> {
         self.0.ready().await
     }
+}
+
+/// Longest pause between two tries, and some.
+const PAUSE: Duration = Duration::from_secs(6);
+/// After so long without a turn the loop counts as stalled, and its pod is started anew.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_away_is_no_stalled_loop() {
+    let mut world = World::new();
+    world.bus = Arc::new(Ahead(Arc::clone(&world.bus)));
+    let file = rusqlite::Connection::open(world.dir.path().join("store.db")).unwrap();
+    file.execute_batch("ALTER TABLE alert_transitions RENAME TO away")
+        .unwrap();
+    let running = world.start_with(|_| {});
+    let health = running.context.health();
+    let is_waiting = || health.failing().iter().any(|check| check.0 == "store");
+    until("the store is away", is_waiting).await;
+    tokio::time::sleep(PAUSE + Duration::from_secs(2)).await;
+    let a_minute_later = Instant::now() + SILENCE_MAX - PAUSE;
+    assert_eq!(health.stalled(a_minute_later), []);
+    running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -47,6 +47,7 @@ pub async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut backoff = Backoff::for_reconnect();
     while !shutdown.is_requested() {
+        progress.beat();
         let start = Arc::clone(&this.claims) as Arc<dyn StartAt>;
         let mut consumer = match this.bus.subscribe(Topic::Vitals, GROUP, start).await {
             Ok(consumer) => consumer,

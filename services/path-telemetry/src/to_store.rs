@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bus::{Bus, Delivery, Event, StartAt, Topic, dead_letter};
 use contracts::paths::{PathReport, PathsRecord};
 use prost::Message;
-use service_kit::{Backoff, CheckHandle, Context};
+use service_kit::{Backoff, CheckHandle, Context, ProgressHandle};
 use store::{Claims, Store, WriteError};
 use tokio::time::MissedTickBehavior;
 
@@ -30,11 +30,12 @@ struct Sink {
     store: Arc<dyn Store>,
     claims: Arc<Claims<dyn Store>>,
     check: CheckHandle,
+    /// Beats with each try of the store, too: one that is away is no reason to start this anew.
+    turns: ProgressHandle,
     context: Context,
 }
 
 pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
-    let progress = context.health().progress("to-store", SILENCE_MAX);
     let shutdown = context.shutdown().clone();
     let claims = Claims::new(Arc::clone(&store), STORE_GROUP);
     let sink = Sink {
@@ -42,12 +43,14 @@ pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Conte
         store,
         claims: Arc::clone(&claims),
         check: context.health().check("store"),
+        turns: context.health().progress("to-store", SILENCE_MAX),
         context,
     };
     let mut backoff = Backoff::for_reconnect();
     let mut tick = tokio::time::interval(LAG_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !shutdown.is_requested() {
+        sink.turns.beat();
         let start: Arc<dyn StartAt> = Arc::clone(&claims) as Arc<dyn StartAt>;
         let mut consumer = match bus.subscribe(Topic::Paths, STORE_GROUP, start).await {
             Ok(consumer) => consumer,
@@ -61,7 +64,7 @@ pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Conte
         };
         sink.check.ok();
         loop {
-            progress.beat();
+            sink.turns.beat();
             let event = tokio::select! {
                 // First the end: behind a batch that it cut short nothing may be written, or that batch is nowhere.
                 biased;
@@ -138,6 +141,7 @@ impl Sink {
     async fn write(&self, mut part: Vec<(Delivery, Vec<PathReport>)>) -> Written {
         let mut backoff = Backoff::for_reconnect();
         loop {
+            self.turns.beat();
             let progress = self
                 .claims
                 .progress(part.iter().map(|(delivery, _)| delivery));
