@@ -190,9 +190,12 @@ impl ProgressHandle {
 }
 
 impl Drop for ProgressHandle {
-    /// A loop that has ended on purpose is not a stalled one.
+    /// A loop that has ended on purpose is not a stalled one; one that panicked never beats again, and whoever looks after the process
+    /// shall know.
     fn drop(&mut self) {
-        self.health.state.lock().loops.remove(self.name);
+        if !std::thread::panicking() {
+            self.health.state.lock().loops.remove(self.name);
+        }
     }
 }
 
@@ -248,5 +251,18 @@ mod tests {
         assert_eq!(health.stalled(Instant::now() + Duration::from_secs(4)), []);
         drop(handle);
         assert_eq!(health.stalled(later), []);
+    }
+
+    #[tokio::test]
+    async fn a_loop_that_panicked_is_stalled() {
+        let health = Health::new();
+        let handle = health.progress("loop", Duration::from_secs(5));
+        let task = tokio::spawn(async move {
+            let _handle = handle;
+            panic!("for the test");
+        });
+        assert!(task.await.is_err());
+        let later = Instant::now() + Duration::from_secs(6);
+        assert_eq!(health.stalled(later).len(), 1);
     }
 }
