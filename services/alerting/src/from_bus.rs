@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bus::{Bus, Delivery, Event, Topic, dead_letter};
 use contracts::{alerts::Alert, vitals::VitalsRecord};
+use futures::{StreamExt, stream};
 use prost::Message;
 use service_kit::{Backoff, Context, ProgressHandle, telemetry::continue_trace};
 use store::{AlertsBatch, Claims, PatientEntry, Scope, SpO2Scale, Store};
@@ -24,6 +25,8 @@ use crate::{
 const BATCH_RECORDS_MAX: usize = 512;
 /// Records judged and not stored as such at once; a member that takes over judges so many again.
 const HELD_RECORDS_MAX: usize = 16_384;
+/// Patients of whom the register is asked at the same time.
+const ASKED_AT_ONCE: usize = 8;
 /// How often time passes for rules that wait for it, and what is held back is stored.
 const TICK: Duration = Duration::from_secs(1);
 /// The loop counts as stalled after so long without a turn.
@@ -214,7 +217,9 @@ impl Loop {
     /// Runs the rules and has the result stored with the progress; tries until the store says yes or no.
     async fn evaluate(&mut self, mut part: Vec<Delivery>, mut records: Vec<Readable>) -> Evaluated {
         self.follow_book();
-        if !self.fetch_profiles(&records).await {
+        let asked_us = contracts::now_us();
+        let wanted = self.ward.wanting_profile(&records, asked_us);
+        if !self.fetch_profiles(wanted, asked_us).await {
             return Evaluated::Ended;
         }
         let span = tracing::info_span!("evaluate", records = records.len());
@@ -369,10 +374,9 @@ impl Loop {
     async fn on_tick(&mut self) {
         self.follow_book();
         let now_us = contracts::now_us();
-        for (key, partition) in self.ward.waiting_strangers(now_us) {
-            if !self.fetch_profile(&key, partition, now_us).await {
-                return;
-            }
+        let strangers = self.ward.waiting_strangers(now_us);
+        if !self.fetch_profiles(strangers, now_us).await {
+            return;
         }
         let transitions = self.ward.on_time(now_us);
         if transitions.is_empty() {
@@ -392,39 +396,31 @@ impl Loop {
         }
     }
 
-    /// False when the service ends before it is known which rules hold for a patient whom nobody here knows.
-    async fn fetch_profiles(&mut self, records: &[Readable]) -> bool {
-        let now_us = contracts::now_us();
-        for key in self.ward.wanting_profile(records, now_us) {
-            let partition = records
-                .iter()
-                .find(|(_, own, record)| {
-                    *own == key || record.samples.iter().any(|sample| sample.patient == key)
-                })
-                .map_or(0, |(partition, _, _)| *partition);
-            if !self.fetch_profile(&key, partition, now_us).await {
-                return false;
-            }
+    /// Which rules hold for these patients. False when the service ends before it is known of somebody whom nobody here knows.
+    async fn fetch_profiles(&mut self, wanted: BTreeMap<String, u32>, now_us: i64) -> bool {
+        let this = &*self;
+        let ask = |key: String| async move {
+            let entry = this.patient(&key).await;
+            (key, entry)
+        };
+        let mut is_known = true;
+        for ((key, entry), partition) in ask_side_by_side(wanted, ask).await {
+            let Some(entry) = entry else {
+                is_known &= !self.ward.is_stranger(&key);
+                continue;
+            };
+            let (tenant, scale) = entry.map_or((String::new(), SpO2Scale::One), |entry| {
+                (entry.tenant, entry.spo2_scale)
+            });
+            let spo2_scale = match scale {
+                SpO2Scale::One => Spo2Scale::One,
+                SpO2Scale::Two => Spo2Scale::Two,
+            };
+            let profile = Profile { spo2_scale };
+            self.ward
+                .set_profile(&key, partition, &tenant, profile, now_us);
         }
-        true
-    }
-
-    /// False as above.
-    async fn fetch_profile(&mut self, key: &str, partition: u32, now_us: i64) -> bool {
-        let Some(entry) = self.patient(key).await else {
-            return !self.context.shutdown().is_requested();
-        };
-        let (tenant, scale) = entry.map_or((String::new(), SpO2Scale::One), |entry| {
-            (entry.tenant, entry.spo2_scale)
-        });
-        let spo2_scale = match scale {
-            SpO2Scale::One => Spo2Scale::One,
-            SpO2Scale::Two => Spo2Scale::Two,
-        };
-        let profile = Profile { spo2_scale };
-        self.ward
-            .set_profile(key, partition, &tenant, profile, now_us);
-        true
+        is_known
     }
 
     /// The register's entry. `None`: no answer, and what was known of the patient stays; of a stranger nothing is judged before
@@ -456,6 +452,18 @@ impl Loop {
     }
 }
 
+/// Alerts wait for all answers, so nobody's question waits for another's.
+async fn ask_side_by_side<F: Future>(
+    wanted: BTreeMap<String, u32>,
+    ask: impl Fn(String) -> F,
+) -> Vec<(F::Output, u32)> {
+    let asking = stream::iter(wanted).map(|(key, partition)| {
+        let answer = ask(key);
+        async move { (answer.await, partition) }
+    });
+    asking.buffer_unordered(ASKED_AT_ONCE).collect().await
+}
+
 fn read(delivery: &Delivery) -> Result<Readable, String> {
     let record = VitalsRecord::decode(delivery.value.clone())
         .map_err(|error| format!("no VitalsRecord: {error}"))?;
@@ -475,5 +483,31 @@ fn count_transitions(batch: &AlertsBatch) {
             "state" => alert.state().as_str_name()
         )
         .increment(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tokio::sync::Barrier;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nobodys_question_waits_for_anothers() {
+        let keys = (0..2 * ASKED_AT_ONCE).map(|number| (number.to_string(), 3));
+        // Answers when so many are asked.
+        let together = Barrier::new(ASKED_AT_ONCE);
+        let ask = |key: String| async {
+            together.wait().await;
+            key
+        };
+        let asking = ask_side_by_side(keys.clone().collect(), ask);
+        let asked = tokio::time::timeout(Duration::from_secs(30), asking);
+        let mut answers = asked.await.unwrap();
+        answers.sort_unstable();
+        let mut expected: Vec<(String, u32)> = keys.collect();
+        expected.sort_unstable();
+        assert_eq!(answers, expected);
     }
 }

@@ -124,33 +124,31 @@ impl Ward {
         self.patients.len()
     }
 
-    /// Patients among these records whose profile is unknown or old.
+    /// Patients among these records whose profile is unknown or old, with their partition.
     pub(crate) fn wanting_profile(
         &self,
         records: &[(u32, String, VitalsRecord)],
         now_us: i64,
-    ) -> BTreeSet<String> {
-        records
-            .iter()
-            .flat_map(|(_, key, record)| {
-                let of_edge = record.alerts.iter().map(move |edge| match &*edge.patient {
-                    "" => key.as_str(),
-                    patient => patient,
-                });
-                let of_samples = record.samples.iter().map(move |s| subject(s, key));
-                of_samples.chain(of_edge)
-            })
-            .filter(|patient| {
-                self.patients
-                    .get(*patient)
-                    .is_none_or(|known| now_us - known.profile_us > PROFILE_AGE_MAX_US)
-            })
-            .map(str::to_owned)
-            .collect()
+    ) -> BTreeMap<String, u32> {
+        let mut wanting = BTreeMap::new();
+        for (partition, key, record) in records {
+            let of_edge = record.alerts.iter().map(|edge| &edge.patient);
+            let of_samples = record.samples.iter().map(|sample| &sample.patient);
+            for patient in of_edge.chain(of_samples) {
+                let patient = subject(patient, key);
+                let known = self.patients.get(patient);
+                if known.is_none_or(|known| now_us - known.profile_us > PROFILE_AGE_MAX_US)
+                    && !wanting.contains_key(patient)
+                {
+                    wanting.insert(patient.to_owned(), *partition);
+                }
+            }
+        }
+        wanting
     }
 
     /// Patients who were taken over, are present and wait for time to pass, but of whom it is not known yet which rules hold.
-    pub(crate) fn waiting_strangers(&self, now_us: i64) -> Vec<(String, u32)> {
+    pub(crate) fn waiting_strangers(&self, now_us: i64) -> BTreeMap<String, u32> {
         let waiting = self.patients.iter().filter(|(_, patient)| {
             patient.profile_us == 0
                 && patient.engine.is_waiting()
@@ -222,11 +220,7 @@ impl Ward {
         for (partition, key, record) in records {
             // Alerts of the edge first: they overtook the samples that raised them, and the id they open is kept.
             for edge in &record.alerts {
-                let id = if edge.patient.is_empty() {
-                    key
-                } else {
-                    &edge.patient
-                };
+                let id = subject(&edge.patient, key);
                 let backfill_after_us = self.backfill_after_us;
                 let patient = self.touch(id, *partition);
                 // A clock that is known to be behind makes no alert a backfill.
@@ -240,7 +234,7 @@ impl Ward {
             }
             for sample in &record.samples {
                 let backfill_after_us = self.backfill_after_us;
-                let patient = self.touch(subject(sample, key), *partition);
+                let patient = self.touch(subject(&sample.patient, key), *partition);
                 patient.seen_us = now_us;
                 let late_us = patient.lateness_us(sample, now_us);
                 patient.engine.set_backfill(late_us > backfill_after_us);
@@ -427,12 +421,9 @@ fn fresh(rules: &Arc<RuleSet>, key: &str) -> Engine {
     Engine::new(key, Arc::clone(rules), Profile::default(), Origin::Core)
 }
 
-fn subject<'a>(sample: &'a Sample, key: &'a str) -> &'a str {
-    if sample.patient.is_empty() {
-        key
-    } else {
-        &sample.patient
-    }
+/// Whom an entry of a record is about.
+fn subject<'a>(patient: &'a str, key: &'a str) -> &'a str {
+    if patient.is_empty() { key } else { patient }
 }
 
 #[cfg(test)]
