@@ -1,14 +1,14 @@
 //! `POST /v1/samples`: newline-delimited JSON in, one JSON object out.
 //!
-//! 200 all lines were accepted; 207 some; 400 none; 413 the body is too large; 429 the journal's queue is full; 503 the journal
-//! cannot write. After 429 and 503 nothing is certain to be kept: send the lines again.
+//! 200 all lines were accepted; 207 some; 400 none; 408 the body did not come; 413 it is too large; 429 the journal's queue is full; 503
+//! the journal cannot write. After 408 nothing is kept, after 429 and 503 nothing is certain to be: send the lines again.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json,
     body::Bytes,
-    extract::State,
+    extract::{FromRequest, Request, State},
     response::{IntoResponse, Response},
 };
 use http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -22,6 +22,30 @@ use crate::{
 
 /// Rejections that an answer lists; the others are only counted.
 const REJECTIONS_LISTED_MAX: usize = 100;
+/// A body is there by then, or is refused with 408: a sensor that fell silent amid it keeps no connection's place.
+const BODY_WITHIN: Duration = Duration::from_secs(30);
+
+/// A body as a whole.
+pub struct Whole(Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for Whole {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Whole, Response> {
+        whole(request, state, BODY_WITHIN).await.map(Whole)
+    }
+}
+
+async fn whole<S: Send + Sync>(
+    request: Request,
+    state: &S,
+    within: Duration,
+) -> Result<Bytes, Response> {
+    match tokio::time::timeout(within, Bytes::from_request(request, state)).await {
+        Ok(body) => body.map_err(IntoResponse::into_response),
+        Err(_) => Err(StatusCode::REQUEST_TIMEOUT.into_response()),
+    }
+}
 
 #[derive(Serialize)]
 struct Answer {
@@ -49,7 +73,7 @@ struct Failure {
 pub async fn samples<D: Disk>(
     State(intake): State<Arc<Intake<D>>>,
     headers: HeaderMap,
-    body: Bytes,
+    Whole(body): Whole,
 ) -> Response {
     let mut samples = Vec::new();
     let mut line_of = Vec::new();
@@ -127,7 +151,10 @@ pub struct Cancel {
 
 /// `POST /v1/falls/cancel`: 200 it was cancelled and nobody will be told; 409 there is no fall to cancel, or somebody was told; 503
 /// the journal cannot write, and what was said goes with the next request.
-pub async fn cancel_fall<D: Disk>(State(intake): State<Arc<Intake<D>>>, body: Bytes) -> Response {
+pub async fn cancel_fall<D: Disk>(
+    State(intake): State<Arc<Intake<D>>>,
+    Whole(body): Whole,
+) -> Response {
     let answer = |status: StatusCode, text: String| {
         (status, Json(CancelAnswer { answer: text })).into_response()
     };
@@ -189,4 +216,25 @@ fn failure(status: StatusCode, error: &RecordError) -> Response {
             .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use axum::body::Body;
+    use futures::{StreamExt, stream};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_that_does_not_come_is_not_waited_for() {
+        let begun = stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"{"))]);
+        let request = Request::new(Body::from_stream(begun.chain(stream::pending())));
+        let waiting = whole(request, &(), Duration::from_millis(20));
+        let refused = tokio::time::timeout(Duration::from_secs(30), waiting).await;
+        let refused = refused.expect("a place for ever").unwrap_err();
+        assert_eq!(refused.status(), StatusCode::REQUEST_TIMEOUT);
+        let request = Request::new(Body::from("{}"));
+        assert_eq!(whole(request, &(), BODY_WITHIN).await.unwrap(), "{}");
+    }
 }
