@@ -11,7 +11,7 @@ mod separate;
 #[path = "support/wall.rs"]
 mod wall;
 
-use program::{eventually, free_both, http, rows, run};
+use program::{eventually, free_port, http, rows, run};
 use sensor::Sensors;
 use separate::{NOUNS, Separate};
 use wall::Wall;
@@ -49,7 +49,7 @@ fn samples_arrive_by_tcp_and_by_quic_again() {
         .map(|number| format!("sensor-{number}"))
         .collect();
     let mut separate = Separate::prepare(dir.path(), &devices, &[]);
-    let wall = Wall::build(free_both(), separate.ports.proxy);
+    let wall = Wall::build(free_port(), separate.ports.proxy);
     separate.to_proxy = Some(wall.address);
     for noun in NOUNS {
         separate.start(noun);

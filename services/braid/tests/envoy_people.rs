@@ -18,7 +18,7 @@ use store::{DocumentsStore, SqliteStore};
 use testkit::oidc;
 
 use envoy::{Envoy, braid, prepare};
-use program::{eventually, free_tcp};
+use program::{eventually, free_port};
 use separate::Separate;
 
 /// A read of the ward as the page asks for it: a message without fields.
@@ -44,7 +44,7 @@ async fn envoy_asks_people_for_a_token_and_keeps_them_at_their_dashboard() {
     };
     let mut separate = prepare(dir.path(), &[]);
     let data = separate.data.clone();
-    let other = (free_tcp(), free_tcp());
+    let other = (free_port(), free_port());
     let envoy = Envoy::start_with(&binary, dir.path(), &separate, &[other]);
     separate.front = Some(envoy.devices);
     separate.start("dashboard");
@@ -242,7 +242,7 @@ async fn whom_the_provider_sends_back_meets_the_dashboard_that_sent_them() {
     };
     let mut separate = prepare(dir.path(), &[]);
     let (provider, ca) = provider_of(&separate).await;
-    let other = (free_tcp(), free_tcp());
+    let other = (free_port(), free_port());
     let envoy = Envoy::start_with(&binary, dir.path(), &separate, &[other]);
     separate.front = Some(envoy.devices);
     let home = "https://ward.example.org";

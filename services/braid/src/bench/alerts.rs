@@ -18,7 +18,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::core::{Core, Gateway, METRICS};
 use super::end_to_end::usual;
-use super::line::free_tcp;
+use super::line::free_port;
 use super::{PATIENCE, POLL_INTERVAL};
 use crate::process::{Failure, block_on};
 
@@ -50,7 +50,7 @@ pub(super) fn measure(length: Duration) -> Result<Vec<Duration>, Failure> {
     let probes = (length.as_secs() * PROBES_PER_S).clamp(1, PROBES_MAX) as u32;
     block_on(async {
         let mut core = Core::start().await?;
-        let listen = free_tcp()?.to_string();
+        let listen = free_port()?.to_string();
         core.serve("alerting", &["--listen", &listen, "--webhook", &url])
             .await?;
         let mut load = JoinSet::new();

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-use super::line::{Process, Scratch, braid, free_both, free_tcp, with_identity};
+use super::line::{Process, Scratch, braid, free_port, with_identity};
 use super::{PATIENCE, POLL_INTERVAL, metric};
 use crate::process::Failure;
 
@@ -57,7 +57,7 @@ impl Core {
             services: Vec::new(),
             store: store.map_err(Failure::other)?,
             url,
-            ingest: free_tcp()?,
+            ingest: free_port()?,
             brokers: cluster.brokers(),
             scratch: Scratch::new()?,
             _server: server,
@@ -74,7 +74,7 @@ impl Core {
         noun: &'static str,
         flags: &[&str],
     ) -> Result<(), Failure> {
-        let admin = free_tcp()?;
+        let admin = free_port()?;
         let mut command = braid()?;
         command
             .args([noun, "--log", "warn", "--admin", &admin.to_string()])
@@ -155,7 +155,7 @@ impl Core {
 
     /// Starts a proxy that forwards to ingest; returns where gateways reach it.
     pub(super) async fn proxy(&mut self) -> Result<SocketAddr, Failure> {
-        let (listen, admin) = (free_both()?, free_tcp()?);
+        let (listen, admin) = (free_port()?, free_port()?);
         let mut command = braid()?;
         command
             .args(["proxy", "--path-telemetry", "", "--log", "warn"])

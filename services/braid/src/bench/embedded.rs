@@ -1,7 +1,7 @@
 //! `up.*` and `embedded.*`: starts `braid up` as a process of its own on a fresh data directory, so that what is measured is what
 //! people run.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -37,10 +37,7 @@ impl Up {
     fn start(name: &str, patients: u32, core: Option<u32>) -> Result<Up, Failure> {
         let data = std::env::temp_dir().join(format!("braid-bench-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&data).map_err(|error| unusable(&data, &error))?;
-        // Free a moment ago; somebody who takes it in between makes `braid up` say so and the bench fail.
-        let admin = TcpListener::bind("127.0.0.1:0")
-            .and_then(|listener| listener.local_addr())
-            .map_err(Failure::other)?;
+        let admin = super::line::free_port()?;
         let braid = std::env::current_exe().map_err(Failure::other)?;
         let mut command = match core {
             Some(core) => {

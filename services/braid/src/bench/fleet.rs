@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::core::Core;
-use super::line::free_tcp;
+use super::line::free_port;
 use super::{Figure, quantile_ms, unusable};
 use crate::process::{Failure, block_on};
 use home::{COMMUTE, HOME, Home, Life, WALK, live};
@@ -47,7 +47,7 @@ pub(super) fn figures(
 ) -> Result<Vec<Figure>, Failure> {
     block_on(async {
         let mut core = Core::start().await?;
-        let listen = free_tcp()?.to_string();
+        let listen = free_port()?.to_string();
         core.serve("alerting", &["--listen", &listen]).await?;
         let proxy = core.proxy().await?.to_string();
         let (asked, unmoved) = (Instant::now(), Used::now()?);

@@ -2,7 +2,7 @@
 //! loopback; beside them two bare ends of the library.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,8 +16,6 @@ use crate::process::{Failure, block_on};
 
 /// The kernel counts processor time of processes in these.
 pub(super) const TICKS_PER_S: f64 = 100.0;
-/// Ports tried until one is free by UDP and by TCP.
-const PORTS_TRIED_MAX: usize = 32;
 /// Nobody listens there: the gateway's own uplinks stay down, and its applications do not need them.
 const NOWHERE: &str = "https://127.0.0.1:1";
 
@@ -113,25 +111,9 @@ pub(super) fn braid() -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// Free a moment ago; somebody who takes it in between makes the process end and the bench fail.
-pub(super) fn free_tcp() -> Result<SocketAddr, Failure> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .and_then(|listener| listener.local_addr())
-        .map_err(Failure::other)
-}
-
-/// A port that was free a moment ago by UDP and by TCP, as a proxy wants it.
-pub(super) fn free_both() -> Result<SocketAddr, Failure> {
-    let mut tried = 0;
-    loop {
-        tried += 1;
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Failure::other)?;
-        let address = socket.local_addr().map_err(Failure::other)?;
-        match TcpListener::bind(address) {
-            Err(_) if tried < PORTS_TRIED_MAX => {}
-            bound => return bound.map(|_| address).map_err(Failure::other),
-        }
-    }
+/// An address of this bench's own, for services that are told theirs.
+pub(super) fn free_port() -> Result<SocketAddr, Failure> {
+    testkit::ports::reserve().map_err(Failure::other)
 }
 
 /// A gateway and a proxy.
@@ -146,8 +128,8 @@ pub(super) struct Line {
 impl Line {
     /// Returns once a tunnel to `destination` can be opened and both paths carry datagrams.
     pub(super) fn start(scratch: &Scratch, destination: SocketAddr) -> Result<Line, Failure> {
-        let (applications, tunnel) = (free_tcp()?, free_both()?);
-        let admins = [free_tcp()?, free_tcp()?];
+        let (applications, tunnel) = (free_port()?, free_port()?);
+        let admins = [free_port()?, free_port()?];
         let mut command = braid()?;
         command
             .args(["proxy", "--path-telemetry", "", "--log", "warn"])

@@ -17,7 +17,7 @@ use tonic::Streaming;
 
 use super::alerts::{Calls, DATED_BACK, PROBES_PER_S, TOO_FAST, receive, times_of};
 use super::core::Core;
-use super::line::free_tcp;
+use super::line::free_port;
 use super::lossy_gateway::LossyGateway;
 use crate::process::{Failure, block_on};
 
@@ -46,7 +46,7 @@ pub(super) fn measure(length: Duration) -> Result<Measured, Failure> {
     let probes = cuts * per_cut;
     block_on(async {
         let mut core = Core::start().await?;
-        let listen = free_tcp()?.to_string();
+        let listen = free_port()?.to_string();
         core.serve("alerting", &["--listen", &listen, "--webhook", &url])
             .await?;
         core.register(GATEWAY, 2 * probes + 1).await?;

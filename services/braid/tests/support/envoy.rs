@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::program::{eventually, free_tcp, http, run};
+use crate::program::{eventually, free_port, http, run};
 use crate::separate::Separate;
 
 const FILES: [&str; 3] = ["envoy.yaml", "certificate.yaml", "authority.yaml"];
@@ -67,7 +67,7 @@ impl Envoy {
     ) -> Envoy {
         let folder = dir.join("envoy");
         fs::create_dir_all(&folder).unwrap();
-        let [devices, people, admin] = [(); 3].map(|()| free_tcp());
+        let [devices, people, admin] = [(); 3].map(|()| free_port());
         let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../infra/envoy");
         let identities = separate.data.join("identities");
         let ports = &separate.ports;

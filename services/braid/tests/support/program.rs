@@ -8,15 +8,13 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Generous, since CI machines are slow; nothing is measured by it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-
-const PORTS_TRIED_MAX: usize = 32;
 
 pub struct Program {
     name: String,
@@ -151,21 +149,9 @@ pub fn eventually_within(limit: Duration, what: &str, mut condition: impl FnMut(
     }
 }
 
-/// A port that was free a moment ago, for services that must come back under the same address.
-pub fn free_tcp() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-}
-
-/// The same by UDP and by TCP, as a proxy wants it.
-pub fn free_both() -> SocketAddr {
-    let ports = (0..PORTS_TRIED_MAX).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
-    let mut addresses = ports.map(|socket| socket.local_addr().unwrap());
-    addresses
-        .find(|address| TcpListener::bind(address).is_ok())
-        .unwrap()
+/// An address of this test's own, for services that must come back under the same one.
+pub fn free_port() -> SocketAddr {
+    testkit::ports::reserve().unwrap()
 }
 
 /// One HTTP request: status and body.

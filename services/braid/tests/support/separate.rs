@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use service_kit::tls::{IdentityFiles, authority::LocalAuthority};
 
-use crate::program::{Program, free_both, free_tcp, run};
+use crate::program::{Program, free_port, run};
 
 pub const NOUNS: [&str; 6] = [
     "path-telemetry",
@@ -89,13 +89,13 @@ impl Separate {
             bus: Vec::new(),
             store: store.iter().map(|flag| (*flag).to_owned()).collect(),
             ports: Ports {
-                ingest: free_tcp(),
-                alerting: free_tcp(),
-                path_telemetry: free_tcp(),
-                proxy: free_both(),
-                sensors: free_tcp(),
-                page: free_tcp(),
-                admin: NOUNS.map(|_| free_tcp()),
+                ingest: free_port(),
+                alerting: free_port(),
+                path_telemetry: free_port(),
+                proxy: free_port(),
+                sensors: free_port(),
+                page: free_port(),
+                admin: NOUNS.map(|_| free_port()),
             },
             front: None,
             to_proxy: None,
@@ -139,7 +139,7 @@ impl Separate {
     }
 
     pub fn another_with(&self, noun: &str, own: &[&str]) -> Program {
-        self.another_at(noun, (free_tcp(), free_tcp()), own)
+        self.another_at(noun, (free_port(), free_port()), own)
     }
 
     /// Where it serves, and where it tells of its health.
@@ -161,10 +161,10 @@ impl Separate {
         succeed(&[
             "identity", "issue", "gateway", id, "--tenant", tenant, "--data", data,
         ]);
-        let (sensors, identities) = (free_tcp(), self.data.join("identities"));
+        let (sensors, identities) = (free_port(), self.data.join("identities"));
         let own = [
             format!("--listen={sensors}"),
-            format!("--admin={}", free_tcp()),
+            format!("--admin={}", free_port()),
             format!("--cert={}", identities.join(format!("{id}.pem")).display()),
             format!("--key={}", identities.join(format!("{id}.key")).display()),
             format!("--data-dir={}", self.data.join(id).display()),

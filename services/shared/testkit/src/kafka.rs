@@ -7,7 +7,7 @@
 use std::{
     fs::{self, File},
     io,
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::sources;
+use crate::{ports::try_reserve, sources};
 
 pub const SCRIPT: &str = "infra/airgap/kafka.sh";
 /// A cold start on a busy machine; reached only when something is wrong.
@@ -199,14 +199,13 @@ fn remove_leftovers() {
     }
 }
 
-/// The first of `nodes` ports in a row that are free, with their controllers' a thousand higher. Below those that the kernel gives away.
+/// The first of `nodes` ports in a row that are free, with their controllers' a thousand higher. What is reserved in vain stays so.
 fn free_ports(nodes: usize) -> u16 {
-    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     (0..1000)
         .map(|_| rand::random_range(20_000_u16..30_000))
         .find(|first| {
             (0..u16::try_from(nodes).expect("few nodes"))
-                .all(|node| is_free(first + node) && is_free(first + node + 1000))
+                .all(|node| try_reserve(first + node) && try_reserve(first + node + 1000))
         })
         .expect("free ports")
 }

@@ -7,6 +7,7 @@ pub mod kafka;
 pub mod link;
 pub mod netns;
 pub mod oidc;
+pub mod ports;
 pub mod sources;
 pub mod timescale_server;
 mod transfer;

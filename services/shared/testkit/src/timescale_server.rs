@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -15,7 +14,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::sources;
+use crate::{ports::reserve, sources};
 
 /// Password of the superuser `postgres`.
 pub const PASSWORD: &str = "braid";
@@ -66,10 +65,9 @@ impl TimescaleServer {
         if !options.configuration.is_empty() {
             put(&dir.join("server.conf"), options.configuration.as_bytes());
         }
-        let port = TcpListener::bind("127.0.0.1:0")
-            .and_then(|listener| listener.local_addr())
-            .map(|address| address.port())
-            .unwrap_or_else(|e| panic!("no free port: {e}"));
+        let port = reserve()
+            .unwrap_or_else(|e| panic!("no free port: {e}"))
+            .port();
         let server = TimescaleServer {
             dir,
             port,
