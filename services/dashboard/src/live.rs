@@ -13,7 +13,7 @@ use contracts::paths::PathReport;
 use contracts::vitals::Sample;
 use parking_lot::Mutex;
 use service_kit::Shutdown;
-use store::{DeviceEntry, GatewayEntry, LatestVital, PatientEntry};
+use store::{DeviceEntry, GatewayEntry, LatestVital, PatientEntry, is_namesakes};
 use tokio::sync::{Notify, broadcast, watch};
 use vitals::RuleSet;
 
@@ -133,11 +133,12 @@ impl Live {
 
     /// Reports of one record, whose key is the gateway; the key decides as above.
     pub fn on_paths(&self, gateway: &str, mut reports: Vec<PathReport>) {
-        reports.retain(|report| report.gateway == gateway);
+        let tenant = self.gateways.lock().get(gateway).cloned();
+        let owner = tenant.as_deref().unwrap_or_default();
+        reports.retain(|report| report.gateway == gateway && !is_namesakes(report, owner));
         if reports.is_empty() {
             return;
         }
-        let tenant = self.gateways.lock().get(gateway).cloned();
         self.send(tenant, What::Paths(Arc::new(reports)));
     }
 
@@ -223,6 +224,14 @@ mod tests {
         live.on_paths("g", vec![report()]);
         assert!(matches!(updates.try_recv().unwrap().what, What::Samples(_)));
         assert_eq!(&*updates.try_recv().unwrap().tenant, "t");
+        let of = |tenant: &str| PathReport {
+            tenant: tenant.to_owned(),
+            ..report()
+        };
+        live.on_paths("g", vec![of("a namesake's")]);
+        assert!(updates.try_recv().is_err());
+        live.on_paths("g", vec![of("t")]);
+        assert!(updates.try_recv().is_ok());
     }
 
     #[tokio::test]

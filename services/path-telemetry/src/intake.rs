@@ -206,6 +206,7 @@ async fn take(
             .unwrap_or(ClockError::behind(0));
         for report in &mut request.reports {
             error.put_right_report(report, now_us);
+            report.tenant.clone_from(tenant);
         }
     }
     let count = request.reports.len() as u64;

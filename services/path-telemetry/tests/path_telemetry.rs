@@ -375,6 +375,27 @@ async fn a_namesake_in_another_tenant_neither_writes_nor_reads() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_reported_under_a_name_of_nobody_is_not_of_whoever_registers_it() {
+    let world = World::with_store(|_| async {}).await;
+    let before = PeerId::gateway("other", "gateway-1");
+    let mut forged = reports(End::Gateway, "lte", 0);
+    forged
+        .iter_mut()
+        .for_each(|it| it.tenant = "default".into());
+    world.report(&before, forged).await.unwrap();
+    assert_eq!(world.rows(30).await.len(), 30);
+    let entry = GatewayEntry {
+        id: "gateway-1".into(),
+        tenant: "default".into(),
+    };
+    world.store.put_gateway(&entry).await.unwrap();
+    let scope = Scope::tenant("default");
+    assert_eq!(world.store.latest_paths(&scope, None).await.unwrap(), []);
+    world.context.shutdown().request();
+    world.joined.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_does_not_say_where_to_begin_costs_the_group_no_rebalance() {
     const FAILURES: u32 = 4;
     let (asked, subscribed) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));

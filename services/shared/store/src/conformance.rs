@@ -24,7 +24,10 @@ pub use notices::{
     notices_are_kept_with_their_alert, notices_wait_in_order_until_they_have_an_outcome,
     two_members_take_each_notice_once,
 };
-pub use paths::{path_reports_are_unique_and_scoped, the_newest_report_of_each_path_is_known};
+pub use paths::{
+    a_namesakes_reports_are_not_shown_to_whom_the_name_belongs, path_reports_are_unique_and_scoped,
+    the_newest_report_of_each_path_is_known,
+};
 pub use people::{
     accounts_are_created_once, audit_is_kept_in_order, every_question_stays_in_its_tenant,
     the_register_refuses_other_tenants,
@@ -68,6 +71,7 @@ macro_rules! conformance_suite {
             a_timer_belongs_to_whoever_changes_it_first, notices_are_kept_with_their_alert,
             documents_are_versioned_and_scoped,
             path_reports_are_unique_and_scoped, the_newest_report_of_each_path_is_known,
+            a_namesakes_reports_are_not_shown_to_whom_the_name_belongs,
             accounts_are_created_once, audit_is_kept_in_order, every_question_stays_in_its_tenant,
             the_register_refuses_other_tenants);
     };

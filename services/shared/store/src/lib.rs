@@ -40,7 +40,7 @@ pub use identities::{
 };
 pub use maintenance::{Expire, Maintenance};
 pub use notices::{NoticesBatch, NoticesStore, QueuedNotice, Watch, WatchChange};
-pub use paths::{PathsQuery, PathsStore};
+pub use paths::{PathsQuery, PathsStore, is_namesakes};
 pub use progress::{Claim, Progress, ProgressStore};
 pub use register::{DeviceEntry, GatewayEntry, PatientEntry, Register, SpO2Scale};
 pub use sqlite::{SqliteOptions, SqliteStore};

@@ -1,10 +1,25 @@
 use async_trait::async_trait;
 use contracts::paths::PathReport;
+use prost::Message;
 
 use crate::{
     Progress, Scope, Written,
     error::{QueryError, WriteError},
 };
+
+/// A stored report, unless it is of a namesake: while nobody had registered the name, whoever had a certificate for it could report.
+/// `owner`: the gateway's tenant as the register has it.
+pub(crate) fn own(payload: &[u8], owner: &str) -> Option<Result<PathReport, QueryError>> {
+    match PathReport::decode(payload) {
+        Ok(report) if is_namesakes(&report, owner) => None,
+        decoded => Some(decoded.map_err(QueryError::from)),
+    }
+}
+
+/// Whether the report says another tenant than that which the gateway belongs to. Nobody's is everybody's, and older rows do not say.
+pub fn is_namesakes(report: &PathReport, owner: &str) -> bool {
+    !report.tenant.is_empty() && !owner.is_empty() && report.tenant != owner
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathsQuery {
@@ -26,7 +41,7 @@ pub trait PathsStore: Send + Sync {
         progress: Vec<Progress>,
     ) -> Result<Written, WriteError>;
 
-    /// In order of time.
+    /// In order of time. Neither here nor below those of a namesake in another tenant.
     async fn paths(&self, scope: &Scope, query: &PathsQuery)
     -> Result<Vec<PathReport>, QueryError>;
 

@@ -102,6 +102,31 @@ pub async fn path_reports_are_unique_and_scoped(harness: &dyn Harness) {
     );
 }
 
+/// Whoever has a certificate for a name that nobody has registered may report by it.
+pub async fn a_namesakes_reports_are_not_shown_to_whom_the_name_belongs(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let of = |tenant: &str, path: &str, sequence| PathReport {
+        tenant: tenant.into(),
+        ..report("g1", path, End::Gateway, sequence)
+    };
+    let own = [of("", "ethernet", 1), of("t1", "lte", 2)];
+    let mut reports = own.to_vec();
+    reports.push(of("t2", "forged", 3));
+    ok(store.write_paths(reports.clone(), Vec::new()).await);
+    let all = Scope::Service;
+    assert_eq!(ok(store.latest_paths(&all, None).await).len(), 3);
+    let entry = GatewayEntry {
+        id: "g1".into(),
+        tenant: "t1".into(),
+    };
+    ok(store.put_gateway(&entry).await);
+    for scope in [all, Scope::tenant("t1")] {
+        assert_eq!(ok(store.latest_paths(&scope, None).await), own);
+        let found = store.paths(&scope, &query(None, 0, 100, 0)).await;
+        assert_eq!(ok(found), own);
+    }
+}
+
 pub async fn the_newest_report_of_each_path_is_known(harness: &dyn Harness) {
     let store = harness.start().await.store;
     let newest = [

@@ -3,7 +3,7 @@ use contracts::paths::PathReport;
 use prost::Message;
 
 use super::{SqliteStore, progress};
-use crate::{PathsQuery, PathsStore, Progress, QueryError, Scope, WriteError, Written};
+use crate::{PathsQuery, PathsStore, Progress, QueryError, Scope, WriteError, Written, paths::own};
 
 /// Reports of a query that sets no limit.
 const LIMIT_DEFAULT: usize = 10_000;
@@ -74,18 +74,19 @@ impl PathsStore for SqliteStore {
             } else {
                 "?2 IS NULL"
             };
-            let payloads: Vec<Vec<u8>> = connection
+            let reports: Vec<(Vec<u8>, String)> = connection
                 .prepare_cached(&format!(
-                    "SELECT r.payload FROM paths r JOIN gateways g ON g.key = r.gateway
+                    "SELECT r.payload, g.tenant FROM paths r JOIN gateways g ON g.key = r.gateway
                      WHERE {gateway} AND (?1 IS NULL OR g.tenant = ?1) AND r.time_us >= ?3 AND r.time_us < ?4
                      ORDER BY r.time_us DESC LIMIT ?5"
                 ))?
                 .query_map(
                     (tenant, query.gateway, query.from_us, query.to_us, limit),
-                    |row| row.get(0),
+                    |row| Ok((row.get(0)?, row.get(1)?)),
                 )?
                 .collect::<rusqlite::Result<_>>()?;
-            decode(payloads.into_iter().rev())
+            let reports = reports.iter().rev();
+            reports.filter_map(|(payload, owner)| own(payload, owner)).collect()
         })
         .await
     }
@@ -100,21 +101,16 @@ impl PathsStore for SqliteStore {
             gateway.map(str::to_owned),
         );
         self.read(move |connection| {
-            let payloads: Vec<Vec<u8>> = connection
+            let reports: Vec<(Vec<u8>, String)> = connection
                 .prepare_cached(
-                    "SELECT r.payload FROM latest_paths r JOIN gateways g ON g.key = r.gateway
+                    "SELECT r.payload, g.tenant FROM latest_paths r JOIN gateways g ON g.key = r.gateway
                      WHERE (?1 IS NULL OR g.tenant = ?1) AND (?2 IS NULL OR g.id = ?2) ORDER BY g.id, r.path, r.end_of",
                 )?
-                .query_map((tenant, gateway), |row| row.get(0))?
+                .query_map((tenant, gateway), |row| Ok((row.get(0)?, row.get(1)?)))?
                 .collect::<rusqlite::Result<_>>()?;
-            decode(payloads.into_iter())
+            let reports = reports.iter();
+            reports.filter_map(|(payload, owner)| own(payload, owner)).collect()
         })
         .await
     }
-}
-
-fn decode(payloads: impl Iterator<Item = Vec<u8>>) -> Result<Vec<PathReport>, QueryError> {
-    payloads
-        .map(|payload| Ok(PathReport::decode(payload.as_slice())?))
-        .collect()
 }

@@ -16,7 +16,7 @@ use super::{
     time::Micros,
     transaction,
 };
-use crate::{PathsQuery, PathsStore, Progress, QueryError, Scope, WriteError, Written};
+use crate::{PathsQuery, PathsStore, Progress, QueryError, Scope, WriteError, Written, paths::own};
 
 /// Reports of a query that sets no limit.
 const LIMIT_DEFAULT: usize = 10_000;
@@ -202,7 +202,7 @@ impl PathsStore for TimescaleStore {
         let connection = self.reader().await?;
         let statement = connection
             .prepare_cached(&format!(
-                "SELECT r.payload FROM paths r JOIN gateways g ON g.key = r.gateway
+                "SELECT r.payload, g.tenant FROM paths r JOIN gateways g ON g.key = r.gateway
                  WHERE {gateway} AND ($1::text IS NULL OR g.tenant = $1) AND r.time >= $3 AND r.time < $4
                  ORDER BY r.time DESC, r.session DESC, r.sequence DESC LIMIT $5"
             ))
@@ -230,7 +230,7 @@ impl PathsStore for TimescaleStore {
         let connection = self.reader().await?;
         let rows = connection
             .query(
-                "SELECT r.payload FROM latest_paths r JOIN gateways g ON g.key = r.gateway
+                "SELECT r.payload, g.tenant FROM latest_paths r JOIN gateways g ON g.key = r.gateway
                  WHERE ($1::text IS NULL OR g.tenant = $1) AND ($2::text IS NULL OR g.id = $2)
                  ORDER BY g.id COLLATE \"C\", r.path COLLATE \"C\", r.end_of",
                 &[&scope.as_tenant(), &gateway],
@@ -241,6 +241,5 @@ impl PathsStore for TimescaleStore {
 }
 
 fn decode<'a>(rows: impl Iterator<Item = &'a Row>) -> Result<Vec<PathReport>, QueryError> {
-    rows.map(|row| Ok(PathReport::decode(row.get::<_, &[u8]>(0))?))
-        .collect()
+    rows.filter_map(|row| own(row.get(0), row.get(1))).collect()
 }
