@@ -99,7 +99,8 @@ pub struct Config {
     /// bound to devices, since the gateway's own packets would go there, too.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = false, requires = "tun")]
     pub tun_routes: bool,
-    /// Token of `braid gateways enrol`: gets the certificate when the file of --cert is not there yet, and the authority of --ca.
+    /// Token of `braid gateways enrol`: gets the certificate when the file of --cert is not there, or when the dashboard renews it no
+    /// more; and the authority of --ca.
     #[arg(long, value_name = "TOKEN")]
     pub enrol: Option<Secret>,
     /// The dashboard, as the gateway reaches it without the tunnel: gives and renews the certificate; empty: nobody does.

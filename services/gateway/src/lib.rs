@@ -101,10 +101,12 @@ pub async fn run(
     let identity = Identity::load(&config.identity)?;
     if !config.enrol_url.is_empty() {
         let before = Duration::from_secs(u64::from(config.renew_before_days) * 86_400);
-        let renewing =
-            config
-                .office()
-                .keep_renewed(identity.clone(), before, context.shutdown().clone());
+        let renewing = config.office().keep_renewed(
+            identity.clone(),
+            before,
+            config.enrol.clone(),
+            context.shutdown().clone(),
+        );
         context.tasks().spawn(renewing);
     }
     let gateway = match identity.peer_id()? {

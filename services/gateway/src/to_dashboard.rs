@@ -158,15 +158,32 @@ impl Office {
         Ok(renewal::write_authority(&pem, &self.files)?)
     }
 
+    /// The next certificate by the one in force; where that is none any more, one by the token that was given since.
+    async fn renew_or_enrol(&self, token: Option<&Secret>) -> Result<(), CertificateError> {
+        match (self.renew().await, token) {
+            (Err(CertificateError::Refused(reason)), Some(token)) => {
+                tracing::warn!(reason, "not renewed; asking by the token");
+                self.enrol_once(token).await
+            }
+            (renewed, _) => renewed,
+        }
+    }
+
     /// Renews the certificate when less than `before` of it is left, until shutdown.
-    pub async fn keep_renewed(self, identity: Identity, before: Duration, shutdown: Shutdown) {
+    pub async fn keep_renewed(
+        self,
+        identity: Identity,
+        before: Duration,
+        token: Option<Secret>,
+        shutdown: Shutdown,
+    ) {
         loop {
             let until = identity.valid_until().unwrap_or(SystemTime::UNIX_EPOCH);
             let left = until.duration_since(SystemTime::now()).unwrap_or_default();
             metrics::gauge!("braid_gateway_certificate_left_seconds").set(left.as_secs_f64());
             let mut pause = LOOK_EVERY;
             if left < before {
-                let renewed = self.renew().await;
+                let renewed = self.renew_or_enrol(token.as_ref()).await;
                 let outcome = if renewed.is_ok() { "ok" } else { "failed" };
                 metrics::counter!("braid_gateway_renewals_total", "outcome" => outcome)
                     .increment(1);
@@ -183,5 +200,49 @@ impl Office {
                 () = tokio::time::sleep(pause) => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use axum::{Json, Router, routing::post};
+    use service_kit::tls::{PeerId, authority::LocalAuthority};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_came_too_late_to_renew_comes_in_by_a_token() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = LocalAuthority::open_or_create(dir.path()).unwrap();
+        let peer = PeerId::gateway("default", "gw-1");
+        let files = authority.issue(&peer, &[]).unwrap();
+        let fingerprint = authority.fingerprint().unwrap();
+        let before = std::fs::read_to_string(&files.cert).unwrap();
+        let issuing = Arc::new((authority, peer));
+        let enrol = move |Json(asked): Json<serde_json::Value>| {
+            let issuing = Arc::clone(&issuing);
+            async move {
+                assert!(asked["token"].as_str().unwrap().starts_with("new."));
+                let (authority, peer) = &*issuing;
+                let signed = authority.sign(asked["request"].as_str().unwrap(), peer);
+                Json(json!({"certificate": signed.unwrap().pem}))
+            }
+        };
+        let renew = || async { (StatusCode::FORBIDDEN, "the certificate is not in force") };
+        let router = Router::new()
+            .route("/api/gateways/enrol", post(enrol))
+            .route("/api/gateways/renew", post(renew));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async { axum::serve(listener, router).await });
+        let office = Office { url, files };
+        let refused = office.renew_or_enrol(None).await.unwrap_err();
+        assert!(matches!(refused, CertificateError::Refused(_)));
+        let token = Secret::new(format!("new.secret.{fingerprint}"));
+        office.renew_or_enrol(Some(&token)).await.unwrap();
+        let after = std::fs::read_to_string(&office.files.cert).unwrap();
+        assert_ne!(after, before);
+        Identity::load(&office.files).unwrap();
     }
 }
