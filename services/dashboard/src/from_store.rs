@@ -31,7 +31,11 @@ const RECENT_SAMPLES_MAX: usize = 600;
 
 /// Keeps the ward in step with the store until shutdown.
 pub async fn keep_fresh(store: Arc<dyn Store>, live: Arc<Live>, context: Context) {
-    let check = context.health().check("store");
+    // Who is signed in goes on watching by the bus.
+    let check = context.health().check_at_start(
+        "store",
+        "see why the database does not answer; nobody can sign in meanwhile",
+    );
     let shutdown = context.shutdown().clone();
     let mut backoff = Backoff::for_reconnect();
     let mut everything = true;

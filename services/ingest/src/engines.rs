@@ -1,4 +1,5 @@
-//! Readiness: both engines take a write, tried now and then.
+//! Readiness: both engines take a write, tried now and then. A store that is away later is a warning: uploads go on to the bus, and who
+//! took ingest out of service for it would keep them from there.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +15,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 pub async fn watch(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
     let (bus_check, store_check) = (
         context.health().check("bus"),
-        context.health().check("store"),
+        context.health().check_at_start(
+            "store",
+            "see why the database does not answer; the bus keeps what comes",
+        ),
     );
     let shutdown = context.shutdown();
     while !shutdown.is_requested() {

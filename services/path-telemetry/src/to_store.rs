@@ -42,7 +42,11 @@ pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Conte
         bus: Arc::clone(&bus),
         store,
         claims: Arc::clone(&claims),
-        check: context.health().check("store"),
+        // Reports go on to the bus, and policies come from there.
+        check: context.health().check_at_start(
+            "store",
+            "see why the database does not answer; the bus keeps what comes",
+        ),
         turns: context.health().progress("to-store", SILENCE_MAX),
         context,
     };

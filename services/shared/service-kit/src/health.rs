@@ -25,6 +25,24 @@ struct State {
     loops: BTreeMap<&'static str, Loop>,
 }
 
+impl State {
+    /// Says it when it begins and when it ends.
+    fn warn(&mut self, name: &'static str, to: Option<Warning>) {
+        let was_on = self.warnings.contains_key(name);
+        match &to {
+            Some(warning) if !was_on => {
+                tracing::warn!(check = name, reason = warning.says, "goes on without");
+            }
+            None if was_on => tracing::info!(check = name, "there again"),
+            _ => {}
+        }
+        match to {
+            Some(warning) => self.warnings.insert(name, warning),
+            None => self.warnings.remove(name),
+        };
+    }
+}
+
 /// Something that works, and that somebody should look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
@@ -51,7 +69,17 @@ impl Health {
             .insert(name, Err("starting".to_owned()));
         CheckHandle {
             name,
+            to_do: None,
             health: self.clone(),
+        }
+    }
+
+    /// The same of what a service needs to begin and can go on without. Once it was there its absence is a warning, with what to do about
+    /// it: who is taken out of service for it serves nobody of what goes on.
+    pub fn check_at_start(&self, name: &'static str, to_do: &'static str) -> CheckHandle {
+        CheckHandle {
+            to_do: Some(to_do),
+            ..self.check(name)
         }
     }
 
@@ -59,8 +87,13 @@ impl Health {
     pub fn passed(&self, name: &'static str) {
         let is_begun = self.state.lock().checks.contains_key(name);
         if is_begun {
-            let health = self.clone();
-            CheckHandle { name, health }.ok();
+            let (to_do, health) = (None, self.clone());
+            CheckHandle {
+                name,
+                to_do,
+                health,
+            }
+            .ok();
         }
     }
 
@@ -128,6 +161,8 @@ impl Health {
 #[derive(Clone)]
 pub struct CheckHandle {
     name: &'static str,
+    /// `Some`: after its first `ok` it warns.
+    to_do: Option<&'static str>,
     health: Health,
 }
 
@@ -141,12 +176,19 @@ impl CheckHandle {
     }
 
     fn set(&self, to: Result<(), String>) {
-        let previous = self
-            .health
-            .state
-            .lock()
-            .checks
-            .insert(self.name, to.clone());
+        let previous = {
+            let mut state = self.health.state.lock();
+            let previous = state.checks.get(self.name).cloned();
+            if let (Some(to_do), Some(Ok(()))) = (self.to_do, &previous) {
+                let warning = to.err().map(|says| Warning {
+                    says,
+                    to_do: to_do.to_owned(),
+                });
+                return state.warn(self.name, warning);
+            }
+            state.checks.insert(self.name, to.clone());
+            previous
+        };
         if previous.as_ref() == Some(&to) {
             return;
         }
@@ -237,6 +279,25 @@ mod tests {
         assert!(health.is_ready());
         assert_eq!(health.warnings(), [("transport", warning)]);
         handle.set(None);
+        assert_eq!(health.warnings(), []);
+    }
+
+    #[test]
+    fn what_is_needed_to_begin_is_a_warning_later() {
+        let health = Health::new();
+        let store = health.check_at_start("store", "see why it does not answer");
+        store.failing("refused");
+        assert_eq!(health.failing(), [("store", "refused".to_owned())]);
+        assert_eq!(health.warnings(), []);
+        store.ok();
+        store.failing("gone");
+        assert!(health.is_ready());
+        let warning = Warning {
+            says: "gone".to_owned(),
+            to_do: "see why it does not answer".to_owned(),
+        };
+        assert_eq!(health.warnings(), [("store", warning)]);
+        store.ok();
         assert_eq!(health.warnings(), []);
     }
 
