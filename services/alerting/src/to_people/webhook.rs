@@ -65,18 +65,16 @@ impl CallError {
         match self {
             CallError::Connection(_) | CallError::Http(_) | CallError::Late => true,
             CallError::Request(_) => false,
-            CallError::Status(status) => {
-                status.is_server_error()
-                    || matches!(
-                        *status,
-                        StatusCode::REQUEST_TIMEOUT
-                            | StatusCode::TOO_MANY_REQUESTS
-                            | StatusCode::TOO_EARLY
-                            | StatusCode::UNAUTHORIZED
-                            | StatusCode::FORBIDDEN
-                            | StatusCode::NOT_FOUND
-                    )
-            }
+            // Only what the receiver says of this very message is final. Redirections and wrong methods, too, are somebody's to mend.
+            CallError::Status(status) => !matches!(
+                *status,
+                StatusCode::BAD_REQUEST
+                    | StatusCode::CONFLICT
+                    | StatusCode::GONE
+                    | StatusCode::PAYLOAD_TOO_LARGE
+                    | StatusCode::UNSUPPORTED_MEDIA_TYPE
+                    | StatusCode::UNPROCESSABLE_ENTITY
+            ),
         }
     }
 }
@@ -229,6 +227,28 @@ fn sign(secret: &Secret, at_s: i64, body: &[u8]) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn only_a_refusal_of_the_message_itself_is_final() {
+        for (code, is_retried) in [
+            (302, true),
+            (308, true),
+            (400, false),
+            (403, true),
+            (404, true),
+            (405, true),
+            (407, true),
+            (413, false),
+            (422, false),
+            (429, true),
+            (451, true),
+            (500, true),
+            (503, true),
+        ] {
+            let answer = CallError::Status(StatusCode::from_u16(code).unwrap());
+            assert_eq!(answer.is_retryable(), is_retried, "{code}");
+        }
+    }
 
     #[test]
     fn both_secrets_sign_while_they_change() {
