@@ -7,7 +7,10 @@ use store::{AlertsBatch, AlertsQuery, QueryError, Scope, Store, WriteError};
 use tokio::{sync::Notify, time::MissedTickBehavior};
 use vitals::RuleSet;
 
-use crate::silence_watch::{Known, assess};
+use crate::{
+    SILENCE_MAX,
+    silence_watch::{Known, assess},
+};
 
 /// How often it is looked.
 const ROUND: Duration = Duration::from_secs(5);
@@ -34,6 +37,7 @@ pub(crate) async fn run(
     context: Context,
 ) {
     let check = context.health().check("silence");
+    let turns = context.health().progress("silence", SILENCE_MAX);
     let shutdown = context.shutdown().clone();
     let mut tick =
         tokio::time::interval(ROUND.min(Duration::from_micros(silent_after_us.unsigned_abs())));
@@ -42,7 +46,7 @@ pub(crate) async fn run(
     loop {
         tokio::select! {
             () = shutdown.requested() => return,
-            _ = tick.tick() => {}
+            _ = tick.tick() => turns.beat(),
         }
         match round(store.as_ref(), &rules, silent_after_us, &mut told).await {
             Ok(written) => {

@@ -27,7 +27,7 @@ pub mod to_people;
 mod to_store;
 mod ward;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bus::Bus;
 use service_kit::{
@@ -46,6 +46,8 @@ pub use config::Config;
 pub const GROUP: &str = "alerting";
 /// Consumer group of the topic `alerts` that tells people.
 pub const PEOPLE_GROUP: &str = "alerting-people";
+/// The loops behind the rules count as stalled after so long without a turn: longer than all questions of a turn may take.
+const SILENCE_MAX: Duration = Duration::from_secs(600);
 
 /// Runs until shutdown is requested; returns when what was in hand is stored.
 pub async fn run(

@@ -8,6 +8,8 @@ use service_kit::{Backoff, Context};
 use store::{OutboxEntry, Store};
 use tokio::sync::Notify;
 
+use crate::SILENCE_MAX;
+
 /// Entries of one round; more wait in the store.
 const ROUND_ENTRIES_MAX: usize = 256;
 /// Another member's transitions, and those of a round that failed, are found after so long at the latest.
@@ -20,9 +22,11 @@ pub(crate) async fn run(
     context: Context,
 ) {
     let check = context.health().check("outbox");
+    let turns = context.health().progress("outbox", SILENCE_MAX);
     let shutdown = context.shutdown().clone();
     let mut backoff = Backoff::for_reconnect();
     loop {
+        turns.beat();
         match round(bus.as_ref(), store.as_ref()).await {
             Ok(full) => {
                 check.ok();

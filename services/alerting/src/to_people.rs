@@ -28,14 +28,14 @@ use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use prost::Message;
 use service_kit::{
-    Backoff, CheckHandle, ConfigError, Context, Shutdown, telemetry::continue_trace,
+    Backoff, CheckHandle, ConfigError, Context, ProgressHandle, Shutdown, telemetry::continue_trace,
 };
 use store::{AlertsQuery, NoticesBatch, QueryError, Scope, Store, Watch, WriteError};
 use tokio::{sync::Notify, time::MissedTickBehavior};
 use tracing::Instrument;
 
 use crate::{
-    PEOPLE_GROUP, book,
+    PEOPLE_GROUP, SILENCE_MAX, book,
     routing::{Case, Router},
 };
 use config::Options;
@@ -102,6 +102,7 @@ impl People {
             told: Told::default(),
             tenants: Mutex::default(),
             failing: HashSet::new(),
+            turns: context.health().progress("people", SILENCE_MAX),
             shutdown: context.shutdown().clone(),
         };
         decider.run(bus, &context).await;
@@ -119,6 +120,8 @@ struct Decider {
     tenants: Mutex<HashMap<String, (String, i64)>>,
     /// Alerts whose timers could not be acted upon: they come after the others.
     failing: HashSet<String>,
+    /// Beats with each alert and timer that is decided about, and with each try.
+    turns: ProgressHandle,
     shutdown: Shutdown,
 }
 
@@ -139,6 +142,7 @@ impl Decider {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !shutdown.is_requested() {
+            self.turns.beat();
             let mut consumer = match bus
                 .subscribe(Topic::Alerts, PEOPLE_GROUP, Arc::new(Committed))
                 .await
@@ -156,6 +160,7 @@ impl Decider {
             // Next offset of each partition whose alerts are decided about, until the bus is told.
             let mut done: BTreeMap<u32, u64> = BTreeMap::new();
             loop {
+                self.turns.beat();
                 let event = tokio::select! {
                     () = shutdown.requested() => return,
                     _ = tick.tick() => {
@@ -246,6 +251,7 @@ impl Decider {
         let shutdown = self.shutdown.clone();
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
         loop {
+            self.turns.beat();
             match self.decide(alert, None).instrument(span.clone()).await {
                 Ok(()) => {
                     let waited_s = (contracts::now_us() - alert.recorded_us).max(0) as f64 / 1e6;
@@ -273,6 +279,7 @@ impl Decider {
         due.sort_by_key(|watch| self.failing.contains(&watch.alert));
         let mut failures = Vec::new();
         for watch in due {
+            self.turns.beat();
             let alert = watch.alert.clone();
             match self.on_timer(watch).await {
                 Ok(()) => {

@@ -104,6 +104,23 @@ const PAUSE: Duration = Duration::from_secs(6);
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_an_alert_passes_through_is_seen_when_it_stops() {
+    let world = World::new();
+    let running = world.start_with(|config| {
+        config.people.webhook = Some(service_kit::Secret::new("http://127.0.0.1:1/hook"));
+    });
+    let health = running.context.health();
+    let expected = ["from-bus", "notices-webhook", "outbox", "people", "silence"];
+    let are_seen = || {
+        let an_hour_later = Instant::now() + Duration::from_secs(3600);
+        let stopped = health.stalled(an_hour_later);
+        stopped.iter().map(|it| it.0).eq(expected)
+    };
+    until("each of them is watched", are_seen).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_is_away_is_no_stalled_loop() {
     let mut world = World::new();
     world.bus = Arc::new(Ahead(Arc::clone(&world.bus)));

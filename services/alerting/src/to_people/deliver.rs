@@ -19,6 +19,7 @@ use tokio::{
 };
 
 use super::{email::Email, message::Message, mqtt::Mqtt, webhook::Webhook};
+use crate::SILENCE_MAX;
 
 /// Notices in hand at once; more wait in the store.
 const TAKE_MAX: usize = 16;
@@ -115,10 +116,12 @@ impl Worker {
     pub(super) async fn run(self, store: Arc<dyn Store>, give_up_us: i64, context: Context) {
         let name = self.channel.name();
         let check = context.health().check(self.channel.check());
+        let turns = context.health().progress(self.channel.check(), SILENCE_MAX);
         let shutdown = context.shutdown().clone();
         let mut backoff = Backoff::for_reconnect();
         let mut lanes = Lanes::default();
         while !shutdown.is_requested() {
+            turns.beat();
             let now_us = contracts::now_us();
             let room = TAKE_MAX.saturating_sub(lanes.notices());
             let taken = match room {
