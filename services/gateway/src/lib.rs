@@ -28,6 +28,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::select_all;
 use service_kit::{
     Backoff, CheckHandle, ConfigError, Context, ServiceConfig, Warning, WarningHandle,
     config::parse_file,
@@ -266,7 +267,7 @@ pub async fn serve(
             .spawn(courier.run(context.shutdown().clone()))
     };
     // Alerts first: their connection is the first to get through a narrow network.
-    let couriers = [
+    let mut couriers = [
         courier(
             Options::ALERTS,
             &alerts,
@@ -295,16 +296,29 @@ pub async fn serve(
         context.health().warning("rules"),
     );
     context.tasks().spawn(keeping);
-    let served = from_sensors::serve(listener, intake, config.sensor_token.clone(), context).await;
+    let sensors = from_sensors::serve(listener, intake, config.sensor_token.clone(), context);
+    let served = tokio::select! {
+        served = sensors => served.map_err(RunError::from),
+        failed = failure_of(&mut couriers) => Err(failed),
+    };
     context.shutdown().request();
-    for courier in couriers {
+    for courier in couriers.into_iter().filter(|it| !it.is_finished()) {
         courier.await?;
     }
     alerts.close().await;
     vitals.close().await;
     alerts_watch.abort();
     vitals_watch.abort();
-    served.map_err(RunError::from)
+    served
+}
+
+/// Ends when a courier has panicked: without it samples would be taken until the journal is full, and nobody told. The process ends, and
+/// whoever looks after it starts it anew; what was accepted is on disk.
+async fn failure_of(couriers: &mut [JoinHandle<()>]) -> RunError {
+    match select_all(couriers).await.0 {
+        Err(failed) => RunError::Task(failed),
+        Ok(()) => std::future::pending().await,
+    }
 }
 
 async fn open_journal(

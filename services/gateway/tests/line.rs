@@ -8,15 +8,22 @@ mod fake_ingest;
 #[path = "line/under_test.rs"]
 mod under_test;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use contracts::vitals::{
     Metric, RecordRequest, Sample, gateway_service_client::GatewayServiceClient, sample::Reading,
 };
 use fake_ingest::{FakeIngest, Got};
+use gateway::{Config, RunError, to_proxy::Uplink};
+use service_kit::{
+    Context,
+    config::defaults,
+    grpc::{ChannelError, channel},
+};
 use swarm::{Feed, Patient, Profile};
-use tokio::sync::mpsc;
-use tunnel::TunnelEvent;
+use tokio::sync::{broadcast, mpsc};
+use tonic::transport::Channel;
+use tunnel::{PathSnapshot, TunnelEvent, Urgency};
 use under_test::{DEADLINE, Gateway, line, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -435,4 +442,34 @@ async fn a_patient_in_trouble_raises_an_alert_at_the_edge() {
             .copied()
             .eq(first..first + got.alerts.len() as u64)
     );
+}
+
+/// Its couriers panic at their start.
+struct Broken;
+
+impl Uplink for Broken {
+    fn channel(&self, url: &str, _: Urgency) -> Result<Channel, ChannelError> {
+        channel(url, None)
+    }
+
+    fn events(&self) -> broadcast::Receiver<TunnelEvent> {
+        panic!("for the test")
+    }
+
+    fn paths(&self) -> Vec<PathSnapshot> {
+        Vec::new()
+    }
+}
+
+#[tokio::test]
+async fn a_gateway_that_has_lost_a_courier_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config: Config = defaults().unwrap();
+    config.listen = "127.0.0.1:0".parse().unwrap();
+    config.data_dir = directory.path().to_path_buf();
+    let context = Context::new("gateway");
+    let serving = gateway::serve(config, "g1".into(), Arc::new(Broken), &context);
+    let ended = tokio::time::timeout(DEADLINE, serving).await;
+    let ended = ended.expect("it takes samples that go nowhere");
+    assert!(matches!(ended, Err(RunError::Task(_))), "{ended:?}");
 }
