@@ -33,6 +33,8 @@ pub enum Mode {
     HoldSamples,
     /// Nothing is taken.
     Down,
+    /// A call panics.
+    Broken,
 }
 
 /// The embedded bus behind a switch.
@@ -48,6 +50,7 @@ impl Bus for Switch {
     async fn publish(&self, topic: Topic, records: Vec<Record>) -> Result<(), PublishError> {
         let mut mode = self.mode.subscribe();
         let now = *mode.borrow_and_update();
+        assert!(now != Mode::Broken, "for the test");
         if now == Mode::Down {
             self.met.send_modify(|met| *met += 1);
             return Err(PublishError::Unavailable("the test has stopped it".into()));
