@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use service_kit::{ConfigError, ServiceConfig, grpc::FrontConfig, tls::IdentityFiles};
 
-/// How gateways are told to spread their traffic.
+/// How gateways may be told to spread their traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Steering {
@@ -36,7 +36,8 @@ pub struct Config {
         value_delimiter = ','
     )]
     pub allow: Vec<String>,
-    /// Steering mode that gateways are told.
+    /// Steering mode that the policy names. Gateways of this version take the keepalive from the policy and not the mode: each path is used
+    /// as its own measurements say.
     #[arg(long, value_enum, default_value = "auto")]
     pub steering: Steering,
     /// How long a dead path may go unnoticed on average, in milliseconds.
