@@ -2,7 +2,7 @@
 //! come out.
 //!
 //! What comes from the store and from the bus overlaps and is folded idempotently: a value replaces an older one by device
-//! time, an alert one with a lower revision. So a snapshot of the store may be folded in at any moment, which is how the
+//! time, or one that was of the future when it came itself, an alert one with a lower revision. So a snapshot of the store may be folded in at any moment, which is how the
 //! ward starts and how it recovers from anything missed.
 //!
 //! Order: patients with a high-priority alert that nobody has acknowledged; then by NEWS2, counting stale readings as if they
@@ -25,6 +25,9 @@ use vitals::news2::{self, Observation, Spo2Scale};
 pub const PATIENTS_MAX: usize = 5_000;
 /// Open alerts remembered per patient. When reached, the oldest is forgotten here; the alert list still has it.
 pub const OPEN_ALERTS_MAX: usize = 64;
+
+/// Further ahead of the core than this no clock is right.
+const AHEAD_US_MAX: i64 = 120_000_000;
 
 pub struct Ward {
     rules: RuleSet,
@@ -113,17 +116,24 @@ impl Ward {
 
     pub fn on_latest(&mut self, latest: &LatestVital) {
         let bed = self.bed(&latest.patient);
-        bed.seen(latest.device_time_us, &latest.gateway);
-        bed.value(latest.metric, latest.value, latest.device_time_us);
+        let arrived_us = latest.ingest_time_us;
+        bed.seen(latest.device_time_us, arrived_us, &latest.gateway);
+        bed.value(
+            latest.metric,
+            latest.value,
+            latest.device_time_us,
+            arrived_us,
+        );
         self.version += 1;
     }
 
     /// True when the patient is known to the register; else the caller should read it again.
     pub fn on_sample(&mut self, sample: &Sample) -> bool {
         let bed = self.bed(&sample.patient);
-        bed.seen(sample.device_time_us, &sample.gateway);
+        let (time_us, arrived_us) = (sample.device_time_us, sample.ingest_time_us);
+        bed.seen(time_us, arrived_us, &sample.gateway);
         if let Some(Reading::Value(value)) = sample.reading {
-            bed.value(sample.metric(), value, sample.device_time_us);
+            bed.value(sample.metric(), value, time_us, arrived_us);
         }
         let known = bed.tenant.is_some();
         self.version += 1;
@@ -291,9 +301,16 @@ struct Rank {
     id: String,
 }
 
+/// Whether what arrived then replaces what is known. A device whose clock was ahead and is put right sends earlier times: what it said
+/// before would stand as the newest until its clock has caught up, for hours.
+fn replaces(time_us: i64, known_us: i64, arrived_us: i64) -> bool {
+    let was_ahead = arrived_us > 0 && known_us.saturating_sub(arrived_us) > AHEAD_US_MAX;
+    time_us >= known_us || was_ahead
+}
+
 impl Bed {
-    fn seen(&mut self, time_us: i64, gateway: &str) {
-        if time_us >= self.last_seen_us {
+    fn seen(&mut self, time_us: i64, arrived_us: i64, gateway: &str) {
+        if replaces(time_us, self.last_seen_us, arrived_us) {
             self.last_seen_us = time_us;
             if !gateway.is_empty() && self.gateway != gateway {
                 gateway.clone_into(&mut self.gateway);
@@ -301,12 +318,12 @@ impl Bed {
         }
     }
 
-    fn value(&mut self, metric: Metric, value: f64, time_us: i64) {
+    fn value(&mut self, metric: Metric, value: f64, time_us: i64, arrived_us: i64) {
         let latest = self
             .latest
             .entry(metric as i32)
             .or_insert(Latest { value, time_us });
-        if time_us >= latest.time_us {
+        if replaces(time_us, latest.time_us, arrived_us) {
             *latest = Latest { value, time_us };
         }
     }
@@ -442,6 +459,27 @@ mod tests {
         let snapshot = ward.snapshot(later);
         let news2 = snapshot.of("t")[0].news2.clone().unwrap();
         assert_eq!((news2.score, news2.missing.len()), (0, 7));
+    }
+
+    #[test]
+    fn what_a_clock_that_was_ahead_said_does_not_stand_for_hours() {
+        let mut ward = ward(&["a"]);
+        let hour_us = 3_600_000_000;
+        let arrives = |value, time_us, arrived_us| Sample {
+            ingest_time_us: arrived_us,
+            ..sample("a", Metric::HeartRate, value, time_us)
+        };
+        ward.on_sample(&arrives(70.0, NOW + hour_us, NOW));
+        // Its clock is put right.
+        ward.on_sample(&arrives(140.0, NOW + 1_000_000, NOW + 1_000_000));
+        let shown = |ward: &Ward| {
+            let patient = ward.snapshot(NOW).of("t")[0].clone();
+            (patient.latest[0].value, patient.last_seen_us)
+        };
+        assert_eq!(shown(&ward), (140.0, NOW + 1_000_000));
+        // What a gateway had kept comes after it and changes nothing.
+        ward.on_sample(&arrives(60.0, NOW - hour_us, NOW + 2_000_000));
+        assert_eq!(shown(&ward), (140.0, NOW + 1_000_000));
     }
 
     #[test]
