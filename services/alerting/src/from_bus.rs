@@ -25,8 +25,8 @@ use crate::{
 const BATCH_RECORDS_MAX: usize = 512;
 /// Records judged and not stored as such at once; a member that takes over judges so many again.
 const HELD_RECORDS_MAX: usize = 16_384;
-/// Patients of whom the register is asked at the same time.
-const ASKED_AT_ONCE: usize = 8;
+/// Patients of whom the register is asked at the same time: fewer than a member has connections for, so that other questions find one.
+const ASKED_AT_ONCE: usize = 3;
 /// How often time passes for rules that wait for it, and what is held back is stored.
 const TICK: Duration = Duration::from_secs(1);
 /// The loop counts as stalled after so long without a turn.
