@@ -13,58 +13,6 @@ use prost::Message;
 use store::Scope;
 use world::{Mode, PATIENCE, World, gateway, sample, upload};
 
-/// Uploads would be refused for ever by a process that says that it is well.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lane_that_has_panicked_is_seen() {
-    let world = World::new().await;
-    let running = world.start().await;
-    let mut uplink = world.gateway(&running, gateway("gw")).await;
-    uplink.send(upload(1, vec![sample("belt-0", 1)])).await;
-    assert_eq!(uplink.answer().await.position, 1);
-    let health = running.context.health();
-    let stalled = || health.stalled(std::time::Instant::now());
-    assert_eq!(stalled(), []);
-    running.bus.mode.send_replace(Mode::Broken);
-    uplink.send(upload(2, vec![sample("belt-0", 2)])).await;
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    while stalled().is_empty() {
-        assert!(tokio::time::Instant::now() < deadline, "all is well");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    assert_eq!(stalled()[0].0, "bulk");
-}
-
-/// Kubernetes and Envoy send nobody to whom is not ready.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_goes_away_takes_nobody_out_of_service() {
-    let world = World::new().await;
-    let running = world.start().await;
-    let mut uplink = world.gateway(&running, gateway("gw")).await;
-    uplink.send(upload(1, vec![sample("belt-0", 1)])).await;
-    assert_eq!(uplink.answer().await.position, 1);
-    let health = running.context.health();
-    let until = async |what: &str, holds: &dyn Fn() -> bool| {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        while !holds() {
-            assert!(tokio::time::Instant::now() < deadline, "{what}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    until("ready", &|| health.is_ready()).await;
-    let file = rusqlite::Connection::open(world.dir.path().join("store.db")).unwrap();
-    file.execute_batch("ALTER TABLE probe RENAME TO away")
-        .unwrap();
-    let is_said = || health.warnings().iter().any(|(name, _)| *name == "store");
-    until("its absence is said", &|| is_said() || !health.is_ready()).await;
-    assert!(health.is_ready(), "{:?}", health.failing());
-    uplink.send(upload(2, vec![sample("belt-0", 2)])).await;
-    assert_eq!(uplink.answer().await.position, 2);
-    file.execute_batch("ALTER TABLE away RENAME TO probe")
-        .unwrap();
-    until("it is back", &|| !is_said()).await;
-    running.stop().await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_acknowledged_is_stored_once_and_what_is_wrong_is_refused_by_its_index() {
     let world = World::new().await;
