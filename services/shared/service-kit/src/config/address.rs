@@ -2,8 +2,8 @@
 
 use http::Uri;
 
-/// An address of one of the schemes, with a host. A port that is none is refused: it would be taken for the scheme's own. The reason
-/// does not repeat the text, which may hold a secret.
+/// An address of one of the schemes, with a host. A port that is none is refused: it would be taken for the scheme's own; and so is a
+/// user, who would not be signed in as and would stand in the name of the host. The reason does not repeat the text, which may hold a secret.
 pub fn parse_address(text: &str, schemes: &[&str]) -> Result<Uri, String> {
     let uri: Uri = text.parse().map_err(|_| "is no URL".to_owned())?;
     if !uri.scheme_str().is_some_and(|it| schemes.contains(&it)) {
@@ -13,12 +13,17 @@ pub fn parse_address(text: &str, schemes: &[&str]) -> Result<Uri, String> {
         ));
     }
     let authority = uri.authority().map_or("", |authority| authority.as_str());
-    let place = authority.rsplit_once('@').map_or(authority, |(_, it)| it);
+    if authority.contains('@') {
+        return Err("names a user, whom nobody reads there: there are settings for it".to_owned());
+    }
     let host = uri.host().unwrap_or_default();
-    if host.is_empty() || place.starts_with(':') {
+    if host.is_empty() || authority.starts_with(':') {
         return Err("has no host".to_owned());
     }
-    match place.strip_prefix(host).and_then(|it| it.strip_prefix(':')) {
+    match authority
+        .strip_prefix(host)
+        .and_then(|it| it.strip_prefix(':'))
+    {
         Some(port) if port.parse::<u16>().is_err() || port.parse() == Ok(0_u16) => {
             Err(format!("has no port from 1 to 65535 in {port:?}"))
         }
@@ -38,7 +43,7 @@ mod tests {
         assert_eq!(https("https://ingest"), Ok(None));
         assert_eq!(https("https://[::1]:7001/x"), Ok(Some(7001)));
         assert_eq!(https("https://[::1]"), Ok(None));
-        assert_eq!(https("https://user@host:65535"), Ok(Some(65_535)));
+        assert_eq!(https("https://host:65535"), Ok(Some(65_535)));
         for text in [
             "",
             "ingest:7001",
@@ -51,11 +56,13 @@ mod tests {
             "https://host:99999",
             "https://host:-1",
             "https://host:port",
+            "https://user@host:443",
+            "https://user:password@host/hook",
             "https://[::1]:99999",
         ] {
             assert!(https(text).is_err(), "{text}");
         }
-        let refused = parse_address("http://token@host:99999", &["http", "https"]);
-        assert!(!refused.unwrap_err().contains("token"));
+        let refused = parse_address("http://secret@host:99999", &["http", "https"]);
+        assert!(!refused.unwrap_err().contains("secret"));
     }
 }
