@@ -382,6 +382,29 @@ fn a_far_slower_carrier_does_not_hurt() {
     assert!(times[1] * 0.99 <= times[0], "{times:?}");
 }
 
+/// A link of 0.1 Mbit/s beside one of 100: the first packets on it come after the other one has filled the receive window and stands still. It no longer
+/// passed for busy then, and the slow link was filled with all that there was: 2.2 and 2.3 times as long as without it.
+#[test]
+fn a_link_that_would_stop_all_others_is_left_alone() {
+    let identity = Identity::new().unwrap();
+    for direction in [Direction::Upload, Direction::Download] {
+        let time_over = |links: usize| {
+            let mut scenario = two_links(Controller::Ours, direction, 1);
+            scenario.bytes = 25_000_000;
+            scenario.interfaces = vec![
+                Interface::symmetric("ethernet", 100.0, 40.0, 0.0),
+                Interface::symmetric("cellular", 0.1, 100.0, 0.0),
+            ];
+            scenario.interfaces.truncate(links);
+            let report = run(&scenario, &identity, Mechanisms::default()).unwrap();
+            assert!(report.completed);
+            report.from_connect_s
+        };
+        let times = [1, 2].map(time_over);
+        assert!(times[1] < times[0] * 1.7, "{direction:?} {times:?}");
+    }
+}
+
 /// A link that goes while the server sends costs the time to notice it, not three probe time-outs of a path whose round trips grew: with a
 /// path that was emptied over another one's way still carrying data, this run stood still for 6 s and reached 67 %.
 #[test]

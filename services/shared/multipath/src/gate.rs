@@ -59,6 +59,11 @@ pub struct PathModel {
 }
 
 impl PathModel {
+    /// How long the packet that was acknowledged last was under way to the peer, whatever made it late.
+    fn trip_latest(&self) -> Duration {
+        self.rtt_latest.saturating_sub(self.rtt_min / 2)
+    }
+
     /// What the link takes for one packet, at most a second; zero until the rate is measured.
     fn packet_time(&self) -> Duration {
         if self.rate_bytes_per_s <= 0.0 {
@@ -110,6 +115,24 @@ impl State {
         (rate, trip)
     }
 
+    /// Whether a packet, were it as late as the path's last one, would come after the others have filled the receive window and stand still. All that
+    /// live count: those that stand still are not busy.
+    fn stalls_others(&self, own: &Slot, now: Instant) -> bool {
+        let is_measured = !own.model.rtt_latest.is_zero();
+        let mut rate = 0.0;
+        let mut trip = Duration::MAX;
+        for other in &self.slots {
+            let lives = other.acked_at.is_some_and(|at| now < at + OTHERS_ALIVE);
+            if other.model.slot != own.model.slot && other.owners > 0 && lives {
+                rate += other.model.rate_bytes_per_s;
+                trip = trip.min(other.model.trip_latest());
+            }
+        }
+        is_measured
+            && rate > 0.0
+            && own.model.trip_latest() > trip + Duration::from_secs_f64(STALL_BYTES / rate)
+    }
+
     /// Also where nothing was sent for a while: a full window holds pings back, and the peer would take the silence for death.
     fn is_permitted(&self, slot: &Slot) -> bool {
         slot.permit || self.is_quiet(slot, QUIET_MAX)
@@ -132,11 +155,15 @@ impl State {
     ///
     /// What a far slower path takes is waited for by all that comes after it in the stream. So such a path is held when the
     /// packet would arrive later than `HEAD_START_BYTES` that the other paths deliver meanwhile: the receive window is
-    /// then never filled by waiting for it, and the end of a transfer waits no longer than that.
+    /// then never filled by waiting for it, and the end of a transfer waits no longer than that. Where even one packet would fill it, none is sent but
+    /// what pings take along.
     fn admits(&self, own: &Slot) -> bool {
         let Some(now) = self.now else {
             return true;
         };
+        if self.stalls_others(own, now) {
+            return false;
+        }
         let model = &own.model;
         let (rate, trip) = self.others(model.slot, now);
         let promised = model.promised_bytes_per_s;
