@@ -259,6 +259,23 @@ fn a_moment_without_any_path_strands_nothing_on_a_dead_one() {
     assert!(reports[0].efficiency_connect > 85.0, "{reports:?}");
 }
 
+/// A new path of a round trip of 0.44 s sends its first window, and then a ping passes only as often as the link's rate allows: where that was what had been
+/// measured of one packet a round trip, the client missed the pings, and closed and opened a sound path every two seconds. 41.7 %.
+#[test]
+fn a_new_path_of_a_long_round_trip_is_not_taken_for_dead() {
+    let only = Some("pals.noloss.16".to_owned());
+    let runner = Runner::new(Identity::new().unwrap(), false).only_run(only);
+    let setting = Setting {
+        scenarios: 20,
+        reading: Reading::OneWay,
+        ..setting(Direction::Download, 103)
+    };
+    let reports = pals::run(&runner, Case::NoLoss, setting, Mechanisms::default()).unwrap();
+    assert_eq!(reports.len(), 1);
+    assert_eq!(reports[0].paths_closed, 0, "{reports:?}");
+    assert!(reports[0].efficiency_connect > 80.0, "{reports:?}");
+}
+
 #[test]
 fn a_returning_link_is_used_at_once() {
     let runner = Runner::new(Identity::new().unwrap(), false);

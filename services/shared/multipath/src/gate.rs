@@ -146,7 +146,13 @@ impl State {
     }
 
     fn is_quiet(&self, slot: &Slot, limit: Duration) -> bool {
-        let limit = limit.max(slot.model.packet_time() * QUIET_PACKETS);
+        let model = &slot.model;
+        let mut packets_time = model.packet_time() * QUIET_PACKETS;
+        // In start-up the measured rate only says how little was tried.
+        if model.promised_bytes_per_s > model.rate_bytes_per_s {
+            packets_time = packets_time.min(QUIET_UNTRIED_MAX);
+        }
+        let limit = limit.max(packets_time);
         let sent = self.now.zip(slot.sent_at);
         sent.is_some_and(|(now, sent)| now >= sent + limit)
     }
@@ -206,6 +212,8 @@ const QUIET_MAX: Duration = Duration::from_millis(100);
 const QUIET_MIN: Duration = Duration::from_millis(20);
 /// Nor more often than one in the time of so many packets: as many as the link carries would keep the queue full for ever.
 const QUIET_PACKETS: u32 = 2;
+/// But in start-up no more seldom than the other end bears: a path that was dense and says nothing for 0.2 s is dead there.
+const QUIET_UNTRIED_MAX: Duration = Duration::from_millis(150);
 
 /// Shared by all controllers of one connection and its [`Steering`](crate::Steering).
 #[derive(Debug, Default)]
