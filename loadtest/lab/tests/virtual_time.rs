@@ -242,37 +242,40 @@ fn vitals_survive_the_cut_of_either_path() {
     }
 }
 
+/// One run of a case of PALS.
+fn run_of_pals(name: &str, case: Case, setting: Setting) -> RunReport {
+    let only = Some(name.to_owned());
+    let runner = Runner::new(Identity::new().unwrap(), false).only_run(only);
+    let mut reports = pals::run(&runner, case, setting, Mechanisms::default()).unwrap();
+    assert_eq!(reports.len(), 1);
+    reports.remove(0)
+}
+
 /// After the cut the other link fell silent for a moment: a new path over the dead one was filled before the old one was closed, and what it held was
 /// neither acknowledged nor lost, for ever.
 #[test]
 fn a_moment_without_any_path_strands_nothing_on_a_dead_one() {
-    let only = Some("pals.handover.17".to_owned());
-    let runner = Runner::new(Identity::new().unwrap(), false).only_run(only);
     let setting = Setting {
         scenarios: 20,
         ..setting(Direction::Upload, 5)
     };
-    let reports = pals::run(&runner, Case::Handover, setting, Mechanisms::default()).unwrap();
-    assert_eq!(reports.len(), 1);
-    assert!(reports[0].completed, "{reports:?}");
-    assert!(reports[0].efficiency_connect > 85.0, "{reports:?}");
+    let report = run_of_pals("pals.handover.17", Case::Handover, setting);
+    assert!(report.completed, "{report:?}");
+    assert!(report.efficiency_connect > 85.0, "{report:?}");
 }
 
 /// A new path of a round trip of 0.44 s sends its first window, and then a ping passes only as often as the link's rate allows: where that was what had been
 /// measured of one packet a round trip, the client missed the pings, and closed and opened a sound path every two seconds. 41.7 %.
 #[test]
 fn a_new_path_of_a_long_round_trip_is_not_taken_for_dead() {
-    let only = Some("pals.noloss.16".to_owned());
-    let runner = Runner::new(Identity::new().unwrap(), false).only_run(only);
     let setting = Setting {
         scenarios: 20,
         reading: Reading::OneWay,
         ..setting(Direction::Download, 103)
     };
-    let reports = pals::run(&runner, Case::NoLoss, setting, Mechanisms::default()).unwrap();
-    assert_eq!(reports.len(), 1);
-    assert_eq!(reports[0].paths_closed, 0, "{reports:?}");
-    assert!(reports[0].efficiency_connect > 80.0, "{reports:?}");
+    let report = run_of_pals("pals.noloss.16", Case::NoLoss, setting);
+    assert_eq!(report.paths_closed, 0, "{report:?}");
+    assert!(report.efficiency_connect > 80.0, "{report:?}");
 }
 
 #[test]

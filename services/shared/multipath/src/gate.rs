@@ -101,33 +101,28 @@ struct State {
 }
 
 impl State {
-    /// What the living paths but this one deliver together, and the shortest way of theirs.
-    fn others(&self, slot: usize, now: Instant) -> (f64, Duration) {
-        let mut rate = 0.0;
-        let mut trip = Duration::MAX;
-        for (index, other) in self.slots.iter().enumerate() {
+    /// The living paths but this one.
+    fn living_others(&self, slot: usize, now: Instant) -> impl Iterator<Item = &PathModel> {
+        let others = self.slots.iter().enumerate();
+        let living = others.filter(move |(index, other)| {
             let lives = other.acked_at.is_some_and(|at| now < at + OTHERS_ALIVE);
-            if index != slot && other.owners > 0 && lives && other.model.busy {
-                rate += other.model.rate_bytes_per_s;
-                trip = trip.min(other.model.rtt_min / 2);
-            }
-        }
-        (rate, trip)
+            *index != slot && other.owners > 0 && lives
+        });
+        living.map(|(_, other)| &other.model)
+    }
+
+    /// What the busy ones of them deliver together, and the shortest way of theirs.
+    fn others(&self, slot: usize, now: Instant) -> (f64, Duration) {
+        let busy = self.living_others(slot, now).filter(|other| other.busy);
+        together(busy, |other| other.rtt_min / 2)
     }
 
     /// Whether a packet, were it as late as the path's last one, would come after the others have filled the receive window and stand still. All that
     /// live count: those that stand still are not busy.
     fn stalls_others(&self, own: &Slot, now: Instant) -> bool {
         let is_measured = !own.model.rtt_latest.is_zero();
-        let mut rate = 0.0;
-        let mut trip = Duration::MAX;
-        for other in &self.slots {
-            let lives = other.acked_at.is_some_and(|at| now < at + OTHERS_ALIVE);
-            if other.model.slot != own.model.slot && other.owners > 0 && lives {
-                rate += other.model.rate_bytes_per_s;
-                trip = trip.min(other.model.trip_latest());
-            }
-        }
+        let others = self.living_others(own.model.slot, now);
+        let (rate, trip) = together(others, PathModel::trip_latest);
         is_measured
             && rate > 0.0
             && own.model.trip_latest() > trip + Duration::from_secs_f64(STALL_BYTES / rate)
@@ -193,6 +188,16 @@ impl State {
         let arrival = model.rtt_min / 2 + Duration::from_secs_f64(queued.min(60.0));
         arrival.max(silent) <= ahead || is_empty
     }
+}
+
+/// What these paths deliver together, and the shortest of their ways.
+fn together<'a>(
+    paths: impl Iterator<Item = &'a PathModel>,
+    way: impl Fn(&PathModel) -> Duration,
+) -> (f64, Duration) {
+    paths.fold((0.0, Duration::MAX), |(rate, trip), path| {
+        (rate + path.rate_bytes_per_s, trip.min(way(path)))
+    })
 }
 
 /// What the gate says of a path's next packet.
