@@ -19,12 +19,7 @@ mod refusal;
 mod socks5;
 mod tun;
 
-use std::{
-    collections::VecDeque,
-    io,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
 use association::Association;
 use bytes::Bytes;
@@ -34,11 +29,11 @@ use service_kit::{Context, DRAIN_LIMIT, Secret};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::Semaphore,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub use tun::Packets;
-use tunnel::{SpliceError, Traffic, Tunnel, TunnelStream, Urgency, splice};
+use tunnel::{Place, Places, SpliceError, Traffic, Tunnel, TunnelStream, Urgency, splice};
 
 /// Names under which the listeners are announced.
 pub const LISTENER: &str = "applications";
@@ -126,7 +121,7 @@ async fn accept_all(
     connections: TaskTracker,
     cut: CancellationToken,
 ) {
-    let mut negotiations = Negotiations::new();
+    let mut negotiations = Places::new(NEGOTIATIONS_MAX);
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -137,7 +132,7 @@ async fn accept_all(
             }
         };
         // Never closed.
-        let Some(negotiating) = negotiations.enter().await else {
+        let Some(negotiating) = negotiations.take().await else {
             return;
         };
         let (shared, cut) = (shared.clone(), cut.clone());
@@ -149,43 +144,6 @@ async fn accept_all(
             };
             cut.run_until_cancelled(serving).await;
         });
-    }
-}
-
-/// The connections of one listener that negotiate, the first first.
-struct Negotiations {
-    places: Arc<Semaphore>,
-    entered: VecDeque<Weak<CancellationToken>>,
-}
-
-/// A connection's place among them.
-struct Negotiating {
-    gives_way: Arc<CancellationToken>,
-    _place: OwnedSemaphorePermit,
-}
-
-impl Negotiations {
-    fn new() -> Self {
-        Self {
-            places: Arc::new(Semaphore::new(NEGOTIATIONS_MAX)),
-            entered: VecDeque::with_capacity(NEGOTIATIONS_MAX),
-        }
-    }
-
-    async fn enter(&mut self) -> Option<Negotiating> {
-        self.entered.retain(|place| place.strong_count() > 0);
-        if self.places.available_permits() == 0
-            && let Some(first) = self.entered.pop_front().and_then(|first| first.upgrade())
-        {
-            first.cancel();
-        }
-        let place = self.places.clone().acquire_owned().await.ok()?;
-        let gives_way = Arc::new(CancellationToken::new());
-        self.entered.push_back(Arc::downgrade(&gives_way));
-        Some(Negotiating {
-            gives_way,
-            _place: place,
-        })
     }
 }
 
@@ -217,13 +175,13 @@ impl Shared {
         &self,
         mut stream: TcpStream,
         urgency: Urgency,
-        negotiating: Negotiating,
+        negotiating: Place,
     ) -> Result<(), ServeError> {
         stream.set_nodelay(true).map_err(ServeError::Negotiate)?;
         let mut conversation = Conversation::new(self.options.token.clone());
         let talking = negotiate(&mut stream, &mut conversation);
         let talking = tokio::time::timeout(NEGOTIATION_MAX, talking);
-        let negotiated = match negotiating.gives_way.run_until_cancelled(talking).await {
+        let negotiated = match negotiating.hold(talking).await {
             Some(Ok(negotiated)) => negotiated.map_err(ServeError::Negotiate)?,
             Some(Err(_)) => Negotiated::Refused(Refusal::TooSlow),
             // At once, for the one that comes: told it would linger.
@@ -238,7 +196,7 @@ impl Shared {
             }
             Negotiated::Refused(refusal) => {
                 let telling = refuse(stream, dialect, refusal);
-                let told = negotiating.gives_way.run_until_cancelled(telling).await;
+                let told = negotiating.hold(telling).await;
                 return told.unwrap_or(Ok(()));
             }
             Negotiated::Gone => return Ok(()),

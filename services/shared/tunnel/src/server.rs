@@ -1,9 +1,10 @@
 //! The proxy's end: takes connections, checks nothing but TLS, and hands over the CONNECT requests.
 //!
-//! A handshake that does not finish in `HANDSHAKE_MAX` is dropped. While many handshakes are under way, an address has to prove
-//! itself by a Retry first, so that forged packets cost the sender more than us. Beyond `HANDSHAKES_MAX` packets of new
-//! connections are ignored, as if lost. Where UDP is blocked, the same requests come as HTTP/2 over TLS over MPTCP (`over_tcp`).
+//! A handshake that does not finish in ten seconds is dropped. While many handshakes are under way, an address has to prove
+//! itself by a Retry first, so that forged packets cost the sender more than us. Beyond `handshakes_max` the one that began first gives
+//! way. Where UDP is blocked, the same requests come as HTTP/2 over TLS over MPTCP (`over_tcp`).
 
+mod handshake;
 mod over_tcp;
 
 use std::{
@@ -19,8 +20,10 @@ use std::{
 use multipath::{ControllerConfig, Controllers, Gate, Keepalive, Side, Steering, SteeringConfig};
 use noq::crypto::rustls::QuicServerConfig;
 use rustls::pki_types::CertificateDer;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use handshake::shake;
 
 use crate::{
     carrier::Carrier,
@@ -29,6 +32,7 @@ use crate::{
     http_datagrams::HttpDatagrams,
     interfaces::enlarge_buffers,
     paths::{PathSnapshot, Paths},
+    places::Places,
     requests::{ConnectRequest, Desk, REQUESTS_WAITING_MAX, Requests, Resuming},
     resume::{
         ResumeLimits,
@@ -42,12 +46,6 @@ use crate::{
     transport::{ALPN, Transport, transport_config},
     udp,
 };
-
-/// A handshake may take so long.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-
-/// Handshakes at once; packets of further new connections are ignored.
-const HANDSHAKES_MAX: usize = 512;
 
 /// Handshakes at once above which an address must be proved by a Retry.
 const HANDSHAKES_UNPROVED_MAX: usize = 64;
@@ -76,6 +74,8 @@ pub struct ServerConfig {
     pub fallback: bool,
     /// What a balancer in front of several servers knows this one by; none: connection ids say nothing.
     pub server_id: Option<ServerId>,
+    /// Handshakes at once, by UDP and as many by TCP; for a further one the one that began first is dropped.
+    pub handshakes_max: usize,
 }
 
 impl ServerConfig {
@@ -87,6 +87,7 @@ impl ServerConfig {
             resume: ResumeLimits::default(),
             fallback: false,
             server_id: None,
+            handshakes_max: 512,
         }
     }
 }
@@ -168,10 +169,12 @@ impl TunnelServer {
                 tasks.clone(),
                 closing.clone(),
             );
-            tasks.spawn(by_tcp.accept_all(listener, ready.clone(), draining.clone()));
+            let handshakes = Places::new(config.handshakes_max);
+            tasks.spawn(by_tcp.accept_all(listener, handshakes, ready.clone(), draining.clone()));
         }
         tasks.spawn(accept_all(
             endpoint.clone(),
+            Places::new(config.handshakes_max),
             accepting,
             ready,
             tasks.clone(),
@@ -250,43 +253,29 @@ struct Accepting {
 
 async fn accept_all(
     endpoint: noq::Endpoint,
+    mut handshakes: Places,
     accepting: Accepting,
     ready: mpsc::Sender<ServerSession>,
     tasks: TaskTracker,
     draining: CancellationToken,
 ) {
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
     while let Some(Some(incoming)) = draining.run_until_cancelled(endpoint.accept()).await {
-        let Ok(permit) = handshakes.clone().try_acquire_owned() else {
-            metrics::counter!("braid_tunnel_handshakes_ignored_total").increment(1);
-            incoming.ignore();
-            continue;
-        };
-        let under_way = HANDSHAKES_MAX - handshakes.available_permits();
-        if under_way > HANDSHAKES_UNPROVED_MAX && incoming.may_retry() {
+        if handshakes.taken() >= HANDSHAKES_UNPROVED_MAX && incoming.may_retry() {
             // Fails only for a proved address, which `may_retry` excludes.
             let _ = incoming.retry();
             continue;
         }
-        let accepting = accepting.clone();
-        let ready = ready.clone();
+        let Some(place) = handshakes.take().await else {
+            return;
+        };
+        let (accepting, ready) = (accepting.clone(), ready.clone());
         tasks.spawn(async move {
             let remote = multipath::unmapped(incoming.remote_address());
-            match tokio::time::timeout(HANDSHAKE_MAX, accepting.handshake(incoming)).await {
-                Ok(Ok(session)) => {
-                    // Nobody accepts any more when the server is being dropped.
-                    let _ = ready.send(session).await;
-                }
-                Ok(Err(error)) => {
-                    metrics::counter!("braid_tunnel_handshakes_failed_total").increment(1);
-                    tracing::info!(%remote, %error, "handshake failed");
-                }
-                Err(_) => {
-                    metrics::counter!("braid_tunnel_handshakes_failed_total").increment(1);
-                    tracing::info!(%remote, "handshake took too long");
-                }
+            let shaking = accepting.handshake(incoming);
+            if let Some(session) = shake(&place, remote, "QUIC", shaking).await {
+                // Nobody accepts any more when the server is being dropped.
+                let _ = ready.send(session).await;
             }
-            drop(permit);
         });
     }
     // From here on packets of new connections are answered with a refusal.

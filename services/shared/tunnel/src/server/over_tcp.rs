@@ -1,7 +1,7 @@
 //! Sessions by TCP: the same clients with the same certificates, and the same requests in HTTP/2.
 //!
-//! Bounds are those of QUIC: `HANDSHAKE_MAX` for a handshake and `HANDSHAKES_MAX` of them, beyond which connections wait in the kernel's
-//! backlog, `TUNNELS_MAX` streams of one connection with their windows. An address has proved itself by TCP's own handshake.
+//! Bounds are those of QUIC: ten seconds for a handshake and `handshakes_max` of them, beyond which the first gives way, `TUNNELS_MAX`
+//! streams of one connection with their windows. An address has proved itself by TCP's own handshake.
 
 use std::{
     future::poll_fn,
@@ -18,17 +18,18 @@ use std::{
 use rustls::pki_types::CertificateDer;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, mpsc},
+    sync::mpsc,
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{HANDSHAKE_MAX, HANDSHAKES_MAX, ServerSession, SessionHandle};
+use super::{ServerSession, SessionHandle, handshake::shake};
 use crate::{
     carrier::{Carrier, TcpCarrier},
     exchange::Exchange,
     h2_over_tcp::{self, Pulse, ServerConnection},
     paths::Paths,
+    places::Places,
     requests::{Desk, REQUESTS_WAITING_MAX, Resuming},
     resume::server::{Kept, Peer},
     stream::OpenStreams,
@@ -59,8 +60,6 @@ enum HandshakeError {
     Tls(#[from] io::Error),
     #[error("{0}")]
     Http(#[from] h2::Error),
-    #[error("no answer within {HANDSHAKE_MAX:?}")]
-    TimedOut,
 }
 
 impl Accepting {
@@ -86,15 +85,11 @@ impl Accepting {
     pub(super) async fn accept_all(
         self,
         listener: TcpListener,
+        mut handshakes: Places,
         ready: mpsc::Sender<ServerSession>,
         draining: CancellationToken,
     ) {
-        let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
-        let next = || async {
-            let permit = handshakes.clone().acquire_owned().await;
-            (permit, listener.accept().await)
-        };
-        while let Some((permit, accepted)) = draining.run_until_cancelled(next()).await {
+        while let Some(accepted) = draining.run_until_cancelled(listener.accept()).await {
             let (stream, remote) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
@@ -103,21 +98,16 @@ impl Accepting {
                     continue;
                 }
             };
+            let Some(place) = handshakes.take().await else {
+                return;
+            };
             let (accepting, ready) = (self.clone(), ready.clone());
             self.tasks.spawn(async move {
-                let shaking =
-                    tokio::time::timeout(HANDSHAKE_MAX, accepting.handshake(stream, remote));
-                match shaking.await.unwrap_or(Err(HandshakeError::TimedOut)) {
-                    Ok(session) => {
-                        // Nobody accepts any more when the server is being dropped.
-                        let _ = ready.send(session).await;
-                    }
-                    Err(error) => {
-                        metrics::counter!("braid_tunnel_handshakes_failed_total").increment(1);
-                        tracing::info!(%remote, %error, "handshake by TCP failed");
-                    }
+                let shaking = accepting.handshake(stream, remote);
+                if let Some(session) = shake(&place, remote, "TCP", shaking).await {
+                    // Nobody accepts any more when the server is being dropped.
+                    let _ = ready.send(session).await;
                 }
-                drop(permit);
             });
         }
     }

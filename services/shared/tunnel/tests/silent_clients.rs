@@ -1,0 +1,108 @@
+//! Clients that begin a handshake and say no more, by UDP and by TCP: whoever opens them keeps no other out.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/bench.rs"]
+mod bench;
+
+use std::{
+    collections::HashSet,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bench::{Identities, listen_anywhere};
+use noq::crypto::rustls::QuicClientConfig;
+use parking_lot::Mutex;
+use testkit::within;
+use tokio::{
+    net::{TcpStream, UdpSocket},
+    task::JoinSet,
+};
+use tunnel::TunnelServer;
+
+/// Handshakes that the server takes at once.
+const HANDSHAKES_MAX: usize = 8;
+
+/// After so long a handshake is given up by itself.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+
+const NAME: &str = "localhost";
+
+fn server(identities: &Identities) -> TunnelServer {
+    let mut config = identities.server_config(listen_anywhere());
+    config.fallback = true;
+    config.handshakes_max = HANDSHAKES_MAX;
+    TunnelServer::bind(config).unwrap()
+}
+
+#[tokio::test]
+async fn who_is_silent_by_tcp_gives_way() {
+    let identities = Identities::new();
+    let server = server(&identities);
+    let mut silent = Vec::new();
+    for _ in 0..HANDSHAKES_MAX {
+        silent.push(TcpStream::connect(server.local_addr()).await.unwrap());
+    }
+    let tls = identities.client.client_config(&[b"h2"]);
+    let stream = TcpStream::connect(server.local_addr()).await.unwrap();
+    let connector = tokio_rustls::TlsConnector::from(tls);
+    let shaking = connector.connect(NAME.try_into().unwrap(), stream);
+    within(shaking).await.unwrap();
+    // Before their time was over, of which the others still have some.
+    let newest = silent.last().unwrap();
+    let nothing = newest.try_read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(nothing, Err(std::io::ErrorKind::WouldBlock));
+}
+
+/// Carries what a client says to the server and nothing back; whom the server has answered is remembered by connection id.
+async fn one_way(server: SocketAddr, answered: Arc<Mutex<HashSet<Vec<u8>>>>) -> SocketAddr {
+    let heard = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let said = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    said.connect(server).await.unwrap();
+    let address = heard.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut up, mut down) = (vec![0; 2_000], vec![0; 2_000]);
+        loop {
+            tokio::select! {
+                length = heard.recv(&mut up) => drop(said.send(&up[..length.unwrap()]).await),
+                length = said.recv(&mut down) => {
+                    // RFC 9000, 17.2: flags, version, the length of the destination's id, and the id.
+                    let id = &down[6..6 + usize::from(down[5])];
+                    let is_long = length.is_ok() && down[0] & 0x80 != 0;
+                    is_long.then(|| answered.lock().insert(id.to_vec()));
+                }
+            }
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn who_is_silent_by_quic_gives_way() {
+    let identities = Identities::new();
+    let server = server(&identities);
+    let answered = Arc::new(Mutex::new(HashSet::new()));
+    let mute = one_way(server.local_addr(), answered.clone()).await;
+    let tls = identities.client.client_config(&[tunnel::ALPN]);
+    let crypto = QuicClientConfig::try_from(tls).unwrap();
+    let config = noq::ClientConfig::new(Arc::new(crypto));
+    let endpoint = noq::Endpoint::client(listen_anywhere()).unwrap();
+    let connect = |to| endpoint.connect_with(config.clone(), to, NAME).unwrap();
+
+    let began = Instant::now();
+    let mut silent = JoinSet::new();
+    for _ in 0..HANDSHAKES_MAX {
+        let connecting = connect(mute);
+        silent.spawn(async move { connecting.await.is_ok() });
+    }
+    within(async {
+        while answered.lock().len() < HANDSHAKES_MAX {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    within(connect(server.local_addr())).await.unwrap();
+    assert!(began.elapsed() < HANDSHAKE_MAX, "their time was over");
+}
