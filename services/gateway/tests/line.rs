@@ -227,6 +227,25 @@ async fn without_the_token_nobody_gets_in() {
     gateway.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_in_somebodys_browser_is_no_sensor() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = FakeIngest::default().start().await;
+    let gateway = Gateway::start(directory.path(), running.address, None).await;
+    let (sample, cancel) = (line("d1", 72.0), r#"{"device": "d1"}"#);
+    for said in [
+        "origin: https://elsewhere.example\r\n",
+        "origin: null\r\n",
+        "sec-fetch-site: cross-site\r\n",
+    ] {
+        assert_eq!(gateway.post_with(said, &sample).await.0, 403, "{said}");
+        let cancelled = gateway.post_to("/v1/falls/cancel", said, cancel).await;
+        assert_eq!(cancelled.0, 403, "{said}");
+    }
+    assert_eq!(gateway.post(&sample).await.0, 200);
+    gateway.stop().await;
+}
+
 fn numbered(n: u64) -> Sample {
     Sample {
         device: "d1".into(),

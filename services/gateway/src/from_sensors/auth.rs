@@ -1,4 +1,7 @@
-//! The sensor token, for both protocols.
+//! Who is heard, for both protocols: whoever has the sensor token, and no web page.
+//!
+//! A browser lets any page send to any address that its machine reaches, and says so. Without this a page that somebody beside the gateway
+//! looks at could make up readings, or cancel a fall.
 
 use std::sync::Arc;
 
@@ -7,8 +10,11 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, HeaderName, StatusCode, header};
 use service_kit::Secret;
+
+/// What browsers put into requests of pages, and nobody else.
+const OF_PAGES: [HeaderName; 2] = [header::ORIGIN, HeaderName::from_static("sec-fetch-site")];
 
 pub struct Token(Option<Secret>);
 
@@ -29,19 +35,32 @@ impl Token {
 }
 
 pub async fn check(State(token): State<Arc<Token>>, request: Request, next: Next) -> Response {
-    if token.admits(request.headers()) {
+    let headers = request.headers();
+    if OF_PAGES.iter().any(|name| headers.contains_key(name)) {
+        const REASON: &str = "a web page is no sensor";
+        return refuse(headers, tonic::Status::permission_denied(REASON), || {
+            (StatusCode::FORBIDDEN, format!("{REASON}\n")).into_response()
+        });
+    }
+    if token.admits(headers) {
         return next.run(request).await;
     }
     const REASON: &str = "the request has no valid `authorization: Bearer <sensor token>`";
-    if super::is_grpc(request.headers()) {
-        tonic::Status::unauthenticated(REASON).into_http()
-    } else {
+    refuse(headers, tonic::Status::unauthenticated(REASON), || {
         (
             StatusCode::UNAUTHORIZED,
             [(header::WWW_AUTHENTICATE, "Bearer")],
             format!("{REASON}\n"),
         )
             .into_response()
+    })
+}
+
+/// As the caller's protocol has it.
+fn refuse(headers: &HeaderMap, status: tonic::Status, plain: impl Fn() -> Response) -> Response {
+    match super::is_grpc(headers) {
+        true => status.into_http(),
+        false => plain(),
     }
 }
 
