@@ -1,7 +1,8 @@
 //! Who owns a device: the store's register, remembered.
 //!
 //! An answer is used for the refresh time. When the store does not answer, the last known owner is believed for [`STALE_MAX`], so
-//! that gateways that were known go on through a failure of the store.
+//! that gateways that were known go on through a failure of the store. What a gateway names is up to it: names that nobody can have
+//! registered are not asked for, and those that nobody has are the first to be forgotten.
 
 use std::{
     collections::HashMap,
@@ -12,10 +13,11 @@ use std::{
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use store::{DeviceEntry, QueryError, Scope, Store};
+use vitals::validate_identifier;
 
 use crate::admission::GatewayId;
 
-/// Devices remembered; beyond it all are forgotten and asked for anew.
+/// Devices remembered; beyond it those that nobody has registered are forgotten, or else all, and asked for anew.
 const DEVICES_MAX: usize = 100_000;
 /// A device that is unknown, or another gateway's, is asked for again after this: what a newly registered one or one that has changed
 /// hands sends meanwhile is refused for good.
@@ -48,6 +50,9 @@ impl Register {
         id: &str,
         gateway: &GatewayId,
     ) -> Result<Option<Arc<DeviceEntry>>, QueryError> {
+        if validate_identifier("device", id, "chest-belt-7").is_err() {
+            return Ok(None);
+        }
         let stale = {
             let known = self.known.lock();
             match known.get(id) {
@@ -70,6 +75,9 @@ impl Register {
             Ok(entry) => {
                 let entry = entry.map(Arc::new);
                 let mut known = self.known.lock();
+                if known.len() >= DEVICES_MAX {
+                    known.retain(|_, known| known.entry.is_some());
+                }
                 if known.len() >= DEVICES_MAX {
                     known.clear();
                 }
@@ -142,5 +150,35 @@ mod tests {
         }
         let known = register.device("belt", &old).await.unwrap().unwrap();
         assert!(!old.owns(&known), "for both from then on");
+    }
+
+    #[tokio::test]
+    async fn who_names_devices_that_are_none_takes_neither_memory_nor_what_is_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(directory.path()).unwrap());
+        let register = Register::new(Arc::clone(&store), Duration::from_secs(3600));
+        let gateway = GatewayId {
+            tenant: "t".into(),
+            id: "gw".into(),
+        };
+        let entry = DeviceEntry {
+            id: "belt".into(),
+            tenant: "t".into(),
+            gateway: "gw".into(),
+            patient: "ada".into(),
+            registered_us: 1,
+        };
+        store.put_device(&entry).await.unwrap();
+        register.device("belt", &gateway).await.unwrap().unwrap();
+        for none in ["x".repeat(4 << 20), "nul\0".to_owned()] {
+            assert_eq!(register.device(&none, &gateway).await.unwrap(), None);
+        }
+        assert_eq!(register.known.lock().len(), 1, "of any length");
+        let asked = Instant::now();
+        let nobodys = |n| (format!("none-{n}"), Known { entry: None, asked });
+        register.known.lock().extend((1..DEVICES_MAX).map(nobodys));
+        register.device("one-more", &gateway).await.unwrap();
+        let known = register.known.lock();
+        assert!(known.contains_key("belt") && known.len() == 2);
     }
 }
