@@ -49,8 +49,9 @@ pub trait NoticesStore: Send + Sync {
     /// Tells how many notices were new.
     async fn write_notices(&self, batch: NoticesBatch) -> Result<u64, WriteError>;
 
-    /// Takes due notices of a channel for the caller alone until `until_us`, in the order of writing. Of one alert and recipient none
-    /// is taken while an earlier one waits.
+    /// Takes due notices of a channel for the caller alone until `until_us`: in the order of writing those that nobody has tried, then
+    /// those that have failed, the one that is due for longest first. Of one alert and recipient none is taken while an earlier one waits,
+    /// and none behind one that has failed.
     async fn take_notices(
         &self,
         channel: &str,

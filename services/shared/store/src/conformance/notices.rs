@@ -105,6 +105,52 @@ pub async fn notices_wait_in_order_until_they_have_an_outcome(harness: &dyn Harn
     assert_eq!(take(&*store, "email", 0, 10).await, ["b/1/mail"]);
 }
 
+pub async fn notices_that_fail_hold_up_no_others(harness: &dyn Harness) {
+    const FAILING: usize = 20;
+    let store = harness.start().await.store;
+    let put = async |alert_id: &str, number: i64| {
+        let of = alert(alert_id, "ann");
+        let notices = vec![notice(
+            &format!("{alert_id}/{number}"),
+            &of,
+            "webhook",
+            number,
+        )];
+        let batch = NoticesBatch {
+            notices,
+            ..NoticesBatch::default()
+        };
+        ok(store.write_notices(batch).await);
+    };
+    for n in 0..FAILING {
+        put(&format!("failing-{n:02}"), 1).await;
+    }
+    let failing = take(&*store, "webhook", 0, FAILING).await;
+    assert_eq!(failing.len(), FAILING);
+    // Due again, all of them, when another comes.
+    ok(store.delay_notices(&failing, START_US + SECOND_US).await);
+    put("failing-00", 2).await;
+    put("fresh", 1).await;
+    let mut taken = take(&*store, "webhook", 2, 4).await;
+    taken.sort();
+    assert_eq!(
+        taken,
+        ["failing-00/1", "failing-01/1", "failing-02/1", "fresh/1"],
+        "the fresh one of an alert that fails waits for its turn"
+    );
+    // Each of those that fail has its turn, however many there are.
+    let mut turns = Vec::new();
+    for at_s in 3..9 {
+        let now_us = START_US + at_s * SECOND_US;
+        let taken = take(&*store, "webhook", at_s, 4).await;
+        ok(store.delay_notices(&taken, now_us).await);
+        turns.extend(taken);
+    }
+    turns.sort();
+    turns.dedup();
+    assert!(turns.len() >= FAILING - 3, "{turns:?}");
+}
+
 pub async fn two_members_take_each_notice_once(harness: &dyn Harness) {
     const NOTICES: usize = 60;
     let (one, other) = (harness.start().await.store, harness.start().await.store);

@@ -105,8 +105,8 @@ impl NoticesStore for SqliteStore {
                 .prepare_cached(
                     "SELECT q.seq, q.attempts + 1, n.payload FROM notice_queue q JOIN notices n ON n.id = q.id
                      WHERE q.channel = ?1 AND q.due_us <= ?2 AND NOT EXISTS (SELECT 1 FROM notice_queue e
-                         WHERE e.channel = q.channel AND e.lane = q.lane AND e.seq < q.seq AND e.due_us > ?2)
-                     ORDER BY q.seq LIMIT ?3",
+                         WHERE e.channel = q.channel AND e.lane = q.lane AND e.seq < q.seq AND (e.due_us > ?2 OR e.attempts > 0))
+                     ORDER BY q.attempts > 0, CASE WHEN q.attempts > 0 THEN q.due_us END, q.seq LIMIT ?3",
                 )?
                 .query_map((channel, now_us, limit), |row| {
                     Ok((row.get(0)?, row.get(1)?, row.get(2)?))

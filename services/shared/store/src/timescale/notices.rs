@@ -163,8 +163,8 @@ impl NoticesStore for TimescaleStore {
                 .prepare_cached(
                     "WITH due AS (SELECT q.seq FROM notice_queue q WHERE q.channel = $1 AND q.due_us <= $2
                          AND NOT EXISTS (SELECT 1 FROM notice_queue e WHERE e.channel = q.channel AND e.lane = q.lane
-                             AND e.seq < q.seq AND e.due_us > $2)
-                         ORDER BY q.seq LIMIT $4),
+                             AND e.seq < q.seq AND (e.due_us > $2 OR e.attempts > 0))
+                         ORDER BY q.attempts > 0, CASE WHEN q.attempts > 0 THEN q.due_us END, q.seq LIMIT $4),
                      taken AS (UPDATE notice_queue q SET due_us = $3, attempts = q.attempts + 1 FROM due
                          WHERE q.seq = due.seq RETURNING q.seq, q.id, q.attempts)
                      SELECT t.attempts, n.payload FROM taken t JOIN notices n ON n.id = t.id ORDER BY t.seq",
