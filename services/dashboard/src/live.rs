@@ -150,7 +150,7 @@ impl Live {
         }
     }
 
-    fn publish(&self, now_us: i64) {
+    pub fn publish(&self, now_us: i64) {
         let snapshot = self.ward.lock().snapshot(now_us);
         self.snapshots.send_replace(Arc::new(snapshot));
     }

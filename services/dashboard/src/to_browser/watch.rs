@@ -2,22 +2,24 @@
 //!
 //! The queue to the browser is short. While it is full nothing is taken from the broadcast; when the broadcast has moved on
 //! by more than it holds, the viewer gets a new snapshot instead of what it missed. Repeating is harmless: the page folds by
-//! time and revision.
+//! time and revision. The ward is large and soon out of date, so it does not wait in the queue: its turn does, once, and takes
+//! what the ward is by then.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use contracts::alerts::Alert;
 use contracts::query::{
-    ListPatientsResponse, PathsUpdate, Patient, SamplesUpdate, WatchResponse, watch_response,
+    ListPatientsResponse, PathsUpdate, SamplesUpdate, WatchResponse, watch_response,
 };
 use contracts::vitals::{Metric, Sample};
 use store::Scope;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
-use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
 use tonic::Status;
 
 use super::App;
@@ -25,7 +27,6 @@ use super::query::store_status;
 use crate::from_store;
 use crate::live::{Update, What};
 use crate::sessions::{Key, Person};
-use crate::ward::Snapshot;
 
 /// Messages on their way to one browser; a full queue makes the viewer skip, see above.
 const QUEUE_MAX: usize = 64;
@@ -37,13 +38,21 @@ const STORE_BEHIND_MAX: Duration = Duration::from_secs(2);
 /// Open alerts in a snapshot.
 const SNAPSHOT_ALERTS_MAX: usize = 500;
 
+/// What waits for a browser.
+enum Waiting {
+    Ward,
+    Update(Box<watch_response::Update>),
+    End(Status),
+}
+
 struct Viewer {
     app: Arc<App>,
     person: Person,
     key: Key,
     /// Empty: the ward alone.
     patient: String,
-    to: mpsc::Sender<Result<WatchResponse, Status>>,
+    to: mpsc::Sender<Waiting>,
+    ward_waits: Arc<AtomicBool>,
 }
 
 /// Why a stream ends.
@@ -53,8 +62,8 @@ enum End {
     Told(Status),
 }
 
-impl From<mpsc::error::SendError<Result<WatchResponse, Status>>> for End {
-    fn from(_: mpsc::error::SendError<Result<WatchResponse, Status>>) -> End {
+impl From<mpsc::error::SendError<Waiting>> for End {
+    fn from(_: mpsc::error::SendError<Waiting>) -> End {
         End::Gone
     }
 }
@@ -70,12 +79,15 @@ pub fn open(
         .enter(&person)
         .map_err(|full| Status::resource_exhausted(full.to_string()))?;
     let (to, from) = mpsc::channel(QUEUE_MAX);
+    let ward_waits = Arc::new(AtomicBool::new(false));
+    let (snapshots, tenant) = (app.live.snapshots(), person.tenant.clone());
     let viewer = Viewer {
         app,
         person,
         key,
         patient,
         to,
+        ward_waits: Arc::clone(&ward_waits),
     };
     tokio::spawn(async move {
         let _place = place;
@@ -89,11 +101,26 @@ pub fn open(
         };
         if let End::Told(status) = end {
             // No room or nobody there: the stream ends all the same.
-            let _ = viewer.to.try_send(Err(status));
+            let _ = viewer.to.try_send(Waiting::End(status));
         }
         metrics::gauge!("braid_dashboard_viewers").decrement(1.0);
     });
-    Ok(ReceiverStream::new(from))
+    Ok(ReceiverStream::new(from).map(move |waiting| {
+        let update = match waiting {
+            Waiting::Ward => {
+                // Before it is looked at: what changes from here on has a turn of its own.
+                ward_waits.store(false, Ordering::Release);
+                let patients = snapshots.borrow().of(&tenant).to_vec();
+                watch_response::Update::Ward(ListPatientsResponse { patients })
+            }
+            Waiting::Update(update) => *update,
+            Waiting::End(status) => return Err(status),
+        };
+        metrics::counter!("braid_dashboard_updates_sent_total").increment(1);
+        Ok(WatchResponse {
+            update: Some(update),
+        })
+    }))
 }
 
 impl Viewer {
@@ -108,8 +135,7 @@ impl Viewer {
         // Subscribed before the snapshot is read: what arrives meanwhile is sent twice rather than never.
         let mut updates = self.app.live.updates();
         let mut snapshots = self.app.live.snapshots();
-        let ward = self.of(&mut snapshots);
-        self.snapshot(ward).await?;
+        self.snapshot().await?;
         let mut again = Some(Instant::now() + STORE_BEHIND_MAX);
         let mut signs = tokio::time::interval(SIGN_OF_LIFE);
         signs.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -119,8 +145,7 @@ impl Viewer {
                     Ok(update) => self.update(update).await?,
                     Err(RecvError::Lagged(skipped)) => {
                         metrics::counter!("braid_dashboard_updates_skipped_total").increment(skipped);
-                        let ward = self.of(&mut snapshots);
-                        self.snapshot(ward).await?;
+                        self.snapshot().await?;
                         again = Some(Instant::now() + STORE_BEHIND_MAX);
                     }
                     Err(RecvError::Closed) => return Err(End::Told(Status::unavailable("the dashboard ends"))),
@@ -129,14 +154,10 @@ impl Viewer {
                     if changed.is_err() {
                         return Err(End::Told(Status::unavailable("the dashboard ends")));
                     }
-                    let ward = self.of(&mut snapshots);
-                    self.ward(ward).await?;
+                    self.ward().await?;
                     signs.reset();
                 }
-                _ = signs.tick() => {
-                    let ward = self.of(&mut snapshots);
-                    self.ward(ward).await?;
-                }
+                _ = signs.tick() => self.ward().await?,
                 () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {
                     again = None;
                     self.recent().await?;
@@ -148,15 +169,8 @@ impl Viewer {
         }
     }
 
-    fn of(&self, snapshots: &mut watch::Receiver<Arc<Snapshot>>) -> Vec<Patient> {
-        snapshots
-            .borrow_and_update()
-            .of(&self.person.tenant)
-            .to_vec()
-    }
-
-    async fn snapshot(&self, ward: Vec<Patient>) -> Result<(), End> {
-        self.ward(ward).await?;
+    async fn snapshot(&self) -> Result<(), End> {
+        self.ward().await?;
         let scope = Scope::tenant(self.person.tenant.clone());
         let store = self.app.store.as_ref();
         let told = |error| End::Told(store_status(&error));
@@ -210,11 +224,11 @@ impl Viewer {
         }
     }
 
-    async fn ward(&self, patients: Vec<Patient>) -> Result<(), End> {
-        self.send(watch_response::Update::Ward(ListPatientsResponse {
-            patients,
-        }))
-        .await
+    async fn ward(&self) -> Result<(), End> {
+        if self.ward_waits.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        Ok(self.to.send(Waiting::Ward).await?)
     }
 
     /// Without samples of other patients and without what the page does not draw.
@@ -230,12 +244,92 @@ impl Viewer {
     }
 
     async fn send(&self, update: watch_response::Update) -> Result<(), End> {
-        metrics::counter!("braid_dashboard_updates_sent_total").increment(1);
-        Ok(self
-            .to
-            .send(Ok(WatchResponse {
-                update: Some(update),
-            }))
-            .await?)
+        Ok(self.to.send(Waiting::Update(Box::new(update))).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser;
+    use service_kit::Shutdown;
+    use service_kit::tls::IdentityFiles;
+    use store::{Account, PatientEntry, Role, SpO2Scale, SqliteStore, Store};
+    use vitals::RuleSet;
+
+    use super::*;
+    use crate::Config;
+    use crate::clients::Clients;
+    use crate::live::Live;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        config: Config,
+    }
+
+    /// One that sleeps, say, with a page open.
+    #[tokio::test]
+    async fn a_browser_that_takes_nothing_has_one_ward_waiting() {
+        let directory = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(directory.path()).unwrap());
+        let line = "dashboard --cert c --key k --ca a --alerting-url http://127.0.0.1:1";
+        let mut config = Line::try_parse_from(line.split(' ')).unwrap().config;
+        config.identity = IdentityFiles::default();
+        let clients = Clients::new(&config, None).unwrap();
+        let live = Arc::new(Live::new(RuleSet::default_set()));
+        let app = App::new(
+            &config,
+            store,
+            Arc::clone(&live),
+            clients,
+            None,
+            None,
+            Shutdown::default(),
+        );
+        let vera = Account {
+            name: "vera".into(),
+            tenant: "t".into(),
+            role: Role::Viewer,
+            password_hash: String::new(),
+            created_us: 0,
+        };
+        let (key, now_us) = ([7; 32], contracts::now_us());
+        app.sessions.lock().open(key, &vera, now_us, i64::MAX);
+        let person = app.sessions.lock().person(&key, now_us).cloned().unwrap();
+        let mut stream = Box::pin(open(app, person, key, String::new()).unwrap());
+
+        let named = |name: String| PatientEntry {
+            id: "p".into(),
+            tenant: "t".into(),
+            name,
+            spo2_scale: SpO2Scale::One,
+        };
+        for n in 0..QUEUE_MAX {
+            live.on_register(&[named(format!("Name {n}"))], &[], &[]);
+            live.publish(now_us);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let mut wards = Vec::new();
+        while let Some(Ok(update)) = tokio::select! {
+            biased;
+            update = stream.next() => update,
+            () = std::future::ready(()) => None,
+        } {
+            if let Some(watch_response::Update::Ward(ward)) = update.update {
+                wards.push(ward.patients);
+            }
+        }
+        assert_eq!(wards.len(), 1);
+        let newest = format!("Name {}", QUEUE_MAX - 1);
+        assert_eq!(wards[0][0].name, newest, "as it is by then");
+        // And again, once it is taken.
+        live.on_register(&[named("Ada".into())], &[], &[]);
+        live.publish(now_us);
+        let next = tokio::time::timeout(Duration::from_secs(30), stream.next()).await;
+        let update = next.unwrap().unwrap().unwrap().update;
+        assert!(
+            matches!(update, Some(watch_response::Update::Ward(ward)) if ward.patients[0].name == "Ada")
+        );
     }
 }
