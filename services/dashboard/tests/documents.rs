@@ -10,9 +10,10 @@ mod ward;
 
 use browser::{ANYWHERE, client, cookie_of};
 use contracts::query::{ListDocumentsRequest, ListNoticesRequest, PutDocumentRequest};
+use contracts::vitals::Priority;
 use store::{AuditQuery, Role, Scope};
 use tonic::Code;
-use ward::Ward;
+use ward::{Ward, alert};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clinicians_silence_and_administrators_decide_who_is_told() {
@@ -106,5 +107,47 @@ async fn clinicians_silence_and_administrators_decide_who_is_told() {
     };
     let notices = vera.list_notices(request).await.unwrap().into_inner();
     assert_eq!(notices.notices, []);
+    ward.end().await;
+}
+
+/// Who was told of somebody's alert, and by which rules somebody is judged, is about them: the log answers who looked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_read_beside_somebody_is_in_the_log_by_their_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
+    ward.account("vera", Role::Viewer).await;
+    ward.patient("ann", "Ann Berg", "default", "g1").await;
+    ward.alert(alert("ann", "a1", "tachycardia", Priority::High))
+        .await;
+    let mut vera = client(&ward, &cookie_of(&ward, "vera").await);
+    let alert = "a1".to_owned();
+    vera.list_notices(ListNoticesRequest { alert })
+        .await
+        .unwrap();
+    for subject in ["patient:ann", "default"] {
+        let request = ListDocumentsRequest {
+            kind: "rules".to_owned(),
+            subject: subject.to_owned(),
+        };
+        vera.list_documents(request).await.unwrap();
+    }
+    let query = AuditQuery {
+        patient: Some("ann".to_owned()),
+        from_us: 0,
+        to_us: i64::MAX,
+        limit: 0,
+    };
+    let log = ward.store.audit(&Scope::tenant("default"), &query).await;
+    let log = log.unwrap().into_iter().map(|it| (it.action, it.detail));
+    let mut log: Vec<_> = log.collect();
+    log.sort();
+    let row = |action: &str, detail: &str| (action.to_owned(), detail.to_owned());
+    assert_eq!(
+        log,
+        [
+            row("read documents", "rules patient:ann"),
+            row("read notices", "a1")
+        ]
+    );
     ward.end().await;
 }

@@ -70,15 +70,15 @@ pub async fn audited(
 }
 
 /// Whom a silence or a rule set is about; empty: nobody alone.
-fn patient_of(request: &PutDocumentRequest) -> String {
-    match request.kind.as_str() {
+fn patient_of(kind: &str, subject: &str, body: &str) -> String {
+    match kind {
         "silence" => {
-            let body: Option<serde_json::Value> = serde_json::from_str(&request.body).ok();
+            let body: Option<serde_json::Value> = serde_json::from_str(body).ok();
             let patient = body.as_ref().and_then(|body| body["patient"].as_str());
             patient.unwrap_or_default().to_owned()
         }
         "rules" => {
-            let patient = request.subject.strip_prefix("patient:");
+            let patient = subject.strip_prefix("patient:");
             patient.unwrap_or_default().to_owned()
         }
         _ => String::new(),
@@ -254,7 +254,7 @@ impl QueryService for Query {
         let detail = format!("{} {} {}", request.kind, request.subject, request.version);
         let ends = request.kind == "silence" && request.until_us <= contracts::now_us();
         let action = if ends { "end silence" } else { "put document" };
-        let patient = patient_of(&request);
+        let patient = patient_of(&request.kind, &request.subject, &request.body);
         self.audited(&person, action, &patient, detail).await?;
         let document = alerts::Document {
             kind: request.kind,
@@ -295,7 +295,9 @@ impl QueryService for Query {
         }
         let (scope, store) = (scope(&person), &self.app.store);
         let detail = format!("{} {}", request.kind, request.subject);
-        self.audited(&person, "read documents", "", detail).await?;
+        let patient = patient_of(&request.kind, &request.subject, "");
+        self.audited(&person, "read documents", &patient, detail)
+            .await?;
         let documents = if request.subject.is_empty() {
             store
                 .documents(&scope, &request.kind, contracts::now_us())
@@ -316,9 +318,13 @@ impl QueryService for Query {
         let person = person(&request)?;
         let ListNoticesRequest { alert } = request.into_inner();
         identifier("alert", &alert)?;
-        self.audited(&person, "read notices", "", alert.clone())
+        let store = &self.app.store;
+        let of = store.alert(&scope(&person), &alert).await;
+        let of = of.map_err(|error| store_status(&error))?;
+        let patient = of.map_or_else(String::new, |of| of.patient);
+        self.audited(&person, "read notices", &patient, alert.clone())
             .await?;
-        let notices = self.app.store.notices(&scope(&person), &alert).await;
+        let notices = store.notices(&scope(&person), &alert).await;
         let notices = notices.map_err(|error| store_status(&error))?;
         Ok(Response::new(ListNoticesResponse { notices }))
     }
