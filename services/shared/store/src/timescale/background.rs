@@ -64,7 +64,8 @@ async fn work(
     let mut retained: Option<Instant> = None;
     loop {
         if retained.is_none_or(|at| at.elapsed() >= RETENTION_EVERY) {
-            retention::round(client, ages, edition.community, continuous)
+            let now_us = contracts::now_us();
+            retention::round(client, ages, edition.community, continuous, now_us)
                 .await
                 .map_err(said)?;
             retained = Some(Instant::now());

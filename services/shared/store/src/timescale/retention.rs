@@ -109,14 +109,18 @@ async fn audit(
         .await
 }
 
-/// One round by age. `policies`: TimescaleDB drops the chunks of hypertables itself.
+/// One round by age. `policies`: TimescaleDB drops the chunks of hypertables itself. `now_us` is our clock's; where the server's is
+/// behind it that one counts: what one machine's clock takes for old is gone for all.
 pub async fn round(
     client: &Client,
     ages: &Ages,
     policies: bool,
     continuous: bool,
+    now_us: i64,
 ) -> Result<(), tokio_postgres::Error> {
-    let now = contracts::now_us();
+    let both = "SELECT least($1::timestamptz, clock_timestamp())";
+    let row = client.query_one(both, &[&Micros::clamped(now_us)]).await?;
+    let now = row.get::<_, Micros>(0).0;
     if !policies {
         let mut tables = vec![
             ("samples", ages.vitals),
@@ -217,4 +221,78 @@ pub async fn set_policies(
             .await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use contracts::vitals::{Metric, Sample, sample::Reading};
+    use testkit::timescale_server::{PASSWORD, TimescaleServer};
+
+    use super::{super::open::Server, *};
+    use crate::{
+        Accounts, AuditEntry, AuditQuery, Scope, TimescaleOptions, TimescaleStore, VitalsBatch,
+        VitalsStore,
+    };
+
+    const DAY_US: i64 = 86_400_000_000;
+
+    #[tokio::test]
+    async fn a_clock_that_is_ahead_makes_nothing_old() {
+        let url = TimescaleServer::shared().database().await;
+        let options = TimescaleOptions::new(&url, PASSWORD);
+        let store = TimescaleStore::open(&options).await.unwrap();
+        let now_us = contracts::now_us();
+        // The second is older than vitals are kept.
+        let samples = [now_us, now_us - 200 * DAY_US].map(|device_time_us| Sample {
+            device: "belt".into(),
+            stream: "heart-rate".into(),
+            sequence: device_time_us.cast_unsigned(),
+            metric: Metric::HeartRate.into(),
+            device_time_us,
+            patient: "ann".into(),
+            gateway: "gw".into(),
+            reading: Some(Reading::Value(70.0)),
+            ..Sample::default()
+        });
+        let batch = VitalsBatch {
+            samples: samples.into(),
+            gaps: Vec::new(),
+        };
+        let written = store.write_vitals(Arc::new(batch), Vec::new()).await;
+        assert_eq!(written.unwrap().new, 2);
+        let entry = AuditEntry {
+            time_us: now_us,
+            tenant: "t".into(),
+            who: "eve".into(),
+            action: "read ward".into(),
+            patient: String::new(),
+            detail: String::new(),
+        };
+        store.append_audit(vec![entry]).await.unwrap();
+
+        let client = Server::new(&options).unwrap().connect().await.unwrap();
+        let ahead_us = now_us + 20 * 365 * DAY_US;
+        round(&client, &options.ages, false, false, ahead_us)
+            .await
+            .unwrap();
+        let (count, _) = store.stream_count("belt", "heart-rate").await.unwrap();
+        assert_eq!(count, 1, "what is old by both is gone");
+        let query = AuditQuery {
+            patient: None,
+            from_us: 0,
+            to_us: i64::MAX,
+            limit: 0,
+        };
+        let log = store.audit(&Scope::Service, &query).await.unwrap();
+        assert_eq!(log.len(), 1);
+        // Of two that are behind, the one that is behind further.
+        round(&client, &options.ages, false, false, 0)
+            .await
+            .unwrap();
+        let (count, _) = store.stream_count("belt", "heart-rate").await.unwrap();
+        assert_eq!(count, 1);
+    }
 }
