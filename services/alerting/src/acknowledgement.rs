@@ -204,6 +204,7 @@ impl AlertsService for Alerts {
                     document.version
                 )));
             }
+            Err(WriteError::Invalid(reason)) => return Err(Status::failed_precondition(reason)),
             Err(error) => return Err(AcknowledgeError::Write(error).into()),
         }
         metrics::counter!("braid_alerting_documents_total").increment(1);

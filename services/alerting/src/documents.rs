@@ -12,10 +12,8 @@ use crate::{
     team::Team,
 };
 
-pub use store::{RULES, TEAM};
+pub use store::{RULES, SILENCE, TEAM};
 pub use vitals::rules::DEFAULT_SUBJECT as DEFAULT;
-
-pub const SILENCE: &str = "silence";
 
 /// Bytes of a document's body; a longer one is refused.
 pub const BODY_BYTES_MAX: usize = 4 << 20;

@@ -20,9 +20,10 @@ pub use alerts::{
     outbox_keeps_entries_until_cleared, rule_states_follow_their_partition,
 };
 pub use notices::{
-    a_timer_belongs_to_whoever_changes_it_first, documents_are_versioned_and_scoped,
-    notices_are_kept_with_their_alert, notices_that_fail_hold_up_no_others,
-    notices_wait_in_order_until_they_have_an_outcome, two_members_take_each_notice_once,
+    a_tenants_documents_have_a_bound_in_bytes, a_timer_belongs_to_whoever_changes_it_first,
+    documents_are_versioned_and_scoped, notices_are_kept_with_their_alert,
+    notices_that_fail_hold_up_no_others, notices_wait_in_order_until_they_have_an_outcome,
+    two_members_take_each_notice_once,
 };
 pub use paths::{
     a_namesakes_reports_are_not_shown_to_whom_the_name_belongs, path_reports_are_unique_and_scoped,
@@ -70,7 +71,7 @@ macro_rules! conformance_suite {
             notices_wait_in_order_until_they_have_an_outcome, two_members_take_each_notice_once,
             notices_that_fail_hold_up_no_others,
             a_timer_belongs_to_whoever_changes_it_first, notices_are_kept_with_their_alert,
-            documents_are_versioned_and_scoped,
+            documents_are_versioned_and_scoped, a_tenants_documents_have_a_bound_in_bytes,
             path_reports_are_unique_and_scoped, the_newest_report_of_each_path_is_known,
             a_namesakes_reports_are_not_shown_to_whom_the_name_belongs,
             accounts_are_created_once, audit_is_kept_in_order, every_question_stays_in_its_tenant,

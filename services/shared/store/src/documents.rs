@@ -1,5 +1,6 @@
 use async_trait::async_trait;
 use contracts::alerts::Document;
+use prost::Message;
 
 use crate::{
     Scope,
@@ -9,15 +10,38 @@ use crate::{
 /// Kinds of documents that more than one service reads.
 pub const RULES: &str = "rules";
 pub const TEAM: &str = "team";
+pub const SILENCE: &str = "silence";
 
 /// Documents in one answer to a tenant, and versions of one subject; of more it sees the first by subject, or the newest. A service's
 /// own question for what is in force is not cut: rules that it did not read would not hold.
 pub const DOCUMENTS_MAX: usize = 10_000;
 
+/// Bytes of the rules, the team or the silences that one tenant may have in force. Every member reads them all into memory whenever one
+/// changes; a document that would go beyond is refused, unless it is no larger than the version before it.
+pub const DOCUMENTS_BYTES_MAX: u64 = 32 << 20;
+
+/// What people decide about alerting; services bound themselves what they put.
+pub(crate) fn is_bounded(document: &Document) -> bool {
+    [RULES, TEAM, SILENCE].contains(&document.kind.as_str())
+}
+
+/// `others` and `before`: bytes in force of the tenant's other subjects of the kind, and of this one.
+pub(crate) fn check_room(document: &Document, others: u64, before: u64) -> Result<(), String> {
+    let own = document.encoded_len() as u64;
+    let whole = others.saturating_add(own);
+    if own <= before || whole <= DOCUMENTS_BYTES_MAX {
+        return Ok(());
+    }
+    Err(format!(
+        "with it the tenant has {whole} bytes of {} in force, more than {DOCUMENTS_BYTES_MAX}; take back what nobody needs",
+        document.kind
+    ))
+}
+
 /// What people decide about alerting, version by version: each row says who, when and why, and is never changed.
 #[async_trait]
 pub trait DocumentsStore: Send + Sync {
-    /// `Conflict` with the subject when the version is not the one after the newest.
+    /// `Conflict` with the subject when the version is not the one after the newest; `Invalid` beyond [`DOCUMENTS_BYTES_MAX`].
     async fn put_document(&self, document: &Document) -> Result<(), WriteError>;
 
     /// The newest version of each subject of the kind, when it is in force at `now_us`; by tenant and subject.

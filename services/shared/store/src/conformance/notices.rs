@@ -5,8 +5,8 @@ use contracts::alerts::{Alert, AlertState, Document, Notice, NoticeOutcome, Noti
 
 use super::{Harness, SECOND_US, START_US, ok};
 use crate::{
-    AlertsBatch, Expire, NoticesBatch, PatientEntry, Scope, SpO2Scale, Store, Watch, WatchChange,
-    WriteError,
+    AlertsBatch, DOCUMENTS_BYTES_MAX, Expire, NoticesBatch, PatientEntry, REVOCATION, RULES, Scope,
+    SpO2Scale, Store, Watch, WatchChange, WriteError,
 };
 
 const ALL: Scope = Scope::Service;
@@ -363,4 +363,44 @@ pub async fn documents_are_versioned_and_scoped(harness: &dyn Harness) {
             .iter()
             .all(|d| d.subject != "default")
     );
+}
+
+pub async fn a_tenants_documents_have_a_bound_in_bytes(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let document = |tenant: &str, subject: &str, version, bytes: usize| Document {
+        kind: RULES.into(),
+        tenant: tenant.into(),
+        subject: subject.into(),
+        version,
+        at_us: START_US,
+        body: "x".repeat(bytes),
+        ..Document::default()
+    };
+    const LARGE: usize = 4 << 20;
+    let fit = DOCUMENTS_BYTES_MAX as usize / LARGE - 1;
+    for n in 0..fit {
+        ok(store
+            .put_document(&document("one", &format!("group:{n}"), 1, LARGE))
+            .await);
+    }
+    let put = async |document: Document| store.put_document(&document).await;
+    let refused = |put: Result<(), WriteError>| match put {
+        Err(WriteError::Invalid(reason)) => reason,
+        other => panic!("{other:?}"),
+    };
+    let reason = refused(put(document("one", "default", 1, LARGE)).await);
+    assert!(reason.contains("33554432"), "{reason}");
+    // Another's are no concern of theirs, and what takes no more room is taken.
+    ok(put(document("two", "default", 1, LARGE)).await);
+    ok(put(document("one", "default", 1, LARGE / 2)).await);
+    refused(put(document("one", "default", 2, LARGE)).await);
+    ok(put(document("one", "group:0", 2, LARGE)).await);
+    ok(put(document("one", "group:0", 3, 0)).await);
+    ok(put(document("one", "default", 2, LARGE)).await);
+    // What services decide is bounded by them.
+    let revocation = Document {
+        kind: REVOCATION.into(),
+        ..document("one", "gw", 1, LARGE)
+    };
+    ok(put(revocation).await);
 }

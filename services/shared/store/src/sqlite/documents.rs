@@ -4,7 +4,11 @@ use prost::Message;
 use rusqlite::OptionalExtension;
 
 use super::SqliteStore;
-use crate::{DOCUMENTS_MAX, DocumentsStore, QueryError, Scope, WriteError, notices::until};
+use crate::{
+    DOCUMENTS_MAX, DocumentsStore, QueryError, Scope, WriteError,
+    documents::{check_room, is_bounded},
+    notices::until,
+};
 
 fn decode(payloads: Vec<Vec<u8>>) -> Result<Vec<Document>, QueryError> {
     payloads
@@ -28,6 +32,22 @@ impl DocumentsStore for SqliteStore {
                 .flatten();
             if document.version != newest.unwrap_or(0) + 1 {
                 return Err(WriteError::Conflict(vec![document.subject]));
+            }
+            if is_bounded(&document) {
+                let (others, before) = writing
+                    .connection
+                    .prepare_cached(
+                        "SELECT coalesce(sum(length(payload)) FILTER (WHERE subject <> ?3), 0),
+                             coalesce(sum(length(payload)) FILTER (WHERE subject = ?3), 0)
+                         FROM documents d WHERE kind = ?1 AND tenant = ?2 AND until_us > ?4
+                         AND NOT EXISTS (SELECT 1 FROM documents n WHERE n.kind = d.kind AND n.tenant = d.tenant
+                             AND n.subject = d.subject AND n.version > d.version)",
+                    )?
+                    .query_row(
+                        (&document.kind, &document.tenant, &document.subject, document.at_us),
+                        |row| Ok((row.get(0)?, row.get(1)?)),
+                    )?;
+                check_room(&document, others, before).map_err(WriteError::Invalid)?;
             }
             writing
                 .connection

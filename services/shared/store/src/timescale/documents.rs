@@ -4,7 +4,11 @@ use prost::Message;
 use tokio_postgres::Row;
 
 use super::{TimescaleStore, fault::Fault, transaction};
-use crate::{DOCUMENTS_MAX, DocumentsStore, QueryError, Scope, WriteError, notices::until};
+use crate::{
+    DOCUMENTS_MAX, DocumentsStore, QueryError, Scope, WriteError,
+    documents::{check_room, is_bounded},
+    notices::until,
+};
 
 fn decode(row: &Row) -> Result<Document, QueryError> {
     Ok(Document::decode(row.get::<_, &[u8]>(0))?)
@@ -25,6 +29,19 @@ impl DocumentsStore for TimescaleStore {
                 .get(0);
             if i64::from(document.version) != newest + 1 {
                 return Err(Fault::Conflict(vec![document.subject.clone()]));
+            }
+            if is_bounded(document) {
+                let room = tx
+                    .query_one(
+                        "SELECT coalesce(sum(bytes) FILTER (WHERE subject <> $3), 0)::int8,
+                             coalesce(sum(bytes) FILTER (WHERE subject = $3), 0)::int8
+                         FROM (SELECT DISTINCT ON (subject) subject, until_us, octet_length(payload) AS bytes FROM documents
+                             WHERE kind = $1 AND tenant = $2 ORDER BY subject DESC, version DESC) d WHERE until_us > $4",
+                        &[&document.kind, &document.tenant, &document.subject, &document.at_us],
+                    )
+                    .await?;
+                let bytes = |column| room.get::<_, i64>(column).cast_unsigned();
+                check_room(document, bytes(0), bytes(1)).map_err(Fault::Invalid)?;
             }
             tx.execute(
                 "INSERT INTO documents (kind, tenant, subject, version, until_us, payload) VALUES ($1, $2, $3, $4, $5, $6)",
