@@ -4,6 +4,7 @@
 //! look within the day, something is retried or degraded; `info` nothing, it tells what happened; `debug` and `trace` are for
 //! whoever reads the source beside them.
 
+mod one_line;
 mod seldom;
 mod trace_context;
 
@@ -153,7 +154,7 @@ pub fn init(
     metrics_handle();
     let filter = EnvFilter::builder().parse_lossy(&config.log);
     let log = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(|| one_line::OneLine(std::io::stderr()))
         .with_ansi(std::io::stderr().is_terminal());
     let log = match config.log_format {
         LogFormat::Text => log.boxed(),
