@@ -59,7 +59,7 @@ const TENANTS_MAX: usize = 50_000;
 const TENANT_AGE_MAX_US: i64 = 60_000_000;
 /// Another member may act on the same timer; so often is decided anew.
 const ATTEMPTS_MAX: u32 = 8;
-/// Open alerts of gateways among which one that inhibits is looked for.
+/// Open alerts of a tenant's gateways among which one that inhibits is looked for.
 const INHIBITING_MAX: usize = 1000;
 
 /// The channels, made before anything starts, so that a wrong setting is refused at once.
@@ -328,7 +328,7 @@ impl Decider {
         };
         let (tenant, mut watch) = tokio::try_join!(self.tenant(alert), watch)?;
         for _ in 0..ATTEMPTS_MAX {
-            let inhibited_by = self.inhibited_by(alert).await?;
+            let inhibited_by = self.inhibited_by(alert, &tenant).await?;
             let now_us = contracts::now_us();
             let book = Arc::clone(&self.book.borrow());
             let case = Case {
@@ -400,7 +400,11 @@ impl Decider {
     }
 
     /// The open alert of a gateway that explains why a device behind it is silent. Only silence is ever inhibited.
-    async fn inhibited_by(&self, alert: &Alert) -> Result<Option<String>, DecideError> {
+    async fn inhibited_by(
+        &self,
+        alert: &Alert,
+        tenant: &str,
+    ) -> Result<Option<String>, DecideError> {
         if !vitals::silence::is_below_gateway(&alert.rule) || alert.gateway.is_empty() {
             return Ok(None);
         }
@@ -409,7 +413,7 @@ impl Decider {
             include_resolved: false,
             limit: INHIBITING_MAX,
         };
-        let open = self.store.alerts(&Scope::Service, &query).await?;
+        let open = self.store.alerts(&Scope::tenant(tenant), &query).await?;
         let by = open.into_iter().find(|open| {
             open.gateway == alert.gateway && vitals::silence::is_of_gateway(&open.rule)
         });
@@ -451,7 +455,56 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use store::{AlertsBatch, GatewayEntry, SqliteStore};
+
     use super::*;
+
+    #[tokio::test]
+    async fn one_tenants_many_silent_gateways_hide_no_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(directory.path()).unwrap());
+        for (id, tenant) in [("g-small", "small"), ("g-large", "large")] {
+            let (id, tenant) = (id.to_owned(), tenant.to_owned());
+            let entry = GatewayEntry { id, tenant };
+            store.put_gateway(&entry).await.unwrap();
+        }
+        let silent = |gateway: &str, since_us: i64| Alert {
+            id: format!("{gateway}-{since_us}"),
+            gateway: gateway.into(),
+            rule: vitals::silence::GATEWAY.into(),
+            state: AlertState::Active.into(),
+            since_us,
+            revision: 1,
+            ..Alert::default()
+        };
+        let mut transitions = vec![silent("g-small", 1)];
+        transitions.extend((2..INHIBITING_MAX as i64 + 3).map(|n| silent("g-large", n)));
+        let batch = AlertsBatch {
+            transitions,
+            ..AlertsBatch::default()
+        };
+        store.write_alerts(batch, Vec::new()).await.unwrap();
+        let context = Context::new("alerting");
+        let decider = Decider {
+            store,
+            book: tokio::sync::watch::channel(Arc::default()).1,
+            router: Mutex::new(Router::new(crate::routing::Channels::default())),
+            wakes: Vec::new(),
+            told: Told::default(),
+            tenants: Mutex::default(),
+            failing: HashSet::new(),
+            turns: context.health().progress("people", SILENCE_MAX),
+            shutdown: context.shutdown().clone(),
+        };
+        let behind_it = Alert {
+            rule: vitals::silence::DEVICE.into(),
+            device: "belt".into(),
+            ..silent("g-small", 1)
+        };
+        let by = decider.inhibited_by(&behind_it, "small").await.unwrap();
+        assert_eq!(by.as_deref(), Some("g-small-1"));
+    }
 
     #[test]
     fn news_is_a_state_that_people_have_not_heard() {
