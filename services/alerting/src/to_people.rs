@@ -42,7 +42,7 @@ use config::Options;
 
 /// Alerts taken from the bus at once; more wait there.
 const BATCH_MAX: usize = 64;
-/// Alerts decided about at the same time; the revisions of one come after each other.
+/// Alerts, or timers, decided about at the same time; the revisions of one come after each other.
 const DECIDED_AT_ONCE: usize = 8;
 /// Episodes whose last news is remembered; of an older one a repetition may be told again.
 const TOLD_MAX: usize = 10_000;
@@ -277,11 +277,14 @@ impl Decider {
         let limit = TIMERS_MAX + self.failing.len();
         let mut due = self.store.due_watches(contracts::now_us(), limit).await?;
         due.sort_by_key(|watch| self.failing.contains(&watch.alert));
+        let this = &*self;
+        let acted = side_by_side(due, |watch| {
+            this.turns.beat();
+            this.on_timer(watch)
+        });
         let mut failures = Vec::new();
-        for watch in due {
-            self.turns.beat();
-            let alert = watch.alert.clone();
-            match self.on_timer(watch).await {
+        for (alert, acted) in acted.await {
+            match acted {
                 Ok(()) => {
                     self.failing.remove(&alert);
                 }
@@ -294,9 +297,6 @@ impl Decider {
                     }
                     self.failing.insert(alert);
                     failures.push(error);
-                    if failures.len() >= FAILURES_MAX {
-                        break;
-                    }
                 }
             }
         }
@@ -421,6 +421,30 @@ impl Decider {
     }
 }
 
+/// Alerts wait for the timers, so none of these waits for another; those behind too many that fail are left to the next look.
+async fn side_by_side<T, E, F>(
+    due: Vec<Watch>,
+    act: impl Fn(Watch) -> F,
+) -> Vec<(String, Result<T, E>)>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let acting = stream::iter(due).map(|watch| {
+        let alert = watch.alert.clone();
+        let acted = act(watch);
+        async move { (alert, acted.await) }
+    });
+    let mut acting = acting.buffer_unordered(DECIDED_AT_ONCE);
+    let (mut acted, mut failed) = (Vec::new(), 0);
+    while failed < FAILURES_MAX
+        && let Some(next) = acting.next().await
+    {
+        failed += usize::from(next.1.is_err());
+        acted.push(next);
+    }
+    acted
+}
+
 /// What people heard last of each episode, so that a revision that only names a second observer is no news.
 #[derive(Default)]
 struct Told {
@@ -457,8 +481,34 @@ impl Told {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use store::{AlertsBatch, GatewayEntry, SqliteStore};
+    use tokio::sync::Barrier;
 
     use super::*;
+
+    fn timers(count: usize) -> Vec<Watch> {
+        let timer = |number: usize| Watch {
+            alert: number.to_string(),
+            version: 1,
+            due_us: Some(1),
+            state: bytes::Bytes::new(),
+        };
+        (0..count).map(timer).collect()
+    }
+
+    #[tokio::test]
+    async fn no_timer_waits_for_another() {
+        // Done when so many are acted upon.
+        let together = Barrier::new(DECIDED_AT_ONCE);
+        let act = |_| async {
+            together.wait().await;
+            Ok::<(), ()>(())
+        };
+        let acting = side_by_side(timers(2 * DECIDED_AT_ONCE), act);
+        let acted = tokio::time::timeout(Duration::from_secs(30), acting).await;
+        assert_eq!(acted.unwrap().len(), 2 * DECIDED_AT_ONCE);
+        let all_fail = side_by_side(timers(TIMERS_MAX), |_| async { Err::<(), ()>(()) }).await;
+        assert_eq!(all_fail.len(), FAILURES_MAX);
+    }
 
     #[tokio::test]
     async fn one_tenants_many_silent_gateways_hide_no_others() {
