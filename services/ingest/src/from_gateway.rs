@@ -42,7 +42,7 @@ pub struct Gateways {
 }
 
 struct Shared {
-    register: Register,
+    register: Arc<Register>,
     bus: Arc<dyn Bus>,
     lanes: Lanes,
     duplicates: Mutex<Duplicates>,
@@ -53,7 +53,7 @@ struct Shared {
 
 impl Gateways {
     pub fn new(
-        register: Register,
+        register: Arc<Register>,
         bus: Arc<dyn Bus>,
         lanes: Lanes,
         revocations: watch::Receiver<Followed>,

@@ -65,7 +65,9 @@ pub async fn run(
     ));
     let lanes = to_bus::Lanes::start(&bus, &context);
     let refresh = Duration::from_secs(config.register_refresh_s);
-    let register = register::Register::new(Arc::clone(&store), refresh);
+    let register = Arc::new(register::Register::new(Arc::clone(&store), refresh));
+    let (following, shutdown) = (Arc::clone(&register), context.shutdown().clone());
+    tasks.spawn(async move { following.follow(shutdown.requested()).await });
     let (to, revocations) = tokio::sync::watch::channel(store::Followed::default());
     let (following, shutdown) = (Arc::clone(&store), context.shutdown().clone());
     tasks.spawn(async move {

@@ -72,7 +72,7 @@ pub struct Readmission {
 impl Readmission {
     pub fn new(bus: Arc<dyn Bus>, store: Arc<dyn Store>) -> Readmission {
         let context = Context::new("readmission");
-        let register = Register::new(Arc::clone(&store), REGISTER_REFRESH);
+        let register = Arc::new(Register::new(Arc::clone(&store), REGISTER_REFRESH));
         let lanes = Lanes::start(&bus, &context);
         // It was let in when it came; what was revoked since is another matter.
         let revocations = watch::channel(Followed::default()).1;

@@ -1,6 +1,7 @@
 //! Who owns a device: the store's register, remembered.
 //!
-//! An answer is used for the refresh time. When the store does not answer, the last known owner is believed for [`STALE_MAX`], so
+//! An answer is used for the refresh time, unless the device is registered anew: that is asked each second for all devices at once, because
+//! what a device measures with somebody else must not be stored as the one's before. When the store does not answer, the last known owner is believed for [`STALE_MAX`], so
 //! that gateways that were known go on through a failure of the store. What a gateway names is up to it: names that nobody can have
 //! registered are not asked for, and those that nobody has are the first to be forgotten.
 
@@ -23,6 +24,10 @@ const DEVICES_MAX: usize = 100_000;
 /// hands sends meanwhile is refused for good.
 const REFUSED_REFRESH: Duration = Duration::from_secs(1);
 const STALE_MAX: Duration = Duration::from_secs(3600);
+/// How often it is asked what was registered anew, and how far back: who registers may have a clock that is behind another's by so much.
+/// Beyond it the refresh time holds.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_BACK_US: i64 = 60_000_000;
 
 struct Known {
     entry: Option<Arc<DeviceEntry>>,
@@ -95,6 +100,41 @@ impl Register {
         }
     }
 
+    /// Follows what is registered anew until `end`.
+    pub async fn follow(&self, end: impl Future<Output = ()>) {
+        let mut end = std::pin::pin!(end);
+        let mut newest_us = contracts::now_us();
+        loop {
+            tokio::select! {
+                () = end.as_mut() => return,
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+            match self.look(newest_us).await {
+                Ok(newest) => newest_us = newest,
+                // As for any other question meanwhile, what was last known holds.
+                Err(error) => tracing::debug!(%error, "what was registered anew is not known"),
+            }
+        }
+    }
+
+    /// Takes up what was registered since shortly before `newest_us`; returns when the newest of it was.
+    async fn look(&self, newest_us: i64) -> Result<i64, QueryError> {
+        let since_us = newest_us.saturating_sub(LOOK_BACK_US);
+        let found = self.store.registered_since(since_us).await?;
+        let asked = Instant::now();
+        let times = found.iter().map(|entry| entry.registered_us);
+        // No time of a clock that is far ahead, behind which all others' would be passed over.
+        let newest_us = times.fold(newest_us, i64::max).min(contracts::now_us());
+        let mut known = self.known.lock();
+        for entry in found {
+            if let Some(known) = known.get_mut(&entry.id) {
+                let entry = Some(Arc::new(entry));
+                *known = Known { entry, asked };
+            }
+        }
+        Ok(newest_us)
+    }
+
     /// Whether any device of the gateway is worn by the patient, or, of no patient, whether it is a gateway of its tenant: one of that
     /// name elsewhere has nothing to do with it. Asked only for alerts that name no device.
     pub async fn cares_for(&self, gateway: &GatewayId, patient: &str) -> Result<bool, QueryError> {
@@ -150,6 +190,61 @@ mod tests {
         }
         let known = register.device("belt", &old).await.unwrap().unwrap();
         assert!(!old.owns(&known), "for both from then on");
+    }
+
+    #[tokio::test]
+    async fn who_wears_a_device_now_is_known_within_a_second() {
+        let directory = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(directory.path()).unwrap());
+        let register = Register::new(Arc::clone(&store), Duration::from_secs(3600));
+        let gateway = GatewayId {
+            tenant: "t".into(),
+            id: "gw".into(),
+        };
+        let worn_by = async |patient: &str, registered_us| {
+            let entry = DeviceEntry {
+                id: "belt".into(),
+                tenant: "t".into(),
+                gateway: "gw".into(),
+                patient: patient.into(),
+                registered_us,
+            };
+            store.put_device(&entry).await.unwrap();
+        };
+        let now_us = contracts::now_us();
+        worn_by("ada", now_us - 3_600_000_000).await;
+        let known = register.device("belt", &gateway).await.unwrap().unwrap();
+        assert_eq!(known.patient, "ada");
+        // Registered where the clock is half a minute behind.
+        worn_by("ben", now_us - 30_000_000).await;
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let done = tokio::sync::Notify::new();
+        let becomes_known = async {
+            loop {
+                let known = register.device("belt", &gateway).await.unwrap().unwrap();
+                if known.patient == "ben" || Instant::now() > deadline {
+                    return known.patient.clone();
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let (patient, ()) = tokio::join!(
+            async {
+                let patient = becomes_known.await;
+                done.notify_one();
+                patient
+            },
+            register.follow(done.notified())
+        );
+        assert_eq!(
+            patient, "ben",
+            "what he measures is stored as hers for an hour"
+        );
+        // A clock that is ahead hides nobody behind it.
+        worn_by("eve", i64::MAX).await;
+        assert!(register.look(now_us).await.unwrap() <= contracts::now_us());
+        let known = register.device("belt", &gateway).await.unwrap().unwrap();
+        assert_eq!(known.patient, "eve");
     }
 
     #[tokio::test]

@@ -62,4 +62,7 @@ pub trait Register: Send + Sync {
         scope: &Scope,
         gateway: Option<&str>,
     ) -> Result<Vec<DeviceEntry>, QueryError>;
+
+    /// Devices of all tenants that were registered after `since_us`, by the clock of whoever registered them.
+    async fn registered_since(&self, since_us: i64) -> Result<Vec<DeviceEntry>, QueryError>;
 }

@@ -31,6 +31,8 @@ pub async fn the_register_refuses_other_tenants(harness: &dyn Harness) {
     let of_gateway = ok(store.devices(&all, Some("gw-one")).await);
     assert_eq!(of_gateway, std::slice::from_ref(&one));
     assert_eq!(ok(store.devices(&all, None).await).len(), 2);
+    let since = async |us| ok(store.registered_since(us).await).len();
+    assert_eq!((since(START_US - 1).await, since(START_US).await), (2, 0));
     let patient = ok(store.patient(&all, "patient-one").await);
     assert_eq!(
         patient.map(|p| (p.name, p.spo2_scale)),

@@ -234,4 +234,15 @@ impl Register for SqliteStore {
         })
         .await
     }
+
+    async fn registered_since(&self, since_us: i64) -> Result<Vec<DeviceEntry>, QueryError> {
+        self.read(move |connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT id, tenant, gateway, patient, registered_us FROM devices WHERE registered_us > ?1 ORDER BY id",
+            )?;
+            let rows = statement.query_map([since_us], device)?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+        .await
+    }
 }

@@ -218,4 +218,17 @@ impl Register for TimescaleStore {
             .await?;
         Ok(rows.iter().map(device).collect())
     }
+
+    async fn registered_since(&self, since_us: i64) -> Result<Vec<DeviceEntry>, QueryError> {
+        let rows = self
+            .reader()
+            .await?
+            .query(
+                "SELECT id, tenant, gateway, patient, registered_us FROM devices WHERE registered_us > $1
+                 ORDER BY id COLLATE \"C\"",
+                &[&since_us],
+            )
+            .await?;
+        Ok(rows.iter().map(device).collect())
+    }
 }
