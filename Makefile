@@ -42,6 +42,7 @@ fmt: ## formats the code
 	cargo fmt --all
 
 lint: ## clippy, warnings refused
+	@infra/dev/need.sh cc
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 
 proto: ## lints the contracts by buf's rules, and compares them with those of every release
@@ -50,11 +51,12 @@ proto: ## lints the contracts by buf's rules, and compares them with those of ev
 	proto/breaking.sh
 
 deny: ## licences, banned and unknown sources of dependencies
+	@infra/dev/need.sh cargo-deny
 	cargo deny --log-level error check licenses bans sources
 
 unit: export BRAID_TEST_ENGINES ?= required
 unit: ## every Rust test; those on real engines install what they need
-	@infra/dev/need.sh cc kafka timescaledb
+	@infra/dev/need.sh cc ip envoy kafka timescaledb
 	@infra/dev/unit.sh
 
 $(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json
@@ -82,6 +84,7 @@ web-check: $(WEB)/node_modules/.package-lock.json ## the committed page is the o
 	cd $(WEB) && npm run --silent check:fresh
 
 page: $(WEB)/node_modules/.package-lock.json ## the browser test: values move, a path is cut, an alert is acknowledged
+	@infra/dev/need.sh cc chromium
 	cargo build --workspace --bins
 	cd $(WEB) && BRAID_BIN=$(CURDIR)/target/debug/braid npm test --silent
 
@@ -94,9 +97,11 @@ capacity: ## how many gateways a core carries, part by part: a fleet of people w
 	cargo run --release -p braid -- bench --only fleet $(ARGS)
 
 lab: ## figures in virtual time beside the papers' and our targets
+	@infra/dev/need.sh cc
 	cargo run --release -p braid -- lab targets $(ARGS)
 
 lab-kernel: ## the same in kernel time: namespaces, TUN, TCP and MPTCP beside ours (needs root; ARGS="--only kernel.product")
+	@infra/dev/need.sh cc ip
 	cargo run --release -p braid -- lab kernel $(ARGS)
 
 dashboards: ## dashboards by Grafana's own schema, rules of Prometheus by their tests
