@@ -100,6 +100,8 @@ pub enum LabError {
         file: PathBuf,
         source: std::io::Error,
     },
+    #[error("no figure of this experiment begins with {0:?}: without --only all are shown")]
+    NoFigure(String),
     #[error("cannot print")]
     Print(#[from] std::io::Error),
     #[error("cannot encode the figures")]
@@ -184,6 +186,9 @@ fn finish(options: &Options, outcome: Findings) -> Result<ExitCode, LabError> {
             .is_none_or(|only| figure.id.starts_with(only.as_str()))
     };
     let figures: Vec<Figure> = outcome.figures.iter().filter(chosen).cloned().collect();
+    if let (Some(only), true) = (&options.selection.only, figures.is_empty()) {
+        return Err(LabError::NoFigure(only.clone()));
+    }
     if let Some(file) = &options.csv {
         write_csv(file, &outcome.reports).map_err(|source| LabError::Write {
             file: file.clone(),

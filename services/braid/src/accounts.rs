@@ -10,21 +10,17 @@ use crate::process::{self, Failure};
 pub enum AccountsCommand {
     /// Make an account, or give it another password and role.
     #[command(
-        after_help = "Example:\n  BRAID_ACCOUNT_PASSWORD=\"$(openssl rand -base64 12)\" braid accounts put eve --role clinician --by \"Ada Operator\""
+        after_help = "Example:\n  BRAID_ACCOUNT_PASSWORD=\"$(openssl rand -base64 12)\" braid accounts put eve \\\n      --role clinician --by \"Ada Operator\""
     )]
     Put {
+        /// The account; unique over all tenants.
         #[arg(value_name = "NAME")]
         name: String,
         /// Each may do what the one before may.
         #[arg(long, value_name = "ROLE", value_parser = ["viewer", "clinician", "administrator"])]
         role: String,
         /// The password; a variable is not seen by others on this machine.
-        #[arg(
-            long,
-            value_name = "PASSWORD",
-            env = "BRAID_ACCOUNT_PASSWORD",
-            hide_env_values = true
-        )]
+        #[arg(long, value_name = "PASSWORD", env = "BRAID_ACCOUNT_PASSWORD")]
         password: Secret,
         /// Who decides this; stands in the audit log.
         #[arg(long, value_name = "NAME")]
@@ -39,6 +35,7 @@ pub enum AccountsCommand {
     },
     /// Remove an account.
     Remove {
+        /// The account; unique over all tenants.
         #[arg(value_name = "NAME")]
         name: String,
         /// Who decides this; stands in the audit log.

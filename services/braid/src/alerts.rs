@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use alerting::documents::{self, DEFAULT, RULES, SILENCE, TEAM};
 use alerting::silence::{SILENCE_US_MAX, Silence};
 use alerting::team;
-use contracts::alerts::Document;
-use store::{Scope, Store, WriteError};
+use contracts::alerts::{Alert, Document};
+use store::{AlertsQuery, Scope, Store, WriteError};
 use vitals::RuleSet;
 
 use crate::engines::StoreChoice;
@@ -15,12 +15,14 @@ use crate::process::{self, Failure};
 /// Another one may put a version at the same time; so often is tried to come between.
 const ATTEMPTS_MAX: u32 = 5;
 const HOUR_US: f64 = 3_600e6;
+/// Alerts that are listed at once.
+const LISTED_MAX: usize = 10_000;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum AlertsCommand {
     /// Tell nobody of a patient's alerts, or of a rule's, for a while. The alerts are raised and kept.
     #[command(
-        after_help = "Example:\n  braid alerts silence --patient ada --rule battery-low --hours 2 --by \"Eve Nurse\" --reason \"charger is on its way\""
+        after_help = "Example:\n  braid alerts silence --patient ada --rule battery-low --hours 2 \\\n      --by \"Eve Nurse\" --reason \"charger is on its way\""
     )]
     Silence {
         /// Empty: every patient's.
@@ -43,7 +45,11 @@ pub enum AlertsCommand {
         place: Place,
     },
     /// End a silence before its time.
+    #[command(
+        after_help = "Example:\n  braid alerts unsilence silence-1763926123000000 \\\n      --by \"Eve Nurse\" --reason \"the charger is here\""
+    )]
     Unsilence {
+        /// Its name in `braid alerts silences`.
         #[arg(value_name = "SILENCE")]
         id: String,
         #[command(flatten)]
@@ -54,8 +60,26 @@ pub enum AlertsCommand {
     /// Contacts, on-call shifts and escalation of a tenant.
     #[command(subcommand)]
     Team(TeamCommand),
+    /// List alerts, newest first: since when, id, state, priority, whose, what.
+    #[command(
+        after_help = "Examples:\n  braid alerts list\n  braid alerts list --patient ada --all"
+    )]
+    List {
+        /// Only this patient's.
+        #[arg(long, value_name = "ID")]
+        patient: Option<String>,
+        /// Also those that are resolved.
+        #[arg(long)]
+        all: bool,
+        /// Most alerts, the newest.
+        #[arg(long, value_name = "COUNT", default_value_t = 200)]
+        limit: usize,
+        #[command(flatten)]
+        place: Place,
+    },
     /// Print every transition of an alert, who was told of it, and what became of that.
     History {
+        /// Its id: see `braid alerts list`.
         #[arg(value_name = "ALERT")]
         id: String,
         #[command(flatten)]
@@ -66,6 +90,7 @@ pub enum AlertsCommand {
 #[derive(Debug, clap::Subcommand)]
 pub enum TeamCommand {
     /// Print a team to begin from.
+    #[command(after_help = "Example:\n  braid alerts team example > team.json")]
     Example,
     /// Print the team in force.
     Show {
@@ -73,12 +98,17 @@ pub enum TeamCommand {
         place: Place,
     },
     /// Say whether a file can be used, and what is wrong with it.
-    Check { file: PathBuf },
+    #[command(after_help = "Example:\n  braid alerts team check team.json")]
+    Check {
+        /// The team as JSON.
+        file: PathBuf,
+    },
     /// Put a team in force.
     #[command(
         after_help = "Example:\n  braid alerts team put team.json --by \"Eve Nurse\" --reason \"night shift joins\""
     )]
     Put {
+        /// The team as JSON: see `braid alerts team example`.
         file: PathBuf,
         #[command(flatten)]
         signed: Signed,
@@ -93,12 +123,14 @@ pub struct Signed {
     /// Who decides this.
     #[arg(long, value_name = "NAME")]
     pub by: String,
+    /// Why; stands beside it.
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
 }
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct Place {
+    /// Whose it is.
     #[arg(long, value_name = "ID", default_value = store::DEFAULT_TENANT)]
     pub tenant: String,
     #[command(flatten)]
@@ -229,6 +261,24 @@ impl AlertsCommand {
                 );
                 Ok(())
             }
+            Self::List {
+                patient,
+                all,
+                limit,
+                place,
+            } => {
+                let store = place.store.open().await?;
+                let query = AlertsQuery {
+                    patient,
+                    include_resolved: all,
+                    limit: limit.clamp(1, LISTED_MAX),
+                };
+                let alerts = store.alerts(&Scope::Tenant(place.tenant), &query).await;
+                for alert in alerts.map_err(Failure::other)? {
+                    println!("{}", line(&alert));
+                }
+                Ok(())
+            }
             Self::History { id, place } => history(&id, place).await,
             // Without a store: `run` has answered.
             Self::Team(TeamCommand::Example | TeamCommand::Check { .. }) => Ok(()),
@@ -255,6 +305,28 @@ async fn warn_of_unknown_rule(place: &Place, rule: &str) -> Result<(), Failure> 
     Ok(())
 }
 
+fn line(alert: &Alert) -> String {
+    let priority = alert.priority().as_str_name().to_lowercase();
+    // An alert of a gateway, or of the core, is of no patient.
+    let whose = [&alert.patient, &alert.gateway]
+        .into_iter()
+        .find(|it| !it.is_empty());
+    format!(
+        "{}  {}  {}  {}  {}  {}",
+        process::when(alert.since_us),
+        alert.id,
+        state(alert),
+        priority.trim_start_matches("priority_"),
+        whose.map_or("-", String::as_str),
+        alert.summary
+    )
+}
+
+fn state(alert: &Alert) -> String {
+    let name = alert.state().as_str_name();
+    name.trim_start_matches("ALERT_STATE_").to_lowercase()
+}
+
 async fn history(id: &str, place: Place) -> Result<(), Failure> {
     let store = place.store.open().await?;
     let scope = Scope::Tenant(place.tenant);
@@ -270,13 +342,9 @@ async fn history(id: &str, place: Place) -> Result<(), Failure> {
     for alert in transitions {
         println!(
             "{}  {}  {} {}{}",
-            alert.recorded_us,
+            process::when(alert.recorded_us),
             alert.revision,
-            alert
-                .state()
-                .as_str_name()
-                .trim_start_matches("ALERT_STATE_")
-                .to_lowercase(),
+            state(&alert),
             alert.summary,
             if alert.acknowledged_by.is_empty() {
                 String::new()
@@ -302,7 +370,7 @@ async fn history(id: &str, place: Place) -> Result<(), Failure> {
         });
         println!(
             "{}  {}  {} {}: {}",
-            notice.created_us,
+            process::when(notice.created_us),
             notice
                 .reason()
                 .as_str_name()

@@ -19,12 +19,7 @@ pub struct AuditCommand {
     #[arg(long, value_name = "NAME")]
     by: String,
     /// Why; stands in the log, too.
-    #[arg(
-        long,
-        value_name = "WHY",
-        default_value = "",
-        hide_default_value = true
-    )]
+    #[arg(long, value_name = "WHY", default_value = "")]
     reason: String,
     /// Only what concerns this patient.
     #[arg(long, value_name = "ID")]

@@ -1,14 +1,15 @@
 //! The command line. Configuration is layered over it (see `service_kit::config`), so it is also the schema of the file.
 
+use std::any::TypeId;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
-use service_kit::ConfigError;
 use service_kit::config::{self, ConfigFile, EXIT_CONFIG};
+use service_kit::{ConfigError, Secret};
 
 use crate::accounts::AccountsCommand;
 use crate::alerts::AlertsCommand;
@@ -56,7 +57,7 @@ const JOBS: [&str; 2] = ["setup", "trial"];
     name = "braid",
     version,
     max_term_width = 110,
-    after_help = "Examples:\n  braid up                          everything on this machine, with simulated patients\n  braid link cut wifi               cut their Wi-Fi; vitals go on over LTE\n  braid config gateway              what a gateway would run with, and why\n  braid ingest --config braid.toml  one service of a larger installation"
+    after_help = "Examples:\n  braid up                          everything here, with simulated patients\n  braid link cut wifi               cut their Wi-Fi; vitals go on over LTE\n  braid config gateway              what a gateway would run with, and why\n  braid ingest --config braid.toml  one service of a larger installation"
 )]
 struct Cli {
     /// TOML file with a table per service, such as [gateway].
@@ -131,7 +132,10 @@ enum Braid {
     #[command(
         after_help = "Examples:\n  braid completion bash > /etc/bash_completion.d/braid\n  braid completion zsh > \"${fpath[1]}/_braid\""
     )]
-    Completion { shell: Shell },
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
 }
 
 pub fn main() -> ExitCode {
@@ -150,13 +154,14 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         None => None,
     };
     let command = layered(file.as_ref())?;
+    let typed = args.clone();
     let matches = match command.clone().try_get_matches_from(args) {
         Ok(matches) => matches,
-        Err(error) => return Ok(refuse(&error, &command)),
+        Err(error) => return Ok(refuse(&error, &typed, file.as_ref())),
     };
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
-        Err(error) => return Ok(refuse(&error, &command)),
+        Err(error) => return Ok(refuse(&error, &typed, file.as_ref())),
     };
     match cli.command {
         Braid::Service(service) => service.run()?,
@@ -216,7 +221,22 @@ fn layered(file: Option<&ConfigFile>) -> Result<Command, ConfigError> {
             return Err(error);
         }
     }
-    Ok(command)
+    Ok(discreet(command))
+}
+
+/// Help tells no secret, of a variable or of the file, and not that nothing is the default.
+fn discreet(command: Command) -> Command {
+    let arg = |arg: Arg| {
+        let is_secret = is_secret(&arg);
+        let is_empty = arg.get_default_values() == [""];
+        arg.hide_env_values(is_secret)
+            .hide_default_value(is_secret || is_empty)
+    };
+    command.mut_args(arg).mut_subcommands(discreet)
+}
+
+fn is_secret(arg: &Arg) -> bool {
+    arg.get_value_parser().type_id() == TypeId::of::<Secret>()
 }
 
 /// Services on one machine must not meet on one admin port; `up` prints what people need and logs only what they must look at.
@@ -257,8 +277,8 @@ fn config_path(args: &[OsString]) -> Option<PathBuf> {
     std::env::var_os("BRAID_CONFIG").map(PathBuf::from)
 }
 
-/// Prints clap's message; a refused value gets the flag's default as the example of a good one.
-fn refuse(error: &clap::Error, command: &Command) -> ExitCode {
+/// Prints clap's message, and what it does not know.
+fn refuse(error: &clap::Error, typed: &[OsString], file: Option<&ConfigFile>) -> ExitCode {
     // Nothing can be done when even the terminal is gone.
     let _ = error.print();
     if matches!(
@@ -267,32 +287,58 @@ fn refuse(error: &clap::Error, command: &Command) -> ExitCode {
     ) {
         return ExitCode::SUCCESS;
     }
-    if let Some(example) = example(error, command) {
-        eprintln!("\n  example: {example}");
+    let is_set = |variable: &str| std::env::var_os(variable).is_some();
+    for advice in advice(error, typed, file, is_set) {
+        eprintln!("\n  {advice}");
     }
     ExitCode::from(EXIT_CONFIG)
 }
 
-fn example(error: &clap::Error, command: &Command) -> Option<String> {
-    if !matches!(
+/// Where a refused value stands, unless it was typed; and the flag's default as the example of a good one.
+fn advice(
+    error: &clap::Error,
+    typed: &[OsString],
+    file: Option<&ConfigFile>,
+    is_set: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let is_value = matches!(
         error.kind(),
         ErrorKind::ValueValidation | ErrorKind::InvalidValue
-    ) {
-        return None;
-    }
-    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else {
-        return None;
+    );
+    let long = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(shown)) if is_value => shown.split([' ', '=']).next(),
+        _ => None,
     };
-    let long = shown.split([' ', '=']).next()?.strip_prefix("--")?;
+    let Some(long) = long.and_then(|it| it.strip_prefix("--")) else {
+        return Vec::new();
+    };
+    let noun = typed.iter().find_map(|it| NOUNS.iter().find(|n| it == *n));
+    let mut advice = Vec::new();
+    let flag = format!("--{long}");
+    let is_flag = |it: &OsString| it.to_string_lossy().split('=').next() == Some(&flag);
+    if let Some(noun) = noun
+        && !typed.iter().any(is_flag)
+    {
+        let variable = config::variable(noun, long);
+        match file {
+            _ if is_set(&variable) => advice.push(format!("it stands in {variable}")),
+            Some(file) => advice.push(format!("it stands in {}, [{noun}]", file.path())),
+            None => {}
+        }
+    }
     // The untouched command: the layered one may have the refused value as its default.
-    let _ = command;
-    let original = Cli::command();
-    let arg = original
+    let command = Cli::command();
+    let of = |sub: &&Command| noun.is_none_or(|noun| sub.get_name() == *noun);
+    let mut args = command
         .get_subcommands()
-        .flat_map(Command::get_arguments)
-        .find(|arg| arg.get_long() == Some(long))?;
-    let default = arg.get_default_values().first()?.to_str()?;
-    (!default.is_empty()).then(|| format!("--{long} {default}"))
+        .filter(of)
+        .flat_map(Command::get_arguments);
+    let arg = args.find(|arg| arg.get_long() == Some(long));
+    let default = arg.and_then(|arg| arg.get_default_values().first()?.to_str());
+    if let Some(default) = default.filter(|it| !it.is_empty()) {
+        advice.push(format!("example: {flag} {default}"));
+    }
+    advice
 }
 
 fn effective(
@@ -310,6 +356,10 @@ fn effective(
         .ok_or_else(|| Failure::other("no such service"))?;
     service.render(matches, file, command)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod as_written;
 
 #[cfg(test)]
 mod tests {
@@ -342,6 +392,50 @@ mod tests {
             }
             assert!(flags > 5, "{noun} has {flags} flags");
         }
+    }
+
+    #[test]
+    fn a_refused_value_is_found_where_it_stands() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        std::io::Write::write_all(&mut file, b"[ingest]\nlisten = 7\n").unwrap();
+        let file = ConfigFile::read(file.path(), &NOUNS).unwrap();
+        let told = |line: &str, file: Option<&ConfigFile>, set: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let error = layered(file).unwrap().try_get_matches_from(&words);
+            advice(&error.unwrap_err(), &words, file, |it| it == set)
+        };
+        let example = "example: --listen 127.0.0.1:7001";
+        assert_eq!(told("braid ingest --listen=x", None, ""), [example]);
+        let in_file = format!("it stands in {}, [ingest]", file.path());
+        assert_eq!(told("braid ingest", Some(&file), ""), [&in_file, example]);
+        let variable = "BRAID_INGEST_LISTEN";
+        let in_variable = format!("it stands in {variable}");
+        assert_eq!(
+            told("braid config ingest", Some(&file), variable),
+            [&in_variable, example]
+        );
+    }
+
+    #[test]
+    fn help_tells_no_secret() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let text =
+            "[gateway]\nsensor_token = 'hunter-two'\n[alerting]\nwebhook = 'https://hunter-two'\n";
+        std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        let file = ConfigFile::read(file.path(), &NOUNS).unwrap();
+        let command = layered(Some(&file)).unwrap();
+        for noun in ["gateway", "alerting"] {
+            let mut command = command.find_subcommand(noun).unwrap().clone();
+            let help = command.render_long_help().to_string();
+            assert!(!help.contains("hunter-two"), "{help}");
+        }
+        // A variable of this process would be in it.
+        let mut secrets = 0;
+        for arg in command.get_subcommands().flat_map(Command::get_arguments) {
+            assert_eq!(arg.is_hide_env_values_set(), is_secret(arg), "{arg:?}");
+            secrets += usize::from(is_secret(arg));
+        }
+        assert!(secrets > 10, "{secrets} secrets");
     }
 
     #[test]

@@ -43,6 +43,7 @@ pub enum DeadLettersCommand {
     /// Print one with everything it holds.
     #[command(after_help = "Example:\n  braid dead-letters show 0-12")]
     Show {
+        /// Its id in the list.
         #[arg(value_name = "ID")]
         id: LetterId,
         #[command(flatten)]
@@ -53,6 +54,7 @@ pub enum DeadLettersCommand {
         after_help = "Examples:\n  braid dead-letters replay 0-12 0-13\n  braid dead-letters replay --every --consumer alerting"
     )]
     Replay {
+        /// Their ids in the list.
         #[arg(value_name = "ID", required_unless_present = "every")]
         ids: Vec<LetterId>,
         /// All that were not replayed before; not uploads of gateways, which were on no topic.
@@ -67,9 +69,10 @@ pub enum DeadLettersCommand {
     ///
     /// What came in at the first time is left out. What is refused is said, and the letter stays in the list. Stands in the audit log.
     #[command(
-        after_help = "Example:\n  braid dead-letters readmit --every --by \"Eve Operator\" --reason \"ingest is upgraded\""
+        after_help = "Example:\n  braid dead-letters readmit --every --by \"Eve Operator\" \\\n      --reason \"ingest is upgraded\""
     )]
     Readmit {
+        /// Their ids in the list.
         #[arg(value_name = "ID", required_unless_present = "every")]
         ids: Vec<LetterId>,
         /// All that were not let in before.

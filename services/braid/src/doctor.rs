@@ -6,6 +6,7 @@ mod identity;
 mod services;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -22,18 +23,21 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 #[command(
     mut_arg("store", |arg| arg.default_value(default_url())),
     mut_arg("bus", |arg| arg.default_value(default_url())),
-    mut_arg("store_password", |arg| arg.env("BRAID_STORE_PASSWORD").hide_env_values(true)),
-    mut_arg("bus_password", |arg| arg.env("BRAID_BUS_PASSWORD").hide_env_values(true)),
+    mut_arg("store_password", |arg| arg.env("BRAID_STORE_PASSWORD")),
+    mut_arg("bus_password", |arg| arg.env("BRAID_BUS_PASSWORD")),
     after_help = "Examples:
   braid doctor
-  braid doctor --bus kafka+tls://kafka:9093 --bus-ca ca.pem --store postgres://braid@timescaledb/braid --store-ca ca.pem \\
-      --cert ingest.pem --key ingest.key --ca ca.pem --admin 127.0.0.1:9103 --admin 127.0.0.1:9104
-
-Without --store and --bus the data directory is looked at that BRAID_DATA names, else ./data.
+  braid doctor --bus kafka+tls://kafka:9093 --bus-ca ca.pem \\
+      --store postgres://braid@timescaledb/braid --store-ca ca.pem \\
+      --cert ingest.pem --key ingest.key --ca ca.pem \\
+      --admin 127.0.0.1:9103 --admin 127.0.0.1:9104
 
 Exit status: 0 when nothing failed (warnings are no failure), 1 otherwise."
 )]
 pub struct DoctorCommand {
+    /// Data directory of the embedded engines.
+    #[arg(long, value_name = "DIR", env = "BRAID_DATA", default_value = "./data")]
+    data: PathBuf,
     #[command(flatten)]
     engines: EnginesConfig,
     #[command(flatten)]
@@ -55,7 +59,7 @@ impl DoctorCommand {
             let clock_max = Duration::from_millis(u64::from(self.clock_max_ms));
             let mut findings = identity::look(&self.identity, std::time::SystemTime::now());
             // One after the other: a person reads them in this order.
-            let (store, bus) = (&self.engines.store, &self.engines.bus);
+            let EnginesConfig { store, bus } = &self.engines.in_directory(&self.data);
             findings.extend(engines::store(store, clock_max, ANSWER_WITHIN).await);
             findings.extend(engines::bus(bus, ANSWER_WITHIN).await);
             for address in self.admin {

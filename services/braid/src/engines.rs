@@ -11,8 +11,8 @@ use ::store::Store;
 use serde::Serialize;
 use service_kit::{ConfigError, Context, LISTENER};
 
-use self::bus::open_embedded;
 pub use self::bus::{BusChoice, BusConfig};
+use self::bus::{BusUrl, open_embedded};
 use self::store::OtherStore;
 use self::store::open_store;
 pub use self::store::{
@@ -29,6 +29,18 @@ pub struct EnginesConfig {
 }
 
 impl EnginesConfig {
+    /// The embedded engines in this directory, where no others are named.
+    pub fn in_directory(mut self, data: &Path) -> EnginesConfig {
+        let unnamed = default_url();
+        if self.bus.bus.to_string() == unnamed {
+            self.bus.bus = BusUrl::Embedded(data.to_owned());
+        }
+        if self.store.store.to_string() == unnamed {
+            self.store.store = StoreUrl::Embedded(data.to_owned());
+        }
+        self
+    }
+
     /// Opens both; several processes may open the same directory. Waits for servers that do not answer; `None` when the service is
     /// asked to end before they do.
     pub async fn open(&self, context: &Context) -> Result<Option<Engines>, ConfigError> {
@@ -70,5 +82,38 @@ impl Engines {
             bus: open_embedded(bus_dir)?,
             store: open_store(store_dir)?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    #[command(
+        mut_arg("store", |arg| arg.default_value(default_url())),
+        mut_arg("bus", |arg| arg.default_value(default_url()))
+    )]
+    struct Line {
+        #[command(flatten)]
+        engines: EnginesConfig,
+    }
+
+    #[test]
+    fn a_data_directory_holds_for_what_is_not_named() {
+        let engines = |flags: &[&str]| {
+            let line = ["doctor"].iter().chain(flags);
+            let engines = Line::parse_from(line).engines;
+            let engines = engines.in_directory(Path::new("/ward"));
+            [engines.bus.bus.to_string(), engines.store.store.to_string()]
+        };
+        assert_eq!(engines(&[]), ["sqlite:/ward", "sqlite:/ward"]);
+        assert_eq!(
+            engines(&["--bus", "sqlite:/other"]),
+            ["sqlite:/other", "sqlite:/ward"]
+        );
     }
 }

@@ -8,6 +8,7 @@ use service_kit::tls::authority::LocalAuthority;
 use store::Scope;
 
 use crate::alerts::{Place, Signed};
+use crate::identity::FOLDER;
 use crate::process::{self, Failure};
 
 const HOUR_US: i64 = 3_600_000_000;
@@ -16,22 +17,18 @@ const HOUR_US: i64 = 3_600_000_000;
 pub enum GatewaysCommand {
     /// Print a token with which a gateway gets its certificate, once.
     #[command(
-        after_help = "Example:\n  braid gateways enrol gw-7 --by \"Eve Operator\" --reason \"for Ada's home\"\n  braid gateway --enrol TOKEN --enrol-url https://dashboard:8443 --cert gw-7.pem --key gw-7.key --ca ca.pem"
+        after_help = "Example:\n  braid gateways enrol gw-7 --by \"Eve Operator\" --reason \"for Ada's home\"\n  braid gateway --enrol TOKEN --enrol-url https://dashboard:8443 \\\n      --cert gw-7.pem --key gw-7.key --ca ca.pem"
     )]
     Enrol {
+        /// Its id.
         #[arg(value_name = "GATEWAY")]
         gateway: String,
         /// How long the token may be used.
         #[arg(long, value_name = "HOURS", default_value_t = VALID_HOURS_DEFAULT)]
         hours: u32,
-        /// Folder of the authority that the dashboard has, too.
-        #[arg(
-            long,
-            value_name = "DIR",
-            env = "BRAID_AUTHORITY",
-            default_value = "./data/identities"
-        )]
-        authority: PathBuf,
+        /// Folder of the authority that the dashboard has, too. Absent: that of the data directory.
+        #[arg(long, value_name = "DIR", env = "BRAID_AUTHORITY")]
+        authority: Option<PathBuf>,
         #[command(flatten)]
         signed: Signed,
         #[command(flatten)]
@@ -47,6 +44,7 @@ pub enum GatewaysCommand {
         after_help = "Example:\n  braid gateways revoke gw-7 --by \"Eve Operator\" --reason \"stolen from the car\""
     )]
     Revoke {
+        /// Its id.
         #[arg(value_name = "GATEWAY")]
         gateway: String,
         #[command(flatten)]
@@ -78,6 +76,7 @@ impl GatewaysCommand {
                 signed,
                 place,
             } => {
+                let authority = authority.unwrap_or_else(|| place.store.data().join(FOLDER));
                 let authority = LocalAuthority::open(&authority).map_err(Failure::other)?;
                 let fingerprint = authority.fingerprint().map_err(Failure::other)?;
                 let store = place.store.open().await?;
@@ -125,5 +124,31 @@ impl GatewaysCommand {
                 Ok(())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: GatewaysCommand,
+    }
+
+    #[test]
+    fn a_token_is_for_the_authority_of_the_data_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        LocalAuthority::open_or_create(&dir.path().join(FOLDER)).unwrap();
+        let line = [
+            "gateways", "enrol", "gw-7", "--by", "ada", "--reason", "new",
+        ];
+        let place = ["--data", dir.path().to_str().unwrap()];
+        let line = Line::parse_from(line.iter().chain(&place));
+        line.command.run().unwrap();
     }
 }

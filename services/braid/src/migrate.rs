@@ -7,7 +7,7 @@ use crate::process::{self, Failure};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  BRAID_STORE_PASSWORD=... braid migrate --store postgres://owner@timescaledb:5432/braid --store-ca ca.pem"
+    after_help = "Example:\n  BRAID_STORE_PASSWORD=... braid migrate --store-ca ca.pem \\\n      --store postgres://owner@timescaledb:5432/braid"
 )]
 pub struct MigrateCommand {
     #[command(flatten)]

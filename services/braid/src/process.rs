@@ -9,6 +9,8 @@ use std::time::Duration;
 use service_kit::config::EXIT_CONFIG;
 use service_kit::telemetry::TelemetryConfig;
 use service_kit::{ConfigError, Context, DRAIN_LIMIT, Shutdown, admin, telemetry};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// A service has [`DRAIN_LIMIT`] for its own connections and tasks; whoever is not back by then is left behind.
@@ -72,6 +74,13 @@ impl From<ConfigError> for Failure {
 /// A line to standard output.
 pub fn say(line: &str) -> Result<(), Failure> {
     print(&format!("{line}\n"))
+}
+
+/// UTC, to the second.
+pub fn when(us: i64) -> String {
+    let at = OffsetDateTime::from_unix_timestamp(us.div_euclid(1_000_000));
+    let text = at.ok().and_then(|at| at.format(&Rfc3339).ok());
+    text.unwrap_or_else(|| us.to_string())
 }
 
 /// A text to standard output. Who stops reading, such as `head`, has what they wanted: that is the end and no failure.

@@ -9,7 +9,7 @@ use crate::process::{self, Failure};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  braid register --device chest-7 --gateway gw-1 --patient ada --name \"Ada Example\""
+    after_help = "Example:\n  braid register --device chest-7 --gateway gw-1 --patient ada \\\n      --name \"Ada Example\""
 )]
 pub struct RegisterCommand {
     /// The sensor; unique over all tenants.
@@ -28,6 +28,7 @@ pub struct RegisterCommand {
     /// before, or by the first.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     spo2_scale_two: Option<bool>,
+    /// Whose all of it is.
     #[arg(long, value_name = "ID", default_value = store::DEFAULT_TENANT)]
     tenant: String,
     #[command(flatten)]

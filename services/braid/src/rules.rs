@@ -37,9 +37,10 @@ pub enum RulesCommand {
     },
     /// Put a rule set in force for a tenant, a group or a patient. Alerting follows without a restart.
     #[command(
-        after_help = "Examples:\n  braid rules put ada.json --for patient:ada --by \"Dr. Eve\" --reason \"COPD, target 88 to 92 %\"\n  braid rules put --none --for patient:ada --by \"Dr. Eve\" --reason \"discharged\"\n\nThe narrowest set holds, whole: the patient's, else the group's (see `braid alerts team`), else the tenant's default,\nelse what alerting was started with."
+        after_help = "Examples:\n  braid rules put ada.json --for patient:ada --by \"Dr. Eve\" \\\n      --reason \"COPD, target 88 to 92 %\"\n  braid rules put --none --for patient:ada --by \"Dr. Eve\" --reason \"discharged\"\n\nThe narrowest set holds, whole: the patient's, else the group's (see `braid alerts team`), else the tenant's default,\nelse what alerting was started with."
     )]
     Put {
+        /// The rule set as JSON: see `braid rules show`.
         #[arg(value_name = "FILE", required_unless_present = "none")]
         file: Option<PathBuf>,
         /// Take the rules back: the next wider set holds.
@@ -55,6 +56,7 @@ pub enum RulesCommand {
     },
     /// List the rule sets that were put: who, when and why; with a subject every version of it.
     List {
+        /// default, group:NAME or patient:ID.
         #[arg(value_name = "SUBJECT")]
         subject: Option<String>,
         #[command(flatten)]
@@ -63,12 +65,13 @@ pub enum RulesCommand {
     /// Say whether rule sets can be used, and what is wrong with them.
     #[command(after_help = "Example:\n  braid rules check rules.json")]
     Check {
+        /// Rule sets as JSON.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
     /// Try a rule set on examples: readings in, alerts expected.
     #[command(
-        after_help = "Examples:\n  braid rules test                                   the built-in rules on the built-in examples\n  braid rules test --rules rules.json cases.toml\n  braid rules test --print                           the built-in examples, to begin from"
+        after_help = "Examples:\n  braid rules test                               the built-in rules and examples\n  braid rules test --rules rules.json cases.toml\n  braid rules test --print > cases.toml          the examples, to begin from"
     )]
     Test {
         /// Rule set; without it the built-in one.
@@ -168,7 +171,7 @@ async fn list(subject: Option<String>, place: Place) -> Result<ExitCode, Failure
             "{}  version {}  {rules}  {}  by {}: {}",
             document.subject,
             document.version,
-            replay::instant(document.at_us),
+            process::when(document.at_us),
             document.author,
             document.reason
         ))?;

@@ -91,17 +91,17 @@ pub enum ServiceCommand {
     Up(Box<Alone<UpConfig>>),
 }
 
-const GATEWAY_HELP: &str = "Example:\n  braid identity issue gateway gw-1 --out ./gw-1\n  braid gateway --cert gw-1/gw-1.pem --key gw-1/gw-1.key --ca gw-1/ca.pem --proxy proxy.example.org:4433";
+const GATEWAY_HELP: &str = "Example:\n  braid identity issue gateway gw-1 --out ./gw-1\n  braid gateway --cert gw-1/gw-1.pem --key gw-1/gw-1.key --ca gw-1/ca.pem \\\n      --proxy proxy.example.org:4433";
 const PROXY_HELP: &str = "Example:\n  braid identity issue service proxy --out ./identities\n  braid proxy --config braid.toml";
 const INGEST_HELP: &str =
     "Example:\n  braid ingest --bus sqlite:./data --store sqlite:./data --config braid.toml";
 const ALERTING_HELP: &str =
     "Example:\n  braid alerting --bus sqlite:./data --store sqlite:./data --config braid.toml";
-const PATH_TELEMETRY_HELP: &str = "Example:\n  braid path-telemetry --bus sqlite:./data --store sqlite:./data --config braid.toml";
+const PATH_TELEMETRY_HELP: &str = "Example:\n  braid path-telemetry --bus sqlite:./data --store sqlite:./data \\\n      --config braid.toml";
 const DASHBOARD_HELP: &str =
     "Example:\n  braid dashboard --bus sqlite:./data --store sqlite:./data --config braid.toml";
 const SWARM_HELP: &str =
-    "Example:\n  braid swarm --to http://gateway:8090 --sensor-token ... --patients 3";
+    "Example:\n  braid swarm --to http://gateway:8090 --sensor-token TOKEN --patients 3";
 const UP_HELP: &str = "Examples:\n  braid up\n  braid up --patients 8 --data /tmp/ward --listen 0.0.0.0:8080\n  braid link cut wifi";
 
 impl ServiceCommand {

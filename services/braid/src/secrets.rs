@@ -87,7 +87,7 @@ const fn given(
 pub enum SecretsCommand {
     /// Make what is missing and hand it out.
     #[command(
-        after_help = "Examples:\n  braid secrets make --authority /authority --out /secrets --for ingest:65532 --for gateway:65532\n  braid secrets make --authority /authority --out /secrets --for envoy --page-hosts ward.example.org,10.1.2.3"
+        after_help = "Examples:\n  braid secrets make --authority /authority --out /secrets \\\n      --for ingest:65532 --for gateway:65532\n  braid secrets make --authority /authority --out /secrets \\\n      --for envoy --page-hosts ward.example.org,10.1.2.3"
     )]
     Make {
         /// Folder of the authority and of the passwords.
@@ -117,6 +117,7 @@ pub enum SecretsCommand {
     /// Print a password, such as the administrator's.
     #[command(after_help = "Example:\n  braid secrets show administrator --authority /authority")]
     Show {
+        /// Which.
         #[arg(value_parser = PASSWORDS)]
         name: String,
         /// Folder of the authority and of the passwords.

@@ -13,7 +13,7 @@ const PATIENTS_MAX: u32 = 1_000;
 
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[command(
-    after_help = "Example:\n  braid setup --store postgres://braid@timescaledb/braid --config braid.toml --patients 3"
+    after_help = "Example:\n  braid setup --store postgres://braid@timescaledb/braid \\\n      --config braid.toml --patients 3"
 )]
 pub struct SetupCommand {
     #[command(flatten)]

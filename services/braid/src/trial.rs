@@ -33,7 +33,7 @@ const FOUND_MAX: usize = 8;
 #[derive(Clone, Debug, clap::Args, Serialize)]
 #[command(
     mut_arg("store", |arg| arg.default_value(default_url())),
-    after_help = "Example:\n  braid trial --to http://127.0.0.1:8090 --store postgres://braid@timescaledb/braid --store-ca ca.pem\n\nThe gateway shows a certificate for the gateway `trial` of the tenant `trial`: `braid secrets make --for trial`."
+    after_help = "Example:\n  braid trial --to http://127.0.0.1:8090 \\\n      --store postgres://braid@timescaledb/braid --store-ca ca.pem\n\nThe gateway shows a certificate for the gateway `trial` of the tenant `trial`: `braid secrets make --for trial`."
 )]
 pub struct TrialCommand {
     #[command(flatten)]

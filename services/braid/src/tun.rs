@@ -19,7 +19,7 @@ const FORWARDING: [(&str, &str); 2] = [
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Makes it in the network namespace in which it runs, and takes NET_ADMIN, and SETUID and SETGID for a command. It stays, and any process of the namespace may open it: on a machine that others use, too, make one that belongs to a user (ip tuntap).\n\nExamples:\n  braid tun --tun braid0 --ip-pool 10.64.0.0/16 --masquerade\n  braid tun --tun braid0 --ip-pool 10.64.0.0/16 --masquerade --run-as 65532 -- braid proxy --tun braid0 ..."
+    after_help = "Makes it in the network namespace in which it runs, and takes NET_ADMIN, and SETUID and SETGID for a command. It stays, and any process of the namespace may open it: on a machine that others use, too, make one that belongs to a user (ip tuntap).\n\nExamples:\n  braid tun --tun braid0 --ip-pool 10.64.0.0/16 --masquerade\n  braid tun --tun braid0 --ip-pool 10.64.0.0/16 --masquerade \\\n      --run-as 65532 -- braid proxy --tun braid0 ..."
 )]
 pub struct TunCommand {
     /// The TUN device, as the proxy is told of it.

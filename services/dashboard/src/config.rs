@@ -13,13 +13,13 @@ pub struct Config {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
     /// Serve the page over TLS with the certificate of --cert; without it, something in front must.
-    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = false)]
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = false)]
     pub tls: bool,
     /// Mark the session cookie `Secure` although the page is served without TLS here: set it when TLS ends in front.
-    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = false)]
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = false)]
     pub secure_cookies: bool,
     /// Believe the last entry of X-Forwarded-For when sign-in attempts are counted: set it behind a proxy, and only there.
-    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = false)]
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = false)]
     pub trust_forwarded_for: bool,
     /// Alerting's gRPC address, for acknowledgements.
     #[arg(long, value_name = "URL", default_value = "https://alerting:7002")]
@@ -160,7 +160,7 @@ impl ServiceConfig for Config {
                     "passwords and health data would cross the network in the clear on {}",
                     self.listen
                 ),
-                "--tls true, or --secure-cookies true where something in front ends TLS",
+                "--tls, or --secure-cookies where something in front ends TLS",
             ));
         }
         self.oidc.validate()?;
@@ -239,9 +239,9 @@ mod tests {
         let open = ["--alerting-url", "http://a:1", "--listen", "0.0.0.0:8080"];
         let refused = parse(&open).validate().unwrap_err();
         assert_eq!(refused.field, "tls");
-        parse(&[&open[..], &["--secure-cookies", "true"]].concat())
-            .validate()
-            .unwrap();
+        for closed in [&["--secure-cookies", "true"][..], &["--secure-cookies"]] {
+            parse(&[&open[..], closed].concat()).validate().unwrap();
+        }
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub struct Config {
     #[arg(long, default_value = "127.0.0.1:4433")]
     pub proxy: String,
     /// Whether the gateway goes on by HTTP/2 over TLS over MPTCP (or TCP) while nothing answers by UDP.
-    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = true)]
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true)]
     pub tcp_fallback: bool,
     /// Name that the proxy's certificate bears.
     #[arg(long, default_value = "proxy")]

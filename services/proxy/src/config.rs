@@ -25,7 +25,7 @@ pub struct Config {
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:4433")]
     pub listen: SocketAddr,
     /// Whether the TCP port of the same number takes gateways whose networks block UDP: the same requests as HTTP/2 over TLS over MPTCP.
-    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = true)]
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true)]
     pub tcp_fallback: bool,
     /// What a balancer that speaks QUIC-LB knows this proxy by, 2 to 16 hexadecimal digits, behind `NUMBER/` where its configuration is not
     /// 0: every connection id carries it, so all paths of a gateway meet this proxy. None: connection ids say nothing.

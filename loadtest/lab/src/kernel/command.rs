@@ -36,11 +36,11 @@ const FLOWS: u32 = 8;
 const ONLY: &str = "Only figures whose id starts with this: kernel.emulator, kernel.vs_virtual, kernel.baseline, kernel.product";
 const EXAMPLES: &str = "\
 Examples:
-  braid lab kernel                                    everything; some twenty minutes
-  braid lab kernel --only kernel.vs_virtual.pals      PALS in both times, both directions
+  braid lab kernel                                all, some twenty minutes
+  braid lab kernel --only kernel.vs_virtual.pals  PALS in both times
   braid lab kernel --only kernel.product --direction upload
-  braid lab kernel --file scenario.toml               one scenario file in both times
-  braid lab kernel --only kernel.baseline --json      TCP, MPTCP and ours on the same links, as JSON
+  braid lab kernel --file scenario.toml           one scenario in both times
+  braid lab kernel --only kernel.baseline --json  beside TCP and MPTCP, as JSON
 
 Needs root, /dev/net/tun and iproute2. Namespaces are called braidlab-<process>-<number>-<role> and go with the run; those of a run
 that was killed go with the next one. Each run lasts some ten seconds. A run in which the machine did not keep up is repeated.";

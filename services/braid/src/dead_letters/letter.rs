@@ -6,10 +6,8 @@ use std::str::FromStr;
 use bus::{Delivery, Record, Topic, dead_letter};
 use bytes::Bytes;
 use ingest::readmission::{GATEWAY, Kept, UPLOADS};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
-use crate::process::Failure;
+use crate::process::{Failure, when};
 
 /// Bytes of the value that `show` prints.
 const SHOWN_BYTES_MAX: usize = 4096;
@@ -215,12 +213,6 @@ impl fmt::Display for Letter {
         }
         Ok(())
     }
-}
-
-fn when(us: i64) -> String {
-    let time = OffsetDateTime::from_unix_timestamp(us.div_euclid(1_000_000));
-    let text = time.ok().and_then(|time| time.format(&Rfc3339).ok());
-    text.unwrap_or_else(|| us.to_string())
 }
 
 #[cfg(test)]

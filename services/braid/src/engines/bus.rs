@@ -141,12 +141,7 @@ pub struct BusConfig {
     #[arg(long, value_name = "URL", default_value = "sqlite:./data")]
     pub bus: BusUrl,
     /// Password of the URL's user.
-    #[arg(
-        long,
-        value_name = "PASSWORD",
-        default_value = "",
-        hide_default_value = true
-    )]
+    #[arg(long, value_name = "PASSWORD", default_value = "")]
     pub bus_password: Secret,
     /// How the URL's user signs in.
     #[arg(long, value_name = "MECHANISM", default_value = "scram-sha-512")]
@@ -310,9 +305,7 @@ pub struct BusChoice {
         long,
         value_name = "PASSWORD",
         env = "BRAID_BUS_PASSWORD",
-        default_value = "",
-        hide_default_value = true,
-        hide_env_values = true
+        default_value = ""
     )]
     bus_password: Secret,
     /// How the URL's user signs in.

@@ -66,12 +66,7 @@ pub struct StoreConfig {
     #[arg(long, value_name = "URL", default_value = "sqlite:./data")]
     pub store: StoreUrl,
     /// Password of the URL's user.
-    #[arg(
-        long,
-        value_name = "PASSWORD",
-        default_value = "",
-        hide_default_value = true
-    )]
+    #[arg(long, value_name = "PASSWORD", default_value = "")]
     pub store_password: Secret,
     /// PEM file of the authorities that may vouch for the database server; needed unless it is on this machine or the URL says
     /// sslmode=disable.
@@ -178,9 +173,7 @@ pub struct OtherStore {
         long,
         value_name = "PASSWORD",
         env = "BRAID_STORE_PASSWORD",
-        default_value = "",
-        hide_default_value = true,
-        hide_env_values = true
+        default_value = ""
     )]
     store_password: Secret,
     /// PEM file of the authorities that may vouch for the database server.
@@ -204,6 +197,10 @@ impl OtherStore {
 }
 
 impl StoreChoice {
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
     pub fn config(&self) -> StoreConfig {
         self.other.config(&self.data)
     }

@@ -9,12 +9,11 @@ use contracts::vitals::{Priority, Sample};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use store::{PatientEntry, Scope, SpO2Scale, Store};
-use time::format_description::well_known::Rfc3339;
 use vitals::rehearsal::{Raised, Rehearsal, missed};
 use vitals::{Profile, RuleSet, Spo2Scale};
 
 use crate::engines::StoreChoice;
-use crate::process::{self, Failure};
+use crate::process::{self, Failure, when};
 
 const DAY_US: f64 = 86_400e6;
 /// An alert of the proposed rules that comes so long before or after one of the present rules stands for it.
@@ -26,7 +25,7 @@ const SHOWN_MAX: usize = 20;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  braid rules replay --rules rules.json               against the built-in rules, last 7 days\n  braid rules replay --rules new.json --against old.json --days 30 --patient ada --json"
+    after_help = "Examples:\n  braid rules replay --rules rules.json       beside the built-in ones, 7 days\n  braid rules replay --rules new.json --against old.json --days 30 --patient ada"
 )]
 pub struct ReplayCommand {
     /// The proposed rule set; without it the built-in one.
@@ -41,6 +40,7 @@ pub struct ReplayCommand {
     /// Only this patient; may be repeated.
     #[arg(long, value_name = "ID")]
     patient: Vec<String>,
+    /// Whose they are.
     #[arg(long, value_name = "ID", default_value = store::DEFAULT_TENANT)]
     tenant: String,
     /// Print JSON.
@@ -247,7 +247,7 @@ impl Report {
         for missed in self.missed.iter().take(SHOWN_MAX) {
             lines.push(format!(
                 "  {} {:20} {:24} {}",
-                instant(missed.at_us),
+                when(missed.at_us),
                 missed.patient,
                 missed.rule,
                 missed.summary
@@ -259,12 +259,4 @@ impl Report {
         }
         lines.join("\n")
     }
-}
-
-/// UTC, to the second.
-pub fn instant(time_us: i64) -> String {
-    time::OffsetDateTime::from_unix_timestamp(time_us.div_euclid(1_000_000))
-        .ok()
-        .and_then(|at| at.format(&Rfc3339).ok())
-        .unwrap_or_else(|| time_us.to_string())
 }

@@ -92,8 +92,8 @@ impl Links {
             .collect();
         if matching.is_empty() {
             return Err(Status::not_found(format!(
-                "no link {:?} of gateway {:?}",
-                change.name, change.gateway
+                "no gateway has a link {:?}, or not this one: see `braid link list`",
+                change.name
             )));
         }
         for entry in &matching {

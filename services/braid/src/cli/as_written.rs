@@ -1,0 +1,181 @@
+//! What help and documents show can be typed as it stands there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+/// Of a terminal that nobody has made wider.
+const COLUMNS: usize = 80;
+
+/// Every command below `command`, with its words.
+fn commands(command: &Command, words: &str, found: &mut Vec<(String, Command)>) {
+    for sub in command.get_subcommands().filter(|it| !it.is_hide_set()) {
+        let words = format!("{words} {}", sub.get_name());
+        found.push((words.clone(), sub.clone()));
+        commands(sub, &words, found);
+    }
+}
+
+fn all() -> Vec<(String, Command)> {
+    let root = layered(None).unwrap();
+    let mut found = vec![("braid".to_owned(), root.clone())];
+    commands(&root, "braid", &mut found);
+    found
+}
+
+/// The words of a line up to a pipe, a redirection, a comment or a column of explanation; none where it does not begin with `braid`.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut characters = line.trim().chars().peekable();
+    while let Some(character) = characters.next() {
+        match (character, quote) {
+            (it, Some(open)) if it == open => quote = None,
+            ('\'' | '"', None) => {
+                quote = Some(character);
+                word.get_or_insert_default();
+            }
+            (' ', None) => {
+                words.extend(word.take());
+                if characters.peek() == Some(&' ') {
+                    break;
+                }
+            }
+            ('|' | '>' | '#' | ';', None) if word.is_none() => break,
+            (it, _) => word.get_or_insert_default().push(it),
+        }
+    }
+    words.extend(word);
+    // Variables stand before the command, and `...` for more of the same.
+    let begin = words.iter().take_while(|it| it.contains('=')).count();
+    words.drain(..begin);
+    words.pop_if(|word| word == "...");
+    match words.first().is_some_and(|word| word == "braid") {
+        true => words,
+        false => Vec::new(),
+    }
+}
+
+fn refusal(line: &str) -> Option<clap::Error> {
+    let words = words(line);
+    let refused = layered(None).unwrap().try_get_matches_from(words).err()?;
+    let is_help = matches!(
+        refused.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    );
+    (!is_help).then_some(refused)
+}
+
+fn root() -> PathBuf {
+    let lock = testkit::sources::file("Cargo.lock").unwrap();
+    lock.parent().unwrap().to_owned()
+}
+
+fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if !["target", "node_modules"].contains(&&*name) && !name.starts_with('.') {
+                documents(&path, found);
+            }
+        // What was true of a version or of a day is not of this one.
+        } else if name.ends_with(".md") && !["CHANGELOG.md", "ARCHITECTURE.md"].contains(&&*name) {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn everything_that_can_be_given_has_help() {
+    let mut without = Vec::new();
+    for (words, command) in all() {
+        for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+            if arg.get_help().is_none() {
+                without.push(format!("{words}: {}", arg.get_id()));
+            }
+        }
+    }
+    assert!(without.is_empty(), "no help:\n{}", without.join("\n"));
+}
+
+#[test]
+fn examples_in_help_are_taken() {
+    let (mut examples, mut wrong) = (0, Vec::new());
+    for (of, command) in all() {
+        let help = command.get_after_help().map(ToString::to_string);
+        let help = help.unwrap_or_default();
+        // What a narrow terminal breaks into two lines cannot be copied.
+        let lines = help.lines().filter(|line| line.starts_with("  "));
+        for line in lines.filter(|line| line.chars().count() > COLUMNS) {
+            wrong.push(format!("{of} --help: longer than {COLUMNS}:\n{line}"));
+        }
+        for line in help.replace(" \\\n     ", "").lines() {
+            if words(line).is_empty() {
+                continue;
+            }
+            examples += 1;
+            // Variables before it may give what it takes.
+            let is_whole = line.trim().starts_with("braid");
+            if let Some(refused) = refusal(line)
+                && (is_whole || refused.kind() != ErrorKind::MissingRequiredArgument)
+            {
+                wrong.push(format!("{of} --help:\n{line}\n{refused}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(examples > 50, "{examples} examples");
+}
+
+/// Within a sentence a command may be named only, with words for what is given.
+fn is_named_only(refused: &clap::Error) -> bool {
+    let is_word = |given: &ContextValue| match given {
+        ContextValue::String(word) => {
+            word.starts_with('<') || word.chars().all(|it| it.is_ascii_uppercase())
+        }
+        _ => false,
+    };
+    match refused.kind() {
+        ErrorKind::MissingRequiredArgument
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        | ErrorKind::MissingSubcommand
+        | ErrorKind::InvalidValue => true,
+        ErrorKind::ValueValidation => refused.get(ContextKind::InvalidValue).is_some_and(is_word),
+        ErrorKind::InvalidSubcommand => refused
+            .get(ContextKind::InvalidSubcommand)
+            .is_some_and(is_word),
+        _ => false,
+    }
+}
+
+#[test]
+fn commands_in_documents_are_taken() {
+    let (mut files, mut commands, mut wrong) = (Vec::new(), 0, Vec::new());
+    documents(&root(), &mut files);
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let mut is_block = false;
+        for line in text.lines() {
+            if line.starts_with("```") {
+                is_block = !is_block;
+                continue;
+            }
+            let typed = is_block || line.starts_with("    ");
+            let lines: Vec<&str> = match typed {
+                true => vec![line],
+                false => line.split('`').skip(1).step_by(2).collect(),
+            };
+            for line in lines.into_iter().filter(|line| !words(line).is_empty()) {
+                commands += 1;
+                if let Some(refused) = refusal(line)
+                    && (typed || !is_named_only(&refused))
+                {
+                    wrong.push(format!("{}:\n{line}\n{refused}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(commands > 50, "{commands} commands");
+}
