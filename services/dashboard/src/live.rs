@@ -4,7 +4,7 @@
 //! the others or the tails. Every update carries the tenant that may see it; what belongs to no known tenant is not
 //! broadcast, and the register is read again instead.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +21,9 @@ use crate::ward::{Snapshot, Ward};
 
 /// Updates a viewer may be behind; then it skips them and takes a new snapshot.
 pub const UPDATES_MAX: usize = 2_048;
+/// Alerts of people and gateways that the register does not have yet. When reached, the oldest is not told to those who watch; whoever
+/// comes or reloads finds it in the store.
+const UNOWNED_MAX: usize = 256;
 /// The ward is shown anew at most this often.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(400);
 /// And at least this often, because scores change by the mere passing of time.
@@ -45,6 +48,8 @@ pub struct Live {
     ward: Mutex<Ward>,
     /// Gateway to tenant, as the register has it.
     gateways: Mutex<HashMap<String, Arc<str>>>,
+    /// Alerts that are told when the register says whose they are.
+    unowned: Mutex<VecDeque<Alert>>,
     snapshots: watch::Sender<Arc<Snapshot>>,
     updates: broadcast::Sender<Update>,
     /// Rung when a record names a patient or gateway that the register did not have.
@@ -58,6 +63,7 @@ impl Live {
         Live {
             ward: Mutex::new(Ward::new(rules)),
             gateways: Mutex::new(HashMap::new()),
+            unowned: Mutex::new(VecDeque::new()),
             snapshots: watch::Sender::new(Arc::new(Snapshot::default())),
             updates: broadcast::Sender::new(UPDATES_MAX),
             register_outdated: Notify::new(),
@@ -84,6 +90,13 @@ impl Live {
             .map(|gateway| (gateway.id.clone(), Arc::from(gateway.tenant.as_str())))
             .collect();
         self.ward.lock().on_register(patients, devices);
+        let unowned = std::mem::take(&mut *self.unowned.lock());
+        for alert in unowned {
+            match self.owner(&alert) {
+                None => self.unowned.lock().push_back(alert),
+                owner => self.send(owner, What::Alert(Arc::new(alert))),
+            }
+        }
     }
 
     /// Who watches has missed what was missed here, so news goes to them, too.
@@ -117,18 +130,27 @@ impl Live {
         self.send(tenant, What::Samples(Arc::new(samples)));
     }
 
-    /// An alert without a patient, such as that of a silent gateway, belongs to the tenant of its gateway, as in the store.
     pub fn on_alert(&self, alert: Alert) {
-        let tenant: Option<Arc<str>> = if alert.patient.is_empty() {
-            self.gateways.lock().get(&alert.gateway).cloned()
-        } else {
-            let mut ward = self.ward.lock();
-            if !ward.on_alert(&alert) {
-                return;
+        if !alert.patient.is_empty() && !self.ward.lock().on_alert(&alert) {
+            return;
+        }
+        let owner = self.owner(&alert);
+        if owner.is_none() {
+            let mut unowned = self.unowned.lock();
+            if unowned.len() >= UNOWNED_MAX {
+                unowned.pop_front();
             }
-            ward.tenant_of(&alert.patient).map(Arc::from)
-        };
-        self.send(tenant, What::Alert(Arc::new(alert)));
+            unowned.push_back(alert.clone());
+        }
+        self.send(owner, What::Alert(Arc::new(alert)));
+    }
+
+    /// An alert without a patient, such as that of a silent gateway, belongs to the tenant of its gateway, as in the store.
+    fn owner(&self, alert: &Alert) -> Option<Arc<str>> {
+        match alert.patient.as_str() {
+            "" => self.gateways.lock().get(&alert.gateway).cloned(),
+            patient => self.ward.lock().tenant_of(patient).map(Arc::from),
+        }
     }
 
     /// Reports of one record, whose key is the gateway; the key decides as above.
@@ -253,6 +275,33 @@ mod tests {
             ..silent
         });
         assert!(updates.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn an_alert_of_somebody_just_registered_reaches_those_who_watch() {
+        let live = Live::new(RuleSet::default_set());
+        let mut updates = live.updates();
+        let alert = |patient: &str| Alert {
+            id: format!("of {patient}"),
+            patient: patient.to_owned(),
+            revision: 1,
+            ..Alert::default()
+        };
+        live.on_alert(alert("p"));
+        live.on_alert(alert("nobody"));
+        assert!(updates.try_recv().is_err());
+        live.register_outdated.notified().await;
+        for _ in 0..2 {
+            register(&live);
+        }
+        let update = updates.try_recv().unwrap();
+        assert_eq!(&*update.tenant, "t");
+        assert!(matches!(update.what, What::Alert(told) if *told == alert("p")));
+        assert!(updates.try_recv().is_err(), "once, and nobody's to nobody");
+        // Nor is the register read over and over for whom it does not know.
+        let again = live.register_outdated.notified();
+        let rang = tokio::time::timeout(Duration::ZERO, again).await;
+        assert!(rang.is_err());
     }
 
     #[test]
