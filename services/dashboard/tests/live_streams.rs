@@ -1,4 +1,4 @@
-//! Live streams beside a store that is behind the bus.
+//! Live streams: beside a store that is behind the bus, and by whose clock.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/browser.rs"]
@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use browser::{ANYWHERE, client, cookie_of, until};
-use contracts::query::WatchRequest;
 use contracts::query::watch_response::Update;
+use contracts::query::{ListPatientsRequest, WatchRequest};
 use store::{Role, VitalsBatch};
 use tokio::time::timeout;
 use ward::{Ward, heart_rate};
@@ -53,4 +53,34 @@ async fn a_viewer_gets_what_the_store_learns_after_the_snapshot() {
         }
     }
     panic!("no viewer got what was stored after the snapshot");
+}
+
+/// By a clock of their own that is off, pages would take everybody for silent, or nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_look_at_the_ward_says_what_time_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
+    ward.account("vera", Role::Viewer).await;
+    let mut client = client(&ward, &cookie_of(&ward, "vera").await);
+    let before_us = contracts::now_us();
+    let listed = client.list_patients(ListPatientsRequest {}).await.unwrap();
+    let mut told_us = vec![listed.into_inner().now_us];
+    let mut stream = client
+        .watch(WatchRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
+    for look in ["the first look", "the next look"] {
+        let time = |update| match update {
+            Update::Ward(ward) => Some(ward.now_us),
+            _ => None,
+        };
+        told_us.push(until(look, &mut stream, time).await);
+    }
+    told_us.push(contracts::now_us());
+    assert!(
+        before_us <= told_us[0] && told_us.is_sorted(),
+        "{told_us:?}"
+    );
+    ward.end().await;
 }

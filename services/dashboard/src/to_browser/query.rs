@@ -140,6 +140,7 @@ impl QueryService for Query {
         let patients = self.app.live.snapshots().borrow().of(&person.tenant);
         Ok(Response::new(ListPatientsResponse {
             patients: patients.to_vec(),
+            now_us: contracts::now_us(),
         }))
     }
 

@@ -111,7 +111,10 @@ pub fn open(
                 // Before it is looked at: what changes from here on has a turn of its own.
                 ward_waits.store(false, Ordering::Release);
                 let patients = snapshots.borrow().of(&tenant).to_vec();
-                watch_response::Update::Ward(ListPatientsResponse { patients })
+                watch_response::Update::Ward(ListPatientsResponse {
+                    patients,
+                    now_us: contracts::now_us(),
+                })
             }
             Waiting::Update(update) => *update,
             Waiting::End(status) => return Err(status),

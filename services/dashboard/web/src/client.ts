@@ -17,5 +17,7 @@ export function isSignedOut(error: unknown): boolean {
 }
 
 export function reason(error: unknown): string {
-  return ConnectError.from(error).rawMessage;
+  const { rawMessage, cause } = ConnectError.from(error);
+  // A browser's own words for it are none: "Failed to fetch", "NetworkError when attempting to fetch resource."
+  return cause instanceof TypeError ? "the dashboard does not answer" : rawMessage;
 }

@@ -2,6 +2,7 @@
 import { Metric, Priority } from "./gen/braid/vitals/v1/vitals_pb";
 import { AlertState } from "./gen/braid/alerts/v1/alerts_pb";
 import { Risk, type News2 } from "./gen/braid/query/v1/query_pb";
+import { nowMs } from "./clock";
 
 export interface MetricStyle {
   readonly key: string;
@@ -120,14 +121,14 @@ export function age(secondsPassed: number): string {
   if (s < 1.5) return "now";
   if (s < 90) return `${Math.round(s)} s ago`;
   if (s < 5400) return `${Math.round(s / 60)} min ago`;
-  return `${Math.round(s / 3600)} h ago`;
+  if (s < 172_800) return `${Math.round(s / 3600)} h ago`;
+  return `${Math.round(s / 86_400)} days ago`;
 }
 
-export function clock(timeS: number, withSeconds = true): string {
-  return new Date(timeS * 1000).toLocaleTimeString(undefined, {
-    hour: "2-digit",
-    minute: "2-digit",
-    ...(withSeconds ? { second: "2-digit" } : {}),
-    hour12: false,
-  });
+// clock is the time of day, with the day where that is not today.
+export function clock(timeS: number): string {
+  const at = new Date(timeS * 1000);
+  const time = at.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+  if (at.toDateString() === new Date(nowMs()).toDateString()) return time;
+  return `${at.toLocaleDateString(undefined, { weekday: "short", day: "numeric", month: "short" })} ${time}`;
 }

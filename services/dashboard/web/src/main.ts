@@ -5,8 +5,10 @@ import "./style/ward.css";
 import "./style/monitor.css";
 import "./style/side.css";
 import { connect, isSignedOut, reason } from "./client";
+import { nowMs, nowUs } from "./clock";
 import { Feed } from "./feed";
 import { Model } from "./model";
+import { POINTS } from "./series";
 import { current, exchange, mayAct, signOut, SignInError, type Session } from "./session";
 import { alertsView } from "./view/alerts";
 import { pathsView } from "./view/paths";
@@ -21,7 +23,6 @@ const TICK_MS = 500;
 const LINKS_MS = 2_000;
 // So do silences; each look is in the audit log.
 const SILENCES_MS = 60_000;
-const SERIES_POINTS = 600;
 
 const page = document.getElementById("page") as HTMLElement;
 let teardown: () => void = () => {};
@@ -57,7 +58,7 @@ function showWard(session: Session): void {
     opened() {
       loadHistory(windowS);
       query.listAlerts({ includeResolved: true, limit: 50 }).then(({ alerts }) => model.addAlerts(alerts), ignore);
-      const now = BigInt(Date.now()) * 1000n;
+      const now = nowUs();
       query.getPaths({ fromUs: now - 90_000_000n, toUs: now }).then(({ reports }) => model.addPaths(reports), ignore);
       loadLinks();
       loadSilences();
@@ -73,9 +74,9 @@ function showWard(session: Session): void {
     windowS = nextS;
     const patient = model.selected;
     if (patient === "") return;
-    const to = BigInt(Date.now()) * 1000n;
+    const to = nowUs();
     const fromUs = to - BigInt(windowS) * 1_000_000n;
-    query.getSeries({ patient, metrics: TREND_METRICS, fromUs, toUs: to, points: SERIES_POINTS }).then((history) => {
+    query.getSeries({ patient, metrics: TREND_METRICS, fromUs, toUs: to, points: POINTS }).then((history) => {
       if (model.selected === patient) model.addHistory(history);
     }, ignore);
   };
@@ -98,7 +99,7 @@ function showWard(session: Session): void {
       if (alert) model.addAlerts([alert]);
     },
     async silence({ patient, rule, hours, reason }) {
-      const untilUs = BigInt(Date.now() + hours * 3_600_000) * 1000n;
+      const untilUs = BigInt(Math.round(nowMs() + hours * 3_600_000)) * 1000n;
       const subject = `silence-${crypto.randomUUID()}`;
       await guarded(query.putDocument({ kind: "silence", subject, version: 1, reason, untilUs, body: JSON.stringify({ patient, rule }) }));
       loadSilences();

@@ -7,6 +7,7 @@ import { End, PathState, type Link, type PathReport } from "./gen/braid/paths/v1
 import type { GetSeriesResponse, Patient, WatchResponse } from "./gen/braid/query/v1/query_pb";
 import type { Connection } from "./feed";
 import { awaits, seconds, styleOf } from "./clinical";
+import { learn } from "./clock";
 import { Series, type Hole } from "./series";
 
 // Reports kept per path, four minutes at two a second; the oldest leave first.
@@ -80,6 +81,7 @@ export class Model {
   apply({ update }: WatchResponse): void {
     switch (update.case) {
       case "ward":
+        learn(update.value.nowUs);
         this.patients = update.value.patients;
         this.changed("ward");
         break;

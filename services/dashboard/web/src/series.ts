@@ -10,6 +10,9 @@ const INTERVALS_SAMPLED = 32;
 // A hole is this many usual intervals of silence, and never shorter than HOLE_S_MIN.
 const HOLE_INTERVALS = 4;
 const HOLE_S_MIN = 3;
+// Points that history is asked for. What has more the core cuts into half as many slices, of each of which it gives the least and the
+// greatest reading: two neighbours may be two slices apart without any hole.
+export const POINTS = 600;
 
 export interface Hole {
   readonly fromS: number;
@@ -70,7 +73,7 @@ export class Series {
 
   // window returns readings of a stretch as uPlot wants them: null where a hole begins.
   window(fromS: number, toS: number): { times: number[]; values: (number | null)[]; holes: Hole[] } {
-    const threshold = this.holeThresholdS();
+    const threshold = Math.max(this.holeThresholdS(), (2 * (toS - fromS)) / (POINTS / 2));
     const times: number[] = [];
     const values: (number | null)[] = [];
     const holes: Hole[] = [];

@@ -199,6 +199,41 @@ test("an alert appears and is acknowledged", async () => {
   assert.match(await acknowledged.first().textContent(), /admin: “measured again/);
 });
 
+test("a long name pushes nothing out of sight", async (t) => {
+  if (!data) return t.skip("only with BRAID_BIN");
+  const name = `Ada ${"Wolfeschlegelsteinhausen".repeat(4)}`;
+  execFileSync(process.env.BRAID_BIN, ["register", "--device", "long-sensor", "--patient", "long", "--name", name, "--gateway", "gw-1", "--data", data]);
+  const response = await fetch(`${sensors}/v1/samples`, { method: "POST", body: '{"device":"long-sensor","metric":"systolic-pressure","value":70}\n' });
+  assert.equal(response.status, 200, await response.text());
+  const acknowledge = page.locator('.alert[data-priority="high"]', { hasText: name }).getByRole("button", { name: "Acknowledge" });
+  await acknowledge.waitFor();
+  const right = async (element) => element.evaluate((it) => it.getBoundingClientRect().right);
+  assert.ok((await right(acknowledge)) <= (await right(page.locator(".alerts-panel"))), "its alert can be acknowledged");
+  await select("long");
+  const sideways = await page.locator("body, .detail, .alerts").evaluateAll((all) => all.filter((it) => it.scrollWidth > it.clientWidth).map((it) => it.className));
+  assert.deepEqual(sideways, [], "nothing sticks out sideways");
+  await select(PATIENT);
+});
+
+for (const [which, offMs] of [["ahead", 600_000], ["behind", -600_000]]) {
+  test(`a browser whose clock is ${which} tells who is silent`, async () => {
+    const context = await browser.newContext();
+    context.setDefaultTimeout(DEADLINE);
+    await context.addInitScript((offMs) => {
+      const now = Date.now.bind(Date);
+      Date.now = () => now() + offMs;
+    }, offMs);
+    const other = await context.newPage();
+    await other.goto(new URL(address).origin);
+    await other.getByLabel("Password").fill(password);
+    await other.getByRole("button", { name: "Sign in" }).click();
+    // The guest's one reading is of a while ago.
+    await other.locator('.patient[data-patient="guest"][data-silent]').waitFor();
+    await other.locator(`.patient[data-patient="${PATIENT}"]:not([data-silent])`).waitFor();
+    await context.close();
+  });
+}
+
 test("an alert's rule is silenced for its patient, with a reason", async () => {
   const alert = page.locator(".alert", { hasText: "Guest" }).first();
   await alert.getByText("Silence", { exact: true }).first().click();

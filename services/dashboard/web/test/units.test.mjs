@@ -4,11 +4,13 @@ import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { createServer } from "vite";
 
-let vite, Series, EcgBuffer;
+let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs;
 before(async () => {
   const root = fileURLToPath(new URL("..", import.meta.url));
   vite = await createServer({ root, configFile: false, logLevel: "error", server: { middlewareMode: true, ws: false, watch: null }, optimizeDeps: { noDiscovery: true } });
-  ({ Series } = await vite.ssrLoadModule("/src/series.ts"));
+  ({ Series, POINTS } = await vite.ssrLoadModule("/src/series.ts"));
+  ({ clock } = await vite.ssrLoadModule("/src/clinical.ts"));
+  ({ learn, nowMs } = await vite.ssrLoadModule("/src/clock.ts"));
   ({ EcgBuffer } = await vite.ssrLoadModule("/src/ecg.ts"));
 });
 after(() => vite.close());
@@ -53,6 +55,64 @@ test("a slow stream has no holes between its readings", () => {
   const series = new Series();
   for (let t = 0; t <= 3600; t += 300) series.add(t, 120);
   assert.deepEqual(series.window(0, 3700).holes, []);
+});
+
+// thinned is what the core gives of a reading a second: of each slice the least and the greatest, wherever they lie in it.
+function thinned(fromS, toS, next) {
+  const slice = (toS - fromS) / (POINTS / 2);
+  return Array.from({ length: POINTS / 2 }, (_, i) => [next(), next()].sort().map((at) => fromS + (i + at) * slice)).flat();
+}
+
+test("what the core has thinned has no holes but those that are there", () => {
+  for (const windowS of [1800, 14_400]) {
+    for (let seed = 1; seed <= 20; seed++) {
+      const next = random(seed);
+      const from = 1_000_000;
+      const to = from + windowS;
+      const silent = (time) => time > from + windowS / 2 && time < from + windowS / 2 + windowS / 20;
+      const series = new Series();
+      for (const time of thinned(from, to, next)) if (!silent(time)) series.add(time, 70);
+      // The page goes on with every reading, once a second.
+      for (let i = 1; i <= 60; i++) series.add(to + i, 70);
+      const { holes } = series.window(to + 60 - windowS, to + 60);
+      assert.equal(holes.length, 1, `${windowS} s, seed ${seed}: ${JSON.stringify(holes)}`);
+      assert.ok(holes[0].toS - holes[0].fromS >= windowS / 20);
+    }
+  }
+});
+
+test("a time of another day is told with its day", () => {
+  const noon = new Date(nowMs()).setHours(12, 0, 0, 0) / 1000;
+  assert.match(clock(noon), /^\d\d:\d\d:\d\d$/);
+  assert.match(clock(noon - 86_400), /^\S+ .*\d .*\d\d:\d\d:\d\d$/);
+});
+
+test("the time is the core's, however late it is told and wherever this clock is set", () => {
+  const real = Date.now;
+  let nowAtMs = 1_700_000_000_000;
+  Date.now = () => nowAtMs;
+  try {
+    const says = (ms) => learn(BigInt(ms) * 1000n);
+    assert.equal(nowMs(), nowAtMs, "its own until it is told");
+    says(nowAtMs + 600_000);
+    assert.equal(nowMs(), nowAtMs + 600_000);
+    // Two seconds on the way.
+    nowAtMs += 10_000;
+    says(nowAtMs + 598_000);
+    assert.equal(nowMs(), nowAtMs + 600_000);
+    // This clock is put right, then wrong the other way.
+    nowAtMs += 600_000;
+    says(nowAtMs);
+    assert.equal(nowMs(), nowAtMs);
+    nowAtMs -= 3_600_000;
+    says(nowAtMs + 3_600_000);
+    assert.equal(nowMs(), nowAtMs + 3_600_000);
+    // A core that is older says nothing.
+    says(0);
+    assert.equal(nowMs(), nowAtMs + 3_600_000);
+  } finally {
+    Date.now = real;
+  }
 });
 
 test("the sweep shows every reading once and in order, however chunks arrive", () => {

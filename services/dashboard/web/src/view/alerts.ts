@@ -2,6 +2,7 @@
 // by whom, why and until when, and how to end that.
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import { age, awaits, clock, priorityOf, seconds, stateOf } from "../clinical";
+import { nowS } from "../clock";
 import { AlertState, type Alert, type Document } from "../gen/braid/alerts/v1/alerts_pb";
 import type { Model } from "../model";
 import { endForm, silenceForm, type Silence } from "./silence";
@@ -40,7 +41,7 @@ export function alertsView(model: Model, actions: AlertActions): { element: HTML
     const resolved = model.pastAlerts(PAST_SHOWN);
     pastRows.update(resolved);
     pastBlock.hidden = resolved.length === 0;
-    const silences = model.silences.filter((silence) => seconds(silence.untilUs) > Date.now() / 1000);
+    const silences = model.silences.filter((silence) => seconds(silence.untilUs) > nowS());
     silenceRows.update(silences);
     silencedBlock.hidden = silences.length === 0;
     none.hidden = alerts.length > 0;
@@ -70,7 +71,7 @@ function silenceRow(model: Model, first: Document, actions: AlertActions): Row<D
       silence = next;
       const { patient, rule } = scopeOf(silence.body);
       const name = model.patients.find((known) => known.id === patient)?.name || patient;
-      const what = [name, rule].filter((part) => part !== "").join(", ");
+      const what = [name || "everybody", rule || "every rule"].join(", ");
       setText(text, `${what} · until ${clock(seconds(silence.untilUs))} · ${silence.author}: “${silence.reason}”`);
     },
   };
@@ -128,10 +129,12 @@ function alertRow(model: Model, first: Alert, actions: AlertActions): Row<Alert>
       setAttribute(mark, "aria-label", priority.label);
       setText(summary, alert.summary || alert.rule);
       const name = model.patients.find((patient) => patient.id === alert.patient)?.name || alert.patient;
+      // Of a gateway or of the core: the summary names it.
+      who.hidden = name === "";
       setText(who, name);
       silence.update(alert, name);
       const sinceS = seconds(alert.sinceUs);
-      setText(when, ` · ${state.label.toLowerCase()} · since ${clock(sinceS)} (${age(Date.now() / 1000 - sinceS)})${alert.backfill ? " · from late data" : ""}`);
+      setText(when, `${name === "" ? "" : " · "}${state.label.toLowerCase()} · since ${clock(sinceS)} (${age(nowS() - sinceS)})${alert.backfill ? " · from late data" : ""}`);
       setText(by, alert.acknowledgedBy ? `${alert.acknowledgedBy}${alert.note ? `: “${alert.note}”` : ""}` : "");
       by.hidden = !alert.acknowledgedBy;
       form.hidden = !actions.mayAct || !awaits(alert.state) || alert.state === AlertState.RESOLVED;

@@ -52,7 +52,8 @@ export class TrendChart {
       height: Math.max(40, this.host.clientHeight),
       legend: { show: false },
       cursor: { y: false, points: { show: false }, drag: { x: false, y: false } },
-      padding: [8, 8, 0, 0],
+      // On the right half of a label.
+      padding: [8, 16, 0, 0],
       scales: {
         x: { time: true, range: () => this.#range },
         y: { range: (_, min, max) => padded(min, max, this.spanMin) },

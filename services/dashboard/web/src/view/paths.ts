@@ -1,5 +1,6 @@
 // The access paths of the selected patient's gateway: rate, round trip and loss, and the demonstration's cut button.
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
+import { nowS } from "../clock";
 import { PathState, type Link } from "../gen/braid/paths/v1/paths_pb";
 import type { Model, PathTrack } from "../model";
 import { Sparkline } from "./chart";
@@ -153,7 +154,7 @@ function pathRow(first: PathItem, actions: LinkActions): Row<PathItem> {
       setText(numbers[0] as HTMLElement, newest ? rateText(newest.rateBitPerS) : "–");
       setText(numbers[1] as HTMLElement, newest && newest.rttMs > 0 ? `${newest.rttMs.toFixed(newest.rttMs < 10 ? 1 : 0)} ms` : "–");
       setText(numbers[2] as HTMLElement, newest ? `${(newest.loss * 100).toFixed(newest.loss > 0 && newest.loss < 0.1 ? 1 : 0)} %` : "–");
-      const now = Date.now() / 1000;
+      const now = nowS();
       const times: number[] = [];
       const table: (number | null)[][] = [[], [], []];
       let previous = Infinity;

@@ -1,6 +1,7 @@
 // The selected patient: score, ECG strip, and a row per vital with its trend and its present value.
 import { h, setAttribute, setText } from "../dom";
 import { age, clock, scoreOf, seconds, show, styleOf } from "../clinical";
+import { nowS } from "../clock";
 import { Metric } from "../gen/braid/vitals/v1/vitals_pb";
 import type { Model } from "../model";
 import { TrendChart } from "./chart";
@@ -89,7 +90,7 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
     if (!selected) return;
     setText(title, patient?.name || model.selected);
     const seen = patient ? seconds(patient.lastSeenUs) : 0;
-    const late = seen > 0 && Date.now() / 1000 - seen > LATE_S;
+    const late = seen > 0 && nowS() - seen > LATE_S;
     setText(subtitle, `${model.selected}${patient?.gateway ? ` · ${patient.gateway}` : ""}${late ? ` · last sample ${clock(seen)}` : ""}`);
     const news2 = scoreOf(patient?.news2);
     setText(score, news2.text);
@@ -109,7 +110,7 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
   const draw = () => {
     values();
     if (model.selected === "") return;
-    const now = Date.now() / 1000;
+    const now = nowS();
     const from = Math.max(now - windowS, windowS === WINDOWS_S[0] ? Math.min(now - YOUNG_S, earliest(model)) : 0);
     rows.forEach((row) => row.draw(from, now));
   };
@@ -164,7 +165,7 @@ function vitalRow(model: Model, metrics: readonly Metric[]): VitalRow {
         .join("/");
       setText(value, text);
       setAttribute(reading, "data-time", timeS > 0 ? timeS.toFixed(3) : null);
-      const passed = Date.now() / 1000 - timeS;
+      const passed = nowS() - timeS;
       const stale = timeS > 0 && passed > Math.max(10, series.holeThresholdS() * 2);
       setAttribute(element, "data-stale", stale);
       setText(note, timeS === 0 ? "not measured" : stale ? age(passed) : "");

@@ -10,6 +10,15 @@ import { brandMark } from "./signin";
 const SAMPLE_SILENT_MS = 8_000;
 const NEXT: Record<Theme, Theme> = { auto: "dark", dark: "light", light: "auto" };
 
+// jump leads to a panel and leaves the address, which names the patient, as it is.
+function jump(panel: HTMLElement): (event: Event) => void {
+  return (event) => {
+    event.preventDefault();
+    panel.scrollIntoView();
+    panel.focus({ preventScroll: true });
+  };
+}
+
 export function shellView(
   model: Model,
   session: Session,
@@ -17,9 +26,11 @@ export function shellView(
   signOut: () => void,
 ): { element: HTMLElement; tick(): void } {
   const dot = h("span", { class: "dot" });
-  const text = h("span", {});
-  const connection = h("div", { class: "connection", role: "status", id: "connection" }, dot, text);
-  const alarm = h("a", { class: "alarm", href: "#alerts" });
+  const text = h("span", { role: "status" });
+  // What counts seconds is not read out at each of them.
+  const count = h("span", { "aria-hidden": "true" });
+  const connection = h("div", { class: "connection", id: "connection" }, dot, h("span", {}, text, count));
+  const alarm = h("a", { class: "alarm", href: "#alerts", onclick: jump(panels.alerts) });
   const themeButton = h("button", {
     type: "button",
     class: "quiet",
@@ -31,10 +42,11 @@ export function shellView(
   const showTheme = () => setText(themeButton, { auto: "Theme: auto", dark: "Theme: dark", light: "Theme: light" }[theme()]);
   showTheme();
   panels.alerts.id = "alerts";
+  panels.alerts.tabIndex = -1;
   const element = h(
     "div",
     { class: "shell" },
-    h("a", { class: "skip", href: "#detail" }, "Skip to the selected patient"),
+    h("a", { class: "skip", href: "#detail", onclick: jump(panels.detail) }, "Skip to the selected patient"),
     h(
       "header",
       { class: "top" },
@@ -50,14 +62,19 @@ export function shellView(
     h("footer", { class: "dim fine" }, "Braid is not a certified medical device."),
   );
 
+  const say = (what: string, counted = "") => {
+    setText(text, what);
+    setText(count, counted);
+  };
   const tick = () => {
     const c = model.connection;
     const silentMs = performance.now() - model.sampleAtMs;
     const silent = c.state === "live" && model.selected !== "" && model.sampleAtMs > 0 && silentMs > SAMPLE_SILENT_MS;
     setAttribute(connection, "data-state", silent ? "silent" : c.state);
-    if (c.state === "live") setText(text, silent ? `No samples for ${Math.round(silentMs / 1000)} s` : "Live");
-    else if (c.state === "connecting") setText(text, "Connecting…");
-    else setText(text, `Connection lost: ${c.why}. Retrying in ${Math.max(1, Math.ceil((c.retryAtMs - Date.now()) / 1000))} s`);
+    setAttribute(element, "data-connection", c.state);
+    if (c.state === "live") say(silent ? "No samples" : "Live", silent ? ` for ${Math.round(silentMs / 1000)} s` : "");
+    else if (c.state === "connecting") say("Connecting…");
+    else say(`Connection lost: ${c.why}.`, ` Retrying in ${Math.max(1, Math.ceil((c.retryAtMs - Date.now()) / 1000))} s`);
 
     const waiting = model.openAlerts().filter((alert) => awaits(alert.state));
     alarm.hidden = waiting.length === 0;

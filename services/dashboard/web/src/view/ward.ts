@@ -1,6 +1,7 @@
 // The ward: a card per patient, worst first.
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import { age, priorityOf, scoreOf, seconds, show, styleOf } from "../clinical";
+import { nowS } from "../clock";
 import { Metric, Priority } from "../gen/braid/vitals/v1/vitals_pb";
 import type { Patient } from "../gen/braid/query/v1/query_pb";
 import type { Model } from "../model";
@@ -67,7 +68,7 @@ function card(model: Model, id: string, select: (patient: string) => void): Row<
       setAttribute(score, "aria-label", `NEWS2 ${shown.text}, ${shown.explanation}`);
       setText(name, patient.name || patient.id);
       const seen = seconds(patient.lastSeenUs);
-      const silentFor = Date.now() / 1000 - seen;
+      const silentFor = nowS() - seen;
       const silent = seen > 0 && silentFor > SILENT_S;
       setAttribute(element, "data-silent", silent);
       setText(why, silent ? `silent, last sample ${age(silentFor)}` : seen > 0 ? shown.explanation : "no data yet");
@@ -84,6 +85,8 @@ function card(model: Model, id: string, select: (patient: string) => void): Row<
           text += `/${show(Metric.DIASTOLIC_PRESSURE, patient.latest.find((vital) => vital.metric === Metric.DIASTOLIC_PRESSURE)?.value)}`;
         }
         setText(value, text);
+        // Too old for the score, as the core judges it.
+        setAttribute(value, "data-stale", patient.news2?.missing.includes(metric));
       }
     },
   };
