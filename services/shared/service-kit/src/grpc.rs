@@ -2,6 +2,7 @@
 
 mod channel;
 mod front;
+mod idle;
 mod opening;
 mod serve;
 

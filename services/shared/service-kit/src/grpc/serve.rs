@@ -13,11 +13,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
+use super::idle::{Connections, Entered};
 use super::opening::Opening;
 use crate::tls::{Fingerprint, PeerId};
 use crate::{ConfigError, Context, DRAIN_LIMIT};
 
-/// Connections of one listener; the next ones wait in the kernel's backlog until one ends.
+/// Connections of one listener; for a further one that which has had no request for longest is closed. When all have one, the next wait
+/// in the kernel's backlog.
 const CONNECTIONS_MAX: usize = 4096;
 /// A handshake that takes longer is dropped, so that idle sockets cannot hold the places of others.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
@@ -102,12 +104,24 @@ pub async fn serve(
     tls: Option<Arc<rustls::ServerConfig>>,
     context: &Context,
 ) -> Result<(), ServeError> {
+    serve_some(CONNECTIONS_MAX, listener, what, router, tls, context).await
+}
+
+async fn serve_some(
+    connections_max: usize,
+    listener: TcpListener,
+    what: &'static str,
+    router: Router,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    context: &Context,
+) -> Result<(), ServeError> {
     context.listening(
         what,
         listener.local_addr().map_err(ServeError::LocalAddress)?,
     );
     let acceptor = tls.map(TlsAcceptor::from);
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = Arc::new(Semaphore::new(connections_max));
+    let open = Connections::default();
     let connections = tokio_util::task::TaskTracker::new();
     let shutdown = context.shutdown().clone();
     let cut = tokio_util::sync::CancellationToken::new();
@@ -115,7 +129,7 @@ pub async fn serve(
     loop {
         let accepted = tokio::select! {
             () = shutdown.requested() => break,
-            accepted = accept(&listener, &places) => accepted,
+            accepted = accept(&listener, &places, &open) => accepted,
         };
         let (stream, address, place) = match accepted {
             Ok(accepted) => accepted,
@@ -129,11 +143,15 @@ pub async fn serve(
         let acceptor = acceptor.clone();
         let shutdown = shutdown.clone();
         let cut = cut.clone();
+        let entered = open.enter();
         connections.spawn(async move {
             let _place = place;
             tokio::select! {
                 () = cut.cancelled() => {}
-                () = connection(stream, address, router, acceptor, &shutdown) => {}
+                () = entered.gives_way.cancelled() => {
+                    metrics::counter!("braid_connections_given_way_total", "listener" => what).increment(1);
+                }
+                () = connection(stream, address, router, acceptor, &entered, &shutdown) => {}
             }
         });
     }
@@ -158,14 +176,18 @@ pub async fn serve(
 async fn accept(
     listener: &TcpListener,
     places: &Arc<Semaphore>,
+    open: &Connections,
 ) -> std::io::Result<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
+    let (stream, address) = listener.accept().await?;
+    stream.set_nodelay(true)?;
+    if places.available_permits() == 0 {
+        open.end_one();
+    }
     let place = places
         .clone()
         .acquire_owned()
         .await
         .map_err(std::io::Error::other)?;
-    let (stream, address) = listener.accept().await?;
-    stream.set_nodelay(true)?;
     Ok((stream, address, place))
 }
 
@@ -174,8 +196,10 @@ async fn connection(
     address: SocketAddr,
     router: Router,
     acceptor: Option<TlsAcceptor>,
+    entered: &Entered,
     shutdown: &crate::Shutdown,
 ) {
+    let router = router.layer(axum::middleware::from_fn(entered.watch()));
     let Some(acceptor) = acceptor else {
         let peer = Peer {
             address,
@@ -244,5 +268,68 @@ where
     };
     if let Err(error) = served {
         tracing::debug!(address = %peer.address, %error, "connection ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    const DEADLINE: Duration = Duration::from_secs(30);
+
+    async fn ask(stream: &mut TcpStream, path: &str) {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: h\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+    }
+
+    /// An answer's head and the body `here`.
+    async fn answered(stream: &mut TcpStream) -> bool {
+        let mut answer = Vec::new();
+        let reading = async {
+            while !answer.ends_with(b"here") {
+                if stream.read_buf(&mut answer).await.unwrap() == 0 {
+                    return false;
+                }
+            }
+            true
+        };
+        tokio::time::timeout(DEADLINE, reading).await.unwrap()
+    }
+
+    fn is_open(stream: &TcpStream) -> bool {
+        let nothing = stream.try_read(&mut [0]);
+        nothing.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+
+    #[tokio::test]
+    async fn who_only_holds_a_place_gives_it_to_who_comes() {
+        let context = Context::new("gateway");
+        let listener = bind("127.0.0.1:0".parse().unwrap(), "listen").await;
+        let serving = context.clone();
+        tokio::spawn(async move {
+            let router = Router::new()
+                .route("/", get(async || "here"))
+                .route("/later", get(std::future::pending::<()>));
+            serve_some(3, listener.unwrap(), "http", router, None, &serving).await
+        });
+        let address = context.address("http").await.unwrap();
+        let connect = async || TcpStream::connect(address).await.unwrap();
+        let (mut busy, mut first, mut second) = (connect().await, connect().await, connect().await);
+        ask(&mut busy, "/later").await;
+        for idle in [&mut first, &mut second] {
+            ask(idle, "/").await;
+            assert!(answered(idle).await);
+        }
+        let mut new = connect().await;
+        ask(&mut new, "/").await;
+        assert!(answered(&mut new).await);
+        let ended = tokio::time::timeout(DEADLINE, first.read(&mut [0])).await;
+        assert_eq!(ended.unwrap().unwrap(), 0, "it had no request for longest");
+        assert!(is_open(&busy) && is_open(&second));
+        context.shutdown().request();
     }
 }
