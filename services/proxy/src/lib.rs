@@ -120,7 +120,6 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
     };
     from_gateway.run(context.shutdown().clone()).await;
 
-    listening.failing("draining");
     server.refuse_new();
     let handles = sessions.handles();
     tracing::info!(sessions = handles.len(), "draining");
