@@ -222,7 +222,10 @@ async fn take(
     publisher
         .publish(request.reports)
         .await
-        .map_err(|error| Status::unavailable(error.to_string()))?;
+        .map_err(|error| match error.is_retryable() {
+            true => Status::unavailable(error.to_string()),
+            false => Status::invalid_argument(error.to_string()),
+        })?;
     metrics::counter!("braid_path_telemetry_reports_total", "end" => reporter.kind())
         .increment(count);
     Ok(count)

@@ -55,8 +55,38 @@ impl Publisher {
         let published = self.bus.publish(Topic::Paths, records).await;
         match &published {
             Ok(()) => self.check.ok(),
+            // What the bus will never take says nothing of the bus: no gateway may put this out of service.
+            Err(error) if !error.is_retryable() => {}
             Err(error) => self.check.failing(error.to_string()),
         }
         published
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use bus::{EmbeddedBus, EmbeddedOptions, RECORD_BYTES_MAX};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_the_bus_will_never_take_is_no_failure_of_the_bus() {
+        let directory = tempfile::tempdir().unwrap();
+        let bus = EmbeddedBus::open(directory.path(), EmbeddedOptions::default()).unwrap();
+        let context = Context::new("path-telemetry");
+        let publisher = Publisher::new(Arc::new(bus), &context);
+        let report = PathReport {
+            gateway: "gw".into(),
+            ..PathReport::default()
+        };
+        publisher.publish(vec![report.clone()]).await.unwrap();
+        let large = PathReport {
+            path: "x".repeat(RECORD_BYTES_MAX),
+            ..report
+        };
+        let refused = publisher.publish(vec![large]).await.unwrap_err();
+        assert!(!refused.is_retryable());
+        assert_eq!(context.health().failing(), []);
     }
 }
