@@ -481,7 +481,11 @@ impl PathController {
         self.fall.on_drained();
         let (slack, packet_time) = (self.slack(), self.packets_time(1.0));
         let in_company = self.compete.is_some();
-        match self.floor.on_drained(seen, slack, packet_time, in_company) {
+        let steady = self.is_steady;
+        let met = self
+            .floor
+            .on_drained(seen, slack, packet_time, in_company, steady);
+        match met {
             Met::Unclear(meanwhile) => {
                 self.rtt_min.replace(now, meanwhile);
                 self.drain();
@@ -544,7 +548,7 @@ impl PathController {
         self.probe_wanted = self.phase == Phase::Startup;
         if self.phase == Phase::Cruise {
             self.undrained = self.in_flight;
-            self.floor.on_drain();
+            self.floor.on_drain(self.rtt_latest);
             self.phase = Phase::RttProbe(DrainedRound::BEGUN);
         }
     }
@@ -604,7 +608,7 @@ impl PathController {
     pub(crate) fn acked(&mut self, now: Instant, sent: Instant, bytes: u64, pn: u64) {
         self.sampler.on_ack(now, sent, bytes, pn);
         self.in_flight = self.in_flight.saturating_sub(bytes);
-        self.losses.acked(bytes, self.mtu);
+        self.losses.acked(pn, bytes, self.mtu);
         if self.phase == Phase::Startup {
             self.startup.acked(bytes);
         }
@@ -656,6 +660,7 @@ impl Controller for PathController {
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
         let horizon = self.rtt_smoothed * 4 + Duration::from_secs(1);
         self.sampler.on_sent(now, pn, self.in_flight == 0, horizon);
+        self.losses.sent(pn);
         let bytes = u64::from(bytes);
         self.in_flight += bytes;
         let Membership { gate, slot } = &self.member;
@@ -724,11 +729,11 @@ impl Controller for PathController {
         self.sampler.on_limited();
     }
 
-    fn on_packet_lost(&mut self, lost_bytes: u16, _pn: u64, _now: Instant) {
+    fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, _now: Instant) {
         let bytes = u64::from(lost_bytes);
         self.in_flight = self.in_flight.saturating_sub(bytes);
         self.member.gate.lost(bytes);
-        self.losses.lost(bytes, self.mtu);
+        self.losses.lost(pn, bytes, self.mtu);
         self.tell();
     }
 

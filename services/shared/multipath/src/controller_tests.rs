@@ -296,3 +296,23 @@ fn what_passes_a_full_window_leaves_a_slow_links_queue_time_to_drain() {
     assert_eq!(turn_after(15_000.0, 199), Turn::Open);
     assert_eq!(turn_after(15_000.0, 200), Turn::Passes);
 }
+
+/// What was sent in a drained round stands in the own queue when the rate falls meanwhile: taken for a stranger's, it was followed by Cubic's window to 20 s.
+#[test]
+fn a_rate_that_falls_during_a_drained_round_is_no_company() {
+    for after_ms in (9_600..10_200).step_by(50) {
+        let start = Instant::now();
+        let mut controller = controller(start);
+        let mut link = Link::new(start, 625_000.0, 20, 0);
+        link.run(&mut controller, Duration::from_millis(after_ms));
+        link.rate_bytes_per_s = 87_500.0;
+        link.run(&mut controller, Duration::from_secs(2));
+        link.queue_max = Duration::ZERO;
+        link.run(&mut controller, Duration::from_secs(15));
+        assert!(
+            link.queue_max <= Duration::from_millis(50),
+            "{after_ms}: queue {:?}",
+            link.queue_max
+        );
+    }
+}

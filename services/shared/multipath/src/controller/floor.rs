@@ -11,6 +11,11 @@ const DOUBTS_MAX: u32 = 8;
 const CROWDED: f64 = 1.45;
 /// Strangers that hold most of the link barely notice a deep round, and their queue may be as long twice: a path is longer when it stood in so many.
 const STANDS_MIN: u32 = 2;
+/// One with no smaller round trip than so many, where nobody was met, is looked at again in a deep round: when the rate has fallen meanwhile it is the
+/// own queue that stands.
+const FAR_CROWDED: f64 = 1.5;
+/// A queue longer than the bare path, of which a drained round leaves less than such a part, was the own one.
+const OWN_LEFT: u32 = 16;
 /// A stranger is gone after so many drained rounds in a row that met nobody.
 const EMPTY_DRAINS: u32 = 2;
 
@@ -34,6 +39,8 @@ pub(super) struct Floor {
     empty_drains: u32,
     /// The floor when the last drained round began.
     undrained: Option<Duration>,
+    /// The round trip then.
+    undrained_rtt: Duration,
 }
 
 /// What a drained round has met.
@@ -60,6 +67,7 @@ impl Floor {
             doubts: 0,
             empty_drains: 0,
             undrained: None,
+            undrained_rtt: Duration::ZERO,
         }
     }
 
@@ -97,8 +105,9 @@ impl Floor {
         }
     }
 
-    pub(super) fn on_drain(&mut self) {
+    pub(super) fn on_drain(&mut self, rtt: Duration) {
         self.undrained = self.rtt;
+        self.undrained_rtt = rtt;
     }
 
     /// Round trips that the own short queue explains are no longer than this.
@@ -107,13 +116,15 @@ impl Floor {
     }
 
     /// A drained round has ended, with `seen` the smallest round trip sent into the drained queue. `slack` is what the own packets and jitter
-    /// explain, `packet_time` what one packet takes, and `in_company` whether strangers are known.
+    /// explain, `packet_time` what one packet takes, `in_company` whether strangers are known, and `is_steady` whether the link does not serve in bursts:
+    /// on one that does, long queues come and go.
     pub(super) fn on_drained(
         &mut self,
         seen: Duration,
         slack: Duration,
         packet_time: Duration,
         in_company: bool,
+        is_steady: bool,
     ) -> Met {
         let deep = std::mem::take(&mut self.deep);
         let rebased = self.rtt.is_none();
@@ -122,7 +133,8 @@ impl Floor {
         let is_same = self
             .crowded
             .is_some_and(|before| before.abs_diff(seen) < before / 32);
-        if is_crowded && !deep && (rebased || is_same) {
+        let is_far = is_steady && !in_company && seen > floor.mul_f64(FAR_CROWDED);
+        if is_crowded && !deep && (rebased || is_same || is_far) {
             self.crowded = Some(seen);
             self.deep = true;
             return Met::Unclear(if rebased { seen } else { floor });
@@ -164,7 +176,9 @@ impl Floor {
         // A round that finds a lower floor than was known tells nothing of what stands above it.
         let is_empty = !is_lower && seen <= floor + floor / 32 + UNQUEUED_SLACK + packet_time;
         self.empty_drains = if is_empty { self.empty_drains + 1 } else { 0 };
-        if self.empty_drains >= EMPTY_DRAINS || is_longer_path {
+        let queue = self.undrained_rtt.saturating_sub(floor);
+        let was_own = queue > floor && seen.saturating_sub(floor) < queue / OWN_LEFT;
+        if self.empty_drains >= EMPTY_DRAINS || is_longer_path || was_own {
             Met::NobodyAnyMore
         } else {
             Met::Nobody
@@ -179,8 +193,17 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn drained(floor: &mut Floor, seen: u32) -> Met {
-        floor.on_drain();
-        floor.on_drained(seen * MS, 2 * MS, MS, false)
+        drained_of(floor, seen, seen, false)
+    }
+
+    /// The same of a round that began with round trips of `before`.
+    fn drained_of(floor: &mut Floor, before: u32, seen: u32, in_company: bool) -> Met {
+        floor.on_drain(before * MS);
+        floor.on_drained(seen * MS, 2 * MS, MS, in_company, true)
+    }
+
+    fn in_company(floor: &mut Floor, seen: u32) -> Met {
+        drained_of(floor, seen, seen, true)
     }
 
     fn known(rtt: u32) -> Floor {
@@ -195,8 +218,32 @@ mod tests {
         assert_eq!(drained(&mut floor, 20), Met::Nobody);
         assert!(floor.was_empty());
         assert_eq!(drained(&mut floor, 21), Met::NobodyAnyMore);
-        assert_eq!(drained(&mut floor, 40), Met::Strangers(20 * MS));
+        assert_eq!(in_company(&mut floor, 40), Met::Strangers(20 * MS));
         assert!(!floor.was_empty());
+    }
+
+    #[test]
+    fn a_long_queue_is_a_strangers_where_a_deep_round_leaves_it() {
+        for (seen_deep, met) in [(36, Met::Strangers(20 * MS)), (20, Met::Nobody)] {
+            let mut floor = known(20);
+            assert_eq!(drained(&mut floor, 40), Met::Unclear(20 * MS));
+            assert!(floor.is_deep());
+            assert_eq!(drained(&mut floor, seen_deep), met);
+        }
+        let mut floor = known(20);
+        assert_eq!(in_company(&mut floor, 40), Met::Strangers(20 * MS));
+    }
+
+    #[test]
+    fn a_long_queue_of_which_next_to_nothing_is_left_was_the_own_one() {
+        for (before, met) in [
+            (100, Met::NobodyAnyMore),
+            (80, Met::Nobody),
+            (39, Met::Nobody),
+        ] {
+            let mut floor = known(20);
+            assert_eq!(drained_of(&mut floor, before, 24, true), met, "{before}");
+        }
     }
 
     #[test]
@@ -208,13 +255,13 @@ mod tests {
             ([30, 40], [strangers, strangers], 29),
         ] {
             let mut floor = known(20);
-            assert_eq!(drained(&mut floor, 40), strangers);
+            assert_eq!(in_company(&mut floor, 40), strangers);
             for (seen_deep, met) in seen.into_iter().zip(met) {
                 assert!(!floor.is_deep());
                 while !floor.is_deep() {
-                    drained(&mut floor, 40);
+                    in_company(&mut floor, 40);
                 }
-                assert_eq!(drained(&mut floor, seen_deep), met);
+                assert_eq!(in_company(&mut floor, seen_deep), met);
             }
             let max = floor.uncrowded_max(Duration::ZERO);
             assert_eq!(max, Some(uncrowded * MS), "{seen:?}");

@@ -16,13 +16,17 @@ const WEIGHT_MAX: f64 = 0.5;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Losses {
     share: f64,
+    /// Number of the packet sent last.
+    newest: u64,
     suspicion: Option<Suspicion>,
 }
 
-/// What was acknowledged and lost since more than a lossy link's share was lost.
+/// What was acknowledged and lost of what was sent since more than a lossy link's share was lost.
 #[derive(Debug, Clone, Copy)]
 struct Suspicion {
     since: Instant,
+    /// The newest packet then.
+    after: u64,
     acked: u64,
     lost: u64,
 }
@@ -33,18 +37,28 @@ impl Losses {
         self.share
     }
 
-    pub(super) fn acked(&mut self, bytes: u64, mtu: u64) {
-        if let Some(suspicion) = &mut self.suspicion {
+    pub(super) fn sent(&mut self, pn: u64) {
+        self.newest = pn;
+    }
+
+    pub(super) fn acked(&mut self, pn: u64, bytes: u64, mtu: u64) {
+        if let Some(suspicion) = self.suspicion_of(pn) {
             suspicion.acked += bytes;
         }
         self.share -= self.share * weight(bytes, mtu);
     }
 
-    pub(super) fn lost(&mut self, bytes: u64, mtu: u64) {
-        if let Some(suspicion) = &mut self.suspicion {
+    pub(super) fn lost(&mut self, pn: u64, bytes: u64, mtu: u64) {
+        if let Some(suspicion) = self.suspicion_of(pn) {
             suspicion.lost += bytes;
         }
         self.share += (1.0 - self.share) * weight(bytes, mtu);
+    }
+
+    fn suspicion_of(&mut self, pn: u64) -> Option<&mut Suspicion> {
+        self.suspicion
+            .as_mut()
+            .filter(|suspicion| pn > suspicion.after)
     }
 
     /// There is another reason for them.
@@ -54,15 +68,19 @@ impl Losses {
 
     /// More than a lossy link loses, for long: the queue is shorter than the own window makes it, and others starve in it.
     ///
-    /// The smoothed share remembers 256 packets, on a slow link many seconds, so it only raises the suspicion; what is lost from then on
-    /// decides. Before, the losses of a start-up turned 0.2 Mbit/s into a flow that filled its queue of 1.2 s alone, and vitals waited in it.
+    /// The smoothed share remembers 256 packets, on a slow link many seconds, so it only raises the suspicion; what is lost of what is sent from
+    /// then on decides, for a rate that falls once loses up to a window, which was sent before. Before, the losses of a start-up turned 0.2 Mbit/s into a
+    /// flow that filled its queue of 1.2 s alone, and vitals waited in it.
     pub(super) fn are_own_doing(&mut self, now: Instant, rtt: Duration, mtu: u64) -> bool {
         if self.share <= LOSS_COMPENSATED_MAX {
             self.suspicion = None;
             return false;
         }
-        let Suspicion { since, acked, lost } = *self.suspicion.get_or_insert(Suspicion {
+        let Suspicion {
+            since, acked, lost, ..
+        } = *self.suspicion.get_or_insert(Suspicion {
             since: now,
+            after: self.newest,
             acked: 0,
             lost: 0,
         });
@@ -95,16 +113,19 @@ mod tests {
     fn blamed(lose_every: u64) -> (bool, f64) {
         let start = Instant::now();
         let mut losses = Losses::default();
-        for _ in 0..200 {
-            losses.lost(MTU, MTU);
-            losses.acked(MTU, MTU);
+        for packet in 0..200 {
+            losses.sent(packet);
+            losses.lost(packet, MTU, MTU);
+            losses.acked(packet, MTU, MTU);
         }
         let mut is_own_doing = false;
         for packet in 0..1_500 {
+            let pn = 200 + packet;
+            losses.sent(pn);
             if packet % lose_every == 0 {
-                losses.lost(MTU, MTU);
+                losses.lost(pn, MTU, MTU);
             } else {
-                losses.acked(MTU, MTU);
+                losses.acked(pn, MTU, MTU);
             }
             is_own_doing |= losses.are_own_doing(start + MS * packet as u32, 20 * MS, MTU);
         }
@@ -117,5 +138,23 @@ mod tests {
         let (is_own_doing, share) = blamed(25);
         assert!(!is_own_doing);
         assert!((0.02..0.07).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn a_window_that_overran_the_queue_of_a_rate_that_fell_is_no_own_doing() {
+        let start = Instant::now();
+        let mut losses = Losses::default();
+        losses.sent(299);
+        for packet in 0..2_000 {
+            losses.sent(300 + packet);
+            // Half of what was in flight then, told little by little.
+            if packet < 300 && packet % 2 == 0 {
+                losses.lost(packet, MTU, MTU);
+            } else {
+                losses.acked(packet, MTU, MTU);
+            }
+            let now = start + 10 * MS * packet as u32;
+            assert!(!losses.are_own_doing(now, 20 * MS, MTU), "{packet}");
+        }
     }
 }
