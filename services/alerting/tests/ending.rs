@@ -17,7 +17,7 @@ use bus::{
     StartAt, SubscribeError, Topic,
 };
 use prost::Message;
-use stage::{S, World, pulses, until};
+use stage::{Running, S, World, pulses, until};
 
 /// Endings tried; each goes wrong half of the time where it can.
 const ENDINGS: u32 = 8;
@@ -120,8 +120,8 @@ async fn whatever_an_alert_passes_through_is_seen_when_it_stops() {
     running.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_is_away_is_no_stalled_loop() {
+/// A world that waits for its store, with both records in hand, and the file of that store.
+async fn without_store() -> (World, Running, rusqlite::Connection) {
     let mut world = World::new();
     world.bus = Arc::new(Ahead(Arc::clone(&world.bus)));
     let file = rusqlite::Connection::open(world.dir.path().join("store.db")).unwrap();
@@ -131,6 +131,13 @@ async fn a_store_that_is_away_is_no_stalled_loop() {
     let health = running.context.health();
     let is_waiting = || health.failing().iter().any(|check| check.0 == "store");
     until("the store is away", is_waiting).await;
+    (world, running, file)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_away_is_no_stalled_loop() {
+    let (_world, running, _file) = without_store().await;
+    let health = running.context.health();
     tokio::time::sleep(PAUSE + Duration::from_secs(2)).await;
     let a_minute_later = Instant::now() + SILENCE_MAX - PAUSE;
     assert_eq!(health.stalled(a_minute_later), []);
@@ -140,17 +147,7 @@ async fn a_store_that_is_away_is_no_stalled_loop() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_end_while_the_store_is_away_passes_over_nothing() {
     for ending in 0..ENDINGS {
-        let mut world = World::new();
-        world.bus = Arc::new(Ahead(Arc::clone(&world.bus)));
-        let file = rusqlite::Connection::open(world.dir.path().join("store.db")).unwrap();
-        file.execute_batch("ALTER TABLE alert_transitions RENAME TO away")
-            .unwrap();
-        let running = world.start_with(|_| {});
-        let is_waiting = || {
-            let failing = running.context.health().failing();
-            failing.iter().any(|check| check.0 == "store")
-        };
-        until("the store is away", is_waiting).await;
+        let (world, running, file) = without_store().await;
         // Until the pauses between its tries are long enough to end in one.
         tokio::time::sleep(Duration::from_millis(500)).await;
         file.execute_batch("ALTER TABLE away RENAME TO alert_transitions")

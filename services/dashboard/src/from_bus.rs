@@ -22,20 +22,16 @@ pub fn follow_all(bus: &Arc<dyn Bus>, live: &Arc<Live>, context: &Context) {
         (Topic::Alerts, "bus-alerts"),
         (Topic::Paths, "bus-paths"),
     ] {
-        // A ward that nobody brings up to date any more would look as if all was well.
-        let turns = context.health().progress(check, Duration::MAX);
-        let check = context.health().check(check);
+        let health = context.health();
         let following = follow(
             bus.clone(),
             topic,
             live.clone(),
-            check,
+            health.check(check),
             context.shutdown().clone(),
         );
-        context.tasks().spawn(async move {
-            let _turns = turns;
-            following.await;
-        });
+        // A ward that nobody brings up to date any more would look as if all was well.
+        context.tasks().spawn(health.watch(check, following));
     }
 }
 

@@ -221,6 +221,15 @@ mod tests {
     use super::*;
     use crate::live::What;
 
+    fn ada() -> PatientEntry {
+        PatientEntry {
+            id: "ada".into(),
+            tenant: "t".into(),
+            name: "Ada".into(),
+            spo2_scale: SpO2Scale::One,
+        }
+    }
+
     #[tokio::test]
     async fn one_tenants_many_open_alerts_hide_no_others() {
         let directory = tempfile::tempdir().unwrap();
@@ -259,13 +268,7 @@ mod tests {
     async fn an_alert_that_ended_unheard_does_not_stay_open() {
         let directory = tempfile::tempdir().unwrap();
         let store: &dyn Store = &SqliteStore::open(directory.path()).unwrap();
-        let patient = PatientEntry {
-            id: "ada".into(),
-            tenant: "t".into(),
-            name: "Ada".into(),
-            spo2_scale: SpO2Scale::One,
-        };
-        store.put_patient(&patient).await.unwrap();
+        store.put_patient(&ada()).await.unwrap();
         let alert = |id: &str, revision, state: AlertState| Alert {
             id: id.into(),
             patient: "ada".into(),
@@ -303,13 +306,7 @@ mod tests {
     async fn a_metric_is_answered_once_however_often_it_is_asked_for() {
         let directory = tempfile::tempdir().unwrap();
         let store: &dyn Store = &SqliteStore::open(directory.path()).unwrap();
-        let patient = PatientEntry {
-            id: "ada".into(),
-            tenant: "t".into(),
-            name: "Ada".into(),
-            spo2_scale: SpO2Scale::One,
-        };
-        store.put_patient(&patient).await.unwrap();
+        store.put_patient(&ada()).await.unwrap();
         let sample = |metric: Metric, sequence| Sample {
             device: "d".into(),
             stream: metric.as_str_name().into(),

@@ -4,7 +4,7 @@
 //! commit of the bus. One call at a time keeps the order of each gateway. When the bus does not answer the lane tries again until
 //! it does or the service ends; meanwhile its queue fills, uploads wait, and the gateways keep their data in their journals.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use bus::{Bus, PUBLISH_RECORDS_MAX, Record, Topic};
 use contracts::vitals::VitalsRecord;
@@ -65,13 +65,9 @@ impl Lanes {
         let start = |lane: Lane| {
             let (jobs, queue) = mpsc::channel(WAITING_MAX);
             let shutdown = context.shutdown().clone();
-            let turns = context.health().progress(lane.name(), Duration::MAX);
             let running = run(lane, Arc::clone(bus), queue, shutdown);
-            context.tasks().spawn(async move {
-                // A lane that has panicked shows in it.
-                let _turns = turns;
-                running.await;
-            });
+            let health = context.health();
+            context.tasks().spawn(health.watch(lane.name(), running));
             jobs
         };
         Lanes {

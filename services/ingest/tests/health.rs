@@ -8,26 +8,36 @@ mod world;
 
 use std::time::Duration;
 
-use world::{Mode, PATIENCE, World, gateway, sample, upload};
+use world::{Mode, PATIENCE, Running, Uplink, World, gateway, sample, upload};
+
+/// An ingest that has taken one upload.
+async fn with_an_upload(world: &World) -> (Running, Uplink) {
+    let running = world.start().await;
+    let mut uplink = world.gateway(&running, gateway("gw")).await;
+    uplink.send(upload(1, vec![sample("belt-0", 1)])).await;
+    assert_eq!(uplink.answer().await.position, 1);
+    (running, uplink)
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(tokio::time::Instant::now() < deadline, "not yet: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
 
 /// Uploads would be refused for ever by a process that says that it is well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lane_that_has_panicked_is_seen() {
     let world = World::new().await;
-    let running = world.start().await;
-    let mut uplink = world.gateway(&running, gateway("gw")).await;
-    uplink.send(upload(1, vec![sample("belt-0", 1)])).await;
-    assert_eq!(uplink.answer().await.position, 1);
+    let (running, uplink) = with_an_upload(&world).await;
     let health = running.context.health();
     let stalled = || health.stalled(std::time::Instant::now());
     assert_eq!(stalled(), []);
     running.bus.mode.send_replace(Mode::Broken);
     uplink.send(upload(2, vec![sample("belt-0", 2)])).await;
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    while stalled().is_empty() {
-        assert!(tokio::time::Instant::now() < deadline, "all is well");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until("it is stalled", || !stalled().is_empty()).await;
     assert_eq!(stalled()[0].0, "bulk");
 }
 
@@ -35,29 +45,19 @@ async fn a_lane_that_has_panicked_is_seen() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_goes_away_takes_nobody_out_of_service() {
     let world = World::new().await;
-    let running = world.start().await;
-    let mut uplink = world.gateway(&running, gateway("gw")).await;
-    uplink.send(upload(1, vec![sample("belt-0", 1)])).await;
-    assert_eq!(uplink.answer().await.position, 1);
+    let (running, mut uplink) = with_an_upload(&world).await;
     let health = running.context.health();
-    let until = async |what: &str, holds: &dyn Fn() -> bool| {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        while !holds() {
-            assert!(tokio::time::Instant::now() < deadline, "{what}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    until("ready", &|| health.is_ready()).await;
+    until("ready", || health.is_ready()).await;
     let file = rusqlite::Connection::open(world.dir.path().join("store.db")).unwrap();
     file.execute_batch("ALTER TABLE probe RENAME TO away")
         .unwrap();
     let is_said = || health.warnings().iter().any(|(name, _)| *name == "store");
-    until("its absence is said", &|| is_said() || !health.is_ready()).await;
+    until("its absence is said", || is_said() || !health.is_ready()).await;
     assert!(health.is_ready(), "{:?}", health.failing());
     uplink.send(upload(2, vec![sample("belt-0", 2)])).await;
     assert_eq!(uplink.answer().await.position, 2);
     file.execute_batch("ALTER TABLE away RENAME TO probe")
         .unwrap();
-    until("it is back", &|| !is_said()).await;
+    until("it is back", || !is_said()).await;
     running.stop().await;
 }

@@ -5,6 +5,7 @@
 //! and the event loop itself is always one of them (see `admin`).
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,10 @@ impl State {
             None if was_on => tracing::info!(check = name, "there again"),
             _ => {}
         }
+        self.set_warning(name, to);
+    }
+
+    fn set_warning(&mut self, name: &'static str, to: Option<Warning>) {
         match to {
             Some(warning) => self.warnings.insert(name, warning),
             None => self.warnings.remove(name),
@@ -105,8 +110,7 @@ impl Health {
         }
     }
 
-    /// Registers a loop that promises to beat at least every `silence_max`; [`Duration::MAX`] of one that waits for work without end, and
-    /// is stalled only when it has panicked.
+    /// Registers a loop that promises to beat at least every `silence_max`.
     pub fn progress(&self, name: &'static str, silence_max: Duration) -> ProgressHandle {
         self.state.lock().loops.insert(
             name,
@@ -118,6 +122,19 @@ impl Health {
         ProgressHandle {
             name,
             health: self.clone(),
+        }
+    }
+
+    /// Registers `running` as a loop that may wait for work without end, and is stalled only when it has panicked.
+    pub fn watch<F: Future>(
+        &self,
+        name: &'static str,
+        running: F,
+    ) -> impl Future<Output = F::Output> + use<F> {
+        let turns = self.progress(name, Duration::MAX);
+        async move {
+            let _turns = turns;
+            running.await
         }
     }
 
@@ -210,11 +227,7 @@ pub struct WarningHandle {
 
 impl WarningHandle {
     pub fn set(&self, to: Option<Warning>) {
-        let warnings = &mut self.health.state.lock().warnings;
-        match to {
-            Some(warning) => warnings.insert(self.name, warning),
-            None => warnings.remove(self.name),
-        };
+        self.health.state.lock().set_warning(self.name, to);
     }
 }
 
@@ -321,12 +334,9 @@ mod tests {
     #[tokio::test]
     async fn a_loop_that_panicked_is_stalled() {
         let health = Health::new();
-        let handle = health.progress("loop", Duration::MAX);
-        let task = tokio::spawn(async move {
-            let _handle = handle;
-            panic!("for the test");
-        });
-        assert!(task.await.is_err());
+        let running = health.watch("loop", async { panic!("for the test") });
+        assert_eq!(health.stalled(Instant::now()), [], "not yet");
+        assert!(tokio::spawn(running).await.is_err());
         assert_eq!(health.stalled(Instant::now()).len(), 1, "at once");
     }
 }
