@@ -274,7 +274,13 @@ mod tests {
             let samples = after(&mut patient, 600);
             let mut last: BTreeMap<i32, (u64, i64)> = BTreeMap::new();
             for sample in &samples {
-                vitals::validate(sample, START_US + 600 * SECOND_US).unwrap();
+                vitals::validate_reading(sample).unwrap();
+                vitals::validate_time(
+                    sample,
+                    START_US + 600 * SECOND_US,
+                    vitals::ClockBounds::GATEWAY,
+                )
+                .unwrap();
                 let (number, time_us) = last.get(&sample.metric).copied().unwrap_or((0, i64::MIN));
                 assert_eq!(sample.sensor_sequence, Some(number + 1));
                 assert!(sample.device_time_us > time_us);

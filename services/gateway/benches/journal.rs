@@ -8,11 +8,12 @@
 use std::{
     fs,
     sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use contracts::vitals::{Metric, Sample, sample::Reading};
 use gateway::{
+    clock::Moment,
     edge_rules::EdgeRules,
     intake::{Intake, Patience},
     journal::{Directory, Journal, Limits, Options, Overflow},
@@ -73,17 +74,14 @@ async fn write(intake: Arc<Intake<Directory>>, writer: usize, start: Instant) ->
     let mut accepted = 0;
     let mut number = 0;
     while start.elapsed() < DURATION {
-        let now_us = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap()
-            .as_micros() as i64;
+        let now = Moment::now();
         let samples = (0..SAMPLES_PER_REQUEST)
             .map(|_| {
                 number += 1;
                 Sample {
                     device: format!("d{writer}"),
                     metric: Metric::HeartRate.into(),
-                    device_time_us: now_us - 1_000 + number as i64 % 1_000,
+                    device_time_us: now.wall_us - 1_000 + number as i64 % 1_000,
                     reading: Some(Reading::Value(70.0 + (number % 10) as f64)),
                     sensor_sequence: Some(number),
                     ..Sample::default()
@@ -91,7 +89,7 @@ async fn write(intake: Arc<Intake<Directory>>, writer: usize, start: Instant) ->
             })
             .collect();
         let recorded = intake
-            .record(samples, now_us, Patience::Wait, None)
+            .record(samples, now, Patience::Wait, None)
             .await
             .unwrap();
         assert!(recorded.refused.is_empty());

@@ -9,7 +9,7 @@ use std::{collections::HashMap, sync::Arc};
 use contracts::vitals::{EdgeAlert, Sample, sample::Reading};
 use vitals::{Engine, Origin, Profile, RuleSet, edge_alert};
 
-use crate::rulebook::Rulebook;
+use crate::{clock::Moment, rulebook::Rulebook};
 
 /// Patients or devices with rule state; past it the one that was silent for longest starts afresh.
 const SUBJECTS_MAX: usize = 1024;
@@ -23,8 +23,8 @@ pub struct EdgeRules {
     own: Arc<RuleSet>,
     book: Rulebook,
     subjects: HashMap<String, Engine>,
-    /// By the gateway's clock.
-    newest_us: i64,
+    /// When the newest sample was taken, by the gateway's clock.
+    newest: Moment,
     /// Rises with every time that the clock is set back. Readings have no number of their own yet; this one tells the rules that an
     /// earlier time is new, else they would be deaf until the clock is where it was.
     clock: u64,
@@ -36,7 +36,7 @@ impl EdgeRules {
             own: Arc::new(rules),
             book: Rulebook::default(),
             subjects: HashMap::new(),
-            newest_us: 0,
+            newest: Moment::default(),
             clock: 1,
         }
     }
@@ -61,11 +61,12 @@ impl EdgeRules {
 
     /// Alerts that the sample raises or ends. Their sequence is the journal's to give.
     pub fn on_sample(&mut self, sample: &Sample) -> Vec<EdgeAlert> {
-        if self.newest_us.saturating_sub(sample.gateway_time_us) > STEP_US {
-            self.clock += 1;
-            self.newest_us = sample.gateway_time_us;
+        let taken = Moment::of_sample(sample);
+        let is_set_back = self.newest.wall_us.saturating_sub(taken.wall_us) > STEP_US;
+        self.clock += u64::from(is_set_back);
+        if is_set_back || taken.wall_us > self.newest.wall_us {
+            self.newest = taken;
         }
-        self.newest_us = self.newest_us.max(sample.gateway_time_us);
         // Rules look at values only; waveforms are long.
         if !matches!(sample.reading, Some(Reading::Value(_))) {
             return Vec::new();
@@ -98,7 +99,9 @@ impl EdgeRules {
                 patient: sample.patient.clone(),
                 device: sample.device.clone(),
                 gateway: sample.gateway.clone(),
-                gateway_time_us: sample.gateway_time_us,
+                gateway_time_us: taken.wall_us,
+                gateway_uptime_us: taken.uptime_us,
+                gateway_boot: taken.boot,
                 rules_subject: self.rules_subject(subject),
                 ..alert
             })
@@ -126,7 +129,9 @@ impl EdgeRules {
                 priority: rule.priority.into(),
                 rule: rule.id,
                 time_us: now_us,
-                gateway_time_us: self.newest_us,
+                gateway_time_us: self.newest.wall_us,
+                gateway_uptime_us: self.newest.uptime_us,
+                gateway_boot: self.newest.boot,
                 summary: "Cancelled at the gateway".into(),
                 resolved: true,
                 cancelled: true,

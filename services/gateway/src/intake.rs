@@ -6,9 +6,10 @@
 use contracts::vitals::{EdgeAlert, Sample};
 use parking_lot::Mutex;
 use tracing::{Instrument, Span};
-use vitals::Invalid;
+use vitals::{ClockBounds, Invalid};
 
 use crate::{
+    clock::Moment,
     edge_rules::EdgeRules,
     journal::{AppendError, Disk, Journal, StageError, Staged},
     rulebook::Rulebook,
@@ -100,7 +101,7 @@ impl<D: Disk> Intake<D> {
     pub async fn record(
         &self,
         samples: Vec<Sample>,
-        now_us: i64,
+        now: Moment,
         patience: Patience,
         parent: Option<&str>,
     ) -> Result<Recorded, RecordError> {
@@ -112,7 +113,7 @@ impl<D: Disk> Intake<D> {
             service_kit::telemetry::continue_trace(&span, parent);
         }
         let recorded = self
-            .journal(samples, now_us, patience, &span)
+            .journal(samples, now, patience, &span)
             .instrument(span.clone())
             .await;
         match &recorded {
@@ -133,7 +134,7 @@ impl<D: Disk> Intake<D> {
     async fn journal(
         &self,
         samples: Vec<Sample>,
-        now_us: i64,
+        now: Moment,
         patience: Patience,
         span: &Span,
     ) -> Result<Recorded, RecordError> {
@@ -142,7 +143,7 @@ impl<D: Disk> Intake<D> {
         let mut valid = Vec::with_capacity(samples.len());
         let mut indices = Vec::with_capacity(samples.len());
         for (index, mut sample) in samples.into_iter().enumerate() {
-            match self.prepare(&mut sample, now_us, traceparent.as_deref()) {
+            match self.prepare(&mut sample, now, traceparent.as_deref()) {
                 Ok(()) => {
                     valid.push(sample);
                     indices.push(index);
@@ -178,7 +179,7 @@ impl<D: Disk> Intake<D> {
     fn prepare(
         &self,
         sample: &mut Sample,
-        now_us: i64,
+        now: Moment,
         traceparent: Option<&str>,
     ) -> Result<(), Invalid> {
         if sample.device_time_us == 0 {
@@ -187,14 +188,20 @@ impl<D: Disk> Intake<D> {
                 return Err(Invalid::new(
                     "device_time_us",
                     "is missing, and a sensor_sequence needs it",
-                    now_us.to_string(),
+                    now.wall_us.to_string(),
                 ));
             }
-            sample.device_time_us = now_us;
+            sample.device_time_us = now.wall_us;
         }
         vitals::fill_defaults(sample);
-        vitals::validate(sample, now_us)?;
-        sample.gateway_time_us = now_us;
+        vitals::validate_reading(sample)?;
+        // A clock that was never set judges none.
+        if now.is_set() {
+            vitals::validate_time(sample, now.wall_us, ClockBounds::GATEWAY)?;
+        }
+        sample.gateway_time_us = now.wall_us;
+        sample.gateway_uptime_us = now.uptime_us;
+        sample.gateway_boot = now.boot;
         sample.gateway.clone_from(&self.gateway);
         sample.sequence = 0;
         sample.ingest_time_us = 0;

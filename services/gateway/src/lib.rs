@@ -8,6 +8,7 @@
 //! from_applications (HTTP CONNECT, SOCKS5, TUN) -----> tunnel ==> any TCP, UDP or IP destination
 //! ```
 
+pub mod clock;
 pub mod config;
 pub mod edge_rules;
 pub mod from_applications;
@@ -44,6 +45,7 @@ use vitals::RuleSet;
 pub use config::Config;
 
 use crate::{
+    clock::Moment,
     edge_rules::EdgeRules,
     from_applications::{Applications, Packets},
     from_ingest::{BookFile, Follower},
@@ -133,6 +135,11 @@ pub async fn run(
         let tunnel = tunnel.clone();
         context.tasks().spawn(follow(tunnel, rules));
     }
+    context.tasks().spawn(clock::watch(
+        Moment::now,
+        context.health().warning("clock"),
+        context.shutdown().clone(),
+    ));
     let warning = context.health().warning("transport");
     context
         .tasks()
@@ -146,7 +153,7 @@ pub async fn run(
         uplink: Arc::clone(&uplink),
         url: config.path_telemetry.clone(),
         interval: Duration::from_millis(config.path_report_interval_ms),
-        clock: contracts::now_us,
+        clock: Moment::now,
         tunnel: Some(tunnel.clone()),
     });
     let telemetry = telemetry.map(|telemetry| {
@@ -259,7 +266,7 @@ pub async fn serve(
             url: config.ingest.clone(),
             dead_letters: Arc::clone(&dead_letters),
             check,
-            clock: contracts::now_us,
+            clock: Moment::now,
             rules,
         };
         context

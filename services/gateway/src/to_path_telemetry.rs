@@ -21,7 +21,7 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::transport::Channel;
 use tunnel::{Keepalive, PathSnapshot, Tunnel, Urgency};
 
-use crate::to_proxy::{Clock, Uplink};
+use crate::{clock::Clock, to_proxy::Uplink};
 
 /// Intervals whose reports wait for a connection; then the oldest go.
 const WAITING_MAX: usize = 64;
@@ -160,7 +160,8 @@ impl Telemetry {
                     continue;
                 }
             }
-            let reports = reporter.report(&self.uplink.paths(), (self.clock)(), self.interval);
+            let reports =
+                reporter.report(&self.uplink.paths(), (self.clock)().wall_us, self.interval);
             if reports.is_empty() {
                 continue;
             }
@@ -267,7 +268,7 @@ async fn carry(
     let mut client = PathTelemetryServiceClient::new(channel);
     // As late as can be: what it waited in the queue would pass for an error of the clock.
     let requests = ReceiverStream::new(queue).map(move |request| ReportRequest {
-        sent_time_us: clock(),
+        sent_time_us: clock().wall_us,
         ..request
     });
     let mut answers = client.report(requests).await?.into_inner();

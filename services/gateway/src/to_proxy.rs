@@ -9,7 +9,7 @@ mod link;
 mod sender;
 mod uplink;
 
-pub use courier::{Clock, Courier, Options};
+pub use courier::{Courier, Options};
 pub use dead_letters::DeadLetters;
 pub use sender::{Command, Event, Limits, Sender};
 pub use uplink::{Direct, Through, Uplink};

@@ -1,5 +1,6 @@
 //! Gateways whose clocks are an hour off. Set back while sensors go on: nothing is refused, lost or numbered twice, and the edge
-//! still alerts. Off from the first contact on: the core alerts at once and knows when it was, and a backfill stays one.
+//! still alerts. Off from the first contact on: the core alerts at once and knows when it was, and a backfill stays one. Off, or not set at all, until
+//! the first contact: what was taken before is stored under the time that it was.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,10 +13,11 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use contracts::vitals::{Metric, Sample, sample::Reading};
 use gateway::{
+    clock::{Clock, Moment},
     edge_rules::EdgeRules,
     intake::{Intake, Patience},
     journal::{Entry, Journal, Limits, Options, Overflow},
-    to_proxy::{self, Clock, Courier, DeadLetters, Direct},
+    to_proxy::{self, Courier, DeadLetters, Direct},
 };
 use service_kit::Context;
 use test_disk::TestDisk;
@@ -26,6 +28,7 @@ use vitals::RuleSet;
 const S: i64 = 1_000_000;
 const HOUR: i64 = 3600 * S;
 const TRUE_US: i64 = 1_800_000_000 * S;
+const BOOTED_US: i64 = 1_767_225_600 * S;
 /// Of each of the clock's three times.
 const SECONDS: i64 = 120;
 
@@ -75,7 +78,7 @@ async fn an_hour_off_and_set_back_loses_nothing() {
             ];
             sent += samples.len();
             let recorded = intake
-                .record(samples, true_us + skew, Patience::Wait, None)
+                .record(samples, moment(true_us, skew), Patience::Wait, None)
                 .await
                 .unwrap();
             let refused: Vec<String> = recorded.refused.iter().map(|it| it.1.to_string()).collect();
@@ -106,12 +109,25 @@ async fn an_hour_off_and_set_back_loses_nothing() {
     );
 }
 
-fn ahead() -> i64 {
-    contracts::now_us() + HOUR
+/// By a clock that is off by `skew_us`.
+fn moment(true_us: i64, skew_us: i64) -> Moment {
+    Moment {
+        wall_us: true_us + skew_us,
+        uptime_us: true_us - BOOTED_US,
+        boot: 7,
+    }
 }
 
-fn behind() -> i64 {
-    contracts::now_us() - HOUR
+fn ahead() -> Moment {
+    moment(contracts::now_us(), HOUR)
+}
+
+fn behind() -> Moment {
+    moment(contracts::now_us(), -HOUR)
+}
+
+fn right() -> Moment {
+    moment(contracts::now_us(), 0)
 }
 
 /// A reading a second, of a sensor without a clock and of one with a right one, the last of them `ago_us` ago: well, then ill.
@@ -130,7 +146,7 @@ async fn fall_ill(intake: &Intake<TestDisk>, devices: [&str; 2], skew_us: i64, a
         };
         let samples = vec![reading(devices[0], 0), reading(devices[1], true_us)];
         let recorded = intake
-            .record(samples, true_us + skew_us, Patience::Wait, None)
+            .record(samples, moment(true_us, skew_us), Patience::Wait, None)
             .await
             .unwrap();
         assert_eq!(recorded.accepted, 2);
@@ -144,9 +160,15 @@ async fn an_hour_off_from_the_first_contact_on_alerts_at_once_and_at_the_right_t
     // What readings are apart, what one is off by the way of its upload, and what a busy machine takes until the rest.
     const WITHIN: i64 = 120 * S;
     let core = core::Core::start().await;
-    for (gateway, clock, skew_us) in [
-        ("fast", ahead as Clock, HOUR),
-        ("slow", behind as Clock, -HOUR),
+    // A hundred seconds after a start in 1970.
+    let unset_us = AGO + 100 * S - contracts::now_us();
+    // The clock as the uploads leave, and what was wrong with it before the first contact and at it.
+    for (gateway, clock, kept_skew_us, skew_us) in [
+        ("fast", ahead as Clock, HOUR, HOUR),
+        ("slow", behind, -HOUR, -HOUR),
+        ("set", right, -100 * 60 * S, 0),
+        ("set-back", right, 100 * 60 * S, 0),
+        ("unset", right, unset_us, 0),
     ] {
         let name = |what: &str| format!("{gateway}-{what}");
         let kept = [name("kept-timeless"), name("kept-right")];
@@ -158,7 +180,7 @@ async fn an_hour_off_from_the_first_contact_on_alerts_at_once_and_at_the_right_t
         let rules = EdgeRules::new(RuleSet::default_set());
         let intake = Intake::new(gateway.into(), vitals.clone(), alerts.clone(), rules);
         // What happened while the gateway had no network, then its first contact.
-        fall_ill(&intake, [&kept[0], &kept[1]], skew_us, AGO).await;
+        fall_ill(&intake, [&kept[0], &kept[1]], kept_skew_us, AGO).await;
         let began_us = contracts::now_us();
         fall_ill(&intake, [&live[0], &live[1]], skew_us, 0).await;
         let context = Context::new("gateway");

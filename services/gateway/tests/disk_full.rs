@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use contracts::vitals::{Metric, Sample, sample::Reading};
 use gateway::{
+    clock::Moment,
     edge_rules::EdgeRules,
     intake::{Intake, Patience, RecordError},
     journal::{Condition, Entry, Journal, Limits, Options, Overflow},
@@ -66,9 +67,13 @@ impl Bench {
             sensor_sequence: Some(second as u64),
             ..Sample::default()
         };
+        let now = Moment {
+            wall_us: now_us,
+            ..Moment::now()
+        };
         let recorded = self
             .intake
-            .record(vec![sample], now_us, Patience::Wait, None)
+            .record(vec![sample], now, Patience::Wait, None)
             .await?;
         assert!(recorded.refused.is_empty());
         Ok(recorded.accepted)

@@ -11,8 +11,9 @@ use contracts::{
     vitals::{Metric, Sample, sample::Reading},
 };
 use gateway::{
+    clock::{Clock, Moment},
     to_path_telemetry::Telemetry,
-    to_proxy::{Clock, Direct, Uplink},
+    to_proxy::{Direct, Uplink},
 };
 use service_kit::{
     Context, Shutdown,
@@ -192,12 +193,20 @@ impl World {
     }
 }
 
-fn ahead() -> i64 {
-    contracts::now_us() + HOUR
+fn off(skew_us: i64) -> Moment {
+    let now = Moment::now();
+    Moment {
+        wall_us: now.wall_us + skew_us,
+        ..now
+    }
 }
 
-fn behind() -> i64 {
-    contracts::now_us() - HOUR
+fn ahead() -> Moment {
+    off(HOUR)
+}
+
+fn behind() -> Moment {
+    off(-HOUR)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

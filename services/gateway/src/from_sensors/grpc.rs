@@ -11,6 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
+    clock::Moment,
     intake::{Intake, Patience, RecordError},
     journal::Disk,
 };
@@ -75,7 +76,7 @@ async fn answer_all<D: Disk>(
             }
         };
         let answer = match intake
-            .record(request.samples, contracts::now_us(), Patience::Wait, parent)
+            .record(request.samples, Moment::now(), Patience::Wait, parent)
             .await
         {
             Ok(recorded) => Ok(RecordResponse {

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::line;
 use crate::{
+    clock::Moment,
     intake::{Intake, Patience, RecordError, Refused, SAMPLES_PER_REQUEST_MAX},
     journal::Disk,
 };
@@ -107,7 +108,7 @@ pub async fn samples<D: Disk>(
     }
     let parent = service_kit::telemetry::traceparent_of_headers(&headers);
     let recorded = match intake
-        .record(samples, contracts::now_us(), Patience::Refuse, parent)
+        .record(samples, Moment::now(), Patience::Refuse, parent)
         .await
     {
         Ok(recorded) => recorded,

@@ -7,14 +7,21 @@
 //! yet, so what a sensor stored while it was out of reach may come after what it measures, newest or oldest first. A sensor that lost
 //! its counter starts again with low numbers but newer device times; that is a new run, not a retry.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+};
 
 use super::format::StreamRow;
+use crate::clock;
 
 /// Streams of one journal. Beyond it a sample of a new stream is refused: a counter can never be forgotten, because reusing a
 /// sequence makes ingest discard the sample as a duplicate.
 pub const STREAMS_MAX: usize = 4096;
 
+/// Largest first sequence where no clock gives one: less than any clock that was ever set.
+const DRAWN_MAX: u64 = 1 << 50;
 /// Stretches of missing numbers remembered per stream; beyond it the lowest counts as taken.
 const HOLES_MAX: usize = 64;
 /// Numbers below the highest that `StreamRow::sensor_seen` tells of, which is all that older versions read and write.
@@ -186,7 +193,8 @@ impl Streams {
 
     /// The next sequence of a stream; taken for good at `commit`, given back by `revert`. A stream that is new to this journal begins
     /// at the clock's microsecond, not at 1: no stream has a million samples a second, so a gateway whose disk was wiped goes on
-    /// above every number it gave before, and ingest does not take its new samples for duplicates.
+    /// above every number it gave before, and ingest does not take its new samples for duplicates. A clock that was never set shows about the
+    /// same after every start: there the beginning is drawn, below all that a set clock shows.
     pub fn next(
         &mut self,
         device: &str,
@@ -200,7 +208,7 @@ impl Streams {
             None if self.rows.len() >= STREAMS_MAX => return Next::TooManyStreams,
             None => {
                 let id = self.insert(device, stream);
-                self.rows[id].counters.next_sequence = u64::try_from(clock_us).unwrap_or(1).max(1);
+                self.rows[id].counters.next_sequence = beginning(clock_us);
                 id
             }
         };
@@ -283,6 +291,14 @@ impl Streams {
     }
 }
 
+fn beginning(clock_us: i64) -> u64 {
+    match u64::try_from(clock_us) {
+        Ok(1..) if !clock::is_set(clock_us) => RandomState::new().hash_one(0_u64) % DRAWN_MAX + 1,
+        Ok(clock_us) => clock_us.max(1),
+        Err(_) => 1,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -313,6 +329,18 @@ mod tests {
         let after = wiped.next("d", "hr", clock_us + 10_000_000, 0, None);
         assert!(!given.contains(&after));
         assert_eq!(after, Next::Sequence(1_790_000_010_000_000));
+    }
+
+    /// One in 10^9 that two of them are within a million.
+    #[test]
+    fn so_does_one_whose_clock_begins_anew_at_every_start() {
+        let begin = || match Streams::default().next("d", "hr", 30_000_000, 0, None) {
+            Next::Sequence(first) => first,
+            other => panic!("{other:?}"),
+        };
+        let (first, second) = (begin(), begin());
+        assert!(first.abs_diff(second) > 1_000_000, "{first} {second}");
+        assert!(first.max(second) < 1_767_225_600_000_000);
     }
 
     #[test]

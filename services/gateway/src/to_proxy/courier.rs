@@ -20,6 +20,7 @@ use super::{
     uplink::Uplink,
 };
 use crate::{
+    clock::Clock,
     from_ingest::Follower,
     journal::{Chunk, Disk, Entry, Journal, Reader},
 };
@@ -77,14 +78,11 @@ pub struct Courier<D> {
     pub dead_letters: Arc<DeadLetters>,
     /// Ok while a link to ingest stands.
     pub check: CheckHandle,
-    /// The clock that the samples were taken by.
+    /// The one that samples are taken by.
     pub clock: Clock,
     /// Follows the core's rules over the same links.
     pub rules: Option<Follower>,
 }
-
-/// Wall clock in microseconds; tests have wrong ones.
-pub type Clock = fn() -> i64;
 
 impl<D: Disk> Courier<D> {
     /// Sends until shutdown is requested, then what it can within FLUSH_LIMIT.

@@ -8,8 +8,8 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::transport::Channel;
 
-use super::{courier::Clock, sender::Generation};
-use crate::from_ingest::Follower;
+use super::sender::Generation;
+use crate::{clock::Clock, from_ingest::Follower};
 
 pub(super) struct Link {
     pub(super) generation: Generation,
@@ -69,10 +69,7 @@ async fn carry(
 ) -> String {
     let link = client.clone();
     // As late as can be: what it waited in the queue would pass for an error of the clock.
-    let requests = ReceiverStream::new(queue).map(move |request| UploadRequest {
-        sent_time_us: clock(),
-        ..request
-    });
+    let requests = ReceiverStream::new(queue).map(move |request| clock().stamp(request));
     let mut answers = match client.upload(requests).await {
         Ok(response) => response.into_inner(),
         Err(status) => return status.to_string(),

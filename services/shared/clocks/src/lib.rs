@@ -1,6 +1,7 @@
 //! What is wrong with a gateway's clock, and what that makes of the times in what it sends. Times in, times out.
 //!
-//! Ingest puts right uploads, path-telemetry reports of paths; each learns for itself, for a gateway may speak to one alone.
+//! Ingest puts right uploads, path-telemetry reports of paths; each learns for itself, for a gateway may speak to one alone. A gateway puts right
+//! what it took before its own clock was set.
 //!
 //! A gateway says in each request what time it has. The time of arrival minus that is the clock's error and the delay of the way, and a
 //! delay is never negative: so the smallest difference of the last [`WINDOW_US`] to twice that is the best one known, and one that
@@ -59,6 +60,11 @@ impl ClockError {
         }
     }
 
+    /// The right time for one that is the gateway's.
+    pub fn put_right_us(self, gateway_us: i64) -> i64 {
+        gateway_us.saturating_add(self.behind_us)
+    }
+
     pub fn put_right_alert(self, alert: &mut EdgeAlert) {
         let taken_us = match alert.gateway_time_us {
             // Raised before the gateway knew this field.
@@ -71,17 +77,16 @@ impl ClockError {
 
     /// Nothing tells when the gateway took what it dropped since: it is taken for the gateway's time unless that is in the future.
     pub fn put_right_gap(self, gap: &mut Gap, now_us: i64) {
-        let right_us = |time_us: i64| time_us.saturating_add(self.behind_us);
-        if right_us(gap.to_time_us) <= now_us.saturating_add(TOLERATED_US) {
-            gap.from_time_us = right_us(gap.from_time_us);
-            gap.to_time_us = right_us(gap.to_time_us);
+        if self.put_right_us(gap.to_time_us) <= now_us.saturating_add(TOLERATED_US) {
+            gap.from_time_us = self.put_right_us(gap.from_time_us);
+            gap.to_time_us = self.put_right_us(gap.to_time_us);
         }
     }
 
     /// The end of an interval that was measured by the gateway's clock. Nobody measures what has not happened yet: a report of the
     /// future would hide for so long that its gateway has fallen silent.
     pub fn put_right_report(self, report: &mut PathReport, now_us: i64) {
-        report.time_us = report.time_us.saturating_add(self.behind_us).min(now_us);
+        report.time_us = self.put_right_us(report.time_us).min(now_us);
     }
 }
 

@@ -109,6 +109,8 @@ pub fn sample(device: &str, patient: &str, metric: Metric, sequence: u64) -> Sam
         unit: "/min".into(),
         device_time_us: time,
         gateway_time_us: time + 5,
+        gateway_uptime_us: 0,
+        gateway_boot: 0,
         ingest_time_us: time + 70,
         reading: Some(Reading::Value(60.0 + sequence as f64)),
         patient: patient.into(),

@@ -31,6 +31,8 @@ pub fn edge_alert(alert: &Alert, sequence: u64) -> Option<EdgeAlert> {
         cancelled: false,
         // What the gateway's own clock says, and whose rules these are, is the gateway's to add.
         gateway_time_us: 0,
+        gateway_uptime_us: 0,
+        gateway_boot: 0,
         rules_subject: String::new(),
     })
 }

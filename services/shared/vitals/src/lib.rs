@@ -30,5 +30,5 @@ pub use news2::Spo2Scale;
 pub use rules::{Rule, RuleSet};
 pub use validate::{
     ClockBounds, IDENTIFIER_BYTES_MAX, Invalid, TRACEPARENT_BYTES_MAX, WAVEFORM_VALUES_MAX,
-    fill_defaults, validate, validate_identifier, validate_reading, validate_time,
+    fill_defaults, validate_identifier, validate_reading, validate_time,
 };

@@ -196,6 +196,8 @@ fn sample(row: &Row<'_>, reading: Reading) -> rusqlite::Result<Sample> {
         unit: row.get(4)?,
         device_time_us: time,
         gateway_time_us: time.wrapping_add(row.get(6)?),
+        gateway_uptime_us: 0,
+        gateway_boot: 0,
         ingest_time_us: time.wrapping_add(row.get(7)?),
         patient: row.get(8)?,
         gateway: row.get(9)?,

@@ -533,6 +533,8 @@ fn sample(row: &Row, reading: Reading) -> Sample {
         unit: row.get(4),
         device_time_us: row.get::<_, Micros>(5).0,
         gateway_time_us: row.get::<_, Micros>(6).0,
+        gateway_uptime_us: 0,
+        gateway_boot: 0,
         ingest_time_us: row.get::<_, Micros>(7).0,
         patient: row.get(8),
         gateway: row.get(9),
