@@ -239,3 +239,23 @@ fn alerts_are_refused_and_never_dropped() {
         Ok(Staged::New { .. })
     ));
 }
+
+/// What the alert is about may be hours old: a sensor has kept it.
+#[test]
+fn alerts_of_a_gateway_whose_disk_was_wiped_are_not_taken_for_earlier_ones() {
+    let first_alert_at = |gateway_time_us, time_us| {
+        let limits = limits(Overflow::Refuse, 1 << 20);
+        let (mut log, _) = Log::open(TestDisk(FakeDisk::new(7)), limits).unwrap();
+        let mut alert = EdgeAlert {
+            gateway_time_us,
+            time_us,
+            ..EdgeAlert::default()
+        };
+        log.stage_alert(&mut alert).unwrap();
+        alert.sequence
+    };
+    let now_us = 1_790_000_000_000_000;
+    let before = first_alert_at(now_us, now_us);
+    let after = first_alert_at(now_us + 10_000_000, now_us - 3_600_000_000);
+    assert!(after > before, "{after} {before}");
+}

@@ -171,7 +171,7 @@ impl<D: Disk> Log<D> {
         let (device, stream) = ALERTS_STREAM;
         match self
             .streams
-            .next(device, stream, alert.time_us, alert.time_us, None)
+            .next(device, stream, alert.gateway_time_us, alert.time_us, None)
         {
             Next::Retry => Ok(Staged::Retry),
             Next::TooManyStreams => Err(StageError::TooManyStreams),
