@@ -2,6 +2,7 @@
 //! processes on a real Kafka and a real TimescaleDB. Counts what the gateways accepted and what the store has, and the processor
 //! time that each part took for it: time used, not time passed, so that a busy machine gives the same figure as a quiet one.
 
+mod bare;
 mod home;
 mod plot;
 mod used;
@@ -21,7 +22,7 @@ use home::{COMMUTE, HOME, Home, Life, WALK, live};
 use plot::Panel;
 use used::Used;
 
-pub(super) const IDS: [&str; 7] = [
+pub(super) const IDS: [&str; 8] = [
     "fleet.lost",
     "fleet.doubled",
     "fleet.samples_per_s",
@@ -29,6 +30,7 @@ pub(super) const IDS: [&str; 7] = [
     "fleet.to_ingest_p99",
     "fleet.handovers",
     "fleet.gateways_per_core",
+    "fleet.cores_for_1000",
 ];
 const SAMPLES_PER_S: u32 = 10;
 const STREAM: &str = "heart-rate";
@@ -39,12 +41,22 @@ const CATCH_UP_MAX: Duration = Duration::from_secs(120);
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// Of what sensors that never wait would send.
 const SHARE_MIN: f64 = 0.95;
+/// What is to be carried, and by how many cores, fleet and everything behind it together.
+const GATEWAYS_ASKED: u32 = 1_000;
+const CORES_ASKED: f64 = 2.0;
+const BARE_LENGTH: Duration = Duration::from_secs(10);
 
 pub(super) fn figures(
     gateways: u32,
     length: Duration,
     plot: &Path,
 ) -> Result<Vec<Figure>, Failure> {
+    let bare = bare::measure(GATEWAYS_ASKED, BARE_LENGTH)?;
+    eprintln!(
+        "bench: {GATEWAYS_ASKED} bare connections of the library: {:.1} answers/s and {:.2} ms of processor each in a second, both ends",
+        bare.answers_per_s,
+        bare.cpu_s * 1e3
+    );
     block_on(async {
         let mut core = Core::start().await?;
         let listen = free_port()?.to_string();
@@ -113,7 +125,11 @@ pub(super) fn figures(
             p99_id,
             handovers_id,
             per_core_id,
+            cores_id,
         ] = IDS;
+        let asked = f64::from(GATEWAYS_ASKED);
+        let cores = used.total_s() / passed.as_secs_f64() / f64::from(gateways) * asked;
+        let cores = Figure::at_most(cores_id, "cores", cores, CORES_ASKED);
         Ok(vec![
             Figure::at_most(lost_id, "samples", lost as f64, 0.0),
             Figure::at_most(doubled_id, "samples", doubled as f64, 0.0),
@@ -122,6 +138,7 @@ pub(super) fn figures(
             Figure::plain(p99_id, "ms", p99),
             Figure::plain(handovers_id, "handovers", handovers as f64),
             Figure::plain(per_core_id, "gateways", per_core),
+            cores.against(bare.cpu_s * asked),
         ])
     })?
 }

@@ -49,8 +49,12 @@ impl Used {
         self
     }
 
+    pub(super) fn total_s(&self) -> f64 {
+        self.0.values().sum()
+    }
+
     pub(super) fn total_s_since(&self, before: &Used) -> f64 {
-        self.0.values().sum::<f64>() - before.0.values().sum::<f64>()
+        self.total_s() - before.total_s()
     }
 
     /// Everything but the fleet.
