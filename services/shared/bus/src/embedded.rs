@@ -44,6 +44,7 @@ use self::{
 use crate::{
     Bus, Consumer, IN_FLIGHT_BYTES_MAX, NotReady, PublishError, Record, StartAt, SubscribeError,
     Topic,
+    beginning::Beginning,
     keys::{check_group_name, check_limits},
 };
 
@@ -266,7 +267,7 @@ impl Bus for EmbeddedBus {
             id,
             group: group.to_owned(),
             seat: seat.clone(),
-            start,
+            beginning: Beginning::new(topic, start),
         };
         self.inner.groups(groups::Command::Join {
             id,

@@ -42,6 +42,7 @@ use self::{
 };
 use crate::{
     Bus, ConsumeError, Consumer, NotReady, PublishError, Record, StartAt, SubscribeError, Topic,
+    beginning::Beginning,
     keys::{check_group_name, check_limits},
 };
 
@@ -179,7 +180,7 @@ impl Bus for KafkaBus {
         check_group_name(group)?;
         let group = Group {
             name: group.to_owned(),
-            start,
+            beginning: Beginning::new(topic, start),
         };
         Ok(Box::new(self.consumer(topic, Some(group))?))
     }

@@ -10,6 +10,7 @@
 //! - Delivery is at least once. A member that stores its own offsets says through [`StartAt`] where to begin, which together with
 //!   idempotent rows makes the effect exactly once.
 
+mod beginning;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod embedded;

@@ -84,6 +84,40 @@ pub async fn start_is_asked_and_obeyed(harness: &dyn Harness) {
     assert_eq!(batch.iter().map(number).collect::<Vec<_>>(), [7, 8, 9]);
 }
 
+/// A store that is slow, or far away.
+struct Slow;
+
+/// For one partition.
+const SLOW: Duration = Duration::from_millis(50);
+
+#[async_trait]
+impl StartAt for Slow {
+    async fn start(&self, _: Topic, _: u32) -> Result<Start, StartAtError> {
+        tokio::time::sleep(SLOW).await;
+        Ok(Start::Oldest)
+    }
+}
+
+/// Members look after other things between two calls, and cut each short for that.
+pub async fn a_start_that_takes_long_is_come_to(harness: &dyn Harness) {
+    let bus = harness.start().await.bus;
+    let partitions = bus.partitions(Topic::Vitals).await;
+    let all = partitions.unwrap_or_else(|e| panic!("{e}")) as usize;
+    let subscribed = bus.subscribe(Topic::Vitals, "slow", Arc::new(Slow)).await;
+    let mut consumer = subscribed.unwrap_or_else(|e| panic!("subscribe: {e}"));
+    let mut mine = BTreeSet::new();
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while mine.len() < all {
+        let now = tokio::time::Instant::now();
+        assert!(now < deadline, "only {mine:?} of {all} were begun");
+        match tokio::time::timeout(SLOW * 2, consumer.next(1)).await {
+            Ok(Ok(Event::Assigned(partitions))) => mine.extend(partitions),
+            Ok(Ok(Event::Revoked(partitions))) => mine.retain(|p| !partitions.contains(p)),
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
 /// As after a restore of what the group keeps: its account begins anew, and what it committed on the bus is from before.
 pub async fn an_empty_account_begins_at_the_oldest_record(harness: &dyn Harness) {
     let bus = harness.start().await.bus;

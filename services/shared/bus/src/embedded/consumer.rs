@@ -12,7 +12,9 @@ use rusqlite::{Connection, Row};
 use tokio::sync::{oneshot, watch};
 
 use super::{Inner, damage, groups::Command, headers, schema, seat::Seat};
-use crate::{CommitError, ConsumeError, Consumer, Delivery, Event, Start, StartAt, Topic};
+use crate::{
+    CommitError, ConsumeError, Consumer, Delivery, Event, Start, Topic, beginning::Beginning,
+};
 
 /// Bytes of values in one batch; at least one record is delivered whatever its size.
 const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -21,7 +23,7 @@ pub struct Membership {
     pub id: u64,
     pub group: String,
     pub seat: Arc<Seat>,
-    pub start: Arc<dyn StartAt>,
+    pub beginning: Beginning,
 }
 
 pub struct EmbeddedConsumer {
@@ -75,14 +77,17 @@ impl EmbeddedConsumer {
     }
 
     async fn assigned(&mut self) -> Result<Option<Event>, ConsumeError> {
-        let Some(membership) = self.membership.as_ref() else {
+        let Some(membership) = self.membership.as_mut() else {
             return Ok(None);
         };
         let gained = membership.seat.begin();
+        let answers = membership.beginning.of(&gained).await?;
         let mut starts = Vec::with_capacity(gained.len());
-        for partition in gained {
-            let start = match membership.start.start(self.topic, partition).await? {
-                Start::Committed => self.committed(membership, partition).await?,
+        for (partition, answer) in answers {
+            let start = match answer {
+                Start::Committed => {
+                    committed(&self.inner, &membership.group, self.topic, partition).await?
+                }
                 Start::Oldest => None,
                 Start::At(offset) => Some(offset),
             };
@@ -102,24 +107,6 @@ impl EmbeddedConsumer {
             }
         }
         Ok((!owned.is_empty()).then_some(Event::Assigned(owned)))
-    }
-
-    async fn committed(
-        &self,
-        membership: &Membership,
-        partition: u32,
-    ) -> Result<Option<u64>, ConsumeError> {
-        let (reply, answer) = oneshot::channel();
-        self.inner.groups(Command::Committed {
-            group: membership.group.clone(),
-            topic: self.topic,
-            partition,
-            reply,
-        });
-        answer
-            .await
-            .unwrap_or_else(|_| Err("it was closed".into()))
-            .map_err(ConsumeError::Unavailable)
     }
 
     /// Reads what is there, without waiting. Positions move only once the records are in hand.
@@ -260,6 +247,25 @@ impl Drop for EmbeddedConsumer {
             self.inner.groups(Command::Leave { id: membership.id });
         }
     }
+}
+
+async fn committed(
+    inner: &Inner,
+    group: &str,
+    topic: Topic,
+    partition: u32,
+) -> Result<Option<u64>, ConsumeError> {
+    let (reply, answer) = oneshot::channel();
+    inner.groups(Command::Committed {
+        group: group.to_owned(),
+        topic,
+        partition,
+        reply,
+    });
+    answer
+        .await
+        .unwrap_or_else(|_| Err("it was closed".into()))
+        .map_err(ConsumeError::Unavailable)
 }
 
 /// Records of the wanted partitions in turn, until a bound is reached, and how many partitions were read to their end. A position

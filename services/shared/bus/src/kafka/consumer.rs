@@ -27,7 +27,9 @@ use super::{
     seat::{Member, Seat, list},
     trouble::Trouble,
 };
-use crate::{CommitError, ConsumeError, Consumer, Delivery, Event, Start, StartAt, Topic};
+use crate::{
+    CommitError, ConsumeError, Consumer, Delivery, Event, Start, Topic, beginning::Beginning,
+};
 
 /// Bytes of values in one batch; at least one record is delivered whatever its size.
 const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -49,7 +51,7 @@ type Client = StreamConsumer<Member>;
 
 pub struct Group {
     pub name: String,
-    pub start: Arc<dyn StartAt>,
+    pub beginning: Beginning,
 }
 
 pub struct KafkaConsumer {
@@ -216,15 +218,19 @@ impl KafkaConsumer {
 
     async fn assigned(&mut self) -> Result<Option<Event>, ConsumeError> {
         let gained: Vec<u32> = self.seat.gained().into_iter().collect();
-        let Some(group) = self.group.as_ref().filter(|_| !gained.is_empty()) else {
+        let Some(group) = self.group.as_mut() else {
             return Ok(None);
         };
+        let answers = group.beginning.of(&gained).await?;
+        if gained.is_empty() {
+            return Ok(None);
+        }
         let mut starts = BTreeMap::new();
         let mut asked = Vec::new();
-        for partition in &gained {
-            match group.start.start(self.topic, *partition).await? {
-                Start::At(offset) => drop(starts.insert(*partition, offset)),
-                Start::Committed => asked.push(*partition),
+        for (partition, answer) in answers {
+            match answer {
+                Start::At(offset) => drop(starts.insert(partition, offset)),
+                Start::Committed => asked.push(partition),
                 Start::Oldest => {}
             }
         }
