@@ -10,11 +10,14 @@ use bus::{Bus, PUBLISH_RECORDS_MAX, Record, Topic};
 use contracts::vitals::VitalsRecord;
 use prost::Message;
 use service_kit::{Backoff, Context, Shutdown};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// Uploads that may wait in a lane; beyond it their streams wait, and by flow control the gateways. As many go out in one call, and one
 /// call takes a turn to the cluster and back: fewer would bound the rate by that.
 const WAITING_MAX: usize = 1024;
+/// Bytes of records in a lane, those that are being published among them; beyond it the same. So many uploads of waveforms, which wait
+/// while the bus is away, would be more memory than a service has.
+const WAITING_BYTES_MAX: usize = 32 << 20;
 /// A publish stops growing at this size.
 const PUBLISH_BYTES_MAX: usize = 4 << 20;
 /// A patient's record stops growing at this size; far below what the bus takes.
@@ -35,13 +38,21 @@ pub enum NotPublished {
 struct Job {
     records: Vec<Record>,
     bytes: usize,
+    /// Its part of the lane's bytes.
+    _room: OwnedSemaphorePermit,
     done: oneshot::Sender<Result<(), NotPublished>>,
 }
 
 #[derive(Clone)]
+struct Queue {
+    jobs: mpsc::Sender<Job>,
+    room: Arc<Semaphore>,
+}
+
+#[derive(Clone)]
 pub struct Lanes {
-    alerts: mpsc::Sender<Job>,
-    bulk: mpsc::Sender<Job>,
+    alerts: Queue,
+    bulk: Queue,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +79,8 @@ impl Lanes {
             let running = run(lane, Arc::clone(bus), queue, shutdown);
             let health = context.health();
             context.tasks().spawn(health.watch(lane.name(), running));
-            jobs
+            let room = Arc::new(Semaphore::new(WAITING_BYTES_MAX));
+            Queue { jobs, room }
         };
         Lanes {
             alerts: start(Lane::Alerts),
@@ -82,19 +94,26 @@ impl Lanes {
         lane: Lane,
         records: Records,
     ) -> oneshot::Receiver<Result<(), NotPublished>> {
-        let (done, receiver) = oneshot::channel();
-        let records = encode(records);
-        let job = Job {
-            bytes: records.iter().map(|record| record.value.len()).sum(),
-            records,
-            done,
-        };
-        let jobs = match lane {
+        let queue = match lane {
             Lane::Alerts => &self.alerts,
             Lane::Bulk => &self.bulk,
         };
+        let (done, receiver) = oneshot::channel();
+        let records = encode(records);
+        let bytes: usize = records.iter().map(|record| record.value.len()).sum();
+        let wanted = u32::try_from(bytes.min(WAITING_BYTES_MAX)).unwrap_or(u32::MAX);
+        let room = Arc::clone(&queue.room).acquire_many_owned(wanted);
+        let Ok(room) = room.await else {
+            return receiver;
+        };
+        let job = Job {
+            records,
+            bytes,
+            _room: room,
+            done,
+        };
         // A lane that has ended drops the job, and the receiver tells.
-        let _ = jobs.send(job).await;
+        let _ = queue.jobs.send(job).await;
         receiver
     }
 }
@@ -226,6 +245,8 @@ async fn persist(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
     use bus::{EmbeddedBus, EmbeddedOptions};
     use contracts::vitals::{Gap, Sample, Waveform, sample::Reading};
 
@@ -239,9 +260,11 @@ mod tests {
         for bytes in [10, bus::RECORD_BYTES_MAX + 1, 20] {
             let (done, answer) = oneshot::channel();
             let records = vec![Record::new("ann", vec![7; bytes])];
+            let room = Arc::new(Semaphore::new(1)).try_acquire_owned();
             jobs.push(Job {
                 records,
                 bytes,
+                _room: room.unwrap(),
                 done,
             });
             answers.push(answer);
@@ -260,6 +283,47 @@ mod tests {
             }
         }
         assert_eq!(sizes, [10, 20]);
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_a_bus_that_is_away_is_bounded_in_bytes() {
+        let (jobs, mut waiting) = mpsc::channel(WAITING_MAX);
+        let room = Arc::new(Semaphore::new(WAITING_BYTES_MAX));
+        let bulk = Queue { jobs, room };
+        let lanes = Lanes {
+            alerts: bulk.clone(),
+            bulk,
+        };
+        let waveform = Waveform {
+            period_us: 4000,
+            values: vec![0.5; 10_000],
+        };
+        let sample = Sample {
+            reading: Some(Reading::Waveform(waveform)),
+            ..Sample::default()
+        };
+        let record = VitalsRecord {
+            samples: vec![sample; 25],
+            ..VitalsRecord::default()
+        };
+        let enters = async || {
+            let upload = Records::from([("ann".to_owned(), record.clone())]);
+            let entering = lanes.publish(Lane::Bulk, upload);
+            let entered = tokio::time::timeout(Duration::from_millis(200), entering).await;
+            entered.is_ok()
+        };
+        let mut uploads = 0;
+        while enters().await {
+            uploads += 1;
+        }
+        // Of 1 MB each.
+        assert!(
+            (30..=WAITING_BYTES_MAX / 1_000_000).contains(&uploads),
+            "{uploads}"
+        );
+        drop(waiting.recv().await);
+        assert!(enters().await, "room for one more");
+        assert!(!enters().await);
     }
 
     #[test]
