@@ -20,6 +20,9 @@ pub(crate) const REPORTS_MAX: usize = 4096;
 /// Acknowledgements that wait for a slow reader; past it the stream is read no further.
 const ANSWERS_MAX: usize = 16;
 const NAME_BYTES_MAX: usize = 128;
+/// Nobody keeps a report for so long: one that is dated further back is of a clock that was never set, or made up. The store has a
+/// table for each day that rows are of, and a gateway could have thousands of them made.
+const AGE_US_MAX: i64 = 86_400_000_000;
 /// Longest interval of a report, an hour.
 const INTERVAL_MS_MAX: u32 = 3_600_000;
 
@@ -198,8 +201,8 @@ async fn take(
         tracing::warn!(?reporter, %refused, "reports refused");
         return Err(refused.into());
     }
+    let now_us = contracts::now_us();
     if let Reporter::Gateway { tenant, id } = reporter {
-        let now_us = contracts::now_us();
         let error = clocks
             .lock()
             .on_request(tenant, id, request.sent_time_us, now_us)
@@ -207,6 +210,11 @@ async fn take(
         for report in &mut request.reports {
             error.put_right_report(report, now_us);
             report.tenant.clone_from(tenant);
+        }
+    }
+    for report in &mut request.reports {
+        if report.time_us < now_us - AGE_US_MAX {
+            report.time_us = now_us;
         }
     }
     let count = request.reports.len() as u64;

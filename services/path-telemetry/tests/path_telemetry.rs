@@ -326,6 +326,29 @@ async fn nobody_reports_for_somebody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_report_dated_long_ago_is_taken_as_of_its_arrival() {
+    let world = World::start();
+    let dated = |end: End| {
+        let mut reports = reports(end, "wifi", 0);
+        // A clock that was never set, and days made up.
+        for (days, report) in (0..).zip(&mut reports) {
+            report.time_us = 1 + days * 86_400_000_000;
+        }
+        reports
+    };
+    let began_us = contracts::now_us();
+    let gateway = PeerId::gateway("default", "gateway-1");
+    world.report(&gateway, dated(End::Gateway)).await.unwrap();
+    let proxy = PeerId::service("proxy");
+    world.report(&proxy, dated(End::Proxy)).await.unwrap();
+    let rows = world.rows(60).await;
+    let past = rows.iter().filter(|row| row.time_us < began_us);
+    assert_eq!(past.count(), 0);
+    world.context.shutdown().request();
+    world.joined.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_namesake_in_another_tenant_neither_writes_nor_reads() {
     let world = World::with_store(|store| async move {
         let entry = GatewayEntry {
