@@ -11,12 +11,12 @@ use futures::{StreamExt, stream};
 use prost::Message;
 use service_kit::{Backoff, Context, ProgressHandle, telemetry::continue_trace};
 use store::{AlertsBatch, Claims, PatientEntry, Scope, SpO2Scale, Store};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{MissedTickBehavior, timeout};
 use tracing::Instrument;
 use vitals::{Profile, news2::Spo2Scale};
 
 use crate::{
-    GROUP, book,
+    GROUP, OFFSETS_WITHIN, book,
     to_store::{Outcome, Writer},
     ward::Ward,
 };
@@ -113,12 +113,16 @@ pub(crate) async fn run(
                 _ = tick.tick() => {
                     consumer.renew(&state.claims.to_renew(Topic::Vitals));
                     state.on_tick().await;
-                    if let Err(error) = consumer.commit(&state.claims.to_commit(Topic::Vitals)).await {
-                        tracing::debug!(%error, "offsets not committed");
-                    }
-                    if let Ok(lag) = consumer.lag().await {
-                        metrics::gauge!("braid_alerting_lag_records").set(lag as f64);
-                    }
+                    let reached = state.claims.to_commit(Topic::Vitals);
+                    let telling = async {
+                        if let Err(error) = consumer.commit(&reached).await {
+                            tracing::debug!(%error, "offsets not committed");
+                        }
+                        if let Ok(lag) = consumer.lag().await {
+                            metrics::gauge!("braid_alerting_lag_records").set(lag as f64);
+                        }
+                    };
+                    let _ = timeout(OFFSETS_WITHIN, telling).await;
                     continue;
                 }
                 event = consumer.next(BATCH_RECORDS_MAX) => event,

@@ -49,6 +49,9 @@ pub const PEOPLE_GROUP: &str = "alerting-people";
 /// The loops behind the rules count as stalled after so long without a turn: longer than all questions of a turn may take.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
 
+/// What the bus is told of progress, and asked about it, is for its figures: no alert waits for the answers longer than this.
+const OFFSETS_WITHIN: Duration = Duration::from_millis(250);
+
 /// Runs until shutdown is requested; returns when what was in hand is stored.
 pub async fn run(
     config: Config,

@@ -31,11 +31,14 @@ use service_kit::{
     Backoff, CheckHandle, ConfigError, Context, ProgressHandle, Shutdown, telemetry::continue_trace,
 };
 use store::{AlertsQuery, NoticesBatch, QueryError, Scope, Store, Watch, WriteError};
-use tokio::{sync::Notify, time::MissedTickBehavior};
+use tokio::{
+    sync::Notify,
+    time::{MissedTickBehavior, timeout},
+};
 use tracing::Instrument;
 
 use crate::{
-    PEOPLE_GROUP, SILENCE_MAX, book,
+    OFFSETS_WITHIN, PEOPLE_GROUP, SILENCE_MAX, book,
     routing::{Case, Router},
 };
 use config::Options;
@@ -169,9 +172,11 @@ impl Decider {
                             Err(error) => check.failing(error.to_string()),
                         }
                         let decided: Vec<(u32, u64)> = std::mem::take(&mut done).into_iter().collect();
-                        if let Err(error) = consumer.commit(&decided).await {
-                            // Decided again after a restart, with the same ids.
-                            tracing::debug!(%error, "offsets not committed");
+                        // Decided again after a restart, with the same ids.
+                        match timeout(OFFSETS_WITHIN, consumer.commit(&decided)).await {
+                            Ok(Ok(())) => {}
+                            Ok(Err(error)) => tracing::debug!(%error, "offsets not committed"),
+                            Err(_) => tracing::debug!("offsets not committed yet"),
                         }
                         continue;
                     }
