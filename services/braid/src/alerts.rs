@@ -9,6 +9,7 @@ use contracts::alerts::{Alert, Document};
 use store::{AlertsQuery, Scope, Store, WriteError};
 use vitals::RuleSet;
 
+use crate::audit::Asker;
 use crate::engines::StoreChoice;
 use crate::process::{self, Failure};
 
@@ -62,7 +63,7 @@ pub enum AlertsCommand {
     Team(TeamCommand),
     /// List alerts, newest first: since when, id, state, priority, whose, what.
     #[command(
-        after_help = "Examples:\n  braid alerts list\n  braid alerts list --patient ada --all"
+        after_help = "Examples:\n  braid alerts list --by \"Eve Operator\"\n  braid alerts list --patient ada --all --by Eve --reason \"the ward asks\""
     )]
     List {
         /// Only this patient's.
@@ -75,6 +76,8 @@ pub enum AlertsCommand {
         #[arg(long, value_name = "COUNT", default_value_t = 200)]
         limit: usize,
         #[command(flatten)]
+        asker: Asker,
+        #[command(flatten)]
         place: Place,
     },
     /// Print every transition of an alert, who was told of it, and what became of that.
@@ -82,6 +85,8 @@ pub enum AlertsCommand {
         /// Its id: see `braid alerts list`.
         #[arg(value_name = "ALERT")]
         id: String,
+        #[command(flatten)]
+        asker: Asker,
         #[command(flatten)]
         place: Place,
     },
@@ -265,9 +270,14 @@ impl AlertsCommand {
                 patient,
                 all,
                 limit,
+                asker,
                 place,
             } => {
                 let store = place.store.open().await?;
+                let of = patient.as_deref().unwrap_or_default();
+                asker
+                    .reads(&*store, &place.tenant, "read alerts", of, String::new())
+                    .await?;
                 let query = AlertsQuery {
                     patient,
                     include_resolved: all,
@@ -279,7 +289,7 @@ impl AlertsCommand {
                 }
                 Ok(())
             }
-            Self::History { id, place } => history(&id, place).await,
+            Self::History { id, asker, place } => history(&id, &asker, place).await,
             // Without a store: `run` has answered.
             Self::Team(TeamCommand::Example | TeamCommand::Check { .. }) => Ok(()),
         }
@@ -327,9 +337,9 @@ fn state(alert: &Alert) -> String {
     name.trim_start_matches("ALERT_STATE_").to_lowercase()
 }
 
-async fn history(id: &str, place: Place) -> Result<(), Failure> {
+async fn history(id: &str, asker: &Asker, place: Place) -> Result<(), Failure> {
     let store = place.store.open().await?;
-    let scope = Scope::Tenant(place.tenant);
+    let scope = Scope::Tenant(place.tenant.clone());
     let transitions = store
         .alert_history(&scope, id)
         .await
@@ -339,6 +349,11 @@ async fn history(id: &str, place: Place) -> Result<(), Failure> {
             "there is no alert {id:?} in this tenant"
         )));
     }
+    let patient = transitions.first().map_or("", |alert| &alert.patient);
+    let detail = format!(", history of {id}");
+    asker
+        .reads(&*store, &place.tenant, "read alerts", patient, detail)
+        .await?;
     for alert in transitions {
         println!(
             "{}  {}  {} {}{}",
@@ -449,5 +464,91 @@ pub async fn stored_rules(place: &Place, subject: &str) -> Result<String, Failur
             "{subject} has no rules of its own in tenant {:?}",
             place.tenant
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser;
+    use store::{
+        Accounts, AlertsBatch, AlertsStore, AuditQuery, PatientEntry, Register, SpO2Scale,
+        SqliteStore,
+    };
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: AlertsCommand,
+    }
+
+    #[test]
+    fn who_reads_alerts_is_in_the_log_as_by_the_page() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().to_str().unwrap();
+        let alert = Alert {
+            id: "fall-1".into(),
+            patient: "ada".into(),
+            revision: 1,
+            ..Alert::default()
+        };
+        process::block_on(async {
+            let batch = AlertsBatch {
+                transitions: vec![alert],
+                states: Vec::new(),
+            };
+            let store = SqliteStore::open(dir.path()).unwrap();
+            let ada = PatientEntry {
+                id: "ada".into(),
+                tenant: store::DEFAULT_TENANT.into(),
+                name: "Ada".into(),
+                spo2_scale: SpO2Scale::One,
+            };
+            store.put_patient(&ada).await.unwrap();
+            store.write_alerts(batch, Vec::new()).await.unwrap();
+        })
+        .unwrap();
+        for nobody in [&["alerts", "list"][..], &["alerts", "history", "fall-1"]] {
+            assert!(Line::try_parse_from(nobody).is_err());
+        }
+        let run = |args: &[&str]| {
+            let by = ["--by", "eve", "--reason", "the ward asks", "--data", data];
+            let line = [&["alerts"], args, &by].concat();
+            Line::parse_from(line).command.run()
+        };
+        run(&["list"]).unwrap();
+        run(&["list", "--patient", "ada"]).unwrap();
+        run(&["history", "fall-1"]).unwrap();
+        run(&["history", "fall-2"]).unwrap_err();
+        let log = process::block_on(async {
+            let store = SqliteStore::open(dir.path()).unwrap();
+            let query = AuditQuery {
+                patient: None,
+                from_us: 0,
+                to_us: i64::MAX,
+                limit: 0,
+            };
+            let scope = Scope::tenant(store::DEFAULT_TENANT);
+            Accounts::audit(&store, &scope, &query).await.unwrap()
+        })
+        .unwrap();
+        let mut read: Vec<[&str; 3]> = log
+            .iter()
+            .map(|row| [row.action.as_str(), row.patient.as_str(), &row.detail])
+            .collect();
+        read.reverse();
+        let list = "by command line; reason: the ward asks";
+        let history = "by command line, history of fall-1; reason: the ward asks";
+        assert_eq!(
+            read,
+            [
+                ["read alerts", "", list],
+                ["read alerts", "ada", list],
+                ["read alerts", "ada", history],
+            ]
+        );
+        assert!(log.iter().all(|row| row.who == "eve"));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use store::{AuditEntry, AuditQuery, Scope};
+use store::{AuditEntry, AuditQuery, Scope, Store};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -15,12 +15,8 @@ const LIMIT_MAX: usize = 100_000;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  braid audit --by \"Eve Operator\" --patient ada --hours 168")]
 pub struct AuditCommand {
-    /// Who asks; stands in the log.
-    #[arg(long, value_name = "NAME")]
-    by: String,
-    /// Why; stands in the log, too.
-    #[arg(long, value_name = "WHY", default_value = "")]
-    reason: String,
+    #[command(flatten)]
+    asker: Asker,
     /// Only what concerns this patient.
     #[arg(long, value_name = "ID")]
     patient: Option<String>,
@@ -34,6 +30,40 @@ pub struct AuditCommand {
     place: Place,
 }
 
+/// Who looks at what is of people. It is in the log before anything is printed, as it is of those who look by the page.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Asker {
+    /// Who asks; stands in the audit log.
+    #[arg(long, value_name = "NAME")]
+    by: String,
+    /// Why; stands in the log, too.
+    #[arg(long, value_name = "WHY", default_value = "")]
+    reason: String,
+}
+
+impl Asker {
+    /// `patient` is empty where it is of several.
+    pub async fn reads(
+        &self,
+        store: &dyn Store,
+        tenant: &str,
+        action: &str,
+        patient: &str,
+        detail: String,
+    ) -> Result<(), Failure> {
+        let read = AuditEntry {
+            time_us: contracts::now_us(),
+            tenant: tenant.to_owned(),
+            who: self.by.clone(),
+            action: action.to_owned(),
+            patient: patient.to_owned(),
+            detail: format!("by command line{detail}"),
+        };
+        let read = read.because(&self.reason);
+        store.append_audit(vec![read]).await.map_err(Failure::other)
+    }
+}
+
 impl AuditCommand {
     pub fn run(self) -> Result<(), Failure> {
         process::block_on(self.on_store())?
@@ -44,18 +74,11 @@ impl AuditCommand {
         let now_us = contracts::now_us();
         let back = Duration::from_secs(u64::from(self.hours) * 3_600);
         let back_us = i64::try_from(back.as_micros()).unwrap_or(i64::MAX);
-        let read = AuditEntry {
-            time_us: now_us,
-            tenant: self.place.tenant.clone(),
-            who: self.by,
-            action: "read audit".to_owned(),
-            patient: self.patient.clone().unwrap_or_default(),
-            detail: format!("by command line, the last {} h", self.hours),
-        };
-        store
-            .append_audit(vec![read.because(&self.reason)])
-            .await
-            .map_err(Failure::other)?;
+        let patient = self.patient.as_deref().unwrap_or_default();
+        let detail = format!(", the last {} h", self.hours);
+        self.asker
+            .reads(&*store, &self.place.tenant, "read audit", patient, detail)
+            .await?;
         let query = AuditQuery {
             patient: self.patient,
             from_us: now_us.saturating_sub(back_us),
