@@ -19,7 +19,7 @@ import yaml
 HERE = pathlib.Path(__file__).resolve().parent
 CHART, BACKENDS = HERE / "braid", HERE / "backends"
 # Folders in infra/ and the files of them that a chart carries, since a chart reads nothing outside of itself.
-COPIES = [("envoy", "*.yaml", CHART), ("grafana/dashboards", "*.json", CHART), ("kafka", "*.properties", BACKENDS), ("timescaledb", "*", BACKENDS)]
+COPIES = [("envoy", "*.yaml", CHART), ("grafana/dashboards", "*.json", CHART), ("prometheus", "rules.yml", CHART), ("kafka", "*.properties", BACKENDS), ("timescaledb", "*", BACKENDS)]
 NOUNS = ["proxy", "envoy", "ingest", "alerting", "path-telemetry", "dashboard"]
 # A helm that was built from source takes clusters for ancient ones.
 KUBERNETES = ["--kube-version", "1.36.3"]
@@ -221,6 +221,103 @@ def provider(rendered):
         refused("%s of no provider" % name, oidc(**{"issuer": "", "page": "", name: values}), "dashboard.oidc.issuer")
 
 
+def engines(rendered):
+    """Kafka and TimescaleDB of others: who signs in how, and who vouches for them."""
+    keepers = ["ingest", "alerting", "path-telemetry", "dashboard"]
+
+    def told(text, pod):
+        """Its flags about the engines, its password of the bus, and files of authorities that it mounts."""
+        template = dict(pods(objects(text)))[pod]
+        container = template["spec"]["containers"][0]
+        flags = dict(flag[2:].split("=", 1) for flag in container["args"] if flag.startswith(("--bus", "--store")) and "=" in flag)
+        password = [it["valueFrom"]["secretKeyRef"] for it in container.get("env", []) if it["name"] == "BRAID_%s_BUS_PASSWORD" % pod.upper().replace("-", "_")]
+        mounts = {it["name"]: it["mountPath"] for it in container["volumeMounts"]}
+        files = {mounts[it["name"]] + "/" + (it.get("secret") or it["configMap"])["items"][0]["path"]: it for it in template["spec"]["volumes"] if it["name"] in ("bus-ca", "store-ca")}
+        return flags, password, files
+
+    rendered["elsewhere"] = render(CHART, "--set", "bus.brokers=kafka.example:9094", "--set", "bus.user=ward", "--set", "bus.sasl=scram-sha-256",
+                                   "--set", "bus.passwordSecret.name=kafka-password", "--set", "bus.ca.public=true", "--set", "store.ca.secret=timescale-ca")
+    for pod in keepers:
+        flags, password, files = told(rendered["elsewhere"], pod)
+        check((flags["bus"], flags["bus-sasl"], flags["bus-ca"]) == ("kafka+tls://ward@kafka.example:9094", "scram-sha-256", "/etc/ssl/certs/ca-certificates.crt")
+              and "bus-cert" not in flags and password == [{"name": "kafka-password", "key": "password"}], "elsewhere: %s signs in at Kafka by a password from a Secret" % pod)
+        check(list(files) == [flags["store-ca"]] and files[flags["store-ca"]]["secret"]["secretName"] == "timescale-ca", "elsewhere: %s knows who vouches for the store" % pod)
+    for pod in ("setup-1", "trial"):
+        flags, password, files = told(rendered["elsewhere"], pod)
+        check(list(files) == [flags["store-ca"]] and password == [] and "bus" not in flags, "elsewhere: %s knows who vouches for the store" % pod)
+    flags, _, files = told(render(CHART, "--set", "bus.ca.configMap=roots", "--set", "bus.ca.key=kafka.pem"), "ingest")
+    check(list(files) == [flags["bus-ca"]] and files[flags["bus-ca"]]["configMap"]["items"] == [{"key": "kafka.pem", "path": "ca.crt"}]
+          and flags["store-ca"] == "/run/braid/ca.pem", "elsewhere: who vouches for Kafka may come from a ConfigMap, and for the store who does for the services")
+    for pod in keepers + ["trial"]:
+        flags, password, files = told(rendered["defaults"], pod)
+        check(flags["store-ca"] == "/run/braid/ca.pem" and (password, files) == ([], {}) and "@" not in flags.get("bus", ""), "defaults: %s knows the engines by the services' authority" % pod)
+        # Without TLS the services refuse a server on another machine, unless the URL says so.
+        flags, _, _ = told(rendered["plain"], pod)
+        check(flags["store"].endswith("/braid?sslmode=disable") and "store-ca" not in flags, "plain: %s is told that the store has no TLS" % pod)
+    scaled = ["--set", "ingest.autoscaling.by=lag", "--set", "bus.ca.configMap=roots"]
+    trigger = objects(render(CHART, *scaled))["TriggerAuthentication", "ingest-bus"]["spec"]
+    check(trigger["configMapTargetRef"] == [{"parameter": "ca", "name": "roots", "key": "ca.crt"}]
+          and [it["parameter"] for it in trigger["secretTargetRef"]] == ["cert", "key"], "elsewhere: KEDA knows who vouches for Kafka")
+
+    user = {"user": "ward", "passwordSecret": {"name": "kafka-password"}}
+    refused("a user among the brokers", {"bus": {"brokers": "ward@kafka:9093"}}, "brokers")
+    refused("a user with a password", {"bus": {"user": "ward:secret"}}, "user")
+    refused("a user without a password", {"bus": {"user": "ward"}}, "bus.passwordSecret.name")
+    refused("a password of nobody", {"bus": {"passwordSecret": {"name": "s"}}}, "bus.user")
+    refused("a password in the clear", {"bus": {**user, "tls": False}}, "bus.tls")
+    refused("a way to sign in that there is not", {"bus": {**user, "sasl": "gssapi"}}, "sasl")
+    refused("lag of a user's", {"bus": user, "ingest": {"autoscaling": {"by": "lag"}}}, "ingest.autoscaling.by")
+    refused("two who vouch for the bus", {"bus": {"ca": {"public": True, "secret": "s"}}}, "bus.ca")
+    refused("two who vouch for the store", {"store": {"ca": {"configMap": "c", "secret": "s"}}}, "store.ca")
+    refused("copies that cannot be in sync", {"bus": {"replication": 1}}, "bus.inSyncMin")
+
+
+def upgrades():
+    """What changes when values do: pods that read something once are made anew."""
+    def annotations(*values):
+        return dict(pods(objects(render(CHART, *values))))["alerting"]["metadata"].get("annotations")
+    one, two = (["--set-json", 'alerting.rules="{\\"version\\": 1, \\"rules\\": [%s]}"' % rules] for rules in ("", "{}"))
+    check(annotations() is None and annotations(*one) != annotations(*two) and annotations(*one) == annotations(*one), "other rules make alerting's pods anew")
+    site = ["--set", "podAnnotations.example/owner=ward"]
+    check(set(annotations(*one, *site)) == {"checksum/rules", "example/owner"}, "beside annotations of the site's own")
+    refused("fewer pods at most than at least", {"ingest": {"replicas": 4, "autoscaling": {"by": "cpu", "replicasMax": 3}}}, "ingest.autoscaling.replicasMax")
+    refused("a share of nothing", {"ingest": {"resources": {"requests": {"cpu": None}}, "autoscaling": {"by": "cpu"}}}, "ingest.resources.requests.cpu")
+
+
+def odd(rendered):
+    """Values that are odd and legal."""
+    # Names of digits alone are names.
+    rendered["digits"] = render(CHART, "--values", str(CHART / "ci" / "hospital.yaml"), "--set-string", "priorityClassName=1", "--set-json", 'image.pullSecrets=["7"]',
+                                "--set-string", "identities.issuer.name=8", "--set-string", "identities.passwordsSecret=9", "--set-string", "enrolment.authoritySecret=10",
+                                "--set-string", "enrolment.believedSecret=11", "--set-string", "dashboard.oidc.clientSecret.name=12")
+    for pod, template in pods(objects(rendered["digits"])):
+        check(template["spec"]["imagePullSecrets"] == [{"name": "7"}] and template["spec"]["priorityClassName"] == "1", "digits: the pod %s" % pod)
+    check(objects(rendered["digits"])["Certificate", "ingest"]["spec"]["issuerRef"]["name"] == "8", "digits: the issuer")
+    # A helm that reads numbers as fractions writes large ones as 5e+06, which KEDA refuses.
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write("ingest: { autoscaling: { by: lag, lagRecords: 5000000 } }")
+        file.flush()
+        trigger, = objects(render(CHART, "--values", file.name))["ScaledObject", "ingest"]["spec"]["triggers"]
+        check(trigger["metadata"]["lagThreshold"] == "5000000", "a lag of millions")
+    # Where nodes take only who tolerates them, the job and the trial come to them, too.
+    for pod, template in pods(objects(rendered["hospital"])):
+        spec = template["spec"]
+        check(spec["nodeSelector"] and spec["tolerations"] and template["metadata"]["annotations"]["example/owner"] == "telecare", "hospital: the pod %s is where the others are" % pod)
+    rendered["v6"] = render(CHART, "--values", str(CHART / "ci" / "try-out.yaml"), "--set", "ipv6=true")
+    found = objects(rendered["v6"])
+    for pod, template in pods(found):
+        for container in template["spec"]["containers"] + template["spec"].get("initContainers", []):
+            listens = [flag.split("=", 1)[1] for flag in container.get("args", []) if flag.startswith(("--listen=", "--admin=")) and "127.0.0.1" not in flag]
+            check(all(it.startswith("[::]:") for it in listens), "v6: %s in %s listens on both" % (container["name"], pod))
+    envoy = yaml.safe_load(found["ConfigMap", "envoy"]["data"]["envoy.yaml"])
+    listeners = [it["address"]["socket_address"] for it in envoy["static_resources"]["listeners"]]
+    check(all(it["address"] == "::" and it["ipv4_compat"] for it in listeners), "v6: Envoy listens on both")
+    check("0.0.0.0" not in json.dumps([it for key, it in found.items() if key[0] != "NetworkPolicy"]), "v6: nobody listens on IPv4 alone")
+    long = run("helm", "template", "b" * 53, str(CHART), "--namespace", "2026", *KUBERNETES)
+    check(long.returncode == 0, "a name of 53 letters in a namespace of digits %s" % long.stderr)
+    rendered["long"] = long.stdout
+
+
 def packets(rendered):
     """The proxy's TUN device: who has which right to make it, what the proxy is told, and the ways out."""
     def proxy(text):
@@ -360,7 +457,8 @@ def main():
     check("--rules=/etc/braid/rules.json" in arguments(found, "Deployment", "alerting") and ("ConfigMap", "alerting-rules") in found,
           "hospital: its own rules")
     check("--bus-no-create-topics" in arguments(found, "Deployment", "ingest"), "hospital: creates no topics")
-    check(("ServiceMonitor", "braid") in found, "hospital: watched by Prometheus")
+    rules = yaml.safe_load((HERE.parent / "infra" / "prometheus" / "rules.yml").read_text())
+    check(("ServiceMonitor", "braid") in found and found["PrometheusRule", "braid"]["spec"] == rules, "hospital: watched by Prometheus, by the rules of infra/prometheus")
 
     def dashboard(name):
         found = objects(rendered[name])
@@ -401,6 +499,9 @@ def main():
 
     provider(rendered)
     packets(rendered)
+    engines(rendered)
+    upgrades()
+    odd(rendered)
 
     found = objects(rendered["try-out"])
     # Nodes of two cores have other things to do.
@@ -448,7 +549,7 @@ def main():
     for name, text in rendered.items():
         # Kinds of cert-manager, KEDA and the Prometheus operator are not Kubernetes' own.
         done = run("kubeconform", "-strict", "-summary", "-schema-location", schemas,
-                   "-skip", "Certificate,ScaledObject,TriggerAuthentication,ServiceMonitor", given=text)
+                   "-skip", "Certificate,ScaledObject,TriggerAuthentication,ServiceMonitor,PrometheusRule", given=text)
         check(done.returncode == 0, "Kubernetes' schemas: %s: %s" % (name, (done.stdout + done.stderr).strip()))
 
     if failed:

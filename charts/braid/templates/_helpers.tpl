@@ -28,6 +28,11 @@ helm.sh/chart: {{ (index . 0).Chart.Name }}-{{ (index . 0).Chart.Version }}
 {{- get (dict "gateway" "9101" "proxy" "9102" "ingest" "9103" "alerting" "9104" "path-telemetry" "9105" "dashboard" "9106" "setup" "9108") . -}}
 {{- end -}}
 
+{{/* Every address of the pod. The IPv6 one takes IPv4, too. */}}
+{{- define "braid.any" -}}
+{{ ternary "[::]" "0.0.0.0" .Values.ipv6 }}
+{{- end -}}
+
 {{- define "braid.pod-security" -}}
 runAsNonRoot: true
 runAsUser: 65532
@@ -57,7 +62,7 @@ projected:
         items:
           - { key: tls.crt, path: {{ $noun }}.pem }
           - { key: tls.key, path: {{ $noun }}.key }
-    - secret: { name: {{ $root.Values.enrolment.believedSecret }}, items: [{ key: ca.pem, path: ca.pem }] }
+    - secret: { name: {{ $root.Values.enrolment.believedSecret | quote }}, items: [{ key: ca.pem, path: ca.pem }] }
 {{- else if eq $root.Values.identities.source "cert-manager" }}
 secret:
   secretName: {{ $noun }}-identity
@@ -80,7 +85,7 @@ secret: { secretName: {{ $noun }}-identity, defaultMode: 0440 }
 {{/* (list ROOT NOUN) */}}
 {{- define "braid.process-args" -}}
 {{- $root := index . 0 }}{{ $noun := index . 1 -}}
-- --admin=0.0.0.0:{{ include "braid.admin" $noun }}
+- --admin={{ include "braid.any" $root }}:{{ include "braid.admin" $noun }}
 - --log={{ $root.Values.log }}
 - --log-format=json
 {{- with $root.Values.traces.endpoint }}
@@ -89,10 +94,46 @@ secret: { secretName: {{ $noun }}-identity, defaultMode: 0440 }
 {{- end }}
 {{- end -}}
 
+{{/* Where the certificate of who vouches for an engine is: (list NAME CA), CA as in `bus.ca`. */}}
+{{- define "braid.ca-file" -}}
+{{- $name := index . 0 }}{{ $ca := index . 1 -}}
+{{- if gt (len (compact (list $ca.secret $ca.configMap (ternary "public" "" $ca.public)))) 1 }}{{ fail (printf "%s.ca: one of a Secret, a ConfigMap and public" $name) }}{{ end -}}
+{{- if $ca.public }}/etc/ssl/certs/ca-certificates.crt
+{{- else if or $ca.secret $ca.configMap }}/run/{{ $name }}/ca.crt
+{{- else }}/run/braid/ca.pem
+{{- end }}
+{{- end -}}
+
+{{/* (list ROOT NAME...): mounts and volumes of the same, for engines whose authority is another than the installation's. */}}
+{{- define "braid.ca-mounts" -}}
+{{- $root := first . }}
+{{- range $name := rest . }}{{ $ca := (index $root.Values $name).ca }}
+{{- if or $ca.secret $ca.configMap }}
+- { name: {{ $name }}-ca, mountPath: /run/{{ $name }}, readOnly: true }
+{{- end }}
+{{- end }}
+{{- end -}}
+{{- define "braid.ca-volumes" -}}
+{{- $root := first . }}
+{{- range $name := rest . }}{{ $ca := (index $root.Values $name).ca }}
+{{- if $ca.secret }}
+- { name: {{ $name }}-ca, secret: { secretName: {{ $ca.secret | quote }}, defaultMode: 0440, items: [{ key: {{ $ca.key | quote }}, path: ca.crt }] } }
+{{- else if $ca.configMap }}
+- { name: {{ $name }}-ca, configMap: { name: {{ $ca.configMap | quote }}, items: [{ key: {{ $ca.key | quote }}, path: ca.crt }] } }
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Without TLS only where the URL says so: the services refuse what was forgotten. */}}
+{{- define "braid.store-url" -}}
+{{- $url := .Values.store.url -}}
+{{ $url }}{{ if not (or .Values.store.tls (contains "sslmode=" $url)) }}{{ ternary "&" "?" (contains "?" $url) }}sslmode=disable{{ end }}
+{{- end -}}
+
 {{- define "braid.store-args" -}}
-- --store={{ .Values.store.url }}
+- --store={{ include "braid.store-url" . }}
 {{- if .Values.store.tls }}
-- --store-ca=/run/braid/ca.pem
+- --store-ca={{ include "braid.ca-file" (list "store" .Values.store.ca) }}
 {{- end }}
 {{- if eq .Values.identities.source "secrets" }}
 - --config=/run/braid/braid.toml
@@ -101,16 +142,24 @@ secret: { secretName: {{ $noun }}-identity, defaultMode: 0440 }
 
 {{/* (list ROOT NOUN) */}}
 {{- define "braid.bus-args" -}}
-{{- $root := index . 0 }}{{ $noun := index . 1 -}}
-- --bus=kafka{{ if $root.Values.bus.tls }}+tls{{ end }}://{{ $root.Values.bus.brokers }}
-{{- if $root.Values.bus.tls }}
-- --bus-ca=/run/braid/ca.pem
+{{- $bus := (index . 0).Values.bus }}{{ $noun := index . 1 -}}
+{{- if gt (int $bus.inSyncMin) (int $bus.replication) }}{{ fail (printf "bus.inSyncMin: %v copies of %v are never in sync, so nothing could be published; at most bus.replication" $bus.inSyncMin $bus.replication) }}{{ end -}}
+{{- if and $bus.user (not $bus.tls) }}{{ fail "bus.tls: the password of bus.user would travel in the clear, so bus.tls must be true" }}{{ end -}}
+{{- if and $bus.user (not $bus.passwordSecret.name) }}{{ fail "bus.passwordSecret.name: the Secret with the password of bus.user, for example kafka-password" }}{{ end -}}
+{{- if and $bus.passwordSecret.name (not $bus.user) }}{{ fail "bus.user: whose password is in bus.passwordSecret, for example braid" }}{{ end -}}
+- --bus=kafka{{ if $bus.tls }}+tls{{ end }}://{{ with $bus.user }}{{ . }}@{{ end }}{{ $bus.brokers }}
+{{- if $bus.tls }}
+- --bus-ca={{ include "braid.ca-file" (list "bus" $bus.ca) }}
+{{- if $bus.user }}
+- --bus-sasl={{ $bus.sasl }}
+{{- else }}
 - --bus-cert=/run/braid/{{ $noun }}.pem
 - --bus-key=/run/braid/{{ $noun }}.key
 {{- end }}
-- --bus-replication={{ $root.Values.bus.replication }}
-- --bus-in-sync-min={{ $root.Values.bus.inSyncMin }}
-{{- if not $root.Values.bus.createTopics }}
+{{- end }}
+- --bus-replication={{ $bus.replication }}
+- --bus-in-sync-min={{ $bus.inSyncMin }}
+{{- if not $bus.createTopics }}
 - --bus-no-create-topics
 {{- end }}
 {{- end -}}
@@ -122,30 +171,35 @@ secret: { secretName: {{ $noun }}-identity, defaultMode: 0440 }
 {{- $enrols := and (eq $noun "dashboard") $root.Values.enrolment.authoritySecret }}
 {{- $client := dict }}
 {{- if eq $noun "dashboard" }}{{ $client = $root.Values.dashboard.oidc.clientSecret }}{{ end }}
-{{- if or $managed $enrols $client.name }}
+{{- $signs := and $root.Values.bus.user (has $noun (list "ingest" "alerting" "path-telemetry" "dashboard")) }}
+{{- if or $managed $enrols $client.name $signs }}
 env:
+{{- end }}
+{{- if $signs }}
+  - name: BRAID_{{ $noun | upper | replace "-" "_" }}_BUS_PASSWORD
+    valueFrom: { secretKeyRef: { name: {{ $root.Values.bus.passwordSecret.name | quote }}, key: {{ $root.Values.bus.passwordSecret.key | quote }} } }
 {{- end }}
 {{- if $managed }}
   - name: BRAID_{{ $noun | upper | replace "-" "_" }}_STORE_PASSWORD
-    valueFrom: { secretKeyRef: { name: {{ $root.Values.identities.passwordsSecret }}, key: store } }
+    valueFrom: { secretKeyRef: { name: {{ $root.Values.identities.passwordsSecret | quote }}, key: store } }
 {{- if eq $noun "setup" }}
   - name: BRAID_SETUP_ADMIN_PASSWORD
-    valueFrom: { secretKeyRef: { name: {{ $root.Values.identities.passwordsSecret }}, key: administrator } }
+    valueFrom: { secretKeyRef: { name: {{ $root.Values.identities.passwordsSecret | quote }}, key: administrator } }
 {{- end }}
 {{- end }}
 {{- if $enrols }}
   # For `braid gateways` in this container, which makes tokens and revokes.
   - { name: BRAID_AUTHORITY, value: /run/authority }
-  - { name: BRAID_STORE, value: {{ $root.Values.store.url | quote }} }
+  - { name: BRAID_STORE, value: {{ include "braid.store-url" $root | quote }} }
 {{- if $root.Values.store.tls }}
-  - { name: BRAID_STORE_CA, value: /run/braid/ca.pem }
+  - { name: BRAID_STORE_CA, value: {{ include "braid.ca-file" (list "store" $root.Values.store.ca) }} }
 {{- end }}
   - name: BRAID_STORE_PASSWORD
-    valueFrom: { secretKeyRef: { name: {{ ternary $root.Values.identities.passwordsSecret "dashboard-identity" $managed }}, key: store } }
+    valueFrom: { secretKeyRef: { name: {{ ternary $root.Values.identities.passwordsSecret "dashboard-identity" $managed | quote }}, key: store } }
 {{- end }}
 {{- with $client.name }}
   - name: BRAID_DASHBOARD_OIDC_SECRET
-    valueFrom: { secretKeyRef: { name: {{ . }}, key: {{ $client.key }} } }
+    valueFrom: { secretKeyRef: { name: {{ . | quote }}, key: {{ $client.key | quote }} } }
 {{- end }}
 {{- end -}}
 
@@ -162,11 +216,11 @@ livenessProbe: { httpGet: { path: /healthz, port: admin }, periodSeconds: 10, ti
 {{- with $root.Values.image.pullSecrets }}
 imagePullSecrets:
 {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
 {{- end }}
 {{- end }}
 {{- with $root.Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with $root.Values.nodeSelector }}
 nodeSelector: {{ toYaml . | nindent 2 }}
@@ -177,6 +231,12 @@ tolerations: {{ toYaml . | nindent 2 }}
 {{- with $root.Values.affinity }}
 affinity: {{ toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{/* (list ROOT NOUN): the same, and the pods of a noun apart from each other. */}}
+{{- define "braid.placement-apart" -}}
+{{- $root := index . 0 -}}
+{{- include "braid.placement" . }}
 {{- if $root.Values.topologySpread.enabled }}
 topologySpreadConstraints:
   - maxSkew: 1

@@ -21,7 +21,12 @@ spec:
   template:
     metadata:
       labels: {{ include "braid.labels" $of | nindent 8 }}
-{{- with $root.Values.podAnnotations }}
+{{- $annotations := $root.Values.podAnnotations }}
+{{- with $values.rules }}
+{{- /* Read once, at the start. */}}
+{{- $annotations = merge (dict "checksum/rules" (sha256sum .)) $annotations }}
+{{- end }}
+{{- with $annotations }}
       annotations: {{ toYaml . | nindent 8 }}
 {{- end }}
     spec:
@@ -29,14 +34,14 @@ spec:
       enableServiceLinks: false
       terminationGracePeriodSeconds: 30
       securityContext: {{ include "braid.pod-security" . | nindent 8 }}
-{{- include "braid.placement" $of | nindent 6 }}
+{{- include "braid.placement-apart" $of | nindent 6 }}
       containers:
         - name: {{ $noun }}
           image: {{ include "braid.image" $root }}
           imagePullPolicy: {{ $root.Values.image.pullPolicy }}
           args:
             - {{ $noun }}
-            - --listen=0.0.0.0:{{ include "braid.port" $noun }}
+            - --listen={{ include "braid.any" $root }}:{{ include "braid.port" $noun }}
 {{- include "braid.identity-args" $noun | nindent 12 }}
 {{- include "braid.bus-args" $of | nindent 12 }}
 {{- include "braid.store-args" $root | nindent 12 }}
@@ -55,6 +60,7 @@ spec:
           resources: {{ toYaml $values.resources | nindent 12 }}
           volumeMounts:
             - { name: identity, mountPath: /run/braid, readOnly: true }
+{{- include "braid.ca-mounts" (list $root "bus" "store") | nindent 12 }}
 {{- if $values.rules }}
             - { name: rules, mountPath: /etc/braid, readOnly: true }
 {{- end }}
@@ -66,13 +72,14 @@ spec:
 {{- end }}
       volumes:
         - {{ include "braid.identity-volume" $of | nindent 10 | trim }}
+{{- include "braid.ca-volumes" (list $root "bus" "store") | nindent 8 }}
 {{- if $values.rules }}
         - { name: rules, configMap: { name: {{ $noun }}-rules } }
 {{- end }}
 {{- if .authoritySecret }}
         - name: authority
           secret:
-            secretName: {{ .authoritySecret }}
+            secretName: {{ .authoritySecret | quote }}
             defaultMode: 0440
 {{- if eq $root.Values.enrolment.authority "gateways" }}
             # Without a `ca.key`, should there be one.
@@ -101,7 +108,9 @@ spec:
     - { name: serve, port: {{ include "braid.port" $noun }}, targetPort: serve, appProtocol: https }
     - { name: admin, port: {{ include "braid.admin" $noun }}, targetPort: admin }
 {{- include "braid.disruption-budget" $of }}
+{{- if and (ne $values.autoscaling.by "none") (gt (int $values.replicas) (int $values.autoscaling.replicasMax)) }}{{ fail (printf "%s.autoscaling.replicasMax: %v is below %s.replicas, the fewest: at least %v" $noun $values.autoscaling.replicasMax $noun $values.replicas) }}{{ end }}
 {{- if eq $values.autoscaling.by "cpu" }}
+{{- if not (dig "requests" "cpu" "" $values.resources) }}{{ fail (printf "%s.autoscaling.by: cpu is a share of what is asked for, so %s.resources.requests.cpu must be given, for example 250m" $noun $noun) }}{{ end }}
 ---
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
@@ -119,7 +128,9 @@ spec:
   behavior: { scaleDown: { stabilizationWindowSeconds: 600 } }
 {{- else if eq $values.autoscaling.by "lag" }}
 {{- if not .group }}{{ fail (printf "%s.autoscaling.by: lag is for services that consume a topic as a group: ingest, alerting, path-telemetry" $noun) }}{{ end }}
+{{- if $root.Values.bus.user }}{{ fail (printf "%s.autoscaling.by: lag is not for a bus.user, whose name KEDA takes from a Secret only; a ScaledObject of your own can, with %s.autoscaling.by none" $noun $noun) }}{{ end }}
 {{- if $root.Values.bus.tls }}
+{{- $ca := $root.Values.bus.ca }}
 ---
 apiVersion: keda.sh/v1alpha1
 kind: TriggerAuthentication
@@ -127,13 +138,20 @@ metadata:
   name: {{ $noun }}-bus
   labels: {{ include "braid.labels" $of | nindent 4 }}
 spec:
+{{- with $ca.configMap }}
+  configMapTargetRef:
+    - { parameter: ca, name: {{ . | quote }}, key: {{ $ca.key | quote }} }
+{{- end }}
   secretTargetRef:
+{{- if $ca.secret }}
+    - { parameter: ca, name: {{ $ca.secret | quote }}, key: {{ $ca.key | quote }} }
+{{- else if not (or $ca.public $ca.configMap) }}
+    - { parameter: ca, name: {{ $noun }}-identity, key: {{ ternary "ca.crt" "ca.pem" (eq $root.Values.identities.source "cert-manager") }} }
+{{- end }}
 {{- if eq $root.Values.identities.source "cert-manager" }}
-    - { parameter: ca, name: {{ $noun }}-identity, key: ca.crt }
     - { parameter: cert, name: {{ $noun }}-identity, key: tls.crt }
     - { parameter: key, name: {{ $noun }}-identity, key: tls.key }
 {{- else }}
-    - { parameter: ca, name: {{ $noun }}-identity, key: ca.pem }
     - { parameter: cert, name: {{ $noun }}-identity, key: {{ $noun }}.pem }
     - { parameter: key, name: {{ $noun }}-identity, key: {{ $noun }}.key }
 {{- end }}
@@ -155,7 +173,7 @@ spec:
         bootstrapServers: {{ $root.Values.bus.brokers }}
         consumerGroup: {{ .group }}
         topic: {{ .topic }}
-        lagThreshold: {{ $values.autoscaling.lagRecords | quote }}
+        lagThreshold: {{ int64 $values.autoscaling.lagRecords | quote }}
         tls: {{ ternary "enable" "disable" $root.Values.bus.tls }}
 {{- if $root.Values.bus.tls }}
       authenticationRef: { name: {{ $noun }}-bus }
