@@ -15,6 +15,7 @@ import { pathsView } from "./view/paths";
 import { patientView, TREND_METRICS, WINDOWS_S } from "./view/patient";
 import { shellView } from "./view/shell";
 import { signInView } from "./view/signin";
+import { soundAlerts } from "./view/sound";
 import { applyTheme, theme } from "./view/theme";
 import { wardView } from "./view/ward";
 
@@ -37,6 +38,7 @@ function showWard(session: Session): void {
   teardown();
   const query = connect();
   const model = new Model();
+  const sound = soundAlerts(model);
   const act = mayAct(session);
   let windowS: number = WINDOWS_S[0];
 
@@ -61,7 +63,7 @@ function showWard(session: Session): void {
       const now = nowUs();
       query.getPaths({ fromUs: now - 90_000_000n, toUs: now }).then(({ reports }) => model.addPaths(reports), ignore);
       loadLinks();
-      loadSilences();
+      void loadSilences().finally(sound.begin);
     },
     connection(connection) {
       model.connection = connection;
@@ -81,7 +83,7 @@ function showWard(session: Session): void {
     }, ignore);
   };
   const loadLinks = () => void query.listLinks({}).then(({ links }) => model.setLinks(links), ignore);
-  const loadSilences = () => void query.listDocuments({ kind: "silence" }).then(({ documents }) => model.setSilences(documents), ignore);
+  const loadSilences = () => query.listDocuments({ kind: "silence" }).then(({ documents }) => model.setSilences(documents), ignore);
   const select = (patient: string) => {
     if (patient === model.selected) return;
     history.replaceState(null, "", `#patient=${encodeURIComponent(patient)}`);
@@ -102,12 +104,12 @@ function showWard(session: Session): void {
       const untilUs = BigInt(Math.round(nowMs() + hours * 3_600_000)) * 1000n;
       const subject = `silence-${crypto.randomUUID()}`;
       await guarded(query.putDocument({ kind: "silence", subject, version: 1, reason, untilUs, body: JSON.stringify({ patient, rule }) }));
-      loadSilences();
+      void loadSilences();
     },
     async endSilence({ subject, version, atUs, body }, reason) {
       // Its own beginning is past by every clock, also where this browser's is ahead.
       await guarded(query.putDocument({ kind: "silence", subject, version: version + 1, reason, untilUs: atUs, body }));
-      loadSilences();
+      void loadSilences();
     },
   });
   const paths = pathsView(model, {
@@ -131,11 +133,12 @@ function showWard(session: Session): void {
     shell.tick();
   }, TICK_MS);
   const linking = window.setInterval(loadLinks, LINKS_MS);
-  const silencing = window.setInterval(loadSilences, SILENCES_MS);
+  const silencing = window.setInterval(() => void loadSilences(), SILENCES_MS);
   teardown = () => {
     window.clearInterval(ticking);
     window.clearInterval(linking);
     window.clearInterval(silencing);
+    ward.stop();
     feed.stop();
   };
 }

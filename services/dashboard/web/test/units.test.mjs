@@ -4,12 +4,13 @@ import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { createServer } from "vite";
 
-let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs;
+let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds;
 before(async () => {
   const root = fileURLToPath(new URL("..", import.meta.url));
   vite = await createServer({ root, configFile: false, logLevel: "error", server: { middlewareMode: true, ws: false, watch: null }, optimizeDeps: { noDiscovery: true } });
   ({ Series, POINTS } = await vite.ssrLoadModule("/src/series.ts"));
   ({ clock } = await vite.ssrLoadModule("/src/clinical.ts"));
+  ({ finds } = await vite.ssrLoadModule("/src/search.ts"));
   ({ learn, nowMs } = await vite.ssrLoadModule("/src/clock.ts"));
   ({ EcgBuffer } = await vite.ssrLoadModule("/src/ecg.ts"));
 });
@@ -157,4 +158,9 @@ test("a lost chunk is a hole and not a jump", () => {
   }
   const body = seen.slice(seen.indexOf(1));
   assert.equal(body.filter((value) => value === null).length, 125);
+});
+
+test("a search finds names whatever the case, the accents and the order of its words", () => {
+  for (const search of ["", "  ", "zoe", "ÅNG", "strom zo", "bed-7 zoë", "7"]) assert.ok(finds(search, "Zoë Ångström", "bed-7"), search);
+  for (const search of ["zoey", "zoe berg", "."]) assert.ok(!finds(search, "Zoë Ångström", "bed-7"), search);
 });

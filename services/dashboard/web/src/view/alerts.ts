@@ -5,7 +5,7 @@ import { age, awaits, clock, priorityOf, seconds, stateOf } from "../clinical";
 import { nowS } from "../clock";
 import { AlertState, type Alert, type Document } from "../gen/braid/alerts/v1/alerts_pb";
 import type { Model } from "../model";
-import { endForm, silenceForm, type Silence } from "./silence";
+import { endForm, scopeOf, silenceForm, type Silence } from "./silence";
 
 // Resolved alerts shown below the open ones.
 const PAST_SHOWN = 8;
@@ -69,21 +69,12 @@ function silenceRow(model: Model, first: Document, actions: AlertActions): Row<D
     element,
     update(next) {
       silence = next;
-      const { patient, rule } = scopeOf(silence.body);
+      const { patient = "", rule = "" } = scopeOf(silence.body) ?? {};
       const name = model.patients.find((known) => known.id === patient)?.name || patient;
       const what = [name || "everybody", rule || "every rule"].join(", ");
       setText(text, `${what} · until ${clock(seconds(silence.untilUs))} · ${silence.author}: “${silence.reason}”`);
     },
   };
-}
-
-// What a silence covers; one that this page cannot read is still shown, with its author and reason.
-function scopeOf(body: string): { patient: string; rule: string } {
-  try {
-    return { patient: "", rule: "", ...(JSON.parse(body) as object) };
-  } catch {
-    return { patient: "", rule: "" };
-  }
 }
 
 function alertRow(model: Model, first: Alert, actions: AlertActions): Row<Alert> {

@@ -3,6 +3,7 @@ import { h, setAttribute, setText } from "../dom";
 import { awaits, priorityOf } from "../clinical";
 import type { Model } from "../model";
 import type { Session } from "../session";
+import { soundState, switchSound } from "./sound";
 import { applyTheme, theme, type Theme } from "./theme";
 import { brandMark } from "./signin";
 
@@ -41,6 +42,21 @@ export function shellView(
   });
   const showTheme = () => setText(themeButton, { auto: "Theme: auto", dark: "Theme: dark", light: "Theme: light" }[theme()]);
   showTheme();
+  const soundButton = h("button", {
+    type: "button",
+    class: "quiet",
+    title: "A sound for each new alert of high priority",
+    onclick: () => {
+      switchSound();
+      showSound();
+    },
+  });
+  const showSound = () => {
+    const state = soundState();
+    setText(soundButton, { off: "Sound: off", on: "Sound: on", blocked: "Sound: click to allow" }[state]);
+    setAttribute(soundButton, "data-state", state);
+  };
+  showSound();
   panels.alerts.id = "alerts";
   panels.alerts.tabIndex = -1;
   const element = h(
@@ -54,6 +70,7 @@ export function shellView(
       connection,
       alarm,
       h("span", { class: "grow" }),
+      soundButton,
       themeButton,
       h("span", { class: "person" }, session.name, h("small", {}, session.role)),
       h("button", { type: "button", class: "quiet", onclick: signOut }, "Sign out"),
@@ -67,6 +84,7 @@ export function shellView(
     setText(count, counted);
   };
   const tick = () => {
+    showSound();
     const c = model.connection;
     const silentMs = performance.now() - model.sampleAtMs;
     const silent = c.state === "live" && model.selected !== "" && model.sampleAtMs > 0 && silentMs > SAMPLE_SILENT_MS;

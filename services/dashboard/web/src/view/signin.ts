@@ -3,7 +3,7 @@ import { h, setText } from "../dom";
 import { signIn, SignInError, viaProvider, type Session } from "../session";
 
 export function signInView(host: HTMLElement, notice: string, done: (session: Session) => void): void {
-  const name = h("input", { id: "name", name: "username", autocomplete: "username", required: true, value: "admin", spellcheck: "false" });
+  const name = h("input", { id: "name", name: "username", autocomplete: "username", required: true, autocapitalize: "none", spellcheck: "false" });
   const password = h("input", { id: "password", name: "password", type: "password", autocomplete: "current-password", required: true });
   const button = h("button", { type: "submit", class: "primary" }, "Sign in");
   const message = h("p", { class: "message", role: "alert" }, notice);
@@ -44,7 +44,7 @@ export function signInView(host: HTMLElement, notice: string, done: (session: Se
       h("p", { class: "dim fine" }, "Braid is not a certified medical device."),
     ),
   );
-  (name.value === "" ? name : password).focus();
+  name.focus();
 }
 
 export function brandMark(): SVGElement {

@@ -1,7 +1,9 @@
 // The forms that silence an alert's rule for its patient, for a while and for a reason, and that end a silence before its time. What it
 // hides is still recorded, and the silence ends by itself.
 import { h, setAttribute, setText } from "../dom";
-import type { Alert } from "../gen/braid/alerts/v1/alerts_pb";
+import { seconds } from "../clinical";
+import { nowS } from "../clock";
+import type { Alert, Document } from "../gen/braid/alerts/v1/alerts_pb";
 
 const REASON_LENGTH_MAX = 500;
 const LENGTHS: readonly [hours: number, label: string][] = [
@@ -17,6 +19,22 @@ export interface Silence {
   readonly rule: string;
   readonly hours: number;
   readonly reason: string;
+}
+
+// What a silence covers; one that this page cannot read is still shown, with its author and reason.
+export function scopeOf(body: string): { patient: string; rule: string } | undefined {
+  try {
+    return { patient: "", rule: "", ...(JSON.parse(body) as object) };
+  } catch {
+    return undefined;
+  }
+}
+
+// silences tells whether nobody is told of an alert, as alerting decides it.
+export function silences(silence: Document, { patient, rule }: Alert): boolean {
+  const scope = scopeOf(silence.body);
+  if (!scope || (scope.patient === "" && scope.rule === "") || seconds(silence.untilUs) <= nowS()) return false;
+  return (scope.patient === "" || scope.patient === patient) && (scope.rule === "" || scope.rule === rule);
 }
 
 export function silenceForm(silence: (it: Silence) => Promise<void>): { element: HTMLElement; update(alert: Alert, name: string): void } {

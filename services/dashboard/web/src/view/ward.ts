@@ -1,20 +1,29 @@
-// The ward: a card per patient, worst first.
+// The ward: a card per patient, worst first, and a search among them.
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import { age, priorityOf, scoreOf, seconds, show, styleOf } from "../clinical";
 import { nowS } from "../clock";
 import { Metric, Priority } from "../gen/braid/vitals/v1/vitals_pb";
 import type { Patient } from "../gen/braid/query/v1/query_pb";
 import type { Model } from "../model";
+import { finds } from "../search";
 
 // A patient without a sample for this long is shown as silent.
 const SILENT_S = 15;
 const BRIEF = [Metric.HEART_RATE, Metric.RESPIRATION_RATE, Metric.SPO2, Metric.TEMPERATURE, Metric.SYSTOLIC_PRESSURE] as const;
 
-export function wardView(model: Model, select: (patient: string) => void): { element: HTMLElement; tick(): void } {
+export function wardView(model: Model, choose: (patient: string) => void): { element: HTMLElement; tick(): void; stop(): void } {
   const list = h("div", { class: "patients", role: "group", "aria-label": "Patients, worst first" });
   const count = h("span", { class: "dim" });
-  const empty = h("p", { class: "empty" }, "Waiting for the first sample.");
-  const element = h("section", { class: "panel ward", "aria-label": "Ward" }, h("header", {}, h("h2", {}, "Ward"), count), list, empty);
+  const empty = h("p", { class: "empty" });
+  const search = h("input", { type: "search", class: "search", placeholder: "Find a patient  /", "aria-label": "Find a patient", "aria-keyshortcuts": "/", spellcheck: "false", autocomplete: "off" });
+  const element = h("section", { class: "panel ward", "aria-label": "Ward" }, h("header", {}, h("h2", {}, "Ward"), count), search, list, empty);
+  // A search ends with the choice: one that is left standing would hide who falls ill next.
+  const select = (patient: string) => {
+    search.value = "";
+    choose(patient);
+    update();
+    list.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
+  };
   const rows = new KeyedList<Patient>(list, (patient) => patient.id, (patient) => card(model, patient.id, select));
 
   list.addEventListener("keydown", (event) => {
@@ -25,15 +34,37 @@ export function wardView(model: Model, select: (patient: string) => void): { ele
     buttons[Math.max(0, Math.min(buttons.length - 1, at + step))]?.focus();
     event.preventDefault();
   });
+  search.addEventListener("input", () => update());
+  search.addEventListener("keydown", (event) => {
+    const first = list.querySelector<HTMLButtonElement>("button");
+    if (event.key === "Escape") search.value = "";
+    else if (event.key === "ArrowDown") first?.focus();
+    else if (event.key === "Enter") first?.click();
+    else return;
+    event.preventDefault();
+    update();
+  });
+  // From anywhere but where somebody writes.
+  const seek = (event: KeyboardEvent) => {
+    const writes = event.target instanceof Element && event.target.closest("input, select, textarea");
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || writes) return;
+    search.focus();
+    event.preventDefault();
+  };
+  document.addEventListener("keydown", seek);
 
   const update = () => {
-    rows.update(model.patients);
-    empty.hidden = model.patients.length > 0;
-    setText(count, model.patients.length === 0 ? "" : `${model.patients.length}, worst first`);
+    const all = model.patients;
+    const shown = all.filter((patient) => finds(search.value, patient.name, patient.id));
+    rows.update(shown);
+    empty.hidden = shown.length > 0;
+    setText(empty, all.length === 0 ? "Waiting for the first sample." : "Nobody here is called so.");
+    setText(count, all.length === 0 ? "" : shown.length < all.length ? `${shown.length} of ${all.length}` : `${all.length}, worst first`);
+    setAttribute(count, "data-partial", shown.length < all.length);
   };
   model.on("ward", update);
   update();
-  return { element, tick: update };
+  return { element, tick: update, stop: () => document.removeEventListener("keydown", seek) };
 }
 
 function card(model: Model, id: string, select: (patient: string) => void): Row<Patient> {

@@ -1,0 +1,76 @@
+// A sound for each new alert of high priority, for who has asked this browser for it. What is silenced, and what comes from late data,
+// makes none.
+import { awaits } from "../clinical";
+import { Priority } from "../gen/braid/vitals/v1/vitals_pb";
+import type { Alert } from "../gen/braid/alerts/v1/alerts_pb";
+import type { Model } from "../model";
+import { silences } from "./silence";
+
+const KEY = "braid.sound";
+// Three pulses and two, of two tones each, so that one ear that hears high tones badly still hears them.
+const PULSES_S = [0, 0.2, 0.4, 0.8, 1.0];
+const PULSE_S = 0.13;
+const TONES_HZ = [587, 1175];
+const VOLUME = 0.25;
+
+let context: AudioContext | undefined;
+
+// Browsers play nothing before somebody has touched the page.
+function resume(): Promise<void> {
+  context ??= new AudioContext();
+  return context.resume();
+}
+
+for (const touch of ["pointerdown", "keydown"]) document.addEventListener(touch, () => soundState() !== "off" && void resume());
+
+export function soundState(): "off" | "on" | "blocked" {
+  if (localStorage.getItem(KEY) !== "on") return "off";
+  return context?.state === "running" ? "on" : "blocked";
+}
+
+export function switchSound(): void {
+  if (soundState() === "on") return localStorage.removeItem(KEY);
+  localStorage.setItem(KEY, "on");
+  // Heard at once: a machine that is muted is found out here.
+  void resume().then(play);
+}
+
+function play(): void {
+  if (context?.state !== "running") return;
+  for (const pulseS of PULSES_S) {
+    const fromS = context.currentTime + pulseS;
+    const volume = new GainNode(context, { gain: 0 });
+    // Edges that are not infinitely steep, which would click.
+    volume.gain.setTargetAtTime(VOLUME, fromS, 0.01);
+    volume.gain.setTargetAtTime(0, fromS + PULSE_S, 0.01);
+    volume.connect(context.destination);
+    for (const frequency of TONES_HZ) {
+      const tone = new OscillatorNode(context, { frequency });
+      tone.connect(volume);
+      tone.start(fromS);
+      tone.stop(fromS + PULSE_S + 0.1);
+    }
+  }
+}
+
+// begin is called once the silences in force are known, or cannot be.
+export function soundAlerts(model: Model): { begin(): void } {
+  const heard = new Set<string>();
+  let begun = false;
+  const calls = (alert: Alert) =>
+    awaits(alert.state) && alert.priority === Priority.HIGH && !alert.backfill && !model.silences.some((silence) => silences(silence, alert));
+  const listen = () => {
+    if (!begun) return;
+    const fresh = [...model.alerts.values()].filter((alert) => calls(alert) && !heard.has(alert.id));
+    for (const { id } of fresh) heard.add(id);
+    for (const id of heard) if (!model.alerts.has(id)) heard.delete(id);
+    if (fresh.length > 0 && soundState() === "on") play();
+  };
+  model.on("alerts", listen);
+  return {
+    begin() {
+      begun = true;
+      listen();
+    },
+  };
+}
