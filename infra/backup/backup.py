@@ -18,9 +18,11 @@ import argparse
 import datetime
 import hashlib
 import json
+import os
 import pathlib
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -29,6 +31,8 @@ FORMAT = 1
 SUM = "SELECT count(*), coalesce(sum(('x' || left(md5(t::text), 16))::bit(64)::bigint::numeric), 0) FROM %s t"
 # Who holds a partition is a matter of the running services, up to where it was read is not.
 INSTEAD = {"progress": "(SELECT grp, topic, part, next_offset FROM progress)"}
+# Of a database's name: PostgreSQL cuts names off at 63 bytes, and a restore puts up to 15 behind it.
+NAME_LENGTH_MAX = 48
 # Longest wait for a lock that somebody else holds.
 LOCK_WAIT_MS = 60_000
 COPY_BYTES = 1 << 20
@@ -118,12 +122,35 @@ def digest(file):
     return found.hexdigest()
 
 
+def kept(file):
+    """On the disk, whatever happens to the machine next."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def make(server, database, folder):
     if folder.exists():
         raise Refused("%s is there already; each backup takes a folder of its own" % folder)
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True, mode=0o700)
+    try:
+        manifest = copy(server, database, part)
+        for file in (part / "database.dump", part / "manifest.json", part):
+            kept(file)
+        part.rename(folder)
+        kept(folder.parent)
+    except BaseException:
+        # What is not whole is of no use, and would fill the disk that it did not fit on.
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    say("%s: %s, %.1f MB" % (folder, total(manifest), (folder / "database.dump").stat().st_size / 1e6))
+
+
+def copy(server, database, part):
     with Session(server, database) as session:
         # Comparing first: it holds every table and chunk against being dropped while they are copied.
         session("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -151,8 +178,7 @@ def make(server, database, folder):
     manifest["dump_sha256"] = digest(part / "database.dump")
     with open(part / "manifest.json", "w") as file:
         json.dump(manifest, file, indent=1)
-    part.rename(folder)
-    say("%s: %s, %.1f MB" % (folder, total(manifest), (folder / "database.dump").stat().st_size / 1e6))
+    return manifest
 
 
 def read(folder):
@@ -160,8 +186,9 @@ def read(folder):
         manifest = json.loads((folder / "manifest.json").read_text())
     except (OSError, ValueError) as error:
         raise Refused("%s is no backup: %s" % (folder, error)) from None
-    if manifest.get("format") != FORMAT:
-        raise Refused("%s has format %r, and this program reads %d" % (folder, manifest.get("format"), FORMAT))
+    written = manifest.get("format") if isinstance(manifest, dict) else None
+    if written != FORMAT:
+        raise Refused("%s has format %r, and this program reads %d" % (folder, written, FORMAT))
     return manifest
 
 
@@ -256,6 +283,10 @@ def main():
         arguments.error("%s takes %s" % (chosen.what, "no folder" if chosen.folder else "a folder"))
     if not chosen.database.replace("_", "").isalnum() or not chosen.database[0].isalpha() or chosen.database != chosen.database.lower():
         arguments.error("--database takes a name of small letters, digits and underscores, such as braid")
+    if len(chosen.database) > NAME_LENGTH_MAX:
+        arguments.error("--database takes %d letters at most" % NAME_LENGTH_MAX)
+    # As Ctrl-C: what was begun is taken back.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     server = shlex.split(chosen.server)
     work = {"make": make, "restore": restore, "check": check}
     try:
@@ -265,6 +296,8 @@ def main():
             work[chosen.what](server, chosen.database, chosen.folder)
     except (Refused, OSError) as failure:
         sys.exit("backup: %s" % failure)
+    except KeyboardInterrupt:
+        sys.exit("backup: interrupted")
 
 
 main()

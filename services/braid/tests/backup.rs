@@ -9,8 +9,9 @@ mod sensor;
 #[path = "support/separate.rs"]
 mod separate;
 
+use std::io::Read;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use program::{PATIENCE, eventually_within};
@@ -274,4 +275,71 @@ fn a_copy_made_under_load_and_the_bus_give_back_everything() {
     assert_eq!(house.content().rows, accepted);
     println!("a new bus: {resent} more accepted, {accepted} stored, lost 0, doubled 0");
     house.separate.assert_all_running();
+}
+
+/// In place of PostgreSQL's programs: answers what `backup.py make` asks, and copies as it is told.
+const PROGRAMS: &str = r"#!/bin/bash
+how=$1
+case $2 in
+  psql)
+    while IFS= read -r line; do
+      case $line in
+        \\echo*) echo '-- end of the answer --' ;;
+        *pg_export_snapshot* | *server_version_num* | *extversion* | *datdba*) echo 170000 ;;
+      esac
+    done ;;
+  pg_dump)
+    head -c 100000 /dev/zero
+    case $how in
+      full) echo 'pg_dump: error: No space left on device' >&2; exit 1 ;;
+      slow) exec sleep 600 ;;
+    esac ;;
+esac
+";
+
+#[test]
+fn a_copy_that_ends_early_leaves_nothing_on_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let programs = dir.path().join("programs");
+    std::fs::write(&programs, PROGRAMS).unwrap();
+    let backups = dir.path().join("every day's copy");
+    std::fs::create_dir(&backups).unwrap();
+    let make = |how: &str| {
+        let server = format!("bash {} {how}", programs.display());
+        let mut make = Command::new("python3");
+        make.arg(Path::new(INFRA).join("backup/backup.py"))
+            .arg("make")
+            .arg(backups.join("2026-11-22"))
+            .args(["--server", &server])
+            .stderr(Stdio::piped());
+        make
+    };
+    let left = || std::fs::read_dir(&backups).unwrap().count();
+
+    let full = make("full").output().unwrap();
+    let said = String::from_utf8(full.stderr).unwrap();
+    assert!(said.contains("No space left on device"), "{said}");
+    assert_eq!(left(), 0, "after a full disk");
+
+    let mut slow = make("slow").spawn().unwrap();
+    let dump = backups.join("2026-11-22.part/database.dump");
+    eventually_within(PATIENCE, "nothing is copied", || {
+        dump.metadata().is_ok_and(|dump| dump.len() > 0)
+    });
+    let pid = slow.id().to_string();
+    assert!(Command::new("kill").arg(pid).status().unwrap().success());
+    let mut said = String::new();
+    slow.stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    assert_eq!(slow.wait().unwrap().code(), Some(1), "{said}");
+    assert_eq!(said, "backup: interrupted\n");
+    assert_eq!(left(), 0, "after an interruption");
+
+    let whole = make("whole").status().unwrap();
+    assert!(whole.success());
+    assert!(backups.join("2026-11-22/manifest.json").is_file());
+    assert_eq!(left(), 1, "a copy, and nothing beside it");
 }
