@@ -9,7 +9,7 @@ use std::{collections::HashMap, sync::Arc};
 use contracts::vitals::{EdgeAlert, Sample, sample::Reading};
 use vitals::{Engine, Origin, Profile, RuleSet, edge_alert};
 
-use crate::{clock::Moment, rulebook::Rulebook};
+use crate::{clock::Moment, rulebook::Rulebook, sensor_clocks::SensorClocks};
 
 /// Patients or devices with rule state; past it the one that was silent for longest starts afresh.
 const SUBJECTS_MAX: usize = 1024;
@@ -28,6 +28,8 @@ pub struct EdgeRules {
     /// Rises with every time that the clock is set back. Readings have no number of their own yet; this one tells the rules that an
     /// earlier time is new, else they would be deaf until the clock is where it was.
     clock: u64,
+    /// The same of sensors with clocks of their own, each stream by itself.
+    sensors: SensorClocks,
 }
 
 impl EdgeRules {
@@ -38,6 +40,7 @@ impl EdgeRules {
             subjects: HashMap::new(),
             newest: Moment::default(),
             clock: 1,
+            sensors: SensorClocks::default(),
         }
     }
 
@@ -72,7 +75,7 @@ impl EdgeRules {
             return Vec::new();
         }
         let sample = &Sample {
-            sequence: self.clock,
+            sequence: self.clock + self.sensors.steps(sample),
             ..sample.clone()
         };
         let subject = if sample.patient.is_empty() {
@@ -222,6 +225,22 @@ mod tests {
             );
             assert_eq!((up, down), (1, 1), "rule {}", alert.rule);
         }
+    }
+
+    #[test]
+    fn a_sensor_whose_clock_is_set_back_is_not_passed_over() {
+        let mut rules = EdgeRules::new(RuleSet::default_set());
+        let mut raised = Vec::new();
+        for second in 0..300 {
+            let is_set_back = second >= 100;
+            let value = if second >= 150 { 170.0 } else { 75.0 };
+            let mut sample = heart_rate("d1", second, value);
+            sample.device_time_us -= i64::from(is_set_back) * 3_600_000_000;
+            sample.gateway_time_us = START_US + second * 1_000_000;
+            sample.gateway_uptime_us = second * 1_000_000;
+            raised.extend(rules.on_sample(&sample));
+        }
+        assert!(!raised.is_empty(), "an hour's deafness");
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod from_sensors;
 pub mod intake;
 pub mod journal;
 pub mod rulebook;
+mod sensor_clocks;
 pub mod to_dashboard;
 pub mod to_path_telemetry;
 pub mod to_proxy;
