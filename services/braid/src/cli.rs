@@ -1,5 +1,7 @@
 //! The command line. Configuration is layered over it (see `service_kit::config`), so it is also the schema of the file.
 
+mod variables;
+
 use std::any::TypeId;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -154,6 +156,10 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         None => None,
     };
     let command = layered(file.as_ref())?;
+    let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for (name, meant) in variables::mistyped(&command, set) {
+        eprintln!("warning: {name} is set and read by nobody; there is {meant}");
+    }
     let typed = args.clone();
     let matches = match command.clone().try_get_matches_from(args) {
         Ok(matches) => matches,
