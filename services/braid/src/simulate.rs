@@ -49,6 +49,8 @@ impl ServiceConfig for SwarmConfig {
 pub async fn run(config: SwarmConfig, context: Context) -> Result<(), Failure> {
     // Nobody triggers an episode here; those of the patients' own schedule come.
     let (_, triggers) = mpsc::channel(1);
+    // Who sends nothing waits for no acknowledgement.
+    let health = (config.patients > 0).then(|| context.health().check("gateway"));
     // Which gateway speaks for them is the register's business.
     let ward = Ward::behind("", &config.label, config.patients);
     let feed = Feed {
@@ -56,9 +58,35 @@ pub async fn run(config: SwarmConfig, context: Context) -> Result<(), Failure> {
         token: config.sensor_token,
         patients: ward.patients(config.seed).collect(),
         triggers,
-        health: Some(context.health().check("gateway")),
+        health,
     };
     feed.run(context.shutdown().clone())
         .await
         .map_err(Failure::other)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[tokio::test]
+    async fn a_swarm_of_nobody_is_ready() {
+        for (patients, is_ready) in [(0, true), (1, false)] {
+            let config = SwarmConfig {
+                to: "http://127.0.0.1:1".to_owned(),
+                sensor_token: None,
+                patients,
+                label: String::new(),
+                seed: 1,
+            };
+            let context = Context::new("swarm");
+            let shutdown = context.shutdown().clone();
+            let health = context.health().clone();
+            // Asked to end before: what it waits for is known by then.
+            shutdown.request();
+            run(config, context).await.unwrap();
+            assert_eq!(health.is_ready(), is_ready, "{patients} patients");
+        }
+    }
 }
