@@ -354,3 +354,44 @@ fn protocol_and_rule_logic_reads_no_clock_and_opens_no_socket() {
         found,
     );
 }
+
+#[test]
+fn links_of_documents_lead_somewhere() {
+    /// As it is written in an address: small letters, digits and dashes.
+    fn anchor(heading: &str) -> String {
+        let kept = |c: &char| c.is_alphanumeric() || " -_".contains(*c);
+        let text: String = heading.to_lowercase().chars().filter(kept).collect();
+        text.trim().replace(' ', "-")
+    }
+    let (mut found, mut seen) = (Vec::new(), 0);
+    for file in files().into_iter().filter(|f| f.ends_with(".md")) {
+        let folder = Path::new(&file).parent().expect("a file is in a folder");
+        let text = read(&file);
+        for link in text
+            .split("](")
+            .skip(1)
+            .filter_map(|it| it.split(')').next())
+        {
+            if link.contains(':') {
+                continue;
+            }
+            seen += 1;
+            let (path, section) = link.split_once('#').unwrap_or((link, ""));
+            let target = match path {
+                "" => Path::new(&file).to_path_buf(),
+                path => folder.join(path),
+            };
+            let headings = fs::read_to_string(root().join(&target)).unwrap_or_default();
+            let mut headings = headings.lines().filter(|line| line.starts_with('#'));
+            let is_there = root().join(&target).exists();
+            if !is_there
+                || !section.is_empty()
+                    && !headings.any(|it| anchor(it.trim_start_matches('#')) == section)
+            {
+                found.push(format!("{file}: {link}"));
+            }
+        }
+    }
+    assert!(seen > 10, "only {seen} links found");
+    refuse("a link leads to a file and a section that there are", found);
+}

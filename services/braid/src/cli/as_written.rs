@@ -1,5 +1,6 @@
 //! What help and documents show can be typed as it stands there.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -178,4 +179,64 @@ fn commands_in_documents_are_taken() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(commands > 50, "{commands} commands");
+}
+
+/// Flags in the files of an installation that are of others: of Envoy, kubectl, docker, and of a script beside the chart.
+const FLAGS_OF_OTHERS: [&str; 8] = [
+    "concurrency",
+    "drain-time-s",
+    "dry-run",
+    "enrolment",
+    "from-file",
+    "log-level",
+    "rm",
+    "wait",
+];
+
+/// Compose files, and the chart's templates.
+fn installations(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => installations(&path, found),
+            false => found.push(fs::read_to_string(&path).unwrap()),
+        }
+    }
+}
+
+#[test]
+fn compose_and_charts_name_flags_and_variables_that_there_are() {
+    let (mut flags, mut variables) = (BTreeSet::new(), BTreeSet::new());
+    for (_, command) in all() {
+        for arg in command.get_arguments() {
+            flags.extend(arg.get_long().map(str::to_owned));
+            variables.extend(arg.get_env().map(|it| it.to_string_lossy().into_owned()));
+        }
+    }
+    let mut texts = Vec::new();
+    for folder in ["compose", "charts/braid/templates"] {
+        installations(&root().join(folder), &mut texts);
+    }
+    for file in ["docker-compose.yml", ".env", "charts/braid/identities.sh"] {
+        texts.push(fs::read_to_string(root().join(file)).unwrap());
+    }
+    let is_of_name = |it: char| it.is_ascii_alphanumeric() || "-_.".contains(it);
+    let (mut named, mut unknown) = (0, BTreeSet::new());
+    for word in texts.iter().flat_map(|it| it.split(|it| !is_of_name(it))) {
+        // Names with a dot are Prometheus'; a name that goes on in braces is put together by the chart; BRAID_IMAGE is of .env.
+        let is_known = match word.strip_prefix("--") {
+            Some(flag) if !flag.starts_with(|it: char| it.is_ascii_lowercase()) => continue,
+            Some(flag) => {
+                flags.contains(flag) || flag.contains('.') || FLAGS_OF_OTHERS.contains(&flag)
+            }
+            None if !word.starts_with("BRAID_") => continue,
+            None => variables.contains(word) || ["BRAID_", "BRAID_IMAGE"].contains(&word),
+        };
+        named += 1;
+        if !is_known {
+            unknown.insert(word);
+        }
+    }
+    assert!(unknown.is_empty(), "no command knows {unknown:?}");
+    assert!(named > 100, "only {named} names found");
 }
