@@ -3,7 +3,8 @@
 //! A request is checked twice. First its `host:port` must match an entry of the list, for any tenant or for the device's own. Then
 //! every address that the name resolves to is checked on its own: private, loopback, link-local and other special ranges are refused unless
 //! the entry lists that address literally or says that private addresses are meant. So a listed public name cannot
-//! be pointed into our network by whoever owns its DNS.
+//! be pointed into our network by whoever owns its DNS. Nor does `*` alone mean the public addresses of this machine (`Admitted::by_any`): what it serves
+//! beside the tunnel is behind no firewall for who comes from it.
 
 use std::net::IpAddr;
 
@@ -45,6 +46,8 @@ pub struct Admitted {
     /// Without the brackets of an IPv6 address.
     pub host: String,
     pub port: u16,
+    /// By nothing but entries of any host.
+    pub by_any: bool,
     private: bool,
     literal: Option<IpAddr>,
 }
@@ -105,9 +108,11 @@ impl Destinations {
             let so_far = admitted.get_or_insert_with(|| Admitted {
                 host: host.clone(),
                 port,
+                by_any: true,
                 private: false,
                 literal: None,
             });
+            so_far.by_any &= entry.host == Host::Any && !entry.private;
             so_far.private |= entry.private;
             if let Host::Address(address) = entry.host {
                 so_far.literal = Some(address);

@@ -14,7 +14,7 @@ use std::{
 use futures::{StreamExt, stream::FuturesUnordered};
 use socket2::SockRef;
 use tokio::net::{TcpStream, UdpSocket};
-use tunnel::{ConnectRequest, StatusCode, Traffic, splice};
+use tunnel::{ConnectRequest, FollowError, StatusCode, Traffic, splice};
 
 use crate::{
     destinations::{Admitted, Destinations},
@@ -44,6 +44,10 @@ pub(crate) enum ReachError {
     NotAllowed,
     #[error("resolves to {0}, which is private and not listed as such")]
     Private(IpAddr),
+    #[error("resolves to {0}, which is of this machine and not listed as such")]
+    Own(IpAddr),
+    #[error("may be of this machine, whose addresses are not known: {0}")]
+    Unknown(#[from] FollowError),
     #[error("has no address: {0}")]
     Unresolved(io::Error),
     #[error("does not accept: {0}")]
@@ -55,7 +59,8 @@ pub(crate) enum ReachError {
 impl ReachError {
     fn status(&self) -> StatusCode {
         match self {
-            Self::NotAllowed | Self::Private(_) => StatusCode::FORBIDDEN,
+            Self::NotAllowed | Self::Private(_) | Self::Own(_) => StatusCode::FORBIDDEN,
+            Self::Unknown(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Unresolved(_) | Self::Unreachable(_) => StatusCode::BAD_GATEWAY,
             Self::TimedOut => StatusCode::GATEWAY_TIMEOUT,
         }
@@ -63,7 +68,8 @@ impl ReachError {
 
     fn label(&self) -> &'static str {
         match self {
-            Self::NotAllowed | Self::Private(_) => "forbidden",
+            Self::NotAllowed | Self::Private(_) | Self::Own(_) => "forbidden",
+            Self::Unknown(_) => "unknown_addresses",
             Self::Unresolved(_) => "unresolved",
             Self::Unreachable(_) => "unreachable",
             Self::TimedOut => "timeout",
@@ -124,7 +130,10 @@ impl Upstream {
 
     async fn reach(&self, admitted: &Admitted, by_udp: bool) -> Result<Reached, ReachError> {
         let reaching = async {
-            let addresses = resolve(admitted).await?;
+            let mut addresses = resolve(admitted).await?;
+            if admitted.by_any {
+                addresses = elsewhere(addresses).await?;
+            }
             // The deadline bounds them together.
             let reached = match by_udp {
                 true => any_of(addresses, udp::connect).await.map(Reached::Udp),
@@ -220,6 +229,18 @@ async fn resolve(admitted: &Admitted) -> Result<Vec<SocketAddr>, ReachError> {
         (false, _) => Ok(permitted),
         (true, Some(address)) => Err(ReachError::Private(address.ip())),
         (true, None) => Err(ReachError::Unresolved(io::ErrorKind::NotFound.into())),
+    }
+}
+
+/// Those that are of other machines; at least one.
+async fn elsewhere(found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, ReachError> {
+    let local = tunnel::local_addresses().await?;
+    let (own, others): (Vec<_>, Vec<_>) = found
+        .into_iter()
+        .partition(|address| local.contains(&address.ip().to_canonical()));
+    match own.first() {
+        Some(address) if others.is_empty() => Err(ReachError::Own(address.ip())),
+        _ => Ok(others),
     }
 }
 

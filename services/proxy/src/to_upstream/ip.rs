@@ -140,7 +140,7 @@ impl IpUpstream {
 
     /// None, with a message, where the addresses of this machine are not known. One that it gets later is taken out for whoever asks then.
     async fn routes(&self, device: &DeviceId) -> Option<IpRanges> {
-        let own = match self.device.local_addresses().await {
+        let own = match tunnel::local_addresses().await {
             Ok(own) => own,
             Err(error) => {
                 tracing::error!(%error, "IP refused: whether it leads to this machine is not known");

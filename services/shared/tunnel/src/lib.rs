@@ -81,7 +81,7 @@ pub use ip_tunnel::{IpAddressEntry, IpCapsule, IpTunnel};
 pub use masquerade::{MasqueradeError, masquerade};
 pub use multipath::{Keepalive, PathState};
 pub use names::is_name;
-pub use netlink::FollowError;
+pub use netlink::{FollowError, local_addresses};
 pub use paths::PathSnapshot;
 pub use places::{Place, Places};
 pub use request::Urgency;

@@ -12,7 +12,7 @@ use std::{
 
 use futures::{FutureExt, StreamExt, TryStreamExt, channel::mpsc::UnboundedReceiver};
 use rtnetlink::{
-    Handle, MulticastGroup, new_multicast_connection,
+    Handle, MulticastGroup, new_connection, new_multicast_connection,
     packet_core::{NetlinkMessage, NetlinkPayload},
     packet_route::{
         AddressFamily, RouteNetlinkMessage,
@@ -46,6 +46,23 @@ pub enum FollowError {
     List(#[from] rtnetlink::Error),
     #[error("the netlink socket was closed")]
     Closed,
+}
+
+/// All addresses of this machine.
+pub async fn local_addresses() -> Result<Vec<IpAddr>, FollowError> {
+    let (connection, handle, _) = new_connection()?;
+    let listing = async {
+        let mut found = Vec::new();
+        let mut listed = handle.address().get().execute();
+        while let Some(message) = listed.try_next().await? {
+            found.extend(address(&message));
+        }
+        Ok(found)
+    };
+    tokio::select! {
+        listed = listing => listed,
+        () = connection => Err(FollowError::Closed),
+    }
 }
 
 type Notices = UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, sys::SocketAddr)>;
@@ -333,7 +350,7 @@ fn device(link: &LinkMessage) -> Option<Fact> {
 }
 
 /// On a point-to-point link the local address is not the one called address.
-pub(crate) fn address(message: &AddressMessage) -> Option<IpAddr> {
+fn address(message: &AddressMessage) -> Option<IpAddr> {
     let attributes = message.attributes.iter();
     let local = attributes.clone().find_map(|attribute| match attribute {
         AddressAttribute::Local(ip) => Some(*ip),

@@ -18,7 +18,7 @@ use rtnetlink::{
 use service_kit::{Warning, WarningHandle};
 use tun_rs::{AsyncDevice, DeviceBuilder};
 
-use crate::{ip::IpPrefix, netlink::address};
+use crate::ip::IpPrefix;
 
 /// The largest packet that the kernel hands over in one piece: the least that IPv6 asks of a link (RFC 8200, 5; RFC 9484, 7), and
 /// with what QUIC, UDP and IP add (at most 90 bytes) still one packet on networks of 1,370 bytes and more. A larger one would be
@@ -238,20 +238,6 @@ impl TunDevice {
             let mut listed = listed.set_address_filter(address).execute();
             while listed.try_next().await?.is_some() {
                 found = true;
-            }
-            Ok(())
-        })
-        .await?;
-        Ok(found)
-    }
-
-    /// All addresses of this machine, those of other devices included.
-    pub async fn local_addresses(&self) -> Result<Vec<IpAddr>, TunError> {
-        let mut found = Vec::new();
-        self.ask("looking at all addresses", async |handle| {
-            let mut listed = handle.address().get().execute();
-            while let Some(message) = listed.try_next().await? {
-                found.extend(address(&message));
             }
             Ok(())
         })
