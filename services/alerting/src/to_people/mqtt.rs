@@ -20,7 +20,8 @@ use super::{
     tls::{bare_host, client_config, is_loopback},
 };
 
-/// One attempt, from connecting to the acknowledgement.
+/// One attempt, from connecting to the acknowledgement; and the wait for those before it. By the connection that was kept and by a fresh
+/// one that makes three, as long as a notice belongs to whoever took it: a later one might be another member's.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Nobody answers pings between notices: a connection idle for longer is made anew, well before the broker would end it.
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
@@ -123,16 +124,27 @@ impl Mqtt {
     }
 
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<(), Undelivered> {
+        self.send_within(CALL_LIMIT, message).await
+    }
+
+    /// Each of the three steps.
+    async fn send_within(&self, limit: Duration, message: &Message<'_>) -> Result<(), Undelivered> {
         let mut payload = message.json();
         payload["key"] = message.key().into();
         let payload = payload.to_string();
         let topic = self.topic(message);
-        let mut kept = self.connection.lock().await;
+        let undelivered = |reason: String| Undelivered {
+            reason,
+            is_retryable: true,
+        };
+        let late = || undelivered(format!("no answer within {} s", limit.as_secs()));
+        let turn = tokio::time::timeout(limit, self.connection.lock()).await;
+        let mut kept = turn.map_err(|_| late())?;
         if let Some(connection) = kept
             .take()
             .filter(|connection| connection.used.elapsed() < IDLE_MAX)
             && let Ok(Ok(connection)) =
-                tokio::time::timeout(CALL_LIMIT, publish(connection, &topic, &payload)).await
+                tokio::time::timeout(limit, publish(connection, &topic, &payload)).await
         {
             *kept = Some(connection);
             return Ok(());
@@ -143,12 +155,7 @@ impl Mqtt {
             events,
             used: Instant::now(),
         };
-        let published = tokio::time::timeout(CALL_LIMIT, publish(fresh, &topic, &payload)).await;
-        let undelivered = |reason: String| Undelivered {
-            reason,
-            is_retryable: true,
-        };
-        let late = || undelivered(format!("no answer within {} s", CALL_LIMIT.as_secs()));
+        let published = tokio::time::timeout(limit, publish(fresh, &topic, &payload)).await;
         *kept = Some(published.map_err(|_| late())?.map_err(undelivered)?);
         Ok(())
     }
@@ -203,5 +210,32 @@ async fn publish(
             Ok(_) => {}
             Err(error) => return Err(error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use contracts::alerts::Notice;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_notice_is_not_waited_with_beyond_its_lease() {
+        let mqtt = Mqtt::new(&Settings {
+            url: "mqtt://127.0.0.1:1",
+            user: None,
+            password: None,
+            ca: None,
+            prefix: "braid",
+        });
+        let mqtt = mqtt.unwrap_or_else(|error| panic!("{error}"));
+        let _under_way = mqtt.connection.lock().await;
+        let notice = Notice::default();
+        let notices = [&notice];
+        let message = Message::new(&notices);
+        let sending = mqtt.send_within(Duration::from_millis(20), &message);
+        let sent = tokio::time::timeout(Duration::from_secs(30), sending).await;
+        assert!(sent.unwrap().is_err_and(|it| it.is_retryable));
     }
 }
