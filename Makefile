@@ -35,6 +35,7 @@ test: ## everything that CI checks; installs what it needs
 	@$(STEP) web      $(MAKE) --no-print-directory web-check
 	@$(STEP) page     $(MAKE) --no-print-directory page
 	@$(STEP) dashboards $(MAKE) --no-print-directory dashboards
+	@$(STEP) charts   $(MAKE) --no-print-directory chart
 	@$(STEP) compose  $(MAKE) --no-print-directory compose
 	@echo; cat target/steps.txt
 

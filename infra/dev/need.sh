@@ -137,11 +137,11 @@ need_promtool() {
 
 # A full disk shows as some compiler's error in the middle of the tests. What is compiled already needs no room again.
 need_room() {
-  local wanted_gb=8 built_gb=0 free_gb
+  local wanted_gb=9 built_gb=0 free_gb
   [ ! -d target ] || built_gb=$(du -s --block-size=1G target | cut -f1)
   free_gb=$(df --output=avail --block-size=1G . | tail -n 1 | tr -d ' ')
   [ $((free_gb + built_gb)) -ge $wanted_gb ] ||
-    say "only $free_gb GB are free here; the tests compile 5 GB, and the engines that they install take 3: make room if a step fails for want of it"
+    say "only $free_gb GB are free here; the tests compile 5 GB, and the engines and tools that they install take 4: make room if a step fails for want of it"
 }
 
 for tool; do
