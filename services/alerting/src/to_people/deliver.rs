@@ -267,7 +267,7 @@ async fn try_once(
             count(name, "delivered");
             (NoticeResult::Delivered, String::new())
         }
-        Err(error) if !error.is_retryable || now_us - created_us > give_up_us => {
+        Err(error) if !error.is_retryable || tried_us(attempts) > give_up_us => {
             count(name, "given_up");
             tracing::error!(
                 channel = name,
@@ -342,6 +342,14 @@ async fn settle(what: Settle, store: &Arc<dyn Store>, shutdown: &Shutdown) {
     }
 }
 
+/// For how long it was tried at least. Not by the clock: after hours without power, or when a clock is set, the first try would be the last.
+fn tried_us(attempts: u32) -> i64 {
+    // Pauses are the longest from here on.
+    const RISING: u32 = 8;
+    let rising_us: i64 = (1..attempts.min(RISING + 1)).map(pause_us).sum();
+    rising_us + i64::from(attempts.saturating_sub(RISING + 1)) * PAUSE_US.1
+}
+
 fn pause_us(attempts: u32) -> i64 {
     let (first, last) = PAUSE_US;
     let doublings = attempts.saturating_sub(1).min(16);
@@ -355,6 +363,17 @@ fn count(channel: &'static str, outcome: &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_could_not_be_tried_for_hours_is_not_given_up_at_once() {
+        let (hour_us, day_us) = (3_600_000_000, 86_400_000_000);
+        assert_eq!(tried_us(1), 0, "however old it is");
+        let give_up_after = |give_up_us| (1..).find(|n| tried_us(*n) > give_up_us);
+        assert_eq!(give_up_after(1_000_000), Some(4));
+        assert_eq!(give_up_after(hour_us), Some(128));
+        assert_eq!(give_up_after(day_us), Some(2888));
+        assert!(tried_us(u32::MAX) > day_us);
+    }
 
     #[test]
     fn pauses_double_up_to_a_bound() {
