@@ -35,6 +35,8 @@ pub(crate) const MQTT: &str = "mqtt";
 const WINDOWS_MAX: usize = 10_000;
 /// A silenced or inhibited alert is looked at again after so long at the latest: what withholds it may end before its time.
 const WITHHELD_US: i64 = 10_000_000;
+/// What the clocks of two members may differ by.
+const CLOCKS_DIFFER_US: i64 = 10_000_000;
 const SECOND_US: i64 = 1_000_000;
 
 /// What is configured.
@@ -66,6 +68,9 @@ pub(crate) struct Case<'a> {
 struct Progress {
     /// From here the delays of the steps count.
     opened_us: i64,
+    /// When the row was written; 0: by a version that did not say.
+    #[serde(default)]
+    set_us: i64,
     steps: u32,
     reminders: u32,
     /// Contacts told so far.
@@ -327,7 +332,12 @@ fn due(windows: &mut HashMap<String, (i64, i32)>, group_us: i64, case: Case<'_>)
         _ => Priority::Unspecified.into(),
     };
     match windows.get(&case.alert.patient) {
-        Some((end_us, opened_by)) if case.now_us < *end_us && urgency <= *opened_by => *end_us,
+        // A window that ends later than one that begins now is of a clock that has been set back.
+        Some((end_us, opened_by))
+            if (1..=group_us).contains(&(*end_us - case.now_us)) && urgency <= *opened_by =>
+        {
+            *end_us
+        }
         _ => {
             if windows.len() >= WINDOWS_MAX {
                 windows.clear();
@@ -399,13 +409,38 @@ fn next_due(case: Case<'_>, progress: &Progress) -> Option<i64> {
 }
 
 fn set(batch: &mut NoticesBatch, case: Case<'_>, progress: &Progress, due_us: Option<i64>) {
+    let progress = Progress {
+        set_us: case.now_us,
+        ..progress.clone()
+    };
     batch.watches.push(WatchChange::Set(Watch {
         alert: case.alert.id.clone(),
         version: case.watch.map_or(1, |watch| watch.version + 1),
         due_us,
-        // Strings and numbers: serialisation has no way to fail.
-        state: Bytes::from(serde_json::to_vec(progress).unwrap_or_default()),
+        state: write(&progress),
     }));
+}
+
+/// A timer that was set by a clock that has been set back since would be due by so much later; it is as if it were set now.
+pub(crate) fn set_anew(watch: &Watch, now_us: i64) -> Option<WatchChange> {
+    let mut progress: Progress = serde_json::from_slice(&watch.state).ok()?;
+    let back_us = progress.set_us.saturating_sub(now_us);
+    if back_us <= CLOCKS_DIFFER_US {
+        return None;
+    }
+    progress.set_us = now_us;
+    progress.opened_us = progress.opened_us.saturating_sub(back_us);
+    Some(WatchChange::Set(Watch {
+        alert: watch.alert.clone(),
+        version: watch.version + 1,
+        due_us: watch.due_us.map(|due_us| due_us.saturating_sub(back_us)),
+        state: write(&progress),
+    }))
+}
+
+fn write(progress: &Progress) -> Bytes {
+    // Strings and numbers: serialisation has no way to fail.
+    Bytes::from(serde_json::to_vec(progress).unwrap_or_default())
 }
 
 /// One that cannot be read begins anew: told twice is better than not at all.

@@ -345,3 +345,35 @@ fn alerts_that_follow_each_other_go_as_one_unless_more_urgent() {
     assert_eq!(due_s("e", Priority::High, Active, 10), 19);
     assert_eq!(due_s("f", Priority::Low, Active, 19), 19, "a new window");
 }
+
+#[test]
+fn a_clock_that_is_set_back_delays_no_escalation() {
+    let team = Team::from_json(EXAMPLE).unwrap();
+    let (mut router, mut row) = (router(), Row::default());
+    let active = alert("a", Priority::High, AlertState::Active, 1);
+    // Three hours ahead; the step is due after two minutes.
+    let ahead_s = 3 * 3600;
+    let batch = router.on_news(case(&active, Some(&team), &row, ahead_s));
+    row.apply(&batch);
+    assert_eq!(row.due_s(), Some(ahead_s + 120));
+    let watch = row.0.clone().unwrap();
+    assert_eq!(set_anew(&watch, T0 + (ahead_s - 5) * S), None, "no step");
+    let mut anew = NoticesBatch::default();
+    anew.watches.extend(set_anew(&watch, T0));
+    row.apply(&anew);
+    assert_eq!(row.due_s(), Some(120));
+    assert_eq!(set_anew(row.0.as_ref().unwrap(), T0), None);
+    let batch = router.on_timer(case(&active, Some(&team), &row, 121));
+    assert_eq!(batch.notices[0].id, "a/step-2/webhook");
+    row.apply(&batch);
+    assert_eq!(row.due_s(), Some(421), "then reminders");
+    // Nor does it keep the next letter of the patient.
+    let other = alert("b", Priority::High, AlertState::Active, 1);
+    let batch = router.on_news(case(&other, Some(&team), &Row::default(), 10));
+    let letters = batch
+        .notices
+        .iter()
+        .filter(|notice| notice.channel == EMAIL);
+    assert!(letters.clone().all(|notice| notice.due_us == T0 + 10 * S));
+    assert!(letters.count() > 0);
+}

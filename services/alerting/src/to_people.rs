@@ -14,16 +14,17 @@ mod email;
 mod message;
 mod mqtt;
 mod tls;
+mod told;
 mod webhook;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bus::{Bus, Committed, Delivery, Event, Topic};
-use contracts::alerts::{Alert, AlertState};
+use contracts::alerts::Alert;
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use prost::Message;
@@ -39,21 +40,24 @@ use tracing::Instrument;
 
 use crate::{
     OFFSETS_WITHIN, PEOPLE_GROUP, SILENCE_MAX, book,
-    routing::{Case, Router},
+    routing::{Case, Router, set_anew},
 };
 use config::Options;
+use told::Told;
 
 /// Alerts taken from the bus at once; more wait there.
 const BATCH_MAX: usize = 64;
 /// Alerts, or timers, decided about at the same time; the revisions of one come after each other.
 const DECIDED_AT_ONCE: usize = 8;
-/// Episodes whose last news is remembered; of an older one a repetition may be told again.
-const TOLD_MAX: usize = 10_000;
 /// How often timers are looked at, and how many are acted upon at once.
 const TICK: Duration = Duration::from_millis(500);
 const TIMERS_MAX: usize = 64;
 /// Timers that may fail in one look; the rest waits for the next, since it is the store then.
 const FAILURES_MAX: usize = 8;
+/// How often timers that are not due are looked at, and how many: one whose time is far away may have been set by a clock that was set
+/// back since.
+const LOOK_AHEAD_EVERY: Duration = Duration::from_secs(10);
+const AHEAD_MAX: usize = 10_000;
 /// Timers that fail and are asked for besides those that are due; beyond it they are met as if they never had.
 const FAILING_MAX: usize = 1_000;
 /// Patients whose tenant is remembered; past it all are asked for anew.
@@ -105,6 +109,7 @@ impl People {
             told: Told::default(),
             tenants: Mutex::default(),
             failing: HashSet::new(),
+            looked_ahead: None,
             turns: context.health().progress("people", SILENCE_MAX),
             shutdown: context.shutdown().clone(),
         };
@@ -123,6 +128,7 @@ struct Decider {
     tenants: Mutex<HashMap<String, (String, i64)>>,
     /// Alerts whose timers could not be acted upon: they come after the others.
     failing: HashSet<String>,
+    looked_ahead: Option<Instant>,
     /// Beats with each alert and timer that is decided about, and with each try.
     turns: ProgressHandle,
     shutdown: Shutdown,
@@ -279,6 +285,10 @@ impl Decider {
 
     /// Acts on the timers that are due. One that fails holds up no other, and is tried again.
     async fn on_tick(&mut self) -> Result<(), DecideError> {
+        let looked_ahead = match self.looked_ahead {
+            Some(at) if at.elapsed() < LOOK_AHEAD_EVERY => Ok(()),
+            _ => self.look_ahead().await,
+        };
         let limit = TIMERS_MAX + self.failing.len();
         let mut due = self.store.due_watches(contracts::now_us(), limit).await?;
         due.sort_by_key(|watch| self.failing.contains(&watch.alert));
@@ -305,7 +315,30 @@ impl Decider {
                 }
             }
         }
-        failures.pop().map_or(Ok(()), Err)
+        failures.pop().map_or(looked_ahead, Err)
+    }
+
+    async fn look_ahead(&mut self) -> Result<(), DecideError> {
+        for watch in self.store.due_watches(i64::MAX, AHEAD_MAX).await? {
+            let Some(change) = set_anew(&watch, contracts::now_us()) else {
+                continue;
+            };
+            tracing::warn!(
+                alert = watch.alert,
+                "the clock was set back; a timer is set anew"
+            );
+            let batch = NoticesBatch {
+                watches: vec![change],
+                ..NoticesBatch::default()
+            };
+            match self.store.write_notices(batch).await {
+                // Another member was first.
+                Ok(_) | Err(WriteError::Conflict(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.looked_ahead = Some(Instant::now());
+        Ok(())
     }
 
     async fn on_timer(&self, watch: Watch) -> Result<(), DecideError> {
@@ -380,7 +413,7 @@ impl Decider {
             alert.patient.clone()
         };
         if let Some((tenant, asked_us)) = self.tenants.lock().get(&key)
-            && now_us - asked_us < TENANT_AGE_MAX_US
+            && now_us.abs_diff(*asked_us) < TENANT_AGE_MAX_US.unsigned_abs()
         {
             return Ok(tenant.clone());
         }
@@ -450,41 +483,10 @@ where
     acted
 }
 
-/// What people heard last of each episode, so that a revision that only names a second observer is no news.
-#[derive(Default)]
-struct Told {
-    last: HashMap<String, (u32, AlertState, bool)>,
-    order: VecDeque<String>,
-}
-
-impl Told {
-    fn is_news(&mut self, alert: &Alert) -> bool {
-        let now = (alert.revision, alert.state(), alert.backfill);
-        match self.last.insert(alert.id.clone(), now) {
-            None => {
-                self.order.push_back(alert.id.clone());
-                if self.order.len() > TOLD_MAX
-                    && let Some(oldest) = self.order.pop_front()
-                {
-                    self.last.remove(&oldest);
-                }
-                true
-            }
-            Some((revision, state, backfill)) if revision < alert.revision => {
-                state != alert.state() || backfill != alert.backfill
-            }
-            // Published twice, or an older revision after a newer one.
-            Some(before) => {
-                self.last.insert(alert.id.clone(), before);
-                false
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use contracts::alerts::AlertState;
     use store::{AlertsBatch, GatewayEntry, SqliteStore};
     use tokio::sync::Barrier;
 
@@ -549,6 +551,7 @@ mod tests {
             told: Told::default(),
             tenants: Mutex::default(),
             failing: HashSet::new(),
+            looked_ahead: None,
             turns: context.health().progress("people", SILENCE_MAX),
             shutdown: context.shutdown().clone(),
         };
@@ -559,42 +562,5 @@ mod tests {
         };
         let by = decider.inhibited_by(&behind_it, "small").await.unwrap();
         assert_eq!(by.as_deref(), Some("g-small-1"));
-    }
-
-    #[test]
-    fn news_is_a_state_that_people_have_not_heard() {
-        let mut told = Told::default();
-        let mut say = |revision, state: AlertState, backfill| {
-            told.is_news(&Alert {
-                id: "a".into(),
-                revision,
-                state: state.into(),
-                backfill,
-                ..Alert::default()
-            })
-        };
-        assert!(say(1, AlertState::Active, true));
-        assert!(!say(1, AlertState::Active, true), "published twice");
-        assert!(
-            say(2, AlertState::Active, false),
-            "confirmed by a live reading"
-        );
-        assert!(!say(3, AlertState::Active, false), "only a second observer");
-        assert!(say(4, AlertState::Resolved, false));
-        assert!(!say(3, AlertState::Active, false), "out of order");
-        assert!(!say(4, AlertState::Resolved, false));
-    }
-
-    #[test]
-    fn what_is_remembered_is_bounded() {
-        let mut told = Told::default();
-        for number in 0..TOLD_MAX + 10 {
-            told.is_news(&Alert {
-                id: number.to_string(),
-                ..Alert::default()
-            });
-        }
-        assert_eq!(told.last.len(), TOLD_MAX);
-        assert_eq!(told.order.len(), TOLD_MAX);
     }
 }

@@ -137,8 +137,9 @@ impl Ward {
             for patient in of_edge.chain(of_samples) {
                 let patient = subject(patient, key);
                 let known = self.patients.get(patient);
-                if known.is_none_or(|known| now_us - known.profile_us > PROFILE_AGE_MAX_US)
-                    && !wanting.contains_key(patient)
+                if known.is_none_or(|known| {
+                    now_us.abs_diff(known.profile_us) > PROFILE_AGE_MAX_US.unsigned_abs()
+                }) && !wanting.contains_key(patient)
                 {
                     wanting.insert(patient.to_owned(), *partition);
                 }
@@ -251,6 +252,10 @@ impl Ward {
 
     /// Lets time pass for patients who are present and whose rules wait for it.
     pub(crate) fn on_time(&mut self, now_us: i64) -> Vec<Alert> {
+        for patient in self.patients.values_mut() {
+            // By a clock that has been set back since; time would stand still for so long.
+            patient.seen_us = patient.seen_us.min(now_us);
+        }
         let waiting: Vec<(String, u32)> = self
             .patients
             .iter()
@@ -724,6 +729,26 @@ mod tests {
         assert!(!raised(arrived_us + 9 * S));
         assert!(raised(arrived_us + 10 * S));
         assert!(!raised(arrived_us + PRESENT_US));
+    }
+
+    #[test]
+    fn time_goes_on_when_the_clock_is_set_back() {
+        let mut ward = ward();
+        ward.set_profile("p", 3, "", Profile::default(), T0);
+        let mut pulse = record(1, 0.0);
+        let sample = &mut pulse.2.samples[0];
+        sample.metric = Metric::HeartRate.into();
+        sample.reading = Some(sample::Reading::Value(150.0));
+        ward.evaluate(&[pulse.clone()], T0 + S);
+        ward.keep();
+        let back_us = T0 - 3600 * S;
+        assert_eq!(ward.wanting_profile(&[pulse.clone()], T0 + S).len(), 0);
+        assert_eq!(ward.wanting_profile(&[pulse], back_us).len(), 1);
+        ward.on_time(back_us);
+        ward.keep();
+        let raised = ward.on_time(back_us + 10 * S);
+        let mut raised = raised.iter();
+        assert!(raised.any(|alert| alert.rule == "heart-rate-very-high"));
     }
 
     #[test]

@@ -21,12 +21,13 @@ pub use alerts::{
 };
 pub use notices::{
     a_tenants_documents_have_a_bound_in_bytes, a_timer_belongs_to_whoever_changes_it_first,
-    documents_are_versioned_and_scoped, notices_are_kept_with_their_alert,
-    notices_that_fail_hold_up_no_others, notices_wait_in_order_until_they_have_an_outcome,
-    two_members_take_each_notice_once,
+    documents_are_versioned_and_scoped, no_notice_waits_for_a_clock_that_was_set_back,
+    notices_are_kept_with_their_alert, notices_that_fail_hold_up_no_others,
+    notices_wait_in_order_until_they_have_an_outcome, two_members_take_each_notice_once,
 };
 pub use paths::{
-    a_namesakes_reports_are_not_shown_to_whom_the_name_belongs, path_reports_are_unique_and_scoped,
+    a_namesakes_reports_are_not_shown_to_whom_the_name_belongs,
+    a_report_of_the_future_hides_no_later_one, path_reports_are_unique_and_scoped,
     the_newest_report_of_each_path_is_known,
 };
 pub use people::{
@@ -41,6 +42,7 @@ pub use vitals::{
     duplicates_are_left_out_and_counted, expiry_removes_only_what_is_older,
     gaps_that_overlap_are_found, latest_follows_device_time, samples_come_back_as_they_were,
     series_are_thinned_without_losing_extremes, waveforms_become_points_of_their_own_times,
+    what_a_clock_ahead_wrote_is_not_the_newest_for_hours,
 };
 
 use crate::{Store, VitalsBatch};
@@ -62,6 +64,8 @@ macro_rules! conformance_suite {
     ($harness:expr) => {
         $crate::conformance_suite!($harness;
             samples_come_back_as_they_were, duplicates_are_left_out_and_counted, latest_follows_device_time,
+            what_a_clock_ahead_wrote_is_not_the_newest_for_hours, a_report_of_the_future_hides_no_later_one,
+            no_notice_waits_for_a_clock_that_was_set_back,
             series_are_thinned_without_losing_extremes, waveforms_become_points_of_their_own_times,
             gaps_that_overlap_are_found, expiry_removes_only_what_is_older,
             a_newer_claim_fences_the_older, a_fenced_write_leaves_nothing, progress_survives_reopening,

@@ -72,6 +72,10 @@ pub trait NoticesStore: Send + Sync {
     async fn notices(&self, scope: &Scope, alert: &str) -> Result<Vec<NoticeRecord>, QueryError>;
 }
 
+/// No notice waits for longer: a lease and a pause are half a minute, a window for grouping five. One that is due later was written by a
+/// clock that has been set back since, and is due at once.
+pub(crate) const WAIT_US_MAX: i64 = 600_000_000;
+
 /// Notices of one lane are delivered in their order.
 pub(crate) fn lane(notice: &Notice) -> String {
     let alert = notice.alert.as_ref().map_or("", |alert| alert.id.as_str());

@@ -22,6 +22,12 @@ pub struct Written {
     pub duplicate: u64,
 }
 
+/// Beyond it a time is of the future. What is kept as the newest by it was written while a clock was ahead, and gives way to what is not of the
+/// future: until that clock had caught up nothing would show that a device has fallen silent.
+pub(crate) fn future_us() -> i64 {
+    contracts::now_us().saturating_add(120_000_000)
+}
+
 /// The newest value of one metric of one patient, by device time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LatestVital {

@@ -105,6 +105,23 @@ pub async fn notices_wait_in_order_until_they_have_an_outcome(harness: &dyn Harn
     assert_eq!(take(&*store, "email", 0, 10).await, ["b/1/mail"]);
 }
 
+pub async fn no_notice_waits_for_a_clock_that_was_set_back(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let of = alert("a", "ann");
+    let notices = (1..=2).map(|n| notice(&format!("a/{n}"), &of, "webhook", n));
+    let batch = NoticesBatch {
+        notices: notices.collect(),
+        ..NoticesBatch::default()
+    };
+    ok(store.write_notices(batch).await);
+    // One has failed and waits, the other is in the hand of somebody who has died; then it is three hours earlier.
+    assert_eq!(take(&*store, "webhook", 3 * 3600, 2).await, ["a/1", "a/2"]);
+    ok(store
+        .delay_notices(&["a/1".to_owned()], START_US + 3 * 3600 * SECOND_US)
+        .await);
+    assert_eq!(take(&*store, "webhook", 1, 2).await, ["a/1"]);
+}
+
 pub async fn notices_that_fail_hold_up_no_others(harness: &dyn Harness) {
     const FAILING: usize = 20;
     let store = harness.start().await.store;

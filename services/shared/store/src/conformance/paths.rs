@@ -155,3 +155,17 @@ pub async fn the_newest_report_of_each_path_is_known(harness: &dyn Harness) {
         "unregistered gateways are the services' only"
     );
 }
+
+pub async fn a_report_of_the_future_hides_no_later_one(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let now_us = contracts::now_us();
+    let at = |sequence, time_us| PathReport {
+        time_us,
+        ..report("g1", "wifi", End::Gateway, sequence)
+    };
+    let (ahead, right) = (at(1, now_us + 3600 * SECOND_US), at(2, now_us));
+    for one in [ahead, right.clone(), at(3, now_us - SECOND_US)] {
+        ok(store.write_paths(vec![one], Vec::new()).await);
+    }
+    assert_eq!(ok(store.latest_paths(&Scope::Service, None).await), [right]);
+}

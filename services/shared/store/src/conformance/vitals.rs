@@ -155,6 +155,23 @@ pub async fn latest_follows_device_time(harness: &dyn Harness) {
     assert_eq!(ann, all[..1]);
 }
 
+pub async fn what_a_clock_ahead_wrote_is_not_the_newest_for_hours(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let now_us = contracts::now_us();
+    let heart = |sequence, time_us| Sample {
+        device_time_us: time_us,
+        ingest_time_us: time_us + 70,
+        ..sample("belt", "ann", Metric::HeartRate, sequence)
+    };
+    let (ahead, right) = (heart(1, now_us + 3600 * SECOND_US), heart(2, now_us));
+    let late = heart(3, now_us - SECOND_US);
+    for one in [ahead, right.clone(), late] {
+        ok(store.write_vitals(batch(vec![one]), Vec::new()).await);
+    }
+    let latest = ok(store.latest_vitals(&ALL, Some("ann")).await);
+    assert_eq!(latest[0].ingest_time_us, right.ingest_time_us);
+}
+
 pub async fn series_are_thinned_without_losing_extremes(harness: &dyn Harness) {
     let store = harness.start().await.store;
     let mut samples: Vec<Sample> = (1..=1000)

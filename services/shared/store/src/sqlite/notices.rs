@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::{SqliteStore, alerts::IN_SCOPE};
 use crate::{
     NoticesBatch, NoticesStore, QueryError, QueuedNotice, Scope, Watch, WatchChange, WriteError,
-    notices::{alert_of, lane, records},
+    notices::{WAIT_US_MAX, alert_of, lane, records},
 };
 
 fn write(connection: &Connection, batch: &NoticesBatch) -> Result<u64, WriteError> {
@@ -104,11 +104,12 @@ impl NoticesStore for SqliteStore {
                 .connection
                 .prepare_cached(
                     "SELECT q.seq, q.attempts + 1, n.payload FROM notice_queue q JOIN notices n ON n.id = q.id
-                     WHERE q.channel = ?1 AND q.due_us <= ?2 AND NOT EXISTS (SELECT 1 FROM notice_queue e
-                         WHERE e.channel = q.channel AND e.lane = q.lane AND e.seq < q.seq AND (e.due_us > ?2 OR e.attempts > 0))
+                     WHERE q.channel = ?1 AND (q.due_us <= ?2 OR q.due_us > ?4) AND NOT EXISTS (SELECT 1 FROM notice_queue e
+                         WHERE e.channel = q.channel AND e.lane = q.lane AND e.seq < q.seq
+                             AND (e.due_us BETWEEN ?2 + 1 AND ?4 OR e.attempts > 0))
                      ORDER BY q.attempts > 0, CASE WHEN q.attempts > 0 THEN q.due_us END, q.seq LIMIT ?3",
                 )?
-                .query_map((channel, now_us, limit), |row| {
+                .query_map((channel, now_us, limit, now_us + WAIT_US_MAX), |row| {
                     Ok((row.get(0)?, row.get(1)?, row.get(2)?))
                 })?
                 .collect::<rusqlite::Result<_>>()?;

@@ -3,7 +3,10 @@ use contracts::paths::PathReport;
 use prost::Message;
 
 use super::{SqliteStore, progress};
-use crate::{PathsQuery, PathsStore, Progress, QueryError, Scope, WriteError, Written, paths::own};
+use crate::{
+    PathsQuery, PathsStore, Progress, QueryError, Scope, WriteError, Written, paths::own,
+    vitals::future_us,
+};
 
 /// Reports of a query that sets no limit.
 const LIMIT_DEFAULT: usize = 10_000;
@@ -23,6 +26,7 @@ impl PathsStore for SqliteStore {
         self.write(move |writing| {
             let connection = writing.connection;
             progress::advance(connection, &progress)?;
+            let future_us = future_us();
             let mut written = Written::default();
             for report in &reports {
                 let gateway = writing.keys.gateway(connection, &report.gateway)?;
@@ -47,9 +51,16 @@ impl PathsStore for SqliteStore {
                     .prepare_cached(
                         "INSERT INTO latest_paths VALUES (?1, ?2, ?3, ?4, ?5)
                          ON CONFLICT DO UPDATE SET time_us = excluded.time_us, payload = excluded.payload
-                             WHERE excluded.time_us >= time_us",
+                             WHERE excluded.time_us >= time_us OR (time_us > ?6 AND excluded.time_us <= ?6)",
                     )?
-                    .execute((gateway, &report.path, report.end, report.time_us, &payload))?;
+                    .execute((
+                        gateway,
+                        &report.path,
+                        report.end,
+                        report.time_us,
+                        &payload,
+                        future_us,
+                    ))?;
             }
             Ok(written)
         })

@@ -7,7 +7,7 @@ use rusqlite::{OptionalExtension, Row};
 use super::{SqliteStore, progress, series, writer::Writing};
 use crate::{
     LatestVital, Progress, QueryError, Scope, SeriesPoints, SeriesQuery, VitalsBatch, VitalsStore,
-    WriteError, Written,
+    WriteError, Written, vitals::future_us,
 };
 
 /// The newest row of one (patient, metric) in a batch, so that `latest` is touched once per batch and series.
@@ -34,8 +34,10 @@ fn write(writing: &mut Writing<'_>, batch: &VitalsBatch) -> Result<Written, Writ
     let mut update = writing.connection.prepare_cached(
         "INSERT INTO latest VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
          ON CONFLICT DO UPDATE SET value = excluded.value, time_us = excluded.time_us, ingest_us = excluded.ingest_us,
-             stream = excluded.stream, gateway = excluded.gateway WHERE excluded.time_us >= time_us",
+             stream = excluded.stream, gateway = excluded.gateway
+         WHERE excluded.time_us >= time_us OR (time_us > ?9 AND excluded.time_us <= ?9)",
     )?;
+    let future_us = future_us();
     let mut lengthen = writing.connection.prepare_cached(
         "UPDATE latest SET longest_us = ?3 WHERE patient = ?1 AND metric = ?2 AND longest_us < ?3",
     )?;
@@ -49,6 +51,7 @@ fn write(writing: &mut Writing<'_>, batch: &VitalsBatch) -> Result<Written, Writ
             row.stream,
             row.gateway,
             row.longest_us,
+            future_us,
         ))?;
         if row.longest_us > 0 {
             lengthen.execute((patient, metric, row.longest_us))?;

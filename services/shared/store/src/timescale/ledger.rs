@@ -91,10 +91,15 @@ impl Head {
         })
     }
 
-    /// Keeps the newer of what is there and `latest`.
-    pub fn observe(&mut self, latest: Latest) {
+    /// Keeps the newer of what is there and `latest`, as far as it is not of the future.
+    pub fn observe(&mut self, latest: Latest, future_us: i64) {
         match self.latest.iter_mut().find(|l| l.series == latest.series) {
-            Some(there) if there.time_us <= latest.time_us => *there = latest,
+            Some(there)
+                if there.time_us <= latest.time_us
+                    || (there.time_us > future_us && latest.time_us <= future_us) =>
+            {
+                *there = latest;
+            }
             Some(_) => {}
             None => {
                 self.latest.push(latest);

@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 use super::{COMMIT_WITHOUT_DISK, TimescaleStore, alerts::IN_SCOPE, fault::Fault, transaction};
 use crate::{
     NoticesBatch, NoticesStore, QueryError, QueuedNotice, Scope, Watch, WatchChange, WriteError,
-    notices::{alert_of, lane, records},
+    notices::{WAIT_US_MAX, alert_of, lane, records},
 };
 
 /// First key of the advisory lock of a channel: the letters "note".
@@ -161,16 +161,17 @@ impl NoticesStore for TimescaleStore {
             tx.execute(&lock, &[&TAKING, &channel]).await?;
             let statement = tx
                 .prepare_cached(
-                    "WITH due AS (SELECT q.seq FROM notice_queue q WHERE q.channel = $1 AND q.due_us <= $2
+                    "WITH due AS (SELECT q.seq FROM notice_queue q WHERE q.channel = $1 AND (q.due_us <= $2 OR q.due_us > $5)
                          AND NOT EXISTS (SELECT 1 FROM notice_queue e WHERE e.channel = q.channel AND e.lane = q.lane
-                             AND e.seq < q.seq AND (e.due_us > $2 OR e.attempts > 0))
+                             AND e.seq < q.seq AND (e.due_us BETWEEN $2 + 1 AND $5 OR e.attempts > 0))
                          ORDER BY q.attempts > 0, CASE WHEN q.attempts > 0 THEN q.due_us END, q.seq LIMIT $4),
                      taken AS (UPDATE notice_queue q SET due_us = $3, attempts = q.attempts + 1 FROM due
                          WHERE q.seq = due.seq RETURNING q.seq, q.id, q.attempts)
                      SELECT t.attempts, n.payload FROM taken t JOIN notices n ON n.id = t.id ORDER BY t.seq",
                 )
                 .await?;
-            tx.query(&statement, &[&channel, &now_us, &until_us, &limit])
+            let latest_us = now_us + WAIT_US_MAX;
+            tx.query(&statement, &[&channel, &now_us, &until_us, &limit, &latest_us])
                 .await?
                 .iter()
                 .map(|row| {

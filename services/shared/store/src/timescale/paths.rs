@@ -16,7 +16,10 @@ use super::{
     time::Micros,
     transaction,
 };
-use crate::{PathsQuery, PathsStore, Progress, QueryError, Scope, WriteError, Written, paths::own};
+use crate::{
+    PathsQuery, PathsStore, Progress, QueryError, Scope, WriteError, Written, paths::own,
+    vitals::future_us,
+};
 
 /// Reports of a query that sets no limit.
 const LIMIT_DEFAULT: usize = 10_000;
@@ -137,11 +140,15 @@ async fn write_latest(
         .prepare_cached(
             "INSERT INTO latest_paths SELECT * FROM unnest($1::int[], $2::text[], $3::int[], $4::timestamptz[], $5::bytea[])
              ON CONFLICT (gateway, path, end_of) DO UPDATE SET time = excluded.time, payload = excluded.payload
-                 WHERE excluded.time >= latest_paths.time",
+                 WHERE excluded.time >= latest_paths.time OR (latest_paths.time > $6::timestamptz AND excluded.time <= $6::timestamptz)",
         )
         .await?;
+    let future = Micros(future_us());
     transaction
-        .execute(&statement, &[&gateways, &paths, &ends, &times, &payloads])
+        .execute(
+            &statement,
+            &[&gateways, &paths, &ends, &times, &payloads, &future],
+        )
         .await?;
     Ok(())
 }

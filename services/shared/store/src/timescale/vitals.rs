@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     LatestVital, Progress, QueryError, Scope, SeriesPoints, SeriesQuery, VitalsBatch, VitalsStore,
-    WriteError, Written,
+    WriteError, Written, vitals::future_us,
 };
 
 pub const COPY_SAMPLES: &str = "COPY samples (time, gateway_time, ingest_time, sequence, value, series, sensor_sequence, traceparent)
@@ -155,6 +155,7 @@ async fn write_rows(
 ) -> Result<Changes, Fault> {
     let (mut samples, mut waveforms) = (Copying::new(8), Rows::new(9));
     let mut changes = Changes::default();
+    let future_us = future_us();
     for (n, new) in new.iter().enumerate() {
         if new.is_empty() {
             continue;
@@ -183,7 +184,7 @@ async fn write_rows(
                         Some(n) if n.series == latest.series && n.time_us > time => {}
                         Some(n) if n.series == latest.series => newest = Some(latest),
                         _ => {
-                            observe(locked, owner, newest.replace(latest));
+                            observe(locked, owner, newest.replace(latest), future_us);
                         }
                     }
                 }
@@ -204,7 +205,7 @@ async fn write_rows(
                 None => {}
             }
         }
-        observe(locked, owner, newest);
+        observe(locked, owner, newest, future_us);
         samples.push(transaction, COPY_SAMPLES).await?;
     }
     samples.finish(transaction, COPY_SAMPLES).await?;
@@ -212,9 +213,9 @@ async fn write_rows(
     Ok(changes)
 }
 
-fn observe(locked: &mut Locked, owner: i32, latest: Option<Latest>) {
+fn observe(locked: &mut Locked, owner: i32, latest: Option<Latest>, future_us: i64) {
     if let (Some(head), Some(latest)) = (locked.heads.get_mut(&owner), latest) {
-        head.observe(latest);
+        head.observe(latest, future_us);
     }
 }
 
