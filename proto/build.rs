@@ -18,6 +18,7 @@ fn main() -> io::Result<()> {
     let out = PathBuf::from(env::var("OUT_DIR").map_err(io::Error::other)?);
     tonic_prost_build::configure()
         .bytes(".")
+        .codec_path("crate::codec::Codec")
         .compile_fds(descriptors)?;
     fs::metadata(out.join("braid.vitals.v1.rs")).map(drop)
 }

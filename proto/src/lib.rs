@@ -1,5 +1,7 @@
 //! The contracts between Braid's services, generated from `proto/braid/**/*.proto`.
 
+pub mod codec;
+
 macro_rules! package {
     ($noun:ident, $file:literal) => {
         pub mod $noun {

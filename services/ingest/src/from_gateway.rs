@@ -11,7 +11,7 @@ use contracts::vitals::{EdgeAlert, Rejection, Sample, UploadRequest, UploadRespo
 use parking_lot::Mutex;
 use service_kit::{
     Shutdown,
-    grpc::Peer,
+    grpc::{Peer, calls::Calls},
     telemetry::{continue_trace, traceparent},
     tls::PeerId,
 };
@@ -48,6 +48,7 @@ struct Shared {
     duplicates: Mutex<Duplicates>,
     clocks: Mutex<Clocks>,
     revocations: watch::Receiver<Followed>,
+    calls: Calls,
     shutdown: Shutdown,
 }
 
@@ -67,27 +68,50 @@ impl Gateways {
                 duplicates: Mutex::default(),
                 clocks: Mutex::default(),
                 revocations,
+                calls: Calls::default(),
                 shutdown,
             }),
         }
     }
 }
 
-/// The gateway that calls, and what ends once its certificate is out of force.
+/// The gateway that calls, and why its call ends, once it has to.
 pub fn caller(
     extensions: &Extensions,
     revocations: &watch::Receiver<Followed>,
-) -> Result<(GatewayId, impl Future<Output = ()> + Send + use<>), Status> {
+    calls: &Calls,
+) -> Result<(GatewayId, impl Future<Output = Status> + Send + use<>), Status> {
     let peer = extensions.get::<Peer>();
-    let (id, certificate) = peer.map_or((None, None), |p| (p.id.clone(), p.certificate));
-    let revoked = until_revoked(revocations.clone(), id.clone(), certificate);
-    match id {
-        Some(PeerId::Gateway { tenant, id }) => Ok((GatewayId { tenant, id }, revoked)),
-        Some(PeerId::Service { noun }) => Err(Status::permission_denied(format!(
-            "the certificate is that of the service {noun}; this needs a gateway's"
-        ))),
-        None => Err(Status::unauthenticated("no client certificate")),
-    }
+    let (peer, certificate) = peer.map_or((None, None), |p| (p.id.clone(), p.certificate));
+    let Some(peer) = peer else {
+        return Err(Status::unauthenticated("no client certificate"));
+    };
+    let gateway = match &peer {
+        PeerId::Gateway { tenant, id } => GatewayId {
+            tenant: tenant.clone(),
+            id: id.clone(),
+        },
+        PeerId::Service { noun } => {
+            return Err(Status::permission_denied(format!(
+                "the certificate is that of the service {noun}; this needs a gateway's"
+            )));
+        }
+    };
+    let call = calls.enter(peer.clone());
+    let revoked = until_revoked(revocations.clone(), Some(peer), certificate);
+    let name = gateway.id.clone();
+    let ended = async move {
+        tokio::select! {
+            biased;
+            () = revoked => {
+                metrics::counter!("braid_ingest_revoked_streams_total").increment(1);
+                tracing::warn!(gateway = name, "stream of a revoked gateway ended");
+                Status::permission_denied("the certificate is revoked")
+            }
+            () = call.gives_way() => Status::resource_exhausted("this gateway has newer calls, as many as it may have"),
+        }
+    };
+    Ok((gateway, ended))
 }
 
 type Published = oneshot::Receiver<Result<(), NotPublished>>;
@@ -112,7 +136,8 @@ impl Gateways {
         &self,
         request: Request<Streaming<Upload>>,
     ) -> Result<Response<UploadStream>, Status> {
-        let (gateway, revoked) = caller(request.extensions(), &self.shared.revocations)?;
+        let shared = &self.shared;
+        let (gateway, ended) = caller(request.extensions(), &shared.revocations, &shared.calls)?;
         let uploads = request.into_inner();
         let (pending, waiting) = mpsc::channel(IN_FLIGHT_MAX);
         let (answers, stream) = mpsc::channel(ANSWERS_MAX);
@@ -120,7 +145,14 @@ impl Gateways {
         tokio::spawn(async move {
             metrics::gauge!("braid_ingest_streams").increment(1.0);
             let acknowledging = acknowledge(&shared, waiting, &answers);
-            let reading = shared.read(&gateway, uploads, pending, revoked);
+            // Also while an upload waits for the bus: as long as one has a place, it takes memory.
+            let reading = async {
+                tokio::select! {
+                    biased;
+                    status = ended => Err(status),
+                    read = shared.read(&gateway, uploads, pending) => read,
+                }
+            };
             let (read, acknowledged) = tokio::join!(reading, acknowledging);
             metrics::gauge!("braid_ingest_streams").decrement(1.0);
             if let Err(status) = read.and(acknowledged) {
@@ -163,17 +195,10 @@ impl Shared {
         gateway: &GatewayId,
         mut uploads: Streaming<Upload>,
         pending: mpsc::Sender<Pending>,
-        revoked: impl Future<Output = ()>,
     ) -> Result<(), Status> {
-        let mut revoked = std::pin::pin!(revoked);
         loop {
             let upload = tokio::select! {
                 biased;
-                () = revoked.as_mut() => {
-                    metrics::counter!("braid_ingest_revoked_streams_total").increment(1);
-                    tracing::warn!(gateway = gateway.id, "stream of a revoked gateway ended");
-                    return Err(Status::permission_denied("the certificate is revoked"));
-                }
                 () = self.shutdown.requested() => return Err(Status::unavailable("ingest ends; send again")),
                 // The second half has ended: its status tells why.
                 () = pending.closed() => return Ok(()),

@@ -86,6 +86,7 @@ pub async fn run(
         holding,
         refresh,
         revocations: revocations.clone(),
+        calls: service_kit::grpc::calls::Calls::default(),
         shutdown: shutdown.clone(),
     };
     let shutdown = shutdown.clone();

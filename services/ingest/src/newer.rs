@@ -16,7 +16,6 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
 use tonic::server::{Grpc, NamedService, ServerStreamingService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
-use tonic_prost::ProstCodec;
 
 use crate::admission::GatewayId;
 use crate::from_gateway::{Gateways, UploadStream};
@@ -38,8 +37,8 @@ pub struct Upload {
 }
 
 impl Upload {
-    pub fn decode(whole: Bytes) -> Result<Upload, prost::DecodeError> {
-        let known = UploadRequest::decode(whole.clone())?;
+    pub fn decode(whole: Bytes) -> Result<Upload, Status> {
+        let known: UploadRequest = contracts::codec::decode(whole.clone())?;
         // Every field that is known is written as it was read, so what is missing then was not known.
         let is_newer = known.encoded_len() < whole.len();
         Ok(Upload {
@@ -84,9 +83,7 @@ impl Decoder for UploadCodec {
 
     fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Upload>, Status> {
         let whole = from.copy_to_bytes(from.remaining());
-        Upload::decode(whole)
-            .map(Some)
-            .map_err(|error| Status::invalid_argument(format!("no upload: {error}")))
+        Upload::decode(whole).map(Some)
     }
 }
 
@@ -151,7 +148,7 @@ where
             Ok(match request.uri().path() {
                 UPLOAD => Grpc::new(UploadCodec).streaming(this, request).await,
                 FOLLOW_RULES => {
-                    let codec = ProstCodec::default();
+                    let codec = contracts::codec::Codec::default();
                     Grpc::new(codec).server_streaming(this, request).await
                 }
                 _ => Status::unimplemented("IngestService has Upload and FollowRules").into_http(),

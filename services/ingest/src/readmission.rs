@@ -97,7 +97,7 @@ impl Readmission {
     ) -> Result<Readmitted, NotReadmitted> {
         let gateway = Self::identity(&kept)?;
         let upload = Upload::decode(kept.whole)
-            .map_err(|error| NotReadmitted::NoUpload(error.to_string()))?;
+            .map_err(|error| NotReadmitted::NoUpload(error.message().to_owned()))?;
         if upload.whole.is_some() {
             return Err(NotReadmitted::StillNewer);
         }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 
 use contracts::vitals::{FollowRulesRequest, FollowRulesResponse};
-use service_kit::{Backoff, Shutdown};
+use service_kit::{Backoff, Shutdown, grpc::calls::Calls};
 use store::{Followed, QueryError, RULES, Scope, Store, TEAM};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
@@ -82,6 +82,7 @@ pub struct Followers {
     /// How old what is known of a gateway's devices may be.
     pub refresh: Duration,
     pub revocations: watch::Receiver<Followed>,
+    pub calls: Calls,
     pub shutdown: Shutdown,
 }
 
@@ -97,7 +98,7 @@ impl Followers {
         &self,
         request: Request<FollowRulesRequest>,
     ) -> Result<Response<RulesStream>, Status> {
-        let (gateway, revoked) = caller(request.extensions(), &self.revocations)?;
+        let (gateway, ended) = caller(request.extensions(), &self.revocations, &self.calls)?;
         let follower = Follower {
             gateway,
             store: Arc::clone(&self.store),
@@ -110,10 +111,7 @@ impl Followers {
         tokio::spawn(async move {
             let ended = tokio::select! {
                 biased;
-                () = revoked => {
-                    metrics::counter!("braid_ingest_revoked_streams_total").increment(1);
-                    Status::permission_denied("the certificate is revoked")
-                }
+                status = ended => status,
                 () = shutdown.requested() => Status::unavailable("ingest ends"),
                 () = answers.closed() => return,
                 status = follower.tell(&answers) => status,

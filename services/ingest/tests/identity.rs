@@ -160,3 +160,35 @@ async fn a_revoked_gateway_is_turned_away_within_seconds_until_it_has_a_new_cert
     world.stored("belt-0", 2).await;
     running.stop().await;
 }
+
+/// Whatever else it may do with a certificate that is in force.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_gateway_takes_neither_the_memory_nor_the_places_of_all() {
+    let world = World::new().await;
+    let running = world.start().await;
+    let mut other = world.gateway(&running, gateway("other")).await;
+    // Two million empty samples, 4 MiB by wire and 550 MB decoded.
+    let many = [0x12, 0].repeat((4 << 20) / 2 - 8);
+    let mut answers = world.upload_bytes(&running, gateway("gw"), [many]).await;
+    let refused = answers.message().await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("fields"), "{refused}");
+
+    let files = world.authority.issue(&gateway("gw"), &[]).unwrap();
+    let mut first = world.gateway_with(&running, &files).await;
+    first.send(upload(1, vec![sample("belt-0", 1)])).await;
+    first.answer().await;
+    let mut more = Vec::new();
+    for _ in 0..32 {
+        more.push(world.gateway_with(&running, &files).await);
+    }
+    let ended = tokio::time::timeout(PATIENCE, first.answers.as_mut().unwrap().message()).await;
+    assert_eq!(ended.unwrap().unwrap_err().code(), Code::ResourceExhausted);
+    for (position, uplink) in (2..).zip(&mut more) {
+        uplink.send(upload(position, Vec::new())).await;
+        assert_eq!(uplink.answer().await.position, position);
+    }
+    other.send(upload(9, Vec::new())).await;
+    assert_eq!(other.answer().await.position, 9, "nobody else is concerned");
+    running.stop().await;
+}

@@ -7,7 +7,11 @@ use contracts::paths::{
     PathReport, ReportRequest, ReportResponse, path_telemetry_service_server::PathTelemetryService,
 };
 use parking_lot::Mutex;
-use service_kit::{Context, grpc::Peer, tls::PeerId};
+use service_kit::{
+    Context,
+    grpc::{Peer, calls::Calls},
+    tls::PeerId,
+};
 use store::Followed;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -82,6 +86,8 @@ pub(crate) struct Intake {
     allow: Vec<String>,
     owners: Owners,
     revocations: watch::Receiver<Followed>,
+    /// Of gateways; all proxies have one name.
+    calls: Calls,
     context: Context,
 }
 
@@ -99,6 +105,7 @@ impl Intake {
             allow,
             owners,
             revocations,
+            calls: Calls::default(),
             context,
         }
     }
@@ -135,6 +142,8 @@ impl PathTelemetryService for Intake {
         let reporter = self.reporter(&request)?;
         let peer = request.extensions().get::<Peer>().cloned();
         let (id, certificate) = peer.map_or((None, None), |peer| (peer.id, peer.certificate));
+        let of_gateway = id.clone().filter(|id| matches!(id, PeerId::Gateway { .. }));
+        let call = of_gateway.map(|id| self.calls.enter(id));
         let revoked = store::until_revoked(self.revocations.clone(), id, certificate);
         let mut requests = request.into_inner();
         let (answers, stream) = mpsc::channel(ANSWERS_MAX);
@@ -145,6 +154,13 @@ impl PathTelemetryService for Intake {
         self.context.tasks().spawn(async move {
             let mut accepted = 0;
             let mut revoked = std::pin::pin!(revoked);
+            let gives_way = async {
+                match &call {
+                    Some(call) => call.gives_way().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let mut gives_way = std::pin::pin!(gives_way);
             loop {
                 let request = tokio::select! {
                     () = shutdown.requested() => return,
@@ -152,6 +168,11 @@ impl PathTelemetryService for Intake {
                         let status = Status::permission_denied("the certificate is revoked");
                         // Nobody there to read it: the stream ends all the same.
                         let _ = answers.try_send(Err(status));
+                        return;
+                    }
+                    () = gives_way.as_mut() => {
+                        let status = "this gateway has newer calls, as many as it may have";
+                        let _ = answers.try_send(Err(Status::resource_exhausted(status)));
                         return;
                     }
                     request = requests.message() => request,

@@ -1,5 +1,6 @@
 //! Serving and calling gRPC (and plain HTTP) over TLS 1.3 with identities.
 
+pub mod calls;
 mod channel;
 mod front;
 mod idle;

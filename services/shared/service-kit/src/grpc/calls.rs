@@ -1,0 +1,102 @@
+//! Calls that last, by who makes them. A peer has a bounded number: the oldest ends when it makes one more, since it is most likely of a
+//! connection that is lost and not yet known to be. Otherwise one peer's calls could take the memory, and in front the places, of all.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::tls::PeerId;
+
+/// Calls of one peer. A gateway needs six, and leaves as many behind with each session that it loses.
+const CALLS_MAX: usize = 32;
+
+#[derive(Clone, Debug, Default)]
+pub struct Calls(Arc<Mutex<Table>>);
+
+#[derive(Debug, Default)]
+struct Table {
+    newest: u64,
+    /// By number, which rises: the first is the oldest.
+    of: HashMap<PeerId, BTreeMap<u64, CancellationToken>>,
+}
+
+/// One call, until it is dropped.
+#[derive(Debug)]
+pub struct Call {
+    calls: Calls,
+    peer: PeerId,
+    number: u64,
+    ends: CancellationToken,
+}
+
+impl Calls {
+    pub fn enter(&self, peer: PeerId) -> Call {
+        let ends = CancellationToken::new();
+        let mut table = self.0.lock();
+        table.newest += 1;
+        let number = table.newest;
+        let own = table.of.entry(peer.clone()).or_default();
+        if own.len() >= CALLS_MAX
+            && let Some((_, oldest)) = own.pop_first()
+        {
+            oldest.cancel();
+            metrics::counter!("braid_calls_given_way_total").increment(1);
+        }
+        own.insert(number, ends.clone());
+        drop(table);
+        Call {
+            calls: self.clone(),
+            peer,
+            number,
+            ends,
+        }
+    }
+}
+
+impl Call {
+    /// Once it has to end.
+    pub async fn gives_way(&self) {
+        self.ends.cancelled().await;
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let mut table = self.calls.0.lock();
+        if let Some(own) = table.of.get_mut(&self.peer) {
+            own.remove(&self.number);
+            if own.is_empty() {
+                table.of.remove(&self.peer);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_more_than_a_peer_may_have_ends_its_oldest_and_nobody_elses() {
+        let calls = Calls::default();
+        let greedy = PeerId::gateway("t", "gw");
+        let other = calls.enter(PeerId::gateway("u", "gw"));
+        let mut own: Vec<Call> = (0..CALLS_MAX)
+            .map(|_| calls.enter(greedy.clone()))
+            .collect();
+        let has_ended = |call: &Call| call.ends.is_cancelled();
+        assert!(!own.iter().any(has_ended));
+        // One that has ended by itself leaves a place.
+        own.remove(1);
+        own.push(calls.enter(greedy.clone()));
+        assert!(!own.iter().any(has_ended));
+        own.push(calls.enter(greedy));
+        assert_eq!(own.iter().position(has_ended), Some(0));
+        assert_eq!(own.iter().filter(|call| has_ended(call)).count(), 1);
+        assert!(!has_ended(&other));
+        drop((own, other));
+        assert!(calls.0.lock().of.is_empty());
+    }
+}
