@@ -75,7 +75,8 @@ impl Connections {
 }
 
 impl Entered {
-    /// A middleware: from a request's head to the end of its answer the connection is busy.
+    /// A middleware: from a request's head to the end of its answer the connection is busy, but for the time in which what is there of the
+    /// answer waits for the peer to take it. A peer that takes nothing would have its place for ever.
     pub(super) fn watch(
         &self,
     ) -> impl Fn(Request, Next) -> Pin<Box<dyn Future<Output = Response> + Send>>
@@ -85,14 +86,19 @@ impl Entered {
     + 'static {
         let (connections, number) = (self.connections.clone(), self.number);
         move |request, next| {
-            connections.count(number, |it| it.requests += 1);
-            let busy = Busy {
-                connections: connections.clone(),
-                number,
-            };
+            let connections = connections.clone();
             Box::pin(async move {
+                let busy = Busy::enter(connections.clone(), number);
                 let response = next.run(request).await;
-                response.map(|body| Body::new(Held { body, _busy: busy }))
+                drop(busy);
+                response.map(|body| {
+                    Body::new(Answer {
+                        body,
+                        connections,
+                        number,
+                        busy: None,
+                    })
+                })
             })
         }
     }
@@ -104,9 +110,20 @@ impl Drop for Entered {
     }
 }
 
+/// A request of this connection that we have to do something for.
 struct Busy {
     connections: Connections,
     number: u64,
+}
+
+impl Busy {
+    fn enter(connections: Connections, number: u64) -> Busy {
+        connections.count(number, |it| it.requests += 1);
+        Busy {
+            connections,
+            number,
+        }
+    }
 }
 
 impl Drop for Busy {
@@ -118,13 +135,15 @@ impl Drop for Busy {
     }
 }
 
-/// An answer's body, and the request that it ends.
-struct Held {
+/// An answer's body. It is asked for more when the peer has room; then it is up to us as long as there is nothing.
+struct Answer {
     body: Body,
-    _busy: Busy,
+    connections: Connections,
+    number: u64,
+    busy: Option<Busy>,
 }
 
-impl HttpBody for Held {
+impl HttpBody for Answer {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -132,7 +151,13 @@ impl HttpBody for Held {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if frame.is_ready() {
+            self.busy = None;
+        } else if self.busy.is_none() {
+            self.busy = Some(Busy::enter(self.connections.clone(), self.number));
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

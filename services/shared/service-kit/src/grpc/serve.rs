@@ -332,4 +332,53 @@ mod tests {
         assert!(is_open(&busy) && is_open(&second));
         context.shutdown().request();
     }
+
+    #[tokio::test]
+    async fn who_does_not_take_an_answer_keeps_no_place() {
+        let context = Context::new("gateway");
+        let listener = bind("127.0.0.1:0".parse().unwrap(), "listen").await;
+        let serving = context.clone();
+        tokio::spawn(async move {
+            let router = Router::new().route("/", get(async || "here"));
+            serve_some(1, listener.unwrap(), "http", router, None, &serving).await
+        });
+        let address = context.address("http").await.unwrap();
+        let mut taker = TcpStream::connect(address).await.unwrap();
+        // HTTP/2: no room for any answer's body (SETTINGS_INITIAL_WINDOW_SIZE 0), and `GET /`.
+        let settings = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0];
+        let request = [0, 0, 6, 1, 5, 0, 0, 0, 1, 0x82, 0x86, 0x84, 0x41, 1, b'h'];
+        let opening = [
+            &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+            &settings,
+            &request,
+        ];
+        taker.write_all(&opening.concat()).await.unwrap();
+        // The answer's head comes; and pings are answered from then on.
+        let (head, answered_head) = tokio::sync::oneshot::channel();
+        let mut head = Some(head);
+        tokio::spawn(async move {
+            let mut frame = [0; 9];
+            while taker.read_exact(&mut frame).await.is_ok() {
+                let length = u32::from_be_bytes([0, frame[0], frame[1], frame[2]]);
+                let mut rest = vec![0; length as usize];
+                taker.read_exact(&mut rest).await.unwrap();
+                match frame[3..5] {
+                    [1, _] => drop(head.take().map(|head| head.send(()))),
+                    [6, 0] => {
+                        frame[4] = 1;
+                        taker
+                            .write_all(&[&frame[..], &rest].concat())
+                            .await
+                            .unwrap();
+                    }
+                    _ => {}
+                }
+            }
+        });
+        answered_head.await.unwrap();
+        let mut new = TcpStream::connect(address).await.unwrap();
+        ask(&mut new, "/").await;
+        assert!(answered(&mut new).await);
+        context.shutdown().request();
+    }
 }
