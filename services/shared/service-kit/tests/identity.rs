@@ -346,3 +346,23 @@ fn a_certificate_that_peers_refuse_is_known_at_the_start() {
     let service = other.issue(&PeerId::service("proxy"), &[]).unwrap();
     assert!(refused(&believing(service, &own), now), "somebody else's");
 }
+
+#[test]
+fn no_gateway_bears_the_name_by_which_kafka_knows_a_service() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = LocalAuthority::open_or_create(dir.path()).unwrap();
+    let name = |id: &PeerId| {
+        let pem = std::fs::read(authority.issue(id, &[]).unwrap().cert).unwrap();
+        let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).unwrap();
+        pem.parse_x509().unwrap().subject().to_string()
+    };
+    assert_eq!(name(&PeerId::service("ingest")), "CN=ingest");
+    let namesake = PeerId::gateway("default", "ingest");
+    assert_eq!(name(&namesake), "CN=gateway ingest");
+    // Nor one that it has enrolled for itself.
+    let request = service_kit::tls::renewal::Request::new().unwrap();
+    let signed = authority.sign(&request.request_pem, &namesake).unwrap();
+    let (_, pem) = x509_parser::pem::parse_x509_pem(signed.pem.as_bytes()).unwrap();
+    let subject = pem.parse_x509().unwrap().subject().to_string();
+    assert_eq!(subject, "CN=gateway ingest");
+}

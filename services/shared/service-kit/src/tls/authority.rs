@@ -260,9 +260,12 @@ impl LocalAuthority {
             return Err(AuthorityError::GatewaysOnly(id.to_string()));
         }
         let mut params = CertificateParams::default();
-        params
-            .distinguished_name
-            .push(DnType::CommonName, id.name());
+        // Kafka knows the services by this name, and a tenant may call its gateways what it likes.
+        let name = match id {
+            PeerId::Service { noun } => noun.clone(),
+            PeerId::Gateway { id, .. } => format!("gateway {id}"),
+        };
+        params.distinguished_name.push(DnType::CommonName, name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let uri = Ia5String::try_from(id.to_string()).map_err(certificate_error)?;
