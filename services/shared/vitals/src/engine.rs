@@ -24,7 +24,7 @@ pub use stored::RestoreError;
 
 use crate::{
     condition::Condition,
-    machine::{Evidence, Frame, Machine, Origin, Phase, Verdict, delay_us},
+    machine::{Evidence, Frame, Machine, Origin, Phase, Verdict, delay_us, is_set_back},
     memory::Memory,
     news2::{self, Observation, Score, Spo2Scale},
     rules::{Rule, RuleSet},
@@ -223,7 +223,10 @@ impl Engine {
                     still_g,
                     within_ms,
                 } => {
-                    let counts_from_us = self.cancelled.get(&rule.id).copied();
+                    let cancelled = self.cancelled.get(&rule.id).copied();
+                    let counts_from_us = cancelled.filter(|until_us| {
+                        !is_set_back(*until_us, now_us, self.origin, self.backfill)
+                    });
                     if value >= impact_g && counts_from_us.is_none_or(|until_us| now_us > until_us)
                     {
                         self.impacts.insert(rule.id.clone(), now_us);

@@ -15,6 +15,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::Rule;
 
+/// Far beyond the time after which a reading is a backfill.
+const SET_BACK_US: i64 = 1_800_000_000;
+
+/// Whether the core's clock was set back since `before_us`: what is live is not from so long before. The edge does not tell what is live,
+/// and counts the steps of its clock.
+pub(crate) fn is_set_back(before_us: i64, now_us: i64, origin: Origin, backfill: bool) -> bool {
+    origin == Origin::Core && !backfill && before_us.saturating_sub(now_us) >= SET_BACK_US
+}
+
 /// What a condition says at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -137,8 +146,14 @@ impl Machine {
                 self.confirm(frame, origin, t)
                     .or_else(|| self.confirm_live(frame, evidence))
             }
-            // Readings from before the episode began, when the edge reported it first: they do not end it.
-            (Phase::Active, Verdict::Ended) if t < self.since_us => None,
+            // Readings from before the episode began, when the edge reported it first: they do not end it. But for an episode that never ends
+            // nobody is called a second time.
+            (Phase::Active, Verdict::Ended)
+                if t < self.since_us
+                    && !is_set_back(self.since_us, t, origin, evidence.backfill) =>
+            {
+                None
+            }
             (Phase::Active, Verdict::Ended) => {
                 let ended = self.ended_since_us.get_or_insert(t);
                 *ended = (*ended).min(t);
@@ -344,7 +359,7 @@ impl Machine {
             (Phase::Normal, AlertState::Resolved)
         };
         self.phase = phase;
-        self.say(frame, state, now_us, None)
+        self.say(frame, state, now_us.max(self.since_us), None)
     }
 
     fn say(

@@ -200,6 +200,26 @@ fn a_clock_that_steps_back_does_not_deafen_the_rules() {
 }
 
 #[test]
+fn a_core_whose_clock_is_set_back_calls_again() {
+    let ahead = 3 * 3600;
+    for backfill in [false, true] {
+        let mut engine = engine(vec![rule("fast", Priority::Medium, 0)]);
+        let first = engine.on_sample(&pulse(1, ahead, 140.0)).remove(0);
+        engine.set_backfill(backfill);
+        let ended = feed(&mut engine, &[(1, 80.0), (20, 80.0)]);
+        let again = feed(&mut engine, &[(600, 140.0)]);
+        if backfill {
+            assert!(ended.is_empty(), "readings of before end nothing");
+            continue;
+        }
+        assert_eq!(states(&ended), [AlertState::Resolved]);
+        assert!(ended[0].changed_us >= ended[0].since_us);
+        assert_eq!(states(&again), [AlertState::Active]);
+        assert_ne!(again[0].id, first.id);
+    }
+}
+
+#[test]
 fn a_sequence_that_begins_anew_does_not_deafen_the_rules() {
     let mut engine = engine(vec![rule("fast", Priority::Medium, 0)]);
     engine.on_sample(&pulse(5000, 0, 80.0));
@@ -491,6 +511,17 @@ fn a_fall_that_was_cancelled_at_the_edge_is_none_in_the_core() {
     assert_eq!(feed(&mut engine, 0, 30), [AlertState::Active]);
     assert_eq!(engine.on_edge_alert(&cancelled), []);
     assert!(engine.has_open_alert());
+    // The core's clock was three hours ahead when somebody cancelled; then it was set back.
+    let ahead = EdgeAlert {
+        time_us: T0 + 3 * 3600 * S,
+        ..cancelled.clone()
+    };
+    for (backfill, falls) in [(true, vec![]), (false, vec![AlertState::Active])] {
+        let mut engine = fresh();
+        assert_eq!(engine.on_edge_alert(&ahead), []);
+        engine.set_backfill(backfill);
+        assert_eq!(feed(&mut engine, 0, 40), falls);
+    }
     // A rule that nobody has is no alert.
     let unknown = EdgeAlert {
         rule: "x".into(),
