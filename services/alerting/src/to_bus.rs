@@ -3,9 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use bus::{Bus, PublishError, Record, Topic};
+use contracts::alerts::Alert;
 use prost::Message;
 use service_kit::{Backoff, Context};
-use store::{OutboxEntry, Store};
+use store::Store;
 use tokio::sync::Notify;
 
 use crate::SILENCE_MAX;
@@ -66,8 +67,14 @@ async fn round(bus: &dyn Bus, store: &dyn Store) -> Result<bool, String> {
     }
     let full = entries.len() >= ROUND_ENTRIES_MAX;
     let ids: Vec<u64> = entries.iter().map(|entry| entry.id).collect();
-    match publish(bus, &entries).await {
-        Err(error) if !error.is_retryable() => one_by_one(bus, &entries).await,
+    let alerts: Vec<Alert> = entries.into_iter().filter_map(|it| it.alert).collect();
+    if alerts.len() < ids.len() {
+        let rows = (ids.len() - alerts.len()) as u64;
+        tracing::error!(rows, "nobody can be told of alerts that cannot be read");
+        metrics::counter!("braid_alerting_unpublishable_total").increment(rows);
+    }
+    match publish(bus, &alerts).await {
+        Err(error) if !error.is_retryable() => one_by_one(bus, &alerts).await,
         published => published,
     }
     .map_err(|error| error.to_string())?;
@@ -79,17 +86,16 @@ async fn round(bus: &dyn Bus, store: &dyn Store) -> Result<bool, String> {
     Ok(full)
 }
 
-async fn publish(bus: &dyn Bus, entries: &[OutboxEntry]) -> Result<(), PublishError> {
-    let records = entries.iter().map(record).collect();
+async fn publish(bus: &dyn Bus, alerts: &[Alert]) -> Result<(), PublishError> {
+    let records = alerts.iter().map(record).collect();
     bus.publish(Topic::Alerts, records).await
 }
 
 /// One that the bus will never take holds up no other: it stays in the store, and on the page.
-async fn one_by_one(bus: &dyn Bus, entries: &[OutboxEntry]) -> Result<(), PublishError> {
-    for entry in entries {
-        match publish(bus, std::slice::from_ref(entry)).await {
+async fn one_by_one(bus: &dyn Bus, alerts: &[Alert]) -> Result<(), PublishError> {
+    for alert in alerts {
+        match publish(bus, std::slice::from_ref(alert)).await {
             Err(error) if !error.is_retryable() => {
-                let alert = &entry.alert;
                 tracing::error!(alert = alert.id, revision = alert.revision, %error, "nobody can be told of this alert");
                 metrics::counter!("braid_alerting_unpublishable_total").increment(1);
             }
@@ -99,8 +105,7 @@ async fn one_by_one(bus: &dyn Bus, entries: &[OutboxEntry]) -> Result<(), Publis
     Ok(())
 }
 
-fn record(entry: &OutboxEntry) -> Record {
-    let alert = &entry.alert;
+fn record(alert: &Alert) -> Record {
     let record = Record::new(alert.patient.clone(), alert.encode_to_vec());
     if alert.traceparent.is_empty() {
         return record;
@@ -112,7 +117,6 @@ fn record(entry: &OutboxEntry) -> Record {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use bus::{EmbeddedBus, EmbeddedOptions, Event};
-    use contracts::alerts::Alert;
     use store::{AlertsBatch, SqliteStore};
 
     use super::*;

@@ -13,6 +13,7 @@ mod deliver;
 mod email;
 mod message;
 mod mqtt;
+mod timers;
 mod tls;
 mod told;
 mod webhook;
@@ -40,7 +41,7 @@ use tracing::Instrument;
 
 use crate::{
     OFFSETS_WITHIN, PEOPLE_GROUP, SILENCE_MAX, book,
-    routing::{Case, Router, set_anew},
+    routing::{Case, Router},
 };
 use config::Options;
 use told::Told;
@@ -49,17 +50,6 @@ use told::Told;
 const BATCH_MAX: usize = 64;
 /// Alerts, or timers, decided about at the same time; the revisions of one come after each other.
 const DECIDED_AT_ONCE: usize = 8;
-/// How often timers are looked at, and how many are acted upon at once.
-const TICK: Duration = Duration::from_millis(500);
-const TIMERS_MAX: usize = 64;
-/// Timers that may fail in one look; the rest waits for the next, since it is the store then.
-const FAILURES_MAX: usize = 8;
-/// How often timers that are not due are looked at, and how many: one whose time is far away may have been set by a clock that was set
-/// back since.
-const LOOK_AHEAD_EVERY: Duration = Duration::from_secs(10);
-const AHEAD_MAX: usize = 10_000;
-/// Timers that fail and are asked for besides those that are due; beyond it they are met as if they never had.
-const FAILING_MAX: usize = 1_000;
 /// Patients whose tenant is remembered; past it all are asked for anew.
 const TENANTS_MAX: usize = 50_000;
 /// How old what is remembered of a patient's tenant may be.
@@ -148,7 +138,7 @@ impl Decider {
         let check = context.health().check("alerts");
         let shutdown = self.shutdown.clone();
         let mut backoff = Backoff::for_reconnect();
-        let mut tick = tokio::time::interval(TICK);
+        let mut tick = tokio::time::interval(timers::TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !shutdown.is_requested() {
             self.turns.beat();
@@ -270,7 +260,10 @@ impl Decider {
                         .record(waited_s);
                     return true;
                 }
-                Err(error @ DecideError::Write(WriteError::Invalid(_))) => {
+                Err(
+                    error @ (DecideError::Write(WriteError::Invalid(_))
+                    | DecideError::Query(QueryError::Unreadable(_))),
+                ) => {
                     tracing::error!(alert = alert.id, %error, "nobody can be told of this alert");
                     return true;
                 }
@@ -281,78 +274,6 @@ impl Decider {
                 () = backoff.wait() => {}
             }
         }
-    }
-
-    /// Acts on the timers that are due. One that fails holds up no other, and is tried again.
-    async fn on_tick(&mut self) -> Result<(), DecideError> {
-        let looked_ahead = match self.looked_ahead {
-            Some(at) if at.elapsed() < LOOK_AHEAD_EVERY => Ok(()),
-            _ => self.look_ahead().await,
-        };
-        let limit = TIMERS_MAX + self.failing.len();
-        let mut due = self.store.due_watches(contracts::now_us(), limit).await?;
-        due.sort_by_key(|watch| self.failing.contains(&watch.alert));
-        let this = &*self;
-        let acted = side_by_side(due, |watch| {
-            this.turns.beat();
-            this.on_timer(watch)
-        });
-        let mut failures = Vec::new();
-        for (alert, acted) in acted.await {
-            match acted {
-                Ok(()) => {
-                    self.failing.remove(&alert);
-                }
-                Err(DecideError::Write(WriteError::Invalid(reason))) => {
-                    tracing::error!(alert, reason, "a timer cannot be acted upon");
-                }
-                Err(error) => {
-                    if self.failing.len() >= FAILING_MAX {
-                        self.failing.clear();
-                    }
-                    self.failing.insert(alert);
-                    failures.push(error);
-                }
-            }
-        }
-        failures.pop().map_or(looked_ahead, Err)
-    }
-
-    async fn look_ahead(&mut self) -> Result<(), DecideError> {
-        for watch in self.store.due_watches(i64::MAX, AHEAD_MAX).await? {
-            let Some(change) = set_anew(&watch, contracts::now_us()) else {
-                continue;
-            };
-            tracing::warn!(
-                alert = watch.alert,
-                "the clock was set back; a timer is set anew"
-            );
-            let batch = NoticesBatch {
-                watches: vec![change],
-                ..NoticesBatch::default()
-            };
-            match self.store.write_notices(batch).await {
-                // Another member was first.
-                Ok(_) | Err(WriteError::Conflict(_)) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        self.looked_ahead = Some(Instant::now());
-        Ok(())
-    }
-
-    async fn on_timer(&self, watch: Watch) -> Result<(), DecideError> {
-        let Some(alert) = self.store.alert(&Scope::Service, &watch.alert).await? else {
-            // Expired with its history.
-            let end = vec![store::WatchChange::End(watch.alert)];
-            let batch = NoticesBatch {
-                watches: end,
-                ..NoticesBatch::default()
-            };
-            self.store.write_notices(batch).await?;
-            return Ok(());
-        };
-        self.decide(&alert, Some(watch)).await
     }
 
     /// Decides and stores; with a due timer about that, else about the alert's news.
@@ -459,63 +380,13 @@ impl Decider {
     }
 }
 
-/// Alerts wait for the timers, so none of these waits for another; those behind too many that fail are left to the next look.
-async fn side_by_side<T, E, F>(
-    due: Vec<Watch>,
-    act: impl Fn(Watch) -> F,
-) -> Vec<(String, Result<T, E>)>
-where
-    F: Future<Output = Result<T, E>>,
-{
-    let acting = stream::iter(due).map(|watch| {
-        let alert = watch.alert.clone();
-        let acted = act(watch);
-        async move { (alert, acted.await) }
-    });
-    let mut acting = acting.buffer_unordered(DECIDED_AT_ONCE);
-    let (mut acted, mut failed) = (Vec::new(), 0);
-    while failed < FAILURES_MAX
-        && let Some(next) = acting.next().await
-    {
-        failed += usize::from(next.1.is_err());
-        acted.push(next);
-    }
-    acted
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use contracts::alerts::AlertState;
     use store::{AlertsBatch, GatewayEntry, SqliteStore};
-    use tokio::sync::Barrier;
 
     use super::*;
-
-    fn timers(count: usize) -> Vec<Watch> {
-        let timer = |number: usize| Watch {
-            alert: number.to_string(),
-            version: 1,
-            due_us: Some(1),
-            state: bytes::Bytes::new(),
-        };
-        (0..count).map(timer).collect()
-    }
-
-    #[tokio::test]
-    async fn no_timer_waits_for_another() {
-        // Done when so many are acted upon.
-        let together = Barrier::new(DECIDED_AT_ONCE);
-        let act = |_| async {
-            together.wait().await;
-            Ok::<(), ()>(())
-        };
-        let acting = side_by_side(timers(2 * DECIDED_AT_ONCE), act);
-        let acted = tokio::time::timeout(Duration::from_secs(30), acting).await;
-        assert_eq!(acted.unwrap().len(), 2 * DECIDED_AT_ONCE);
-        let all_fail = side_by_side(timers(TIMERS_MAX), |_| async { Err::<(), ()>(()) }).await;
-        assert_eq!(all_fail.len(), FAILURES_MAX);
-    }
 
     #[tokio::test]
     async fn one_tenants_many_silent_gateways_hide_no_others() {

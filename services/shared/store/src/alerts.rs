@@ -28,12 +28,16 @@ pub struct AlertsBatch {
     pub states: Vec<RuleState>,
 }
 
+/// What a row that cannot be read is called.
+pub(crate) const ALERT: &str = "alert";
+
 /// A stored transition that has not been published yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutboxEntry {
     /// Rises in the order of storing.
     pub id: u64,
-    pub alert: Alert,
+    /// `None`: the row cannot be read.
+    pub alert: Option<Alert>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 use async_trait::async_trait;
 use bytes::Bytes;
-use contracts::alerts::{Notice, NoticeOutcome, NoticeRecord};
+use contracts::alerts::{Notice, NoticeOutcome, NoticeRecord, NoticeResult};
 
 use crate::{
     Scope,
@@ -75,6 +75,17 @@ pub trait NoticesStore: Send + Sync {
 /// No notice waits for longer: a lease and a pause are half a minute, a window for grouping five. One that is due later was written by a
 /// clock that has been set back since, and is due at once.
 pub(crate) const WAIT_US_MAX: i64 = 600_000_000;
+
+/// Of a notice that cannot be read: nobody can be told, and no other waits for it.
+pub(crate) fn unreadable(id: &str, attempts: u32) -> NoticeOutcome {
+    NoticeOutcome {
+        notice: id.to_owned(),
+        result: NoticeResult::GivenUp.into(),
+        attempts,
+        at_us: contracts::now_us(),
+        detail: "the notice cannot be read".to_owned(),
+    }
+}
 
 /// Notices of one lane are delivered in their order.
 pub(crate) fn lane(notice: &Notice) -> String {

@@ -1,19 +1,15 @@
 use async_trait::async_trait;
 use contracts::paths::PathReport;
-use prost::Message;
 
 use crate::{
     Progress, Scope, Written,
-    error::{QueryError, WriteError},
+    error::{QueryError, WriteError, readable},
 };
 
 /// A stored report, unless it is of a namesake: while nobody had registered the name, whoever had a certificate for it could report.
 /// `owner`: the gateway's tenant as the register has it.
-pub(crate) fn own(payload: &[u8], owner: &str) -> Option<Result<PathReport, QueryError>> {
-    match PathReport::decode(payload) {
-        Ok(report) if is_namesakes(&report, owner) => None,
-        decoded => Some(decoded.map_err(QueryError::from)),
-    }
+pub(crate) fn own(payload: &[u8], owner: &str) -> Option<PathReport> {
+    readable("path report", payload).filter(|report| !is_namesakes(report, owner))
 }
 
 /// Whether the report says another tenant than that which the gateway belongs to. Nobody's is everybody's, and older rows do not say.

@@ -8,7 +8,7 @@ use rusqlite::OptionalExtension;
 use super::{SqliteStore, progress, writer::Writing};
 use crate::{
     AlertsBatch, AlertsQuery, AlertsStore, OutboxEntry, Progress, QueryError, RuleState, Scope,
-    WriteError, Written,
+    WriteError, Written, alerts::ALERT, error::readable,
 };
 
 /// Alerts of a query that sets no limit.
@@ -88,11 +88,9 @@ fn write(writing: &Writing<'_>, batch: &AlertsBatch) -> Result<Written, WriteErr
 }
 
 /// Payloads of rows whose only column they are.
-fn decode(payloads: Vec<Vec<u8>>) -> Result<Vec<Alert>, QueryError> {
-    payloads
-        .into_iter()
-        .map(|payload| Ok(Alert::decode(payload.as_slice())?))
-        .collect()
+fn decode(payloads: Vec<Vec<u8>>) -> Vec<Alert> {
+    let payloads = payloads.iter();
+    payloads.filter_map(|it| readable(ALERT, it)).collect()
 }
 
 #[async_trait]
@@ -140,9 +138,10 @@ impl AlertsStore for SqliteStore {
             while let Some(row) = rows.next()? {
                 entries.push(OutboxEntry {
                     id: row.get(0)?,
-                    alert: Alert::decode(
+                    alert: readable(
+                        ALERT,
                         row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?,
-                    )?,
+                    ),
                 });
             }
             Ok(entries)
@@ -202,7 +201,7 @@ impl AlertsStore for SqliteStore {
                     |row| row.get(0),
                 )?
                 .collect::<rusqlite::Result<_>>()?;
-            decode(payloads)
+            Ok(decode(payloads))
         })
         .await
     }
@@ -217,7 +216,7 @@ impl AlertsStore for SqliteStore {
                 ))?
                 .query_map((tenant, id), |row| row.get(0))?
                 .collect::<rusqlite::Result<_>>()?;
-            decode(payloads)
+            Ok(decode(payloads))
         })
         .await
     }

@@ -2,14 +2,15 @@ use std::collections::HashSet;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use contracts::alerts::{Notice, NoticeRecord};
+use contracts::alerts::{NoticeOutcome, NoticeRecord};
 use prost::Message;
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::{SqliteStore, alerts::IN_SCOPE};
 use crate::{
     NoticesBatch, NoticesStore, QueryError, QueuedNotice, Scope, Watch, WatchChange, WriteError,
-    notices::{WAIT_US_MAX, alert_of, lane, records},
+    error::readable,
+    notices::{WAIT_US_MAX, alert_of, lane, records, unreadable},
 };
 
 fn write(connection: &Connection, batch: &NoticesBatch) -> Result<u64, WriteError> {
@@ -32,12 +33,7 @@ fn write(connection: &Connection, batch: &NoticesBatch) -> Result<u64, WriteErro
         }
     }
     for outcome in &batch.outcomes {
-        connection
-            .prepare_cached("INSERT OR IGNORE INTO notice_outcomes VALUES (?1, ?2)")?
-            .execute((&outcome.notice, outcome.encode_to_vec()))?;
-        connection
-            .prepare_cached("DELETE FROM notice_queue WHERE id = ?1")?
-            .execute([&outcome.notice])?;
+        settle(connection, outcome)?;
     }
     let mut conflicts = Vec::new();
     for change in &batch.watches {
@@ -52,6 +48,16 @@ fn write(connection: &Connection, batch: &NoticesBatch) -> Result<u64, WriteErro
     } else {
         Err(WriteError::Conflict(conflicts))
     }
+}
+
+fn settle(connection: &Connection, outcome: &NoticeOutcome) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("INSERT OR IGNORE INTO notice_outcomes VALUES (?1, ?2)")?
+        .execute((&outcome.notice, outcome.encode_to_vec()))?;
+    connection
+        .prepare_cached("DELETE FROM notice_queue WHERE id = ?1")?
+        .execute([&outcome.notice])?;
+    Ok(())
 }
 
 /// False: somebody else was first.
@@ -100,30 +106,31 @@ impl NoticesStore for SqliteStore {
     ) -> Result<Vec<QueuedNotice>, WriteError> {
         let channel = channel.to_owned();
         self.write(move |writing| {
-            let rows: Vec<(i64, u32, Vec<u8>)> = writing
+            let rows: Vec<(i64, u32, Vec<u8>, String)> = writing
                 .connection
                 .prepare_cached(
-                    "SELECT q.seq, q.attempts + 1, n.payload FROM notice_queue q JOIN notices n ON n.id = q.id
+                    "SELECT q.seq, q.attempts + 1, n.payload, q.id FROM notice_queue q JOIN notices n ON n.id = q.id
                      WHERE q.channel = ?1 AND (q.due_us <= ?2 OR q.due_us > ?4) AND NOT EXISTS (SELECT 1 FROM notice_queue e
                          WHERE e.channel = q.channel AND e.lane = q.lane AND e.seq < q.seq
                              AND (e.due_us BETWEEN ?2 + 1 AND ?4 OR e.attempts > 0))
                      ORDER BY q.attempts > 0, CASE WHEN q.attempts > 0 THEN q.due_us END, q.seq LIMIT ?3",
                 )?
                 .query_map((channel, now_us, limit, now_us + WAIT_US_MAX), |row| {
-                    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+                    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
                 })?
                 .collect::<rusqlite::Result<_>>()?;
             let mut take = writing.connection.prepare_cached(
                 "UPDATE notice_queue SET due_us = ?2, attempts = attempts + 1 WHERE seq = ?1",
             )?;
-            rows.into_iter()
-                .map(|(seq, attempts, payload)| {
-                    take.execute((seq, until_us))?;
-                    let notice = Notice::decode(payload.as_slice())
-                        .map_err(|error| WriteError::Invalid(error.to_string()))?;
-                    Ok(QueuedNotice { notice, attempts })
-                })
-                .collect()
+            let mut taken = Vec::with_capacity(rows.len());
+            for (seq, attempts, payload, id) in rows {
+                take.execute((seq, until_us))?;
+                match readable("notice", &payload) {
+                    Some(notice) => taken.push(QueuedNotice { notice, attempts }),
+                    None => settle(writing.connection, &unreadable(&id, attempts))?,
+                }
+            }
+            Ok(taken)
         })
         .await
     }

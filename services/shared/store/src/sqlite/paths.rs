@@ -97,7 +97,7 @@ impl PathsStore for SqliteStore {
                 )?
                 .collect::<rusqlite::Result<_>>()?;
             let reports = reports.iter().rev();
-            reports.filter_map(|(payload, owner)| own(payload, owner)).collect()
+            Ok(reports.filter_map(|(payload, owner)| own(payload, owner)).collect())
         })
         .await
     }
@@ -120,7 +120,7 @@ impl PathsStore for SqliteStore {
                 .query_map((tenant, gateway), |row| Ok((row.get(0)?, row.get(1)?)))?
                 .collect::<rusqlite::Result<_>>()?;
             let reports = reports.iter();
-            reports.filter_map(|(payload, owner)| own(payload, owner)).collect()
+            Ok(reports.filter_map(|(payload, owner)| own(payload, owner)).collect())
         })
         .await
     }

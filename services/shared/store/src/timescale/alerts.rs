@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     AlertsBatch, AlertsQuery, AlertsStore, OutboxEntry, Progress, QueryError, RuleState, Scope,
-    WriteError, Written,
+    WriteError, Written, alerts::ALERT, error::readable,
 };
 
 /// Alerts of a query that sets no limit.
@@ -213,8 +213,8 @@ async fn states(transaction: &Transaction<'_>, states: &[RuleState]) -> Result<(
     Ok(())
 }
 
-fn decode(row: &Row) -> Result<Alert, QueryError> {
-    Ok(Alert::decode(row.get::<_, &[u8]>(0))?)
+fn decode(row: &Row) -> Option<Alert> {
+    readable(ALERT, row.get(0))
 }
 
 #[async_trait]
@@ -276,7 +276,7 @@ impl AlertsStore for TimescaleStore {
             .map(|row| {
                 Ok(OutboxEntry {
                     id: row.get::<_, i64>(1).cast_unsigned(),
-                    alert: decode(row)?,
+                    alert: decode(row),
                 })
             })
             .collect()
@@ -302,7 +302,8 @@ impl AlertsStore for TimescaleStore {
                 &[&scope.as_tenant(), &id],
             )
             .await?;
-        row.as_ref().map(decode).transpose()
+        let payload: Option<&[u8]> = row.as_ref().map(|row| row.get(0));
+        Ok(payload.map(Alert::decode).transpose()?)
     }
 
     async fn alerts(&self, scope: &Scope, query: &AlertsQuery) -> Result<Vec<Alert>, QueryError> {
@@ -322,7 +323,7 @@ impl AlertsStore for TimescaleStore {
                  ORDER BY since_us DESC, id COLLATE \"C\" LIMIT $5"
             ))
             .await?;
-        connection
+        let rows = connection
             .query(
                 &statement,
                 &[
@@ -333,14 +334,13 @@ impl AlertsStore for TimescaleStore {
                     &i64::try_from(limit).unwrap_or(i64::MAX),
                 ],
             )
-            .await?
-            .iter()
-            .map(decode)
-            .collect()
+            .await?;
+        Ok(rows.iter().filter_map(decode).collect())
     }
 
     async fn alert_history(&self, scope: &Scope, id: &str) -> Result<Vec<Alert>, QueryError> {
-        self.reader()
+        let rows = self
+            .reader()
             .await?
             .query(
                 &format!(
@@ -349,9 +349,7 @@ impl AlertsStore for TimescaleStore {
                 ),
                 &[&scope.as_tenant(), &id],
             )
-            .await?
-            .iter()
-            .map(decode)
-            .collect()
+            .await?;
+        Ok(rows.iter().filter_map(decode).collect())
     }
 }

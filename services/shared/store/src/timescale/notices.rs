@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use contracts::alerts::{Notice, NoticeRecord};
+use contracts::alerts::{Notice, NoticeOutcome, NoticeRecord};
 use deadpool_postgres::Transaction;
 use prost::Message;
 use tokio_postgres::Row;
@@ -10,7 +10,8 @@ use tokio_postgres::Row;
 use super::{COMMIT_WITHOUT_DISK, TimescaleStore, alerts::IN_SCOPE, fault::Fault, transaction};
 use crate::{
     NoticesBatch, NoticesStore, QueryError, QueuedNotice, Scope, Watch, WatchChange, WriteError,
-    notices::{WAIT_US_MAX, alert_of, lane, records},
+    error::readable,
+    notices::{WAIT_US_MAX, alert_of, lane, records, unreadable},
 };
 
 /// First key of the advisory lock of a channel: the letters "note".
@@ -54,19 +55,7 @@ async fn add(transaction: &Transaction<'_>, batch: &NoticesBatch) -> Result<u64,
 async fn write(transaction: &Transaction<'_>, batch: &NoticesBatch) -> Result<u64, Fault> {
     let new = add(transaction, batch).await?;
     for outcome in &batch.outcomes {
-        let statement = transaction
-            .prepare_cached(
-                "INSERT INTO notice_outcomes VALUES ($1, $2) ON CONFLICT (id) DO NOTHING",
-            )
-            .await?;
-        let payload = outcome.encode_to_vec();
-        transaction
-            .execute(&statement, &[&outcome.notice, &payload])
-            .await?;
-        let statement = transaction
-            .prepare_cached("DELETE FROM notice_queue WHERE id = $1")
-            .await?;
-        transaction.execute(&statement, &[&outcome.notice]).await?;
+        settle(transaction, outcome).await?;
     }
     let mut conflicts = Vec::new();
     for change in &batch.watches {
@@ -81,6 +70,21 @@ async fn write(transaction: &Transaction<'_>, batch: &NoticesBatch) -> Result<u6
     } else {
         Err(Fault::Conflict(conflicts))
     }
+}
+
+async fn settle(transaction: &Transaction<'_>, outcome: &NoticeOutcome) -> Result<(), Fault> {
+    let statement = transaction
+        .prepare_cached("INSERT INTO notice_outcomes VALUES ($1, $2) ON CONFLICT (id) DO NOTHING")
+        .await?;
+    let payload = outcome.encode_to_vec();
+    transaction
+        .execute(&statement, &[&outcome.notice, &payload])
+        .await?;
+    let statement = transaction
+        .prepare_cached("DELETE FROM notice_queue WHERE id = $1")
+        .await?;
+    transaction.execute(&statement, &[&outcome.notice]).await?;
+    Ok(())
 }
 
 /// False: somebody else was first.
@@ -167,22 +171,22 @@ impl NoticesStore for TimescaleStore {
                          ORDER BY q.attempts > 0, CASE WHEN q.attempts > 0 THEN q.due_us END, q.seq LIMIT $4),
                      taken AS (UPDATE notice_queue q SET due_us = $3, attempts = q.attempts + 1 FROM due
                          WHERE q.seq = due.seq RETURNING q.seq, q.id, q.attempts)
-                     SELECT t.attempts, n.payload FROM taken t JOIN notices n ON n.id = t.id ORDER BY t.seq",
+                     SELECT t.attempts, n.payload, t.id FROM taken t JOIN notices n ON n.id = t.id ORDER BY t.seq",
                 )
                 .await?;
             let latest_us = now_us + WAIT_US_MAX;
-            tx.query(&statement, &[&channel, &now_us, &until_us, &limit, &latest_us])
-                .await?
-                .iter()
-                .map(|row| {
-                    let notice = Notice::decode(row.get::<_, &[u8]>(1))
-                        .map_err(|error| Fault::Invalid(error.to_string()))?;
-                    Ok(QueuedNotice {
-                        notice,
-                        attempts: row.get::<_, i32>(0).cast_unsigned(),
-                    })
-                })
-                .collect::<Result<Vec<_>, Fault>>()
+            let rows = tx
+                .query(&statement, &[&channel, &now_us, &until_us, &limit, &latest_us])
+                .await?;
+            let mut taken = Vec::with_capacity(rows.len());
+            for row in rows {
+                let attempts = row.get::<_, i32>(0).cast_unsigned();
+                match readable("notice", row.get(1)) {
+                    Some(notice) => taken.push(QueuedNotice { notice, attempts }),
+                    None => settle(tx, &unreadable(row.get(2), attempts)).await?,
+                }
+            }
+            Ok::<_, Fault>(taken)
         })
     }
 

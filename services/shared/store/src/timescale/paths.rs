@@ -226,7 +226,7 @@ impl PathsStore for TimescaleStore {
                 ],
             )
             .await?;
-        decode(rows.iter().rev())
+        Ok(decode(rows.iter().rev()))
     }
 
     async fn latest_paths(
@@ -243,10 +243,10 @@ impl PathsStore for TimescaleStore {
                 &[&scope.as_tenant(), &gateway],
             )
             .await?;
-        decode(rows.iter())
+        Ok(decode(rows.iter()))
     }
 }
 
-fn decode<'a>(rows: impl Iterator<Item = &'a Row>) -> Result<Vec<PathReport>, QueryError> {
+fn decode<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<PathReport> {
     rows.filter_map(|row| own(row.get(0), row.get(1))).collect()
 }

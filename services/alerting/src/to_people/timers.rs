@@ -1,0 +1,181 @@
+//! The timers of escalations: which are acted upon, and what becomes of those that cannot be.
+
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt, stream};
+use store::{NoticesBatch, QueryError, Scope, Watch, WatchChange, WriteError};
+
+use super::{DECIDED_AT_ONCE, DecideError, Decider};
+use crate::routing::set_anew;
+
+/// How often timers are looked at, and how many are acted upon at once.
+pub(super) const TICK: Duration = Duration::from_millis(500);
+const TIMERS_MAX: usize = 64;
+/// Timers that may fail in one look; the rest waits for the next, since it is the store then.
+const FAILURES_MAX: usize = 8;
+/// How often timers that are not due are looked at, and how many: one whose time is far away may have been set by a clock that was set
+/// back since.
+const LOOK_AHEAD_EVERY: Duration = Duration::from_secs(10);
+const AHEAD_MAX: usize = 10_000;
+/// Timers that fail and are asked for besides those that are due; beyond it they are met as if they never had.
+const FAILING_MAX: usize = 1_000;
+/// A timer that cannot be acted upon is looked at again after so long.
+const PUT_OFF_US: i64 = 3_600_000_000;
+
+impl Decider {
+    /// Acts on the timers that are due. One that fails holds up no other, and is tried again.
+    pub(super) async fn on_tick(&mut self) -> Result<(), DecideError> {
+        let looked_ahead = match self.looked_ahead {
+            Some(at) if at.elapsed() < LOOK_AHEAD_EVERY => Ok(()),
+            _ => self.look_ahead().await,
+        };
+        let limit = TIMERS_MAX + self.failing.len();
+        let mut due = self.store.due_watches(contracts::now_us(), limit).await?;
+        due.sort_by_key(|watch| self.failing.contains(&watch.alert));
+        let this = &*self;
+        let acted = side_by_side(due, |watch| {
+            this.turns.beat();
+            this.on_timer(watch)
+        });
+        let mut failures = Vec::new();
+        for (alert, acted) in acted.await {
+            match acted {
+                Ok(()) => {
+                    self.failing.remove(&alert);
+                }
+                Err(error) => {
+                    if self.failing.len() >= FAILING_MAX {
+                        self.failing.clear();
+                    }
+                    self.failing.insert(alert);
+                    failures.push(error);
+                }
+            }
+        }
+        failures.pop().map_or(looked_ahead, Err)
+    }
+
+    async fn look_ahead(&mut self) -> Result<(), DecideError> {
+        for watch in self.store.due_watches(i64::MAX, AHEAD_MAX).await? {
+            let Some(change) = set_anew(&watch, contracts::now_us()) else {
+                continue;
+            };
+            tracing::warn!(
+                alert = watch.alert,
+                "the clock was set back; a timer is set anew"
+            );
+            let batch = NoticesBatch {
+                watches: vec![change],
+                ..NoticesBatch::default()
+            };
+            match self.store.write_notices(batch).await {
+                // Another member was first.
+                Ok(_) | Err(WriteError::Conflict(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.looked_ahead = Some(Instant::now());
+        Ok(())
+    }
+
+    /// One that can never be acted upon is put off: asked for again at once it would say so twice a second, and alerting were never ready.
+    async fn on_timer(&self, watch: Watch) -> Result<(), DecideError> {
+        let put_off = Watch {
+            version: watch.version + 1,
+            due_us: Some(contracts::now_us() + PUT_OFF_US),
+            ..watch.clone()
+        };
+        let acted = self.act(watch).await;
+        let Err(
+            DecideError::Write(WriteError::Invalid(reason))
+            | DecideError::Query(QueryError::Unreadable(reason)),
+        ) = acted
+        else {
+            return acted;
+        };
+        tracing::error!(
+            alert = put_off.alert,
+            reason,
+            "a timer cannot be acted upon"
+        );
+        let batch = NoticesBatch {
+            watches: vec![WatchChange::Set(put_off)],
+            ..NoticesBatch::default()
+        };
+        match self.store.write_notices(batch).await {
+            Ok(_) | Err(WriteError::Conflict(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn act(&self, watch: Watch) -> Result<(), DecideError> {
+        let Some(alert) = self.store.alert(&Scope::Service, &watch.alert).await? else {
+            // Expired with its history.
+            let end = vec![WatchChange::End(watch.alert)];
+            let batch = NoticesBatch {
+                watches: end,
+                ..NoticesBatch::default()
+            };
+            self.store.write_notices(batch).await?;
+            return Ok(());
+        };
+        self.decide(&alert, Some(watch)).await
+    }
+}
+
+/// Alerts wait for the timers, so none of these waits for another; those behind too many that fail are left to the next look.
+async fn side_by_side<T, E, F>(
+    due: Vec<Watch>,
+    act: impl Fn(Watch) -> F,
+) -> Vec<(String, Result<T, E>)>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let acting = stream::iter(due).map(|watch| {
+        let alert = watch.alert.clone();
+        let acted = act(watch);
+        async move { (alert, acted.await) }
+    });
+    let mut acting = acting.buffer_unordered(DECIDED_AT_ONCE);
+    let (mut acted, mut failed) = (Vec::new(), 0);
+    while failed < FAILURES_MAX
+        && let Some(next) = acting.next().await
+    {
+        failed += usize::from(next.1.is_err());
+        acted.push(next);
+    }
+    acted
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tokio::sync::Barrier;
+
+    use super::*;
+
+    fn timers(count: usize) -> Vec<Watch> {
+        let timer = |number: usize| Watch {
+            alert: number.to_string(),
+            version: 1,
+            due_us: Some(1),
+            state: bytes::Bytes::new(),
+        };
+        (0..count).map(timer).collect()
+    }
+
+    #[tokio::test]
+    async fn no_timer_waits_for_another() {
+        // Done when so many are acted upon.
+        let together = Barrier::new(DECIDED_AT_ONCE);
+        let act = |_| async {
+            together.wait().await;
+            Ok::<(), ()>(())
+        };
+        let acting = side_by_side(timers(2 * DECIDED_AT_ONCE), act);
+        let acted = tokio::time::timeout(Duration::from_secs(30), acting).await;
+        assert_eq!(acted.unwrap().len(), 2 * DECIDED_AT_ONCE);
+        let all_fail = side_by_side(timers(TIMERS_MAX), |_| async { Err::<(), ()>(()) }).await;
+        assert_eq!(all_fail.len(), FAILURES_MAX);
+    }
+}
