@@ -9,7 +9,7 @@ impl Maintenance for SqliteStore {
         self.write(|writing| {
             writing
                 .connection
-                .execute("UPDATE probe SET count = count + 1", [])?;
+                .execute("UPDATE probe SET count = count + 1 WHERE id = 1", [])?;
             Ok(())
         })
         .await

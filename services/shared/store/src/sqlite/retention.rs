@@ -1,9 +1,12 @@
 //! Removes what is too old, in steps small enough that a write between them waits for few milliseconds.
+//!
+//! Too old by the machine's clock, followed at most [`RATE_MAX`] times as fast as time passes: one that is months ahead, until somebody tells
+//! it the time, removes nothing but hours. How far it was followed is kept, since a clock is wrong at a start more often than later.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use contracts::alerts::AlertState;
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 
 use super::writer::in_transaction;
 use crate::Expire;
@@ -12,6 +15,12 @@ use crate::Expire;
 pub const STEP: usize = 2000;
 
 const DAY: u64 = 24 * 3600;
+
+/// Who was switched off for a month removes what fell due meanwhile within a day and a half.
+const RATE_MAX: u32 = 24;
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// Where it is kept how far the clock was followed: beside the row by which it is asked whether the file can be written.
+const FOLLOWED: i64 = 2;
 
 /// How long each kind is kept.
 #[derive(Debug, Clone)]
@@ -38,6 +47,8 @@ impl Default for SqliteOptions {
 
 pub struct Retention {
     ages: [(Expire, Duration); 5],
+    /// When the clock was last looked at, and what came of it.
+    followed: Option<(Instant, i64)>,
 }
 
 impl Retention {
@@ -50,14 +61,27 @@ impl Retention {
                 (Expire::Alerts, options.alerts_age),
                 (Expire::Audit, options.audit_age),
             ],
+            followed: None,
         }
     }
 
     /// One step of each kind; true when something is left.
     pub fn step(&mut self, connection: &Connection) -> bool {
+        let passed = self.followed.map(|(at, _)| at.elapsed());
+        if passed.is_none_or(|passed| passed >= LOOK_EVERY) {
+            match follow(connection, contracts::now_us(), passed.unwrap_or_default()) {
+                Ok(now_us) => self.followed = Some((Instant::now(), now_us)),
+                Err(e) => tracing::warn!(error = %e, "old rows were not removed"),
+            }
+        }
+        self.followed
+            .is_some_and(|(_, now_us)| self.step_at(connection, now_us))
+    }
+
+    fn step_at(&self, connection: &Connection, now_us: i64) -> bool {
         let mut more = false;
         for (what, age) in &self.ages {
-            let before = before_us(*age);
+            let before = before_us(now_us, *age);
             match in_transaction(connection, || expire(connection, *what, before)) {
                 Ok(removed) => {
                     more |= removed >= STEP;
@@ -83,11 +107,26 @@ fn name(what: Expire) -> &'static str {
     }
 }
 
-fn before_us(age: Duration) -> i64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    i64::try_from(now.saturating_sub(age).as_micros()).unwrap_or(0)
+fn before_us(now_us: i64, age: Duration) -> i64 {
+    let age_us = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
+    now_us.saturating_sub(age_us).max(0)
+}
+
+/// The time by which rows are too old; `passed` since it was last asked.
+fn follow(connection: &Connection, now_us: i64, passed: Duration) -> rusqlite::Result<i64> {
+    let known: Option<i64> = connection
+        .prepare_cached("SELECT count FROM probe WHERE id = ?1")?
+        .query_row([FOLLOWED], |row| row.get(0))
+        .optional()?;
+    let step_us = i64::try_from((passed * RATE_MAX).as_micros()).unwrap_or(i64::MAX);
+    // Backward, too: a start in 1970 must not make it decades, nor a first start that was ahead the rule.
+    let followed_us = known.map_or(now_us, |known| {
+        now_us.clamp(known.saturating_sub(step_us), known.saturating_add(step_us))
+    });
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO probe VALUES (?1, ?2)")?
+        .execute([FOLLOWED, followed_us])?;
+    Ok(followed_us.min(now_us))
 }
 
 /// Removes at most [`STEP`] rows (alerts: with all their transitions), and tells how many.
@@ -159,4 +198,47 @@ fn series(connection: &Connection, delete: &str, before_us: i64) -> rusqlite::Re
         removed += delete.execute((patient, metric, before_us, STEP - removed))?;
     }
     Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::sqlite::schema;
+
+    #[test]
+    fn a_clock_that_is_ahead_removes_nothing_but_hours() {
+        const DAY_US: i64 = DAY as i64 * 1_000_000;
+        let dir = tempfile::tempdir().unwrap();
+        let connection = schema::open_writer(dir.path()).unwrap();
+        let retention = Retention::new(SqliteOptions::default());
+        let row = "INSERT INTO audit (time_us, tenant, who, action, patient, detail) VALUES (?1, '', '', '', '', '')";
+        let start_us = 2000 * DAY_US;
+        connection.execute(row, [start_us - 1000 * DAY_US]).unwrap();
+        let left = |at_us, passed| {
+            let now_us = follow(&connection, at_us, passed).unwrap();
+            retention.step_at(&connection, now_us);
+            connection
+                .query_row("SELECT count(*) FROM audit", [], |row| row.get::<_, i64>(0))
+                .unwrap()
+        };
+        assert_eq!(left(start_us, Duration::ZERO), 1);
+        // Ten minutes, over several starts, half a year ahead.
+        for _ in 0..10 {
+            assert_eq!(left(start_us + 180 * DAY_US, Duration::ZERO), 1);
+            assert_eq!(left(start_us + 180 * DAY_US, Duration::from_secs(60)), 1);
+        }
+        assert_eq!(left(start_us, Duration::from_secs(60)), 1, "right again");
+        assert_eq!(left(DAY_US, Duration::from_secs(60)), 1, "a start in 1970");
+        // Switched off for half a year: it is too old, and goes once that was followed.
+        let later_us = start_us + 180 * DAY_US;
+        assert_eq!(left(later_us, Duration::ZERO), 1);
+        assert_eq!(left(later_us, Duration::from_secs(8 * DAY)), 0);
+        // A first start that was ahead is no rule.
+        let ahead_us = later_us + 1000 * DAY_US;
+        follow(&connection, ahead_us, Duration::from_secs(1000 * DAY)).unwrap();
+        connection.execute(row, [later_us]).unwrap();
+        assert_eq!(left(later_us, Duration::from_secs(42 * DAY)), 1);
+        assert_eq!(left(ahead_us + DAY_US, Duration::from_secs(60)), 1);
+    }
 }
