@@ -6,6 +6,11 @@ use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::program::{eventually, free_port, http, run};
 use crate::separate::Separate;
@@ -177,6 +182,21 @@ impl Envoy {
             line.starts_with(&format!("{cluster}::")) && line.ends_with("::health_flags::healthy")
         };
         clusters.lines().filter(of_it).count()
+    }
+
+    /// A counter or gauge of Envoy's own.
+    pub fn stat(&self, name: &str) -> u64 {
+        let stats = http(self.admin, "GET", &format!("/stats?filter={name}"), "", "");
+        let stats = stats.map(|(_, text)| text).unwrap_or_default();
+        let mut lines = stats.lines().filter_map(|line| line.split_once(": "));
+        let value = lines.find(|(found, _)| *found == name);
+        value.map_or(0, |(_, value)| value.trim().parse().unwrap())
+    }
+
+    pub async fn connect_as_person(&self, tls: Arc<rustls::ClientConfig>) -> TlsStream<TcpStream> {
+        let stream = TcpStream::connect(self.people).await.unwrap();
+        let name = "envoy".try_into().unwrap();
+        TlsConnector::from(tls).connect(name, stream).await.unwrap()
     }
 
     /// Asked by curl with `args`: status and body.
