@@ -2,19 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use alerting::documents::{self, DEFAULT, RULES, SILENCE, TEAM};
+use alerting::documents::{self, DEFAULT, SILENCE, TEAM};
 use alerting::silence::{SILENCE_US_MAX, Silence};
 use alerting::team;
-use contracts::alerts::{Alert, Document};
-use store::{AlertsQuery, Scope, Store, WriteError};
+use contracts::alerts::Alert;
+use store::{AlertsQuery, Scope};
 use vitals::RuleSet;
 
 use crate::audit::Asker;
+use crate::decisions::put;
 use crate::engines::StoreChoice;
 use crate::process::{self, Failure};
 
-/// Another one may put a version at the same time; so often is tried to come between.
-const ATTEMPTS_MAX: u32 = 5;
 const HOUR_US: f64 = 3_600e6;
 /// Alerts that are listed at once.
 const LISTED_MAX: usize = 10_000;
@@ -41,7 +40,10 @@ pub enum AlertsCommand {
         place: Place,
     },
     /// List the silences in force.
+    #[command(after_help = "Example:\n  braid alerts silences --by \"Eve Operator\"")]
     Silences {
+        #[command(flatten)]
+        asker: Asker,
         #[command(flatten)]
         place: Place,
     },
@@ -98,7 +100,10 @@ pub enum TeamCommand {
     #[command(after_help = "Example:\n  braid alerts team example > team.json")]
     Example,
     /// Print the team in force.
+    #[command(after_help = "Example:\n  braid alerts team show --by \"Eve Operator\" > team.json")]
     Show {
+        #[command(flatten)]
+        asker: Asker,
         #[command(flatten)]
         place: Place,
     },
@@ -196,9 +201,18 @@ impl AlertsCommand {
                 println!("{} holds for {hours} h", put.subject);
                 Ok(())
             }
-            Self::Silences { place } => {
+            Self::Silences { asker, place } => {
                 let store = place.store.open().await?;
                 let now_us = contracts::now_us();
+                asker
+                    .reads(
+                        &*store,
+                        &place.tenant,
+                        "read documents",
+                        "",
+                        ", silences".to_owned(),
+                    )
+                    .await?;
                 let silences = store
                     .documents(&Scope::Tenant(place.tenant), SILENCE, now_us)
                     .await;
@@ -238,8 +252,17 @@ impl AlertsCommand {
                 println!("{id} is over");
                 Ok(())
             }
-            Self::Team(TeamCommand::Show { place }) => {
+            Self::Team(TeamCommand::Show { asker, place }) => {
                 let store = place.store.open().await?;
+                asker
+                    .reads(
+                        &*store,
+                        &place.tenant,
+                        "read documents",
+                        "",
+                        ", team".to_owned(),
+                    )
+                    .await?;
                 let teams = store
                     .documents(&Scope::Tenant(place.tenant), TEAM, contracts::now_us())
                     .await;
@@ -407,73 +430,13 @@ fn read_team(file: &Path) -> Result<(String, team::Team), Failure> {
     Ok((text, team))
 }
 
-/// The next version of a document, checked.
-pub async fn put(
-    place: &Place,
-    kind: &str,
-    subject: &str,
-    signed: &Signed,
-    until_us: i64,
-    body: &str,
-) -> Result<Document, Failure> {
-    let store = place.store.open().await?;
-    let scope = Scope::Tenant(place.tenant.clone());
-    for _ in 0..ATTEMPTS_MAX {
-        let version = newest(&*store, &scope, kind, subject).await? + 1;
-        let document = Document {
-            kind: kind.to_owned(),
-            tenant: place.tenant.clone(),
-            subject: subject.to_owned(),
-            version,
-            author: signed.by.clone(),
-            reason: signed.reason.clone(),
-            at_us: contracts::now_us(),
-            until_us,
-            body: body.to_owned(),
-        };
-        documents::check(&document).map_err(Failure::other)?;
-        match store.put_document(&document).await {
-            Ok(()) => return Ok(document),
-            Err(WriteError::Conflict(_)) => {}
-            Err(error) => return Err(Failure::other(error)),
-        }
-    }
-    Err(Failure::other("others keep changing it; try again"))
-}
-
-async fn newest(
-    store: &dyn Store,
-    scope: &Scope,
-    kind: &str,
-    subject: &str,
-) -> Result<u32, Failure> {
-    let history = store.document_history(scope, kind, subject).await;
-    let history = history.map_err(Failure::other)?;
-    Ok(history.first().map_or(0, |document| document.version))
-}
-
-/// The rule set in force of a subject.
-pub async fn stored_rules(place: &Place, subject: &str) -> Result<String, Failure> {
-    let store = place.store.open().await?;
-    let scope = Scope::Tenant(place.tenant.clone());
-    let history = store.document_history(&scope, RULES, subject).await;
-    let newest = history.map_err(Failure::other)?.into_iter().next();
-    match newest {
-        Some(document) if !document.body.is_empty() => Ok(document.body),
-        _ => Err(Failure::other(format!(
-            "{subject} has no rules of its own in tenant {:?}",
-            place.tenant
-        ))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use clap::Parser;
     use store::{
-        Accounts, AlertsBatch, AlertsStore, AuditQuery, PatientEntry, Register, SpO2Scale,
-        SqliteStore,
+        Accounts, AlertsBatch, AlertsStore, AuditQuery, DocumentsStore, PatientEntry, Register,
+        SpO2Scale, SqliteStore,
     };
 
     use super::*;
@@ -484,8 +447,19 @@ mod tests {
         command: AlertsCommand,
     }
 
+    /// The only one, with its version.
+    fn silenced(dir: &Path) -> String {
+        let found = process::block_on(async {
+            let store = SqliteStore::open(dir).unwrap();
+            let scope = Scope::tenant(store::DEFAULT_TENANT);
+            store.documents(&scope, SILENCE, 0).await.unwrap()
+        });
+        let found = &found.unwrap()[0];
+        format!("{} {}", found.subject, found.version)
+    }
+
     #[test]
-    fn who_reads_alerts_is_in_the_log_as_by_the_page() {
+    fn who_reads_and_decides_is_in_the_log_as_by_the_page() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().to_str().unwrap();
         let alert = Alert {
@@ -510,7 +484,12 @@ mod tests {
             store.write_alerts(batch, Vec::new()).await.unwrap();
         })
         .unwrap();
-        for nobody in [&["alerts", "list"][..], &["alerts", "history", "fall-1"]] {
+        for nobody in [
+            &["alerts", "list"][..],
+            &["alerts", "history", "fall-1"],
+            &["alerts", "silences"],
+            &["alerts", "team", "show"],
+        ] {
             assert!(Line::try_parse_from(nobody).is_err());
         }
         let run = |args: &[&str]| {
@@ -522,6 +501,9 @@ mod tests {
         run(&["list", "--patient", "ada"]).unwrap();
         run(&["history", "fall-1"]).unwrap();
         run(&["history", "fall-2"]).unwrap_err();
+        run(&["silence", "--patient", "ada", "--hours", "2"]).unwrap();
+        run(&["silences"]).unwrap();
+        run(&["team", "show"]).unwrap_err();
         let log = process::block_on(async {
             let store = SqliteStore::open(dir.path()).unwrap();
             let query = AuditQuery {
@@ -539,6 +521,10 @@ mod tests {
             .map(|row| [row.action.as_str(), row.patient.as_str(), &row.detail])
             .collect();
         read.reverse();
+        let silence = &*format!(
+            "by command line, silence {}; reason: the ward asks",
+            silenced(dir.path())
+        );
         let list = "by command line; reason: the ward asks";
         let history = "by command line, history of fall-1; reason: the ward asks";
         assert_eq!(
@@ -547,6 +533,17 @@ mod tests {
                 ["read alerts", "", list],
                 ["read alerts", "ada", list],
                 ["read alerts", "ada", history],
+                ["put document", "ada", silence],
+                [
+                    "read documents",
+                    "",
+                    "by command line, silences; reason: the ward asks"
+                ],
+                [
+                    "read documents",
+                    "",
+                    "by command line, team; reason: the ward asks"
+                ],
             ]
         );
         assert!(log.iter().all(|row| row.who == "eve"));

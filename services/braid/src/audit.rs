@@ -42,6 +42,27 @@ pub struct Asker {
 }
 
 impl Asker {
+    /// Who gives no reason.
+    pub fn named(by: &str) -> Asker {
+        Asker {
+            by: by.to_owned(),
+            reason: String::new(),
+        }
+    }
+
+    /// Rules; `subject` is empty where they are of several.
+    pub async fn reads_rules(
+        &self,
+        store: &dyn Store,
+        tenant: &str,
+        subject: &str,
+    ) -> Result<(), Failure> {
+        let patient = store::patient_of(store::RULES, subject, "");
+        let detail = format!(", rules {subject}");
+        self.reads(store, tenant, "read documents", &patient, detail)
+            .await
+    }
+
     /// `patient` is empty where it is of several.
     pub async fn reads(
         &self,

@@ -19,6 +19,7 @@ mod audit;
 mod bench;
 mod cli;
 mod dead_letters;
+mod decisions;
 mod doctor;
 mod engines;
 mod episode;

@@ -13,7 +13,9 @@ use store::Scope;
 use vitals::RuleSet;
 use vitals::cases::Cases;
 
-use crate::alerts::{self, Place, Signed};
+use crate::alerts::{Place, Signed};
+use crate::audit::Asker;
+use crate::decisions;
 use crate::process::{self, Failure, say};
 
 /// What the built-in rules are held to.
@@ -23,15 +25,18 @@ const BUILT_IN_CASES: &str = include_str!("../rules/default-cases.toml");
 pub enum RulesCommand {
     /// Print a rule set as JSON: the built-in one, to begin from, a file's, or a stored one.
     #[command(
-        after_help = "Examples:\n  braid rules show > rules.json\n  braid rules show --stored patient:ada > ada.json"
+        after_help = "Examples:\n  braid rules show > rules.json\n  braid rules show --stored patient:ada --by Eve > ada.json"
     )]
     Show {
         /// Rule set; without it the built-in one.
         #[arg(long, value_name = "FILE", conflicts_with = "stored")]
         rules: Option<PathBuf>,
         /// What `braid rules put` has put: default, group:NAME or patient:ID.
-        #[arg(long, value_name = "SUBJECT")]
+        #[arg(long, value_name = "SUBJECT", requires = "by")]
         stored: Option<String>,
+        /// Who looks at a stored one; stands in the audit log.
+        #[arg(long, value_name = "NAME", requires = "stored")]
+        by: Option<String>,
         #[command(flatten)]
         place: Place,
     },
@@ -55,10 +60,13 @@ pub enum RulesCommand {
         place: Place,
     },
     /// List the rule sets that were put: who, when and why; with a subject every version of it.
+    #[command(after_help = "Example:\n  braid rules list patient:ada --by \"Eve Operator\"")]
     List {
         /// default, group:NAME or patient:ID.
         #[arg(value_name = "SUBJECT")]
         subject: Option<String>,
+        #[command(flatten)]
+        asker: Asker,
         #[command(flatten)]
         place: Place,
     },
@@ -93,11 +101,14 @@ impl RulesCommand {
         match self {
             Self::Show {
                 stored: Some(subject),
+                by,
                 place,
                 ..
             } => {
-                let text =
-                    process::block_on(async { alerts::stored_rules(&place, &subject).await })??;
+                let asker = Asker::named(&by.unwrap_or_default());
+                let text = process::block_on(async {
+                    decisions::stored_rules(&place, &subject, &asker).await
+                })??;
                 say(&text)?;
                 Ok(ExitCode::SUCCESS)
             }
@@ -116,7 +127,7 @@ impl RulesCommand {
                     }
                 };
                 let put = process::block_on(async {
-                    alerts::put(&place, RULES, &subject, &signed, 0, &body).await
+                    decisions::put(&place, RULES, &subject, &signed, 0, &body).await
                 })??;
                 say(&format!(
                     "version {} of the rules of {} is in force",
@@ -124,7 +135,11 @@ impl RulesCommand {
                 ))?;
                 Ok(ExitCode::SUCCESS)
             }
-            Self::List { subject, place } => process::block_on(list(subject, place))?,
+            Self::List {
+                subject,
+                asker,
+                place,
+            } => process::block_on(list(subject, &asker, place))?,
             Self::Show { rules, .. } => {
                 let rules = read_rules(rules.as_deref())?;
                 let text = serde_json::to_string_pretty(&rules).map_err(Failure::other)?;
@@ -154,8 +169,10 @@ impl RulesCommand {
     }
 }
 
-async fn list(subject: Option<String>, place: Place) -> Result<ExitCode, Failure> {
+async fn list(subject: Option<String>, asker: &Asker, place: Place) -> Result<ExitCode, Failure> {
     let store = place.store.open().await?;
+    let of = subject.as_deref().unwrap_or_default();
+    asker.reads_rules(&*store, &place.tenant, of).await?;
     let scope = Scope::Tenant(place.tenant);
     let documents = match &subject {
         Some(subject) => store.document_history(&scope, RULES, subject).await,

@@ -38,7 +38,7 @@ fn a_directory_that_was_mistyped_is_told() {
     drop(store::SqliteStore::open(&right).unwrap());
     let look = |data: &Path| {
         let data = data.to_str().unwrap();
-        run(&["alerts", "silences", "--data", data]).2
+        run(&["alerts", "silences", "--by", "Eve", "--data", data]).2
     };
     let begun = "a new, empty one is begun";
     assert!(!look(&right).contains(begun));

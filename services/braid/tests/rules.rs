@@ -105,23 +105,34 @@ fn a_patients_rules_are_put_listed_shown_and_taken_back() {
     let (code, out, error) = put(&["ada.json", "--for", "patient:ada"]);
     assert_eq!((code, error.as_str()), (0, ""), "{out}");
     assert!(out.contains("version 1"), "{out}");
-    let (_, stored, _) = run(&["rules", "show", "--stored", "patient:ada"]);
+    let (_, stored, _) = run(&["rules", "show", "--stored", "patient:ada", "--by", "Eve"]);
     assert_eq!(stored, own, "what was put comes back");
-    let (code, out, _) = run(&["rules", "list"]);
+    let (code, out, _) = run(&["rules", "list", "--by", "Eve"]);
     assert_eq!(code, 0);
     for part in ["patient:ada", "version 1", "Z  by Dr. Eve", "paced"] {
         assert!(out.contains(part), "{part} in {out}");
     }
-    let (_, other, _) = run(&["rules", "list", "--tenant", "other"]);
+    let (_, other, _) = run(&["rules", "list", "--tenant", "other", "--by", "Eve"]);
     assert_eq!(other, "");
 
     let (code, out, error) = put(&["--none", "--for", "patient:ada"]);
     assert_eq!((code, error.as_str()), (0, ""), "{out}");
-    let (code, _, error) = run(&["rules", "show", "--stored", "patient:ada"]);
+    let (code, _, error) = run(&["rules", "show", "--stored", "patient:ada", "--by", "Eve"]);
     assert_eq!(code, 1);
     assert!(error.contains("no rules of its own"), "{error}");
-    let (_, out, _) = run(&["rules", "list", "patient:ada"]);
+    let (_, out, _) = run(&["rules", "list", "patient:ada", "--by", "Eve"]);
     assert_eq!(out.lines().count(), 2, "nothing is forgotten: {out}");
+    let (_, log, _) = run(&["audit", "--by", "Eve", "--patient", "ada"]);
+    for (row, count) in [("put document", 2), ("read documents", 3)] {
+        let row = format!("\t{row}\tada\tby command line, rules patient:ada");
+        assert_eq!(log.matches(&row).count(), count, "{row} in {log}");
+    }
+    assert_ne!(run(&["rules", "list"]).0, 0, "nobody asks");
+    assert_ne!(
+        run(&["rules", "show", "--stored", "default"]).0,
+        0,
+        "nobody asks"
+    );
     let (code, _, error) = put(&["ada.json", "--for", "ward:3"]);
     assert_eq!(code, 1);
     assert!(error.contains("subject"), "{error}");
@@ -136,7 +147,7 @@ fn alerts_are_silenced_by_somebody_for_a_reason_and_for_a_while() {
     let (code, out, error) = silence(&["--patient", "ada", "--hours", "2"]);
     assert_eq!((code, error.as_str()), (0, ""), "{out}");
     let id = out.split(' ').next().unwrap().to_owned();
-    let (_, out, _) = run(&["alerts", "silences"]);
+    let (_, out, _) = run(&["alerts", "silences", "--by", "Eve"]);
     for part in [id.as_str(), "ada", "Eve", "charger is coming"] {
         assert!(out.contains(part), "{part} in {out}");
     }
@@ -150,7 +161,7 @@ fn alerts_are_silenced_by_somebody_for_a_reason_and_for_a_while() {
     assert_eq!(unsilence("other").0, 1, "another tenant's");
     let (code, _, error) = unsilence("default");
     assert_eq!((code, error.as_str()), (0, ""));
-    assert_eq!(run(&["alerts", "silences"]).1, "");
+    assert_eq!(run(&["alerts", "silences", "--by", "Eve"]).1, "");
     for wrong in [["--hours", "0"], ["--hours", "1000"], ["--hours", "1"]] {
         let (code, _, error) = silence(&wrong);
         assert_eq!(
@@ -182,7 +193,7 @@ fn a_team_is_checked_before_it_is_put() {
     assert_eq!(code, 1);
     assert!(error.contains("contacts.id"), "{error}");
     assert_eq!(put("team.json").0, 0);
-    let (_, shown, _) = run(&["alerts", "team", "show"]);
+    let (_, shown, _) = run(&["alerts", "team", "show", "--by", "Eve"]);
     assert_eq!(shown.trim_end(), example.trim_end());
 }
 
@@ -248,7 +259,7 @@ mod replay {
         rules.retain(|rule| rule["id"] == "heart-rate-high" || rule["id"] == "battery-low");
         std::fs::write(dir.path().join("few.json"), set.to_string()).unwrap();
         let args = [
-            "rules", "replay", "--rules", "few.json", "--data", "data", "--json",
+            "rules", "replay", "--rules", "few.json", "--data", "data", "--json", "--by", "Eve",
         ];
         let (code, out, error) = braid(&args, dir.path());
         assert_eq!(code, 0, "{error}");
@@ -266,14 +277,26 @@ mod replay {
         );
         assert_eq!(report["proposed_per_patient_day"], 0.0);
         // The same set on both sides misses nothing.
-        let (code, out, error) = braid(&["rules", "replay", "--data", "data"], dir.path());
+        let (code, out, error) = braid(
+            &["rules", "replay", "--data", "data", "--by", "Eve"],
+            dir.path(),
+        );
         assert_eq!(code, 0, "{error}");
         assert!(
             out.contains("10800 samples") && !out.contains("would have been missed"),
             "{out}"
         );
         let (code, _, error) = braid(
-            &["rules", "replay", "--data", "data", "--patient", "bob"],
+            &[
+                "rules",
+                "replay",
+                "--data",
+                "data",
+                "--patient",
+                "bob",
+                "--by",
+                "Eve",
+            ],
             dir.path(),
         );
         assert_eq!(code, 1);

@@ -12,6 +12,7 @@ use store::{PatientEntry, Scope, SpO2Scale, Store};
 use vitals::rehearsal::{Raised, Rehearsal, missed};
 use vitals::{Profile, RuleSet, Spo2Scale};
 
+use crate::audit::Asker;
 use crate::engines::StoreChoice;
 use crate::process::{self, Failure, when};
 
@@ -25,7 +26,7 @@ const SHOWN_MAX: usize = 20;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  braid rules replay --rules rules.json       beside the built-in ones, 7 days\n  braid rules replay --rules new.json --against old.json --days 30 --patient ada"
+    after_help = "Examples:\n  braid rules replay --rules rules.json --by Eve   beside the built-in, 7 days\n  braid rules replay --rules new.json --against old.json --days 30 \\\n      --patient ada --by Eve --reason \"she is called too often\""
 )]
 pub struct ReplayCommand {
     /// The proposed rule set; without it the built-in one.
@@ -46,6 +47,8 @@ pub struct ReplayCommand {
     /// Print JSON.
     #[arg(long, default_value_t = false)]
     json: bool,
+    #[command(flatten)]
+    asker: Asker,
     #[command(flatten)]
     store: StoreChoice,
 }
@@ -90,6 +93,7 @@ impl ReplayCommand {
         let present = Arc::new(super::read_rules(self.against.as_deref())?);
         let report = process::block_on(async {
             let store = self.store.open().await?;
+            self.log(&*store).await?;
             self.replay(&*store, &present, &proposed).await
         })??;
         if report.patients == 0 {
@@ -106,6 +110,22 @@ impl ReplayCommand {
         };
         super::say(&text)?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// A row for each whom it was asked for, or one for all.
+    async fn log(&self, store: &dyn Store) -> Result<(), Failure> {
+        let all = [String::new()];
+        let patients = match self.patient.as_slice() {
+            [] => &all[..],
+            some => some,
+        };
+        for patient in patients {
+            let detail = format!(", rules replayed over {} days", self.days);
+            self.asker
+                .reads(store, &self.tenant, "read series", patient, detail)
+                .await?;
+        }
+        Ok(())
     }
 
     async fn replay(

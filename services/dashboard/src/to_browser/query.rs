@@ -14,7 +14,7 @@ use contracts::query::{
     PutDocumentRequest, PutDocumentResponse, SetLinkRequest, SetLinkResponse, WatchRequest,
     WatchResponse,
 };
-use store::{PathsQuery, QueryError, Scope, WriteError};
+use store::{PathsQuery, QueryError, Scope, WriteError, patient_of};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
@@ -67,22 +67,6 @@ pub async fn audited(
             tracing::warn!(%error, action, "not recorded, so not answered");
             Status::unavailable("the audit log cannot be written; try again")
         })
-}
-
-/// Whom a silence or a rule set is about; empty: nobody alone.
-fn patient_of(kind: &str, subject: &str, body: &str) -> String {
-    match kind {
-        "silence" => {
-            let body: Option<serde_json::Value> = serde_json::from_str(body).ok();
-            let patient = body.as_ref().and_then(|body| body["patient"].as_str());
-            patient.unwrap_or_default().to_owned()
-        }
-        "rules" => {
-            let patient = subject.strip_prefix("patient:");
-            patient.unwrap_or_default().to_owned()
-        }
-        _ => String::new(),
-    }
 }
 
 pub fn store_status(error: &QueryError) -> Status {

@@ -20,6 +20,22 @@ pub const DOCUMENTS_MAX: usize = 10_000;
 /// changes; a document that would go beyond is refused, unless it is no larger than the version before it.
 pub const DOCUMENTS_BYTES_MAX: u64 = 32 << 20;
 
+/// Whom a silence or a rule set is about, for the audit log; empty: nobody alone.
+pub fn patient_of(kind: &str, subject: &str, body: &str) -> String {
+    match kind {
+        SILENCE => {
+            let body: Option<serde_json::Value> = serde_json::from_str(body).ok();
+            let patient = body.as_ref().and_then(|body| body["patient"].as_str());
+            patient.unwrap_or_default().to_owned()
+        }
+        RULES => {
+            let patient = subject.strip_prefix("patient:");
+            patient.unwrap_or_default().to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
 /// What people decide about alerting; services bound themselves what they put.
 pub(crate) fn is_bounded(document: &Document) -> bool {
     [RULES, TEAM, SILENCE].contains(&document.kind.as_str())

@@ -32,7 +32,9 @@ mod vitals;
 pub use accounts::{Account, Accounts, AuditEntry, AuditQuery, Role};
 pub use alerts::{AlertsBatch, AlertsQuery, AlertsStore, OutboxEntry, RuleState};
 pub use claims::Claims;
-pub use documents::{DOCUMENTS_BYTES_MAX, DOCUMENTS_MAX, DocumentsStore, RULES, SILENCE, TEAM};
+pub use documents::{
+    DOCUMENTS_BYTES_MAX, DOCUMENTS_MAX, DocumentsStore, RULES, SILENCE, TEAM, patient_of,
+};
 pub use error::{ClaimError, NotReady, QueryError, WriteError};
 pub use identities::{
     CERTIFICATE, ENROLMENT, Enrolment, Followed, Issued, REVOCATION, Revocation,

@@ -1,0 +1,87 @@
+//! What people decide by the command line, as documents of the store: each version signed, and in the audit log before it holds.
+
+use alerting::documents::{self, RULES, SILENCE};
+use contracts::alerts::Document;
+use store::{AuditEntry, Scope, Store, WriteError};
+
+use crate::alerts::{Place, Signed};
+use crate::audit::Asker;
+use crate::process::Failure;
+
+/// Another one may put a version at the same time; so often is tried to come between.
+const ATTEMPTS_MAX: u32 = 5;
+
+/// The next version of a document, checked.
+pub async fn put(
+    place: &Place,
+    kind: &str,
+    subject: &str,
+    signed: &Signed,
+    until_us: i64,
+    body: &str,
+) -> Result<Document, Failure> {
+    let store = place.store.open().await?;
+    let scope = Scope::Tenant(place.tenant.clone());
+    for _ in 0..ATTEMPTS_MAX {
+        let version = newest(&*store, &scope, kind, subject).await? + 1;
+        let document = Document {
+            kind: kind.to_owned(),
+            tenant: place.tenant.clone(),
+            subject: subject.to_owned(),
+            version,
+            author: signed.by.clone(),
+            reason: signed.reason.clone(),
+            at_us: contracts::now_us(),
+            until_us,
+            body: body.to_owned(),
+        };
+        documents::check(&document).map_err(Failure::other)?;
+        // As of those who decide by the page, and before it is done.
+        let ends = kind == SILENCE && until_us <= document.at_us;
+        let decided = AuditEntry {
+            time_us: document.at_us,
+            tenant: place.tenant.clone(),
+            who: signed.by.clone(),
+            action: if ends { "end silence" } else { "put document" }.to_owned(),
+            patient: store::patient_of(kind, subject, body),
+            detail: format!("by command line, {kind} {subject} {version}"),
+        };
+        let decided = store
+            .append_audit(vec![decided.because(&signed.reason)])
+            .await;
+        decided.map_err(Failure::other)?;
+        match store.put_document(&document).await {
+            Ok(()) => return Ok(document),
+            Err(WriteError::Conflict(_)) => {}
+            Err(error) => return Err(Failure::other(error)),
+        }
+    }
+    Err(Failure::other("others keep changing it; try again"))
+}
+
+async fn newest(
+    store: &dyn Store,
+    scope: &Scope,
+    kind: &str,
+    subject: &str,
+) -> Result<u32, Failure> {
+    let history = store.document_history(scope, kind, subject).await;
+    let history = history.map_err(Failure::other)?;
+    Ok(history.first().map_or(0, |document| document.version))
+}
+
+/// The rule set in force of a subject.
+pub async fn stored_rules(place: &Place, subject: &str, asker: &Asker) -> Result<String, Failure> {
+    let store = place.store.open().await?;
+    asker.reads_rules(&*store, &place.tenant, subject).await?;
+    let scope = Scope::Tenant(place.tenant.clone());
+    let history = store.document_history(&scope, RULES, subject).await;
+    let newest = history.map_err(Failure::other)?.into_iter().next();
+    match newest {
+        Some(document) if !document.body.is_empty() => Ok(document.body),
+        _ => Err(Failure::other(format!(
+            "{subject} has no rules of its own in tenant {:?}",
+            place.tenant
+        ))),
+    }
+}
