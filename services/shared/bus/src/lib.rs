@@ -16,6 +16,7 @@ pub mod conformance;
 pub mod embedded;
 pub mod kafka;
 mod keys;
+pub mod slow_clock;
 
 pub use embedded::{EmbeddedBus, EmbeddedOptions};
 pub use kafka::{KafkaBus, KafkaOptions};

@@ -254,3 +254,26 @@ async fn kill_9_loses_nothing_acknowledged_and_frees_the_partitions_at_once() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_clock_that_is_ahead_removes_no_records() {
+    const EIGHT_DAYS_US: i64 = 8 * 86_400_000_000;
+    let dir = tempfile::tempdir().unwrap();
+    let open = || EmbeddedBus::open(dir.path(), EmbeddedOptions::default()).unwrap();
+    let bus = open();
+    let letter = vec![Record::new("k", b"letter".to_vec())];
+    bus.publish(Topic::DeadLetters, letter).await.unwrap();
+    bus.retain().await;
+    drop(bus);
+    // As if the machine's clock had gone eight days ahead since.
+    let file = rusqlite::Connection::open(dir.path().join("bus.db")).unwrap();
+    let before = "UPDATE records_dead_letters_0 SET published_us = published_us - ?1";
+    file.execute(before, [EIGHT_DAYS_US]).unwrap();
+    let followed = "UPDATE probe SET count = count - ?1 WHERE id > 1";
+    file.execute(followed, [EIGHT_DAYS_US]).unwrap();
+    let bus = open();
+    bus.retain().await;
+    let mut kept = bus.read_back(Topic::DeadLetters).await.unwrap();
+    let next = tokio::time::timeout(Duration::from_secs(10), kept.next(1)).await;
+    assert!(matches!(next, Ok(Ok(Event::Batch(batch))) if batch.len() == 1));
+}

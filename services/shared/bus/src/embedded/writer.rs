@@ -20,6 +20,7 @@ use super::{EmbeddedOptions, headers, heads::Heads, schema};
 use crate::{
     NotReady, PublishError, Record, Topic,
     keys::{bytes_of, partition_of},
+    slow_clock,
 };
 
 /// Bytes in one transaction: what is beyond waits for the next. At least one job is taken whatever its size.
@@ -52,6 +53,8 @@ pub struct Writer {
     heads: Arc<Heads>,
     options: EmbeddedOptions,
     insert: BTreeMap<(Topic, u32), String>,
+    /// When old records were last looked for.
+    retained: Option<Instant>,
 }
 
 impl Writer {
@@ -71,6 +74,7 @@ impl Writer {
             heads,
             options,
             insert,
+            retained: None,
         }
     }
 
@@ -211,17 +215,26 @@ impl Writer {
     fn probe(&mut self) -> rusqlite::Result<()> {
         self.in_transaction(|this| {
             this.connection
-                .execute("UPDATE probe SET count = count + 1", [])
+                .execute("UPDATE probe SET count = count + 1 WHERE id = 1", [])
                 .map(drop)
         })
     }
 
     /// One step over all partitions; true when there is more to remove.
     fn retain(&mut self) -> bool {
+        let passed = self.retained.map_or(Duration::ZERO, |at| at.elapsed());
+        let now_us = match slow_clock::follow(&self.connection, now_us(), passed) {
+            Ok(now_us) => now_us,
+            Err(e) => {
+                tracing::warn!(error = %e, "old records were not removed");
+                return false;
+            }
+        };
+        self.retained = Some(Instant::now());
         let mut more = false;
         let partitions: Vec<(Topic, u32)> = self.insert.keys().copied().collect();
         for (topic, partition) in partitions {
-            match self.retain_partition(topic, partition) {
+            match self.retain_partition(topic, partition, now_us) {
                 Ok(0) => {}
                 Ok(removed) => {
                     more |= removed >= u64::from(RETENTION_STEP);
@@ -236,9 +249,14 @@ impl Writer {
         more
     }
 
-    fn retain_partition(&mut self, topic: Topic, partition: u32) -> rusqlite::Result<u64> {
+    fn retain_partition(
+        &mut self,
+        topic: Topic,
+        partition: u32,
+        now_us: i64,
+    ) -> rusqlite::Result<u64> {
         let table = schema::table(topic, partition);
-        let oldest_us = now_us().saturating_sub(
+        let oldest_us = now_us.saturating_sub(
             i64::try_from(self.options.retention_age.as_micros()).unwrap_or(i64::MAX),
         );
         let (_, end_bytes) = self.end(topic, partition)?;

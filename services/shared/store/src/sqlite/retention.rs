@@ -1,12 +1,12 @@
 //! Removes what is too old, in steps small enough that a write between them waits for few milliseconds.
 //!
-//! Too old by the machine's clock, followed at most [`RATE_MAX`] times as fast as time passes: one that is months ahead, until somebody tells
-//! it the time, removes nothing but hours. How far it was followed is kept, since a clock is wrong at a start more often than later.
+//! Too old by a slow clock: see [`bus::slow_clock`].
 
 use std::time::{Duration, Instant};
 
+use bus::slow_clock::follow;
 use contracts::alerts::AlertState;
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
 use super::writer::in_transaction;
 use crate::Expire;
@@ -16,11 +16,7 @@ pub const STEP: usize = 2000;
 
 const DAY: u64 = 24 * 3600;
 
-/// Who was switched off for a month removes what fell due meanwhile within a day and a half.
-const RATE_MAX: u32 = 24;
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// Where it is kept how far the clock was followed: beside the row by which it is asked whether the file can be written.
-const FOLLOWED: i64 = 2;
 
 /// How long each kind is kept.
 #[derive(Debug, Clone)]
@@ -110,23 +106,6 @@ fn name(what: Expire) -> &'static str {
 fn before_us(now_us: i64, age: Duration) -> i64 {
     let age_us = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
     now_us.saturating_sub(age_us).max(0)
-}
-
-/// The time by which rows are too old; `passed` since it was last asked.
-fn follow(connection: &Connection, now_us: i64, passed: Duration) -> rusqlite::Result<i64> {
-    let known: Option<i64> = connection
-        .prepare_cached("SELECT count FROM probe WHERE id = ?1")?
-        .query_row([FOLLOWED], |row| row.get(0))
-        .optional()?;
-    let step_us = i64::try_from((passed * RATE_MAX).as_micros()).unwrap_or(i64::MAX);
-    // Backward, too: a start in 1970 must not make it decades, nor a first start that was ahead the rule.
-    let followed_us = known.map_or(now_us, |known| {
-        now_us.clamp(known.saturating_sub(step_us), known.saturating_add(step_us))
-    });
-    connection
-        .prepare_cached("INSERT OR REPLACE INTO probe VALUES (?1, ?2)")?
-        .execute([FOLLOWED, followed_us])?;
-    Ok(followed_us.min(now_us))
 }
 
 /// Removes at most [`STEP`] rows (alerts: with all their transitions), and tells how many.
