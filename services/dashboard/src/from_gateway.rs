@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Deserialize;
 use service_kit::Secret;
-use service_kit::tls::authority::LocalAuthority;
+use service_kit::tls::authority::{AuthorityError, LocalAuthority};
 use store::Store;
 
 use crate::gateways::{self, Certificate, GatewayError};
@@ -86,18 +86,29 @@ fn answer(what: &'static str, given: Result<Certificate, GatewayError>) -> Respo
 }
 
 fn refuse(what: &'static str, error: &GatewayError) -> Response {
+    tracing::warn!(what, %error, "no certificate for a gateway");
+    // Anybody may ask: what fails here, and where that is, they are not told.
+    let said = match error {
+        GatewayError::Query(_)
+        | GatewayError::Write(_)
+        | GatewayError::Authority(AuthorityError::Io { .. } | AuthorityError::Certificate { .. }) => {
+            "this cannot be answered at the moment; the dashboard's log tells why".to_owned()
+        }
+        error => error.to_string(),
+    };
     let (status, outcome) = match error {
+        GatewayError::Authority(AuthorityError::Request(_)) | GatewayError::Invalid { .. } => {
+            (StatusCode::BAD_REQUEST, "refused")
+        }
         GatewayError::Query(_)
         | GatewayError::Write(_)
         | GatewayError::Authority(_)
         | GatewayError::Contended
         | GatewayError::Full => (StatusCode::SERVICE_UNAVAILABLE, "failed"),
-        GatewayError::Invalid { .. } => (StatusCode::BAD_REQUEST, "refused"),
         _ => (StatusCode::FORBIDDEN, "refused"),
     };
-    tracing::warn!(what, %error, "no certificate for a gateway");
     count(what, outcome);
-    (status, error.to_string()).into_response()
+    (status, said).into_response()
 }
 
 fn count(what: &'static str, outcome: &'static str) {
@@ -112,4 +123,41 @@ fn unhex(text: &str) -> Vec<u8> {
         .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
         .collect();
     bytes.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use store::QueryError;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn strangers_are_not_told_where_things_stand() {
+        let inner = "postgres://braid@timescaledb:5432";
+        let away = GatewayError::Query(QueryError::Unavailable(inner.to_owned()));
+        let unreadable = GatewayError::Authority(AuthorityError::Io {
+            path: inner.into(),
+            source: std::io::ErrorKind::NotFound.into(),
+        });
+        for error in [away, unreadable] {
+            let (status, said) = refused(&error).await;
+            assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+            assert!(!said.contains(inner), "{said}");
+        }
+        // What they did themselves they are.
+        let none = GatewayError::Authority(AuthorityError::Request("not PEM".to_owned()));
+        let (status, said) = refused(&none).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert!(said.contains("not PEM"), "{said}");
+    }
+
+    async fn refused(error: &GatewayError) -> (StatusCode, String) {
+        let answer = refuse("enrol", error);
+        let status = answer.status();
+        let body = axum::body::to_bytes(answer.into_body(), 4096)
+            .await
+            .unwrap();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
 }
