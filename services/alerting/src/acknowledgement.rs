@@ -10,7 +10,9 @@ use contracts::alerts::{
     alerts_service_server::AlertsService,
 };
 use service_kit::{grpc::Peer, tls::PeerId};
-use store::{AlertsBatch, AlertsQuery, QueryError, Scope, Store, WriteError};
+use store::{
+    AlertsBatch, AlertsQuery, DOCUMENTS_MAX, QueryError, Scope, Store, StoredDocument, WriteError,
+};
 use tokio::sync::Notify;
 use tonic::{Request, Response, Status};
 use vitals::{Invalid, RuleSet};
@@ -230,15 +232,18 @@ impl AlertsService for Alerts {
         let request = request.into_inner();
         let scope = tenant_of(request.tenant)?;
         let documents = if request.subject.is_empty() {
-            self.store
-                .documents(&scope, &request.kind, contracts::now_us())
-                .await
+            let now_us = contracts::now_us();
+            let stored = self.store.stored_documents(&scope, &request.kind, now_us);
+            let stored = stored.await.map_err(AcknowledgeError::from)?.into_iter();
+            stored.filter_map(StoredDocument::readable).collect()
         } else {
-            self.store
-                .document_history(&scope, &request.kind, &request.subject)
-                .await
+            let (kind, subject) = (&request.kind, &request.subject);
+            let stored = self
+                .store
+                .stored_history(&scope, kind, subject, DOCUMENTS_MAX);
+            let stored = stored.await.map_err(AcknowledgeError::from)?.into_iter();
+            stored.map(StoredDocument::or_named).collect()
         };
-        let documents = documents.map_err(AcknowledgeError::from)?;
         Ok(Response::new(ListDocumentsResponse { documents }))
     }
 

@@ -3,8 +3,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use contracts::alerts::{Alert, Document};
-use service_kit::{Backoff, Context};
-use store::{QueryError, Scope, Store};
+use service_kit::{Backoff, Context, Warning};
+use store::{Damaged, Otherwise, PUT_ANEW, QueryError, Said, Store, in_force};
 use tokio::sync::watch;
 use vitals::{RuleSet, rules::subjects};
 
@@ -48,59 +48,48 @@ impl Book {
         subjects(patient, group).find_map(|subject| self.rules.get(&(tenant.to_owned(), subject)))
     }
 
-    pub(crate) fn read(teams: &[Document], silences: &[Document], rules: &[Document]) -> Book {
-        let mut book = Book::default();
-        // An empty body takes the rules back.
-        for document in rules.iter().filter(|document| !document.body.is_empty()) {
-            match RuleSet::from_json(&document.body) {
-                Ok(set) => {
-                    // Alerts carry the version by which the document is found again, whatever its author wrote inside.
-                    let set = RuleSet {
-                        version: document.version,
-                        ..set
-                    };
-                    let key = (document.tenant.clone(), document.subject.clone());
-                    book.rules.insert(key, Arc::new(set));
-                }
-                Err(error) => unreadable(document, &error),
-            }
+    pub(crate) fn new(
+        teams: Vec<(Document, Team)>,
+        silences: Vec<(Document, InForce)>,
+        rules: Vec<(Document, Option<RuleSet>)>,
+    ) -> Book {
+        let rules = rules.into_iter().filter_map(|(document, set)| {
+            // Alerts carry the version by which the document is found again, whatever its author wrote inside.
+            let set = RuleSet {
+                version: document.version,
+                ..set?
+            };
+            Some(((document.tenant, document.subject), Arc::new(set)))
+        });
+        let teams = teams.into_iter();
+        Book {
+            teams: teams.map(|(it, team)| (it.tenant, team)).collect(),
+            silences: silences.into_iter().map(|(_, silence)| silence).collect(),
+            rules: rules.collect(),
         }
-        for document in teams {
-            match Team::from_json(&document.body) {
-                Ok(team) => {
-                    book.teams.insert(document.tenant.clone(), team);
-                }
-                Err(error) => unreadable(document, &error),
-            }
-        }
-        for document in silences {
-            match InForce::read(document) {
-                Ok(silence) => book.silences.push(silence),
-                Err(error) => unreadable(document, &error),
-            }
-        }
-        book
     }
 }
 
-/// Checked before it was stored, so an older program meets a newer one's document.
-fn unreadable(document: &Document, error: &dyn std::fmt::Display) {
-    tracing::error!(
-        kind = document.kind,
-        tenant = document.tenant,
-        subject = document.subject,
-        version = document.version,
-        %error,
-        "a document cannot be read and does not hold"
-    );
+/// `None`: taken back, by an empty body.
+pub(crate) fn rules_of(document: &Document) -> Result<Option<RuleSet>, String> {
+    if document.body.is_empty() {
+        return Ok(None);
+    }
+    let set = RuleSet::from_json(&document.body);
+    set.map(Some).map_err(|error| error.to_string())
 }
 
-async fn load(store: &dyn Store) -> Result<Book, QueryError> {
+/// And what of the documents cannot be read. A silence that cannot be is none: rather is somebody told too much.
+pub(crate) async fn load(store: &dyn Store) -> Result<(Book, Vec<Damaged>), QueryError> {
     let now_us = contracts::now_us();
-    let teams = store.documents(&Scope::Service, TEAM, now_us).await?;
-    let silences = store.documents(&Scope::Service, SILENCE, now_us).await?;
-    let rules = store.documents(&Scope::Service, RULES, now_us).await?;
-    Ok(Book::read(&teams, &silences, &rules))
+    let team = |it: &Document| Team::from_json(&it.body).map_err(|error| error.to_string());
+    let teams = in_force(store, TEAM, now_us, Otherwise::Earlier, team).await?;
+    let silence = |it: &Document| InForce::read(it).map_err(|error| error.to_string());
+    let silences = in_force(store, SILENCE, now_us, Otherwise::Nothing, silence).await?;
+    let rules = in_force(store, RULES, now_us, Otherwise::Earlier, rules_of).await?;
+    let damaged = [teams.damaged, silences.damaged, rules.damaged].concat();
+    let book = Book::new(teams.documents, silences.documents, rules.documents);
+    Ok((book, damaged))
 }
 
 /// The book, once it is read for the first time, and the task that keeps it up to date. `None`: shutdown came first.
@@ -108,10 +97,18 @@ pub(crate) async fn open(store: Arc<dyn Store>, context: &Context) -> Option<Rea
     let check = context.health().check("documents");
     let shutdown = context.shutdown().clone();
     let mut backoff = Backoff::for_reconnect();
-    let read = async |store: &dyn Store| {
+    let warning = context.health().warning("damaged-documents");
+    let mut said = Said::default();
+    let mut read = async move |store: &dyn Store| {
         // The number first: what is put while the rest is read is found the next time.
         let newest = store.newest_document().await?;
-        Ok::<_, QueryError>((newest, Arc::new(load(store).await?)))
+        let (book, damaged) = load(store).await?;
+        let says = said.say("alerting", damaged);
+        warning.set(says.map(|says| Warning {
+            says,
+            to_do: PUT_ANEW.to_owned(),
+        }));
+        Ok::<_, QueryError>((newest, Arc::new(book)))
     };
     let (mut seen, book) = loop {
         match read(store.as_ref()).await {
@@ -160,31 +157,28 @@ mod tests {
 
     #[test]
     fn the_narrowest_rules_hold() {
-        let document = |kind: &str, tenant: &str, subject: &str, version, body: &str| Document {
-            kind: kind.into(),
+        let document = |tenant: &str, subject: &str, version| Document {
             tenant: tenant.into(),
             subject: subject.into(),
             version,
-            body: body.into(),
             ..Document::default()
         };
-        let set = serde_json::to_string(&RuleSet::default_set()).unwrap();
-        let teams = [document(TEAM, "one", DEFAULT, 1, EXAMPLE)];
-        let version = |rules: &[Document], tenant: &str, patient: &str| {
-            let book = Book::read(&teams, &[], rules);
+        let set = RuleSet::default_set;
+        let version = |rules: &[(Document, Option<RuleSet>)], tenant: &str, patient: &str| {
+            let team = Team::from_json(EXAMPLE).unwrap();
+            let teams = vec![(document("one", DEFAULT, 1), team)];
+            let book = Book::new(teams, Vec::new(), rules.to_vec());
             book.rules(tenant, patient).map(|set| set.version)
         };
         let mut rules = vec![
-            document(RULES, "one", DEFAULT, 11, &set),
-            document(RULES, "one", "group:copd", 12, &set),
-            document(RULES, "one", "patient:ada", 13, &set),
+            (document("one", DEFAULT, 11), Some(set())),
+            (document("one", "group:copd", 12), Some(set())),
+            (document("one", "patient:ada", 13), Some(set())),
         ];
         assert_eq!(version(&rules, "one", "ada"), Some(13));
         assert_eq!(version(&rules, "one", "ben"), Some(11));
         assert_eq!(version(&rules, "two", "ada"), None, "another tenant's");
-        rules[2].body.clear();
+        rules[2].1 = None;
         assert_eq!(version(&rules, "one", "ada"), Some(12), "taken back");
-        rules[1].body = "{".into();
-        assert_eq!(version(&rules, "one", "ada"), Some(11), "unreadable");
     }
 }

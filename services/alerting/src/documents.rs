@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 
 use contracts::alerts::Document;
-use store::{AlertsQuery, QueryError, Scope, Store};
+use store::{AlertsQuery, Damaged, QueryError, Scope, Store, StoredDocument};
 use vitals::{Invalid, RuleSet, silence, validate_identifier};
 
 use crate::{
+    book,
     silence::{SILENCE_US_MAX, Silence},
     team::Team,
 };
@@ -108,7 +109,12 @@ pub async fn known_rules(
     let mut add = |set: &RuleSet| known.extend(set.rules.iter().map(|rule| rule.id.clone()));
     add(&RuleSet::default_set());
     add(configured);
-    for document in store.documents(&scope, RULES, contracts::now_us()).await? {
+    let rules = store.stored_documents(&scope, RULES, contracts::now_us());
+    for document in rules
+        .await?
+        .into_iter()
+        .filter_map(StoredDocument::readable)
+    {
         if let Ok(set) = RuleSet::from_json(&document.body) {
             add(&set);
         }
@@ -122,6 +128,11 @@ pub async fn known_rules(
     let seen = store.alerts(&scope, &seen).await?;
     known.extend(seen.into_iter().map(|alert| alert.rule));
     Ok(known)
+}
+
+/// What is decided and cannot be read, of all tenants; for whoever looks after the store.
+pub async fn damaged(store: &dyn Store) -> Result<Vec<Damaged>, QueryError> {
+    Ok(book::load(store).await?.1)
 }
 
 /// Refuses a silence of a rule that no alert can be of. One that is over is not looked at, so that it can be ended.

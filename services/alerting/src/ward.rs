@@ -529,6 +529,11 @@ mod tests {
         assert!(!told.transitions[0].backfill);
     }
 
+    fn book_of(rules: contracts::alerts::Document) -> Book {
+        let set = crate::book::rules_of(&rules).unwrap();
+        Book::new(Vec::new(), Vec::new(), vec![(rules, set)])
+    }
+
     #[test]
     fn other_rules_hold_from_the_next_event_on() {
         let mut ward = ward();
@@ -547,11 +552,11 @@ mod tests {
             ..contracts::alerts::Document::default()
         };
         // Another tenant's patient of the same name is another's.
-        ward.set_book(Arc::new(Book::read(&[], &[], &[document("two", 7)])));
+        ward.set_book(Arc::new(book_of(document("two", 7))));
         let same = ward.evaluate(&[record(2, 2.0)], T0 + 2 * S);
         assert_eq!(of_rule(&same), []);
         ward.keep();
-        ward.set_book(Arc::new(Book::read(&[], &[], &[document("one", 8)])));
+        ward.set_book(Arc::new(book_of(document("one", 8))));
         let other = ward.evaluate(&[record(3, 2.0)], T0 + 3 * S);
         assert_eq!(of_rule(&other), [(2, AlertState::Resolved)]);
         assert_eq!(other.transitions[0].rule_version, 8);
@@ -650,7 +655,7 @@ mod tests {
             body: serde_json::to_string(&set).unwrap(),
             ..contracts::alerts::Document::default()
         };
-        let book = Arc::new(Book::read(&[], &[], &[document]));
+        let book = Arc::new(book_of(document));
         let begin = |ward: &mut Ward| {
             ward.set_book(Arc::clone(&book));
             ward.set_profile("p", 3, "one", Profile::default(), T0);

@@ -9,13 +9,14 @@ mod peers;
 mod stage;
 
 use contracts::{
-    alerts::{Alert, AlertState, Notice, NoticeResult},
+    alerts::{Alert, AlertState, Document, Notice, NoticeResult},
     vitals::Priority,
 };
 use peers::{MailServer, Security};
 use service_kit::tls::{Identity, PeerId};
-use stage::{LIMIT, World, until};
-use store::{AlertsBatch, NoticesBatch, Scope, Watch, WatchChange};
+use stage::{LIMIT, S, World, pulses, until};
+use store::{AlertsBatch, NoticesBatch, RULES, Scope, TEAM, Watch, WatchChange};
+use vitals::{Condition, RuleSet};
 
 /// No alert and no notice: the length of its first field is missing.
 const DAMAGED: &str = "x'0a'";
@@ -114,4 +115,152 @@ async fn what_cannot_be_read_keeps_nobody_else_from_being_told() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     running.stop().await;
+}
+
+/// The built-in rules, but the heart rate alerts above this.
+fn rules_above(beats: f64) -> String {
+    let mut set = RuleSet::default_set();
+    for rule in &mut set.rules {
+        if let Condition::Above {
+            metric: contracts::vitals::Metric::HeartRate,
+            limit,
+            clear,
+        } = &mut rule.condition
+        {
+            (*limit, *clear) = (beats, beats - 5.0);
+        }
+    }
+    serde_json::to_string(&set).unwrap()
+}
+
+async fn put(world: &World, kind: &str, subject: &str, version: u32, body: &str) {
+    let document = Document {
+        kind: kind.into(),
+        tenant: "default".into(),
+        subject: subject.into(),
+        version,
+        author: "Eve".into(),
+        reason: "test".into(),
+        at_us: contracts::now_us(),
+        body: body.into(),
+        ..Document::default()
+    };
+    world.store.put_document(&document).await.unwrap();
+}
+
+/// Damages a version in the store's file.
+fn damage(world: &World, kind: &str, subject: &str, version: u32) {
+    let rows = rusqlite::Connection::open(world.dir.path().join("store.db")).unwrap();
+    let changed = format!(
+        "UPDATE documents SET payload = {DAMAGED} WHERE kind = '{kind}' AND subject = '{subject}' AND version = {version}"
+    );
+    rows.execute_batch("DROP TRIGGER IF EXISTS documents_immutable")
+        .unwrap();
+    assert_eq!(rows.execute(&changed, []).unwrap(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_document_that_cannot_be_read_takes_nobody_elses_rules() {
+    let world = World::new();
+    // Ann's newest rules are damaged and the ones before hold; Ben's are his first, and the tenant's hold; Cleo's are well.
+    put(&world, RULES, "default", 1, &rules_above(150.0)).await;
+    put(&world, RULES, "patient:ann", 1, &rules_above(80.0)).await;
+    put(&world, RULES, "patient:ann", 2, &rules_above(200.0)).await;
+    put(&world, RULES, "patient:ben", 1, &rules_above(200.0)).await;
+    put(&world, RULES, "patient:cleo", 1, &rules_above(90.0)).await;
+    let team = r#"{"contacts": [], "patients": {"dora": {"group": "copd"}}}"#;
+    put(&world, TEAM, "default", 1, team).await;
+    put(&world, RULES, "group:copd", 1, &rules_above(70.0)).await;
+    // A newer version's, as far as this one knows.
+    put(
+        &world,
+        TEAM,
+        "default",
+        2,
+        r#"{"contacts": [], "pagers": []}"#,
+    )
+    .await;
+    damage(&world, RULES, "patient:ann", 2);
+    damage(&world, RULES, "patient:ben", 1);
+    for patient in ["ann", "ben", "cleo", "dora"] {
+        let device = store::DeviceEntry {
+            id: format!("{patient}-belt"),
+            tenant: "default".into(),
+            gateway: "gateway-1".into(),
+            patient: patient.into(),
+            registered_us: 0,
+        };
+        world.store.put_device(&device).await.unwrap();
+    }
+
+    let running = world.start_with(|_| ());
+    let from_us = contracts::now_us() - 120 * S;
+    for (patient, beats) in [
+        ("ann", 100.0),
+        ("ben", 180.0),
+        ("cleo", 100.0),
+        ("dora", 75.0),
+    ] {
+        let readings = pulses(patient, 1, from_us, &[beats; 120]);
+        world.publish(patient, readings).await;
+    }
+    for (patient, version) in [("ann", 1), ("ben", 1), ("cleo", 1), ("dora", 1)] {
+        let alert = world
+            .alert_of(patient, "heart-rate-high", AlertState::Active)
+            .await;
+        assert_eq!(alert.rule_version, version, "{alert:?}");
+    }
+    let says = || {
+        let warnings = running.context.health().warnings();
+        let mut ours = warnings
+            .into_iter()
+            .filter(|(name, _)| *name == "damaged-documents");
+        ours.next().map(|(_, warning)| warning.says)
+    };
+    let said = says().expect("a warning");
+    for part in [
+        "version 2 of rules patient:ann of tenant default cannot be read",
+        "version 1 holds for it",
+        "version 1 of rules patient:ben",
+        "version 2 of team default",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    // Put anew, it is over.
+    put(&world, RULES, "patient:ann", 3, &rules_above(200.0)).await;
+    put(&world, RULES, "patient:ben", 2, "").await;
+    put(&world, TEAM, "default", 3, team).await;
+    until("no warning", || says().is_none()).await;
+    running.stop().await;
+}
+
+/// A damaged name in the register is that of one patient.
+#[tokio::test]
+async fn a_row_of_the_register_that_cannot_be_read_hides_no_other() {
+    let world = World::new();
+    for patient in ["ann", "ben"] {
+        let device = store::DeviceEntry {
+            id: format!("{patient}-belt"),
+            tenant: "default".into(),
+            gateway: format!("gateway-{patient}"),
+            patient: patient.into(),
+            registered_us: 7,
+        };
+        world.store.put_device(&device).await.unwrap();
+    }
+    let rows = rusqlite::Connection::open(world.dir.path().join("store.db")).unwrap();
+    rows.execute_batch(
+        "UPDATE patients SET name = CAST(x'61ff' AS TEXT) WHERE id = 'ann';
+         UPDATE devices SET patient = CAST(x'61ff' AS TEXT) WHERE id = 'ann-belt';
+         UPDATE gateways SET id = CAST(x'67ff' AS TEXT) WHERE id = 'gateway-ann';",
+    )
+    .unwrap();
+    let store = &world.store;
+    let patients = store.patients(&Scope::Service).await.unwrap();
+    assert_eq!(patients.len(), 1);
+    assert_eq!(patients[0].id, "ben");
+    assert_eq!(store.gateways(&Scope::Service).await.unwrap().len(), 1);
+    let devices = store.devices(&Scope::Service, None).await.unwrap();
+    assert_eq!(devices.len(), 1);
+    assert_eq!(store.registered_since(0).await.unwrap(), devices);
 }

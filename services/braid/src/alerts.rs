@@ -6,7 +6,7 @@ use alerting::documents::{self, DEFAULT, SILENCE, TEAM};
 use alerting::silence::{SILENCE_US_MAX, Silence};
 use alerting::team;
 use contracts::alerts::Alert;
-use store::{AlertsQuery, Scope};
+use store::{AlertsQuery, Scope, StoredDocument};
 use vitals::RuleSet;
 
 use crate::audit::Asker;
@@ -214,9 +214,10 @@ impl AlertsCommand {
                     )
                     .await?;
                 let silences = store
-                    .documents(&Scope::Tenant(place.tenant), SILENCE, now_us)
+                    .stored_documents(&Scope::Tenant(place.tenant), SILENCE, now_us)
                     .await;
-                for silence in silences.map_err(Failure::other)? {
+                let silences = silences.map_err(Failure::other)?.into_iter();
+                for silence in silences.filter_map(StoredDocument::readable) {
                     println!(
                         "{}  {}  for another {:.1} h  by {}: {}",
                         silence.subject,
@@ -231,9 +232,13 @@ impl AlertsCommand {
             Self::Unsilence { id, signed, place } => {
                 let store = place.store.open().await?;
                 let scope = Scope::Tenant(place.tenant.clone());
-                let silences = store.documents(&scope, SILENCE, contracts::now_us()).await;
-                let silences = silences.map_err(Failure::other)?;
-                let Some(silence) = silences.into_iter().find(|silence| silence.subject == id)
+                let silences = store
+                    .stored_documents(&scope, SILENCE, contracts::now_us())
+                    .await;
+                let silences = silences.map_err(Failure::other)?.into_iter();
+                let Some(silence) = silences
+                    .filter(|silence| silence.subject == id)
+                    .find_map(StoredDocument::readable)
                 else {
                     return Err(Failure::other(format!(
                         "no silence {id:?} is in force in tenant {:?}: see `braid alerts silences`",

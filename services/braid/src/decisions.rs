@@ -65,9 +65,10 @@ async fn newest(
     kind: &str,
     subject: &str,
 ) -> Result<u32, Failure> {
-    let history = store.document_history(scope, kind, subject).await;
+    // Also one that cannot be read: it is put anew over it.
+    let history = store.stored_history(scope, kind, subject, 1).await;
     let history = history.map_err(Failure::other)?;
-    Ok(history.first().map_or(0, |document| document.version))
+    Ok(history.first().map_or(0, |stored| stored.version))
 }
 
 /// The rule set in force of a subject.
@@ -75,9 +76,18 @@ pub async fn stored_rules(place: &Place, subject: &str, asker: &Asker) -> Result
     let store = place.store.open().await?;
     asker.reads_rules(&*store, &place.tenant, subject).await?;
     let scope = Scope::Tenant(place.tenant.clone());
-    let history = store.document_history(&scope, RULES, subject).await;
+    let history = store.stored_history(&scope, RULES, subject, 1).await;
     let newest = history.map_err(Failure::other)?.into_iter().next();
-    match newest {
+    let newest = newest.map(|stored| (stored.version, stored.document));
+    let newest = newest.map(|(version, document)| {
+        let unreadable = |error| {
+            Failure::other(format!(
+                "version {version} of {subject} cannot be read: {error}"
+            ))
+        };
+        document.map_err(unreadable)
+    });
+    match newest.transpose()? {
         Some(document) if !document.body.is_empty() => Ok(document.body),
         _ => Err(Failure::other(format!(
             "{subject} has no rules of its own in tenant {:?}",

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use alerting::documents::RULES;
 use service_kit::ConfigError;
 use service_kit::config::parse_file;
-use store::Scope;
+use store::{DOCUMENTS_MAX, Scope};
 use vitals::RuleSet;
 use vitals::cases::Cases;
 
@@ -175,10 +175,28 @@ async fn list(subject: Option<String>, asker: &Asker, place: Place) -> Result<Ex
     asker.reads_rules(&*store, &place.tenant, of).await?;
     let scope = Scope::Tenant(place.tenant);
     let documents = match &subject {
-        Some(subject) => store.document_history(&scope, RULES, subject).await,
-        None => store.documents(&scope, RULES, contracts::now_us()).await,
+        Some(subject) => {
+            store
+                .stored_history(&scope, RULES, subject, DOCUMENTS_MAX)
+                .await
+        }
+        None => {
+            store
+                .stored_documents(&scope, RULES, contracts::now_us())
+                .await
+        }
     };
-    for document in documents.map_err(Failure::other)? {
+    for stored in documents.map_err(Failure::other)? {
+        let document = match stored.document {
+            Ok(document) => document,
+            Err(error) => {
+                let (subject, version) = (stored.subject, stored.version);
+                say(&format!(
+                    "{subject}  version {version}  cannot be read: {error}"
+                ))?;
+                continue;
+            }
+        };
         let rules = match RuleSet::from_json(&document.body) {
             Ok(rules) => format!("{} rules", rules.rules.len()),
             Err(_) if document.body.is_empty() => "taken back".to_owned(),

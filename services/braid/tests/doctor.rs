@@ -101,6 +101,48 @@ fn the_embedded_engines_are_looked_at_and_not_made() {
     assert!(code == 0 && out.contains("Examples:"));
 }
 
+#[test]
+fn a_document_that_cannot_be_read_is_told_until_it_is_put_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().to_str().unwrap();
+    drop(bus::EmbeddedBus::open(dir.path(), bus::EmbeddedOptions::default()).unwrap());
+    let rules = dir.path().join("rules.json");
+    std::fs::write(&rules, run(&["rules", "show"]).1).unwrap();
+    let rules = rules.to_str().unwrap();
+    let braid = |args: &[&str]| {
+        let (code, out, err) = run(&[args, &["--data", data]].concat());
+        assert_eq!(code, 0, "{args:?}: {out}{err}");
+        out
+    };
+    let put = |subject: &str| {
+        let why = ["--by", "Eve", "--reason", "test"];
+        braid(&[&["rules", "put", rules, "--for", subject], &why[..]].concat())
+    };
+    put("patient:ada");
+    put("patient:ada");
+    put("default");
+    has(&braid(&["doctor"]), "ok  ", "documents", "can be read");
+
+    let rows = rusqlite::Connection::open(dir.path().join("store.db")).unwrap();
+    rows.execute_batch(
+        "DROP TRIGGER documents_immutable;
+         UPDATE documents SET payload = x'0a' WHERE version = 2",
+    )
+    .unwrap();
+    let text = braid(&["doctor"]);
+    let says = "version 2 of rules patient:ada of tenant default cannot be read";
+    has(&text, "WARN", "documents", says);
+    assert!(text.contains("version 1 holds for it") && text.contains("braid rules put"));
+    let listed = braid(&["rules", "list", "--by", "Eve"]);
+    assert!(listed.contains("default  version 1"), "{listed}");
+    assert!(
+        listed.contains("patient:ada  version 2  cannot be read"),
+        "{listed}"
+    );
+    assert!(put("patient:ada").contains("version 3"));
+    has(&braid(&["doctor"]), "ok  ", "documents", "can be read");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn timescaledb_is_told_apart_from_what_keeps_it_from_working() {
     let server = TimescaleServer::shared();

@@ -40,34 +40,38 @@ pub struct Wearer {
 }
 
 /// What a team's document says about groups; the rest is alerting's.
-#[derive(Deserialize)]
-struct Groups {
+#[derive(Debug, Deserialize)]
+pub struct Groups {
     #[serde(default)]
     patients: BTreeMap<String, Membership>,
 }
 
-#[derive(Deserialize)]
+impl Groups {
+    pub fn of(team: &Document) -> Result<Groups, String> {
+        serde_json::from_str(&team.body).map_err(|error| error.to_string())
+    }
+}
+
+#[derive(Debug, Deserialize)]
 struct Membership {
     group: Option<String>,
 }
 
 impl Holding {
-    pub fn read(teams: Vec<Document>, rules: Vec<Document>) -> Holding {
+    pub fn new(
+        teams: Vec<(Document, Groups)>,
+        rules: impl IntoIterator<Item = Document>,
+    ) -> Holding {
         let mut groups = HashMap::new();
-        for team in teams {
-            match serde_json::from_str::<Groups>(&team.body) {
-                Ok(of_team) => groups.extend(of_team.patients.into_iter().filter_map(
-                    |(patient, membership)| {
+        for (team, of_team) in teams {
+            groups.extend(
+                of_team
+                    .patients
+                    .into_iter()
+                    .filter_map(|(patient, membership)| {
                         Some(((team.tenant.clone(), patient), membership.group?))
-                    },
-                )),
-                Err(error) => {
-                    tracing::error!(
-                        tenant = team.tenant, version = team.version, %error,
-                        "a team cannot be read; its groups' rules do not reach gateways"
-                    );
-                }
-            }
+                    }),
+            );
         }
         // An empty body takes the rules back.
         let rules = rules.into_iter().filter(|rules| !rules.body.is_empty());
@@ -160,7 +164,9 @@ mod tests {
     fn read(rules: Vec<Document>) -> Holding {
         let team =
             r#"{"contacts": [], "patients": {"ada": {"group": "copd"}, "eve": {"person": []}}}"#;
-        Holding::read(vec![document("one", "default", 1, team)], rules)
+        let team = document("one", "default", 1, team);
+        let groups = Groups::of(&team).unwrap();
+        Holding::new(vec![(team, groups)], rules)
     }
 
     #[test]
@@ -198,17 +204,6 @@ mod tests {
         let (documents, patients) = told(&rules[4..]);
         assert_eq!(documents, [], "another tenant's");
         assert_eq!(patients[1], (1, String::new()));
-    }
-
-    #[test]
-    fn a_team_that_cannot_be_read_takes_its_groups_only() {
-        let rules = vec![
-            document("one", "default", 1, "of all"),
-            document("one", "group:copd", 1, "of the group"),
-        ];
-        let holding = Holding::read(vec![document("one", "default", 1, "{")], rules);
-        let answer = holding.answer("one", &people(&[("d1", "ada")])).unwrap();
-        assert_eq!(answer.patients[0].subject, "default");
     }
 
     #[test]

@@ -79,6 +79,7 @@ pub async fn run(
         Arc::clone(&store),
         revocations.clone(),
         to,
+        context.health().warning("damaged-documents"),
         shutdown.clone(),
     ));
     let followers = to_gateway::Followers {

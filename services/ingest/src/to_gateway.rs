@@ -3,8 +3,10 @@
 use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 
 use contracts::vitals::{FollowRulesRequest, FollowRulesResponse};
-use service_kit::{Backoff, Shutdown, grpc::calls::Calls};
-use store::{Followed, QueryError, RULES, Scope, Store, TEAM};
+use service_kit::{Backoff, Shutdown, Warning, WarningHandle, grpc::calls::Calls};
+use store::{
+    Damaged, Followed, Otherwise, PUT_ANEW, QueryError, RULES, Said, Scope, Store, TEAM, in_force,
+};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
@@ -12,7 +14,7 @@ use tonic::{Request, Response, Status};
 use crate::{
     admission::GatewayId,
     from_gateway::caller,
-    holding::{Holding, Wearer, wearers},
+    holding::{Groups, Holding, Wearer, wearers},
 };
 
 pub type RulesStream = Pin<Box<dyn Stream<Item = Result<FollowRulesResponse, Status>> + Send>>;
@@ -26,8 +28,10 @@ pub async fn follow_documents(
     store: Arc<dyn Store>,
     mut documents: watch::Receiver<Followed>,
     to: watch::Sender<Option<Arc<Holding>>>,
+    warning: WarningHandle,
     shutdown: Shutdown,
 ) {
+    let mut said = Said::default();
     let mut backoff = Backoff::for_reconnect();
     loop {
         // Seen before it is read: what is put meanwhile is read the next time.
@@ -41,7 +45,12 @@ pub async fn follow_documents(
         let wait = match read.await {
             Ok(holding) => {
                 backoff.reset();
-                if let Some(holding) = holding {
+                if let Some((holding, damaged)) = holding {
+                    let says = said.say("ingest", damaged);
+                    warning.set(says.map(|says| Warning {
+                        says,
+                        to_do: PUT_ANEW.to_owned(),
+                    }));
                     // Other kinds of documents change, too.
                     to.send_if_modified(|known| {
                         let is_new = known.as_deref() != Some(&holding);
@@ -68,11 +77,14 @@ pub async fn follow_documents(
     }
 }
 
-async fn read(store: &dyn Store) -> Result<Holding, QueryError> {
+/// And what of the documents cannot be read. Whether a rule set can be used is for the gateways to say.
+async fn read(store: &dyn Store) -> Result<(Holding, Vec<Damaged>), QueryError> {
     let now_us = contracts::now_us();
-    let teams = store.documents(&Scope::Service, TEAM, now_us).await?;
-    let rules = store.documents(&Scope::Service, RULES, now_us).await?;
-    Ok(Holding::read(teams, rules))
+    let teams = in_force(store, TEAM, now_us, Otherwise::Earlier, Groups::of).await?;
+    let rules = in_force(store, RULES, now_us, Otherwise::Earlier, |_| Ok(())).await?;
+    let damaged = [teams.damaged, rules.damaged].concat();
+    let rules = rules.documents.into_iter().map(|(document, ())| document);
+    Ok((Holding::new(teams.documents, rules), damaged))
 }
 
 /// Gateways that follow their rules.

@@ -186,3 +186,34 @@ async fn nobody_is_told_of_other_gateways_or_tenants() {
     );
     running.stop().await;
 }
+
+/// A damaged document is that of one subject: the version before holds for it, and all others go out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_document_that_cannot_be_read_keeps_no_other_from_the_gateways() {
+    let world = World::new().await;
+    let tenant = DEFAULT_TENANT;
+    put(&world, RULES, tenant, "default", 1, "of all").await;
+    put(&world, RULES, tenant, "patient:patient-1", 1, "before").await;
+    put(&world, RULES, tenant, "patient:patient-1", 2, "damaged").await;
+    put(&world, RULES, "two", "default", 1, "damaged").await;
+    let rows = rusqlite::Connection::open(world.dir.path().join("store.db")).unwrap();
+    rows.execute_batch(
+        "DROP TRIGGER documents_immutable;
+         UPDATE documents SET payload = x'0a' WHERE version = 2 OR tenant = 'two'",
+    )
+    .unwrap();
+
+    let running = world.start().await;
+    let mut answers = follow(&world, &running, gateway("gw")).await.unwrap();
+    let answer = next(&mut answers).await.unwrap();
+    let told = told(&answer);
+    assert_eq!(told[0], ("patient-0", "default", 1));
+    assert_eq!(told[1], ("patient-1", "patient:patient-1", 1));
+    let warnings = running.context.health().warnings();
+    let mut warnings = warnings.into_iter();
+    let said = warnings.find(|(name, _)| *name == "damaged-documents");
+    let said = said.expect("a warning").1.says;
+    assert!(said.contains("version 1 holds for it"), "{said}");
+    assert!(said.contains("default of tenant two"), "{said}");
+    running.stop().await;
+}

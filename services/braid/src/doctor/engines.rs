@@ -29,7 +29,12 @@ pub async fn store(config: &StoreConfig, clock_max: Duration, within: Duration) 
                 )];
             }
             return match config.open_now().await {
-                Ok(_) => vec![Finding::ok(SUBJECT, format!("SQLite in {}", dir.display()))],
+                Ok(store) => {
+                    let says = format!("SQLite in {}", dir.display());
+                    let mut findings = vec![Finding::ok(SUBJECT, says)];
+                    findings.extend(documents(&*store).await);
+                    findings
+                }
                 Err(error) => refused(error),
             };
         }
@@ -49,6 +54,28 @@ pub async fn store(config: &StoreConfig, clock_max: Duration, within: Duration) 
                 "is the address right, and the server up? --store postgres://USER@HOST:PORT/DATABASE",
             )]
         }
+    }
+}
+
+/// Of an embedded store, which has no checksums; of a database the services tell it.
+async fn documents(store: &dyn store::Store) -> Vec<Finding> {
+    const SUBJECT: &str = "documents";
+    match alerting::documents::damaged(store).await {
+        Ok(damaged) if damaged.is_empty() => {
+            vec![Finding::ok(
+                SUBJECT,
+                "rules, teams and silences can be read",
+            )]
+        }
+        Ok(damaged) => damaged
+            .iter()
+            .map(|it| Finding::warning(SUBJECT, it.to_string(), store::PUT_ANEW))
+            .collect(),
+        Err(error) => vec![Finding::failed(
+            SUBJECT,
+            error.to_string(),
+            "restore the store from a copy (infra/backup)",
+        )],
     }
 }
 

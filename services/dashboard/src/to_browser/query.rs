@@ -14,7 +14,7 @@ use contracts::query::{
     PutDocumentRequest, PutDocumentResponse, SetLinkRequest, SetLinkResponse, WatchRequest,
     WatchResponse,
 };
-use store::{PathsQuery, QueryError, Scope, WriteError, patient_of};
+use store::{DOCUMENTS_MAX, PathsQuery, QueryError, Scope, StoredDocument, WriteError, patient_of};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
@@ -284,15 +284,22 @@ impl QueryService for Query {
         self.audited(&person, "read documents", &patient, detail)
             .await?;
         let documents = if request.subject.is_empty() {
-            store
-                .documents(&scope, &request.kind, contracts::now_us())
+            let now_us = contracts::now_us();
+            let stored = store.stored_documents(&scope, &request.kind, now_us);
+            let stored = stored
                 .await
+                .map_err(|error| store_status(&error))?
+                .into_iter();
+            stored.filter_map(StoredDocument::readable).collect()
         } else {
-            store
-                .document_history(&scope, &request.kind, &request.subject)
+            let (kind, subject) = (&request.kind, &request.subject);
+            let stored = store.stored_history(&scope, kind, subject, DOCUMENTS_MAX);
+            let stored = stored
                 .await
+                .map_err(|error| store_status(&error))?
+                .into_iter();
+            stored.map(StoredDocument::or_named).collect()
         };
-        let documents = documents.map_err(|error| store_status(&error))?;
         Ok(Response::new(ListDocumentsResponse { documents }))
     }
 

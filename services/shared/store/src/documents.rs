@@ -4,7 +4,7 @@ use prost::Message;
 
 use crate::{
     Scope,
-    error::{QueryError, WriteError},
+    error::{QueryError, WriteError, passed_over},
 };
 
 /// Kinds of documents that more than one service reads.
@@ -54,6 +54,71 @@ pub(crate) fn check_room(document: &Document, others: u64, before: u64) -> Resul
     ))
 }
 
+/// A version as a row has it. `document`: why it cannot be read, where a medium has damaged it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredDocument {
+    pub kind: String,
+    pub tenant: String,
+    pub subject: String,
+    pub version: u32,
+    pub document: Result<Document, String>,
+}
+
+impl StoredDocument {
+    /// What is read has to be what the row is found by: a damage in the tenant or subject would make it hold for somebody else.
+    pub(crate) fn new(
+        kind: String,
+        tenant: String,
+        subject: String,
+        version: u32,
+        payload: &[u8],
+    ) -> StoredDocument {
+        let document = match Document::decode(payload) {
+            Err(error) => Err(error.to_string()),
+            Ok(it)
+                if (&it.kind, &it.tenant, &it.subject, it.version)
+                    != (&kind, &tenant, &subject, version) =>
+            {
+                Err("it names another document than its row".to_owned())
+            }
+            Ok(document) => Ok(document),
+        };
+        StoredDocument {
+            kind,
+            tenant,
+            subject,
+            version,
+            document,
+        }
+    }
+
+    /// For a list that goes on without it.
+    pub fn readable(self) -> Option<Document> {
+        self.document
+            .inspect_err(|error| passed_over("document", error))
+            .ok()
+    }
+
+    /// For a history: whoever wants to put the next version has to know of this one.
+    pub fn or_named(self) -> Document {
+        self.document.unwrap_or_else(|error| Document {
+            kind: self.kind,
+            tenant: self.tenant,
+            subject: self.subject,
+            version: self.version,
+            reason: format!("this version cannot be read: {error}"),
+            ..Document::default()
+        })
+    }
+
+    fn strict(self) -> Result<Document, QueryError> {
+        let (subject, version) = (self.subject, self.version);
+        let unreadable =
+            |error| QueryError::Unreadable(format!("{subject} version {version}: {error}"));
+        self.document.map_err(unreadable)
+    }
+}
+
 /// What people decide about alerting, version by version: each row says who, when and why, and is never changed.
 #[async_trait]
 pub trait DocumentsStore: Send + Sync {
@@ -61,20 +126,44 @@ pub trait DocumentsStore: Send + Sync {
     async fn put_document(&self, document: &Document) -> Result<(), WriteError>;
 
     /// The newest version of each subject of the kind, when it is in force at `now_us`; by tenant and subject.
+    async fn stored_documents(
+        &self,
+        scope: &Scope,
+        kind: &str,
+        now_us: i64,
+    ) -> Result<Vec<StoredDocument>, QueryError>;
+
+    /// At most `limit` versions, newest first.
+    async fn stored_history(
+        &self,
+        scope: &Scope,
+        kind: &str,
+        subject: &str,
+        limit: usize,
+    ) -> Result<Vec<StoredDocument>, QueryError>;
+
+    /// The same as [`Self::stored_documents`] of what must not be passed over, such as a revocation: one that cannot be read fails all.
     async fn documents(
         &self,
         scope: &Scope,
         kind: &str,
         now_us: i64,
-    ) -> Result<Vec<Document>, QueryError>;
+    ) -> Result<Vec<Document>, QueryError> {
+        let stored = self.stored_documents(scope, kind, now_us).await?;
+        stored.into_iter().map(StoredDocument::strict).collect()
+    }
 
-    /// Every version, newest first.
+    /// Every version, newest first; one that cannot be read fails all.
     async fn document_history(
         &self,
         scope: &Scope,
         kind: &str,
         subject: &str,
-    ) -> Result<Vec<Document>, QueryError>;
+    ) -> Result<Vec<Document>, QueryError> {
+        let stored = self.stored_history(scope, kind, subject, DOCUMENTS_MAX);
+        let stored = stored.await?;
+        stored.into_iter().map(StoredDocument::strict).collect()
+    }
 
     /// Rises with every document put, by whomever: asks whether to look again.
     async fn newest_document(&self) -> Result<u64, QueryError>;

@@ -47,10 +47,10 @@ pub struct NotReady(pub String);
 /// A row that a medium has damaged, or an older version cannot read, is passed over and said: no other suffers for it.
 pub(crate) fn readable<T: Message + Default>(kind: &'static str, payload: &[u8]) -> Option<T> {
     let decoded: Result<T, DecodeError> = T::decode(payload);
-    decoded
-        .inspect_err(|error| {
-            metrics::counter!("braid_store_unreadable_rows_total", "kind" => kind).increment(1);
-            tracing::warn!(kind, %error, "a row cannot be read and is passed over");
-        })
-        .ok()
+    decoded.inspect_err(|error| passed_over(kind, error)).ok()
+}
+
+pub(crate) fn passed_over(kind: &'static str, error: &dyn std::fmt::Display) {
+    metrics::counter!("braid_store_unreadable_rows_total", "kind" => kind).increment(1);
+    tracing::warn!(kind, %error, "a row cannot be read and is passed over");
 }

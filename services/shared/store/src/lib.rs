@@ -19,6 +19,7 @@ pub mod conformance;
 mod documents;
 mod error;
 mod identities;
+mod in_force;
 mod maintenance;
 mod notices;
 mod paths;
@@ -33,13 +34,15 @@ pub use accounts::{Account, Accounts, AuditEntry, AuditQuery, Role};
 pub use alerts::{AlertsBatch, AlertsQuery, AlertsStore, OutboxEntry, RuleState};
 pub use claims::Claims;
 pub use documents::{
-    DOCUMENTS_BYTES_MAX, DOCUMENTS_MAX, DocumentsStore, RULES, SILENCE, TEAM, patient_of,
+    DOCUMENTS_BYTES_MAX, DOCUMENTS_MAX, DocumentsStore, RULES, SILENCE, StoredDocument, TEAM,
+    patient_of,
 };
 pub use error::{ClaimError, NotReady, QueryError, WriteError};
 pub use identities::{
     CERTIFICATE, ENROLMENT, Enrolment, Followed, Issued, REVOCATION, Revocation,
     follow_revocations, revocations, until_revoked,
 };
+pub use in_force::{Damaged, InForce, Otherwise, PUT_ANEW, Said, in_force};
 pub use maintenance::{Expire, Maintenance};
 pub use notices::{NoticesBatch, NoticesStore, QueuedNotice, Watch, WatchChange};
 pub use paths::{PathsQuery, PathsStore, is_namesakes};

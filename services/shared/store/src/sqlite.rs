@@ -36,7 +36,7 @@ use self::{
     retention::Retention,
     writer::{Job, Typed, Writing},
 };
-use crate::{QueryError, WriteError};
+use crate::{QueryError, WriteError, error::passed_over};
 
 /// Writes that may wait; a caller waits for a place beyond. The group of one transaction is taken from these.
 const WRITES_MAX: usize = 256;
@@ -158,6 +158,27 @@ impl From<rusqlite::Error> for QueryError {
     fn from(e: rusqlite::Error) -> QueryError {
         QueryError::Unavailable(e.to_string())
     }
+}
+
+/// What can be read: a row with a damage in a column is passed over.
+fn readable_rows<T>(
+    kind: &'static str,
+    rows: impl Iterator<Item = rusqlite::Result<T>>,
+) -> Result<Vec<T>, QueryError> {
+    let mut read = Vec::new();
+    for row in rows {
+        match row {
+            Ok(row) => read.push(row),
+            Err(
+                error @ (rusqlite::Error::FromSqlConversionFailure(..)
+                | rusqlite::Error::InvalidColumnType(..)
+                | rusqlite::Error::IntegralValueOutOfRange(..)
+                | rusqlite::Error::Utf8Error(..)),
+            ) => passed_over(kind, &error),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(read)
 }
 
 impl From<prost::DecodeError> for QueryError {

@@ -98,7 +98,7 @@ async fn a_service_reads_the_rules_of_every_tenant_however_many_one_has() {
     let other = "INSERT INTO documents (kind, tenant, subject, version, until_us, payload)
          VALUES ('rules', 'b', 'default', 1, 9, x''), ('rules', 'a', 'zoe', 1, 9, x'')";
     connection.execute(other, []).unwrap();
-    let read = async |scope| ok(store.documents(&scope, "rules", 0).await).len();
+    let read = async |scope| ok(store.stored_documents(&scope, "rules", 0).await).len();
     assert_eq!(read(Scope::Service).await, DOCUMENTS_MAX + 2);
     assert_eq!(read(Scope::tenant("a")).await, DOCUMENTS_MAX);
     assert_eq!(read(Scope::tenant("b")).await, 1);

@@ -1,20 +1,24 @@
 use async_trait::async_trait;
 use contracts::alerts::Document;
 use prost::Message;
-use rusqlite::OptionalExtension;
+use rusqlite::{OptionalExtension, Row};
 
-use super::SqliteStore;
+use super::{SqliteStore, readable_rows};
 use crate::{
-    DOCUMENTS_MAX, DocumentsStore, QueryError, Scope, WriteError,
+    DOCUMENTS_MAX, DocumentsStore, QueryError, Scope, StoredDocument, WriteError,
     documents::{check_room, is_bounded},
     notices::until,
 };
 
-fn decode(payloads: Vec<Vec<u8>>) -> Result<Vec<Document>, QueryError> {
-    payloads
-        .into_iter()
-        .map(|payload| Ok(Document::decode(payload.as_slice())?))
-        .collect()
+fn stored(row: &Row<'_>) -> rusqlite::Result<StoredDocument> {
+    Ok(StoredDocument::new(
+        row.get(0)?,
+        row.get(1)?,
+        row.get(2)?,
+        row.get(3)?,
+        // A damage may have made another type of it.
+        row.get_ref(4)?.as_bytes().unwrap_or_default(),
+    ))
 }
 
 #[async_trait]
@@ -67,47 +71,42 @@ impl DocumentsStore for SqliteStore {
         .await
     }
 
-    async fn documents(
+    async fn stored_documents(
         &self,
         scope: &Scope,
         kind: &str,
         now_us: i64,
-    ) -> Result<Vec<Document>, QueryError> {
+    ) -> Result<Vec<StoredDocument>, QueryError> {
         let (tenant, kind) = (scope.as_tenant().map(str::to_owned), kind.to_owned());
         // Below zero: none.
         let limit = tenant.as_ref().map_or(-1, |_| DOCUMENTS_MAX as i64);
         self.read(move |connection| {
-            let payloads = connection
-                .prepare_cached(
-                    "SELECT payload FROM documents d WHERE kind = ?2 AND until_us > ?3 AND (?1 IS NULL OR tenant = ?1)
+            let mut statement = connection.prepare_cached(
+                    "SELECT kind, tenant, subject, version, payload FROM documents d WHERE kind = ?2 AND until_us > ?3 AND (?1 IS NULL OR tenant = ?1)
                      AND NOT EXISTS (SELECT 1 FROM documents n WHERE n.kind = d.kind AND n.tenant = d.tenant
                          AND n.subject = d.subject AND n.version > d.version)
                      ORDER BY tenant, subject LIMIT ?4",
-                )?
-                .query_map((tenant, kind, now_us, limit), |row| row.get(0))?
-                .collect::<rusqlite::Result<_>>()?;
-            decode(payloads)
+            )?;
+            readable_rows("document", statement.query_map((tenant, kind, now_us, limit), stored)?)
         })
         .await
     }
 
-    async fn document_history(
+    async fn stored_history(
         &self,
         scope: &Scope,
         kind: &str,
         subject: &str,
-    ) -> Result<Vec<Document>, QueryError> {
+        limit: usize,
+    ) -> Result<Vec<StoredDocument>, QueryError> {
         let tenant = scope.as_tenant().map(str::to_owned);
         let (kind, subject) = (kind.to_owned(), subject.to_owned());
         self.read(move |connection| {
-            let payloads = connection
-                .prepare_cached(
-                    "SELECT payload FROM documents WHERE kind = ?2 AND subject = ?3 AND (?1 IS NULL OR tenant = ?1)
+            let mut statement = connection.prepare_cached(
+                    "SELECT kind, tenant, subject, version, payload FROM documents WHERE kind = ?2 AND subject = ?3 AND (?1 IS NULL OR tenant = ?1)
                      ORDER BY tenant, version DESC LIMIT ?4",
-                )?
-                .query_map((tenant, kind, subject, DOCUMENTS_MAX), |row| row.get(0))?
-                .collect::<rusqlite::Result<_>>()?;
-            decode(payloads)
+            )?;
+            readable_rows("document", statement.query_map((tenant, kind, subject, limit), stored)?)
         })
         .await
     }

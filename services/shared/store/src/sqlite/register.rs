@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::SqliteStore;
+use super::{SqliteStore, readable_rows};
 use crate::{
     DeviceEntry, GatewayEntry, PatientEntry, QueryError, Register, Scope, SpO2Scale, WriteError,
 };
@@ -178,8 +178,7 @@ impl Register for SqliteStore {
                 "SELECT id, tenant, name, spo2_scale FROM patients
                  WHERE tenant <> '' AND (?1 IS NULL OR tenant = ?1) ORDER BY id",
             )?;
-            let rows = statement.query_map([tenant], patient)?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
+            readable_rows("patient", statement.query_map([tenant], patient)?)
         })
         .await
     }
@@ -196,7 +195,7 @@ impl Register for SqliteStore {
                     tenant: row.get(1)?,
                 })
             })?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
+            readable_rows("gateway", rows)
         })
         .await
     }
@@ -229,8 +228,7 @@ impl Register for SqliteStore {
                 "SELECT id, tenant, gateway, patient, registered_us FROM devices
                  WHERE (?1 IS NULL OR tenant = ?1) AND (?2 IS NULL OR gateway = ?2) ORDER BY id",
             )?;
-            let rows = statement.query_map((tenant, gateway), device)?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
+            readable_rows("device", statement.query_map((tenant, gateway), device)?)
         })
         .await
     }
@@ -240,8 +238,7 @@ impl Register for SqliteStore {
             let mut statement = connection.prepare_cached(
                 "SELECT id, tenant, gateway, patient, registered_us FROM devices WHERE registered_us > ?1 ORDER BY id",
             )?;
-            let rows = statement.query_map([since_us], device)?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
+            readable_rows("device", statement.query_map([since_us], device)?)
         })
         .await
     }

@@ -5,13 +5,14 @@ use tokio_postgres::Row;
 
 use super::{TimescaleStore, fault::Fault, transaction};
 use crate::{
-    DOCUMENTS_MAX, DocumentsStore, QueryError, Scope, WriteError,
+    DOCUMENTS_MAX, DocumentsStore, QueryError, Scope, StoredDocument, WriteError,
     documents::{check_room, is_bounded},
     notices::until,
 };
 
-fn decode(row: &Row) -> Result<Document, QueryError> {
-    Ok(Document::decode(row.get::<_, &[u8]>(0))?)
+fn stored(row: &Row) -> StoredDocument {
+    let version = u32::try_from(row.get::<_, i64>(3)).unwrap_or_default();
+    StoredDocument::new(row.get(0), row.get(1), row.get(2), version, row.get(4))
 }
 
 #[async_trait]
@@ -59,45 +60,45 @@ impl DocumentsStore for TimescaleStore {
         })
     }
 
-    async fn documents(
+    async fn stored_documents(
         &self,
         scope: &Scope,
         kind: &str,
         now_us: i64,
-    ) -> Result<Vec<Document>, QueryError> {
+    ) -> Result<Vec<StoredDocument>, QueryError> {
         let limit = scope.as_tenant().map(|_| DOCUMENTS_MAX as i64);
-        self.reader()
+        let rows = self
+            .reader()
             .await?
             .query(
                 // In one pass over the versions, whatever the server knows of the table: without statistics it compares each with all.
-                "SELECT payload FROM (SELECT DISTINCT ON (tenant, subject) tenant, subject, until_us, payload FROM documents
+                "SELECT kind, tenant, subject, version, payload
+                 FROM (SELECT DISTINCT ON (tenant, subject) kind, tenant, subject, version, until_us, payload FROM documents
                      WHERE kind = $2 AND ($1::text IS NULL OR tenant = $1) ORDER BY tenant DESC, subject DESC, version DESC) d
                  WHERE until_us > $3 ORDER BY tenant COLLATE \"C\", subject COLLATE \"C\" LIMIT $4",
                 &[&scope.as_tenant(), &kind, &now_us, &limit],
             )
-            .await?
-            .iter()
-            .map(decode)
-            .collect()
+            .await?;
+        Ok(rows.iter().map(stored).collect())
     }
 
-    async fn document_history(
+    async fn stored_history(
         &self,
         scope: &Scope,
         kind: &str,
         subject: &str,
-    ) -> Result<Vec<Document>, QueryError> {
-        self.reader()
+        limit: usize,
+    ) -> Result<Vec<StoredDocument>, QueryError> {
+        let rows = self
+            .reader()
             .await?
             .query(
-                "SELECT payload FROM documents WHERE kind = $2 AND subject = $3 AND ($1::text IS NULL OR tenant = $1)
+                "SELECT kind, tenant, subject, version, payload FROM documents WHERE kind = $2 AND subject = $3 AND ($1::text IS NULL OR tenant = $1)
                  ORDER BY tenant COLLATE \"C\", version DESC LIMIT $4",
-                &[&scope.as_tenant(), &kind, &subject, &(DOCUMENTS_MAX as i64)],
+                &[&scope.as_tenant(), &kind, &subject, &i64::try_from(limit).unwrap_or(i64::MAX)],
             )
-            .await?
-            .iter()
-            .map(decode)
-            .collect()
+            .await?;
+        Ok(rows.iter().map(stored).collect())
     }
 
     async fn newest_document(&self) -> Result<u64, QueryError> {
