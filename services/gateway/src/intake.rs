@@ -3,20 +3,31 @@
 //! Alerts are on disk before the sample that raised them: after a crash in between the sensor sends the sample again, and the
 //! core, which runs the same rules, merges a repeated alert by its event time. The other order could lose one.
 
+use std::time::Duration;
+
 use contracts::vitals::{EdgeAlert, Sample};
 use parking_lot::Mutex;
+use service_kit::{Backoff, Shutdown, Warning, WarningHandle};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 use tracing::{Instrument, Span};
 use vitals::{ClockBounds, Invalid};
 
 use crate::{
     clock::Moment,
     edge_rules::EdgeRules,
-    journal::{AppendError, Disk, Journal, StageError, Staged},
+    held::{HELD_ALERTS_MAX, Held, HeldId},
+    journal::{AppendError, Condition, Disk, Journal, StageError, Staged},
     rulebook::Rulebook,
 };
 
 /// Samples of one request. Larger requests are refused whole.
 pub const SAMPLES_PER_REQUEST_MAX: usize = 10_000;
+/// Pauses between the attempts to have the journal take what it refused. Each is one write on a disk that is full.
+const AGAIN_INITIAL: Duration = Duration::from_millis(500);
+const AGAIN_MAX: Duration = Duration::from_secs(30);
 
 /// Why one sample was not taken; sending it again will not help unless said so.
 #[derive(Debug, thiserror::Error)]
@@ -77,8 +88,11 @@ pub struct Intake<D> {
     vitals: Journal<D>,
     alerts: Journal<D>,
     rules: Mutex<EdgeRules>,
-    /// Raised, but refused by the disk; they go first when the next request comes.
-    held_alerts: Mutex<Vec<EdgeAlert>>,
+    /// Raised, but refused by the disk: they go first when the next request comes, or by [`Self::try_again`].
+    held: Mutex<Held>,
+    held_count: watch::Sender<usize>,
+    /// One at a time tries, lest the journal has them twice.
+    keeping: tokio::sync::Mutex<()>,
 }
 
 impl<D: Disk> Intake<D> {
@@ -88,7 +102,9 @@ impl<D: Disk> Intake<D> {
             vitals,
             alerts,
             rules: Mutex::new(rules),
-            held_alerts: Mutex::new(Vec::new()),
+            held: Mutex::default(),
+            held_count: watch::Sender::new(0),
+            keeping: tokio::sync::Mutex::new(()),
         }
     }
 
@@ -213,15 +229,12 @@ impl<D: Disk> Intake<D> {
         Ok(())
     }
 
-    /// A device whose alerts the disk refused is refused, too, until they are kept; so what is held is bounded by one request per
-    /// device. Others go on.
+    /// A device whose alerts the disk refused is refused, too, until they are kept or told. Others go on.
     async fn raise(&self, samples: &[Sample]) -> Result<(), RecordError> {
-        let held = std::mem::take(&mut *self.held_alerts.lock());
-        if let Err(error) = self.keep(held).await {
-            let held = self.held_alerts.lock();
-            let concerned =
-                |sample: &Sample| held.iter().any(|alert| alert.device == sample.device);
-            if samples.iter().any(concerned) {
+        if let Err(error) = self.keep_held().await {
+            let held = self.held.lock();
+            let concerned = |sample: &Sample| held.concerns(&sample.device);
+            if held.is_full() || samples.iter().any(concerned) {
                 return Err(error);
             }
         }
@@ -277,10 +290,111 @@ impl<D: Disk> Intake<D> {
         }
     }
 
-    fn hold(&self, mut alerts: Vec<EdgeAlert>) {
-        let mut held = self.held_alerts.lock();
-        alerts.append(&mut held);
-        *held = alerts;
+    /// What is held stays so until the journal has it, whoever waits for it here. First the oldest alone: where the disk refuses that, the
+    /// others need not be tried.
+    async fn keep_held(&self) -> Result<(), RecordError> {
+        if self.held.lock().is_empty() {
+            return Ok(());
+        }
+        let _alone = self.keeping.lock().await;
+        for count in [1, usize::MAX] {
+            let (ids, alerts): (Vec<HeldId>, Vec<EdgeAlert>) =
+                self.first_held(count).into_iter().unzip();
+            let appended = self.alerts.append_alerts(alerts).await;
+            let outcomes = appended.map_err(|error| RecordError::Alerts(error.to_string()))?;
+            let mut kept = Vec::new();
+            let mut reason = None;
+            for (id, outcome) in ids.into_iter().zip(outcomes) {
+                match outcome {
+                    Ok(_) => kept.push(id),
+                    Err(error) => reason = Some(error.to_string()),
+                }
+            }
+            metrics::counter!("braid_gateway_alerts_raised_total").increment(kept.len() as u64);
+            self.let_go(&kept);
+            if let Some(reason) = reason {
+                return Err(RecordError::Alerts(reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries what the journal refused again until shutdown, since a device that is refused may send nothing more; and while none is held
+    /// but the journal failed last, whether it still would.
+    pub async fn try_again(&self, warning: WarningHandle, shutdown: Shutdown) {
+        let mut held = self.held();
+        let mut condition = self.alerts.condition();
+        let mut backoff = Backoff::new(AGAIN_INITIAL, AGAIN_MAX);
+        let mut again_at: Option<Instant> = None;
+        loop {
+            let count = *held.borrow_and_update();
+            let failing = match &*condition.borrow_and_update() {
+                Condition::Writable => None,
+                Condition::Failing(reason) => Some(reason.clone()),
+            };
+            metrics::gauge!("braid_gateway_alerts_held").set(count as f64);
+            warning.set((count > 0).then(|| Warning {
+                says: format!(
+                    "{count} alerts are in memory only, at most {HELD_ALERTS_MAX} fit: the journal takes none ({}); the core is told of them \
+                     when it can be reached, and what it was not told is lost when the gateway ends",
+                    failing.as_deref().unwrap_or("it is full")
+                ),
+                to_do: "make room on the disk of --data-dir, or replace it".to_owned(),
+            }));
+            if count == 0 && failing.is_none() {
+                backoff.reset();
+                again_at = None;
+            } else {
+                again_at = again_at.or_else(|| Some(Instant::now() + backoff.next_delay()));
+            }
+            tokio::select! {
+                () = shutdown.requested() => return,
+                Ok(()) = held.changed() => {}
+                Ok(()) = condition.changed() => {}
+                () = sleep_until(again_at.unwrap_or_else(Instant::now)), if again_at.is_some() => {
+                    again_at = None;
+                    // Of nothing, the journal begins a segment anew.
+                    let tried = if count > 0 {
+                        self.keep_held().await
+                    } else {
+                        let probe = self.alerts.append_alerts(Vec::new()).await;
+                        probe.map(drop).map_err(|error| RecordError::Alerts(error.to_string()))
+                    };
+                    if let Err(error) = tried {
+                        tracing::debug!(%error, "the journal of alerts still takes nothing");
+                    }
+                }
+            }
+        }
+    }
+
+    /// How many alerts are held, as it changes.
+    pub fn held(&self) -> watch::Receiver<usize> {
+        self.held_count.subscribe()
+    }
+
+    /// The oldest of those held.
+    pub fn first_held(&self, count: usize) -> Vec<(HeldId, EdgeAlert)> {
+        self.held.lock().first(count)
+    }
+
+    /// These are kept, or the core has them.
+    pub fn let_go(&self, ids: &[HeldId]) {
+        self.change_held(|held| held.remove(ids));
+    }
+
+    fn hold(&self, alerts: Vec<EdgeAlert>) {
+        self.change_held(|held| held.add(alerts));
+    }
+
+    fn change_held(&self, change: impl FnOnce(&mut Held)) {
+        let mut held = self.held.lock();
+        change(&mut held);
+        self.held_count.send_if_modified(|count| {
+            let is_new = *count != held.len();
+            *count = held.len();
+            is_new
+        });
     }
 }
 

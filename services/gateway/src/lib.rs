@@ -14,6 +14,7 @@ pub mod edge_rules;
 pub mod from_applications;
 pub mod from_ingest;
 pub mod from_sensors;
+pub mod held;
 pub mod intake;
 pub mod journal;
 pub mod rulebook;
@@ -55,7 +56,7 @@ use crate::{
     rulebook::Rulebook,
     to_dashboard::CertificateError,
     to_path_telemetry::Telemetry,
-    to_proxy::{Courier, DeadLetters, Options, Through, Uplink},
+    to_proxy::{Courier, DeadLetters, FromMemory, Options, Through, Uplink},
 };
 
 /// A start does not wait longer for a name server; the tunnel goes on asking.
@@ -296,6 +297,23 @@ pub async fn serve(
         EdgeRules::new(rules),
     ));
     intake.judge_by(book.clone());
+    let from_memory = FromMemory {
+        intake: Arc::clone(&intake),
+        uplink: Arc::clone(&uplink),
+        url: config.ingest.clone(),
+        clock: Moment::now,
+    };
+    let telling = context
+        .tasks()
+        .spawn(from_memory.run(context.shutdown().clone()));
+    let (again, warning) = (
+        Arc::clone(&intake),
+        context.health().warning("alerts-in-memory"),
+    );
+    let shutdown = context.shutdown().clone();
+    context
+        .tasks()
+        .spawn(async move { again.try_again(warning, shutdown).await });
     let keeping = from_ingest::keep(
         answers,
         book,
@@ -313,6 +331,7 @@ pub async fn serve(
     for courier in couriers.into_iter().filter(|it| !it.is_finished()) {
         courier.await?;
     }
+    telling.await?;
     alerts.close().await;
     vitals.close().await;
     alerts_watch.abort();

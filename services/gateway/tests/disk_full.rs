@@ -2,20 +2,28 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "line/fake_ingest.rs"]
+#[allow(dead_code, reason = "another test's, of which this one uses its part")]
+mod fake_ingest;
 #[path = "support/test_disk.rs"]
 mod test_disk;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use contracts::vitals::{Metric, Sample, sample::Reading};
+use fake_ingest::FakeIngest;
 use gateway::{
     clock::Moment,
     edge_rules::EdgeRules,
+    held::HELD_ALERTS_MAX,
     intake::{Intake, Patience, RecordError},
     journal::{Condition, Entry, Journal, Limits, Options, Overflow},
+    to_proxy::{Direct, FromMemory},
 };
+use service_kit::{Context, Health};
 use test_disk::TestDisk;
 use testkit::disk::FakeDisk;
+use tokio::sync::broadcast;
 use vitals::RuleSet;
 
 const START_US: i64 = 1_800_000_000_000_000;
@@ -38,7 +46,7 @@ struct Bench {
     alerts_disk: FakeDisk,
     vitals: Journal<TestDisk>,
     alerts: Journal<TestDisk>,
-    intake: Intake<TestDisk>,
+    intake: Arc<Intake<TestDisk>>,
 }
 
 impl Bench {
@@ -48,6 +56,7 @@ impl Bench {
         let alerts = open(&alerts_disk, "alerts", Overflow::Refuse);
         let rules = EdgeRules::new(RuleSet::default_set());
         let intake = Intake::new("g1".into(), vitals.clone(), alerts.clone(), rules);
+        let intake = Arc::new(intake);
         Self {
             vitals_disk,
             alerts_disk,
@@ -58,25 +67,32 @@ impl Bench {
     }
 
     async fn record(&self, device: &str, second: i64, value: f64) -> Result<usize, RecordError> {
-        let now_us = START_US + second * 1_000_000;
-        let sample = Sample {
-            device: device.into(),
-            metric: Metric::HeartRate.into(),
-            device_time_us: now_us,
-            reading: Some(Reading::Value(value)),
-            sensor_sequence: Some(second as u64),
-            ..Sample::default()
-        };
+        let sample = reading(device, second, value);
+        self.request(vec![sample], second).await
+    }
+
+    async fn request(&self, samples: Vec<Sample>, second: i64) -> Result<usize, RecordError> {
         let now = Moment {
-            wall_us: now_us,
+            wall_us: START_US + second * 1_000_000,
             ..Moment::now()
         };
         let recorded = self
             .intake
-            .record(vec![sample], now, Patience::Wait, None)
+            .record(samples, now, Patience::Wait, None)
             .await?;
         assert!(recorded.refused.is_empty());
         Ok(recorded.accepted)
+    }
+}
+
+fn reading(device: &str, second: i64, value: f64) -> Sample {
+    Sample {
+        device: device.into(),
+        metric: Metric::HeartRate.into(),
+        device_time_us: START_US + second * 1_000_000,
+        reading: Some(Reading::Value(value)),
+        sensor_sequence: Some(second as u64),
+        ..Sample::default()
     }
 }
 
@@ -173,4 +189,128 @@ async fn an_alert_outlives_a_sensor_that_hangs_up_before_the_disk_answers() {
     assert_eq!(bench.record("ill", 119, 180.0).await.unwrap(), 1);
     let raised = entries(&bench.alerts);
     assert!(!raised.is_empty(), "the alert is lost");
+}
+
+const WARNING: &str = "alerts-in-memory";
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The timer that tries the journal again, as the gateway starts it.
+fn trying_again(bench: &Bench, context: &Context) {
+    let intake = Arc::clone(&bench.intake);
+    let (warning, shutdown) = (
+        context.health().warning(WARNING),
+        context.shutdown().clone(),
+    );
+    tokio::spawn(async move { intake.try_again(warning, shutdown).await });
+}
+
+fn warns(health: &Health) -> bool {
+    health.warnings().iter().any(|(name, _)| *name == WARNING)
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let waiting = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waited = tokio::time::timeout(LIMIT, waiting).await;
+    assert!(waited.is_ok(), "{what}");
+}
+
+#[tokio::test]
+async fn an_alert_that_was_refused_is_kept_although_no_request_comes() {
+    let bench = Bench::new();
+    let context = Context::new("gateway");
+    trying_again(&bench, &context);
+    bench.alerts_disk.fail_next(u64::MAX);
+    let mut second = 1;
+    while bench.record("ill", second, 180.0).await.is_ok() {
+        second += 1;
+    }
+    until("no warning", || warns(context.health())).await;
+    bench.alerts_disk.fail_next(0);
+    until("the alert is not kept", || {
+        !entries(&bench.alerts).is_empty()
+    })
+    .await;
+    until("a warning", || !warns(context.health())).await;
+    assert_eq!(*bench.alerts.condition().borrow(), Condition::Writable);
+}
+
+#[tokio::test]
+async fn the_core_is_told_from_memory_while_the_disk_is_full() {
+    let bench = Bench::new();
+    let context = Context::new("gateway");
+    trying_again(&bench, &context);
+    let ingest = FakeIngest::default();
+    let running = ingest.start().await;
+    let from_memory = FromMemory {
+        intake: Arc::clone(&bench.intake),
+        uplink: Arc::new(Direct {
+            identity: None,
+            events: broadcast::channel(1).0,
+        }),
+        url: format!("http://{}", running.address),
+        clock: Moment::now,
+    };
+    let telling = tokio::spawn(from_memory.run(context.shutdown().clone()));
+
+    bench.alerts_disk.fail_next(u64::MAX);
+    let mut second = 1;
+    while bench.record("ill", second, 180.0).await.is_ok() {
+        second += 1;
+    }
+    let told = || {
+        ingest
+            .got
+            .lock()
+            .alerts
+            .values()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    until("the core is not told", || !told().is_empty()).await;
+    assert!(
+        told()
+            .iter()
+            .all(|alert| alert.device == "ill" && !alert.resolved)
+    );
+    // The device goes on, since its alert needs no disk any more; and once there is room it is known although nobody asks.
+    until("it is still held", || !warns(context.health())).await;
+    bench.record("ill", second, 180.0).await.unwrap();
+    assert!(entries(&bench.alerts).is_empty());
+    assert_ne!(*bench.alerts.condition().borrow(), Condition::Writable);
+    bench.alerts_disk.fail_next(0);
+    until("the journal is not tried", || {
+        *bench.alerts.condition().borrow() == Condition::Writable
+    })
+    .await;
+    assert_eq!(entries(&bench.alerts), [], "the core has it");
+    context.shutdown().request();
+    telling.await.unwrap();
+    running.task.abort();
+}
+
+/// Every device with an alert holds one; with the last of them the gateway takes nothing more.
+#[tokio::test]
+async fn what_is_held_in_memory_has_a_bound() {
+    let bench = Bench::new();
+    bench.alerts_disk.fail_next(u64::MAX);
+    let count = || *bench.intake.held().borrow();
+    // A request of all the readings that it takes to raise an alert.
+    for device in 0..HELD_ALERTS_MAX {
+        if count() >= HELD_ALERTS_MAX {
+            break;
+        }
+        let device = format!("d{device}");
+        let readings = (1..60).map(|second| reading(&device, second, 180.0));
+        let _ = bench.request(readings.collect(), 60).await;
+    }
+    assert!(count() >= HELD_ALERTS_MAX, "{} held", count());
+    assert!(bench.record("well", 1, 70.0).await.is_err());
+    bench.alerts_disk.fail_next(0);
+    assert!(bench.record("well", 1, 70.0).await.is_ok());
+    assert_eq!(count(), 0);
+    assert!(entries(&bench.alerts).len() >= HELD_ALERTS_MAX);
 }

@@ -187,6 +187,11 @@ impl<D: Disk> Log<D> {
     pub fn commit(&mut self) -> io::Result<()> {
         let acknowledged = self.index.lock().acknowledged;
         if self.batch.bytes.is_empty() && acknowledged == self.acknowledged_durable {
+            if self.active.is_none() {
+                // Nothing is said of a disk that has refused before it has taken something.
+                let next = self.index.lock().durable();
+                self.begin_segment(next, Gaps::default())?;
+            }
             self.streams.commit();
             return Ok(());
         }
