@@ -3,7 +3,7 @@
 //! A stream has two halves. The first reads uploads, admits them and hands them to the lanes; the second waits for the lanes in the
 //! order of the uploads and acknowledges. Between them are at most [`IN_FLIGHT_MAX`] uploads.
 
-use std::{pin::Pin, sync::Arc};
+use std::{pin::Pin, sync::Arc, time::Instant};
 
 use bus::Bus;
 use clocks::{ClockError, Clocks};
@@ -11,20 +11,21 @@ use contracts::vitals::{EdgeAlert, Rejection, Sample, UploadRequest, UploadRespo
 use parking_lot::Mutex;
 use service_kit::{
     Shutdown,
-    grpc::{Peer, calls::Calls},
+    grpc::calls::Calls,
     telemetry::{continue_trace, traceparent},
-    tls::PeerId,
 };
-use store::{DeviceEntry, Followed, QueryError, until_revoked};
+use store::{DeviceEntry, Followed, QueryError};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
-use tonic::{Extensions, Request, Response, Status, Streaming};
+use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
 
 use crate::{
     admission::{GatewayId, Refusal, admit_alert, admit_gap, admit_sample, settle_time},
+    caller::caller,
     duplicates::Duplicates,
     newer::{self, Upload},
+    quota::{Quota, Quotas},
     readmission::Readmitted,
     register::Register,
     to_bus::{Lane, Lanes, NotPublished, Records},
@@ -49,6 +50,7 @@ struct Shared {
     clocks: Mutex<Clocks>,
     revocations: watch::Receiver<Followed>,
     calls: Calls,
+    quotas: Mutex<Quotas>,
     shutdown: Shutdown,
 }
 
@@ -58,6 +60,7 @@ impl Gateways {
         bus: Arc<dyn Bus>,
         lanes: Lanes,
         revocations: watch::Receiver<Followed>,
+        quota: Quota,
         shutdown: Shutdown,
     ) -> Gateways {
         Gateways {
@@ -69,49 +72,11 @@ impl Gateways {
                 clocks: Mutex::default(),
                 revocations,
                 calls: Calls::default(),
+                quotas: Mutex::new(Quotas::new(quota)),
                 shutdown,
             }),
         }
     }
-}
-
-/// The gateway that calls, and why its call ends, once it has to.
-pub fn caller(
-    extensions: &Extensions,
-    revocations: &watch::Receiver<Followed>,
-    calls: &Calls,
-) -> Result<(GatewayId, impl Future<Output = Status> + Send + use<>), Status> {
-    let peer = extensions.get::<Peer>();
-    let (peer, certificate) = peer.map_or((None, None), |p| (p.id.clone(), p.certificate));
-    let Some(peer) = peer else {
-        return Err(Status::unauthenticated("no client certificate"));
-    };
-    let gateway = match &peer {
-        PeerId::Gateway { tenant, id } => GatewayId {
-            tenant: tenant.clone(),
-            id: id.clone(),
-        },
-        PeerId::Service { noun } => {
-            return Err(Status::permission_denied(format!(
-                "the certificate is that of the service {noun}; this needs a gateway's"
-            )));
-        }
-    };
-    let call = calls.enter(peer.clone());
-    let revoked = until_revoked(revocations.clone(), Some(peer), certificate);
-    let name = gateway.id.clone();
-    let ended = async move {
-        tokio::select! {
-            biased;
-            () = revoked => {
-                metrics::counter!("braid_ingest_revoked_streams_total").increment(1);
-                tracing::warn!(gateway = name, "stream of a revoked gateway ended");
-                Status::permission_denied("the certificate is revoked")
-            }
-            () = call.gives_way() => Status::resource_exhausted("this gateway has newer calls, as many as it may have"),
-        }
-    };
-    Ok((gateway, ended))
 }
 
 type Published = oneshot::Receiver<Result<(), NotPublished>>;
@@ -169,7 +134,11 @@ impl Gateways {
         known: UploadRequest,
         arrived_us: i64,
     ) -> Result<Readmitted, Status> {
-        let upload = Upload { known, whole: None };
+        let upload = Upload {
+            known,
+            whole: None,
+            bytes: 0,
+        };
         let pending = self.shared.admit(gateway, upload, arrived_us).await?;
         for published in pending.published {
             match published.await.unwrap_or(Err(NotPublished::Ending)) {
@@ -223,6 +192,31 @@ impl Shared {
         }
     }
 
+    /// Returns when the gateway owes nothing more.
+    async fn paid(&self, gateway: &GatewayId) -> Result<(), Status> {
+        let now = Instant::now();
+        let owed = self.quotas.lock().owed(gateway, now);
+        if owed.is_first {
+            tracing::warn!(
+                gateway = gateway.id,
+                tenant = gateway.tenant,
+                "brings more than its quota and is read more slowly; nothing is lost"
+            );
+        }
+        if owed.wait.is_zero() {
+            return Ok(());
+        }
+        let paid = tokio::time::sleep(owed.wait);
+        tokio::select! {
+            () = self.shutdown.requested() => {
+                return Err(Status::unavailable("ingest ends; send again"));
+            }
+            () = paid => {}
+        }
+        metrics::histogram!("braid_ingest_quota_wait_seconds").record(now.elapsed().as_secs_f64());
+        Ok(())
+    }
+
     async fn admit(
         &self,
         gateway: &GatewayId,
@@ -232,6 +226,7 @@ impl Shared {
         let Upload {
             known: upload,
             whole,
+            bytes,
         } = upload;
         let entries = upload.samples.len() + upload.alerts.len() + upload.gaps.len();
         if entries > ENTRIES_MAX {
@@ -239,7 +234,6 @@ impl Shared {
                 "{entries} entries in one upload are more than {ENTRIES_MAX}"
             )));
         }
-        let now_us = contracts::now_us();
         let error = self.clocks.lock().on_request(
             &gateway.tenant,
             &gateway.id,
@@ -267,12 +261,18 @@ impl Shared {
                     .push(self.lanes.publish(Lane::Alerts, urgent).await);
             }
         }
+        let bulk_entries = upload.samples.len() + upload.gaps.len();
+        if bulk_entries > 0 || whole.is_some() {
+            self.paid(gateway).await?;
+        }
+        let is_kept_whole = whole.is_some();
         if let Some(whole) = whole {
             let kept = newer::keep(&self.bus, gateway, whole, &self.shutdown);
             pending.published.push(kept);
         }
         let mut bulk = Records::new();
-        let at = (now_us, error);
+        // Of now: what waited until here has waited at the gateway.
+        let at = (contracts::now_us(), error);
         self.admit_samples(gateway, upload.samples, at, &mut bulk, &mut pending)
             .await?;
         for mut gap in upload.gaps {
@@ -293,6 +293,14 @@ impl Shared {
                 Err(refusal) => pending.refused.push(refuse("gap", gateway, refusal)),
             }
         }
+        // What came before costs nothing, lest a gateway pays for what it sends again after a lost link.
+        let new = pending.samples.len() + pending.gaps;
+        let bytes = if is_kept_whole {
+            bytes
+        } else {
+            bytes * new / bulk_entries.max(1)
+        };
+        self.quotas.lock().take(gateway, Instant::now(), new, bytes);
         if !bulk.is_empty() {
             pending
                 .published

@@ -11,6 +11,7 @@
 //! - Replicas share nothing but bus and store. What two of them let through twice the store leaves out, by (device, stream, sequence).
 
 mod admission;
+mod caller;
 pub mod config;
 mod duplicates;
 mod engines;
@@ -18,6 +19,7 @@ mod from_gateway;
 mod holding;
 pub mod measure;
 mod newer;
+mod quota;
 pub mod readmission;
 mod register;
 mod to_bus;
@@ -91,7 +93,11 @@ pub async fn run(
         shutdown: shutdown.clone(),
     };
     let shutdown = shutdown.clone();
-    let gateways = from_gateway::Gateways::new(register, bus, lanes, revocations, shutdown);
+    let quota = quota::Quota {
+        samples_per_s: config.gateway_samples_per_s,
+        bytes_per_s: config.gateway_bytes_per_s,
+    };
+    let gateways = from_gateway::Gateways::new(register, bus, lanes, revocations, quota, shutdown);
     let routes = tonic::service::Routes::new(newer::Server::new(gateways, followers));
     let tls = identity.server_config(true, &[b"h2"]);
     serve(

@@ -34,16 +34,20 @@ const REASON: &str = "is an upload of a newer gateway: what this version knows o
 pub struct Upload {
     pub known: UploadRequest,
     pub whole: Option<Bytes>,
+    /// As it came.
+    pub bytes: usize,
 }
 
 impl Upload {
     pub fn decode(whole: Bytes) -> Result<Upload, Status> {
+        let bytes = whole.len();
         let known: UploadRequest = contracts::codec::decode(whole.clone())?;
         // Every field that is known is written as it was read, so what is missing then was not known.
         let is_newer = known.encoded_len() < whole.len();
         Ok(Upload {
             known,
             whole: is_newer.then_some(whole),
+            bytes,
         })
     }
 }

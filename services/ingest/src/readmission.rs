@@ -19,6 +19,7 @@ use crate::{
     admission::GatewayId,
     from_gateway::Gateways,
     newer::{self, Upload},
+    quota::Quota,
     register::Register,
     to_bus::Lanes,
 };
@@ -78,7 +79,7 @@ impl Readmission {
         let revocations = watch::channel(Followed::default()).1;
         let shutdown = context.shutdown().clone();
         Readmission {
-            gateways: Gateways::new(register, bus, lanes, revocations, shutdown),
+            gateways: Gateways::new(register, bus, lanes, revocations, Quota::NONE, shutdown),
             store,
         }
     }

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use crate::{
     admission::GatewayId,
-    from_gateway::caller,
+    caller::caller,
     holding::{Groups, Holding, Wearer, wearers},
 };
 

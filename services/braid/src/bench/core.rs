@@ -64,7 +64,10 @@ impl Core {
             _cluster: cluster,
         };
         let listen = core.ingest.to_string();
-        core.serve("ingest", &["--listen", &listen]).await?;
+        // A load gateway stands for many.
+        let unlimited = ["--gateway-samples-per-s=0", "--gateway-bytes-per-s=0"];
+        let flags = [&["--listen", &listen], &unlimited[..]].concat();
+        core.serve("ingest", &flags).await?;
         Ok(core)
     }
 

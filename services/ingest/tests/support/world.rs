@@ -98,6 +98,8 @@ pub struct World {
     pub authority: LocalAuthority,
     files: IdentityFiles,
     pub store: Arc<dyn Store>,
+    /// Quota of each gateway; 0: none.
+    pub samples_per_s: u64,
 }
 
 pub struct Running {
@@ -130,6 +132,7 @@ impl World {
             authority,
             files,
             store,
+            samples_per_s: 0,
         }
     }
 
@@ -140,6 +143,8 @@ impl World {
             identity: self.files.clone(),
             front: Default::default(),
             register_refresh_s: 1,
+            gateway_samples_per_s: self.samples_per_s,
+            gateway_bytes_per_s: 0,
         };
         let bus = Arc::new(Switch {
             inner: Arc::new(
