@@ -75,6 +75,10 @@ pub struct Config {
     /// Tunnels of one device, an eighth of them not for bulk; beyond it requests are answered 429.
     #[arg(long, value_name = "COUNT", default_value_t = 256)]
     pub tunnels_per_device_max: usize,
+    /// Of these, tunnels over TCP that are not resumable, a third of them not for bulk: each may hold 2.3 MB that its destination does not
+    /// read. Beyond it requests are answered 429. More for clients that know no resumption.
+    #[arg(long, value_name = "COUNT", default_value_t = 48)]
+    pub plain_tunnels_per_device_max: usize,
     /// Requests of one device per second, four seconds' worth at once (bulk: three); beyond it they are answered 429.
     #[arg(long, value_name = "COUNT", default_value_t = 25)]
     pub requests_per_second_max: u32,
@@ -233,6 +237,12 @@ impl ServiceConfig for Config {
         within(
             "tunnels_per_device_max",
             self.tunnels_per_device_max as u64,
+            1,
+            4_096,
+        )?;
+        within(
+            "plain_tunnels_per_device_max",
+            self.plain_tunnels_per_device_max as u64,
             1,
             4_096,
         )?;

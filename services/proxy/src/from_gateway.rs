@@ -151,7 +151,8 @@ async fn serve(
     tasks: TaskTracker,
 ) {
     while let Some(request) = session.accept().await {
-        let Some(permit) = entered.tunnel(request.urgency(), Instant::now()) else {
+        let Some(permit) = entered.tunnel(request.urgency(), request.is_plain(), Instant::now())
+        else {
             metrics::counter!("braid_proxy_connects_total", "result" => "limited").increment(1);
             tasks.spawn(request.refuse(StatusCode::TOO_MANY_REQUESTS));
             continue;

@@ -71,6 +71,7 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
         sessions_max: config.sessions_max,
         sessions_per_device_max: config.sessions_per_device_max,
         tunnels_per_device_max: config.tunnels_per_device_max,
+        plain_per_device_max: config.plain_tunnels_per_device_max,
         requests_per_second_max: config.requests_per_second_max,
     });
     let ip = match config.ip()? {

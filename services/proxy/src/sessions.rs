@@ -31,6 +31,10 @@ impl Handle for SessionHandle {
 /// Of a device's tunnels, bulk leaves one in so many to vitals and alerts.
 const KEPT_PART: usize = 8;
 
+/// Of a device's plain tunnels, bulk leaves a third: a gateway's own to ingest are plain, up to nine a session, and those of a session
+/// that died without a word are there for two minutes more.
+const PLAIN_KEPT_PART: usize = 3;
+
 /// Devices remembered without a session, so that a new one brings no new requests; beyond it the one that left first is forgotten.
 const RESTING_MAX: usize = 20_000;
 
@@ -51,6 +55,7 @@ struct Device<H> {
     /// When the last of them ended.
     left_at: Option<Instant>,
     tunnels: Arc<Semaphore>,
+    plain: Arc<Semaphore>,
     requests: Arc<Mutex<Budget>>,
 }
 
@@ -60,6 +65,8 @@ pub(crate) struct Limits {
     pub(crate) sessions_max: usize,
     pub(crate) sessions_per_device_max: usize,
     pub(crate) tunnels_per_device_max: usize,
+    /// Of these.
+    pub(crate) plain_per_device_max: usize,
     pub(crate) requests_per_second_max: u32,
 }
 
@@ -136,6 +143,7 @@ impl<H: Handle> Sessions<H> {
             sessions: BTreeMap::new(),
             left_at: None,
             tunnels: Arc::new(Semaphore::new(limits.tunnels_per_device_max)),
+            plain: Arc::new(Semaphore::new(limits.plain_per_device_max)),
             requests: Arc::new(Mutex::new(Budget::new(
                 limits.requests_per_second_max,
                 Instant::now(),
@@ -152,6 +160,7 @@ impl<H: Handle> Sessions<H> {
         Ok(Entered {
             sessions: self.clone(),
             tunnels: device.tunnels.clone(),
+            plain: device.plain.clone(),
             requests: device.requests.clone(),
             id,
             number,
@@ -205,6 +214,7 @@ impl<H: Handle> Sessions<H> {
 pub(crate) struct Entered<H: Handle> {
     sessions: Arc<Sessions<H>>,
     tunnels: Arc<Semaphore>,
+    plain: Arc<Semaphore>,
     requests: Arc<Mutex<Budget>>,
     id: DeviceId,
     number: u64,
@@ -213,23 +223,54 @@ pub(crate) struct Entered<H: Handle> {
 impl<H: Handle> Entered<H> {
     /// A place for one more tunnel of the device; none when it has its full number, or asks too often. Bulk leaves some places: sessions that
     /// ask in the same moment may each take one more.
-    pub(crate) fn tunnel(&self, urgency: Urgency, now: Instant) -> Option<OwnedSemaphorePermit> {
+    pub(crate) fn tunnel(
+        &self,
+        urgency: Urgency,
+        is_plain: bool,
+        now: Instant,
+    ) -> Option<TunnelPlace> {
         if !self.requests.lock().spend(urgency, now) {
             return None;
         }
-        let kept = match urgency {
-            Urgency::Bulk => self.sessions.limits.tunnels_per_device_max / KEPT_PART,
+        let limits = &self.sessions.limits;
+        let kept = |max: usize, part: usize| match urgency {
+            Urgency::Bulk => max / part,
             Urgency::Prompt | Urgency::Urgent => 0,
         };
-        if self.tunnels.available_permits() <= kept {
-            return None;
-        }
-        self.tunnels.clone().try_acquire_owned().ok()
+        let plain = if is_plain {
+            let kept = kept(limits.plain_per_device_max, PLAIN_KEPT_PART);
+            Some(place(&self.plain, kept)?)
+        } else {
+            None
+        };
+        let any = place(
+            &self.tunnels,
+            kept(limits.tunnels_per_device_max, KEPT_PART),
+        )?;
+        Some(TunnelPlace {
+            _any: any,
+            _plain: plain,
+        })
     }
 
     pub(crate) fn device(&self) -> &DeviceId {
         &self.id
     }
+}
+
+/// One tunnel's places, given back on drop.
+#[derive(Debug)]
+pub(crate) struct TunnelPlace {
+    _any: OwnedSemaphorePermit,
+    _plain: Option<OwnedSemaphorePermit>,
+}
+
+/// None when no more than `kept` are free.
+fn place(places: &Arc<Semaphore>, kept: usize) -> Option<OwnedSemaphorePermit> {
+    if places.available_permits() <= kept {
+        return None;
+    }
+    places.clone().try_acquire_owned().ok()
 }
 
 impl<H: Handle> Drop for Entered<H> {
@@ -272,6 +313,7 @@ mod tests {
             sessions_max: 3,
             sessions_per_device_max: 2,
             tunnels_per_device_max: 1,
+            plain_per_device_max: 1,
             requests_per_second_max: 1,
         })
     }
@@ -313,17 +355,17 @@ mod tests {
         let second = table.enter(device("a"), 2, Fake::default()).unwrap();
         let other = table.enter(device("b"), 3, Fake::default()).unwrap();
         let now = Instant::now();
-        let permit = first.tunnel(Urgency::Prompt, now).unwrap();
-        assert!(second.tunnel(Urgency::Prompt, now).is_none());
-        assert!(other.tunnel(Urgency::Prompt, now).is_some());
+        let permit = first.tunnel(Urgency::Prompt, false, now).unwrap();
+        assert!(second.tunnel(Urgency::Prompt, false, now).is_none());
+        assert!(other.tunnel(Urgency::Prompt, false, now).is_some());
         drop(permit);
-        assert!(second.tunnel(Urgency::Prompt, now).is_some());
+        assert!(second.tunnel(Urgency::Prompt, false, now).is_some());
         // Four requests are the burst of one per second; three were made.
-        assert!(first.tunnel(Urgency::Prompt, now).is_some());
-        assert!(second.tunnel(Urgency::Prompt, now).is_none());
+        assert!(first.tunnel(Urgency::Prompt, false, now).is_some());
+        assert!(second.tunnel(Urgency::Prompt, false, now).is_none());
         assert!(
             second
-                .tunnel(Urgency::Prompt, now + Duration::from_secs(1))
+                .tunnel(Urgency::Prompt, false, now + Duration::from_secs(1))
                 .is_some()
         );
     }
@@ -333,11 +375,11 @@ mod tests {
         let table = table();
         let entered = table.enter(device("a"), 1, Fake::default()).unwrap();
         let now = Instant::now();
-        let permit = entered.tunnel(Urgency::Prompt, now).unwrap();
+        let permit = entered.tunnel(Urgency::Prompt, false, now).unwrap();
         drop(entered);
         let again = table.enter(device("a"), 2, Fake::default()).unwrap();
         assert!(
-            again.tunnel(Urgency::Prompt, now).is_none(),
+            again.tunnel(Urgency::Prompt, false, now).is_none(),
             "has its full number"
         );
         drop(again);
@@ -358,14 +400,43 @@ mod tests {
             sessions_max: 1,
             sessions_per_device_max: 1,
             tunnels_per_device_max: 16,
+            plain_per_device_max: 16,
             requests_per_second_max: 100,
         });
         let entered = table.enter(device("a"), 1, Fake::default()).unwrap();
         let now = Instant::now();
-        let take =
-            |urgency| std::iter::from_fn(|| entered.tunnel(urgency, now)).collect::<Vec<_>>();
+        let take = |urgency| {
+            std::iter::from_fn(|| entered.tunnel(urgency, false, now)).collect::<Vec<_>>()
+        };
         let bulk = take(Urgency::Bulk);
         let urgent = take(Urgency::Urgent);
         assert_eq!((bulk.len(), urgent.len()), (14, 2));
+    }
+
+    #[test]
+    fn plain_tunnels_have_a_bound_of_their_own_over_all_sessions() {
+        let table = Sessions::new(Limits {
+            sessions_max: 3,
+            sessions_per_device_max: 2,
+            tunnels_per_device_max: 64,
+            plain_per_device_max: 6,
+            requests_per_second_max: 100,
+        });
+        let sessions = [1, 2].map(|n| table.enter(device("a"), n, Fake::default()).unwrap());
+        let now = Instant::now();
+        let all_of = |urgency| -> Vec<_> {
+            let asked = sessions.iter().cycle().take(40);
+            asked
+                .filter_map(|it| it.tunnel(urgency, true, now))
+                .collect()
+        };
+        let bulk = all_of(Urgency::Bulk);
+        assert_eq!(bulk.len(), 4, "two are left to what is urgent");
+        let urgent = all_of(Urgency::Urgent);
+        assert_eq!(urgent.len(), 2);
+        // Resumable ones are another matter, and none has taken a place of theirs.
+        assert!(sessions[0].tunnel(Urgency::Bulk, false, now).is_some());
+        drop(bulk);
+        assert!(sessions[1].tunnel(Urgency::Bulk, true, now).is_some());
     }
 }

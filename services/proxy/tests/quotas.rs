@@ -5,10 +5,11 @@
 #[path = "support/bench.rs"]
 mod bench;
 
-use std::time::Instant;
+use std::{net::SocketAddr, time::Instant};
 
 use bench::{Proxy, authority_of, fast};
 use testkit::{DEADLINE, udp_echo, within};
+use tokio::{io::AsyncWriteExt, net::TcpListener};
 use tunnel::Urgency;
 
 /// What a device may ask for at once that may ask once a second.
@@ -32,5 +33,56 @@ async fn a_new_session_brings_no_new_requests() {
     }
     let earned = BURST + began.elapsed().as_secs() + 1;
     assert!((BURST..=earned).contains(&given), "{given} of {earned}");
+    proxy.stop().await;
+}
+
+/// Takes connections and reads nothing.
+async fn reads_nothing() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut kept = Vec::new();
+        while let Ok((connection, _)) = listener.accept().await {
+            kept.push(connection);
+        }
+    });
+    address
+}
+
+/// What nobody reads stays in the windows of the sessions, 2.3 MB a tunnel: by as many tunnels as there may be, over four sessions, 320 MiB.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plain_tunnels_are_fewer_than_those_that_are_charged_for_what_they_hold() {
+    let to = reads_nothing().await;
+    let flags = [
+        "--allow",
+        &to.to_string(),
+        "--requests-per-second-max",
+        "1000",
+        "--plain-tunnels-per-device-max",
+        "12",
+    ];
+    let proxy = Proxy::start(&flags).await;
+    let (gateway, to) = (proxy.gateway(), authority_of(to));
+    let mut open = Vec::new();
+    let mut sessions = Vec::new();
+    for _ in 0..4 {
+        let tunnel = proxy.tunnel(&gateway, &fast(), DEADLINE);
+        for _ in 0..6 {
+            if let Ok(mut plain) = within(tunnel.open_plain_tcp(&to, Urgency::Bulk)).await {
+                plain.write_all(b"unread").await.unwrap();
+                open.push(plain);
+            }
+        }
+        sessions.push(tunnel);
+    }
+    assert_eq!(open.len(), 8, "a third is left to what is urgent");
+    // Those of a gateway to ingest still come through, and resumable ones are bounded by their bytes.
+    let urgent = within(sessions[3].open_plain_tcp(&to, Urgency::Urgent)).await;
+    assert!(urgent.is_ok());
+    let resumable = within(sessions[3].open_tcp(&to, Urgency::Bulk)).await;
+    assert!(resumable.is_ok());
+    for tunnel in sessions {
+        tunnel.close().await;
+    }
     proxy.stop().await;
 }

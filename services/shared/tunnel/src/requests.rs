@@ -283,6 +283,11 @@ impl ConnectRequest {
         self.urgency
     }
 
+    /// Whether its bytes stay in the transport's window while nobody reads them: a resumable tunnel's are taken in and charged.
+    pub fn is_plain(&self) -> bool {
+        matches!(&self.kind, Kind::Tcp { resuming: None })
+    }
+
     /// Whether it is to be answered by [`accept_udp`](Self::accept_udp).
     pub fn is_udp(&self) -> bool {
         self.exchanges(Datagrams::Udp)
