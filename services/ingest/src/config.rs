@@ -19,11 +19,12 @@ pub struct Config {
     /// another gateway brings of it within a second.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub register_refresh_s: u64,
-    /// Samples that one gateway may bring a second, beside what it did not use in the last ten minutes; beyond it is read later. 0: any number.
+    /// Samples that one gateway may bring a second, beside what it did not use in the last ten minutes; beyond it is read later. Much below
+    /// the default a gateway with a backlog takes the waiting for a dead link and sends again. 0: any number.
     #[arg(long, value_name = "SAMPLES", default_value_t = 5_000)]
     pub gateway_samples_per_s: u64,
     /// The same in bytes. 0: any number.
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
+    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
     pub gateway_bytes_per_s: u64,
 }
 

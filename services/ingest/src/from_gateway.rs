@@ -115,6 +115,8 @@ impl Gateways {
                 tokio::select! {
                     biased;
                     status = ended => Err(status),
+                    // What the gateway has given up it sends again by another stream: let in here, too, it would be paid for twice.
+                    () = answers.closed() => Ok(()),
                     read = shared.read(&gateway, uploads, pending) => read,
                 }
             };

@@ -11,7 +11,7 @@ use std::{
 
 use crate::admission::GatewayId;
 
-/// What a gateway did not use in so long it may use at once. By the defaults 3 million samples and 600 MiB, which is more than the default
+/// What a gateway did not use in so long it may use at once. By the defaults 3 million samples and 2.3 GiB, which is more than the default
 /// journal of a gateway holds (256 MiB): whoever was away for a day catches up as fast as its links allow.
 const SAVED_S: f64 = 600.0;
 /// Gateways that are remembered. With so many those that owe nothing and have saved all are forgotten, which changes nothing for them; or
