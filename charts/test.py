@@ -89,6 +89,7 @@ def every_installation(name, found):
             # What makes the proxy's TUN device, where one is asked for; `packets` looks at it.
             safe &= "add" not in own["capabilities"] and "runAsUser" not in own or (name.startswith("packets") and container["name"] == "tun")
             safe &= "memory" in container["resources"]["limits"] and not container["image"].endswith(":latest")
+        safe &= spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"} and not spec["enableServiceLinks"]
         check(safe, "%s: the pod %s has no rights and a limit" % (name, pod))
     for (kind, service), it in found.items():
         if kind == "Service":
@@ -104,6 +105,63 @@ def every_installation(name, found):
 
 def arguments(found, kind, name):
     return found[kind, name]["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+MEGABYTES = {"m": 1, "Mi": 1, "g": 1024, "Gi": 1024}
+
+
+def megabytes(text):
+    return int(text.rstrip("gGmMi")) * MEGABYTES[text.lstrip("0123456789")]
+
+
+def front(found):
+    """Envoy: what its bounds come to (infra/envoy/README.md) fits into both kinds of container, and Prometheus reads it."""
+    envoy = yaml.safe_load((HERE.parent / "infra" / "envoy" / "envoy.yaml").read_text())
+    listeners = {it["name"]: it for it in envoy["static_resources"]["listeners"]}
+    limits = envoy["layered_runtime"]["layers"][0]["static_layer"]
+
+    def http(name):
+        filters = listeners[name]["filter_chains"][0]["filters"]
+        return next(it["typed_config"] for it in filters if it["name"] == "envoy.filters.network.http_connection_manager")
+
+    def connections(name):
+        return limits["envoy.resource_limits.listener.%s.connection_limit" % name]
+    people = http("people")
+    streams = people["http2_protocol_options"]["max_concurrent_streams"]
+    # Measured: a request under way, its headers' own overhead, and as much again of question or answer.
+    of_stream_kib = 14 + people["max_request_headers_kb"] + people["common_http_protocol_options"]["max_headers_count"] * 0.4 + 24
+    of_people = connections("people") * (streams * of_stream_kib + 20) / 1024
+    of_devices = connections("devices") * 40 / 1024
+    large = next(it["typed_per_filter_config"] for it in people["route_config"]["virtual_hosts"][0]["routes"] if "typed_per_filter_config" in it)
+    bucket = large["braid.large_requests"]["token_bucket"]
+    waiting_s = int(people["request_timeout"].rstrip("s"))
+    of_large = (bucket["max_tokens"] + bucket["tokens_per_fill"] * waiting_s) * large["envoy.filters.http.buffer"]["buffer"]["max_request_bytes"] / 2**20
+    all_of_it = 70 + of_people + of_devices + of_large
+    compose = {file.name: yaml.safe_load(file.read_text()) for file in (HERE.parent / "compose").glob("*.yml")}
+    given = {"compose": compose["front.yml"]["services"]["envoy"]["mem_limit"],
+             "chart": found["Deployment", "envoy"]["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]}
+    for where, limit in given.items():
+        check(all_of_it < megabytes(limit), "the front: %d MiB at all bounds, and %s gives it %s" % (all_of_it, where, limit))
+    monitor = envoy["overload_manager"]["resource_monitors"][0]["typed_config"]
+    check(monitor["max_active_downstream_connections"] == connections("people") + connections("devices"), "the front: its listeners' bounds are all that it takes")
+    dashboard = (HERE.parent / "infra" / "grafana" / "dashboards" / "platform.json").read_text()
+    check(all("/ %d * 100" % connections(name) in dashboard for name in ("people", "devices")), "the front: the dashboard shows shares of its bounds")
+
+    proxies = [compose["access.yml"]["services"]["proxy"]["mem_limit"],
+               found["StatefulSet", "proxy"]["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]]
+    check(all(megabytes(it) >= 2048 for it in proxies), "the proxy: %s for the 1,024 MiB of resumable tunnels and its sessions" % proxies)
+
+    metrics = listeners["metrics"]["address"]["socket_address"]["port_value"]
+    service, page = found["Service", "envoy"]["spec"], found["Service", "page"]["spec"]
+    pod = found["Deployment", "envoy"]["spec"]["template"]["spec"]["containers"][0]
+    check({"name": "admin", "containerPort": metrics} in pod["ports"] and {"name": "admin", "port": metrics, "targetPort": "admin"} in service["ports"],
+          "the front: its metrics are where a ServiceMonitor of all services looks")
+    check([it["name"] for it in page["ports"]] == ["people"] and envoy["admin"]["address"]["socket_address"]["address"] == "127.0.0.1",
+          "the front: neither its metrics nor its admin interface is where the page is")
+    allowed = [rule.get("from") for rule in found["NetworkPolicy", "envoy"]["spec"]["ingress"] if {"port": "admin"} in rule["ports"]]
+    check(allowed == [[{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]], "the front: who watches reads its metrics, and nobody else")
+    scraped = yaml.safe_load((HERE.parent / "infra" / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    check({"job_name": "envoy", "static_configs": [{"targets": ["envoy:%d" % metrics]}]} in scraped, "the front: compose's Prometheus reads it")
 
 
 def anywhere(policy):
@@ -429,6 +487,7 @@ def main():
         kind = "StatefulSet" if noun == "proxy" else "Deployment"
         check((kind, noun) in found and ("PodDisruptionBudget", noun) in found and ("NetworkPolicy", noun) in found,
               "defaults: %s with disruption budget and network policy" % noun)
+    front(found)
     for pod in ("proxy-0", "proxy-1"):
         it = found["Service", pod]["spec"]
         check(it["selector"]["statefulset.kubernetes.io/pod-name"] == pod and it["externalTrafficPolicy"] == "Local"
@@ -544,6 +603,12 @@ def main():
     rendered["backends"] = render(BACKENDS)
     found = objects(rendered["backends"])
     check(("StatefulSet", "kafka") in found and ("StatefulSet", "timescaledb") in found, "backends: both engines")
+    for pod, template in pods(found):
+        spec = template["spec"]
+        own = [container["securityContext"] for container in spec["containers"]]
+        check(not spec["automountServiceAccountToken"] and spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+              and all(not it["allowPrivilegeEscalation"] and it["capabilities"]["drop"] == ["ALL"] for it in own)
+              and all("memory" in container["resources"]["limits"] for container in spec["containers"]), "backends: the pod %s has few rights and a limit" % pod)
     policies(rendered)
 
     for name, text in rendered.items():

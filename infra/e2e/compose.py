@@ -125,7 +125,7 @@ def read_back(page, sensor, since_us, what):
 
 
 def prometheus_sees(registry):
-    wanted = {"gateway", "proxy", "ingest", "alerting", "path-telemetry", "dashboard", "swarm"} | ({"otel-collector"} if registry else set())
+    wanted = {"gateway", "proxy", "envoy", "ingest", "alerting", "path-telemetry", "dashboard", "swarm"} | ({"otel-collector"} if registry else set())
     deadline = time.monotonic() + PATIENCE_S
     while True:
         with urllib.request.urlopen("http://127.0.0.1:%d/api/v1/query?query=up==1" % PROMETHEUS, timeout=10) as answer:

@@ -36,6 +36,7 @@ WAYS = {
     ("alerting", 9104): {"monitoring"},
     ("envoy", 7443): {"proxy"},
     ("envoy", 8443): STRANGERS | OF_THE_ENGINES | {"proxy"},
+    ("envoy", 9109): {"monitoring"},
     ("proxy", 4433): STRANGERS | OF_THE_ENGINES,
     ("proxy", 9102): {"monitoring"},
 }

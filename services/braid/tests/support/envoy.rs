@@ -24,6 +24,8 @@ pub struct Envoy {
     pub devices: SocketAddr,
     people: SocketAddr,
     admin: SocketAddr,
+    /// Where Prometheus reads.
+    pub metrics: SocketAddr,
 }
 
 /// What `infra/dev/need.sh envoy` installs. `make test` must have it; elsewhere its absence is said and the test skipped.
@@ -72,7 +74,7 @@ impl Envoy {
     ) -> Envoy {
         let folder = dir.join("envoy");
         fs::create_dir_all(&folder).unwrap();
-        let [devices, people, admin] = [(); 3].map(|()| free_port());
+        let [devices, people, admin, metrics] = [(); 4].map(|()| free_port());
         let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../infra/envoy");
         let identities = separate.data.join("identities");
         let ports = &separate.ports;
@@ -84,6 +86,7 @@ impl Envoy {
             ("address: 127.0.0.1, port_value: 9901".to_owned(), of(admin)),
             ("address: 0.0.0.0, port_value: 7443".to_owned(), of(devices)),
             ("address: 0.0.0.0, port_value: 8443".to_owned(), of(people)),
+            ("address: 0.0.0.0, port_value: 9109".to_owned(), of(metrics)),
             (
                 "address: ingest, port_value: 7001".to_owned(),
                 of(ports.ingest),
@@ -136,6 +139,7 @@ impl Envoy {
             devices,
             people,
             admin,
+            metrics,
         };
         envoy.wait_until_ready();
         envoy
@@ -174,14 +178,59 @@ impl Envoy {
         fs::read_to_string(self.folder.join("envoy.log")).unwrap_or_default()
     }
 
-    /// How many of a service Envoy sends requests to.
+    /// How many of a service Envoy sends requests to; of dashboards, strangers' as well as people's.
     pub fn ready(&self, cluster: &str) -> usize {
         let clusters = http(self.admin, "GET", "/clusters", "", "");
         let clusters = clusters.map(|(_, text)| text).unwrap_or_default();
-        let of_it = |line: &&str| {
-            line.starts_with(&format!("{cluster}::")) && line.ends_with("::health_flags::healthy")
+        let of = |cluster: &str| {
+            let of_it = |line: &&str| {
+                line.starts_with(&format!("{cluster}::"))
+                    && line.ends_with("::health_flags::healthy")
+            };
+            clusters.lines().filter(of_it).count()
         };
-        clusters.lines().filter(of_it).count()
+        let page = format!("{cluster}-page");
+        if clusters.contains(&page) {
+            of(cluster).min(of(&page))
+        } else {
+            of(cluster)
+        }
+    }
+
+    /// The most memory that it has had, in bytes.
+    pub fn memory_peak(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let mut lines = status.lines();
+        let peak = lines.find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        let kilobytes: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+        kilobytes * 1024
+    }
+
+    /// The header of somebody who may look.
+    pub fn sign_in(&self, data: &Path) -> String {
+        let account = ["accounts", "put", "vera", "--role", "viewer", "--by", "Eve"];
+        braid(
+            &[&account[..], &["--password", "correct horse"]].concat(),
+            data,
+        );
+        let credentials = serde_json::json!({"name": "vera", "password": "correct horse"});
+        let file = self.folder.join("credentials");
+        fs::write(&file, credentials.to_string()).unwrap();
+        let body = format!("@{}", file.display());
+        let mut token = String::new();
+        eventually("a token", || {
+            let args = [
+                "-H",
+                "content-type: application/json",
+                "--data-binary",
+                &body,
+            ];
+            let (status, answer) = self.ask("/api/token", &args);
+            let answer: serde_json::Value = serde_json::from_str(&answer).unwrap_or_default();
+            token = answer["token"].as_str().unwrap_or_default().to_owned();
+            status == 200
+        });
+        format!("authorization: Bearer {token}")
     }
 
     /// A counter or gauge of Envoy's own.
@@ -193,10 +242,14 @@ impl Envoy {
         value.map_or(0, |(_, value)| value.trim().parse().unwrap())
     }
 
-    pub async fn connect_as_person(&self, tls: Arc<rustls::ClientConfig>) -> TlsStream<TcpStream> {
-        let stream = TcpStream::connect(self.people).await.unwrap();
+    /// Refused where Envoy has all the connections that it takes.
+    pub async fn connect_as_person(
+        &self,
+        tls: Arc<rustls::ClientConfig>,
+    ) -> std::io::Result<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(self.people).await?;
         let name = "envoy".try_into().unwrap();
-        TlsConnector::from(tls).connect(name, stream).await.unwrap()
+        TlsConnector::from(tls).connect(name, stream).await
     }
 
     /// Asked by curl with `args`: status and body.
