@@ -11,9 +11,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use bus::{Bus, Consumer, Event, Topic};
+use ingest::readmission::Readmission;
+use store::{AuditEntry, Scope};
 
 use crate::alerts::Signed;
-use crate::engines::{BusChoice, EnginesChoice};
+use crate::engines::{BusChoice, Engines, EnginesChoice};
 use crate::process::{self, Failure, say};
 use letter::{Letter, LetterId};
 
@@ -40,14 +42,18 @@ pub enum DeadLettersCommand {
         #[command(flatten)]
         bus: BusChoice,
     },
-    /// Print one with everything it holds.
-    #[command(after_help = "Example:\n  braid dead-letters show 0-12")]
+    /// Print one with everything it holds, which may be somebody's readings. Stands in the audit log.
+    #[command(
+        after_help = "Example:\n  braid dead-letters show 0-12 --by \"Eve Operator\" --reason \"ingest cannot use it\""
+    )]
     Show {
         /// Its id in the list.
         #[arg(value_name = "ID")]
         id: LetterId,
         #[command(flatten)]
-        bus: BusChoice,
+        signed: Signed,
+        #[command(flatten)]
+        engines: EnginesChoice,
     },
     /// Publish them again to the topics they came from, for example after the consumer was mended.
     #[command(
@@ -117,11 +123,11 @@ impl DeadLettersCommand {
                     filter,
                     bus,
                 } => list(&*bus.open().await?, all, json, &filter).await,
-                Self::Show { id, bus } => {
-                    let letters = read(&*bus.open().await?).await?;
-                    let letter = letters.get(&id).ok_or_else(|| unknown(id))?;
-                    say(&letter.to_string())
-                }
+                Self::Show {
+                    id,
+                    signed,
+                    engines,
+                } => show(&engines.open().await?, id, &signed).await,
                 Self::Replay {
                     ids,
                     every,
@@ -162,6 +168,33 @@ async fn list(bus: &dyn Bus, all: bool, json: bool, filter: &Filter) -> Result<(
     let replayed = letters.values().filter(|letter| letter.replayed).count();
     let _ = write!(text, "{} shown, {replayed} replayed before", shown.len());
     say(&text)
+}
+
+async fn show(engines: &Engines, id: LetterId, signed: &Signed) -> Result<(), Failure> {
+    let letters = read(&*engines.bus).await?;
+    let letter = letters.get(&id).ok_or_else(|| unknown(id))?;
+    let patient = letter.patient().unwrap_or_default();
+    // Whose log tells of it: of a patient the register's tenant, of an upload its gateway's.
+    let tenant = if letter.is_upload() {
+        Readmission::identity(&letter.upload()).map_or(None, |gateway| Some(gateway.tenant))
+    } else {
+        let entry = engines.store.patient(&Scope::Service, patient).await;
+        entry.map_err(Failure::other)?.map(|entry| entry.tenant)
+    };
+    let entry = AuditEntry {
+        time_us: contracts::now_us(),
+        tenant: tenant.unwrap_or_else(|| store::DEFAULT_TENANT.to_owned()),
+        who: signed.by.clone(),
+        action: "show dead letter".to_owned(),
+        patient: patient.to_owned(),
+        detail: letter.whence(),
+    };
+    // Written before what it records happens, as everywhere.
+    let audited = engines
+        .store
+        .append_audit(vec![entry.because(&signed.reason)]);
+    audited.await.map_err(Failure::other)?;
+    say(&letter.to_string())
 }
 
 async fn replay(

@@ -169,11 +169,43 @@ fn dead_letters_of_the_embedded_bus_are_listed_shown_and_replayed_once() {
         "{listed}"
     );
     let id = listed.split_whitespace().next().unwrap();
-    let shown = succeed(&["show", id]);
+    let signed = [
+        "--by",
+        "Eve Operator",
+        "--reason",
+        "ingest cannot use it",
+        "--data",
+        data,
+    ];
+    let (code, text, _) = run(&["dead-letters", "show", id, "--data", data]);
+    assert_eq!((code, &*text), (64, ""), "nobody's look");
+    let (code, shown, error) = run(&[&["dead-letters", "show", id], &signed[..]].concat());
+    assert_eq!(code, 0, "{error}");
     assert!(
         shown.contains("ff ff ff ff") && shown.contains("key       ada"),
         "{shown}"
     );
+    let log = [
+        "audit",
+        "--by",
+        "Ann Auditor",
+        "--patient",
+        "ada",
+        "--hours",
+        "24",
+        "--data",
+        data,
+    ];
+    let (_, log, error) = run(&log);
+    for part in [
+        "Eve Operator",
+        "show dead letter",
+        "ada",
+        "vitals",
+        "ingest cannot use it",
+    ] {
+        assert!(log.contains(part), "{part}: {log} {error}");
+    }
     assert_eq!(
         succeed(&["replay", "--every", "--consumer", "nobody"]).trim(),
         "0 of 0 replayed"
@@ -181,7 +213,7 @@ fn dead_letters_of_the_embedded_bus_are_listed_shown_and_replayed_once() {
     assert_eq!(succeed(&["replay", "--every"]).trim(), "1 of 1 replayed");
     assert_eq!(succeed(&["replay", "--every"]).trim(), "0 of 0 replayed");
     assert!(succeed(&["list"]).contains("0 shown, 1 replayed before"));
-    let (code, _, error) = run(&["dead-letters", "show", "0-999", "--data", data]);
+    let (code, _, error) = run(&[&["dead-letters", "show", "0-999"], &signed[..]].concat());
     assert_eq!(code, 1);
     assert!(error.contains("no dead letter 0-999"), "{error}");
     let back = runtime.block_on(async {

@@ -144,6 +144,25 @@ impl Letter {
         }
     }
 
+    /// Whom its record is about; an upload is of whoever wears the devices in it.
+    pub fn patient(&self) -> Option<&str> {
+        let keyed = [Topic::Vitals, Topic::Alerts].map(Topic::name);
+        (keyed.contains(&&*self.topic) && !self.key.is_empty()).then_some(&*self.key)
+    }
+
+    /// For the audit log.
+    pub fn whence(&self) -> String {
+        let gateway = if self.is_upload() {
+            format!(" of gateway {}", self.upload().gateway)
+        } else {
+            String::new()
+        };
+        format!(
+            "dead letter {} from {} {}{gateway}",
+            self.id, self.topic, self.was_at
+        )
+    }
+
     /// Says among the dead letters that this one was replayed.
     pub fn note(&self) -> Record {
         Record::new(self.key.clone(), Bytes::new()).header(REPLAYED, self.id.to_string())
