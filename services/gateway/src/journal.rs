@@ -10,6 +10,7 @@ mod gaps;
 pub mod log;
 mod medium;
 pub mod reader;
+mod recent;
 pub mod recovery;
 mod streams;
 pub mod writer;

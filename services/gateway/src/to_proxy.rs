@@ -9,6 +9,7 @@ mod dead_letters;
 mod from_memory;
 mod link;
 mod sender;
+mod trims;
 mod uplink;
 
 pub use courier::{Courier, Options};

@@ -254,6 +254,8 @@ impl<D: Disk> Log<D> {
             return Err(error);
         }
         let mut index = self.index.lock();
+        // Some of it may be among what is lost, and told as such.
+        index.recent.clear();
         let mut segments = index.segments.iter_mut();
         if let Some(damaged) = segments.find(|it| it.first == segment.first) {
             damaged.end = damaged.end.min(end);
@@ -308,13 +310,17 @@ impl<D: Disk> Log<D> {
         };
         active.append(&self.batch.bytes)?;
         active.sync()?;
-        let mut index = self.index.lock();
+        let index = &mut *self.index.lock();
+        let first = index.durable();
         if let Some(segment) = index.segments.back_mut() {
             let start = segment.bytes;
             for offset in &self.batch.entries {
                 segment.note_entry(start + offset);
             }
             segment.bytes = start + self.batch.bytes.len() as u64;
+            index
+                .recent
+                .note(first, self.batch.entries.len(), &self.batch.bytes);
         }
         Ok(dropped)
     }

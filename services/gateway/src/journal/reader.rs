@@ -9,8 +9,9 @@ use parking_lot::Mutex;
 
 use super::{
     disk::Disk,
-    format::{End, Entry, FRAME_BYTES_MAX, Frames, segment_name},
+    format::{End, Entry, FRAME_BYTES_MAX, Frame, Frames, segment_name},
     medium,
+    recent::Recent,
 };
 
 /// Entries between two remembered offsets: what a read may have to skip.
@@ -64,6 +65,7 @@ pub struct Index {
     pub dropped_before: u64,
     /// Gap entries before this position are repeated by later ones.
     pub gaps_from: u64,
+    pub(super) recent: Recent,
 }
 
 impl Index {
@@ -104,6 +106,24 @@ impl Index {
 pub struct Chunk {
     pub entries: Vec<(u64, Entry)>,
     pub next: u64,
+}
+
+impl Chunk {
+    /// Takes the frame's entry unless it lies before `next`; returns how many bytes were taken. None: it is damaged.
+    fn take(&mut self, frame: &Frame<'_>, gaps_from: impl FnOnce() -> u64) -> Option<usize> {
+        if !frame.kind.is_entry() || frame.position < self.next {
+            return Some(0);
+        }
+        let mut entry = frame.entry()?;
+        if let Entry::Gaps(gaps) = &mut entry
+            && frame.position < gaps_from()
+        {
+            gaps.clear();
+        }
+        self.entries.push((frame.position, entry));
+        self.next = frame.position + 1;
+        Some(frame.body.len())
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -155,6 +175,33 @@ impl<D: Disk> Reader<D> {
         Ok(chunk)
     }
 
+    /// The same of what is still in memory, without touching the disk; it may be fewer entries. None where that has nothing of `from`.
+    pub fn recent(&self, from: u64, entries_max: usize, bytes_max: usize) -> Option<Chunk> {
+        let mut chunk = Chunk {
+            entries: Vec::new(),
+            next: from,
+        };
+        let mut bytes = 0;
+        loop {
+            let (batch, gaps_from) = {
+                let index = self.index.lock();
+                chunk.next = chunk.next.max(index.head());
+                (index.recent.holding(chunk.next), index.gaps_from)
+            };
+            let Some(batch) = batch else {
+                break;
+            };
+            // Each turn ends behind the batch that it took.
+            for frame in Frames::new(&batch) {
+                bytes += chunk.take(&frame, || gaps_from)?;
+                if chunk.entries.len() >= entries_max || bytes >= bytes_max {
+                    return Some(chunk);
+                }
+            }
+        }
+        (!chunk.entries.is_empty()).then_some(chunk)
+    }
+
     fn plan(&self, next: &mut u64) -> Option<(Segment, u64)> {
         let index = self.index.lock();
         *next = (*next).max(index.head());
@@ -181,18 +228,10 @@ impl<D: Disk> Reader<D> {
             let (bytes, is_bad) = medium::read_prefix(&self.disk, &name, offset, length.min(left))?;
             let mut frames = Frames::new(&bytes);
             for frame in frames.by_ref() {
-                if !frame.kind.is_entry() || frame.position < chunk.next {
-                    continue;
-                }
-                let mut entry = frame.entry().ok_or_else(|| damaged(&name, offset))?;
-                if let Entry::Gaps(gaps) = &mut entry
-                    && frame.position < self.index.lock().gaps_from
-                {
-                    gaps.clear();
-                }
-                chunk.entries.push((frame.position, entry));
-                chunk.next = frame.position + 1;
-                taken += frame.body.len();
+                let gaps_from = || self.index.lock().gaps_from;
+                taken += chunk
+                    .take(&frame, gaps_from)
+                    .ok_or_else(|| damaged(&name, offset))?;
                 if chunk.entries.len() >= entries_max || taken >= bytes_max {
                     return Ok(taken);
                 }

@@ -17,6 +17,7 @@ use super::{
     dead_letters::DeadLetters,
     link::{Link, LinkEvent},
     sender::{BATCH_ENTRIES_MAX, Command, Event, Generation, Limits, Sender},
+    trims::Trims,
     uplink::Uplink,
 };
 use crate::{
@@ -104,6 +105,7 @@ impl<D: Disk> Courier<D> {
         let mut jitter = Jitter::new();
         let mut cuts = Cuts::default();
         let mut silent: Option<(String, Instant)> = None;
+        let mut trims = Trims::new(sender.acknowledged());
         loop {
             while let Some(command) = sender.poll(Instant::now()) {
                 match command {
@@ -114,7 +116,7 @@ impl<D: Disk> Courier<D> {
                         }
                         link.generation != generation
                     }),
-                    Command::Trim(position) => self.journal.acknowledge(position).await,
+                    Command::Trim(position) => trims.note(Instant::now(), position),
                     Command::Send { generation, from } => {
                         let link = links.iter().find(|link| link.generation == generation);
                         let end = self.send(link, from).await;
@@ -136,6 +138,9 @@ impl<D: Disk> Courier<D> {
                     }
                 }
             }
+            if let Some(position) = trims.take(Instant::now()) {
+                self.journal.acknowledge(position).await;
+            }
             if sender.is_up() != was_up {
                 was_up = sender.is_up();
                 if was_up {
@@ -147,7 +152,8 @@ impl<D: Disk> Courier<D> {
             if flush_until.is_some_and(|until| sender.is_idle() || Instant::now() >= until) {
                 break;
             }
-            let deadline = sender.deadline().into_iter().chain(flush_until).min();
+            let deadlines = sender.deadline().into_iter().chain(flush_until);
+            let deadline = deadlines.chain(trims.due()).min();
             tokio::select! {
                 () = shutdown.requested(), if flush_until.is_none() => {
                     flush_until = Some(Instant::now() + FLUSH_LIMIT);
@@ -184,6 +190,9 @@ impl<D: Disk> Courier<D> {
         }
         for link in links {
             link.end();
+        }
+        if let Some(position) = trims.rest() {
+            self.journal.acknowledge(position).await;
         }
     }
 
@@ -363,6 +372,9 @@ async fn read<D: Disk>(
     from: u64,
     entries_max: usize,
 ) -> std::io::Result<Chunk> {
+    if let Some(chunk) = reader.recent(from, entries_max, BATCH_BYTES_MAX) {
+        return Ok(chunk);
+    }
     let reader = reader.clone();
     tokio::task::spawn_blocking(move || reader.read(from, entries_max, BATCH_BYTES_MAX))
         .await

@@ -179,7 +179,13 @@ pub fn deliver(log: &mut Log<TestDisk>, world: &mut World, rng: &mut impl Rng, e
     let reader = log.reader();
     let mut from = reader.head();
     loop {
-        let chunk = match reader.read(from, 1 + rng.random_range(0..20), 1 << 20) {
+        let entries_max = 1 + rng.random_range(0..20);
+        // What memory has is what the disk has.
+        let recent = match rng.random_bool(0.5) {
+            true => reader.recent(from, entries_max, 1 << 20),
+            false => None,
+        };
+        let chunk = match recent.map_or_else(|| reader.read(from, entries_max, 1 << 20), Ok) {
             Ok(chunk) => chunk,
             Err(_) => return,
         };
