@@ -19,7 +19,7 @@ use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing_subscriber::filter::FilterExt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer};
+use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 pub use trace_context::{continue_trace, inject_traceparent, traceparent, traceparent_of_headers};
 
@@ -152,28 +152,9 @@ pub fn init(
     config: &TelemetryConfig,
 ) -> Result<TelemetryGuard, TelemetryError> {
     metrics_handle();
-    let filter = EnvFilter::builder().parse_lossy(&config.log);
-    let log = tracing_subscriber::fmt::layer()
-        .with_writer(|| one_line::OneLine(std::io::stderr()))
-        .with_ansi(std::io::stderr().is_terminal());
-    let log = match config.log_format {
-        LogFormat::Text => log.boxed(),
-        LogFormat::Json => log.json().flatten_event(true).boxed(),
-    };
     let provider = tracer_provider(noun, config)?;
-    let traces = provider.as_ref().map(|provider| {
-        tracing_opentelemetry::layer()
-            .with_tracer(provider.tracer("braid"))
-            // The exporter's own calls must not make traces.
-            .with_filter(EnvFilter::new(
-                "info,h2=off,hyper=off,tonic=off,tower=off,noq=off,noq_proto=off",
-            ))
-    });
     let seldom = seldom::Seldom::default();
-    tracing_subscriber::registry()
-        .with(log.with_filter(filter.and(seldom.clone())))
-        .with(traces)
-        .try_init()?;
+    subscriber(config, provider.as_ref(), seldom.clone()).try_init()?;
     tokio::spawn(async move {
         let mut tick = tokio::time::interval(seldom::INTERVAL);
         loop {
@@ -187,6 +168,36 @@ pub fn init(
         }
     });
     Ok(TelemetryGuard { provider })
+}
+
+/// Log and, with a provider, traces. A list, since a layer that is there and does nothing takes interest in everything: each line and span of the
+/// transport, whatever its level, would be built and asked about, with every datagram.
+fn subscriber(
+    config: &TelemetryConfig,
+    provider: Option<&SdkTracerProvider>,
+    seldom: seldom::Seldom,
+) -> impl tracing::Subscriber + Send + Sync {
+    let filter = EnvFilter::builder().parse_lossy(&config.log);
+    let log = tracing_subscriber::fmt::layer()
+        .with_writer(|| one_line::OneLine(std::io::stderr()))
+        .with_ansi(std::io::stderr().is_terminal());
+    let log = match config.log_format {
+        LogFormat::Text => log.boxed(),
+        LogFormat::Json => log.json().flatten_event(true).boxed(),
+    };
+    let traces = provider.map(|provider| {
+        tracing_opentelemetry::layer()
+            .with_tracer(provider.tracer("braid"))
+            // The exporter's own calls must not make traces.
+            .with_filter(EnvFilter::new(
+                "info,h2=off,hyper=off,tonic=off,tower=off,noq=off,noq_proto=off",
+            ))
+            .boxed()
+    });
+    let log = log.with_filter(filter.and(seldom)).boxed();
+    let layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> =
+        [log].into_iter().chain(traces).collect();
+    tracing_subscriber::registry().with(layers)
 }
 
 /// The provider behind [`init`]; on its own for tests that want several in a process.

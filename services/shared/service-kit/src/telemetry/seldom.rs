@@ -14,6 +14,7 @@ use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
 use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata};
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, Filter};
 
 const LINES_MAX: usize = 20;
@@ -92,6 +93,11 @@ impl<S> Filter<S> for Seldom {
             return Interest::sometimes();
         }
         Interest::always()
+    }
+
+    /// None would stand for every level, also beside a filter that knows better.
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::TRACE)
     }
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
