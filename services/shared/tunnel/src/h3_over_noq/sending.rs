@@ -13,7 +13,10 @@ use std::{
     collections::HashMap,
     future::Future,
     pin::pin,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll, ready},
 };
 
@@ -44,6 +47,8 @@ const FRAME_HEADER_BYTES_MAX: usize = 9;
 struct SendWindow {
     connection: noq::Connection,
     raised: Mutex<()>,
+    /// What its streams hold because there was no room.
+    refused_bytes: AtomicUsize,
 }
 
 impl SendWindow {
@@ -71,6 +76,7 @@ impl SendHandles {
             window: Arc::new(SendWindow {
                 connection,
                 raised: Mutex::new(()),
+                refused_bytes: AtomicUsize::new(0),
             }),
         }
     }
@@ -81,16 +87,7 @@ impl SendHandles {
 
     /// Bytes that streams hold because the transport takes no more of them: a sure sign of a backlog.
     pub fn pending_bytes(&self) -> usize {
-        let handles: Vec<_> = self
-            .handles
-            .lock()
-            .values()
-            .filter_map(Weak::upgrade)
-            .collect();
-        handles
-            .iter()
-            .map(|handle| handle.sending.lock().pending_bytes())
-            .sum()
+        self.window.refused_bytes.load(Ordering::Relaxed)
     }
 
     pub(super) fn send(&self, stream: noq::SendStream) -> SendStream {
@@ -99,6 +96,7 @@ impl SendHandles {
             sending: Mutex::new(Sending {
                 stream,
                 pending: Default::default(),
+                refused_bytes: 0,
                 beyond_bytes: SEND_BEYOND_BYTES,
                 data_beyond_bytes: 0,
                 data_priority: None,
@@ -125,6 +123,8 @@ struct Sending {
     stream: noq::SendStream,
     /// What the transport has not taken yet of the last frame: of its header, of its payload.
     pending: [Bytes; 2],
+    /// How much of it counts in the connection's sum.
+    refused_bytes: usize,
     /// How far beyond the send window that frame may go.
     beyond_bytes: u64,
     /// The same for DATA frames.
@@ -149,6 +149,32 @@ impl SendHandle {
     /// Ready once the transport has taken all that was handed over.
     pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<Result<(), noq::WriteError>> {
         let sending = &mut *self.sending.lock();
+        let flushed = self.flush(sending, cx);
+        self.count(sending);
+        flushed
+    }
+
+    /// Of this stream, what the transport has refused. Asked for the sum with each turn of the steering, and there may be many streams.
+    fn count(&self, sending: &mut Sending) {
+        let bytes = sending.pending_bytes();
+        let before = std::mem::replace(&mut sending.refused_bytes, bytes);
+        let sum = &self.window.refused_bytes;
+        match bytes.checked_sub(before) {
+            Some(0) => {}
+            Some(more) => {
+                sum.fetch_add(more, Ordering::Relaxed);
+            }
+            None => {
+                sum.fetch_sub(before - bytes, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn flush(
+        &self,
+        sending: &mut Sending,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), noq::WriteError>> {
         loop {
             let mut rest = match &mut sending.pending {
                 [header, payload] if header.is_empty() && payload.is_empty() => {
@@ -204,8 +230,18 @@ impl SendHandle {
     pub fn reset(&self, code: Code) {
         let sending = &mut *self.sending.lock();
         sending.pending = Default::default();
+        self.count(sending);
         // Fails only for a stream that has ended already.
         let _ = sending.stream.reset(varint(code.value()));
+    }
+}
+
+impl Drop for SendHandle {
+    fn drop(&mut self) {
+        let refused = self.sending.get_mut().refused_bytes;
+        self.window
+            .refused_bytes
+            .fetch_sub(refused, Ordering::Relaxed);
     }
 }
 
