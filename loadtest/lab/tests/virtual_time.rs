@@ -460,3 +460,28 @@ fn a_link_that_serves_in_bursts_is_filled() {
     let reached = report.efficiency_connect;
     assert!(reached >= 92.5, "{reached}");
 }
+
+/// Bursts of 40 Mbit/s for half a second, of 8 for the next: what was served before is remembered while the queue overflows, which is no company, and what it
+/// lost takes no room in the window. With rates forgotten after four rounds it reached 65 %.
+#[test]
+fn a_link_whose_bursts_grow_and_shrink_is_followed() {
+    let identity = Identity::new().unwrap();
+    let steps = (0..6000).map(|step| {
+        let mbit = match (step % 2, step % 50) {
+            (1, _) => 0.3,
+            (_, 0..25) => 40.0,
+            _ => 8.0,
+        };
+        (f64::from(step) * 0.02, mbit)
+    });
+    let mut half = Half::constant(0.0, 25.0);
+    half.rate = RateSpec::Steps(steps.collect());
+    half.queue_bytes = Some(60_000);
+    let mut scenario = two_links(Controller::Ours, Direction::Download, 5);
+    scenario.bytes = 15_000_000;
+    scenario.interfaces = vec![Interface::alike("bursts", half)];
+    let report = run(&scenario, &identity, Mechanisms::default()).unwrap();
+    assert!(report.completed);
+    let reached = report.efficiency_connect;
+    assert!(reached >= 80.0, "{reached}");
+}

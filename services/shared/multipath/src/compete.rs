@@ -9,8 +9,6 @@ use std::time::Instant;
 /// RFC 9438: window growth in packets per cubed second, and what is left of the window after a loss.
 const GROWTH: f64 = 0.4;
 const LEFT_AFTER_LOSS: f64 = 0.7;
-/// How many times the window is what it becomes after a round in which the queue was empty, on a link that serves in bursts.
-const IDLE_TAKEN: f64 = 1.5;
 /// Additive increase that matches Reno with that cut.
 const RENO_INCREASE: f64 = 3.0 * (1.0 - LEFT_AFTER_LOSS) / (1.0 + LEFT_AFTER_LOSS);
 
@@ -47,11 +45,6 @@ impl Compete {
         let reno = self.start + RENO_INCREASE * elapsed / rtt_s.max(1e-3);
         // At most half as much again in one step, however long the silence was.
         self.window = cubic.max(reno).clamp(self.window, self.window * 1.5);
-    }
-
-    /// Nothing stood in the queue for a round: what is taken now is taken from nobody.
-    pub(crate) fn take_idle(&mut self, now: Instant) {
-        self.follow(now, self.window * IDLE_TAKEN);
     }
 
     /// Take over a window that another curve has led to.

@@ -10,8 +10,8 @@
 //! - Round trip: the smallest seen; confirmed at least every `RTT_PROBE_INTERVAL` by a round with the window at just under one
 //!   product, which empties the queue without idling the link. When the route of acknowledgements changes, the minimum is
 //!   shifted by what the whole distribution moved, and confirmed.
-//! - Bursts: where the link serves in bursts ([`Swing`]) the window holds as much more as round trips swing, and what its short queue loses
-//!   is no sign of others.
+//! - Bursts: where the link serves in bursts ([`Swing`]) the window holds as much more as round trips swing and a half of what its short queue
+//!   loses, rates are remembered for longer, and nobody is company: an empty queue is filled by nobody.
 //! - Company ([`Floor`]): a drained round that still sees a queue has met another sender; the window then follows [`Compete`]. A rate that falls
 //!   ([`Fall`]) asks for such a round.
 //! - Start-up ([`Startup`]): doubles every round from the initial window, at no less than two initial windows a round trip, until the rate stops
@@ -39,7 +39,7 @@ use crate::swing::Swing;
 use drained_round::DrainedRound;
 use fall::Fall;
 use floor::{Floor, Met};
-use losses::{LOSS_COMPENSATED_MAX, Losses};
+use losses::{LOSS_COMPENSATED_MAX, Losses, RoundLosses};
 use startup::Startup;
 
 /// Window in start-up and pacing there, in products; 2/ln 2 doubles the rate every round.
@@ -71,8 +71,17 @@ const RTT_PROBE_INTERVAL: Duration = Duration::from_secs(10);
 const RTT_PROBE_PAUSE: Duration = Duration::from_secs(2);
 /// A stranger is gone when the queue has been empty for this long: a BBR flow measures its round trip in less.
 const UNQUEUED_LONG: Duration = Duration::from_secs(1);
-/// Rounds a rate sample stays in the filter.
-const RATE_WINDOW_ROUNDS: u64 = 4;
+/// Parts of a round for which a rate sample stays in the filter, and how many of them a round counts for: a rate is remembered for four rounds.
+const RATE_WINDOW_PARTS: u64 = 36;
+const ROUND_PARTS: u64 = 9;
+/// On a link that serves in bursts a round counts for less while its queue is empty or loses packets, which bounds what stands in it. A queue that
+/// stands and loses nothing may be of any length, and a rate that is too high for it is forgotten as soon as elsewhere.
+const BOUNDED_ROUND_PARTS: u64 = 4;
+/// A queue loses packets while this share of a round, fading by so much each round, was lost.
+const QUEUE_LOSES: f64 = 0.05;
+const QUEUE_LOSES_FADING: f64 = 0.7;
+/// What such a link's queue loses stays in flight until it is told: this part of what the last round lost is sent beyond the window, at most a product.
+const UNTOLD_LOSSES_PART: f64 = 0.5;
 /// Packets the window never falls below: the peer acknowledges every second packet.
 const WINDOW_PACKETS_MIN: u64 = 4;
 /// Where the bottleneck takes longer for one packet (below 0.5 Mbit/s), each one too many in its queue is felt by whatever is urgent: the window is no
@@ -166,6 +175,8 @@ pub struct PathController {
     sampler: Sampler,
     in_flight: u64,
     losses: Losses,
+    /// Of the last two rounds.
+    round_losses: RoundLosses,
     round: u64,
     round_ends_at: u64,
     round_rtt_min: Option<Duration>,
@@ -213,6 +224,7 @@ impl PathController {
             sampler: Sampler::new(now),
             in_flight: 0,
             losses: Losses::default(),
+            round_losses: RoundLosses::default(),
             round: 0,
             round_ends_at: 0,
             round_rtt_min: None,
@@ -226,7 +238,7 @@ impl PathController {
             swing: Swing::new(),
             is_steady: true,
             queued_at: now,
-            rate: MaxFilter::new(RATE_WINDOW_ROUNDS),
+            rate: MaxFilter::new(RATE_WINDOW_PARTS),
             fall: Fall::default(),
             rate_round: 0,
             rate_round_at: now,
@@ -305,7 +317,14 @@ impl PathController {
                 };
                 let hosts = self.rate.get() * HOST_DELAY.as_secs_f64();
                 let bursts = self.rate.get() * self.swing.get().as_secs_f64();
-                let modelled = (product * gain + bursts).max(product + hosts) as u64 + spare;
+                let untold = if self.is_steady {
+                    0.0
+                } else {
+                    let lost = self.round_losses.lost() as f64;
+                    (lost * UNTOLD_LOSSES_PART).min(product)
+                };
+                let least = product + hosts;
+                let modelled = (product * gain + bursts).max(least) as u64 + spare + untold as u64;
                 let window = match &self.compete {
                     Some(compete) => {
                         let shared = (compete.window_packets() * self.mtu as f64) as u64;
@@ -368,6 +387,7 @@ impl PathController {
 
     fn on_round(&mut self, now: Instant, app_limited: bool) {
         self.round += 1;
+        self.round_losses.on_round(QUEUE_LOSES_FADING);
         self.round_ends_at = self.sampler.delivered();
         if self.phase == Phase::Startup
             && !app_limited
@@ -384,17 +404,14 @@ impl PathController {
                 self.losses.excuse();
             }
             self.is_steady = self.swing.is_steady(now);
+            // A stranger who fills the queue would not have let it run empty.
+            if !self.is_steady {
+                self.compete = None;
+            }
             if !self.unqueued {
                 self.queued_at = now;
             } else if !self.floor.is_doubted() && now >= self.queued_at + UNQUEUED_LONG {
                 self.compete = None;
-            }
-            if let Some(compete) = &mut self.compete
-                && self.unqueued
-                && !self.is_steady
-                && self.phase == Phase::Cruise
-            {
-                compete.take_idle(now);
             }
             let cruising_for = self.cruising_for(now);
             self.fall
@@ -423,8 +440,15 @@ impl PathController {
     fn rate_round(&mut self, now: Instant) -> u64 {
         let longest = self.floor.uncrowded_max(self.slack());
         let lasted = now.saturating_duration_since(self.rate_round_at);
-        if self.round != self.rate_round_of || longest.is_some_and(|longest| lasted > longest) {
-            self.rate_round += 1;
+        let is_long = longest.is_some_and(|longest| lasted > longest);
+        if self.round != self.rate_round_of || is_long {
+            let loses = self.round_losses.share() > QUEUE_LOSES;
+            let is_bounded = loses || self.unqueued && !is_long;
+            self.rate_round += if is_bounded && !self.is_steady {
+                BOUNDED_ROUND_PARTS
+            } else {
+                ROUND_PARTS
+            };
             self.rate_round_at = now;
             self.rate_round_of = self.round;
         }
@@ -609,6 +633,7 @@ impl PathController {
         self.sampler.on_ack(now, sent, bytes, pn);
         self.in_flight = self.in_flight.saturating_sub(bytes);
         self.losses.acked(pn, bytes, self.mtu);
+        self.round_losses.acked(bytes);
         if self.phase == Phase::Startup {
             self.startup.acked(bytes);
         }
@@ -734,6 +759,7 @@ impl Controller for PathController {
         self.in_flight = self.in_flight.saturating_sub(bytes);
         self.member.gate.lost(bytes);
         self.losses.lost(pn, bytes, self.mtu);
+        self.round_losses.lost_more(bytes);
         self.tell();
     }
 

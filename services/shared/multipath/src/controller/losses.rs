@@ -21,6 +21,46 @@ pub(super) struct Losses {
     suspicion: Option<Suspicion>,
 }
 
+/// What was told to be lost in the round under way and the one before.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct RoundLosses {
+    acked: u64,
+    lost: u64,
+    lost_before: u64,
+    share: f64,
+}
+
+impl RoundLosses {
+    pub(super) fn acked(&mut self, bytes: u64) {
+        self.acked += bytes;
+    }
+
+    pub(super) fn lost_more(&mut self, bytes: u64) {
+        self.lost += bytes;
+    }
+
+    /// A round ends; of the share that was lost before this part is left.
+    pub(super) fn on_round(&mut self, fading: f64) {
+        let all = (self.acked + self.lost).max(1);
+        self.share = (self.lost as f64 / all as f64).max(self.share * fading);
+        *self = Self {
+            lost_before: self.lost,
+            share: self.share,
+            ..Self::default()
+        };
+    }
+
+    /// In the worse one of the two rounds.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.max(self.lost_before)
+    }
+
+    /// The largest of the last rounds, fading.
+    pub(super) fn share(&self) -> f64 {
+        self.share
+    }
+}
+
 /// What was acknowledged and lost of what was sent since more than a lossy link's share was lost.
 #[derive(Debug, Clone, Copy)]
 struct Suspicion {
@@ -108,6 +148,20 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
     const MTU: u64 = 1_000;
+
+    #[test]
+    fn the_losses_of_a_round_count_for_the_next_one_and_their_share_fades() {
+        let mut losses = RoundLosses::default();
+        losses.acked(90 * MTU);
+        losses.lost_more(10 * MTU);
+        assert_eq!(losses.lost(), 10 * MTU);
+        assert_eq!(losses.share(), 0.0, "not before the round is over");
+        losses.on_round(0.5);
+        losses.acked(100 * MTU);
+        assert_eq!((losses.lost(), losses.share()), (10 * MTU, 0.1));
+        losses.on_round(0.5);
+        assert_eq!((losses.lost(), losses.share()), (0, 0.05));
+    }
 
     /// Whether a second and a half of packets, one a millisecond, of which every `lose_every`th is lost, are the own doing after a start-up that lost half.
     fn blamed(lose_every: u64) -> (bool, f64) {
