@@ -44,7 +44,7 @@ pub enum DeadLettersCommand {
     },
     /// Print one with everything it holds, which may be somebody's readings. Stands in the audit log.
     #[command(
-        after_help = "Example:\n  braid dead-letters show 0-12 --by \"Eve Operator\" --reason \"ingest cannot use it\""
+        after_help = "Example:\n  braid dead-letters show 0-12 --by \"Eve Operator\" --reason \"what is it\""
     )]
     Show {
         /// Its id in the list.
