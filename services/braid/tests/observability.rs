@@ -118,8 +118,11 @@ fn patterns_of_names_in_rules_name_metrics_that_are_written() {
     let mut seen = 0;
     for part in rules.split("__name__=~\"").skip(1) {
         for name in alternatives(part.split('"').next().unwrap()) {
-            seen += 1;
-            assert!(written.contains(&name), "nobody writes {name}");
+            // Envoy's are looked for on a real one (`envoy_bounds`).
+            if name.starts_with("braid_") {
+                seen += 1;
+                assert!(written.contains(&name), "nobody writes {name}");
+            }
         }
     }
     assert!(seen > 5, "{seen} names in patterns");
