@@ -440,24 +440,29 @@ fn the_oracle_fills_links_that_vary_and_overruns_none() {
     );
 }
 
-/// A link that serves for 20 ms and hardly for the next 20, as cellular ones do: its own losses are no stranger's, and the window reaches over the
-/// pause. Taken for a stranger's queue it reached 90 %.
-#[test]
-fn a_link_that_serves_in_bursts_is_filled() {
+/// What a download fills of a link whose rate goes by these steps, in percent.
+fn filled(steps: Vec<(f64, f64)>, queue_bytes: u64) -> f64 {
     let identity = Identity::new().unwrap();
-    let steps = (0..2000).map(|step| {
-        let mbit = if step % 2 == 0 { 20.0 } else { 0.5 };
-        (f64::from(step) * 0.02, mbit)
-    });
     let mut half = Half::constant(0.0, 25.0);
-    half.rate = RateSpec::Steps(steps.collect());
-    half.queue_bytes = Some(40_000);
+    half.rate = RateSpec::Steps(steps);
+    half.queue_bytes = Some(queue_bytes);
     let mut scenario = two_links(Controller::Ours, Direction::Download, 5);
     scenario.bytes = 15_000_000;
     scenario.interfaces = vec![Interface::alike("bursts", half)];
     let report = run(&scenario, &identity, Mechanisms::default()).unwrap();
     assert!(report.completed);
-    let reached = report.efficiency_connect;
+    report.efficiency_connect
+}
+
+/// A link that serves for 20 ms and hardly for the next 20, as cellular ones do: its own losses are no stranger's, and the window reaches over the
+/// pause. Taken for a stranger's queue it reached 90 %.
+#[test]
+fn a_link_that_serves_in_bursts_is_filled() {
+    let steps = (0..2000).map(|step| {
+        let mbit = if step % 2 == 0 { 20.0 } else { 0.5 };
+        (f64::from(step) * 0.02, mbit)
+    });
+    let reached = filled(steps.collect(), 40_000);
     assert!(reached >= 92.5, "{reached}");
 }
 
@@ -465,7 +470,6 @@ fn a_link_that_serves_in_bursts_is_filled() {
 /// lost takes no room in the window. With rates forgotten after four rounds it reached 65 %.
 #[test]
 fn a_link_whose_bursts_grow_and_shrink_is_followed() {
-    let identity = Identity::new().unwrap();
     let steps = (0..6000).map(|step| {
         let mbit = match (step % 2, step % 50) {
             (1, _) => 0.3,
@@ -474,14 +478,6 @@ fn a_link_whose_bursts_grow_and_shrink_is_followed() {
         };
         (f64::from(step) * 0.02, mbit)
     });
-    let mut half = Half::constant(0.0, 25.0);
-    half.rate = RateSpec::Steps(steps.collect());
-    half.queue_bytes = Some(60_000);
-    let mut scenario = two_links(Controller::Ours, Direction::Download, 5);
-    scenario.bytes = 15_000_000;
-    scenario.interfaces = vec![Interface::alike("bursts", half)];
-    let report = run(&scenario, &identity, Mechanisms::default()).unwrap();
-    assert!(report.completed);
-    let reached = report.efficiency_connect;
+    let reached = filled(steps.collect(), 60_000);
     assert!(reached >= 80.0, "{reached}");
 }
