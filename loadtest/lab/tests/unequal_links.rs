@@ -72,6 +72,36 @@ fn a_link_that_would_stop_all_others_is_left_alone() {
     }
 }
 
+/// A narrow link that is quick while it is empty: what acknowledges 100 Mbit/s filled it, and its queue made the fast link's round trip longer, so that an upload
+/// took 2.1 times as long as without it, or 4.1 times beside 0.5 Mbit/s.
+#[test]
+fn acknowledgements_leave_a_link_that_is_too_narrow_for_them() {
+    let identity = Identity::new().unwrap();
+    for direction in [Direction::Upload, Direction::Download] {
+        for (narrow, at_most) in [(1.0, 1.08), (0.5, 1.2)] {
+            let time_over = |links: usize| {
+                let mut interfaces = vec![
+                    Interface::symmetric("wide", 100.0, 100.0, 0.0),
+                    Interface::symmetric("quick", narrow, 10.0, 0.0),
+                ];
+                interfaces.truncate(links);
+                let (bytes, limit_s) = (100_000_000, 120.0);
+                let ours = Controller::Ours;
+                let scenario =
+                    Scenario::transfer("two", 1, direction, bytes, ours, limit_s, interfaces);
+                let report = run(&scenario, &identity, Mechanisms::default()).unwrap();
+                assert!(report.completed);
+                report.from_connect_s
+            };
+            let times = [1, 2].map(time_over);
+            assert!(
+                times[1] < times[0] * at_most,
+                "{direction:?} {narrow} {times:?}"
+            );
+        }
+    }
+}
+
 /// A link that goes while the server sends costs the time to notice it, not three probe time-outs of a path whose round trips grew: with a
 /// path that was emptied over another one's way still carrying data, this run stood still for 6 s and reached 67 %.
 #[test]

@@ -5,13 +5,14 @@
 //!   (all of them ride on the lowest available path id). After all silent intervals it is closed, never the last one.
 //! - The client opens a path over every interface that is up, and opens it again with a bounded back-off when it was
 //!   closed or did not validate. The server only closes and sets statuses.
-//! - While this end has little to send, only the fastest path is Available: thin streams and acknowledgements take it.
+//! - While this end has little to send, only the fastest path with room is Available: thin streams and acknowledgements take it.
 //!   With a backlog every living path is.
 //!
 //! Bounds: `INTERFACES_MAX` interfaces and `PATHS_MAX` open paths; events about more are ignored.
 
 mod detour;
 mod dialogue;
+mod fastest;
 mod mute;
 mod release;
 
@@ -26,6 +27,7 @@ use noq_proto::{PathId, PathStatus};
 use crate::gate::Gate;
 use crate::liveness::{Liveness, PathState};
 use detour::Detour;
+use fastest::{Brought, Fastest, Living};
 use release::Closing;
 
 /// Interfaces steered at once; further ones are ignored.
@@ -51,8 +53,6 @@ const VALIDATION_PING_MAX: Duration = Duration::from_millis(500);
 const VALIDATION_PING_GROWTH: Duration = Duration::from_secs(60);
 /// How long after the last backlog a sender counts as thin.
 const THIN_AFTER: Duration = Duration::from_millis(300);
-/// The fastest path is changed at most this often, and only for a gain of an eighth and a millisecond.
-const FASTEST_DWELL: Duration = Duration::from_millis(500);
 
 /// A server waits longer before it closes, and as long again after an outage of everything: the client may still be saving
 /// what was in flight.
@@ -79,6 +79,7 @@ struct Path {
     /// Something was received on the path.
     heard: bool,
     rtt: Duration,
+    brought: Brought,
     /// The path's place in the gate; known at the client only.
     slot: Option<usize>,
     /// Pings sent since the sender fell idle with data under way, and the time of the last one.
@@ -129,8 +130,7 @@ pub struct Steering {
     connected: bool,
     paths: BTreeMap<PathId, Path>,
     interfaces: BTreeMap<InterfaceId, Interface>,
-    fastest: Option<PathId>,
-    fastest_since: Option<Instant>,
+    fastest: Fastest,
     backlog_at: Option<Instant>,
     /// Since when there has been a living path without a break.
     lively_since: Option<Instant>,
@@ -149,8 +149,7 @@ impl Steering {
             connected: false,
             paths: BTreeMap::new(),
             interfaces: BTreeMap::new(),
-            fastest: None,
-            fastest_since: None,
+            fastest: Fastest::default(),
             backlog_at: None,
             lively_since: None,
             replaced_at: None,
@@ -205,6 +204,7 @@ impl Steering {
             } => {
                 if let Some(entry) = self.paths.get_mut(&path) {
                     entry.rtt = rtt;
+                    entry.brought.note(now, datagrams);
                     let heard = entry.liveness.received(now, datagrams, rtt);
                     entry.heard |= heard;
                     if heard {
@@ -403,6 +403,7 @@ impl Steering {
             liveness,
             heard: false,
             rtt: Duration::ZERO,
+            brought: Brought::default(),
             slot,
             tail_pings: 0,
             tail_pinged_at: None,
@@ -435,9 +436,7 @@ impl Steering {
             self.gate.rebase();
             self.release(now, id, &path);
         }
-        if self.fastest == Some(id) {
-            self.fastest = None;
-        }
+        self.fastest.forget(id);
     }
 
     /// The interface of a path that is gone may be used for another.
@@ -545,9 +544,7 @@ impl Steering {
         let path = self.paths.remove(&id)?;
         self.release(now, id, &path);
         self.gate.rebase();
-        if self.fastest == Some(id) {
-            self.fastest = None;
-        }
+        self.fastest.forget(id);
         Some(Command::Close { path: id })
     }
 
@@ -642,7 +639,7 @@ impl Steering {
                 return None;
             }
             let aside = if self.lives(now, path) {
-                thin && self.fastest.is_some_and(|fastest| fastest != *id)
+                thin && self.fastest.get().is_some_and(|fastest| fastest != *id)
             } else {
                 self.another_lives(now, *id) || self.is_second_on_its_way(path)
             };
@@ -667,33 +664,18 @@ impl Steering {
     }
 
     fn choose_fastest(&mut self, now: Instant) {
-        let best = self
+        let living = self
             .paths
             .iter()
             .filter(|(_, path)| self.lives(now, path) && !path.rtt.is_zero())
-            .min_by_key(|(id, path)| (path.rtt, **id))
-            .map(|(id, path)| (*id, path.rtt));
-        let Some((best, best_rtt)) = best else {
-            return;
-        };
-        let current = self
-            .fastest
-            .and_then(|id| self.paths.get(&id))
-            .filter(|path| self.lives(now, path));
-        let change = match current {
-            None => true,
-            Some(current) => {
-                self.fastest != Some(best)
-                    && best_rtt + (best_rtt / 8).max(Duration::from_millis(1)) < current.rtt
-                    && self
-                        .fastest_since
-                        .is_none_or(|since| now >= since + FASTEST_DWELL)
-            }
-        };
-        if change {
-            self.fastest = Some(best);
-            self.fastest_since = Some(now);
-        }
+            .map(|(id, path)| Living {
+                path: *id,
+                rtt: path.rtt,
+                brought: path.brought.recently(),
+            });
+        let mut fastest = self.fastest;
+        fastest.choose(now, living);
+        self.fastest = fastest;
     }
 
     /// After the last of a transfer nothing follows whose acknowledgement would show what was lost, and the library's own timer
