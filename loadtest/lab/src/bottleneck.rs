@@ -194,6 +194,8 @@ fn at(runner: &Runner, prefix: &str, setting: Setting, rate_mbit: f64, rtt_ms: f
     let length = length_s(rate_mbit, rtt_ms);
     let mut scenarios = setting.with_rivals(prefix, length, &link());
     scenarios.push(setting.endless(format!("{prefix}.alone"), ALONE_S, link()));
+    // A run bears the beginning of its figures' ids.
+    scenarios.retain(|scenario| runner.wants(&format!("{}.", scenario.name)));
     let reports = runner.run(prefix, &scenarios, Mechanisms::default())?;
     let mut figures = fairness(prefix, length, &reports);
     if let Some(alone) = alone(prefix, &reports) {

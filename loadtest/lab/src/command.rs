@@ -109,7 +109,8 @@ pub enum LabError {
 }
 
 impl LabCommand {
-    fn only_run(&self) -> Option<String> {
+    /// Of an experiment with figures.
+    fn options(&self) -> Option<&Options> {
         match self {
             Self::Run(_) | Self::Kernel(_) => None,
             Self::Pals(options)
@@ -123,13 +124,18 @@ impl LabCommand {
             | Self::Targets(options)
             | Self::Controllers(options)
             | Self::Mechanisms(options)
-            | Self::Speed(options) => options.run.clone(),
+            | Self::Speed(options) => Some(options),
         }
     }
 
     /// Runs the experiments and prints their figures; failure when a target is missed.
     pub fn run(self) -> Result<ExitCode, LabError> {
-        let runner = Runner::new(Identity::new()?, true).only_run(self.only_run());
+        let mut runner = Runner::new(Identity::new()?, true);
+        if let Some(options) = self.options() {
+            runner = runner
+                .only_run(options.run.clone())
+                .select(options.selection.clone());
+        }
         match self {
             Self::Pals(options) => finish(&options, experiments::pals(&runner, &options)?),
             Self::Regional(options) => finish(&options, experiments::regional(&runner, &options)?),

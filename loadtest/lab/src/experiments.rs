@@ -55,11 +55,12 @@ pub fn pals(runner: &Runner, options: &Options) -> Outcome {
             for case in [Case::NoLoss, Case::Loss, Case::Handover, Case::Vitals] {
                 // Vitals go up only.
                 let moot = case == Case::Vitals && direction == Direction::Download;
-                if moot
-                    || !options
-                        .selection
-                        .wants(&format!("{prefix}.{}", of_pals::section_of(case)))
-                {
+                let of = |case| format!("{prefix}.{}", of_pals::section_of(case));
+                let wanted = match case {
+                    Case::Handover => options.selection.wants_beside(&of(case), &of(Case::Vitals)),
+                    _ => options.selection.wants(&of(case)),
+                };
+                if moot || !wanted {
                     continue;
                 }
                 let setting = Setting {
@@ -297,6 +298,10 @@ pub fn mechanisms(runner: &Runner, options: &Options) -> Outcome {
     let mut findings = Findings::default();
     for (name, mechanisms) in variants {
         for case in [Case::NoLoss, Case::Loss, Case::Handover] {
+            let prefix = format!("{name}.pals.{}", of_pals::section_of(case));
+            if !options.selection.wants(&prefix) {
+                continue;
+            }
             let setting = Setting {
                 seed: options.seed,
                 scenarios: options.scenarios.unwrap_or(COMPARED_SCENARIOS),

@@ -132,6 +132,10 @@ pub fn run(
     let mut figures = Vec::new();
     let mut all = Vec::new();
     for (index, profile) in PROFILES.iter().enumerate() {
+        let id = format!("{prefix}.{}", profile.name);
+        if !runner.wants(&format!("{id}.")) {
+            continue;
+        }
         let seed = derive_seed(seed, 3000 + index as u64);
         let best = if profile.links[1].0 > profile.links[0].0 {
             1
@@ -148,7 +152,6 @@ pub fn run(
             &scenarios,
             Mechanisms::default(),
         )?;
-        let id = format!("{prefix}.{}", profile.name);
         let goodput = |report: &RunReport| {
             report.delivered_bytes as f64 * 8e-6 / report.from_stream_s.max(1e-3)
         };
@@ -175,9 +178,11 @@ pub fn run(
         }
         all.extend(reports);
     }
-    let (more, reports) = cuts(runner, prefix, seed, controller, direction)?;
-    figures.extend(more);
-    all.extend(reports);
+    if runner.wants(&format!("{prefix}.cut_")) {
+        let (more, reports) = cuts(runner, prefix, seed, controller, direction)?;
+        figures.extend(more);
+        all.extend(reports);
+    }
     Ok((figures, all))
 }
 

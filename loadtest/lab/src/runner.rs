@@ -7,6 +7,7 @@ use crate::host::Mechanisms;
 use crate::identity::Identity;
 use crate::report::RunReport;
 use crate::scenario::{Scenario, ScenarioError};
+use crate::selection::Selection;
 use crate::world;
 
 /// Everything that the runs of one command share.
@@ -14,6 +15,7 @@ pub struct Runner {
     identity: Identity,
     progress: bool,
     only_run: Option<String>,
+    selection: Selection,
 }
 
 impl Runner {
@@ -22,7 +24,19 @@ impl Runner {
             identity,
             progress,
             only_run: None,
+            selection: Selection::default(),
         }
+    }
+
+    /// Whoever asks for a part only is run that part.
+    pub fn select(mut self, selection: Selection) -> Self {
+        self.selection = selection;
+        self
+    }
+
+    /// Whether figures with this beginning of an id are asked for.
+    pub fn wants(&self, prefix: &str) -> bool {
+        self.selection.wants(prefix)
     }
 
     /// Leaves out every run with another name.

@@ -19,6 +19,12 @@ impl Selection {
         self.only.as_ref().is_none_or(related)
     }
 
+    /// The same, unless they are all of `part`, which is asked for by itself.
+    pub fn wants_beside(&self, prefix: &str, part: &str) -> bool {
+        let within = self.only.as_ref().filter(|only| only.starts_with(part));
+        within.is_none() && self.wants(prefix)
+    }
+
     /// The directions asked for, with what the ids of their figures carry.
     pub fn directions(&self) -> impl Iterator<Item = (Direction, &'static str)> + use<> {
         let only = self.direction;

@@ -53,12 +53,19 @@ impl From<AcknowledgeError> for Status {
     fn from(error: AcknowledgeError) -> Status {
         let message = error.to_string();
         match error {
-            AcknowledgeError::Argument(_) => Status::invalid_argument(message),
-            AcknowledgeError::Unknown(_) => Status::not_found(message),
-            AcknowledgeError::Busy => Status::aborted(message),
-            AcknowledgeError::Write(error) if error.is_retryable() => Status::unavailable(message),
-            AcknowledgeError::Query(QueryError::Unavailable(_)) => Status::unavailable(message),
-            AcknowledgeError::Write(_) | AcknowledgeError::Query(_) => Status::internal(message),
+            AcknowledgeError::Argument(_) => return Status::invalid_argument(message),
+            AcknowledgeError::Unknown(_) => return Status::not_found(message),
+            AcknowledgeError::Busy => return Status::aborted(message),
+            AcknowledgeError::Write(_) | AcknowledgeError::Query(_) => {}
+        }
+        // Where the store is and what it says is for the log.
+        tracing::warn!(%error, "the store failed, and what was asked with it");
+        match error {
+            AcknowledgeError::Query(QueryError::Unavailable(_))
+            | AcknowledgeError::Write(WriteError::Unavailable(_)) => {
+                Status::unavailable("the store does not answer; try again")
+            }
+            _ => Status::internal("the store refuses; the log of alerting tells why"),
         }
     }
 }
@@ -266,4 +273,25 @@ fn tenant_of(tenant: String) -> Result<Scope, Status> {
         return Err(Status::invalid_argument("tenant: is missing"));
     }
     Ok(Scope::Tenant(tenant))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is aborted, refused or not found the dashboard tells people word for word.
+    #[test]
+    fn nobody_is_told_what_the_store_says_of_itself() {
+        let inside = || "timescaledb.inside:5432".to_owned();
+        for error in [
+            AcknowledgeError::Query(QueryError::Unavailable(inside())),
+            AcknowledgeError::Query(QueryError::Unreadable(inside())),
+            AcknowledgeError::Write(WriteError::Unavailable(inside())),
+            AcknowledgeError::Write(WriteError::Unfit(inside())),
+        ] {
+            let status = Status::from(error);
+            assert!(status.message().starts_with("the store"), "{status}");
+            assert!(!status.message().contains("inside"), "{status}");
+        }
+    }
 }

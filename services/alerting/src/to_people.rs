@@ -261,7 +261,7 @@ impl Decider {
                     return true;
                 }
                 Err(
-                    error @ (DecideError::Write(WriteError::Invalid(_))
+                    error @ (DecideError::Write(WriteError::Invalid(_) | WriteError::Unfit(_))
                     | DecideError::Query(QueryError::Unreadable(_))),
                 ) => {
                     tracing::error!(alert = alert.id, %error, "nobody can be told of this alert");

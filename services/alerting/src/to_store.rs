@@ -68,7 +68,9 @@ impl Writer {
                 Err(WriteError::Fenced(partitions)) => {
                     return Outcome::Fenced(partitions.into_iter().map(|(_, p)| p).collect());
                 }
-                Err(WriteError::Invalid(reason)) => return Outcome::Refused(reason),
+                Err(WriteError::Invalid(reason) | WriteError::Unfit(reason)) => {
+                    return Outcome::Refused(reason);
+                }
                 Err(WriteError::Unavailable(reason)) => {
                     if self.pause(&mut backoff, reason).await {
                         return Outcome::Ended;

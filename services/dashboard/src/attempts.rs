@@ -5,7 +5,9 @@
 //! the owner of one account must not be able to reset the count of the address.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
+
+use service_kit::network;
 
 /// Keys watched. When reached, the one that failed longest ago is forgotten.
 pub const KEYS_MAX: usize = 8_192;
@@ -96,16 +98,6 @@ impl Attempts {
         if let Some(key) = oldest {
             self.table.remove(&key);
         }
-    }
-}
-
-/// Whose address it is: who has one of IPv6 has the 2^64 of its network, and IPv4 may come mapped.
-pub fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
-        }
-        address => address,
     }
 }
 

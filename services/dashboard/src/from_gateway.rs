@@ -128,7 +128,8 @@ fn unhex(text: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use store::QueryError;
+    use service_kit::tls::PeerId;
+    use store::{QueryError, SqliteStore};
 
     use super::*;
 
@@ -150,6 +151,20 @@ mod tests {
         let (status, said) = refused(&none).await;
         assert_eq!(status, StatusCode::BAD_REQUEST);
         assert!(said.contains("not PEM"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn nor_where_the_authority_is_kept_when_it_cannot_be_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = LocalAuthority::open_or_create(directory.path()).unwrap();
+        let files = authority.issue(&PeerId::gateway("t", "gw"), &[]).unwrap();
+        let certificate = std::fs::read_to_string(files.cert).unwrap();
+        std::fs::remove_file(authority.ca_file()).unwrap();
+        let store = SqliteStore::open(directory.path()).unwrap();
+        let given = gateways::renew(&store, &authority, &certificate, "", &[]).await;
+        let (status, said) = refused(&given.unwrap_err()).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(!said.contains(directory.path().to_str().unwrap()), "{said}");
     }
 
     async fn refused(error: &GatewayError) -> (StatusCode, String) {

@@ -272,7 +272,10 @@ pub async fn renew(
     let not_in_force = |error: &dyn std::fmt::Display| GatewayError::NotInForce(error.to_string());
     let leaf = authority
         .vouches_for(certificate_pem, SystemTime::now())
-        .map_err(|error| not_in_force(&error))?;
+        .map_err(|error| match error {
+            AuthorityError::Io { .. } | AuthorityError::Certificate { .. } => error.into(),
+            of_theirs => not_in_force(&of_theirs),
+        })?;
     let id = PeerId::from_certificate(&leaf).map_err(|error| not_in_force(&error))?;
     let PeerId::Gateway {
         tenant,

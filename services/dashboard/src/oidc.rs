@@ -28,7 +28,6 @@ use sha2::{Digest, Sha256};
 use store::{DEFAULT_TENANT, Role};
 use tokio::time::MissedTickBehavior;
 
-use crate::attempts;
 use crate::config::OidcConfig;
 
 pub use jwt::TokenError;
@@ -165,7 +164,7 @@ impl Oidc {
             state.clone(),
             Pending {
                 at: Instant::now(),
-                from: attempts::network(from),
+                from: service_kit::network(from),
                 nonce,
                 verifier,
             },

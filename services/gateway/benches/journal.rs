@@ -89,7 +89,7 @@ async fn write(intake: Arc<Intake<Directory>>, writer: usize, start: Instant) ->
             })
             .collect();
         let recorded = intake
-            .record(samples, now, Patience::Wait, None)
+            .record(samples, now, Patience::Wait, None, None)
             .await
             .unwrap();
         assert!(recorded.refused.is_empty());

@@ -9,7 +9,7 @@ mod http;
 mod line;
 mod time;
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use ::http::{HeaderMap, StatusCode, header};
 use axum::{
@@ -20,7 +20,7 @@ use axum::{
     routing::post,
 };
 use contracts::vitals::gateway_service_server::GatewayServiceServer;
-use service_kit::{Context, Secret};
+use service_kit::{Context, Secret, grpc::Peer};
 use tokio::net::TcpListener;
 use tonic::service::Routes;
 
@@ -67,6 +67,11 @@ async fn nothing_here(request: Request) -> Response {
     } else {
         (StatusCode::NOT_FOUND, format!("{THERE_IS}\n")).into_response()
     }
+}
+
+/// Whose address it is.
+fn sender(peer: Option<&Peer>) -> Option<IpAddr> {
+    peer.map(|peer| service_kit::network(peer.address.ip()))
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {

@@ -3,7 +3,7 @@
 //! Alerts are on disk before the sample that raised them: after a crash in between the sensor sends the sample again, and the
 //! core, which runs the same rules, merges a repeated alert by its event time. The other order could lose one.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use contracts::vitals::{EdgeAlert, Sample};
 use parking_lot::Mutex;
@@ -47,7 +47,7 @@ impl Refused {
                 invalid.reason.clone(),
                 invalid.example.clone(),
             ),
-            Self::Journal(error @ StageError::TooManyStreams) => {
+            Self::Journal(error @ (StageError::TooManyStreams | StageError::TooManyOfAddress)) => {
                 ("stream", error.to_string(), "heart-rate".to_owned())
             }
             Self::Journal(error) => ("sample", error.to_string(), "a waveform of 1 s".to_owned()),
@@ -113,12 +113,13 @@ impl<D: Disk> Intake<D> {
         self.rules.lock().judge_by(book);
     }
 
-    /// Returns once every accepted sample is on disk.
+    /// Returns once every accepted sample is on disk. `from` is whose address they come from, where one is known.
     pub async fn record(
         &self,
         samples: Vec<Sample>,
         now: Moment,
         patience: Patience,
+        from: Option<IpAddr>,
         parent: Option<&str>,
     ) -> Result<Recorded, RecordError> {
         if samples.len() > SAMPLES_PER_REQUEST_MAX {
@@ -129,7 +130,7 @@ impl<D: Disk> Intake<D> {
             service_kit::telemetry::continue_trace(&span, parent);
         }
         let recorded = self
-            .journal(samples, now, patience, &span)
+            .journal(samples, now, patience, from, &span)
             .instrument(span.clone())
             .await;
         match &recorded {
@@ -152,6 +153,7 @@ impl<D: Disk> Intake<D> {
         samples: Vec<Sample>,
         now: Moment,
         patience: Patience,
+        from: Option<IpAddr>,
         span: &Span,
     ) -> Result<Recorded, RecordError> {
         let traceparent = service_kit::telemetry::traceparent(span);
@@ -172,8 +174,8 @@ impl<D: Disk> Intake<D> {
         }
         self.raise(&valid).await?;
         let outcomes = match patience {
-            Patience::Wait => self.vitals.append(valid).await,
-            Patience::Refuse => self.vitals.try_append(valid).await,
+            Patience::Wait => self.vitals.append(valid, from).await,
+            Patience::Refuse => self.vitals.try_append(valid, from).await,
         };
         let outcomes = outcomes.map_err(|error| match error {
             AppendError::Busy => RecordError::Busy,

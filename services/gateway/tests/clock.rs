@@ -78,7 +78,7 @@ async fn an_hour_off_and_set_back_loses_nothing() {
             ];
             sent += samples.len();
             let recorded = intake
-                .record(samples, moment(true_us, skew), Patience::Wait, None)
+                .record(samples, moment(true_us, skew), Patience::Wait, None, None)
                 .await
                 .unwrap();
             let refused: Vec<String> = recorded.refused.iter().map(|it| it.1.to_string()).collect();
@@ -146,7 +146,13 @@ async fn fall_ill(intake: &Intake<TestDisk>, devices: [&str; 2], skew_us: i64, a
         };
         let samples = vec![reading(devices[0], 0), reading(devices[1], true_us)];
         let recorded = intake
-            .record(samples, moment(true_us, skew_us), Patience::Wait, None)
+            .record(
+                samples,
+                moment(true_us, skew_us),
+                Patience::Wait,
+                None,
+                None,
+            )
             .await
             .unwrap();
         assert_eq!(recorded.accepted, 2);

@@ -78,7 +78,7 @@ impl Bench {
         };
         let recorded = self
             .intake
-            .record(samples, now, Patience::Wait, None)
+            .record(samples, now, Patience::Wait, None, None)
             .await?;
         assert!(recorded.refused.is_empty());
         Ok(recorded.accepted)

@@ -87,7 +87,7 @@ fn put(log: &mut Log<Decaying>) -> u64 {
         unit: "u".repeat(100),
         ..Sample::default()
     };
-    let staged = log.stage_sample(&mut sample).unwrap();
+    let staged = log.stage_sample(&mut sample, None).unwrap();
     log.commit().unwrap();
     match staged {
         Staged::New { sequence } => sequence,

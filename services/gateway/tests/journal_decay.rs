@@ -73,7 +73,7 @@ fn a_stream_whose_beginning_is_lost_has_a_gap_of_what_was_there() {
             gateway_time_us: CLOCK_US,
             ..Sample::default()
         };
-        log.stage_sample(&mut sample).unwrap();
+        log.stage_sample(&mut sample, None).unwrap();
         log.commit().unwrap();
         segments = disk.list().unwrap().len();
     }

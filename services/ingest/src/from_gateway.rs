@@ -37,6 +37,8 @@ pub(crate) const IN_FLIGHT_MAX: usize = 16;
 const ANSWERS_MAX: usize = 16;
 /// Samples, alerts and gaps in one upload; one with more is refused as a whole.
 const ENTRIES_MAX: usize = 20_000;
+/// What is said of a sample that no broker will ever take. A gateway may be in anybody's hands: what the bus says of itself is for the log.
+const REFUSED_BY_BUS: &str = "the bus refuses the upload; the log of ingest tells why";
 
 pub struct Gateways {
     shared: Arc<Shared>,
@@ -440,7 +442,7 @@ async fn acknowledge(
                         .rejections
                         .extend(refused.into_iter().map(|(index, ..)| Rejection {
                             index,
-                            reason: reason.clone(),
+                            reason: REFUSED_BY_BUS.to_owned(),
                         }));
                     pending.alerts.clear();
                 }
@@ -490,8 +492,8 @@ fn refuse(kind: &'static str, gateway: &GatewayId, refusal: Refusal) -> String {
     refusal.reason
 }
 
-fn unknown(e: QueryError) -> Status {
-    Status::unavailable(format!(
-        "the register of devices does not answer: {e}; send again"
-    ))
+/// A gateway may be in anybody's hands: where the store is and what it says is for the log.
+fn unknown(error: QueryError) -> Status {
+    tracing::warn!(%error, "the register does not answer, so an upload cannot be judged");
+    Status::unavailable("the register of devices does not answer; send again")
 }

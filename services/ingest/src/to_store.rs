@@ -194,7 +194,9 @@ impl Loop {
                         () = backoff.wait() => {}
                     }
                 }
-                Err(e @ (WriteError::Invalid(_) | WriteError::Conflict(_))) => {
+                Err(
+                    e @ (WriteError::Invalid(_) | WriteError::Unfit(_) | WriteError::Conflict(_)),
+                ) => {
                     return Outcome::Refused(part, e.to_string());
                 }
             }

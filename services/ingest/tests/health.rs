@@ -8,7 +8,7 @@ mod world;
 
 use std::time::Duration;
 
-use world::{Mode, PATIENCE, Running, Uplink, World, gateway, sample, upload};
+use world::{INSIDE, Mode, PATIENCE, Running, Uplink, World, gateway, sample, upload};
 
 /// An ingest that has taken one upload.
 async fn with_an_upload(world: &World) -> (Running, Uplink) {
@@ -59,5 +59,32 @@ async fn a_store_that_goes_away_takes_nobody_out_of_service() {
     file.execute_batch("ALTER TABLE away RENAME TO probe")
         .unwrap();
     until("it is back", || !is_said()).await;
+    running.stop().await;
+}
+
+/// A gateway may be in anybody's hands.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_gateway_is_told_what_store_and_bus_say_of_themselves() {
+    let world = World::new().await;
+    let (running, mut uplink) = with_an_upload(&world).await;
+    running.bus.mode.send_replace(Mode::Refuse);
+    uplink.send(upload(2, vec![sample("belt-0", 2)])).await;
+    let rejections = uplink.answer().await.rejections;
+    assert_eq!(rejections.len(), 1);
+    let reason = &rejections[0].reason;
+    assert!(reason.contains("the bus refuses"), "{reason}");
+    assert!(!reason.contains(INSIDE), "{reason}");
+    running.bus.mode.send_replace(Mode::Pass);
+
+    let file = rusqlite::Connection::open(world.dir.path().join("store.db")).unwrap();
+    file.execute_batch("ALTER TABLE devices RENAME TO away")
+        .unwrap();
+    // One that ingest has not asked for yet.
+    uplink.send(upload(3, vec![sample("belt-1", 1)])).await;
+    let ended = tokio::time::timeout(PATIENCE, uplink.answers.as_mut().unwrap().message());
+    let status = ended.await.unwrap().unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Unavailable);
+    assert!(status.message().contains("send again"), "{status}");
+    assert!(!status.message().contains("no such table"), "{status}");
     running.stop().await;
 }

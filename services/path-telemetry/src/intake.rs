@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bus::PublishError;
 use clocks::{ClockError, Clocks};
 use contracts::paths::{
     PathReport, ReportRequest, ReportResponse, path_telemetry_service_server::PathTelemetryService,
@@ -251,13 +252,20 @@ async fn take(
     publisher
         .publish(request.reports)
         .await
-        .map_err(|error| match error.is_retryable() {
-            true => Status::unavailable(error.to_string()),
-            false => Status::invalid_argument(error.to_string()),
-        })?;
+        .map_err(|error| not_published(reporter, &error))?;
     metrics::counter!("braid_path_telemetry_reports_total", "end" => reporter.kind())
         .increment(count);
     Ok(count)
+}
+
+/// A gateway may be in anybody's hands: where the bus is and what it says is for the log.
+fn not_published(reporter: &Reporter, error: &PublishError) -> Status {
+    tracing::warn!(?reporter, %error, "reports are not on the bus");
+    if error.is_retryable() {
+        Status::unavailable("the bus does not take reports; send them again")
+    } else {
+        Status::invalid_argument("the bus refuses the reports; the log of path-telemetry tells why")
+    }
 }
 
 /// What no end may say.

@@ -45,6 +45,44 @@ struct World {
     _dir: tempfile::TempDir,
 }
 
+/// The embedded bus, which takes nothing.
+struct Refusing {
+    inner: EmbeddedBus,
+    says: PublishError,
+}
+
+#[async_trait]
+impl Bus for Refusing {
+    async fn publish(&self, _: Topic, _: Vec<Record>) -> Result<(), PublishError> {
+        Err(self.says.clone())
+    }
+
+    async fn subscribe(
+        &self,
+        topic: Topic,
+        group: &str,
+        start: Arc<dyn StartAt>,
+    ) -> Result<Box<dyn Consumer>, SubscribeError> {
+        self.inner.subscribe(topic, group, start).await
+    }
+
+    async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
+        self.inner.tail(topic).await
+    }
+
+    async fn read_back(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
+        self.inner.read_back(topic).await
+    }
+
+    async fn partitions(&self, topic: Topic) -> Result<u32, NotReady> {
+        self.inner.partitions(topic).await
+    }
+
+    async fn ready(&self) -> Result<(), NotReady> {
+        self.inner.ready().await
+    }
+}
+
 /// The embedded bus, behind which the store answers no question about the beginning until so many were asked.
 struct Forgetful {
     inner: EmbeddedBus,
@@ -448,4 +486,27 @@ async fn a_store_that_does_not_say_where_to_begin_costs_the_group_no_rebalance()
     );
     world.context.shutdown().request();
     world.joined.await.unwrap().unwrap();
+}
+
+/// A gateway may be in anybody's hands.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_gateway_is_told_what_the_bus_says_of_itself() {
+    let inside = "broker kafka-0.inside:9092";
+    for (says, code) in [
+        (PublishError::Unavailable(inside.into()), Code::Unavailable),
+        (PublishError::Refused(inside.into()), Code::InvalidArgument),
+    ] {
+        let world = World::with_bus(|dir| {
+            let inner = open(dir);
+            Arc::new(Refusing { inner, says })
+        });
+        let gateway = PeerId::gateway("default", "gateway-1");
+        let refused = world.report(&gateway, reports(End::Gateway, "lte", 5));
+        let refused = refused.await.unwrap_err();
+        assert_eq!(refused.code(), code);
+        assert!(refused.message().contains("the bus"), "{refused}");
+        assert!(!refused.message().contains(inside), "{refused}");
+        world.context.shutdown().request();
+        world.joined.await.unwrap().unwrap();
+    }
 }

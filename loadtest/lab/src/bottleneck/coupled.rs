@@ -36,6 +36,7 @@ pub fn run(runner: &Runner, prefix: &str, setting: Setting) -> Outcome {
         let prefix = format!("{prefix}.{name}");
         let mut scenarios = setting.with_rivals(&prefix, SHARED_S, &links());
         scenarios.push(setting.endless(format!("{prefix}.alone"), SHARED_S, links()));
+        scenarios.retain(|scenario| runner.wants(&format!("{}.", scenario.name)));
         let runs = runner.run(&prefix, &scenarios, Mechanisms::default())?;
         figures.extend(fairness(&prefix, SHARED_S, &runs));
         if let Some(alone) = alone(&prefix, &runs) {
@@ -49,9 +50,12 @@ pub fn run(runner: &Runner, prefix: &str, setting: Setting) -> Outcome {
         }
         reports.extend(runs);
     }
-    let (more, runs) = disjoint(runner, &format!("{prefix}.disjoint"), setting)?;
-    figures.extend(more);
-    reports.extend(runs);
+    let prefix = format!("{prefix}.disjoint");
+    if runner.wants(&prefix) {
+        let (more, runs) = disjoint(runner, &prefix, setting)?;
+        figures.extend(more);
+        reports.extend(runs);
+    }
     Ok((figures, reports))
 }
 

@@ -87,7 +87,7 @@ impl Decider {
         };
         let acted = self.act(watch).await;
         let Err(
-            DecideError::Write(WriteError::Invalid(reason))
+            DecideError::Write(WriteError::Invalid(reason) | WriteError::Unfit(reason))
             | DecideError::Query(QueryError::Unreadable(reason)),
         ) = acted
         else {

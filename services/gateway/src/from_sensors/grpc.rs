@@ -1,6 +1,6 @@
 //! `GatewayService.Record`: one answer per request, in order.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use contracts::vitals::{
     RecordRequest, RecordResponse, Rejection, gateway_service_server::GatewayService,
@@ -43,13 +43,14 @@ impl<D: Disk> GatewayService for Recorder<D> {
             .get("traceparent")
             .and_then(|value| value.to_str().ok())
             .map(str::to_owned);
+        let from = super::sender(request.extensions().get());
         let requests = request.into_inner();
         let (answers, stream) = mpsc::channel(ANSWERS_MAX);
         let intake = Arc::clone(&self.intake);
         let shutdown = self.shutdown.clone();
         tokio::spawn(async move {
             tokio::select! {
-                () = answer_all(&intake, requests, &answers, parent.as_deref()) => {}
+                () = answer_all(&intake, requests, &answers, from, parent.as_deref()) => {}
                 () = shutdown.requested() => {
                     // The sensor that is gone already needs no goodbye.
                     let _ = answers.try_send(Err(Status::unavailable("the gateway is stopping; reconnect")));
@@ -64,6 +65,7 @@ async fn answer_all<D: Disk>(
     intake: &Intake<D>,
     mut requests: Streaming<RecordRequest>,
     answers: &mpsc::Sender<Result<RecordResponse, Status>>,
+    from: Option<IpAddr>,
     parent: Option<&str>,
 ) {
     loop {
@@ -76,7 +78,7 @@ async fn answer_all<D: Disk>(
             }
         };
         let answer = match intake
-            .record(request.samples, Moment::now(), Patience::Wait, parent)
+            .record(request.samples, Moment::now(), Patience::Wait, from, parent)
             .await
         {
             Ok(recorded) => Ok(RecordResponse {

@@ -8,11 +8,12 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     Json,
     body::Bytes,
-    extract::{FromRequest, Request, State},
+    extract::{Extension, FromRequest, Request, State},
     response::{IntoResponse, Response},
 };
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::Serialize;
+use service_kit::grpc::Peer;
 
 use super::line;
 use crate::{
@@ -73,6 +74,7 @@ struct Failure {
 
 pub async fn samples<D: Disk>(
     State(intake): State<Arc<Intake<D>>>,
+    peer: Option<Extension<Peer>>,
     headers: HeaderMap,
     Whole(body): Whole,
 ) -> Response {
@@ -106,9 +108,10 @@ pub async fn samples<D: Disk>(
         );
         rejections.push(rejection(1, &empty.into()));
     }
+    let from = super::sender(peer.as_deref());
     let parent = service_kit::telemetry::traceparent_of_headers(&headers);
     let recorded = match intake
-        .record(samples, Moment::now(), Patience::Refuse, parent)
+        .record(samples, Moment::now(), Patience::Refuse, from, parent)
         .await
     {
         Ok(recorded) => recorded,

@@ -11,7 +11,7 @@
 //! 4. After a failed write or sync nothing is known about the tail of the active segment: it is given up, and the next batch
 //!    starts a new one whose first position tells recovery where the old one ends.
 
-use std::{io, sync::Arc};
+use std::{io, net::IpAddr, sync::Arc};
 
 use contracts::vitals::{EdgeAlert, Gap, Sample};
 use parking_lot::Mutex;
@@ -58,6 +58,8 @@ pub enum StageError {
     Full { bytes: u64, bytes_max: u64 },
     #[error("the journal numbers at most {} streams", super::streams::STREAMS_MAX)]
     TooManyStreams,
+    #[error("one address may begin three quarters of the streams that are free, and this one has")]
+    TooManyOfAddress,
     #[error("the entry has {bytes} bytes, at most {ENTRY_BYTES_MAX} are taken")]
     TooLarge { bytes: usize },
     #[error("the journal cannot write: {0}")]
@@ -146,8 +148,12 @@ impl<D: Disk> Log<D> {
         self.batch.bytes.len()
     }
 
-    /// Gives the sample its sequence and puts it into the batch.
-    pub fn stage_sample(&mut self, sample: &mut Sample) -> Result<Staged, StageError> {
+    /// Gives the sample its sequence and puts it into the batch. `from` is whose address it comes from, where one is known.
+    pub fn stage_sample(
+        &mut self,
+        sample: &mut Sample,
+        from: Option<IpAddr>,
+    ) -> Result<Staged, StageError> {
         self.prepare(sample.encoded_len())?;
         match self.streams.next(
             &sample.device,
@@ -155,9 +161,11 @@ impl<D: Disk> Log<D> {
             sample.gateway_time_us,
             sample.device_time_us,
             sample.sensor_sequence,
+            from,
         ) {
             Next::Retry => Ok(Staged::Retry),
             Next::TooManyStreams => Err(StageError::TooManyStreams),
+            Next::TooManyOfAddress => Err(StageError::TooManyOfAddress),
             Next::Sequence(sequence) => {
                 sample.sequence = sequence;
                 self.put_entry(Kind::Sample, sample);
@@ -169,12 +177,16 @@ impl<D: Disk> Log<D> {
     pub fn stage_alert(&mut self, alert: &mut EdgeAlert) -> Result<Staged, StageError> {
         self.prepare(alert.encoded_len())?;
         let (device, stream) = ALERTS_STREAM;
-        match self
-            .streams
-            .next(device, stream, alert.gateway_time_us, alert.time_us, None)
-        {
+        match self.streams.next(
+            device,
+            stream,
+            alert.gateway_time_us,
+            alert.time_us,
+            None,
+            None,
+        ) {
             Next::Retry => Ok(Staged::Retry),
-            Next::TooManyStreams => Err(StageError::TooManyStreams),
+            Next::TooManyStreams | Next::TooManyOfAddress => Err(StageError::TooManyStreams),
             Next::Sequence(sequence) => {
                 alert.sequence = sequence;
                 self.put_entry(Kind::Alert, alert);

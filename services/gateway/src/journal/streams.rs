@@ -10,6 +10,7 @@
 use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
+    net::IpAddr,
     sync::Arc,
 };
 
@@ -19,6 +20,9 @@ use crate::clock;
 /// Streams of one journal. Beyond it a sample of a new stream is refused: a counter can never be forgotten, because reusing a
 /// sequence makes ingest discard the sample as a duplicate.
 pub const STREAMS_MAX: usize = 4096;
+/// Quarters of the streams that are free which one address may begin, so that none that makes names up leaves nothing to the others. Most of
+/// them, because behind a NAT or a forwarder all sensors have one. Who began what is forgotten with a restart.
+const QUARTERS_OF_ONE: usize = 3;
 
 /// Largest first sequence where no clock gives one: less than any clock that was ever set.
 const DRAWN_MAX: u64 = 1 << 50;
@@ -156,6 +160,8 @@ pub enum Next {
     Retry,
     /// STREAMS_MAX is reached.
     TooManyStreams,
+    /// The address has begun as many as one may.
+    TooManyOfAddress,
 }
 
 #[derive(Clone, Debug)]
@@ -163,12 +169,16 @@ struct Row {
     device: String,
     stream: String,
     counters: Counters,
+    /// Who began it, since the start.
+    from: Option<IpAddr>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Streams {
     ids: HashMap<String, HashMap<String, usize>>,
     rows: Vec<Row>,
+    /// Streams that each address began; no more than there are rows.
+    begun: HashMap<IpAddr, usize>,
     undo: Vec<(usize, Counters)>,
     committed_rows: usize,
 }
@@ -202,13 +212,20 @@ impl Streams {
         clock_us: i64,
         time_us: i64,
         sensor_sequence: Option<u64>,
+        from: Option<IpAddr>,
     ) -> Next {
         let id = match self.find(device, stream) {
             Some(id) => id,
             None if self.rows.len() >= STREAMS_MAX => return Next::TooManyStreams,
+            None if !from.is_none_or(|from| self.may_begin(from)) => return Next::TooManyOfAddress,
             None => {
                 let id = self.insert(device, stream);
-                self.rows[id].counters.next_sequence = beginning(clock_us);
+                let row = &mut self.rows[id];
+                row.counters.next_sequence = beginning(clock_us);
+                row.from = from;
+                if let Some(from) = from {
+                    *self.begun.entry(from).or_default() += 1;
+                }
                 id
             }
         };
@@ -224,6 +241,12 @@ impl Streams {
             counters.take(number, time_us);
         }
         Next::Sequence(sequence)
+    }
+
+    fn may_begin(&self, from: IpAddr) -> bool {
+        let begun = self.begun.get(&from).copied().unwrap_or_default();
+        let free = STREAMS_MAX - self.rows.len();
+        (begun + 1) * 4 <= (begun + free) * QUARTERS_OF_ONE
     }
 
     /// Repeats what `next` did for an entry that recovery reads back.
@@ -264,6 +287,14 @@ impl Streams {
                     self.ids.remove(&row.device);
                 }
             }
+            if let Some(from) = row.from
+                && let Some(begun) = self.begun.get_mut(&from)
+            {
+                *begun -= 1;
+                if *begun == 0 {
+                    self.begun.remove(&from);
+                }
+            }
         }
     }
 
@@ -282,6 +313,7 @@ impl Streams {
             device: device.to_owned(),
             stream: stream.to_owned(),
             counters: Counters::default(),
+            from: None,
         });
         self.ids
             .entry(device.to_owned())
@@ -303,16 +335,30 @@ fn beginning(clock_us: i64) -> u64 {
 mod tests {
     use super::*;
 
+    fn take(
+        streams: &mut Streams,
+        device: &str,
+        stream: &str,
+        clock_us: i64,
+        time_us: i64,
+        number: Option<u64>,
+    ) -> Next {
+        streams.next(device, stream, clock_us, time_us, number, None)
+    }
+
     #[test]
     fn sequences_start_at_one_and_come_back_after_a_revert() {
         let mut streams = Streams::default();
-        assert_eq!(streams.next("d", "hr", 0, 1, None), Next::Sequence(1));
+        assert_eq!(take(&mut streams, "d", "hr", 0, 1, None), Next::Sequence(1));
         streams.commit();
-        assert_eq!(streams.next("d", "hr", 0, 2, None), Next::Sequence(2));
-        assert_eq!(streams.next("d", "spo2", 0, 2, None), Next::Sequence(1));
+        assert_eq!(take(&mut streams, "d", "hr", 0, 2, None), Next::Sequence(2));
+        assert_eq!(
+            take(&mut streams, "d", "spo2", 0, 2, None),
+            Next::Sequence(1)
+        );
         streams.revert();
         assert_eq!(streams.counters("d", "spo2"), None);
-        assert_eq!(streams.next("d", "hr", 0, 2, None), Next::Sequence(2));
+        assert_eq!(take(&mut streams, "d", "hr", 0, 2, None), Next::Sequence(2));
     }
 
     #[test]
@@ -320,13 +366,13 @@ mod tests {
         let clock_us = 1_790_000_000_000_000;
         let mut streams = Streams::default();
         let given: Vec<Next> = (0..1_000)
-            .map(|n| streams.next("d", "hr", clock_us + n * 10_000, n, None))
+            .map(|n| take(&mut streams, "d", "hr", clock_us + n * 10_000, n, None))
             .collect();
         assert_eq!(given[0], Next::Sequence(1_790_000_000_000_000));
         assert_eq!(given[999], Next::Sequence(1_790_000_000_000_999));
 
         let mut wiped = Streams::default();
-        let after = wiped.next("d", "hr", clock_us + 10_000_000, 0, None);
+        let after = take(&mut wiped, "d", "hr", clock_us + 10_000_000, 0, None);
         assert!(!given.contains(&after));
         assert_eq!(after, Next::Sequence(1_790_000_010_000_000));
     }
@@ -334,7 +380,7 @@ mod tests {
     /// One in 10^9 that two of them are within a million.
     #[test]
     fn so_does_one_whose_clock_begins_anew_at_every_start() {
-        let begin = || match Streams::default().next("d", "hr", 30_000_000, 0, None) {
+        let begin = || match Streams::default().next("d", "hr", 30_000_000, 0, None, None) {
             Next::Sequence(first) => first,
             other => panic!("{other:?}"),
         };
@@ -348,16 +394,19 @@ mod tests {
         let mut streams = Streams::default();
         for number in [1, 2, 4] {
             assert!(matches!(
-                streams.next("d", "hr", 0, number, Some(number as u64)),
+                take(&mut streams, "d", "hr", 0, number, Some(number as u64)),
                 Next::Sequence(_)
             ));
         }
         streams.commit();
         let mut streams = Streams::from_rows(&streams.to_rows());
-        assert_eq!(streams.next("d", "hr", 0, 2, Some(2)), Next::Retry);
-        assert_eq!(streams.next("d", "hr", 0, 4, Some(4)), Next::Retry);
-        assert_eq!(streams.next("d", "hr", 0, 3, Some(3)), Next::Sequence(4));
-        assert_eq!(streams.next("d", "hr", 0, 3, Some(3)), Next::Retry);
+        assert_eq!(take(&mut streams, "d", "hr", 0, 2, Some(2)), Next::Retry);
+        assert_eq!(take(&mut streams, "d", "hr", 0, 4, Some(4)), Next::Retry);
+        assert_eq!(
+            take(&mut streams, "d", "hr", 0, 3, Some(3)),
+            Next::Sequence(4)
+        );
+        assert_eq!(take(&mut streams, "d", "hr", 0, 3, Some(3)), Next::Retry);
     }
 
     #[test]
@@ -372,7 +421,7 @@ mod tests {
             let mut streams = Streams::default();
             for n in 0..1_000 {
                 let number = number_of(order, n);
-                let next = streams.next("d", "hr", 0, number as i64, Some(number));
+                let next = take(&mut streams, "d", "hr", 0, number as i64, Some(number));
                 assert!(matches!(next, Next::Sequence(_)), "{number}: {next:?}");
                 streams.commit();
                 if n % 300 == 0 {
@@ -381,7 +430,7 @@ mod tests {
             }
             for n in 0..1_000 {
                 let number = number_of(order, n);
-                let next = streams.next("d", "hr", 0, number as i64, Some(number));
+                let next = take(&mut streams, "d", "hr", 0, number as i64, Some(number));
                 assert_eq!(next, Next::Retry, "{number}");
             }
         }
@@ -392,14 +441,14 @@ mod tests {
         let mut streams = Streams::default();
         let count = 2 * HOLES_MAX as u64 + 10;
         for number in (0..count).map(|n| 10 * n) {
-            streams.next("d", "hr", 0, number as i64, Some(number));
+            take(&mut streams, "d", "hr", 0, number as i64, Some(number));
             streams.commit();
         }
         let row = streams.to_rows().remove(0);
         assert_eq!(row.sensor_holes.len(), 2 * HOLES_MAX);
-        assert_eq!(streams.next("d", "hr", 0, 5, Some(5)), Next::Retry);
+        assert_eq!(take(&mut streams, "d", "hr", 0, 5, Some(5)), Next::Retry);
         let late = 10 * count - 15;
-        let next = streams.next("d", "hr", 0, late as i64, Some(late));
+        let next = take(&mut streams, "d", "hr", 0, late as i64, Some(late));
         assert!(matches!(next, Next::Sequence(_)));
         streams.revert();
         assert_eq!(streams.to_rows(), [row]);
@@ -409,9 +458,12 @@ mod tests {
     fn numbers_at_their_ends_are_numbers() {
         let mut streams = Streams::default();
         for number in [u64::MAX, 0, u64::MAX - 1, 1] {
-            let next = streams.next("d", "hr", 0, 7, Some(number));
+            let next = take(&mut streams, "d", "hr", 0, 7, Some(number));
             assert!(matches!(next, Next::Sequence(_)), "{number}");
-            assert_eq!(streams.next("d", "hr", 0, 7, Some(number)), Next::Retry);
+            assert_eq!(
+                take(&mut streams, "d", "hr", 0, 7, Some(number)),
+                Next::Retry
+            );
         }
     }
 
@@ -419,7 +471,7 @@ mod tests {
     fn rows_of_an_older_version_are_understood_and_rows_for_it_made() {
         let mut streams = Streams::default();
         for number in [1, 2, 4] {
-            streams.next("d", "hr", 0, number, Some(number as u64));
+            take(&mut streams, "d", "hr", 0, number, Some(number as u64));
         }
         let row = streams.to_rows().remove(0);
         // The three numbers, and those below zero, which there are not.
@@ -431,7 +483,7 @@ mod tests {
         };
         let mut streams = Streams::from_rows(&[old]);
         for (number, is_retry) in [(4, true), (3, false), (2, true), (1, true), (0, false)] {
-            let next = streams.next("d", "hr", 0, number, Some(number as u64));
+            let next = take(&mut streams, "d", "hr", 0, number, Some(number as u64));
             assert_eq!(next == Next::Retry, is_retry, "{number}");
         }
     }
@@ -439,14 +491,17 @@ mod tests {
     #[test]
     fn a_sensor_that_lost_its_counter_is_no_retry() {
         let mut streams = Streams::default();
-        streams.next("d", "hr", 0, 1_000, Some(500));
+        take(&mut streams, "d", "hr", 0, 1_000, Some(500));
         assert_eq!(
-            streams.next("d", "hr", 0, 1_001, Some(1)),
+            take(&mut streams, "d", "hr", 0, 1_001, Some(1)),
             Next::Sequence(2)
         );
-        assert_eq!(streams.next("d", "hr", 0, 1_001, Some(1)), Next::Retry);
         assert_eq!(
-            streams.next("d", "hr", 0, 1_002, Some(2)),
+            take(&mut streams, "d", "hr", 0, 1_001, Some(1)),
+            Next::Retry
+        );
+        assert_eq!(
+            take(&mut streams, "d", "hr", 0, 1_002, Some(2)),
             Next::Sequence(3)
         );
     }
@@ -456,14 +511,50 @@ mod tests {
         let mut streams = Streams::default();
         for device in 0..STREAMS_MAX {
             assert_eq!(
-                streams.next(&device.to_string(), "hr", 0, 1, None),
+                take(&mut streams, &device.to_string(), "hr", 0, 1, None),
                 Next::Sequence(1)
             );
         }
         assert_eq!(
-            streams.next("one more", "hr", 0, 1, None),
+            take(&mut streams, "one more", "hr", 0, 1, None),
             Next::TooManyStreams
         );
-        assert_eq!(streams.next("0", "hr", 0, 1, None), Next::Sequence(2));
+        assert_eq!(take(&mut streams, "0", "hr", 0, 1, None), Next::Sequence(2));
+    }
+
+    #[test]
+    fn no_address_takes_all_that_is_left() {
+        let mut streams = Streams::default();
+        let mut named = 0;
+        let mut begins = |streams: &mut Streams, from: u8, count: usize| {
+            let from = Some(IpAddr::from([192, 0, 2, from]));
+            let begun = (0..count).filter(|_| {
+                named += 1;
+                let next = streams.next(&named.to_string(), "hr", 0, 1, None, from);
+                assert!(next == Next::Sequence(1) || next == Next::TooManyOfAddress);
+                next == Next::Sequence(1)
+            });
+            begun.count()
+        };
+        // A lone one has most of them.
+        assert_eq!(begins(&mut streams, 1, STREAMS_MAX), STREAMS_MAX / 4 * 3);
+        // What the disk refused counts for nobody.
+        streams.revert();
+        assert_eq!(begins(&mut streams, 2, 1_000), 1_000);
+        streams.commit();
+        assert_eq!(begins(&mut streams, 1, STREAMS_MAX), 3_096 / 4 * 3);
+        streams.commit();
+        assert_eq!(begins(&mut streams, 3, 500), 500);
+        assert_eq!(
+            begins(&mut streams, 2, 10),
+            0,
+            "it has more than three quarters"
+        );
+        // With what it began it goes on.
+        let first = STREAMS_MAX + 1;
+        let from = Some(IpAddr::from([192, 0, 2, 2]));
+        let goes_on = streams.next(&first.to_string(), "hr", 0, 1, None, from);
+        assert_eq!(goes_on, Next::Sequence(2));
+        assert_eq!(begins(&mut streams, 4, 10), 10);
     }
 }

@@ -6,6 +6,7 @@
 
 use std::{
     io,
+    net::IpAddr,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -42,7 +43,7 @@ pub enum AppendError {
 pub type Outcome = Result<Staged, StageError>;
 
 enum Entries {
-    Samples(Vec<Sample>),
+    Samples(Vec<Sample>, Option<IpAddr>),
     Alerts(Vec<EdgeAlert>),
 }
 
@@ -123,15 +124,23 @@ impl<D: Disk> Journal<D> {
     }
 
     /// Answers once the samples are on disk, one outcome each; waits while the queue is full.
-    pub async fn append(&self, samples: Vec<Sample>) -> Result<Vec<Outcome>, AppendError> {
-        self.send(Entries::Samples(samples)).await
+    pub async fn append(
+        &self,
+        samples: Vec<Sample>,
+        from: Option<IpAddr>,
+    ) -> Result<Vec<Outcome>, AppendError> {
+        self.send(Entries::Samples(samples, from)).await
     }
 
     /// The same, but refuses at once while the queue is full.
-    pub async fn try_append(&self, samples: Vec<Sample>) -> Result<Vec<Outcome>, AppendError> {
+    pub async fn try_append(
+        &self,
+        samples: Vec<Sample>,
+        from: Option<IpAddr>,
+    ) -> Result<Vec<Outcome>, AppendError> {
         let (reply, outcome) = oneshot::channel();
         self.requests
-            .try_send(Request::Append(Entries::Samples(samples), reply))
+            .try_send(Request::Append(Entries::Samples(samples, from), reply))
             .map_err(|error| match error {
                 mpsc::error::TrySendError::Full(_) => AppendError::Busy,
                 mpsc::error::TrySendError::Closed(_) => AppendError::Closed,
@@ -262,9 +271,9 @@ impl<D: Disk> Writer<D> {
 
     fn stage(&mut self, entries: Entries) -> Vec<Outcome> {
         match entries {
-            Entries::Samples(samples) => samples
+            Entries::Samples(samples, from) => samples
                 .into_iter()
-                .map(|mut sample| self.log.stage_sample(&mut sample))
+                .map(|mut sample| self.log.stage_sample(&mut sample, from))
                 .collect(),
             Entries::Alerts(alerts) => alerts
                 .into_iter()

@@ -13,6 +13,8 @@
 //!    dead path, so it never becomes current: with each takeover it is closed and opened anew.
 //! 6. While a batch waits for its acknowledgement, what comes is gathered into the next one, for a bounded time. A link delivers in order, so
 //!    an upload sent earlier would have waited behind the lost packet of the one before it; and a core that answers late gets fewer uploads.
+//! 7. A core that reads slowly, because a quota is used up, is told from a dead path by its answers: as long as they come late, each has the time
+//!    that it takes from one late one to the next. One in time ends that, so where answers are in time a path's death is seen as soon as ever.
 
 use std::{
     collections::VecDeque,
@@ -31,6 +33,8 @@ const RETRY_INITIAL: Duration = Duration::from_millis(100);
 /// Acknowledgements are overdue later than usual, but no sooner than the least, which is above the pauses of a busy disk; each takeover in a
 /// row without an answer doubles the time.
 const OVERDUE_MIN: Duration = Duration::from_millis(250);
+/// From one late answer to the next is waited no longer: between them may be an outage, and the next one right behind it.
+const PACE_MAX: Duration = Duration::from_secs(2);
 /// Of whatever is given more time after each failure in a row.
 const DOUBLINGS_MAX: u32 = 6;
 /// A batch of so many entries is not gathered any longer.
@@ -127,6 +131,10 @@ pub struct Sender {
     sending: bool,
     in_flight: VecDeque<InFlight>,
     usual: Answers,
+    /// When the last acknowledgement came, if it came late.
+    late_at: Option<Instant>,
+    /// From one late acknowledgement to the next.
+    pace: Answers,
     /// What ends here or before was sent more than once: its acknowledgement tells no time.
     repeated_until: u64,
     /// Takeovers since the last acknowledgement.
@@ -159,6 +167,8 @@ impl Sender {
             sending: false,
             in_flight: VecDeque::new(),
             usual: Answers::default(),
+            late_at: None,
+            pace: Answers::default(),
             repeated_until: 0,
             unanswered: 0,
             current: None,
@@ -226,18 +236,23 @@ impl Sender {
             Event::Acknowledged(position) => {
                 self.acknowledged = self.acknowledged.max(position.min(self.durable));
                 self.next = self.next.max(self.acknowledged);
-                while self
+                let limit = self.acknowledge_limit();
+                let mut is_late = None;
+                while let Some(batch) = self
                     .in_flight
-                    .front()
-                    .is_some_and(|batch| batch.end <= self.acknowledged)
+                    .pop_front_if(|batch| batch.end <= self.acknowledged)
                 {
-                    if let Some(batch) = self.in_flight.pop_front()
-                        && batch.end > self.repeated_until
-                    {
-                        self.usual.learn(now.saturating_duration_since(batch.sent));
+                    let took = now.saturating_duration_since(batch.sent);
+                    let is_repeated = batch.end <= self.repeated_until;
+                    is_late = Some(is_repeated || took > limit);
+                    if !is_repeated {
+                        self.usual.learn(took);
                     }
                     self.unanswered = 0;
                     self.backoff.reset();
+                }
+                if let Some(is_late) = is_late {
+                    self.keep_pace(now, is_late);
                 }
             }
         }
@@ -366,7 +381,7 @@ impl Sender {
             .in_flight
             .front()
             .filter(|_| !self.replace)
-            .map(|batch| batch.sent + self.acknowledge_limit());
+            .map(|batch| self.overdue_at(batch));
         // Without room an acknowledgement comes first.
         let sends = self.current.is_some() && !self.sending && self.has_room();
         let gathered = self.gathered_at().filter(|_| sends);
@@ -379,7 +394,26 @@ impl Sender {
     fn acknowledgement_is_overdue(&self, now: Instant) -> bool {
         self.in_flight
             .front()
-            .is_some_and(|batch| now >= batch.sent + self.acknowledge_limit())
+            .is_some_and(|batch| now >= self.overdue_at(batch))
+    }
+
+    fn overdue_at(&self, oldest: &InFlight) -> Instant {
+        let usually = oldest.sent + self.acknowledge_limit();
+        let held_back = self.late_at.zip(self.pace.overdue_after());
+        held_back.map_or(usually, |(last, pace)| {
+            let pace = pace.min(PACE_MAX).min(self.limits.acknowledge_limit);
+            usually.max(last + pace)
+        })
+    }
+
+    /// An acknowledgement has come. The first late one may have waited for a takeover, which says nothing of the core.
+    fn keep_pace(&mut self, now: Instant, is_late: bool) {
+        if !is_late {
+            self.late_at = None;
+            self.pace = Answers::default();
+        } else if let Some(last) = self.late_at.replace(now) {
+            self.pace.learn(now.saturating_duration_since(last));
+        }
     }
 
     fn acknowledge_limit(&self) -> Duration {

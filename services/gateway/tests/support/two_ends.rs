@@ -144,7 +144,7 @@ pub fn batch(
     let mut taken = Vec::new();
     for sample in samples {
         let mut staged = sample.clone();
-        match log.stage_sample(&mut staged) {
+        match log.stage_sample(&mut staged, None) {
             Ok(Staged::New { .. } | Staged::Retry) => taken.push(sample),
             Err(StageError::Full { .. }) => {}
             Err(_) => world.unconfirmed.push(sample),

@@ -33,9 +33,14 @@ pub enum Mode {
     HoldSamples,
     /// Nothing is taken.
     Down,
+    /// Nothing will ever be taken, with [`INSIDE`] for a reason.
+    Refuse,
     /// A call panics.
     Broken,
 }
+
+/// What nobody outside should read.
+pub const INSIDE: &str = "broker kafka-0.inside:9092";
 
 /// The embedded bus behind a switch.
 pub struct Switch {
@@ -54,6 +59,9 @@ impl Bus for Switch {
         if now == Mode::Down {
             self.met.send_modify(|met| *met += 1);
             return Err(PublishError::Unavailable("the test has stopped it".into()));
+        }
+        if now == Mode::Refuse {
+            return Err(PublishError::Refused(INSIDE.into()));
         }
         let has_samples = |record: &Record| {
             VitalsRecord::decode(record.value.clone()).is_ok_and(|r| !r.samples.is_empty())

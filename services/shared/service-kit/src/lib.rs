@@ -11,6 +11,7 @@ mod context;
 pub mod grpc;
 mod health;
 pub mod https;
+mod network;
 mod secret;
 pub mod telemetry;
 pub mod tls;
@@ -19,6 +20,7 @@ pub use backoff::Backoff;
 pub use config::{ConfigError, ServiceConfig};
 pub use context::{Context, DRAIN_LIMIT, LISTENER, Shutdown};
 pub use health::{CheckHandle, Health, ProgressHandle, Warning, WarningHandle};
+pub use network::network;
 pub use secret::Secret;
 
 /// Why a gRPC service could not run.

@@ -13,9 +13,12 @@ pub enum WriteError {
     /// The engine's fault; writing again is safe, because rows have an identity.
     #[error("the store does not answer: {0}")]
     Unavailable(String),
-    /// The caller's fault; again would fail again.
+    /// The caller's fault, in words that it may repeat to whoever asked; again would fail again.
     #[error("refused: {0}")]
     Invalid(String),
+    /// The engine holds no such rows, and says why in its own words, which name what is inside of it: for logs. Again would fail again.
+    #[error("the store refuses the rows: {0}")]
+    Unfit(String),
 }
 
 impl WriteError {

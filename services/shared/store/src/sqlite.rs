@@ -147,7 +147,7 @@ impl From<rusqlite::Error> for WriteError {
         let of_the_data = matches!(e, rusqlite::Error::ToSqlConversionFailure(_))
             || e.sqlite_error_code() == Some(rusqlite::ErrorCode::ConstraintViolation);
         if of_the_data {
-            WriteError::Invalid(e.to_string())
+            WriteError::Unfit(e.to_string())
         } else {
             WriteError::Unavailable(e.to_string())
         }

@@ -276,7 +276,7 @@ async fn what_the_server_cannot_represent_is_the_callers_fault() {
             .write_vitals(batch(vec![good.clone(), bad.clone()]), Vec::new())
             .await;
         assert!(
-            matches!(refused, Err(WriteError::Invalid(_))),
+            matches!(refused, Err(WriteError::Invalid(_) | WriteError::Unfit(_))),
             "{bad:?}: {refused:?}"
         );
     }

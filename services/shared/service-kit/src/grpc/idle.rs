@@ -1,7 +1,14 @@
-//! Which connections of a listener have no request at the moment. Whoever comes when all places are taken gets that of the one that has had
-//! none for longest: a place that is only held keeps nobody out, whoever holds it, and that is known before anybody is.
+//! Who holds the places of a listener, and who gives one up to whoever comes when all are taken: a place that is only held keeps nobody out,
+//! whoever holds it, and that is known before anybody is. In this order:
+//! 1. A connection without a request, that which has had none for longest; none of an address that has fewer connections than the newcomer's,
+//!    or who comes often enough would take the places of all others.
+//! 2. The oldest of the address with the most, as long as the newcomer's would not have more than it then. So one address cannot hold the
+//!    places of all, though a lone one, behind which all may come (a NAT, a forwarder), may have every place.
+//!
+//! Else there is no place for the newcomer.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,6 +22,8 @@ use hyper::body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use crate::network;
+
 #[derive(Clone, Default)]
 pub(super) struct Connections(Arc<Mutex<Table>>);
 
@@ -26,6 +35,7 @@ struct Table {
 }
 
 struct Connection {
+    network: IpAddr,
     requests: usize,
     since: Instant,
     gives_way: CancellationToken,
@@ -39,12 +49,13 @@ pub(super) struct Entered {
 }
 
 impl Connections {
-    pub(super) fn enter(&self) -> Entered {
+    pub(super) fn enter(&self, address: IpAddr) -> Entered {
         let gives_way = CancellationToken::new();
         let mut table = self.0.lock();
         table.newest += 1;
         let number = table.newest;
         let connection = Connection {
+            network: network(address),
             requests: 0,
             since: Instant::now(),
             gives_way: gives_way.clone(),
@@ -57,14 +68,34 @@ impl Connections {
         }
     }
 
-    /// Ends the one that has had no request for longest, if there is one.
-    pub(super) fn end_one(&self) {
+    /// Ends one for a newcomer from this address; false when none gives way to it.
+    pub(super) fn end_one_for(&self, address: IpAddr) -> bool {
+        let newcomer = network(address);
         let table = self.0.lock();
-        let idle = table.open.values().filter(|it| it.requests == 0);
-        let idle = idle.filter(|it| !it.gives_way.is_cancelled());
-        if let Some(longest) = idle.min_by_key(|it| it.since) {
-            longest.gives_way.cancel();
+        let open = || {
+            table
+                .open
+                .iter()
+                .filter(|(_, it)| !it.gives_way.is_cancelled())
+        };
+        let mut held: HashMap<IpAddr, usize> = HashMap::new();
+        for (_, connection) in open() {
+            *held.entry(connection.network).or_default() += 1;
         }
+        let of = |network: &IpAddr| held.get(network).copied().unwrap_or_default();
+        let own = of(&newcomer);
+        let idle = open().filter(|(_, it)| it.requests == 0 && of(&it.network) >= own);
+        let idle = idle.min_by_key(|(_, it)| it.since);
+        let greedy = || {
+            let most = held.values().max().copied().unwrap_or_default();
+            let theirs = open().filter(|(_, it)| of(&it.network) == most && most > own + 1);
+            theirs.min_by_key(|(number, _)| **number)
+        };
+        let ended = idle.or_else(greedy);
+        if let Some((_, connection)) = ended {
+            connection.gives_way.cancel();
+        }
+        ended.is_some()
     }
 
     fn count(&self, number: u64, change: impl Fn(&mut Connection)) {

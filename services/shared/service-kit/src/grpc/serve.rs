@@ -18,8 +18,8 @@ use super::opening::Opening;
 use crate::tls::{Fingerprint, PeerId};
 use crate::{ConfigError, Context, DRAIN_LIMIT};
 
-/// Connections of one listener; for a further one that which has had no request for longest is closed. When all have one, the next wait
-/// in the kernel's backlog.
+/// Connections of one listener; for a further one that which has had no request for longest is closed, else the oldest of the address that has
+/// most. Where that is the newcomer's own, it is closed itself.
 const CONNECTIONS_MAX: usize = 4096;
 /// A handshake that takes longer is dropped, so that idle sockets cannot hold the places of others.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
@@ -132,7 +132,12 @@ async fn serve_some(
             accepted = accept(&listener, &places, &open) => accepted,
         };
         let (stream, address, place) = match accepted {
-            Ok(accepted) => accepted,
+            Ok(Some(accepted)) => accepted,
+            Ok(None) => {
+                metrics::counter!("braid_connections_refused_total", "listener" => what)
+                    .increment(1);
+                continue;
+            }
             Err(error) => {
                 tracing::warn!(what, %error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -143,7 +148,7 @@ async fn serve_some(
         let acceptor = acceptor.clone();
         let shutdown = shutdown.clone();
         let cut = cut.clone();
-        let entered = open.enter();
+        let entered = open.enter(address.ip());
         connections.spawn(async move {
             let _place = place;
             tokio::select! {
@@ -173,22 +178,25 @@ async fn serve_some(
     Ok(())
 }
 
+type Accepted = (TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit);
+
+/// `None`: there is no place for who came. Nobody waits for one here, or others behind it would.
 async fn accept(
     listener: &TcpListener,
     places: &Arc<Semaphore>,
     open: &Connections,
-) -> std::io::Result<(TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
+) -> std::io::Result<Option<Accepted>> {
     let (stream, address) = listener.accept().await?;
     stream.set_nodelay(true)?;
-    if places.available_permits() == 0 {
-        open.end_one();
+    if places.available_permits() == 0 && !open.end_one_for(address.ip()) {
+        return Ok(None);
     }
     let place = places
         .clone()
         .acquire_owned()
         .await
         .map_err(std::io::Error::other)?;
-    Ok((stream, address, place))
+    Ok(Some((stream, address, place)))
 }
 
 async fn connection(
@@ -276,6 +284,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpSocket;
+    use tokio::sync::mpsc;
 
     use super::*;
 
@@ -331,6 +341,91 @@ mod tests {
         assert_eq!(ended.unwrap().unwrap(), 0, "it had no request for longest");
         assert!(is_open(&busy) && is_open(&second));
         context.shutdown().request();
+    }
+
+    /// A listener with so many places, and connections to it from any address, each with a request of which the server says that it has come.
+    struct Crowd {
+        context: Context,
+        address: SocketAddr,
+        arrived: mpsc::Receiver<()>,
+    }
+
+    impl Crowd {
+        async fn before(places: usize) -> Crowd {
+            let context = Context::new("gateway");
+            let listener = bind("127.0.0.1:0".parse().unwrap(), "listen").await;
+            let (arrives, arrived) = mpsc::channel(1);
+            let later = get(async move || {
+                arrives.send(()).await.unwrap();
+                std::future::pending::<()>().await;
+            });
+            let router = Router::new()
+                .route("/", get(async || "here"))
+                .route("/later", later);
+            let serving = context.clone();
+            tokio::spawn(async move {
+                serve_some(places, listener.unwrap(), "http", router, None, &serving).await
+            });
+            Crowd {
+                address: context.address("http").await.unwrap(),
+                context,
+                arrived,
+            }
+        }
+
+        async fn connect(&self, from: &str) -> TcpStream {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+            socket.connect(self.address).await.unwrap()
+        }
+
+        async fn busy(&mut self, from: &str) -> TcpStream {
+            let mut stream = self.connect(from).await;
+            ask(&mut stream, "/later").await;
+            self.arrived.recv().await.unwrap();
+            stream
+        }
+    }
+
+    async fn is_closed(stream: &mut TcpStream) -> bool {
+        let read = tokio::time::timeout(DEADLINE, stream.read(&mut [0])).await;
+        // With a request in it that nobody has read it is reset.
+        !matches!(read, Ok(Ok(1..)) | Err(_))
+    }
+
+    #[tokio::test]
+    async fn no_address_keeps_all_others_out() {
+        let mut crowd = Crowd::before(3).await;
+        let (greedy, quiet) = ("127.0.0.2", "127.0.0.3");
+        let mut kept = crowd.connect(quiet).await;
+        ask(&mut kept, "/").await;
+        assert!(answered(&mut kept).await);
+        let (mut first, second) = (crowd.busy(greedy).await, crowd.busy(greedy).await);
+        // The idle one is of an address that has fewer, so the newcomer is let go; and who comes behind it does not wait.
+        let mut one_more = crowd.connect(greedy).await;
+        assert!(is_closed(&mut one_more).await);
+        assert!(is_open(&kept) && is_open(&first) && is_open(&second));
+        ask(&mut kept, "/later").await;
+        crowd.arrived.recv().await.unwrap();
+        let mut other = crowd.connect("127.0.0.4").await;
+        ask(&mut other, "/").await;
+        assert!(answered(&mut other).await);
+        assert!(is_closed(&mut first).await, "the oldest of who has most");
+        assert!(is_open(&kept) && is_open(&second));
+        crowd.context.shutdown().request();
+    }
+
+    #[tokio::test]
+    async fn a_lone_address_has_every_place() {
+        let mut crowd = Crowd::before(3).await;
+        let mut busy = Vec::new();
+        for _ in 0..3 {
+            busy.push(crowd.busy("127.0.0.2").await);
+        }
+        let mut one_more = crowd.connect("127.0.0.2").await;
+        assert!(is_closed(&mut one_more).await);
+        assert!(busy.iter().all(is_open));
+        crowd.context.shutdown().request();
     }
 
     #[tokio::test]

@@ -12,6 +12,7 @@ pub enum Fault {
     Again(String),
     Unavailable(String),
     Invalid(String),
+    Unfit(String),
     Fenced(Vec<(Topic, u32)>),
     Conflict(Vec<String>),
 }
@@ -21,6 +22,7 @@ impl Fault {
         match self {
             Fault::Again(reason) | Fault::Unavailable(reason) => WriteError::Unavailable(reason),
             Fault::Invalid(reason) => WriteError::Invalid(reason),
+            Fault::Unfit(reason) => WriteError::Unfit(reason),
             Fault::Fenced(partitions) => WriteError::Fenced(partitions),
             Fault::Conflict(ids) => WriteError::Conflict(ids),
         }
@@ -42,7 +44,7 @@ impl From<tokio_postgres::Error> for Fault {
             // Data that the server cannot represent (class 22: a text with a zero byte above all) or that breaks a rule of
             // the schema (class 23): the same rows would be refused again.
             code if code.code().starts_with("22") || code.code().starts_with("23") => {
-                Fault::Invalid(reason)
+                Fault::Unfit(reason)
             }
             // Everything else passes with time or with an operator's help: disk full, restarting, no connection left, time-out.
             _ => Fault::Unavailable(reason),
@@ -95,7 +97,7 @@ pub fn explain(error: &tokio_postgres::Error) -> String {
 impl From<Fault> for QueryError {
     fn from(fault: Fault) -> QueryError {
         match fault {
-            Fault::Invalid(reason) => QueryError::Unreadable(reason),
+            Fault::Invalid(reason) | Fault::Unfit(reason) => QueryError::Unreadable(reason),
             other => QueryError::Unavailable(other.into_write().to_string()),
         }
     }
