@@ -264,3 +264,29 @@ pub(crate) fn cut_figures(prefix: &str, cut: usize, report: &RunReport) -> [Figu
         ),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::{Identity, Selection};
+
+    /// Who asks for a part of an experiment waits for that part.
+    #[test]
+    fn only_the_runs_are_made_whose_figures_are_asked_for() {
+        let runs = |only: &str| {
+            let selection = Selection {
+                only: Some(only.to_owned()),
+                direction: None,
+            };
+            let runner = Runner::new(Identity::new().unwrap(), false).select(selection);
+            let ran = run(&runner, "rival", 1, Controller::Ours, Direction::Upload);
+            let (figures, reports) = ran.unwrap();
+            assert!(figures.iter().any(|figure| figure.id.starts_with(only)));
+            reports.into_iter().map(|report| report.name).collect()
+        };
+        let near: Vec<String> = runs("rival.near.one_flow");
+        assert_eq!(near, ["rival.near.2x1", "rival.near.2x8", "rival.near.1x1"]);
+        assert_eq!(runs("rival.cut_second"), ["rival.cut0", "rival.cut1"]);
+    }
+}

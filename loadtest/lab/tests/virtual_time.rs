@@ -7,7 +7,7 @@ use lab::pals::{self, Case, Reading, Setting};
 use lab::report::RunReport;
 use lab::robust;
 use lab::scenario::{Controller, Direction, Half, Interface, RateSpec, Scenario, ScenarioError};
-use lab::{Identity, Mechanisms, Runner, Selection, bottleneck, figure6, many, rival, run};
+use lab::{Identity, Mechanisms, Runner, bottleneck, figure6, many, rival, run};
 
 fn two_links(controller: Controller, direction: Direction, seed: u64) -> Scenario {
     let interfaces = vec![
@@ -301,25 +301,6 @@ fn bulk_flows_on_after_a_silent_cut_and_a_restored_path_is_used() {
             assert!(figure.measured <= 0.5, "{figure:?}");
         }
     }
-}
-
-/// Who asks for a part of an experiment waits for that part.
-#[test]
-fn only_the_runs_are_made_whose_figures_are_asked_for() {
-    let runs = |only: &str| {
-        let selection = Selection {
-            only: Some(only.to_owned()),
-            direction: None,
-        };
-        let runner = Runner::new(Identity::new().unwrap(), false).select(selection);
-        let ran = rival::run(&runner, "rival", 1, Controller::Ours, Direction::Upload);
-        let (figures, reports) = ran.unwrap();
-        assert!(figures.iter().any(|figure| figure.id.starts_with(only)));
-        reports.into_iter().map(|report| report.name).collect()
-    };
-    let near: Vec<String> = runs("rival.near.one_flow");
-    assert_eq!(near, ["rival.near.2x1", "rival.near.2x8", "rival.near.1x1"]);
-    assert_eq!(runs("rival.cut_second"), ["rival.cut0", "rival.cut1"]);
 }
 
 /// Neither the number of cores nor what ran before on them shows in the figures.

@@ -91,29 +91,6 @@ async fn one_line_is_enough_and_a_bad_one_is_explained() {
     gateway.stop().await;
 }
 
-/// Each address of the network of the ward, say, is a sensor's.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_sensor_that_makes_streams_up_leaves_none_to_others() {
-    let directory = tempfile::tempdir().unwrap();
-    let running = FakeIngest::default().start().await;
-    let gateway = Gateway::start(directory.path(), running.address, None).await;
-    let made_up: Vec<String> = (0..5_000).map(|n| line(&format!("x{n}"), 70.0)).collect();
-    let (status, answer) = gateway.post_from("127.0.0.2", &made_up.join("\n")).await;
-    assert_eq!((status, &answer["accepted"]), (207, &3_072.into()));
-    let reason = answer["rejections"][0]["reason"].as_str().unwrap();
-    assert!(reason.contains("one address"), "{reason}");
-    // With those that it has it goes on, and others begin theirs.
-    for (address, device) in [
-        ("127.0.0.2", "x7"),
-        ("127.0.0.3", "d1"),
-        ("127.0.0.4", "d2"),
-    ] {
-        let (status, answer) = gateway.post_from(address, &line(device, 72.0)).await;
-        assert_eq!(status, 200, "{device}: {answer}");
-    }
-    gateway.stop().await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_medium_damages_in_a_running_gateway_becomes_a_gap_and_stops_nothing() {
     let directory = tempfile::tempdir().unwrap();

@@ -45,50 +45,14 @@ struct World {
     _dir: tempfile::TempDir,
 }
 
-/// The embedded bus, which takes nothing.
-struct Refusing {
-    inner: EmbeddedBus,
-    says: PublishError,
-}
-
-#[async_trait]
-impl Bus for Refusing {
-    async fn publish(&self, _: Topic, _: Vec<Record>) -> Result<(), PublishError> {
-        Err(self.says.clone())
-    }
-
-    async fn subscribe(
-        &self,
-        topic: Topic,
-        group: &str,
-        start: Arc<dyn StartAt>,
-    ) -> Result<Box<dyn Consumer>, SubscribeError> {
-        self.inner.subscribe(topic, group, start).await
-    }
-
-    async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
-        self.inner.tail(topic).await
-    }
-
-    async fn read_back(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
-        self.inner.read_back(topic).await
-    }
-
-    async fn partitions(&self, topic: Topic) -> Result<u32, NotReady> {
-        self.inner.partitions(topic).await
-    }
-
-    async fn ready(&self) -> Result<(), NotReady> {
-        self.inner.ready().await
-    }
-}
-
 /// The embedded bus, behind which the store answers no question about the beginning until so many were asked.
 struct Forgetful {
     inner: EmbeddedBus,
     failures: u32,
     asked: Arc<AtomicU32>,
     subscribed: Arc<AtomicU32>,
+    /// To whoever publishes.
+    says: Option<PublishError>,
 }
 
 struct Unanswered {
@@ -110,7 +74,10 @@ impl StartAt for Unanswered {
 #[async_trait]
 impl Bus for Forgetful {
     async fn publish(&self, topic: Topic, records: Vec<Record>) -> Result<(), PublishError> {
-        self.inner.publish(topic, records).await
+        match &self.says {
+            Some(error) => Err(error.clone()),
+            None => self.inner.publish(topic, records).await,
+        }
     }
 
     async fn subscribe(
@@ -466,6 +433,7 @@ async fn a_store_that_does_not_say_where_to_begin_costs_the_group_no_rebalance()
             failures: FAILURES,
             asked: Arc::clone(&asked),
             subscribed: Arc::clone(&subscribed),
+            says: None,
         })
     });
     let gateway = PeerId::gateway("default", "gateway-1");
@@ -497,8 +465,13 @@ async fn no_gateway_is_told_what_the_bus_says_of_itself() {
         (PublishError::Refused(inside.into()), Code::InvalidArgument),
     ] {
         let world = World::with_bus(|dir| {
-            let inner = open(dir);
-            Arc::new(Refusing { inner, says })
+            Arc::new(Forgetful {
+                inner: open(dir),
+                failures: 0,
+                asked: Arc::default(),
+                subscribed: Arc::default(),
+                says: Some(says),
+            })
         });
         let gateway = PeerId::gateway("default", "gateway-1");
         let refused = world.report(&gateway, reports(End::Gateway, "lte", 5));

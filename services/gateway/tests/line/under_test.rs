@@ -7,7 +7,7 @@ use gateway::{Config, from_sensors::LISTENER, to_proxy::Direct};
 use service_kit::{Context, Secret};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpSocket, TcpStream},
+    net::TcpStream,
     sync::broadcast,
     task::JoinHandle,
 };
@@ -88,23 +88,18 @@ impl Gateway {
         self.post_to("/v1/samples", headers, body).await
     }
 
-    pub async fn post_from(&self, address: &str, body: &str) -> (u16, serde_json::Value) {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket
-            .bind(format!("{address}:0").parse().unwrap())
-            .unwrap();
-        let stream = socket.connect(self.address).await.unwrap();
-        let (status, body) = post_over(stream, "/v1/samples", "", body).await;
-        (status, serde_json::from_str(&body).unwrap())
-    }
-
     pub async fn post_to(&self, path: &str, headers: &str, body: &str) -> (u16, String) {
         let stream = TcpStream::connect(self.address).await.unwrap();
         post_over(stream, path, headers, body).await
     }
 }
 
-async fn post_over(mut stream: TcpStream, path: &str, headers: &str, body: &str) -> (u16, String) {
+pub async fn post_over(
+    mut stream: TcpStream,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> (u16, String) {
     let request = format!(
         "POST {path} HTTP/1.1\r\nhost: g\r\nconnection: close\r\ncontent-type: application/x-www-form-urlencoded\r\n\
              {headers}content-length: {}\r\n\r\n{body}",

@@ -1,0 +1,47 @@
+//! What one address may take of a gateway that all sensors share.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "line/fake_ingest.rs"]
+#[allow(dead_code)]
+mod fake_ingest;
+
+#[path = "line/under_test.rs"]
+#[allow(dead_code)]
+mod under_test;
+
+use fake_ingest::FakeIngest;
+use tokio::net::TcpSocket;
+use under_test::{Gateway, line, post_over};
+
+async fn post_from(address: &str, gateway: &Gateway, body: &str) -> (u16, serde_json::Value) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket
+        .bind(format!("{address}:0").parse().unwrap())
+        .unwrap();
+    let stream = socket.connect(gateway.address).await.unwrap();
+    let (status, body) = post_over(stream, "/v1/samples", "", body).await;
+    (status, serde_json::from_str(&body).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_sensor_that_makes_streams_up_leaves_none_to_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = FakeIngest::default().start().await;
+    let gateway = Gateway::start(directory.path(), running.address, None).await;
+    let made_up: Vec<String> = (0..5_000).map(|n| line(&format!("x{n}"), 70.0)).collect();
+    let (status, answer) = post_from("127.0.0.2", &gateway, &made_up.join("\n")).await;
+    assert_eq!((status, &answer["accepted"]), (207, &3_072.into()));
+    let reason = answer["rejections"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("one address"), "{reason}");
+    // With those that it has it goes on, and others begin theirs.
+    for (address, device) in [
+        ("127.0.0.2", "x7"),
+        ("127.0.0.3", "d1"),
+        ("127.0.0.4", "d2"),
+    ] {
+        let (status, answer) = post_from(address, &gateway, &line(device, 72.0)).await;
+        assert_eq!(status, 200, "{device}: {answer}");
+    }
+    gateway.stop().await;
+}
