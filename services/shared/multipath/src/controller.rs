@@ -11,16 +11,18 @@
 //!   product, which empties the queue without idling the link. When the route of acknowledgements changes, the minimum is
 //!   shifted by what the whole distribution moved, and confirmed.
 //! - Bursts: where the link serves in bursts ([`Swing`]) the window holds as much more as round trips swing and a half of what its short queue
-//!   loses, rates are remembered for longer, and nobody is company: an empty queue is filled by nobody.
+//!   loses, rates are remembered for longer and rise with what is acknowledged ([`AckedRate`]), and nobody is company: an empty queue is filled by nobody.
 //! - Company ([`Floor`]): a drained round that still sees a queue has met another sender; the window then follows [`Compete`]. A rate that falls
 //!   ([`Fall`]) asks for such a round.
 //! - Start-up ([`Startup`]): doubles every round from the initial window, at no less than two initial windows a round trip, until the rate stops
 //!   growing or a queue shows.
 
+mod acked_rate;
 mod drained_round;
 mod fall;
 mod floor;
 mod losses;
+mod reroute;
 mod startup;
 
 use std::any::Any;
@@ -36,10 +38,12 @@ use crate::filter::{MaxFilter, MinRtt};
 use crate::gate::{Gate, Membership, PathModel, Turn};
 use crate::sampler::Sampler;
 use crate::swing::Swing;
+use acked_rate::AckedRate;
 use drained_round::DrainedRound;
 use fall::Fall;
 use floor::{Floor, Met};
 use losses::{LOSS_COMPENSATED_MAX, Losses, RoundLosses};
+use reroute::Reroute;
 use startup::Startup;
 
 /// Window in start-up and pacing there, in products; 2/ln 2 doubles the rate every round.
@@ -195,6 +199,7 @@ pub struct PathController {
     /// When a round last saw a queue.
     queued_at: Instant,
     rate: MaxFilter,
+    acked_rate: AckedRate,
     fall: Fall,
     /// Number and beginning of the rate filter's round, and the round in which it began.
     rate_round: u64,
@@ -205,6 +210,7 @@ pub struct PathController {
     rtt_min: MinRtt,
     rtt_smoothed: Duration,
     rebase_epoch: u64,
+    reroute: Option<Reroute>,
     /// Drained rounds of others behind the same bottleneck that this path has joined.
     drains_joined: u64,
     /// A round-trip probe is due at the end of the start-up.
@@ -239,6 +245,7 @@ impl PathController {
             is_steady: true,
             queued_at: now,
             rate: MaxFilter::new(RATE_WINDOW_PARTS),
+            acked_rate: AckedRate::default(),
             fall: Fall::default(),
             rate_round: 0,
             rate_round_at: now,
@@ -247,6 +254,7 @@ impl PathController {
             rtt_min: MinRtt::new(now),
             rtt_smoothed: Duration::ZERO,
             rebase_epoch,
+            reroute: None,
             drains_joined: 0,
             probe_wanted: false,
             startup: Startup::new(config.initial_window_packets * mtu),
@@ -442,8 +450,7 @@ impl PathController {
         let lasted = now.saturating_duration_since(self.rate_round_at);
         let is_long = longest.is_some_and(|longest| lasted > longest);
         if self.round != self.rate_round_of || is_long {
-            let loses = self.round_losses.share() > QUEUE_LOSES;
-            let is_bounded = loses || self.unqueued && !is_long;
+            let is_bounded = self.queue_loses() || self.unqueued && !is_long;
             self.rate_round += if is_bounded && !self.is_steady {
                 BOUNDED_ROUND_PARTS
             } else {
@@ -453,6 +460,27 @@ impl PathController {
             self.rate_round_of = self.round;
         }
         self.rate_round
+    }
+
+    fn queue_loses(&self) -> bool {
+        self.round_losses.share() > QUEUE_LOSES
+    }
+
+    /// Where bursts were seen and the queue is bounded, the rate rises with what is acknowledged.
+    fn follow_burst(&mut self, now: Instant) {
+        let Some(bare) = self.rtt_min.get() else {
+            return;
+        };
+        let delivered = self.sampler.delivered();
+        let acked = self.acked_rate.on_ack(now, delivered, bare);
+        if self.is_steady || self.phase == Phase::Startup {
+            return;
+        }
+        let round = self.rate_round(now);
+        let is_bounded = self.unqueued || self.queue_loses();
+        if let Some(rate) = acked.filter(|rate| is_bounded && *rate > self.rate.get()) {
+            self.rate.update(round, rate);
+        }
     }
 
     /// Round trips above the floor that the own packets and jitter explain.
@@ -530,6 +558,15 @@ impl PathController {
         }
     }
 
+    fn follow_route(&mut self, now: Instant, rtt: Duration) {
+        let reroute = self.reroute.as_mut();
+        if let Some(least) = reroute.and_then(|reroute| reroute.on_round_trip(self.round, rtt)) {
+            self.reroute = None;
+            self.rtt_min.replace(now, least);
+            self.floor.replace(least);
+        }
+    }
+
     /// Another path of the same bottleneck has met a stranger, or met it no more.
     fn follow_others(&mut self, now: Instant) {
         let others = self.member.gate.others_met(self.member.slot);
@@ -600,8 +637,13 @@ impl PathController {
         let epoch = self.member.gate.rebase_epoch();
         if epoch != self.rebase_epoch {
             self.rebase_epoch = epoch;
-            self.floor.on_route_change();
-            self.start_rtt_probe();
+            if self.is_steady || self.phase != Phase::Cruise {
+                self.reroute = None;
+                self.floor.on_route_change();
+                self.start_rtt_probe();
+            } else {
+                self.reroute = Some(Reroute::noticed(self.round, rtt));
+            }
         }
         let (drains, deep) = self.member.gate.drains(self.member.slot);
         if drains != self.drains_joined {
@@ -618,6 +660,7 @@ impl PathController {
         self.rtt_latest = rtt;
         self.floor.on_round_trip(rtt);
         self.rtt_min.update(now, rtt);
+        self.follow_route(now, rtt);
         if self.phase == Phase::Startup
             && let Some(min) = self.rtt_min.get()
         {
@@ -725,6 +768,7 @@ impl Controller for PathController {
                 let round = self.rate_round(now);
                 self.rate.update(round, rate);
             }
+            self.follow_burst(now);
             if sample.delivered_before >= self.round_ends_at {
                 self.on_round(now, sample.app_limited);
             }
