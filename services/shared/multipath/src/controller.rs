@@ -22,7 +22,6 @@ mod drained_round;
 mod fall;
 mod floor;
 mod losses;
-mod reroute;
 mod startup;
 
 use std::any::Any;
@@ -43,7 +42,6 @@ use drained_round::DrainedRound;
 use fall::Fall;
 use floor::{Floor, Met};
 use losses::{LOSS_COMPENSATED_MAX, Losses, RoundLosses};
-use reroute::Reroute;
 use startup::Startup;
 
 /// Window in start-up and pacing there, in products; 2/ln 2 doubles the rate every round.
@@ -210,7 +208,6 @@ pub struct PathController {
     rtt_min: MinRtt,
     rtt_smoothed: Duration,
     rebase_epoch: u64,
-    reroute: Option<Reroute>,
     /// Drained rounds of others behind the same bottleneck that this path has joined.
     drains_joined: u64,
     /// A round-trip probe is due at the end of the start-up.
@@ -254,7 +251,6 @@ impl PathController {
             rtt_min: MinRtt::new(now),
             rtt_smoothed: Duration::ZERO,
             rebase_epoch,
-            reroute: None,
             drains_joined: 0,
             probe_wanted: false,
             startup: Startup::new(config.initial_window_packets * mtu),
@@ -558,15 +554,6 @@ impl PathController {
         }
     }
 
-    fn follow_route(&mut self, now: Instant, rtt: Duration) {
-        let reroute = self.reroute.as_mut();
-        if let Some(least) = reroute.and_then(|reroute| reroute.on_round_trip(self.round, rtt)) {
-            self.reroute = None;
-            self.rtt_min.replace(now, least);
-            self.floor.replace(least);
-        }
-    }
-
     /// Another path of the same bottleneck has met a stranger, or met it no more.
     fn follow_others(&mut self, now: Instant) {
         let others = self.member.gate.others_met(self.member.slot);
@@ -637,13 +624,8 @@ impl PathController {
         let epoch = self.member.gate.rebase_epoch();
         if epoch != self.rebase_epoch {
             self.rebase_epoch = epoch;
-            if self.is_steady || self.phase != Phase::Cruise {
-                self.reroute = None;
-                self.floor.on_route_change();
-                self.start_rtt_probe();
-            } else {
-                self.reroute = Some(Reroute::noticed(self.round, rtt));
-            }
+            self.floor.on_route_change();
+            self.start_rtt_probe();
         }
         let (drains, deep) = self.member.gate.drains(self.member.slot);
         if drains != self.drains_joined {
@@ -660,7 +642,6 @@ impl PathController {
         self.rtt_latest = rtt;
         self.floor.on_round_trip(rtt);
         self.rtt_min.update(now, rtt);
-        self.follow_route(now, rtt);
         if self.phase == Phase::Startup
             && let Some(min) = self.rtt_min.get()
         {

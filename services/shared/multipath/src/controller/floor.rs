@@ -99,12 +99,6 @@ impl Floor {
         self.crowded = None;
     }
 
-    /// It was found without a drained round.
-    pub(super) fn replace(&mut self, rtt: Duration) {
-        self.rtt = Some(rtt);
-        self.known = true;
-    }
-
     pub(super) fn on_round_trip(&mut self, rtt: Duration) {
         if self.known {
             self.rtt = Some(self.rtt.map_or(rtt, |floor| floor.min(rtt)));
