@@ -462,14 +462,14 @@ impl PathController {
         self.round_losses.share() > QUEUE_LOSES
     }
 
-    /// Where bursts were seen and the queue is bounded, the rate rises with what is acknowledged.
+    /// Where bursts keep on and the queue is bounded, the rate rises with what is acknowledged.
     fn follow_burst(&mut self, now: Instant) {
         let Some(bare) = self.rtt_min.get() else {
             return;
         };
         let delivered = self.sampler.delivered();
         let acked = self.acked_rate.on_ack(now, delivered, bare);
-        if self.is_steady || self.phase == Phase::Startup {
+        if self.is_steady || !self.swing.keeps_on() || self.phase == Phase::Startup {
             return;
         }
         let round = self.rate_round(now);

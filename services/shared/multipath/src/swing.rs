@@ -15,6 +15,8 @@ const SWING_MIN: f64 = 0.15;
 const REMEMBERED: Duration = Duration::from_millis(500);
 /// After so long without one a link is taken for steady.
 const STEADY_AFTER: Duration = Duration::from_secs(10);
+/// A sender that stands still and goes on again, since it waits for others, looks like a burst; but not for so long.
+const KEEPS_ON: Duration = Duration::from_millis(500);
 
 /// How far round trips swing within a round.
 #[derive(Debug, Clone)]
@@ -23,7 +25,8 @@ pub(crate) struct Swing {
     samples: u32,
     /// The newest first; none is longer than the bare round trip.
     rounds: [Duration; ROUNDS],
-    shown_at: Option<Instant>,
+    /// Since the link was last taken for steady: the first and the newest round that showed it.
+    shown: Option<(Instant, Instant)>,
     is_shown: bool,
 }
 
@@ -33,7 +36,7 @@ impl Swing {
             sum: Duration::ZERO,
             samples: 0,
             rounds: [Duration::ZERO; ROUNDS],
-            shown_at: None,
+            shown: None,
             is_shown: false,
         }
     }
@@ -57,7 +60,8 @@ impl Swing {
         self.rounds[0] = mean.saturating_sub(least).min(bare);
         let shows = is_empty && self.least() > bare.mul_f64(SWING_MIN);
         if shows {
-            self.shown_at = Some(now);
+            let first = self.shown.filter(|_| !self.is_steady(now));
+            self.shown = Some((first.map_or(now, |(first, _)| first), now));
             self.is_shown = true;
         } else if !self.shows_within(now, REMEMBERED) {
             self.is_shown = false;
@@ -66,12 +70,18 @@ impl Swing {
     }
 
     fn shows_within(&self, now: Instant, time: Duration) -> bool {
-        self.shown_at.is_some_and(|at| now <= at + time)
+        self.shown.is_some_and(|(_, at)| now <= at + time)
     }
 
     /// The link has not served in bursts for long.
     pub(crate) fn is_steady(&self, now: Instant) -> bool {
         !self.shows_within(now, STEADY_AFTER)
+    }
+
+    /// It has done so again after [`KEEPS_ON`].
+    pub(crate) fn keeps_on(&self) -> bool {
+        let shown = self.shown;
+        shown.is_some_and(|(first, newest)| newest >= first + KEEPS_ON)
     }
 
     fn least(&self) -> Duration {
@@ -105,6 +115,27 @@ mod tests {
             swing.on_round(start + BARE * number as u32, least, BARE, is_empty);
         }
         swing.get()
+    }
+
+    #[test]
+    fn a_burst_that_stays_alone_does_not_keep_on() {
+        let start = Instant::now();
+        let mut swing = Swing::new();
+        let round = |swing: &mut Swing, number: u32, rtts: [u64; 4]| {
+            let each = rtts.map(Duration::from_millis);
+            each.into_iter().for_each(|rtt| swing.on_sample(rtt));
+            let least = each.into_iter().min().unwrap_or_default();
+            swing.on_round(start + BARE * number, least, BARE, true);
+        };
+        (0..5).for_each(|number| round(&mut swing, number, [50, 70, 90, 110]));
+        assert!(!swing.is_steady(start + BARE * 5) && !swing.keeps_on());
+        (5..100).for_each(|number| round(&mut swing, number, [50, 51, 52, 51]));
+        assert!(!swing.keeps_on());
+        (100..105).for_each(|number| round(&mut swing, number, [50, 70, 90, 110]));
+        assert!(swing.keeps_on());
+        // Long after that all begins anew.
+        (500..505).for_each(|number| round(&mut swing, number, [50, 70, 90, 110]));
+        assert!(!swing.is_steady(start + BARE * 505) && !swing.keeps_on());
     }
 
     #[test]
