@@ -188,15 +188,26 @@ fn alone<'a>(prefix: &str, reports: &'a [RunReport]) -> Option<&'a RunReport> {
     reports.iter().find(|report| report.name == name)
 }
 
+/// The runs over these links with and without company, each so long, of which figures are asked for.
+fn beside_and_alone(
+    runner: &Runner,
+    prefix: &str,
+    setting: Setting,
+    [beside_s, alone_s]: [f64; 2],
+    links: impl Fn() -> Vec<Interface>,
+) -> Result<Vec<RunReport>, ScenarioError> {
+    let mut scenarios = setting.with_rivals(prefix, beside_s, &links());
+    scenarios.push(setting.endless(format!("{prefix}.alone"), alone_s, links()));
+    // A run bears the beginning of its figures' ids.
+    scenarios.retain(|scenario| runner.wants(&format!("{}.", scenario.name)));
+    runner.run(prefix, &scenarios, Mechanisms::default())
+}
+
 /// One link with and without company.
 fn at(runner: &Runner, prefix: &str, setting: Setting, rate_mbit: f64, rtt_ms: f64) -> Outcome {
     let link = || vec![Interface::symmetric("shared", rate_mbit, rtt_ms, 0.0)];
     let length = length_s(rate_mbit, rtt_ms);
-    let mut scenarios = setting.with_rivals(prefix, length, &link());
-    scenarios.push(setting.endless(format!("{prefix}.alone"), ALONE_S, link()));
-    // A run bears the beginning of its figures' ids.
-    scenarios.retain(|scenario| runner.wants(&format!("{}.", scenario.name)));
-    let reports = runner.run(prefix, &scenarios, Mechanisms::default())?;
+    let reports = beside_and_alone(runner, prefix, setting, [length, ALONE_S], link)?;
     let mut figures = fairness(prefix, length, &reports);
     if let Some(alone) = alone(prefix, &reports) {
         figures.push(Figure::at_most(

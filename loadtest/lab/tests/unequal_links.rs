@@ -42,32 +42,29 @@ fn a_far_slower_carrier_does_not_hurt() {
     assert!(times[1] * 0.99 <= times[0], "{times:?}");
 }
 
+/// How long the transfer takes over the first link alone, and over both.
+fn times(direction: Direction, bytes: u64, links: [Interface; 2]) -> [f64; 2] {
+    let identity = Identity::new().unwrap();
+    [1, 2].map(|count| {
+        let interfaces = links[..count].to_vec();
+        let (ours, limit_s) = (Controller::Ours, 120.0);
+        let scenario = Scenario::transfer("two", 1, direction, bytes, ours, limit_s, interfaces);
+        let report = run(&scenario, &identity, Mechanisms::default()).unwrap();
+        assert!(report.completed);
+        report.from_connect_s
+    })
+}
+
 /// A link of 0.1 Mbit/s beside one of 100: the first packets on it come after the other one has filled the receive window and stands still. It no longer
 /// passed for busy then, and the slow link was filled with all that there was: 2.2 and 2.3 times as long as without it.
 #[test]
 fn a_link_that_would_stop_all_others_is_left_alone() {
-    let identity = Identity::new().unwrap();
     for direction in [Direction::Upload, Direction::Download] {
-        let time_over = |links: usize| {
-            let mut interfaces = vec![
-                Interface::symmetric("ethernet", 100.0, 40.0, 0.0),
-                Interface::symmetric("cellular", 0.1, 100.0, 0.0),
-            ];
-            interfaces.truncate(links);
-            let scenario = Scenario::transfer(
-                "two links",
-                1,
-                direction,
-                25_000_000,
-                Controller::Ours,
-                120.0,
-                interfaces,
-            );
-            let report = run(&scenario, &identity, Mechanisms::default()).unwrap();
-            assert!(report.completed);
-            report.from_connect_s
-        };
-        let times = [1, 2].map(time_over);
+        let links = [
+            Interface::symmetric("ethernet", 100.0, 40.0, 0.0),
+            Interface::symmetric("cellular", 0.1, 100.0, 0.0),
+        ];
+        let times = times(direction, 25_000_000, links);
         assert!(times[1] < times[0] * 1.7, "{direction:?} {times:?}");
     }
 }
@@ -76,24 +73,13 @@ fn a_link_that_would_stop_all_others_is_left_alone() {
 /// took 2.1 times as long as without it, or 4.1 times beside 0.5 Mbit/s.
 #[test]
 fn acknowledgements_leave_a_link_that_is_too_narrow_for_them() {
-    let identity = Identity::new().unwrap();
     for direction in [Direction::Upload, Direction::Download] {
         for (narrow, at_most) in [(1.0, 1.08), (0.5, 1.2)] {
-            let time_over = |links: usize| {
-                let mut interfaces = vec![
-                    Interface::symmetric("wide", 100.0, 100.0, 0.0),
-                    Interface::symmetric("quick", narrow, 10.0, 0.0),
-                ];
-                interfaces.truncate(links);
-                let (bytes, limit_s) = (100_000_000, 120.0);
-                let ours = Controller::Ours;
-                let scenario =
-                    Scenario::transfer("two", 1, direction, bytes, ours, limit_s, interfaces);
-                let report = run(&scenario, &identity, Mechanisms::default()).unwrap();
-                assert!(report.completed);
-                report.from_connect_s
-            };
-            let times = [1, 2].map(time_over);
+            let links = [
+                Interface::symmetric("wide", 100.0, 100.0, 0.0),
+                Interface::symmetric("quick", narrow, 10.0, 0.0),
+            ];
+            let times = times(direction, 100_000_000, links);
             assert!(
                 times[1] < times[0] * at_most,
                 "{direction:?} {narrow} {times:?}"

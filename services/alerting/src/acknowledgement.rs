@@ -51,21 +51,19 @@ enum AcknowledgeError {
 
 impl From<AcknowledgeError> for Status {
     fn from(error: AcknowledgeError) -> Status {
-        let message = error.to_string();
-        match error {
-            AcknowledgeError::Argument(_) => return Status::invalid_argument(message),
-            AcknowledgeError::Unknown(_) => return Status::not_found(message),
-            AcknowledgeError::Busy => return Status::aborted(message),
-            AcknowledgeError::Write(_) | AcknowledgeError::Query(_) => {}
-        }
+        let is_retryable = match &error {
+            AcknowledgeError::Argument(_) => return Status::invalid_argument(error.to_string()),
+            AcknowledgeError::Unknown(_) => return Status::not_found(error.to_string()),
+            AcknowledgeError::Busy => return Status::aborted(error.to_string()),
+            AcknowledgeError::Write(error) => error.is_retryable(),
+            AcknowledgeError::Query(error) => matches!(error, QueryError::Unavailable(_)),
+        };
         // Where the store is and what it says is for the log.
         tracing::warn!(%error, "the store failed, and what was asked with it");
-        match error {
-            AcknowledgeError::Query(QueryError::Unavailable(_))
-            | AcknowledgeError::Write(WriteError::Unavailable(_)) => {
-                Status::unavailable("the store does not answer; try again")
-            }
-            _ => Status::internal("the store refuses; the log of alerting tells why"),
+        if is_retryable {
+            Status::unavailable("the store does not answer; try again")
+        } else {
+            Status::internal("the store refuses; the log of alerting tells why")
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Two paths of one connection in one queue are one sender; in two queues they are two.
 
 use super::{
-    Outcome, QUEUEING_MAX_RTTS, RATE_MBIT, RTT_MS, SHARED_S, Setting, alone, fairness,
-    queueing_rtts,
+    Outcome, QUEUEING_MAX_RTTS, RATE_MBIT, RTT_MS, SHARED_S, Setting, alone, beside_and_alone,
+    fairness, queueing_rtts,
 };
 use crate::figures::Figure;
 use crate::host::Mechanisms;
@@ -34,10 +34,7 @@ pub fn run(runner: &Runner, prefix: &str, setting: Setting) -> Outcome {
             ]
         };
         let prefix = format!("{prefix}.{name}");
-        let mut scenarios = setting.with_rivals(&prefix, SHARED_S, &links());
-        scenarios.push(setting.endless(format!("{prefix}.alone"), SHARED_S, links()));
-        scenarios.retain(|scenario| runner.wants(&format!("{}.", scenario.name)));
-        let runs = runner.run(&prefix, &scenarios, Mechanisms::default())?;
+        let runs = beside_and_alone(runner, &prefix, setting, [SHARED_S; 2], links)?;
         figures.extend(fairness(&prefix, SHARED_S, &runs));
         if let Some(alone) = alone(&prefix, &runs) {
             figures.push(Figure::at_most(

@@ -80,8 +80,8 @@ impl Swing {
 
     /// It has done so again after [`KEEPS_ON`].
     pub(crate) fn keeps_on(&self) -> bool {
-        let shown = self.shown;
-        shown.is_some_and(|(first, newest)| newest >= first + KEEPS_ON)
+        self.shown
+            .is_some_and(|(first, newest)| newest >= first + KEEPS_ON)
     }
 
     fn least(&self) -> Duration {
@@ -104,15 +104,20 @@ mod tests {
 
     const BARE: Duration = Duration::from_millis(50);
 
-    /// Rounds of four samples each, in milliseconds, half a round trip apart; what is told after the last.
+    /// A round of four samples, in milliseconds.
+    fn pass(swing: &mut Swing, now: Instant, round: [u64; 4], is_empty: bool) {
+        let each = round.map(Duration::from_millis);
+        each.into_iter().for_each(|rtt| swing.on_sample(rtt));
+        let least = each.into_iter().min().unwrap_or_default();
+        swing.on_round(now, least, BARE, is_empty);
+    }
+
+    /// Rounds, a round trip apart; what is told after the last.
     fn told(rounds: &[[u64; 4]], is_empty: bool) -> Duration {
         let start = Instant::now();
         let mut swing = Swing::new();
         for (number, round) in rounds.iter().enumerate() {
-            let each = round.map(Duration::from_millis);
-            each.into_iter().for_each(|rtt| swing.on_sample(rtt));
-            let least = each.into_iter().min().unwrap_or_default();
-            swing.on_round(start + BARE * number as u32, least, BARE, is_empty);
+            pass(&mut swing, start + BARE * number as u32, *round, is_empty);
         }
         swing.get()
     }
@@ -121,20 +126,18 @@ mod tests {
     fn a_burst_that_stays_alone_does_not_keep_on() {
         let start = Instant::now();
         let mut swing = Swing::new();
-        let round = |swing: &mut Swing, number: u32, rtts: [u64; 4]| {
-            let each = rtts.map(Duration::from_millis);
-            each.into_iter().for_each(|rtt| swing.on_sample(rtt));
-            let least = each.into_iter().min().unwrap_or_default();
-            swing.on_round(start + BARE * number, least, BARE, true);
+        let rounds = |swing: &mut Swing, numbers: std::ops::Range<u32>, round| {
+            numbers.for_each(|number| pass(swing, start + BARE * number, round, true));
         };
-        (0..5).for_each(|number| round(&mut swing, number, [50, 70, 90, 110]));
+        let (bursts, steady) = ([50, 70, 90, 110], [50, 51, 52, 51]);
+        rounds(&mut swing, 0..5, bursts);
         assert!(!swing.is_steady(start + BARE * 5) && !swing.keeps_on());
-        (5..100).for_each(|number| round(&mut swing, number, [50, 51, 52, 51]));
+        rounds(&mut swing, 5..100, steady);
         assert!(!swing.keeps_on());
-        (100..105).for_each(|number| round(&mut swing, number, [50, 70, 90, 110]));
+        rounds(&mut swing, 100..105, bursts);
         assert!(swing.keeps_on());
         // Long after that all begins anew.
-        (500..505).for_each(|number| round(&mut swing, number, [50, 70, 90, 110]));
+        rounds(&mut swing, 500..505, bursts);
         assert!(!swing.is_steady(start + BARE * 505) && !swing.keeps_on());
     }
 

@@ -108,7 +108,7 @@ mod tests {
     /// Two paths for so many rounds of 100 ms, the first quicker; each brings so many datagrams a round. Returns the chosen one after each round.
     fn run(fastest: &mut Fastest, start: Instant, brings: [u64; 2], rounds: u32) -> Vec<PathId> {
         let mut brought = [Brought::default(), Brought::default()];
-        let mut rounds = (1..=rounds).map(|round| {
+        let chosen = (1..=rounds).map(|round| {
             let now = start + MS * 100 * round;
             for (brought, brings) in brought.iter_mut().zip(brings) {
                 brought.note(now, brings * u64::from(round));
@@ -125,7 +125,7 @@ mod tests {
             fastest.choose(now, living.into_iter());
             fastest.get().unwrap()
         });
-        rounds.by_ref().collect()
+        chosen.collect()
     }
 
     #[test]
@@ -133,21 +133,16 @@ mod tests {
         let wide = PathId::from(1u8);
         let start = Instant::now();
         let mut fastest = Fastest::default();
-        let chosen = run(&mut fastest, start, [8, 800], 20);
-        assert_eq!(chosen[0], wide);
-        assert_eq!(chosen[19], wide);
+        assert_eq!(run(&mut fastest, start, [8, 800], 20), [wide; 20]);
         // A thirtieth is neither.
         let later = start + MS * 2_000;
         assert_eq!(run(&mut fastest, later, [27, 800], 20), [wide; 20]);
         let later = start + MS * 4_000;
-        let chosen = run(&mut fastest, later, [1, 10], 20);
-        assert_eq!(chosen, [NARROW; 20]);
-        assert_eq!(
-            run(&mut fastest, later + MS * 2_000, [27, 800], 20),
-            [NARROW; 20]
-        );
-        let chosen = run(&mut fastest, later + MS * 4_000, [10, 800], 20);
-        assert_eq!(chosen, [wide; 20]);
+        assert_eq!(run(&mut fastest, later, [1, 10], 20), [NARROW; 20]);
+        let later = start + MS * 6_000;
+        assert_eq!(run(&mut fastest, later, [27, 800], 20), [NARROW; 20]);
+        let later = start + MS * 8_000;
+        assert_eq!(run(&mut fastest, later, [10, 800], 20), [wide; 20]);
     }
 
     #[test]
