@@ -464,14 +464,15 @@ impl PathController {
 
     /// Where bursts keep on and the queue is bounded, the rate rises with what is acknowledged.
     fn follow_burst(&mut self, now: Instant) {
-        let Some(bare) = self.rtt_min.get() else {
+        let Some(bare) = self.rtt_min.get().filter(|_| !self.is_steady) else {
             return;
         };
         let delivered = self.sampler.delivered();
         let acked = self.acked_rate.on_ack(now, delivered, bare);
-        if self.is_steady || !self.swing.keeps_on() || self.phase == Phase::Startup {
+        if !self.swing.keeps_on() || self.phase == Phase::Startup {
             return;
         }
+        // Rounds pass with acknowledgements that tell no rate, too.
         let round = self.rate_round(now);
         let is_bounded = self.unqueued || self.queue_loses();
         if let Some(rate) = acked.filter(|rate| is_bounded && *rate > self.rate.get()) {
