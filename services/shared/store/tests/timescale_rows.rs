@@ -13,23 +13,15 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use store::{
-    DOCUMENTS_MAX, DocumentsStore, Expire, Maintenance, Otherwise, Scope, SeriesQuery,
-    TimescaleStore, VitalsBatch, VitalsStore, WriteError,
+    Expire, Maintenance, Scope, SeriesQuery, TimescaleStore, VitalsBatch, VitalsStore, WriteError,
     conformance::{START_US, batch, ok, sample},
-    in_force,
 };
-use support::{connect, options};
+use support::{fresh, options};
 use testkit::timescale_server::TimescaleServer;
 use tokio_postgres::Client;
 
 const ALL: Scope = Scope::Service;
 const MINUTE_US: i64 = 60_000_000;
-
-async fn fresh() -> (TimescaleStore, Client) {
-    let url = TimescaleServer::shared().database().await;
-    let store = TimescaleStore::open(&options(&url)).await.unwrap();
-    (store, connect(&url).await)
-}
 
 #[tokio::test]
 async fn a_sample_that_comes_again_with_another_time_is_the_same_sample() {
@@ -50,66 +42,6 @@ async fn a_sample_that_comes_again_with_another_time_is_the_same_sample() {
         assert_eq!((written.new, written.duplicate), (0, 1), "{days} days");
     }
     assert_eq!(ok(store.stream_count("belt", "HeartRate").await), (1, 7));
-}
-
-/// One ward with many rules is no reason for another's not to hold.
-#[tokio::test]
-async fn a_service_reads_the_rules_of_every_tenant_however_many_one_has() {
-    let (store, client) = fresh().await;
-    client
-        .batch_execute(
-            "INSERT INTO documents (kind, tenant, subject, version, until_us, payload)
-             SELECT 'rules', 'a', 'patient:' || n, 1, 9, '' FROM generate_series(1, 10001) n;
-             INSERT INTO documents (kind, tenant, subject, version, until_us, payload) VALUES ('rules', 'b', 'default', 1, 9, '')",
-        )
-        .await
-        .unwrap();
-    let read = async |scope| ok(store.stored_documents(&scope, "rules", 0).await).len();
-    assert_eq!(read(Scope::Service).await, DOCUMENTS_MAX + 2);
-    assert_eq!(read(Scope::tenant("a")).await, DOCUMENTS_MAX);
-    assert_eq!(read(Scope::tenant("b")).await, 1);
-}
-
-/// Here it takes a newer program, or a fault below the database's checksums.
-#[tokio::test]
-async fn what_holds_for_a_document_that_cannot_be_read_is_the_version_before() {
-    let (store, client) = fresh().await;
-    let document = |subject: &str| contracts::alerts::Document {
-        kind: "rules".into(),
-        tenant: "a".into(),
-        subject: subject.into(),
-        version: 1,
-        ..contracts::alerts::Document::default()
-    };
-    for subject in ["damaged", "sound", "ended"] {
-        ok(store.put_document(&document(subject)).await);
-    }
-    client
-        .batch_execute(
-            "INSERT INTO documents (kind, tenant, subject, version, until_us, payload) VALUES
-                 ('rules', 'a', 'damaged', 2, 9223372036854775807, '\\x0a'), ('rules', 'a', 'new', 1, 9223372036854775807, '\\x0a')",
-        )
-        .await
-        .unwrap();
-    assert!(store.documents(&Scope::Service, "rules", 0).await.is_err());
-    let read = |document: &contracts::alerts::Document| match &*document.subject {
-        "ended" => Err("of another time".to_owned()),
-        subject => Ok(subject.to_owned()),
-    };
-    for (otherwise, hold, instead) in [
-        (Otherwise::Earlier, vec!["damaged", "sound"], Some(1)),
-        (Otherwise::Nothing, vec!["sound"], None),
-    ] {
-        let found = ok(in_force(&store, "rules", 0, otherwise, read).await);
-        let made: Vec<_> = found.documents.iter().map(|(_, made)| &**made).collect();
-        assert_eq!(made, hold);
-        let damaged = found.damaged.iter();
-        let damaged: Vec<_> = damaged.map(|it| (&*it.subject, it.instead)).collect();
-        assert_eq!(
-            damaged,
-            [("damaged", instead), ("ended", None), ("new", None)]
-        );
-    }
 }
 
 #[derive(Debug, Clone)]

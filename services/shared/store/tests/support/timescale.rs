@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use store::{TimescaleOptions, timescale::Ages};
-use testkit::timescale_server::PASSWORD;
+use store::{TimescaleOptions, TimescaleStore, timescale::Ages};
+use testkit::timescale_server::{PASSWORD, TimescaleServer};
 
 /// Samples of tests have fixed times, which retention by age would find old some day.
 pub fn options(url: &str) -> TimescaleOptions {
@@ -31,4 +31,11 @@ pub async fn connect(url: &str) -> tokio_postgres::Client {
         .unwrap();
     tokio::spawn(connection);
     client
+}
+
+/// Both, on a database of their own.
+pub async fn fresh() -> (TimescaleStore, tokio_postgres::Client) {
+    let url = TimescaleServer::shared().database().await;
+    let store = TimescaleStore::open(&options(&url)).await.unwrap();
+    (store, connect(&url).await)
 }
