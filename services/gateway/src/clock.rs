@@ -7,7 +7,7 @@
 use std::{sync::OnceLock, time::Duration};
 
 use clocks::ClockError;
-use contracts::vitals::{Sample, UploadRequest};
+use contracts::vitals::{EdgeAlert, Sample, UploadRequest};
 use rustix::time::{ClockId, clock_gettime};
 use service_kit::{Shutdown, Warning, WarningHandle};
 
@@ -53,6 +53,15 @@ impl Moment {
         }
     }
 
+    /// When an alert was raised.
+    pub fn of_alert(alert: &EdgeAlert) -> Moment {
+        Moment {
+            wall_us: alert.gateway_time_us,
+            uptime_us: alert.gateway_uptime_us,
+            boot: alert.gateway_boot,
+        }
+    }
+
     /// Whether anybody can have set the clock since the machine was started.
     pub fn is_set(self) -> bool {
         is_set(self.wall_us)
@@ -71,11 +80,8 @@ impl Moment {
             }
         }
         for alert in &mut upload.alerts {
-            let taken = Moment {
-                wall_us: alert.gateway_time_us,
-                uptime_us: std::mem::take(&mut alert.gateway_uptime_us),
-                boot: std::mem::take(&mut alert.gateway_boot),
-            };
+            let taken = Moment::of_alert(alert);
+            (alert.gateway_uptime_us, alert.gateway_boot) = (0, 0);
             if let Some(error) = self.error_of(taken) {
                 error.put_right_alert(alert);
                 alert.gateway_time_us = error.put_right_us(taken.wall_us);
@@ -140,7 +146,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use contracts::vitals::EdgeAlert;
     use service_kit::Health;
 
     use super::*;

@@ -39,14 +39,15 @@ impl Gaps {
     }
 
     /// Counts as gone what lies between the counters read so far and those that a later snapshot holds. `entries`: how many there
-    /// were at most, so that a stream of which nothing was read is not taken to begin at 1.
+    /// were at most, so that a stream of which nothing was read is not taken to begin at 1, nor one that was forgotten and came back to
+    /// have gone through all that lies between. Of one that was forgotten for good nothing is told: it had been silent for a day.
     pub fn add_between(&mut self, read: &Streams, later: &[StreamRow], entries: u64) {
         for row in later {
             let counters = read.counters(&row.device, &row.stream);
             let earliest = row.next_sequence.saturating_sub(entries).max(1);
             let first = counters
                 .as_ref()
-                .map_or(earliest, |counters| counters.next_sequence);
+                .map_or(earliest, |it| it.next_sequence.max(earliest));
             if first < row.next_sequence {
                 self.add_gap(Gap {
                     device: row.device.clone(),

@@ -26,6 +26,7 @@ use super::{
     recovery,
     streams::{Next, Streams},
 };
+use crate::clock::Moment;
 
 /// Largest sample or alert. A waveform chunk of a minute at 500 Hz has half of it; larger ones are refused.
 pub const ENTRY_BYTES_MAX: usize = 256 << 10;
@@ -56,7 +57,10 @@ pub struct Limits {
 pub enum StageError {
     #[error("the journal is full: {bytes} of {bytes_max} bytes wait for delivery")]
     Full { bytes: u64, bytes_max: u64 },
-    #[error("the journal numbers at most {} streams", super::streams::STREAMS_MAX)]
+    #[error(
+        "the journal numbers at most {} streams, and each was used within a day",
+        super::streams::STREAMS_MAX
+    )]
     TooManyStreams,
     #[error("one address may begin three quarters of the streams that are free, and this one has")]
     TooManyOfAddress,
@@ -158,7 +162,7 @@ impl<D: Disk> Log<D> {
         match self.streams.next(
             &sample.device,
             &sample.stream,
-            sample.gateway_time_us,
+            Moment::of_sample(sample),
             sample.device_time_us,
             sample.sensor_sequence,
             from,
@@ -177,14 +181,11 @@ impl<D: Disk> Log<D> {
     pub fn stage_alert(&mut self, alert: &mut EdgeAlert) -> Result<Staged, StageError> {
         self.prepare(alert.encoded_len())?;
         let (device, stream) = ALERTS_STREAM;
-        match self.streams.next(
-            device,
-            stream,
-            alert.gateway_time_us,
-            alert.time_us,
-            None,
-            None,
-        ) {
+        let at = Moment::of_alert(alert);
+        match self
+            .streams
+            .next(device, stream, at, alert.time_us, None, None)
+        {
             Next::Retry => Ok(Staged::Retry),
             Next::TooManyStreams | Next::TooManyOfAddress => Err(StageError::TooManyStreams),
             Next::Sequence(sequence) => {

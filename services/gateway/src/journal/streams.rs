@@ -3,6 +3,11 @@
 //! Changes made while a batch is staged are undone when the batch does not reach the disk, so the table always equals what a
 //! recovery would read.
 //!
+//! A stream that finds the table full takes the place of the one that was used longest ago, and begins at or above the next sequence
+//! of every row. So at all times whatever was given to a stream that has no row is less than the highest next sequence in the table,
+//! and a forgotten stream that comes back repeats nothing, whatever the clock shows. Who was used longest ago is told by the
+//! entries and by the order of rows in a snapshot alone: a recovery forgets whom the journal forgot.
+//!
 //! A sensor's retry is told from a new sample by its `sensor_sequence`: the stretches of numbers are remembered that have not come
 //! yet, so what a sensor stored while it was out of reach may come after what it measures, newest or oldest first. A sensor that lost
 //! its counter starts again with low numbers but newer device times; that is a new run, not a retry.
@@ -15,13 +20,17 @@ use std::{
 };
 
 use super::format::StreamRow;
-use crate::clock;
+use crate::clock::{self, Moment};
 
-/// Streams of one journal. Beyond it a sample of a new stream is refused: a counter can never be forgotten, because reusing a
-/// sequence makes ingest discard the sample as a duplicate.
+/// Streams of one journal. Beyond it a new stream has the one forgotten that was used longest ago, and is refused where all were used within
+/// FRESH_US.
 pub const STREAMS_MAX: usize = 4096;
-/// Quarters of the streams that are free which one address may begin, so that none that makes names up leaves nothing to the others. Most of
-/// them, because behind a NAT or a forwarder all sensors have one. Who began what is forgotten with a restart.
+/// A stream that had a sample within this time of the machine's uptime is not forgotten, nor is with it which of its sensor's numbers were
+/// taken: names that somebody makes up cost no stream in use its retries, and keep others out for a day at most once they end. What was
+/// used before the start gives way earlier, so that a gateway that never runs for a day forgets, too.
+const FRESH_US: i64 = 24 * 3600 * 1_000_000;
+/// Quarters of the streams that are free or may be forgotten which one address may begin, so that none that makes names up leaves nothing to
+/// the others. Most of them, because behind a NAT or a forwarder all sensors have one. Who began what is forgotten with a restart.
 const QUARTERS_OF_ONE: usize = 3;
 
 /// Largest first sequence where no clock gives one: less than any clock that was ever set.
@@ -158,10 +167,19 @@ pub enum Next {
     Sequence(u64),
     /// The sensor sent this number before.
     Retry,
-    /// STREAMS_MAX is reached.
+    /// STREAMS_MAX is reached, and all were used within FRESH_US.
     TooManyStreams,
     /// The address has begun as many as one may.
     TooManyOfAddress,
+}
+
+/// When a stream was last used.
+#[derive(Clone, Copy, Debug, Default)]
+struct Use {
+    /// The how-manieth use of all it was.
+    number: u64,
+    /// None: before the start.
+    uptime_us: Option<i64>,
 }
 
 #[derive(Clone, Debug)]
@@ -169,34 +187,61 @@ struct Row {
     device: String,
     stream: String,
     counters: Counters,
+    used: Use,
     /// Who began it, since the start.
     from: Option<IpAddr>,
+}
+
+impl Row {
+    /// The gateway's own streams: no sensor's device has an empty name. They are never forgotten.
+    fn is_own(&self) -> bool {
+        self.device.is_empty()
+    }
+}
+
+/// A new stream that was refused, by whom it came and at which uptime.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    uptime_us: Option<i64>,
+    from: Option<IpAddr>,
+    why: Next,
+}
+
+#[derive(Clone, Debug)]
+enum Undo {
+    Used(usize, Counters, Use),
+    /// With the row that was forgotten for it.
+    Began(usize, Option<Box<Row>>),
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Streams {
     ids: HashMap<String, HashMap<String, usize>>,
     rows: Vec<Row>,
-    /// Streams that each address began; no more than there are rows.
-    begun: HashMap<IpAddr, usize>,
-    undo: Vec<(usize, Counters)>,
-    committed_rows: usize,
+    /// Its uptime is the latest that anybody had: requests overtake each other.
+    newest: Use,
+    /// The last one: to look at all rows takes 6 us, and a request may have 10,000 new names. Before time passes, only `revert` makes room.
+    refused: Option<Refused>,
+    undo: Vec<Undo>,
 }
 
 impl Streams {
     pub fn from_rows(rows: &[StreamRow]) -> Self {
         let mut streams = Self::default();
         for row in rows {
-            let id = streams.insert(&row.device, &row.stream);
+            let id = streams.begin(&row.device, &row.stream);
             streams.rows[id].counters = Counters::from_row(row);
+            streams.note_use(id);
         }
         streams.commit();
         streams
     }
 
+    /// What was used longest ago comes first.
     pub fn to_rows(&self) -> Vec<StreamRow> {
-        self.rows
-            .iter()
+        let mut rows: Vec<&Row> = self.rows.iter().collect();
+        rows.sort_unstable_by_key(|row| row.used.number);
+        rows.into_iter()
             .map(|row| row.counters.to_row(&row.device, &row.stream))
             .collect()
     }
@@ -209,31 +254,35 @@ impl Streams {
         &mut self,
         device: &str,
         stream: &str,
-        clock_us: i64,
+        at: Moment,
         time_us: i64,
         sensor_sequence: Option<u64>,
         from: Option<IpAddr>,
     ) -> Next {
+        self.newest.uptime_us = self.newest.uptime_us.max(Some(at.uptime_us));
         let id = match self.find(device, stream) {
-            Some(id) => id,
-            None if self.rows.len() >= STREAMS_MAX => return Next::TooManyStreams,
-            None if !from.is_none_or(|from| self.may_begin(from)) => return Next::TooManyOfAddress,
-            None => {
-                let id = self.insert(device, stream);
-                let row = &mut self.rows[id];
-                row.counters.next_sequence = beginning(clock_us);
-                row.from = from;
-                if let Some(from) = from {
-                    *self.begun.entry(from).or_default() += 1;
+            Some(id) => {
+                let row = &self.rows[id];
+                if sensor_sequence.is_some_and(|number| row.counters.is_retry(number, time_us)) {
+                    return Next::Retry;
                 }
+                let undo = Undo::Used(id, row.counters.clone(), row.used);
+                self.undo.push(undo);
+                id
+            }
+            None => {
+                if let Some(refused) = self.refuses_new(from) {
+                    return refused;
+                }
+                let id = self.begin(device, stream);
+                let row = &mut self.rows[id];
+                row.counters.next_sequence = row.counters.next_sequence.max(beginning(at.wall_us));
+                row.from = from;
                 id
             }
         };
+        self.note_use(id);
         let counters = &mut self.rows[id].counters;
-        if sensor_sequence.is_some_and(|number| counters.is_retry(number, time_us)) {
-            return Next::Retry;
-        }
-        self.undo.push((id, counters.clone()));
         let sequence = counters.next_sequence;
         counters.next_sequence += 1;
         counters.last_time_us = time_us;
@@ -243,10 +292,36 @@ impl Streams {
         Next::Sequence(sequence)
     }
 
-    fn may_begin(&self, from: IpAddr) -> bool {
-        let begun = self.begun.get(&from).copied().unwrap_or_default();
-        let free = STREAMS_MAX - self.rows.len();
-        (begun + 1) * 4 <= (begun + free) * QUARTERS_OF_ONE
+    fn refuses_new(&mut self, from: Option<IpAddr>) -> Option<Next> {
+        let uptime_us = self.newest.uptime_us;
+        if let Some(last) = self.refused
+            && (last.uptime_us, last.from) == (uptime_us, from)
+        {
+            return Some(last.why);
+        }
+        let (mut taken, mut own) = (0, 0);
+        for row in self.rows.iter().filter(|row| self.is_fresh(row)) {
+            taken += 1;
+            own += usize::from(row.from == from);
+        }
+        let free = STREAMS_MAX.saturating_sub(taken);
+        let is_most = (own + 1) * 4 > (own + free) * QUARTERS_OF_ONE;
+        let why = match from {
+            _ if free == 0 => Next::TooManyStreams,
+            Some(_) if is_most => Next::TooManyOfAddress,
+            Some(_) | None => return None,
+        };
+        self.refused = Some(Refused {
+            uptime_us,
+            from,
+            why,
+        });
+        Some(why)
+    }
+
+    fn is_fresh(&self, row: &Row) -> bool {
+        let long_ago = self.newest.uptime_us.map(|us| us.saturating_sub(FRESH_US));
+        row.is_own() || row.used.uptime_us > long_ago
     }
 
     /// Repeats what `next` did for an entry that recovery reads back.
@@ -260,8 +335,9 @@ impl Streams {
     ) {
         let id = match self.find(device, stream) {
             Some(id) => id,
-            None => self.insert(device, stream),
+            None => self.begin(device, stream),
         };
+        self.note_use(id);
         let counters = &mut self.rows[id].counters;
         counters.next_sequence = sequence + 1;
         counters.last_time_us = time_us;
@@ -273,26 +349,26 @@ impl Streams {
 
     pub fn commit(&mut self) {
         self.undo.clear();
-        self.committed_rows = self.rows.len();
     }
 
     pub fn revert(&mut self) {
-        while let Some((id, counters)) = self.undo.pop() {
-            self.rows[id].counters = counters;
-        }
-        for row in self.rows.drain(self.committed_rows..) {
-            if let Some(streams) = self.ids.get_mut(&row.device) {
-                streams.remove(&row.stream);
-                if streams.is_empty() {
-                    self.ids.remove(&row.device);
+        self.refused = None;
+        while let Some(undo) = self.undo.pop() {
+            match undo {
+                Undo::Used(id, counters, used) => {
+                    self.rows[id].counters = counters;
+                    self.rows[id].used = used;
                 }
-            }
-            if let Some(from) = row.from
-                && let Some(begun) = self.begun.get_mut(&from)
-            {
-                *begun -= 1;
-                if *begun == 0 {
-                    self.begun.remove(&from);
+                Undo::Began(id, forgotten) => {
+                    // Without one it is the last: those begun behind it have gone.
+                    let row = match forgotten {
+                        Some(row) => {
+                            self.enter(&row.device, &row.stream, id);
+                            std::mem::replace(&mut self.rows[id], *row)
+                        }
+                        None => self.rows.swap_remove(id),
+                    };
+                    self.strike(&row);
                 }
             }
         }
@@ -307,19 +383,70 @@ impl Streams {
         self.ids.get(device)?.get(stream).copied()
     }
 
-    fn insert(&mut self, device: &str, stream: &str) -> usize {
-        let id = self.rows.len();
-        self.rows.push(Row {
+    /// Makes the row of a new stream: in the place of the one that was used longest ago where none is left, and then it begins above all.
+    fn begin(&mut self, device: &str, stream: &str) -> usize {
+        let mut row = Row {
             device: device.to_owned(),
             stream: stream.to_owned(),
             counters: Counters::default(),
+            used: Use::default(),
             from: None,
-        });
-        self.ids
-            .entry(device.to_owned())
-            .or_default()
-            .insert(stream.to_owned(), id);
+        };
+        let (id, forgotten) = match self.gives_way() {
+            Some(id) => {
+                row.counters.next_sequence = self.highest();
+                let forgotten = std::mem::replace(&mut self.rows[id], row);
+                self.strike(&forgotten);
+                (id, Some(Box::new(forgotten)))
+            }
+            None => {
+                self.rows.push(row);
+                (self.rows.len() - 1, None)
+            }
+        };
+        self.enter(device, stream, id);
+        self.undo.push(Undo::Began(id, forgotten));
         id
+    }
+
+    /// Where no place is free, the row that was used longest ago.
+    fn gives_way(&self) -> Option<usize> {
+        if self.rows.len() < STREAMS_MAX {
+            return None;
+        }
+        let others = self
+            .rows
+            .iter()
+            .enumerate()
+            .filter(|(_, row)| !row.is_own());
+        let longest_ago = others.min_by_key(|(_, row)| row.used.number);
+        longest_ago.map(|(id, _)| id)
+    }
+
+    /// Above every sequence that was given to any stream, also to those forgotten. A thousandth of the largest that a store can hold at most:
+    /// it grows by one a sample above the latest time that the clock showed, and Linux has none beyond 2262.
+    fn highest(&self) -> u64 {
+        let next = self.rows.iter().map(|row| row.counters.next_sequence);
+        next.max().unwrap_or(1)
+    }
+
+    fn note_use(&mut self, id: usize) {
+        self.newest.number += 1;
+        self.rows[id].used = self.newest;
+    }
+
+    fn enter(&mut self, device: &str, stream: &str, id: usize) {
+        let streams = self.ids.entry(device.to_owned()).or_default();
+        streams.insert(stream.to_owned(), id);
+    }
+
+    fn strike(&mut self, row: &Row) {
+        if let Some(streams) = self.ids.get_mut(&row.device) {
+            streams.remove(&row.stream);
+            if streams.is_empty() {
+                self.ids.remove(&row.device);
+            }
+        }
     }
 }
 
@@ -332,8 +459,18 @@ fn beginning(clock_us: i64) -> u64 {
 }
 
 #[cfg(test)]
+mod forgetting;
+
+#[cfg(test)]
 mod tests {
     use super::*;
+
+    fn at(wall_us: i64) -> Moment {
+        Moment {
+            wall_us,
+            ..Moment::default()
+        }
+    }
 
     fn take(
         streams: &mut Streams,
@@ -343,7 +480,7 @@ mod tests {
         time_us: i64,
         number: Option<u64>,
     ) -> Next {
-        streams.next(device, stream, clock_us, time_us, number, None)
+        streams.next(device, stream, at(clock_us), time_us, number, None)
     }
 
     #[test]
@@ -380,7 +517,7 @@ mod tests {
     /// One in 10^9 that two of them are within a million.
     #[test]
     fn so_does_one_whose_clock_begins_anew_at_every_start() {
-        let begin = || match Streams::default().next("d", "hr", 30_000_000, 0, None, None) {
+        let begin = || match Streams::default().next("d", "hr", at(30_000_000), 0, None, None) {
             Next::Sequence(first) => first,
             other => panic!("{other:?}"),
         };
@@ -530,7 +667,7 @@ mod tests {
             let from = Some(IpAddr::from([192, 0, 2, from]));
             let begun = (0..count).filter(|_| {
                 named += 1;
-                let next = streams.next(&named.to_string(), "hr", 0, 1, None, from);
+                let next = streams.next(&named.to_string(), "hr", at(0), 1, None, from);
                 assert!(next == Next::Sequence(1) || next == Next::TooManyOfAddress);
                 next == Next::Sequence(1)
             });
@@ -553,7 +690,7 @@ mod tests {
         // With what it began it goes on.
         let first = STREAMS_MAX + 1;
         let from = Some(IpAddr::from([192, 0, 2, 2]));
-        let goes_on = streams.next(&first.to_string(), "hr", 0, 1, None, from);
+        let goes_on = streams.next(&first.to_string(), "hr", at(0), 1, None, from);
         assert_eq!(goes_on, Next::Sequence(2));
         assert_eq!(begins(&mut streams, 4, 10), 10);
     }
