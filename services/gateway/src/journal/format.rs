@@ -11,8 +11,8 @@
 use contracts::vitals::{EdgeAlert, Gap, Sample};
 use prost::Message;
 
-/// A frame beyond this size is damage, not data. Headers are the largest: STREAMS_MAX rows.
-pub const FRAME_BYTES_MAX: usize = 4 << 20;
+/// A frame beyond this size is damage, not data. Headers are the largest: STREAMS_MAX rows of up to 1.6 KiB.
+pub const FRAME_BYTES_MAX: usize = 8 << 20;
 const PREFIX_BYTES: usize = 8;
 const FIXED_BYTES: usize = 9;
 /// What a frame costs beside its body.
@@ -265,7 +265,10 @@ pub const UNFINISHED: &str = "unfinished";
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::*;
+    use super::{
+        super::streams::{HOLES_MAX, STREAMS_MAX},
+        *,
+    };
 
     fn sample(sequence: u64) -> Sample {
         Sample {
@@ -312,6 +315,30 @@ mod tests {
         let mut frames = Frames::new(&zeros);
         assert!(frames.next().is_none());
         assert_eq!(frames.end(), End::Damaged);
+    }
+
+    #[test]
+    fn a_header_of_the_largest_rows_is_a_frame() {
+        let row = StreamRow {
+            device: "d".repeat(vitals::IDENTIFIER_BYTES_MAX),
+            stream: "s".repeat(vitals::IDENTIFIER_BYTES_MAX),
+            next_sequence: u64::MAX,
+            last_time_us: -1,
+            sensor_highest: u64::MAX,
+            sensor_seen: u64::MAX,
+            sensor_time_us: -1,
+            sensor_holes: vec![u64::MAX; 2 * HOLES_MAX],
+        };
+        let snapshot = Snapshot {
+            acknowledged: u64::MAX,
+            dropped_before: u64::MAX,
+            repaired_before: u64::MAX,
+            streams: vec![row; STREAMS_MAX],
+        };
+        let mut bytes = Vec::new();
+        put_frame(&mut bytes, Kind::Header, u64::MAX, &snapshot);
+        let frame = Frames::new(&bytes).next().unwrap();
+        assert_eq!(Snapshot::decode(frame.body), Ok(snapshot));
     }
 
     #[test]

@@ -46,9 +46,9 @@ pub enum Overflow {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Of all segments together; exceeded by at most a header and the gaps of one drop.
+    /// Of all segments together; exceeded by at most two headers and the gaps of one drop.
     pub bytes_max: u64,
-    /// A segment that has reached this size is closed and the next one begun.
+    /// A segment that has reached this size, and is no more than half header, is closed and the next one begun.
     pub segment_bytes: u64,
     pub overflow: Overflow,
 }
@@ -393,7 +393,7 @@ impl<D: Disk> Log<D> {
 
     /// Nothing in here can take back the commit: what fails is tried again by a later one.
     fn after_commit(&mut self, dropped: Drop) {
-        let (next, active_bytes) = {
+        let (next, is_grown) = {
             let mut index = self.index.lock();
             if let Some((complete_from, _)) = dropped.gaps.first() {
                 index.dropped_before = dropped.before;
@@ -401,17 +401,17 @@ impl<D: Disk> Log<D> {
                 self.dropped_entries += dropped.entries;
                 self.pending_gaps = dropped.gaps;
             }
-            (
-                index.durable(),
-                index.segments.back().map_or(0, |segment| segment.bytes),
-            )
+            let segment_bytes = self.limits.segment_bytes;
+            let is_grown = index
+                .segments
+                .back()
+                .is_some_and(|it| it.bytes >= segment_bytes.max(2 * it.header_bytes));
+            (index.durable(), is_grown)
         };
         if let Err(error) = self.remove_finished() {
             tracing::warn!(%error, "cannot remove a finished segment; will try again");
         }
-        if active_bytes >= self.limits.segment_bytes
-            && let Err(error) = self.begin_segment(next, Gaps::default())
-        {
+        if is_grown && let Err(error) = self.begin_segment(next, Gaps::default()) {
             tracing::warn!(%error, "cannot begin a segment; will try again");
             self.active = None;
         }

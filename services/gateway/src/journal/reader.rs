@@ -24,6 +24,7 @@ pub struct Segment {
     pub first: u64,
     /// Behind the last durable entry.
     pub end: u64,
+    pub header_bytes: u64,
     /// Durable bytes.
     pub bytes: u64,
     /// Its file is kept for people when it is finished.
@@ -37,6 +38,7 @@ impl Segment {
         Self {
             first,
             end: first,
+            header_bytes,
             bytes: header_bytes,
             is_damaged: false,
             marks: Vec::new(),

@@ -36,7 +36,7 @@ const QUARTERS_OF_ONE: usize = 3;
 /// Largest first sequence where no clock gives one: less than any clock that was ever set.
 const DRAWN_MAX: u64 = 1 << 50;
 /// Stretches of missing numbers remembered per stream; beyond it the lowest counts as taken.
-const HOLES_MAX: usize = 64;
+pub(super) const HOLES_MAX: usize = 64;
 /// Numbers below the highest that `StreamRow::sensor_seen` tells of, which is all that older versions read and write.
 const SEEN_BITS: u64 = 64;
 
