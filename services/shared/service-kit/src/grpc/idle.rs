@@ -7,7 +7,8 @@
 //!
 //! Else there is no place for the newcomer.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,12 +31,18 @@ pub(super) struct Connections(Arc<Mutex<Table>>);
 #[derive(Default)]
 struct Table {
     newest: u64,
-    /// Bounded by the listener's places.
-    open: HashMap<u64, Connection>,
+    /// Those that have not been told to give way, of each network by number, and so the oldest first. Bounded by the listener's places.
+    open: HashMap<IpAddr, BTreeMap<u64, Connection>>,
+}
+
+/// Where the table has a connection.
+#[derive(Clone, Copy)]
+struct Place {
+    network: IpAddr,
+    number: u64,
 }
 
 struct Connection {
-    network: IpAddr,
     requests: usize,
     since: Instant,
     gives_way: CancellationToken,
@@ -44,8 +51,19 @@ struct Connection {
 /// One connection, until it is dropped.
 pub(super) struct Entered {
     connections: Connections,
-    number: u64,
+    place: Place,
     pub(super) gives_way: CancellationToken,
+}
+
+impl Table {
+    fn remove(&mut self, place: Place) -> Option<Connection> {
+        let theirs = self.open.get_mut(&place.network)?;
+        let connection = theirs.remove(&place.number);
+        if theirs.is_empty() {
+            self.open.remove(&place.network);
+        }
+        connection
+    }
 }
 
 impl Connections {
@@ -53,17 +71,20 @@ impl Connections {
         let gives_way = CancellationToken::new();
         let mut table = self.0.lock();
         table.newest += 1;
-        let number = table.newest;
-        let connection = Connection {
+        let place = Place {
             network: network(address),
+            number: table.newest,
+        };
+        let connection = Connection {
             requests: 0,
             since: Instant::now(),
             gives_way: gives_way.clone(),
         };
-        table.open.insert(number, connection);
+        let theirs = table.open.entry(place.network).or_default();
+        theirs.insert(place.number, connection);
         Entered {
             connections: self.clone(),
-            number,
+            place,
             gives_way,
         }
     }
@@ -71,35 +92,41 @@ impl Connections {
     /// Ends one for a newcomer from this address; false when none gives way to it.
     pub(super) fn end_one_for(&self, address: IpAddr) -> bool {
         let newcomer = network(address);
-        let table = self.0.lock();
-        let open = || {
-            table
+        let mut table = self.0.lock();
+        let own = table.open.get(&newcomer).map_or(0, BTreeMap::len);
+        let place = |network: &IpAddr, number: &u64| Place {
+            network: *network,
+            number: *number,
+        };
+        let of_many = table.open.iter().filter(|(_, theirs)| theirs.len() >= own);
+        let idle = of_many.flat_map(|(network, theirs)| {
+            let idle = theirs.iter().filter(|(_, it)| it.requests == 0);
+            idle.map(move |(number, it)| (it.since, place(network, number)))
+        });
+        let idle = idle.min_by_key(|(since, _)| *since).map(|(_, idle)| idle);
+        let greedy = || {
+            let greedy = table
                 .open
                 .iter()
-                .filter(|(_, it)| !it.gives_way.is_cancelled())
+                .filter(|(_, theirs)| theirs.len() > own + 1);
+            let oldest = greedy.filter_map(|(network, theirs)| {
+                let (number, _) = theirs.first_key_value()?;
+                Some((theirs.len(), place(network, number)))
+            });
+            let most = oldest.max_by_key(|(count, oldest)| (*count, Reverse(oldest.number)));
+            most.map(|(_, oldest)| oldest)
         };
-        let mut held: HashMap<IpAddr, usize> = HashMap::new();
-        for (_, connection) in open() {
-            *held.entry(connection.network).or_default() += 1;
-        }
-        let of = |network: &IpAddr| held.get(network).copied().unwrap_or_default();
-        let own = of(&newcomer);
-        let idle = open().filter(|(_, it)| it.requests == 0 && of(&it.network) >= own);
-        let idle = idle.min_by_key(|(_, it)| it.since);
-        let greedy = || {
-            let most = held.values().max().copied().unwrap_or_default();
-            let theirs = open().filter(|(_, it)| of(&it.network) == most && most > own + 1);
-            theirs.min_by_key(|(number, _)| **number)
-        };
-        let ended = idle.or_else(greedy);
-        if let Some((_, connection)) = ended {
+        let ended = idle.or_else(greedy).and_then(|it| table.remove(it));
+        if let Some(connection) = &ended {
             connection.gives_way.cancel();
         }
         ended.is_some()
     }
 
-    fn count(&self, number: u64, change: impl Fn(&mut Connection)) {
-        if let Some(connection) = self.0.lock().open.get_mut(&number) {
+    fn count(&self, place: Place, change: impl Fn(&mut Connection)) {
+        let mut table = self.0.lock();
+        let theirs = table.open.get_mut(&place.network);
+        if let Some(connection) = theirs.and_then(|theirs| theirs.get_mut(&place.number)) {
             change(connection);
         }
     }
@@ -115,18 +142,18 @@ impl Entered {
     + Send
     + Sync
     + 'static {
-        let (connections, number) = (self.connections.clone(), self.number);
+        let (connections, place) = (self.connections.clone(), self.place);
         move |request, next| {
             let connections = connections.clone();
             Box::pin(async move {
-                let busy = Busy::enter(connections.clone(), number);
+                let busy = Busy::enter(connections.clone(), place);
                 let response = next.run(request).await;
                 drop(busy);
                 response.map(|body| {
                     Body::new(Answer {
                         body,
                         connections,
-                        number,
+                        place,
                         busy: None,
                     })
                 })
@@ -137,29 +164,26 @@ impl Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.connections.0.lock().open.remove(&self.number);
+        self.connections.0.lock().remove(self.place);
     }
 }
 
 /// A request of this connection that we have to do something for.
 struct Busy {
     connections: Connections,
-    number: u64,
+    place: Place,
 }
 
 impl Busy {
-    fn enter(connections: Connections, number: u64) -> Busy {
-        connections.count(number, |it| it.requests += 1);
-        Busy {
-            connections,
-            number,
-        }
+    fn enter(connections: Connections, place: Place) -> Busy {
+        connections.count(place, |it| it.requests += 1);
+        Busy { connections, place }
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.connections.count(self.number, |it| {
+        self.connections.count(self.place, |it| {
             it.requests -= 1;
             it.since = Instant::now();
         });
@@ -170,7 +194,7 @@ impl Drop for Busy {
 struct Answer {
     body: Body,
     connections: Connections,
-    number: u64,
+    place: Place,
     busy: Option<Busy>,
 }
 
@@ -186,7 +210,7 @@ impl HttpBody for Answer {
         if frame.is_ready() {
             self.busy = None;
         } else if self.busy.is_none() {
-            self.busy = Some(Busy::enter(self.connections.clone(), self.number));
+            self.busy = Some(Busy::enter(self.connections.clone(), self.place));
         }
         frame
     }
