@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use noq_proto::congestion::Controller;
+use noq_proto::{PathId, PathStatus};
 
 use crate::controller::{ControllerConfig, PathController};
 use crate::coupling::Coupling;
 use crate::gate::{Gate, PathModel, Turn};
+use crate::steering::{Command, Event, InterfaceId, Side, Steering, SteeringConfig};
 
 const PACKET: u64 = 1_200;
 
@@ -259,6 +261,59 @@ fn a_far_slower_path_does_not_send_anew_what_was_lost() {
     assert_eq!(gate.turn(of_fast.slot, true), Turn::Open);
     fast.on_packet_sent(now, PACKET as u16, 1);
     assert_eq!(gate.turn(of_slow.slot, true), Turn::Open);
+}
+
+/// Two paths of 3 Gbit/s after a transfer: a ping's answer, which may wait for 25 ms, made the first seem so late that the others would have filled the window before
+/// it. But all that is thin was to go over that one, and requests in both directions waited for up to two seconds.
+#[test]
+fn the_one_path_that_takes_what_is_thin_is_not_held() {
+    let now = Instant::now();
+    let gate = Gate::new();
+    let mut steering = Steering::new(SteeringConfig::new(Side::Client), gate.clone());
+    let [first, second] = [InterfaceId(0), InterfaceId(1)];
+    for interface in [first, second] {
+        steering.on_event(now, Event::LinkUp { interface });
+    }
+    let interface = Some(first);
+    let of_first = model_of(&gate);
+    steering.on_event(now, Event::Connected { interface });
+    let (path, interface) = (PathId::from(1u8), second);
+    let of_second = model_of(&gate);
+    steering.on_event(now, Event::Opened { interface, path });
+    steering.on_event(now, Event::Established { path });
+    for (path, rtt_us) in [(PathId::ZERO, 300), (path, 1_200)] {
+        let (datagrams, rtt) = (1, Duration::from_micros(rtt_us));
+        let received = Event::Received {
+            path,
+            datagrams,
+            rtt,
+        };
+        steering.on_event(now, received);
+    }
+    let [late, fast] =
+        [(of_first, 26, 50), (of_second, 25, 25_000)].map(|(model, ms, us)| PathModel {
+            rate_bytes_per_s: 290e6,
+            promised_bytes_per_s: 290e6,
+            rtt_min: Duration::from_micros(us),
+            rtt_latest: Duration::from_millis(ms),
+            ..model
+        });
+    for model in [late, fast] {
+        gate.report(now, model, false, Coupling::Off);
+    }
+    let mut settle = |bytes: u64| {
+        steering.on_event(now, Event::Backlog { bytes });
+        let commands = std::iter::from_fn(|| steering.poll(now));
+        let statuses = commands.filter_map(|command| match command {
+            Command::SetStatus { path, status } => Some((path, status)),
+            _ => None,
+        });
+        statuses.collect::<Vec<_>>()
+    };
+    assert_eq!(settle(0), [(path, PathStatus::Backup)]);
+    assert_eq!(gate.turn(late.slot, true), Turn::Open);
+    assert_eq!(settle(1_000_000), [(path, PathStatus::Available)]);
+    assert_eq!(gate.turn(late.slot, true), Turn::Held);
 }
 
 #[test]

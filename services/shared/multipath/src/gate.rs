@@ -98,6 +98,8 @@ struct State {
     now: Option<Instant>,
     /// Lost and not sent anew yet: what is sent is that first.
     to_resend_bytes: u64,
+    /// The steering leaves all data to one path.
+    is_thin: bool,
 }
 
 impl State {
@@ -157,9 +159,9 @@ impl State {
     /// What a far slower path takes is waited for by all that comes after it in the stream. So such a path is held when the
     /// packet would arrive later than `HEAD_START_BYTES` that the other paths deliver meanwhile: the receive window is
     /// then never filled by waiting for it, and the end of a transfer waits no longer than that. Where even one packet would fill it, none is sent but
-    /// what pings take along.
+    /// what pings take along. What is thin has one path, and nothing comes before it over another.
     fn admits(&self, own: &Slot) -> bool {
-        let Some(now) = self.now else {
+        let Some(now) = self.now.filter(|_| !self.is_thin) else {
             return true;
         };
         if self.stalls_others(own, now) {
@@ -269,6 +271,11 @@ impl Gate {
     /// Let time pass where no acknowledgement does it.
     pub fn tick(&self, now: Instant) {
         self.state.lock().now = Some(now);
+    }
+
+    /// Whether the steering leaves all data to one path: the library takes no other while that one lives, however much it has to wait.
+    pub(crate) fn set_thin(&self, is_thin: bool) {
+        self.state.lock().is_thin = is_thin;
     }
 
     /// The models of the living controllers.

@@ -634,6 +634,7 @@ impl Steering {
     fn poll_status(&mut self, now: Instant) -> Option<Command> {
         self.choose_fastest(now);
         let thin = self.config.steer_acknowledgements && !self.is_bulk(now);
+        self.gate.set_thin(thin && self.fastest.get().is_some());
         let (id, status) = self.paths.iter().find_map(|(id, path)| {
             if !path.established {
                 return None;
