@@ -1,0 +1,373 @@
+#![allow(clippy::unwrap_used)]
+
+use contracts::{
+    alerts::AlertState,
+    vitals::{Metric, sample},
+};
+
+use super::*;
+
+const S: i64 = 1_000_000;
+const T0: i64 = 1_800_000_000 * S;
+const RULE: &str = "consciousness-lowered";
+
+fn ward() -> Ward {
+    Ward::new(Arc::new(RuleSet::default_set()), 600 * S)
+}
+
+/// A reading of consciousness: its rule has no delays and high priority.
+fn record(sequence: u64, value: f64) -> (u32, String, VitalsRecord) {
+    let at_us = T0 + sequence as i64 * S;
+    let mut sample = Sample {
+        device: "d".into(),
+        patient: "p".into(),
+        sequence,
+        metric: Metric::Consciousness.into(),
+        device_time_us: at_us,
+        ingest_time_us: at_us + 1000,
+        reading: Some(sample::Reading::Value(value)),
+        ..Sample::default()
+    };
+    vitals::fill_defaults(&mut sample);
+    let record = VitalsRecord {
+        samples: vec![sample],
+        ..VitalsRecord::default()
+    };
+    (3, "p".into(), record)
+}
+
+fn of_rule(evaluation: &Evaluation) -> Vec<(u32, AlertState)> {
+    let transitions = evaluation.transitions.iter();
+    transitions
+        .filter(|alert| alert.rule == RULE)
+        .map(|alert| (alert.revision, alert.state()))
+        .collect()
+}
+
+#[test]
+fn a_try_that_is_taken_back_leaves_nothing_behind() {
+    let mut ward = ward();
+    let first = ward.evaluate(&[record(1, 2.0)], T0 + S);
+    assert_eq!(of_rule(&first), [(1, AlertState::Active)]);
+    ward.undo();
+    assert_eq!(ward.len(), 0);
+    let again = ward.evaluate(&[record(1, 2.0)], T0 + 2 * S);
+    assert_eq!(of_rule(&again), of_rule(&first));
+    assert_eq!(again.skipped, 0);
+    ward.keep();
+    ward.undo();
+    let duplicate = ward.evaluate(&[record(1, 2.0)], T0 + 3 * S);
+    assert_eq!((duplicate.skipped, duplicate.samples), (1, 1));
+}
+
+#[test]
+fn a_gateway_whose_clock_is_set_back_an_hour_is_heard_at_once() {
+    let mut ward = ward();
+    let taken = |sequence: i64, skew_us: i64, value| {
+        let mut one = record(sequence as u64, value);
+        let sample = &mut one.2.samples[0];
+        sample.stream = "consciousness".into();
+        sample.device_time_us += skew_us;
+        sample.gateway_time_us = sample.device_time_us;
+        one
+    };
+    for second in 1..60 {
+        let calm = ward.evaluate(&[taken(second, 3600 * S, 0.0)], T0 + second * S);
+        assert_eq!(of_rule(&calm), []);
+    }
+    let mut ill = taken(60, 0, 2.0);
+    let raised = ward.evaluate(&[ill.clone()], T0 + 60 * S);
+    assert_eq!(of_rule(&raised), [(1, AlertState::Active)]);
+    assert!(!raised.transitions[0].backfill, "somebody is called");
+    // From then on behind by an hour, and the edge, too, speaks of an hour ago.
+    for second in 61..70 {
+        ward.evaluate(&[taken(second, -3600 * S, 0.0)], T0 + second * S);
+    }
+    ill.2.samples.clear();
+    ill.2.alerts.push(contracts::vitals::EdgeAlert {
+        device: "d".into(),
+        patient: "p".into(),
+        rule: "of-the-edge-alone".into(),
+        time_us: T0 + (70 - 3600) * S,
+        ..Default::default()
+    });
+    let told = ward.evaluate(&[ill], T0 + 70 * S);
+    assert!(!told.transitions[0].backfill);
+}
+
+fn book_of(rules: contracts::alerts::Document) -> Book {
+    let set = crate::book::rules_of(&rules).unwrap();
+    Book::new(Vec::new(), Vec::new(), vec![(rules, set)])
+}
+
+#[test]
+fn other_rules_hold_from_the_next_event_on() {
+    let mut ward = ward();
+    ward.set_profile("p", 3, "one", Profile::default(), T0);
+    let first = ward.evaluate(&[record(1, 2.0)], T0 + S);
+    assert_eq!(of_rule(&first), [(1, AlertState::Active)]);
+    ward.keep();
+    let mut set = RuleSet::default_set();
+    set.rules.retain(|rule| rule.id != RULE);
+    let document = |tenant: &str, version| contracts::alerts::Document {
+        kind: "rules".into(),
+        tenant: tenant.into(),
+        subject: "patient:p".into(),
+        version,
+        body: serde_json::to_string(&set).unwrap(),
+        ..contracts::alerts::Document::default()
+    };
+    // Another tenant's patient of the same name is another's.
+    ward.set_book(Arc::new(book_of(document("two", 7))));
+    let same = ward.evaluate(&[record(2, 2.0)], T0 + 2 * S);
+    assert_eq!(of_rule(&same), []);
+    ward.keep();
+    ward.set_book(Arc::new(book_of(document("one", 8))));
+    let other = ward.evaluate(&[record(3, 2.0)], T0 + 3 * S);
+    assert_eq!(of_rule(&other), [(2, AlertState::Resolved)]);
+    assert_eq!(other.transitions[0].rule_version, 8);
+    ward.keep();
+    let again = ward.evaluate(&[record(4, 2.0)], T0 + 4 * S);
+    assert_eq!(of_rule(&again), []);
+}
+
+#[test]
+fn an_acknowledgement_is_taken_over_when_the_write_conflicts() {
+    let mut ward = ward();
+    let first = ward.evaluate(&[record(1, 2.0)], T0 + S);
+    let raised = first.transitions.iter().find(|alert| alert.rule == RULE);
+    let stored = Alert {
+        revision: 2,
+        state: AlertState::Acknowledged.into(),
+        acknowledged_by: "Ada".into(),
+        ..raised.unwrap().clone()
+    };
+    ward.keep();
+    let ended = ward.evaluate(&[record(2, 0.0)], T0 + 2 * S);
+    assert_eq!(of_rule(&ended), [(2, AlertState::Latched)]);
+    // The store says: revision 2 exists already.
+    ward.undo();
+    ward.adopt(&stored);
+    let ended = ward.evaluate(&[record(2, 0.0)], T0 + 2 * S);
+    assert_eq!(of_rule(&ended), [(3, AlertState::Resolved)]);
+    ward.keep();
+}
+
+#[test]
+fn an_alert_that_only_the_store_knows_is_not_written_again() {
+    let mut ward = ward();
+    let first = ward.evaluate(&[record(1, 2.0)], T0 + S);
+    let stored = first
+        .transitions
+        .iter()
+        .find(|alert| alert.rule == RULE)
+        .unwrap()
+        .clone();
+    ward.undo();
+    ward.adopt(&Alert {
+        revision: 4,
+        ..stored.clone()
+    });
+    let again = ward.evaluate(&[record(1, 2.0)], T0 + 2 * S);
+    assert_eq!(of_rule(&again), []);
+    ward.keep();
+    // The rules are at revision 1; their next one conflicts, and now they know the episode.
+    let next = ward.evaluate(&[record(2, 0.0)], T0 + 3 * S);
+    assert_eq!(of_rule(&next), [(2, AlertState::Latched)]);
+    ward.undo();
+    ward.adopt(&Alert {
+        revision: 4,
+        ..stored
+    });
+    let next = ward.evaluate(&[record(2, 0.0)], T0 + 3 * S);
+    assert_eq!(of_rule(&next), [(5, AlertState::Latched)]);
+}
+
+#[test]
+fn another_member_goes_on_from_the_stored_states() {
+    let mut first = ward();
+    let evaluation = first.evaluate(&[record(1, 2.0)], T0 + S);
+    assert_eq!(of_rule(&evaluation), [(1, AlertState::Active)]);
+    let states = first.states();
+    assert_eq!(states.len(), 1);
+    assert_eq!(states[0].partition, 3);
+    let mut second = ward();
+    second.load(3, states, T0 + 2 * S);
+    assert_eq!(second.len(), 1);
+    let ended = second.evaluate(&[record(1, 2.0), record(2, 0.0)], T0 + 2 * S);
+    assert_eq!(of_rule(&ended), [(2, AlertState::Latched)]);
+    assert_eq!(ended.skipped, 1);
+    second.keep();
+    second.release(3);
+    assert_eq!(second.len(), 0);
+}
+
+#[test]
+fn what_a_patients_own_rules_remember_outlives_a_takeover() {
+    let mut set = RuleSet::default_set();
+    let is_change = |rule: &&vitals::Rule| {
+        matches!(rule.condition, vitals::Condition::Change { .. })
+            && rule.condition.metric() == Metric::HeartRate
+    };
+    let mut own = set.rules.iter().find(is_change).unwrap().clone();
+    own.id = "own".into();
+    own.for_ms = 0;
+    set.rules.push(own);
+    let document = contracts::alerts::Document {
+        kind: "rules".into(),
+        tenant: "one".into(),
+        subject: "patient:p".into(),
+        version: 8,
+        body: serde_json::to_string(&set).unwrap(),
+        ..contracts::alerts::Document::default()
+    };
+    let book = Arc::new(book_of(document));
+    let begin = |ward: &mut Ward| {
+        ward.set_book(Arc::clone(&book));
+        ward.set_profile("p", 3, "one", Profile::default(), T0);
+    };
+    let pulse = |second: u64, value| {
+        let mut one = record(second, 0.0);
+        let sample = &mut one.2.samples[0];
+        sample.metric = Metric::HeartRate.into();
+        sample.stream = "heart-rate".into();
+        sample.unit = String::new();
+        sample.reading = Some(sample::Reading::Value(value));
+        vitals::fill_defaults(sample);
+        one
+    };
+    let mut first = ward();
+    begin(&mut first);
+    for second in 1..=600 {
+        first.evaluate(&[pulse(second, 70.0)], T0 + second as i64 * S);
+        first.keep();
+    }
+    let states = first.states();
+    let mut second = ward();
+    second.load(3, states, T0 + 600 * S);
+    begin(&mut second);
+    for member in [&mut first, &mut second] {
+        let jump = member.evaluate(&[pulse(601, 125.0)], T0 + 601 * S);
+        let mut raised = jump.transitions.iter();
+        assert!(raised.any(|alert| alert.rule == "own"), "{jump:?}");
+    }
+}
+
+#[test]
+fn a_state_is_owed_until_it_is_stored() {
+    let mut ward = ward();
+    ward.evaluate(&[record(1, 0.0)], T0 + S);
+    assert_eq!(ward.states().len(), 1);
+    ward.undo();
+    assert!(ward.states().is_empty() && !ward.owes());
+    ward.evaluate(&[record(1, 0.0)], T0 + S);
+    ward.keep();
+    // Another try that is taken back takes nothing of it along.
+    ward.evaluate(&[record(2, 0.0)], T0 + 2 * S);
+    ward.undo();
+    assert!(ward.owes());
+    assert_eq!(ward.states().len(), 1);
+    ward.evaluate(&[record(2, 2.0)], T0 + 2 * S);
+    assert_eq!(ward.states().len(), 1, "one patient, one state");
+    ward.stored();
+    assert!(ward.states().is_empty() && !ward.owes());
+    ward.evaluate(&[record(3, 0.0)], T0 + 3 * S);
+    ward.keep();
+    ward.release(3);
+    assert!(
+        !ward.owes(),
+        "whoever has the partition now finds it out again"
+    );
+}
+
+#[test]
+fn time_passes_only_for_those_who_are_present() {
+    let mut ward = ward();
+    ward.set_profile("p", 3, "", Profile::default(), T0);
+    let mut pulse = record(1, 0.0);
+    let sample = &mut pulse.2.samples[0];
+    sample.metric = Metric::HeartRate.into();
+    sample.reading = Some(sample::Reading::Value(150.0));
+    let arrived_us = T0 + S;
+    ward.evaluate(&[pulse], arrived_us);
+    ward.keep();
+    let mut raised = |now_us| {
+        let transitions = ward.on_time(now_us);
+        ward.undo();
+        let mut transitions = transitions.iter();
+        transitions.any(|alert| alert.rule == "heart-rate-very-high")
+    };
+    assert!(!raised(arrived_us + 9 * S));
+    assert!(raised(arrived_us + 10 * S));
+    assert!(!raised(arrived_us + PRESENT_US));
+}
+
+#[test]
+fn time_goes_on_when_the_clock_is_set_back() {
+    let mut ward = ward();
+    ward.set_profile("p", 3, "", Profile::default(), T0);
+    let mut pulse = record(1, 0.0);
+    let sample = &mut pulse.2.samples[0];
+    sample.metric = Metric::HeartRate.into();
+    sample.reading = Some(sample::Reading::Value(150.0));
+    ward.evaluate(&[pulse.clone()], T0 + S);
+    ward.keep();
+    let back_us = T0 - 3600 * S;
+    assert_eq!(ward.wanting_profile(&[pulse.clone()], T0 + S).len(), 0);
+    assert_eq!(ward.wanting_profile(&[pulse], back_us).len(), 1);
+    ward.on_time(back_us);
+    ward.keep();
+    let raised = ward.on_time(back_us + 10 * S);
+    let mut raised = raised.iter();
+    assert!(raised.any(|alert| alert.rule == "heart-rate-very-high"));
+}
+
+#[test]
+fn what_waits_for_time_to_pass_is_raised_by_whoever_takes_over() {
+    let rule = "heart-rate-very-high";
+    // A clock that is right, and one that is an hour behind: of that it is not known here whether somebody is present.
+    for (behind_us, is_raised) in [(0, true), (3600 * S, false)] {
+        let mut first = ward();
+        let mut pulse = record(1, 0.0);
+        let sample = &mut pulse.2.samples[0];
+        sample.metric = Metric::HeartRate.into();
+        sample.device_time_us -= behind_us;
+        sample.reading = Some(sample::Reading::Value(150.0));
+        first.evaluate(&[pulse], T0 + S);
+        first.keep();
+        let mut second = ward();
+        let taken_over_us = T0 + 8 * S;
+        second.load(3, first.states(), taken_over_us);
+        let raised = |ward: &mut Ward, now_us| {
+            let strangers = ward.waiting_strangers(now_us);
+            for (key, partition) in strangers {
+                ward.set_profile(&key, partition, "", Profile::default(), now_us);
+            }
+            let transitions = ward.on_time(now_us);
+            ward.undo();
+            transitions.iter().any(|alert| alert.rule == rule)
+        };
+        assert!(!raised(&mut second, taken_over_us + 9 * S), "early");
+        assert_eq!(raised(&mut second, taken_over_us + 10 * S), is_raised);
+        assert!(!raised(&mut second, taken_over_us + PRESENT_US));
+    }
+}
+
+#[test]
+fn a_state_that_cannot_be_read_begins_anew() {
+    let mut ward = ward();
+    ward.load(
+        0,
+        vec![RuleState {
+            topic: Topic::Vitals,
+            partition: 0,
+            key: "p".into(),
+            state: Bytes::from_static(b"{"),
+        }],
+        T0,
+    );
+    assert_eq!(
+        of_rule(&ward.evaluate(&[record(1, 2.0)], T0 + S)),
+        [(1, AlertState::Active)]
+    );
+}
