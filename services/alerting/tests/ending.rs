@@ -93,6 +93,21 @@ impl Bus for Ahead {
         self.0.partitions(topic).await
     }
 
+    async fn extents(
+        &self,
+        topic: Topic,
+    ) -> Result<std::collections::BTreeMap<u32, bus::Extent>, NotReady> {
+        self.0.extents(topic).await
+    }
+
+    async fn committed(
+        &self,
+        topic: Topic,
+        group: &str,
+    ) -> Result<std::collections::BTreeMap<u32, u64>, NotReady> {
+        self.0.committed(topic, group).await
+    }
+
     async fn ready(&self) -> Result<(), NotReady> {
         self.0.ready().await
     }

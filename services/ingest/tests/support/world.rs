@@ -96,6 +96,21 @@ impl Bus for Switch {
         self.inner.partitions(topic).await
     }
 
+    async fn extents(
+        &self,
+        topic: Topic,
+    ) -> Result<std::collections::BTreeMap<u32, bus::Extent>, NotReady> {
+        self.inner.extents(topic).await
+    }
+
+    async fn committed(
+        &self,
+        topic: Topic,
+        group: &str,
+    ) -> Result<std::collections::BTreeMap<u32, u64>, NotReady> {
+        self.inner.committed(topic, group).await
+    }
+
     async fn ready(&self) -> Result<(), NotReady> {
         self.inner.ready().await
     }

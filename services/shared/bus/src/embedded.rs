@@ -42,8 +42,8 @@ use self::{
     writer::{Job, Writer},
 };
 use crate::{
-    Bus, Consumer, IN_FLIGHT_BYTES_MAX, NotReady, PublishError, Record, StartAt, SubscribeError,
-    Topic,
+    Bus, Consumer, Extent, IN_FLIGHT_BYTES_MAX, NotReady, PublishError, Record, StartAt,
+    SubscribeError, Topic,
     beginning::Beginning,
     keys::{check_group_name, check_limits},
 };
@@ -103,7 +103,7 @@ impl EmbeddedBus {
         let records = schema::open_records(dir)?;
         let group_tables = schema::open_groups(dir)?;
         let instance = Instance::register(dir).map_err(directory)?;
-        let watch = schema::open_reader(dir)?;
+        let watch = schema::open_reader(dir, schema::RECORDS_FILE)?;
         let known = schema::heads(&records).map_err(|source| OpenError::Sqlite {
             file: schema::RECORDS_FILE,
             source,
@@ -205,6 +205,16 @@ impl Drop for Inner {
     }
 }
 
+/// Runs a question to SQLite where it blocks nobody.
+async fn aside<T: Send + 'static>(
+    ask: impl FnOnce() -> Result<T, OpenError> + Send + 'static,
+) -> Result<T, NotReady> {
+    match tokio::task::spawn_blocking(ask).await {
+        Ok(answer) => answer.map_err(|error| NotReady(error.to_string())),
+        Err(error) => Err(NotReady(error.to_string())),
+    }
+}
+
 fn watch_others(connection: &rusqlite::Connection, heads: &Heads, stopped: &mpsc::Receiver<()>) {
     let mut seen = 0_i64;
     while stopped.recv_timeout(WATCH_EVERY) == Err(RecvTimeoutError::Timeout) {
@@ -259,7 +269,7 @@ impl Bus for EmbeddedBus {
         start: Arc<dyn StartAt>,
     ) -> Result<Box<dyn Consumer>, SubscribeError> {
         check_group_name(group)?;
-        let reader = schema::open_reader(&self.inner.dir)
+        let reader = schema::open_reader(&self.inner.dir, schema::RECORDS_FILE)
             .map_err(|e| SubscribeError::Unavailable(e.to_string()))?;
         let id = self.inner.next_id.fetch_add(1, Ordering::Relaxed);
         let seat = Arc::new(Seat::new());
@@ -287,8 +297,8 @@ impl Bus for EmbeddedBus {
 
     async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
         let unavailable = |e: String| SubscribeError::Unavailable(e);
-        let reader =
-            schema::open_reader(&self.inner.dir).map_err(|e| unavailable(e.to_string()))?;
+        let reader = schema::open_reader(&self.inner.dir, schema::RECORDS_FILE)
+            .map_err(|e| unavailable(e.to_string()))?;
         let known = schema::heads(&reader).map_err(|e| unavailable(e.to_string()))?;
         let positions = known
             .into_iter()
@@ -305,7 +315,7 @@ impl Bus for EmbeddedBus {
     }
 
     async fn read_back(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
-        let reader = schema::open_reader(&self.inner.dir)
+        let reader = schema::open_reader(&self.inner.dir, schema::RECORDS_FILE)
             .map_err(|e| SubscribeError::Unavailable(e.to_string()))?;
         let positions = (0..self.inner.heads.partitions(topic))
             .map(|partition| {
@@ -325,6 +335,30 @@ impl Bus for EmbeddedBus {
 
     async fn partitions(&self, topic: Topic) -> Result<u32, NotReady> {
         Ok(self.inner.heads.partitions(topic))
+    }
+
+    async fn extents(&self, topic: Topic) -> Result<BTreeMap<u32, Extent>, NotReady> {
+        let dir = self.inner.dir.clone();
+        aside(move || {
+            let reader = schema::open_reader(&dir, schema::RECORDS_FILE)?;
+            schema::extents(&reader, topic).map_err(|source| OpenError::Sqlite {
+                file: schema::RECORDS_FILE,
+                source,
+            })
+        })
+        .await
+    }
+
+    async fn committed(&self, topic: Topic, group: &str) -> Result<BTreeMap<u32, u64>, NotReady> {
+        let (dir, group) = (self.inner.dir.clone(), group.to_owned());
+        aside(move || {
+            let reader = schema::open_reader(&dir, schema::GROUPS_FILE)?;
+            schema::all_committed(&reader, &group, topic).map_err(|source| OpenError::Sqlite {
+                file: schema::GROUPS_FILE,
+                source,
+            })
+        })
+        .await
     }
 
     async fn ready(&self) -> Result<(), NotReady> {

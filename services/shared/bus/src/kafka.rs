@@ -23,11 +23,17 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
-use rdkafka::{Offset, config::FromClientConfigAndContext, consumer::Consumer as _};
+use parking_lot::Mutex;
+use rdkafka::{
+    Offset,
+    config::FromClientConfigAndContext,
+    consumer::{BaseConsumer, Consumer as _},
+    error::KafkaError,
+};
 use tokio::sync::watch;
 
 pub use connect::OpenError;
@@ -36,12 +42,14 @@ pub use topics::WrongSetting;
 
 use self::{
     consumer::{Group, KafkaConsumer},
+    offsets::known_offsets,
     publisher::Publisher,
-    seat::{Member, Seat},
-    trouble::Trouble,
+    seat::{Member, Seat, list},
+    trouble::{Listener, Trouble},
 };
 use crate::{
-    Bus, ConsumeError, Consumer, NotReady, PublishError, Record, StartAt, SubscribeError, Topic,
+    Bus, ConsumeError, Consumer, Extent, NotReady, PublishError, Record, StartAt, SubscribeError,
+    Topic,
     beginning::Beginning,
     keys::{check_group_name, check_limits},
 };
@@ -53,8 +61,16 @@ pub struct KafkaBus {
     /// Partitions by the topic's name on the cluster.
     partitions: BTreeMap<String, u32>,
     probes: AtomicU32,
+    /// Clients by which the commits of a group are asked for without joining it; at most [`ASKERS_MAX`], past which all are made anew.
+    askers: Mutex<BTreeMap<String, Arc<Asker>>>,
     ended: watch::Sender<bool>,
 }
+
+type Asker = BaseConsumer<Listener>;
+
+const ASKERS_MAX: usize = 8;
+/// A question about offsets, over all partitions of a topic.
+const OFFSETS_WITHIN: Duration = Duration::from_secs(5);
 
 impl KafkaBus {
     /// Returns once the cluster answers and its topics are as they must be. Until it answers, which may be for ever, `waiting` hears
@@ -72,6 +88,7 @@ impl KafkaBus {
             publisher,
             partitions,
             probes: AtomicU32::new(0),
+            askers: Mutex::default(),
             ended: watch::Sender::new(false),
         })
     }
@@ -85,6 +102,21 @@ impl KafkaBus {
     fn partitions_of(&self, name: &str) -> u32 {
         // `open` has seen every topic.
         self.partitions.get(name).copied().unwrap_or(1)
+    }
+
+    fn asker(&self, group: &str) -> Result<Arc<Asker>, KafkaError> {
+        let mut askers = self.askers.lock();
+        if let Some(asker) = askers.get(group) {
+            return Ok(asker.clone());
+        }
+        let listener = Listener(self.trouble.clone());
+        let config = self.options.member(group);
+        let asker = Arc::new(BaseConsumer::from_config_and_context(&config, listener)?);
+        if askers.len() >= ASKERS_MAX {
+            askers.clear();
+        }
+        askers.insert(group.to_owned(), asker.clone());
+        Ok(asker)
     }
 
     /// A client of one topic, for a group or without one.
@@ -195,6 +227,38 @@ impl Bus for KafkaBus {
 
     async fn partitions(&self, topic: Topic) -> Result<u32, NotReady> {
         Ok(self.partitions_of(&self.options.topic(topic)))
+    }
+
+    async fn extents(&self, topic: Topic) -> Result<BTreeMap<u32, Extent>, NotReady> {
+        if *self.ended.borrow() {
+            return Err(NotReady("it was closed".into()));
+        }
+        let name = self.options.topic(topic);
+        let partitions = self.partitions_of(&name);
+        let asked = self.publisher.watermarks(&name, partitions, OFFSETS_WITHIN);
+        let answer = asked.await;
+        answer.map_err(|error| NotReady(self.trouble.explain(&error.to_string())))
+    }
+
+    async fn committed(&self, topic: Topic, group: &str) -> Result<BTreeMap<u32, u64>, NotReady> {
+        if *self.ended.borrow() {
+            return Err(NotReady("it was closed".into()));
+        }
+        let unknown = |error: KafkaError| NotReady(self.trouble.explain(&error.to_string()));
+        let asker = self.asker(group).map_err(unknown)?;
+        let name = self.options.topic(topic);
+        let all: Vec<u32> = (0..self.partitions_of(&name)).collect();
+        let question = list(&name, &all);
+        let asked = tokio::task::spawn_blocking(move || {
+            // Takes what the library has to say of brokers; there are no records.
+            let _ = asker.poll(Duration::ZERO);
+            let answer = asker.committed_offsets(question, OFFSETS_WITHIN);
+            answer.and_then(|answer| known_offsets(&answer))
+        });
+        match asked.await {
+            Ok(answer) => answer.map_err(unknown),
+            Err(error) => Err(NotReady(error.to_string())),
+        }
     }
 
     /// Writes to a topic of its own, another partition each time, so that every broker is asked now and then.

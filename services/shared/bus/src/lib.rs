@@ -21,7 +21,7 @@ pub mod slow_clock;
 pub use embedded::{EmbeddedBus, EmbeddedOptions};
 pub use kafka::{KafkaBus, KafkaOptions};
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -83,6 +83,13 @@ impl fmt::Display for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// What a partition holds: the records from `oldest` up to the one before `next`. The two are equal when it holds none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    pub oldest: u64,
+    pub next: u64,
 }
 
 /// What a publisher hands over.
@@ -193,6 +200,12 @@ pub trait Bus: Send + Sync {
     async fn read_back(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError>;
 
     async fn partitions(&self, topic: Topic) -> Result<u32, NotReady>;
+
+    /// What each partition holds, asked of the engine itself and not of what this process published or read. All partitions or none.
+    async fn extents(&self, topic: Topic) -> Result<BTreeMap<u32, Extent>, NotReady>;
+
+    /// The next offset of each partition whose progress the group committed. The caller joins no group.
+    async fn committed(&self, topic: Topic, group: &str) -> Result<BTreeMap<u32, u64>, NotReady>;
 
     /// Proves that the bus takes a write, not only that it is connected.
     async fn ready(&self) -> Result<(), NotReady>;

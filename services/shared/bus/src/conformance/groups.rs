@@ -1,7 +1,10 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Harness, follow, join, next, number, numbered, publish, read, wait_for_partitions};
-use crate::{CommitError, Event, Topic};
+use super::{
+    ASK_AGAIN_AFTER, Harness, PATIENCE, follow, join, next, number, numbered, publish, read,
+    wait_for_partitions,
+};
+use crate::{CommitError, Event, Extent, Topic};
 
 /// Takes turns with two members of a group until each has `counts` partitions.
 async fn settle(
@@ -150,4 +153,52 @@ pub async fn groups_are_independent(harness: &dyn Harness) {
             .await
             .unwrap_or_else(|e| panic!("commit: {e}"));
     }
+}
+
+/// Of a process that neither publishes nor joins: what it is told comes from the engine.
+pub async fn a_stranger_sees_the_ends_and_what_a_group_has_done(harness: &dyn Harness) {
+    let (process, stranger) = (harness.start().await, harness.start().await.bus);
+    let extents = || async {
+        let extents = stranger.extents(Topic::DeadLetters).await;
+        extents.unwrap_or_else(|e| panic!("extents: {e}"))
+    };
+    // A cluster that has just begun has no coordinator for the group yet.
+    let stranger = &stranger;
+    let committed = |group: &'static str| {
+        let asking = move || stranger.committed(Topic::DeadLetters, group);
+        async move {
+            let deadline = tokio::time::Instant::now() + PATIENCE;
+            loop {
+                match asking().await {
+                    Ok(committed) => return committed,
+                    Err(error) if tokio::time::Instant::now() > deadline => panic!("{error}"),
+                    Err(_) => tokio::time::sleep(ASK_AGAIN_AFTER).await,
+                }
+            }
+        }
+    };
+    let all = extents().await;
+    let partitions = stranger.partitions(Topic::DeadLetters).await;
+    assert_eq!(Some(all.len()), partitions.ok().map(|count| count as usize));
+    assert!(all.values().all(|it| it.oldest == it.next), "{all:?}");
+    assert_eq!(
+        committed("watched").await,
+        BTreeMap::new(),
+        "nobody committed"
+    );
+
+    let records = (0..10).map(|n| numbered("k", n)).collect();
+    publish(&process.bus, Topic::DeadLetters, records).await;
+    let mut consumer = join(&process.bus, Topic::DeadLetters, "watched").await;
+    let got = read(&mut consumer, 10).await;
+    let (partition, next) = (got[9].partition, got[9].offset + 1);
+    let oldest = got[0].offset;
+    assert_eq!(extents().await[&partition], Extent { oldest, next });
+    let done = consumer.commit(&[(partition, oldest + 4)]).await;
+    done.unwrap_or_else(|e| panic!("commit: {e}"));
+    assert_eq!(
+        committed("watched").await,
+        BTreeMap::from([(partition, oldest + 4)])
+    );
+    assert_eq!(committed("other").await, BTreeMap::new(), "another group's");
 }

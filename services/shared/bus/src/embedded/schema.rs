@@ -5,12 +5,12 @@
 //! heartbeats never wait for, nor delay, a publish; it is not synced on commit, because losing its last moments in a power cut
 //! only repeats deliveries.
 
-use std::{path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use thiserror::Error;
 
-use crate::Topic;
+use crate::{Extent, Topic};
 
 pub const RECORDS_FILE: &str = "bus.db";
 pub const GROUPS_FILE: &str = "bus-groups.db";
@@ -156,13 +156,10 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// A connection that only reads records.
-pub fn open_reader(dir: &Path) -> Result<Connection, OpenError> {
-    let sqlite = |source| OpenError::Sqlite {
-        file: RECORDS_FILE,
-        source,
-    };
-    let connection = Connection::open(dir.join(RECORDS_FILE)).map_err(sqlite)?;
+/// A connection that only reads one of the two files.
+pub fn open_reader(dir: &Path, file: &'static str) -> Result<Connection, OpenError> {
+    let sqlite = |source| OpenError::Sqlite { file, source };
+    let connection = Connection::open(dir.join(file)).map_err(sqlite)?;
     connection.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
     connection
         .pragma_update(None, "query_only", true)
@@ -202,6 +199,31 @@ pub fn oldest(connection: &Connection, topic: Topic, partition: u32) -> rusqlite
         .query_row((topic.name(), partition), |row| row.get(0))
 }
 
+/// Of one topic, in one transaction, so that retention between two questions shows no partition that ends before it begins.
+pub fn extents(connection: &Connection, topic: Topic) -> rusqlite::Result<BTreeMap<u32, Extent>> {
+    let transaction = connection.unchecked_transaction()?;
+    let mut extents = BTreeMap::new();
+    for (of, partition, next) in heads(&transaction)? {
+        if of == topic {
+            // Where the oldest one cannot be read, reading passes it over.
+            let oldest = oldest(&transaction, topic, partition).unwrap_or(0);
+            extents.insert(partition, Extent { oldest, next });
+        }
+    }
+    Ok(extents)
+}
+
+pub fn all_committed(
+    connection: &Connection,
+    group: &str,
+    topic: Topic,
+) -> rusqlite::Result<BTreeMap<u32, u64>> {
+    connection
+        .prepare_cached("SELECT part, next_offset FROM commits WHERE grp = ?1 AND topic = ?2")?
+        .query_map((group, topic.name()), |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect()
+}
+
 pub fn committed(
     connection: &Connection,
     group: &str,
@@ -225,7 +247,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let records = open_records(dir.path()).unwrap();
         let groups = open_groups(dir.path()).unwrap();
-        let reader = open_reader(dir.path()).unwrap();
+        let reader = open_reader(dir.path(), RECORDS_FILE).unwrap();
         for connection in [records, groups, reader] {
             // Below zero means KiB, above it pages.
             let cache: i32 = connection

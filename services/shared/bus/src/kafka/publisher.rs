@@ -11,11 +11,12 @@
 //! again through the new one. What the brokers had taken before is doubled, never overtaken.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -36,7 +37,7 @@ use super::{
     trouble::{self, Trouble},
 };
 use crate::{
-    IN_FLIGHT_BYTES_MAX, PublishError, RECORD_BYTES_MAX, Record,
+    Extent, IN_FLIGHT_BYTES_MAX, PublishError, RECORD_BYTES_MAX, Record,
     keys::{bytes_of, partition_of},
 };
 
@@ -131,6 +132,34 @@ impl Publisher {
         tokio::task::spawn_blocking(move || sender.client().fetch_metadata(None, within))
             .await
             .unwrap_or(Err(KafkaError::Canceled))
+    }
+
+    /// The oldest and the next offset of every partition of a topic, by the partitions' leaders; all within `within`, or an error.
+    pub async fn watermarks(
+        &self,
+        topic: &str,
+        partitions: u32,
+        within: Duration,
+    ) -> Result<BTreeMap<u32, Extent>, KafkaError> {
+        let Some(sender) = self.current.lock().clone() else {
+            return Err(KafkaError::Canceled);
+        };
+        let topic = topic.to_owned();
+        tokio::task::spawn_blocking(move || {
+            let given_up = Instant::now() + within;
+            let mut extents = BTreeMap::new();
+            for partition in 0..partitions {
+                let left = given_up.saturating_duration_since(Instant::now());
+                let number = i32::try_from(partition).unwrap_or(i32::MAX);
+                let (oldest, next) = sender.client().fetch_watermarks(&topic, number, left)?;
+                let offset = |offset: i64| u64::try_from(offset).unwrap_or(0);
+                let (oldest, next) = (offset(oldest), offset(next));
+                extents.insert(partition, Extent { oldest, next });
+            }
+            Ok(extents)
+        })
+        .await
+        .unwrap_or(Err(KafkaError::Canceled))
     }
 
     /// Bytes that are in flight.
