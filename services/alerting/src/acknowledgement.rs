@@ -183,7 +183,10 @@ impl AlertsService for Alerts {
             .alerts(&Scope::Service, &query)
             .await
             .map_err(AcknowledgeError::from)?;
-        Ok(Response::new(ListAlertsResponse { alerts }))
+        Ok(Response::new(ListAlertsResponse {
+            alerts,
+            counts: Vec::new(),
+        }))
     }
 
     async fn put_document(

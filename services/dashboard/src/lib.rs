@@ -29,6 +29,7 @@ mod sessions;
 mod to_browser;
 mod tokens;
 mod ward;
+mod warnings;
 
 pub use config::Config;
 

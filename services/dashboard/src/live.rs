@@ -8,16 +8,18 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use contracts::alerts::Alert;
+use contracts::alerts::{Alert, AlertState};
 use contracts::paths::PathReport;
+use contracts::query::{ListPatientsResponse, WarningSeverity};
 use contracts::vitals::Sample;
 use parking_lot::Mutex;
 use service_kit::Shutdown;
 use store::{DeviceEntry, GatewayEntry, LatestVital, PatientEntry, is_namesakes};
 use tokio::sync::{Notify, broadcast, watch};
-use vitals::RuleSet;
+use vitals::{RuleSet, silence};
 
 use crate::ward::{Snapshot, Ward};
+use crate::warnings::{Warnings, warning};
 
 /// Updates a viewer may be behind; then it skips them and takes a new snapshot.
 pub const UPDATES_MAX: usize = 2_048;
@@ -52,6 +54,8 @@ pub struct Live {
     unowned: Mutex<VecDeque<Alert>>,
     snapshots: watch::Sender<Arc<Snapshot>>,
     updates: broadcast::Sender<Update>,
+    /// What the system says about itself.
+    pub warnings: Mutex<Warnings>,
     /// Rung when a record names a patient or gateway that the register did not have.
     pub register_outdated: Notify,
     /// Rung when records may have been missed.
@@ -66,6 +70,7 @@ impl Live {
             unowned: Mutex::new(VecDeque::new()),
             snapshots: watch::Sender::new(Arc::new(Snapshot::default())),
             updates: broadcast::Sender::new(UPDATES_MAX),
+            warnings: Mutex::default(),
             register_outdated: Notify::new(),
             missed: Notify::new(),
         }
@@ -131,6 +136,9 @@ impl Live {
     }
 
     pub fn on_alert(&self, alert: Alert) {
+        if alert.rule == silence::PIPELINE {
+            return self.on_silent_pipeline(&alert);
+        }
         if !alert.patient.is_empty() && !self.ward.lock().on_alert(&alert) {
             return;
         }
@@ -143,6 +151,18 @@ impl Live {
             unowned.push_back(alert.clone());
         }
         self.send(owner, What::Alert(Arc::new(alert)));
+    }
+
+    /// Belongs to no patient and no gateway, so to no tenant: everybody is warned.
+    fn on_silent_pipeline(&self, alert: &Alert) {
+        let mut warnings = self.warnings.lock();
+        if alert.state() == AlertState::Resolved {
+            warnings.end("", silence::PIPELINE);
+        } else {
+            let (severity, since_us) = (WarningSeverity::Critical, alert.since_us);
+            let text = "Nobody is watched: no readings arrive from any gateway.";
+            warnings.raise("", warning(silence::PIPELINE, severity, since_us, text));
+        }
     }
 
     /// An alert without a patient, such as that of a silent gateway, belongs to the tenant of its gateway, as in the store.
@@ -175,6 +195,16 @@ impl Live {
     pub fn publish(&self, now_us: i64) {
         let snapshot = self.ward.lock().snapshot(now_us);
         self.snapshots.send_replace(Arc::new(snapshot));
+    }
+
+    /// What a viewer of a tenant sees of the ward at this moment.
+    pub fn look(&self, tenant: &str) -> ListPatientsResponse {
+        ListPatientsResponse {
+            patients: self.snapshots.borrow().of(tenant).to_vec(),
+            now_us: contracts::now_us(),
+            warnings: self.warnings.lock().of(tenant),
+            ..ListPatientsResponse::default()
+        }
     }
 
     fn is_changed(&self) -> bool {
@@ -275,6 +305,26 @@ mod tests {
             ..silent
         });
         assert!(updates.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_silent_pipeline_is_a_warning_to_everybody_until_it_ends() {
+        let live = Live::new(RuleSet::default_set());
+        register(&live);
+        let alert = |state: AlertState| Alert {
+            rule: silence::PIPELINE.to_owned(),
+            state: state.into(),
+            since_us: 7,
+            ..Alert::default()
+        };
+        live.on_alert(alert(AlertState::Active));
+        for tenant in ["t", "another"] {
+            let warnings = live.look(tenant).warnings;
+            assert_eq!((warnings.len(), warnings[0].since_us), (1, 7));
+            assert_eq!(warnings[0].severity(), WarningSeverity::Critical);
+        }
+        live.on_alert(alert(AlertState::Resolved));
+        assert!(live.look("t").warnings.is_empty());
     }
 
     #[tokio::test]

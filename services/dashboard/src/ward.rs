@@ -271,7 +271,7 @@ impl Ward {
             id: id.to_owned(),
             name: bed.name.clone(),
             gateway: bed.gateway.clone(),
-            news2: Some((&score).into()),
+            news2: Some(score.to_wire(None)),
             latest: bed
                 .latest
                 .iter()
@@ -285,6 +285,8 @@ impl Ward {
             active_alerts: open().count() as u32,
             worst_priority: worst,
             last_seen_us: bed.last_seen_us,
+            unknown: None,
+            active_alerts_more: false,
         };
         (rank, patient)
     }
@@ -442,7 +444,7 @@ mod tests {
         ward.on_sample(&sample("a", Metric::HeartRate, 115.0, NOW));
         let news2 = ward.snapshot(NOW).of("t")[0].news2.clone().unwrap();
         assert!(news2.partial);
-        assert_eq!(news2.score, 2);
+        assert_eq!(news2.score, Some(2));
         assert_eq!(news2.missing.len(), 6);
         assert!(!news2.missing.contains(&(Metric::HeartRate as i32)));
     }
@@ -458,7 +460,7 @@ mod tests {
         assert_eq!(order(&ward, later), ["sick", "well"]);
         let snapshot = ward.snapshot(later);
         let news2 = snapshot.of("t")[0].news2.clone().unwrap();
-        assert_eq!((news2.score, news2.missing.len()), (0, 7));
+        assert_eq!((news2.score, news2.missing.len()), (None, 7));
     }
 
     #[test]

@@ -186,7 +186,7 @@ async fn a_viewer_sees_what_arrives_and_only_of_the_own_tenant() {
                 assert!(update.reports.iter().all(|r| r.gateway == "g1"));
                 paths |= !update.reports.is_empty();
             }
-            Update::Ward(_) => {}
+            Update::Ward(_) | Update::Alerts(_) => {}
         }
         (sample && alarm && paths).then_some(())
     })

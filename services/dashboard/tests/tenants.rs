@@ -198,6 +198,7 @@ async fn call(ward: &Ward, cookie: &str, method: &str) -> String {
                     patient,
                     include_resolved: true,
                     limit: 100,
+                    ..ListAlertsRequest::default()
                 }));
             }
         }

@@ -121,11 +121,7 @@ impl QueryService for Query {
         let person = person(&request)?;
         self.audited(&person, "read ward", "", String::new())
             .await?;
-        let patients = self.app.live.snapshots().borrow().of(&person.tenant);
-        Ok(Response::new(ListPatientsResponse {
-            patients: patients.to_vec(),
-            now_us: contracts::now_us(),
-        }))
+        Ok(Response::new(self.app.live.look(&person.tenant)))
     }
 
     async fn get_series(
@@ -182,7 +178,10 @@ impl QueryService for Query {
         )
         .await
         .map_err(|error| store_status(&error))?;
-        Ok(Response::new(ListAlertsResponse { alerts }))
+        Ok(Response::new(ListAlertsResponse {
+            alerts,
+            counts: Vec::new(),
+        }))
     }
 
     async fn acknowledge_alert(

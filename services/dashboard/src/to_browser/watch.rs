@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use contracts::alerts::Alert;
-use contracts::query::{
-    ListPatientsResponse, PathsUpdate, SamplesUpdate, WatchResponse, watch_response,
-};
+use contracts::query::{PathsUpdate, SamplesUpdate, WatchResponse, watch_response};
 use contracts::vitals::{Metric, Sample};
 use store::Scope;
 use tokio::sync::broadcast::error::RecvError;
@@ -80,7 +78,7 @@ pub fn open(
         .map_err(|full| Status::resource_exhausted(full.to_string()))?;
     let (to, from) = mpsc::channel(QUEUE_MAX);
     let ward_waits = Arc::new(AtomicBool::new(false));
-    let (snapshots, tenant) = (app.live.snapshots(), person.tenant.clone());
+    let (live, tenant) = (Arc::clone(&app.live), person.tenant.clone());
     let viewer = Viewer {
         app,
         person,
@@ -110,11 +108,7 @@ pub fn open(
             Waiting::Ward => {
                 // Before it is looked at: what changes from here on has a turn of its own.
                 ward_waits.store(false, Ordering::Release);
-                let patients = snapshots.borrow().of(&tenant).to_vec();
-                watch_response::Update::Ward(ListPatientsResponse {
-                    patients,
-                    now_us: contracts::now_us(),
-                })
+                watch_response::Update::Ward(live.look(&tenant))
             }
             Waiting::Update(update) => *update,
             Waiting::End(status) => return Err(status),

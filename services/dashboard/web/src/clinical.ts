@@ -99,17 +99,18 @@ const RISKS: Record<Risk, readonly [ScoreStyle["risk"], string]> = {
   [Risk.HIGH]: ["high", "high risk"],
 };
 
-// Parameters of the score; with all of them missing there is no score to show.
-const NEWS2_PARAMETERS = 7;
-
+// scoreOf is how a score is shown. What is unknown is never a number, and a lower bound never looks like low risk.
 export function scoreOf(news2: News2 | undefined): ScoreStyle {
-  if (!news2 || news2.missing.length >= NEWS2_PARAMETERS) {
-    return { text: "–", risk: "unknown", partial: true, explanation: "No score: nothing measured recently" };
+  const unknown = news2?.unknown;
+  if (!news2 || unknown) {
+    const since = unknown && unknown.sinceUs > 0n ? ` since ${clock(seconds(unknown.sinceUs))}` : "";
+    const least = news2?.atLeast ? `; at least ${news2.atLeast}` : "";
+    return { text: "?", risk: "unknown", partial: true, explanation: `unknown${since}${unknown ? `: ${unknown.because}` : ""}${least}` };
   }
   const [risk, name] = RISKS[news2.risk] ?? RISKS[Risk.UNSPECIFIED];
-  if (!news2.partial) return { text: String(news2.score), risk, partial: false, explanation: name };
+  if (!news2.partial) return { text: String(news2.score ?? "?"), risk, partial: false, explanation: name };
   const missing = news2.missing.map((metric) => styleOf(metric).label.toLowerCase()).join(", ");
-  return { text: String(news2.score), risk, partial: true, explanation: `partial: no ${missing || "complete set"}` };
+  return { text: news2.score ? `≥${news2.score}` : "?", risk, partial: true, explanation: `partial: no ${missing || "complete set"}` };
 }
 
 export function seconds(timeUs: bigint): number {

@@ -8,6 +8,7 @@ import type { GetSeriesResponse, Patient, WatchResponse } from "./gen/braid/quer
 import type { Connection } from "./feed";
 import { awaits, seconds, styleOf } from "./clinical";
 import { learn } from "./clock";
+import { noticeOf, type Notice } from "./notices";
 import { Series, type Hole } from "./series";
 
 // Reports kept per path, four minutes at two a second; the oldest leave first.
@@ -15,7 +16,7 @@ const PATH_POINTS_MAX = 480;
 // Alerts kept; resolved ones leave first, then the oldest.
 const ALERTS_MAX = 300;
 
-export type Topic = "ward" | "samples" | "alerts" | "paths" | "links" | "connection";
+export type Topic = "notices" | "ward" | "samples" | "alerts" | "paths" | "links" | "connection";
 
 export interface PathPoint {
   readonly timeS: number;
@@ -40,6 +41,8 @@ export class Model {
   links: readonly Link[] = [];
   silences: readonly Document[] = [];
   connection: Connection = { state: "connecting" };
+  // What makes the page as a whole unreliable, by source; see view/banner.ts.
+  readonly notices = new Map<string, readonly Notice[]>();
 
   selected = "";
   readonly series = new Map<Metric, Series>();
@@ -58,6 +61,12 @@ export class Model {
 
   changed(topic: Topic): void {
     this.#listeners.get(topic)?.forEach((listener) => listener());
+  }
+
+  setNotices(source: string, notices: readonly Notice[]): void {
+    if (notices.length > 0) this.notices.set(source, notices);
+    else if (!this.notices.delete(source)) return;
+    this.changed("notices");
   }
 
   setSilences(silences: readonly Document[]): void {
@@ -83,6 +92,7 @@ export class Model {
       case "ward":
         learn(update.value.nowUs);
         this.patients = update.value.patients;
+        this.setNotices("system", update.value.warnings.map(noticeOf));
         this.changed("ward");
         break;
       case "samples":

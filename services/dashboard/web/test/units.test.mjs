@@ -4,12 +4,13 @@ import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { createServer } from "vite";
 
-let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds;
+let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds, inOrder;
 before(async () => {
   const root = fileURLToPath(new URL("..", import.meta.url));
   vite = await createServer({ root, configFile: false, logLevel: "error", server: { middlewareMode: true, ws: false, watch: null }, optimizeDeps: { noDiscovery: true } });
   ({ Series, POINTS } = await vite.ssrLoadModule("/src/series.ts"));
   ({ clock } = await vite.ssrLoadModule("/src/clinical.ts"));
+  ({ inOrder } = await vite.ssrLoadModule("/src/notices.ts"));
   ({ finds } = await vite.ssrLoadModule("/src/search.ts"));
   ({ learn, nowMs } = await vite.ssrLoadModule("/src/clock.ts"));
   ({ EcgBuffer } = await vite.ssrLoadModule("/src/ecg.ts"));
@@ -158,6 +159,15 @@ test("a lost chunk is a hole and not a jump", () => {
   }
   const body = seen.slice(seen.indexOf(1));
   assert.equal(body.filter((value) => value === null).length, 125);
+});
+
+test("banners are shown most severe first, then oldest first, whoever says them", () => {
+  const notice = (key, severity, sinceS) => ({ key, severity, text: key, sinceS });
+  const order = inOrder([
+    [notice("page/late", "warning", 9), notice("page/note", "note", 1)],
+    [notice("system/stalled", "critical", 8), notice("system/nobody", "critical"), notice("system/old", "warning", 2)],
+  ]);
+  assert.deepEqual(order.map(({ key }) => key), ["system/stalled", "system/nobody", "system/old", "page/late", "page/note"]);
 });
 
 test("a search finds names whatever the case, the accents and the order of its words", () => {

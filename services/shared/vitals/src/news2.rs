@@ -10,6 +10,8 @@
 use contracts::{query, vitals::Metric};
 use serde::{Deserialize, Serialize};
 
+use crate::catalogue::display;
+
 /// Which column of the chart scores oxygen saturation, chosen per patient by a clinician.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -59,6 +61,8 @@ pub struct Score {
     pub with_stale: u32,
     pub missing: Vec<Metric>,
     pub stale: Vec<Metric>,
+    /// Event time of the oldest stale reading.
+    pub stale_since_us: Option<i64>,
     /// Parameters that scored 3.
     pub red: Vec<Metric>,
     pub risk: Risk,
@@ -78,7 +82,7 @@ impl Score {
             .missing
             .iter()
             .chain(&self.stale)
-            .map(|metric| crate::catalogue::display(*metric))
+            .map(|metric| display(*metric))
             .collect();
         format!(
             "NEWS2 at least {} (without {})",
@@ -88,25 +92,58 @@ impl Score {
     }
 }
 
-impl From<&Score> for query::News2 {
-    fn from(score: &Score) -> query::News2 {
+impl Score {
+    /// For the API. `silent`: why nothing arrives from the patient. The score is unknown then, and also when nothing was ever
+    /// measured or a parameter that was measured has become too old. What is unknown is absent and never 0.
+    pub fn to_wire(&self, silent: Option<query::Unknown>) -> query::News2 {
+        let unknown = silent.or_else(|| self.unknown());
+        let is_known = unknown.is_none();
+        let is_certain = is_known && (!self.is_partial() || self.risk >= Risk::Medium);
+        let codes = |metrics: &[Metric]| metrics.iter().map(|metric| *metric as i32).collect();
         query::News2 {
-            score: score.aggregate,
-            partial: score.is_partial(),
-            missing: score
-                .missing
-                .iter()
-                .chain(&score.stale)
-                .map(|metric| *metric as i32)
-                .collect(),
-            red_parameter: !score.red.is_empty(),
-            risk: match score.risk {
-                Risk::Low => query::Risk::Low,
-                Risk::LowMedium => query::Risk::LowMedium,
-                Risk::Medium => query::Risk::Medium,
-                Risk::High => query::Risk::High,
+            // A lower bound of 0 says nothing.
+            score: (is_known && (!self.is_partial() || self.aggregate > 0))
+                .then_some(self.aggregate),
+            partial: self.is_partial() || !is_known,
+            missing: codes(&[self.missing.as_slice(), &self.stale].concat()),
+            red_parameter: !self.red.is_empty(),
+            risk: if is_certain {
+                self.risk.to_wire()
+            } else {
+                query::Risk::Unspecified
             }
             .into(),
+            unknown,
+            stale: codes(&self.stale),
+            at_least: (!is_known && self.aggregate > 0).then_some(self.aggregate),
+        }
+    }
+
+    fn unknown(&self) -> Option<query::Unknown> {
+        if self.missing.len() == PARAMETERS.len() {
+            return Some(query::Unknown {
+                cause: query::UnknownCause::NeverMeasured.into(),
+                since_us: 0,
+                because: "nothing that the score needs was ever measured".to_owned(),
+            });
+        }
+        let since_us = self.stale_since_us?;
+        let names: Vec<&str> = self.stale.iter().copied().map(display).collect();
+        Some(query::Unknown {
+            cause: query::UnknownCause::Person.into(),
+            since_us,
+            because: format!("too old: {}", names.join(", ")),
+        })
+    }
+}
+
+impl Risk {
+    fn to_wire(self) -> query::Risk {
+        match self {
+            Risk::Low => query::Risk::Low,
+            Risk::LowMedium => query::Risk::LowMedium,
+            Risk::Medium => query::Risk::Medium,
+            Risk::High => query::Risk::High,
         }
     }
 }
@@ -142,6 +179,7 @@ pub fn score(
         with_stale: 0,
         missing: Vec::new(),
         stale: Vec::new(),
+        stale_since_us: None,
         red: Vec::new(),
         risk: Risk::Low,
     };
@@ -153,6 +191,8 @@ pub fn score(
         score.with_stale += points(metric, observation.value, scale, oxygen(false));
         if !is_fresh(&observation) {
             score.stale.push(metric);
+            let since_us = score.stale_since_us.unwrap_or(i64::MAX);
+            score.stale_since_us = Some(since_us.min(observation.time_us));
             continue;
         }
         let points = points(metric, observation.value, scale, oxygen(true));
@@ -423,14 +463,66 @@ mod tests {
             partial.describe(),
             "NEWS2 at least 0 (without Body temperature, Heart rate)"
         );
-        let wire = query::News2::from(&partial);
+        let wire = partial.to_wire(None);
         assert!(wire.partial && wire.missing.len() == 2);
+        assert_eq!((wire.score, wire.at_least), (None, None), "unknown, not 0");
+        let unknown = wire.unknown.clone();
+        assert_eq!(
+            unknown.map(|it| (it.since_us, it.because)),
+            Some((900, "too old: Heart rate".to_owned()))
+        );
+        assert_eq!(wire.risk(), query::Risk::Unspecified);
 
         let fresh = score(observations, Spo2Scale::One, |_| 100, 1000);
         assert_eq!((fresh.aggregate, fresh.stale.len()), (3, 0));
         let nothing = score([], Spo2Scale::One, |_| 100, 1000);
         assert_eq!(nothing.missing, PARAMETERS);
-        assert_eq!(nothing.risk, Risk::Low);
+        let wire = nothing.to_wire(None);
+        assert_eq!((wire.score, wire.risk()), (None, query::Risk::Unspecified));
+        assert_eq!(
+            wire.unknown.map(|it| it.cause()),
+            Some(query::UnknownCause::NeverMeasured)
+        );
+    }
+
+    #[test]
+    fn a_partial_score_is_a_lower_bound_and_reassures_nobody() {
+        let part = |heart_rate: f64, respiration: f64| {
+            let reading = |metric, value| Observation {
+                metric,
+                value,
+                time_us: 5,
+            };
+            let readings = [
+                reading(Metric::HeartRate, heart_rate),
+                reading(Metric::RespirationRate, respiration),
+                reading(Metric::Spo2, 97.0),
+            ];
+            score(readings, Spo2Scale::One, |_| 100, 10).to_wire(None)
+        };
+        let calm = part(70.0, 16.0);
+        assert_eq!((calm.score, calm.risk()), (None, query::Risk::Unspecified));
+        let raised = part(115.0, 16.0);
+        assert_eq!(
+            (raised.score, raised.risk()),
+            (Some(2), query::Risk::Unspecified)
+        );
+        let ill = part(135.0, 22.0);
+        assert_eq!((ill.score, ill.risk()), (Some(5), query::Risk::Medium));
+        assert!(calm.unknown.is_none() && ill.partial);
+    }
+
+    #[test]
+    fn a_silent_patient_has_no_score_however_good_the_last_readings_were() {
+        let silent = query::Unknown {
+            since_us: 7,
+            ..query::Unknown::default()
+        };
+        let good = with(&[], Spo2Scale::One).to_wire(Some(silent.clone()));
+        assert_eq!((good.score, good.risk()), (None, query::Risk::Unspecified));
+        assert_eq!(good.unknown, Some(silent.clone()));
+        let bad = with(&[(Metric::HeartRate, 135.0)], Spo2Scale::One).to_wire(Some(silent));
+        assert_eq!((bad.score, bad.at_least), (None, Some(3)));
     }
 
     #[test]

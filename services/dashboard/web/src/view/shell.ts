@@ -3,6 +3,7 @@ import { h, setAttribute, setText } from "../dom";
 import { awaits, priorityOf } from "../clinical";
 import type { Model } from "../model";
 import type { Session } from "../session";
+import { bannerView } from "./banner";
 import { soundState, switchSound } from "./sound";
 import { applyTheme, theme, type Theme } from "./theme";
 import { brandMark } from "./signin";
@@ -75,6 +76,7 @@ export function shellView(
       h("span", { class: "person" }, session.name, h("small", {}, session.role)),
       h("button", { type: "button", class: "quiet", onclick: signOut }, "Sign out"),
     ),
+    bannerView(model).element,
     h("main", { class: "columns" }, panels.ward, panels.detail, h("div", { class: "side" }, panels.alerts, panels.paths)),
     h("footer", { class: "dim fine" }, "Braid is not a certified medical device."),
   );

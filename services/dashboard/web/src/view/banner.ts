@@ -1,0 +1,47 @@
+// Banners: what makes the page as a whole unreliable, above everything else.
+//
+// A part of the page, or the server by `SystemWarning`, says what is wrong with `model.setNotices(source, notices)`; an empty list ends
+// what that source said. One component shows all of them: most severe first, then oldest first. Every source has a name of its own, so
+// no source ends the notice of another. To add a banner, add a source; this file needs no change.
+import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
+import { clock } from "../clinical";
+import type { Model } from "../model";
+import { inOrder, type Notice } from "../notices";
+
+// Banners on the page. Of more, the least severe are counted in a line below the others.
+const SHOWN_MAX = 4;
+
+export function bannerView(model: Model): { element: HTMLElement } {
+  const list = h("ul", { class: "banner-list" });
+  const more = h("p", { class: "banner-more dim" });
+  // Read out when its text changes; the time since when is no part of it, so a running clock is not read out.
+  const announce = h("p", { class: "visually-hidden", role: "alert" });
+  const element = h("section", { class: "banners", "aria-label": "Warnings about the system" }, announce, list, more);
+  const rows = new KeyedList<Notice>(list, ({ key }) => key, row);
+  const update = () => {
+    const notices = inOrder(model.notices.values());
+    rows.update(notices.slice(0, SHOWN_MAX));
+    element.hidden = notices.length === 0;
+    more.hidden = notices.length <= SHOWN_MAX;
+    setText(more, `${notices.length - SHOWN_MAX} more, less severe`);
+    setText(announce, notices.filter(({ severity }) => severity === "critical").map(({ text }) => text).join(" "));
+  };
+  model.on("notices", update);
+  update();
+  return { element };
+}
+
+function row(): Row<Notice> {
+  const text = h("span", { class: "banner-text" });
+  const since = h("span", { class: "banner-since" });
+  const element = h("li", { class: "banner" }, text, since);
+  return {
+    element,
+    update(notice) {
+      setAttribute(element, "data-severity", notice.severity);
+      setAttribute(element, "data-code", notice.key);
+      setText(text, notice.text);
+      setText(since, notice.sinceS === undefined ? "" : ` Since ${clock(notice.sinceS)}.`);
+    },
+  };
+}
