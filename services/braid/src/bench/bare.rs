@@ -1,7 +1,7 @@
 //! One end of a bare `noq` connection, the reference of `speed.*`: nothing but the library, one stream at a time, in a process of
 //! its own as the gateway and the proxy are.
 //!
-//! What it is set to is the best of what was tried on loopback (see ARCHITECTURE.md): the library's Cubic, one path without
+//! What it is set to is the best of what was tried on loopback (docs/lab/tunnel.md): the library's Cubic, one path without
 //! multipath, the socket buffers and stream windows that the tunnel has, writes and reads without a copy.
 //!
 //! With TCP at both ends instead (`--listen`, `--forward`) it is the least that anything between two TCP connections costs: what a
