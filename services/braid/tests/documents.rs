@@ -51,7 +51,12 @@ fn prose_of_documents_fits_the_columns() {
     let root = root();
     let mut found = Vec::new();
     pages(&root.join("docs"), &mut found);
-    let of_root = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "GLOSSARY.md"];
+    let of_root = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "GLOSSARY.md",
+    ];
     found.extend(of_root.map(|name| root.join(name)));
     assert!(found.len() > 100, "only {} documents found", found.len());
     let mut wide: Vec<(usize, String)> = Vec::new();
@@ -63,7 +68,10 @@ fn prose_of_documents_fits_the_columns() {
     }
     wide.sort_by(|a, b| b.cmp(a));
     wide.truncate(10);
-    assert!(wide.is_empty(), "wider than {COLUMNS_MAX} columns: {wide:#?}");
+    assert!(
+        wide.is_empty(),
+        "wider than {COLUMNS_MAX} columns: {wide:#?}"
+    );
 }
 
 #[test]
@@ -73,14 +81,23 @@ fn the_first_documents_are_short() {
         let text = fs::read_to_string(root.join(name)).expect("a document of the root");
         (text.lines().count(), text.split_whitespace().count())
     };
-    assert!(words("README.md").0 <= 120, "README.md has more than 120 lines");
-    assert!(words("ARCHITECTURE.md").1 <= 2500, "ARCHITECTURE.md has more than 2,500 words");
+    assert!(
+        words("README.md").0 <= 120,
+        "README.md has more than 120 lines"
+    );
+    assert!(
+        words("ARCHITECTURE.md").1 <= 2500,
+        "ARCHITECTURE.md has more than 2,500 words"
+    );
 }
 
 #[test]
 fn the_list_of_decisions_is_fresh() {
     let script = root().join("docs/decisions/index.sh");
-    let output = Command::new(script).arg("--check").output().expect("the script runs");
+    let output = Command::new(script)
+        .arg("--check")
+        .output()
+        .expect("the script runs");
     assert!(
         output.status.success(),
         "{}{}",

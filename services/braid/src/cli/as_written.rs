@@ -156,6 +156,7 @@ fn commands_in_documents_are_taken() {
     documents(&root(), &mut files);
     for file in files {
         let text = fs::read_to_string(&file).unwrap();
+        let text = text.replace(" \\\n    ", " ");
         let mut is_block = false;
         for line in text.lines() {
             if line.starts_with("```") {
@@ -169,7 +170,10 @@ fn commands_in_documents_are_taken() {
             };
             for line in lines.into_iter().filter(|line| !words(line).is_empty()) {
                 commands += 1;
+                // A variable in front of the command may give what the line lacks.
+                let is_whole = line.trim().starts_with("braid");
                 if let Some(refused) = refusal(line)
+                    && (is_whole || refused.kind() != ErrorKind::MissingRequiredArgument)
                     && (typed || !is_named_only(&refused))
                 {
                     wrong.push(format!("{}:\n{line}\n{refused}", file.display()));
