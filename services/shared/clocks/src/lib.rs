@@ -11,12 +11,20 @@
 //!
 //! Which clock a device goes by follows from its own time: see [`ClockError::of_event_us`].
 
+mod arrivals;
+mod checked;
+mod own;
+
 use std::collections::HashMap;
 
 use contracts::{
     paths::PathReport,
     vitals::{EdgeAlert, Gap},
 };
+
+pub use arrivals::Arrivals;
+pub use checked::{CheckedClock, Condition, Source};
+pub use own::{Adoption, CONFIRM_US, Moment, OwnClock, PAUSE_US, SETTLE_US, STEP_US, Seen, Steps};
 
 const SECOND_US: i64 = 1_000_000;
 /// One bucket of the minimum filter: longer than a backlog makes every upload late.

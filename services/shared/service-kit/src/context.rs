@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clocks::CheckedClock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -52,6 +53,7 @@ pub struct Context {
 
 struct Inner {
     noun: &'static str,
+    clock: CheckedClock,
     shutdown: Shutdown,
     ended: CancellationToken,
     health: Health,
@@ -61,9 +63,15 @@ struct Inner {
 
 impl Context {
     pub fn new(noun: &'static str) -> Context {
+        Context::with_clock(noun, CheckedClock::of_machine())
+    }
+
+    /// For tests, whose clocks may be wrong.
+    pub fn with_clock(noun: &'static str, clock: CheckedClock) -> Context {
         Context {
             inner: Arc::new(Inner {
                 noun,
+                clock,
                 shutdown: Shutdown::new(),
                 ended: CancellationToken::new(),
                 health: Health::new(),
@@ -75,6 +83,11 @@ impl Context {
 
     pub fn noun(&self) -> &'static str {
         self.inner.noun
+    }
+
+    /// The time that the service goes by; [`crate::own_clock::watch`] looks at it each second.
+    pub fn clock(&self) -> &CheckedClock {
+        &self.inner.clock
     }
 
     pub fn shutdown(&self) -> &Shutdown {

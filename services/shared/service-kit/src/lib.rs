@@ -12,6 +12,7 @@ pub mod grpc;
 mod health;
 pub mod https;
 mod network;
+pub mod own_clock;
 mod secret;
 pub mod telemetry;
 pub mod tls;

@@ -1,0 +1,261 @@
+//! Checks this process's wall clock against the monotonic clock and against the times of others. Sans-IO.
+//!
+//! The trusted time continues on the monotonic clock while the wall clock agrees with it. When the wall clock steps, the trusted time
+//! does not follow at once: the step is *open* until one of these decides it.
+//! - The wall clock steps back to where it was: nothing happened.
+//! - Others, whose times arrive by the bus or in requests ([`OwnClock::witness`]), have stepped, too: the step is adopted.
+//! - Others contradict the step: it stays open as long as they do.
+//! - Nobody contradicts it for [`SETTLE_US`]: the step is adopted, because an operator or NTP has set the clock.
+//!
+//! A time from elsewhere was written before it arrives, so it is a lower bound. It proves that a clock is behind, never that it is
+//! ahead. A wall clock that stepped back is therefore adopted only after [`CONFIRM_US`] without a time from its future.
+
+const SECOND_US: i64 = 1_000_000;
+/// A smaller difference between two looks is a clock that is kept right, not one that was set.
+pub const STEP_US: i64 = 2 * SECOND_US;
+/// A longer time between two looks, which come each second, is a process that was stopped or a machine that slept.
+pub const PAUSE_US: i64 = 30 * SECOND_US;
+/// How long others must agree with a wall clock that stepped back.
+pub const CONFIRM_US: i64 = 60 * SECOND_US;
+/// A step that nobody contradicts for so long is adopted.
+pub const SETTLE_US: i64 = 600 * SECOND_US;
+/// A time of others that is older than this says nothing: it waited in a queue.
+const NEAR_US: i64 = 30 * SECOND_US;
+/// Adoptions remembered for [`OwnClock::adopted_since`]; beyond it the oldest two become one.
+const ADOPTIONS_MAX: usize = 16;
+
+/// What both clocks show at one moment. The monotonic clock counts from an arbitrary moment and includes suspended time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    pub wall_us: i64,
+    pub monotonic_us: i64,
+}
+
+impl Moment {
+    const fn offset_us(self) -> i64 {
+        self.wall_us.saturating_sub(self.monotonic_us)
+    }
+}
+
+/// What a look at the clocks found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    Steady,
+    StepForward { by_us: i64 },
+    StepBack { by_us: i64 },
+    /// The process did not run, so it may have missed what others did.
+    Paused { for_us: i64 },
+}
+
+/// The trusted time went from one value to another at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adoption {
+    /// Counts from 1.
+    pub number: u64,
+    pub from_us: i64,
+    pub to_us: i64,
+}
+
+impl Adoption {
+    pub const fn by_us(self) -> i64 {
+        self.to_us.saturating_sub(self.from_us)
+    }
+}
+
+/// A step that is not decided.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    since_us: i64,
+    /// When others last contradicted the wall clock.
+    contradicted_us: Option<i64>,
+    /// When others first agreed with a wall clock that stepped back.
+    agreed_us: Option<i64>,
+}
+
+#[derive(Clone, Debug)]
+pub struct OwnClock {
+    /// The trusted time minus the monotonic clock.
+    trusted_offset_us: i64,
+    /// The same of the wall clock, at the last look.
+    wall_offset_us: i64,
+    looked_us: i64,
+    /// The largest trusted offset so far.
+    highest_offset_us: i64,
+    open: Option<Open>,
+    disturbed_us: Option<i64>,
+    adoptions: Vec<Adoption>,
+    steps: Steps,
+}
+
+/// Steps of the wall clock since the process began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Steps {
+    pub forward: u64,
+    pub back: u64,
+}
+
+impl OwnClock {
+    pub fn new(first: Moment) -> OwnClock {
+        OwnClock {
+            trusted_offset_us: first.offset_us(),
+            wall_offset_us: first.offset_us(),
+            looked_us: first.monotonic_us,
+            highest_offset_us: first.offset_us(),
+            open: None,
+            disturbed_us: None,
+            adoptions: Vec::new(),
+            steps: Steps::default(),
+        }
+    }
+
+    /// To be called at least each second.
+    pub fn look(&mut self, at: Moment) -> Seen {
+        let offset_us = at.offset_us();
+        let stepped_us = offset_us.saturating_sub(self.wall_offset_us);
+        let away_us = at.monotonic_us.saturating_sub(self.looked_us);
+        self.wall_offset_us = offset_us;
+        self.looked_us = self.looked_us.max(at.monotonic_us);
+        let seen = if stepped_us > STEP_US {
+            Seen::StepForward { by_us: stepped_us }
+        } else if stepped_us < -STEP_US {
+            Seen::StepBack {
+                by_us: stepped_us.saturating_neg(),
+            }
+        } else if away_us > PAUSE_US {
+            Seen::Paused { for_us: away_us }
+        } else {
+            Seen::Steady
+        };
+        if seen != Seen::Steady {
+            self.disturbed_us = Some(at.monotonic_us);
+        }
+        self.steps.forward += u64::from(matches!(seen, Seen::StepForward { .. }));
+        self.steps.back += u64::from(matches!(seen, Seen::StepBack { .. }));
+        if self.difference_us().saturating_abs() <= STEP_US {
+            self.open = None;
+            self.trust_wall();
+        } else if matches!(seen, Seen::StepForward { .. } | Seen::StepBack { .. })
+            || self.open.is_none()
+        {
+            self.open = Some(Open {
+                since_us: at.monotonic_us,
+                contradicted_us: None,
+                agreed_us: None,
+            });
+        } else {
+            self.settle(at.monotonic_us);
+        }
+        seen
+    }
+
+    /// Somebody else's clock showed `time_us` at some moment before `monotonic_us`.
+    pub fn witness(&mut self, time_us: i64, monotonic_us: i64) {
+        let Some(mut open) = self.open else {
+            return;
+        };
+        let offset_us = time_us.saturating_sub(monotonic_us);
+        let low_us = self.trusted_offset_us.min(self.wall_offset_us);
+        if offset_us < low_us.saturating_sub(NEAR_US) {
+            return;
+        }
+        let is_near_higher = offset_us > low_us.saturating_add(self.difference_us().saturating_abs() / 2);
+        let is_forward = self.difference_us() > 0;
+        if is_near_higher == is_forward {
+            open.agreed_us = open.agreed_us.or(Some(monotonic_us));
+        } else {
+            open.contradicted_us = Some(monotonic_us);
+            open.agreed_us = None;
+        }
+        self.open = Some(open);
+        self.settle(monotonic_us);
+    }
+
+    /// The time to go by.
+    pub fn now_us(&self, monotonic_us: i64) -> i64 {
+        monotonic_us.saturating_add(self.trusted_offset_us)
+    }
+
+    /// The later of the trusted and the wall clock's time: what is ahead of it is ahead whichever of both is right.
+    pub fn latest_us(&self, monotonic_us: i64) -> i64 {
+        let offset_us = self.trusted_offset_us.max(self.wall_offset_us);
+        monotonic_us.saturating_add(offset_us)
+    }
+
+    /// The time by the highest trusted offset so far: it never steps back, so what was due by it stays due.
+    pub fn unstepped_us(&self, monotonic_us: i64) -> i64 {
+        monotonic_us.saturating_add(self.highest_offset_us)
+    }
+
+    /// Whether neither a step nor a pause was seen for so long.
+    pub fn is_steady_for(&self, us: i64, monotonic_us: i64) -> bool {
+        self.disturbed_us
+            .is_none_or(|at_us| monotonic_us.saturating_sub(at_us) >= us)
+    }
+
+    /// By how much the wall clock differs from the trusted time; positive: it is ahead. 0 unless a step is open.
+    pub fn open_us(&self) -> i64 {
+        self.open.map_or(0, |_| self.difference_us())
+    }
+
+    pub const fn steps(&self) -> Steps {
+        self.steps
+    }
+
+    /// Whether others contradict the wall clock's step.
+    pub fn is_contradicted(&self) -> bool {
+        self.open.is_some_and(|open| open.contradicted_us.is_some())
+    }
+
+    /// Steps adopted after the one with this number; 0: all that are remembered.
+    pub fn adopted_since(&self, number: u64) -> impl Iterator<Item = Adoption> + '_ {
+        self.adoptions
+            .iter()
+            .copied()
+            .filter(move |adoption| adoption.number > number)
+    }
+
+    fn difference_us(&self) -> i64 {
+        self.wall_offset_us.saturating_sub(self.trusted_offset_us)
+    }
+
+    fn settle(&mut self, monotonic_us: i64) {
+        let Some(open) = self.open else {
+            return;
+        };
+        let passed_us = |since_us: i64| monotonic_us.saturating_sub(since_us);
+        let is_agreed = open.agreed_us.is_some_and(|agreed_us| {
+            self.difference_us() > 0 || passed_us(agreed_us) >= CONFIRM_US
+        });
+        let undisputed_us = passed_us(open.contradicted_us.unwrap_or(open.since_us));
+        if is_agreed || undisputed_us >= SETTLE_US {
+            self.adopt(monotonic_us);
+        }
+    }
+
+    fn adopt(&mut self, monotonic_us: i64) {
+        let from_us = self.now_us(monotonic_us);
+        self.open = None;
+        self.trust_wall();
+        let adoption = Adoption {
+            number: self.adoptions.last().map_or(1, |last| last.number + 1),
+            from_us,
+            to_us: self.now_us(monotonic_us),
+        };
+        if self.adoptions.len() >= ADOPTIONS_MAX {
+            let oldest = self.adoptions.remove(0);
+            if let Some(next) = self.adoptions.first_mut() {
+                next.from_us = next.from_us.saturating_sub(oldest.by_us());
+            }
+        }
+        self.adoptions.push(adoption);
+    }
+
+    fn trust_wall(&mut self) {
+        self.trusted_offset_us = self.wall_offset_us;
+        self.highest_offset_us = self.highest_offset_us.max(self.trusted_offset_us);
+    }
+}
+
+#[cfg(test)]
+#[path = "own_tests.rs"]
+mod tests;
