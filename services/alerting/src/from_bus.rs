@@ -17,6 +17,7 @@ use vitals::{Profile, news2::Spo2Scale};
 
 use crate::{
     GROUP, OFFSETS_WITHIN, book,
+    heard::Heard,
     to_store::{Outcome, Writer},
     ward::Ward,
 };
@@ -51,6 +52,7 @@ struct Loop {
     writer: Writer,
     ward: Ward,
     book: book::Reader,
+    heard: Arc<Heard>,
     /// Next offset of each partition as judged; the store may be behind it.
     positions: BTreeMap<u32, u64>,
     /// Records by which it is.
@@ -66,6 +68,7 @@ pub(crate) async fn run(
     writer: Writer,
     mut ward: Ward,
     mut book: book::Reader,
+    heard: Arc<Heard>,
     context: Context,
 ) {
     ward.set_book(Arc::clone(&book.borrow_and_update()));
@@ -80,6 +83,7 @@ pub(crate) async fn run(
         writer,
         ward,
         book,
+        heard,
         positions: BTreeMap::new(),
         held: 0,
         turns,
@@ -152,7 +156,8 @@ impl Loop {
             Event::Assigned(partitions) => {
                 for partition in partitions {
                     if let Some(states) = self.writer.states(partition, &self.turns).await {
-                        self.ward.load(partition, states, contracts::now_us());
+                        let now_us = self.context.clock().now_us();
+                        self.ward.load(partition, states, now_us);
                     }
                 }
             }
@@ -192,6 +197,12 @@ impl Loop {
                 }
             }
         }
+        // Written by another process, on Kafka by another machine.
+        if let Some(newest_us) = deliveries.iter().map(|it| it.published_us).max() {
+            self.context.clock().witness(newest_us);
+        }
+        let readable = records.iter().map(|(_, _, record)| record);
+        self.heard.note(readable, self.context.clock());
         // What is refused as a whole is tried record by record, so that one bad record takes no other's alerts with it.
         let mut parts = vec![(deliveries, records)];
         while let Some((part, records)) = parts.pop() {
@@ -213,7 +224,7 @@ impl Loop {
             }
         }
         if let Some(first_us) = first_us {
-            let waited_s = (contracts::now_us() - first_us).max(0) as f64 / 1e6;
+            let waited_s = (self.context.clock().now_us() - first_us).max(0) as f64 / 1e6;
             metrics::histogram!("braid_alerting_published_to_judged_seconds").record(waited_s);
         }
     }
@@ -221,7 +232,7 @@ impl Loop {
     /// Runs the rules and has the result stored with the progress; tries until the store says yes or no.
     async fn evaluate(&mut self, mut part: Vec<Delivery>, mut records: Vec<Readable>) -> Evaluated {
         self.follow_book();
-        let asked_us = contracts::now_us();
+        let asked_us = self.context.clock().now_us();
         let wanted = self.ward.wanting_profile(&records, asked_us);
         if !self.fetch_profiles(wanted, asked_us).await {
             return Evaluated::Ended;
@@ -233,7 +244,7 @@ impl Loop {
             continue_trace(&span, &traced.traceparent);
         }
         loop {
-            let now_us = contracts::now_us();
+            let now_us = self.context.clock().now_us();
             let evaluation = span.in_scope(|| self.ward.evaluate(&records, now_us));
             let reached = self.claims.progress(&part);
             if reached.is_empty() {
@@ -377,7 +388,7 @@ impl Loop {
 
     async fn on_tick(&mut self) {
         self.follow_book();
-        let now_us = contracts::now_us();
+        let now_us = self.context.clock().now_us();
         let strangers = self.ward.waiting_strangers(now_us);
         if !self.fetch_profiles(strangers, now_us).await {
             return;

@@ -1,18 +1,18 @@
 //! Looks at what the store has heard of everybody, and writes what silence and lost paths come to.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use service_kit::Context;
-use store::{AlertsBatch, AlertsQuery, QueryError, Scope, Store, WriteError};
+use clocks::Arrivals;
+use contracts::{alerts::Alert, paths::PathReport};
+use service_kit::{Context, Warning};
+use store::{AlertsBatch, AlertsQuery, LatestVital, QueryError, Scope, Store, WriteError};
 use tokio::{sync::Notify, time::MissedTickBehavior};
 use vitals::RuleSet;
 
 use crate::{
     SILENCE_MAX,
+    heard::Heard,
+    signs::Signs,
     silence_watch::{Known, assess},
 };
 
@@ -20,8 +20,6 @@ use crate::{
 const ROUND: Duration = Duration::from_secs(5);
 /// Open alerts read in one round; silences of older ones are told no second time, and judged when others have ended.
 const OPEN_MAX: usize = 10_000;
-/// What two clocks of the core may differ by.
-const AHEAD_US_MAX: i64 = 30_000_000;
 /// Tries to write a round; each leaves out at least one that was written before.
 const ATTEMPTS_MAX: usize = 8;
 /// Silences remembered that are open beyond [`OPEN_MAX`]; past it all are met anew.
@@ -35,129 +33,180 @@ enum RoundError {
     Write(#[from] WriteError),
 }
 
-pub(crate) async fn run(
-    store: Arc<dyn Store>,
-    outbox: Arc<Notify>,
-    rules: Arc<RuleSet>,
-    silent_after_us: i64,
-    context: Context,
-) {
+/// One member's watch for silence.
+pub(crate) struct SilenceWatch {
+    pub store: Arc<dyn Store>,
+    pub outbox: Arc<Notify>,
+    pub rules: Arc<RuleSet>,
+    pub heard: Arc<Heard>,
+    pub silent_after_us: i64,
+    pub context: Context,
+}
+
+/// What a round leaves to the next one.
+struct Memory {
+    /// Silences that the store has, beyond what is read of it.
+    told: BTreeSet<String>,
+    /// By patient and metric.
+    arrivals: Signs<(String, i32)>,
+    /// By gateway, path and end.
+    reports: Signs<(String, String, i32)>,
+    newest: Arrivals,
+}
+
+impl Memory {
+    fn new(silent_after_us: i64) -> Memory {
+        Memory {
+            told: BTreeSet::new(),
+            arrivals: Signs::new(silent_after_us),
+            reports: Signs::new(silent_after_us),
+            newest: Arrivals::default(),
+        }
+    }
+}
+
+/// What a round came to.
+#[derive(Debug, PartialEq, Eq)]
+enum Round {
+    Written(u64),
+    /// A clock stepped less than a silence ago: an age that it shows proves nothing.
+    Held,
+}
+
+pub(crate) async fn run(watch: SilenceWatch) {
+    let context = &watch.context;
     let check = context.health().check("silence");
     let turns = context.health().progress("silence", SILENCE_MAX);
+    let warning = context.health().warning("silence-held");
     let shutdown = context.shutdown().clone();
-    let mut tick =
-        tokio::time::interval(ROUND.min(Duration::from_micros(silent_after_us.unsigned_abs())));
+    let period = ROUND.min(Duration::from_micros(watch.silent_after_us.unsigned_abs()));
+    let mut tick = tokio::time::interval(period);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut told, mut ahead) = (BTreeSet::new(), Ahead::default());
+    let mut memory = Memory::new(watch.silent_after_us);
     loop {
         tokio::select! {
             () = shutdown.requested() => return,
             _ = tick.tick() => turns.beat(),
         }
-        let round = round(
-            store.as_ref(),
-            &rules,
-            silent_after_us,
-            &mut told,
-            &mut ahead,
-        );
-        match round.await {
-            Ok(written) => {
+        let round = watch.round(&mut memory).await;
+        let is_held = matches!(round, Ok(Round::Held));
+        metrics::gauge!("braid_alerting_silence_held").set(f64::from(u8::from(is_held)));
+        warning.set(is_held.then(|| Warning {
+            says: format!(
+                "the clock of this machine stepped, or this process did not run: silence is judged again after {} s without a step",
+                watch.silent_after_us / 1_000_000
+            ),
+            to_do: "check the clock of this machine (NTP) if this stays".to_owned(),
+        }));
+        match round {
+            Ok(Round::Held | Round::Written(0)) => check.ok(),
+            Ok(Round::Written(written)) => {
                 check.ok();
-                if written > 0 {
-                    metrics::counter!("braid_alerting_silence_transitions_total")
-                        .increment(written);
-                    outbox.notify_one();
-                }
+                metrics::counter!("braid_alerting_silence_transitions_total").increment(written);
+                watch.outbox.notify_one();
             }
             Err(error) => check.failing(error.to_string()),
         }
     }
 }
 
-/// Times that are still to come: written by a clock that was set back since. Each counts from when it was first met, or nobody who falls
-/// silent would be missed until then.
-#[derive(Default)]
-struct Ahead(BTreeMap<i64, i64>);
-
-impl Ahead {
-    fn put_right<'a>(&mut self, times: impl Iterator<Item = &'a mut i64>, now_us: i64) {
-        let before = std::mem::take(&mut self.0);
-        for time_us in times.filter(|time_us| **time_us > now_us + AHEAD_US_MAX) {
-            let met_us = before
-                .get(time_us)
-                .map_or(now_us, |met_us| now_us.min(*met_us));
-            self.0.insert(*time_us, met_us);
-            *time_us = met_us;
+impl SilenceWatch {
+    /// Judges by the clock that stamps arrivals, continued on the monotonic clock: the wall clock of this machine may be wrong.
+    async fn round(&self, memory: &mut Memory) -> Result<Round, RoundError> {
+        let clock = self.context.clock();
+        if !clock.is_steady_for(self.silent_after_us) {
+            return Ok(Round::Held);
         }
-    }
-}
-
-/// `told`: silences that the store has, beyond what is read of it.
-async fn round(
-    store: &dyn Store,
-    rules: &RuleSet,
-    silent_after_us: i64,
-    told: &mut BTreeSet<String>,
-    ahead: &mut Ahead,
-) -> Result<u64, RoundError> {
-    let query = AlertsQuery {
-        limit: OPEN_MAX,
-        ..AlertsQuery::default()
-    };
-    let open = store.alerts(&Scope::Service, &query).await?;
-    let mut latest = store.latest_vitals(&Scope::Service, None).await?;
-    let mut reports = store.latest_paths(&Scope::Service, None).await?;
-    let now_us = contracts::now_us();
-    let arrivals = latest.iter_mut().map(|latest| &mut latest.ingest_time_us);
-    let reported = reports.iter_mut().map(|report| &mut report.time_us);
-    ahead.put_right(arrivals.chain(reported), now_us);
-    let mut contested = BTreeSet::new();
-    for _ in 0..ATTEMPTS_MAX {
-        let mut transitions = assess(&Known {
-            latest: &latest,
-            reports: &reports,
-            open: &open,
-            told,
-            rules,
-            silent_after_us,
-            now_us,
-        });
-        transitions.retain(|alert| !contested.contains(&alert.id));
-        if transitions.is_empty() {
-            return Ok(0);
-        }
-        let raised: BTreeSet<String> = transitions
-            .iter()
-            .filter(|alert| alert.revision == 1)
-            .map(|alert| alert.id.clone())
-            .collect();
-        let batch = AlertsBatch {
-            transitions,
-            states: Vec::new(),
+        let query = AlertsQuery {
+            limit: OPEN_MAX,
+            ..AlertsQuery::default()
         };
-        match store.write_alerts(batch, Vec::new()).await {
-            Ok(written) => return Ok(written.new),
-            // Another member was first, somebody has acknowledged, or it is open and was not read: no reason to keep the others.
-            Err(WriteError::Conflict(ids)) => {
-                if told.len() >= TOLD_MAX {
-                    told.clear();
-                }
-                told.extend(ids.iter().filter(|id| raised.contains(*id)).cloned());
-                contested.extend(ids);
-            }
-            Err(error) => return Err(error.into()),
+        let open = self.store.alerts(&Scope::Service, &query).await?;
+        let mut latest = self.store.latest_vitals(&Scope::Service, None).await?;
+        let mut reports = self.store.latest_paths(&Scope::Service, None).await?;
+        let (own_us, monotonic_us) = (clock.now_us(), clock.monotonic_us());
+        let newest_us = latest.iter().map(|latest| latest.ingest_time_us).max();
+        let now_us = newest_us.map_or(own_us, |newest_us| {
+            own_us.min(memory.newest.observe(newest_us, monotonic_us))
+        });
+        let arrived = latest.iter_mut().map(|row| {
+            let key = (row.patient.clone(), i32::from(row.metric));
+            (key, &mut row.ingest_time_us)
+        });
+        memory.arrivals.put_right(arrived, now_us, monotonic_us);
+        let reported = reports.iter_mut().map(|report| {
+            let key = (report.gateway.clone(), report.path.clone(), report.end);
+            (key, &mut report.time_us)
+        });
+        memory.reports.put_right(reported, now_us, monotonic_us);
+        // Asked again: the clock may have stepped while the store answered.
+        if !clock.is_steady_for(self.silent_after_us) {
+            return Ok(Round::Held);
         }
+        self.heard.move_forward(&mut latest, now_us, monotonic_us);
+        self.write(&open, &latest, &reports, now_us, &mut memory.told)
+            .await
+            .map(Round::Written)
     }
-    // The next round goes on from here.
-    Ok(0)
+
+    async fn write(
+        &self,
+        open: &[Alert],
+        latest: &[LatestVital],
+        reports: &[PathReport],
+        now_us: i64,
+        told: &mut BTreeSet<String>,
+    ) -> Result<u64, RoundError> {
+        let mut contested = BTreeSet::new();
+        for _ in 0..ATTEMPTS_MAX {
+            let mut transitions = assess(&Known {
+                latest,
+                reports,
+                open,
+                told,
+                rules: &self.rules,
+                silent_after_us: self.silent_after_us,
+                now_us,
+            });
+            transitions.retain(|alert| !contested.contains(&alert.id));
+            if transitions.is_empty() {
+                return Ok(0);
+            }
+            let raised: BTreeSet<String> = transitions
+                .iter()
+                .filter(|alert| alert.revision == 1)
+                .map(|alert| alert.id.clone())
+                .collect();
+            let batch = AlertsBatch {
+                transitions,
+                states: Vec::new(),
+            };
+            match self.store.write_alerts(batch, Vec::new()).await {
+                Ok(written) => return Ok(written.new),
+                // Another member was first, somebody has acknowledged, or it is open and was not read: no reason to keep the others.
+                Err(WriteError::Conflict(ids)) => {
+                    if told.len() >= TOLD_MAX {
+                        told.clear();
+                    }
+                    told.extend(ids.iter().filter(|id| raised.contains(*id)).cloned());
+                    contested.extend(ids);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // The next round goes on from here.
+        Ok(0)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use clocks::{CheckedClock, Moment};
     use contracts::{
-        alerts::{Alert, AlertState},
+        alerts::AlertState,
         vitals::{Metric, Sample, sample::Reading},
     };
     use store::{SqliteStore, VitalsBatch};
@@ -167,10 +216,14 @@ mod tests {
     const HOUR_US: i64 = 3_600_000_000;
 
     async fn hear(store: &dyn Store, device: &str, at_us: i64) {
-        let sample = Sample {
-            device: device.into(),
-            patient: device.into(),
-            gateway: device.into(),
+        hear_all(store, &[device.to_owned()], at_us).await;
+    }
+
+    async fn hear_all(store: &dyn Store, devices: &[String], at_us: i64) {
+        let sample = |device: &String| Sample {
+            device: device.clone(),
+            patient: device.clone(),
+            gateway: device.clone(),
             sequence: at_us as u64,
             metric: Metric::HeartRate.into(),
             device_time_us: at_us,
@@ -179,7 +232,7 @@ mod tests {
             ..Sample::default()
         };
         let batch = VitalsBatch {
-            samples: vec![sample],
+            samples: devices.iter().map(sample).collect(),
             ..VitalsBatch::default()
         };
         store
@@ -188,19 +241,29 @@ mod tests {
             .unwrap();
     }
 
+    fn watch(store: SqliteStore, context: Context) -> SilenceWatch {
+        SilenceWatch {
+            store: Arc::new(store),
+            outbox: Arc::default(),
+            rules: Arc::new(RuleSet::default_set()),
+            heard: Arc::default(),
+            silent_after_us: 60_000_000,
+            context,
+        }
+    }
+
     #[tokio::test]
     async fn open_alerts_beyond_those_read_keep_no_silence_untold() {
         let directory = tempfile::tempdir().unwrap();
-        let store: &dyn Store = &SqliteStore::open(directory.path()).unwrap();
-        let rules = RuleSet::default_set();
+        let store = SqliteStore::open(directory.path()).unwrap();
+        let watch = watch(store, Context::new("alerting"));
+        let store = watch.store.as_ref();
         let now_us = contracts::now_us();
-        let (mut told, mut ahead) = (BTreeSet::new(), Ahead::default());
+        let mut memory = Memory::new(watch.silent_after_us);
         hear(store, "first", now_us - HOUR_US).await;
         hear(store, "well", now_us).await;
-        let written = round(store, &rules, 60_000_000, &mut told, &mut ahead)
-            .await
-            .unwrap();
-        assert!(written > 0);
+        let first = watch.round(&mut memory).await.unwrap();
+        assert!(matches!(first, Round::Written(1..)), "{first:?}");
         // So many newer ones that the silence that was told is not read any more.
         let others = (0..OPEN_MAX).map(|number| Alert {
             id: format!("other-{number}"),
@@ -217,26 +280,101 @@ mod tests {
         };
         store.write_alerts(batch, Vec::new()).await.unwrap();
         hear(store, "second", now_us - HOUR_US / 2).await;
-        let written = round(store, &rules, 60_000_000, &mut told, &mut ahead)
-            .await
-            .unwrap();
-        assert!(written > 0, "the second one's");
-        let written = round(store, &rules, 60_000_000, &mut told, &mut ahead)
-            .await
-            .unwrap();
-        assert_eq!(written, 0, "and none again");
+        let second = watch.round(&mut memory).await.unwrap();
+        assert!(matches!(second, Round::Written(1..)), "the second one's");
+        let third = watch.round(&mut memory).await.unwrap();
+        assert_eq!(third, Round::Written(0), "and none again");
     }
 
-    #[test]
-    fn what_a_clock_ahead_has_heard_counts_from_when_it_is_met() {
-        let mut ahead = Ahead::default();
-        let mut heard_at = |now_us| {
-            let mut times = [5 * HOUR_US, HOUR_US];
-            ahead.put_right(times.iter_mut(), now_us);
-            times
-        };
-        assert_eq!(heard_at(2 * HOUR_US), [2 * HOUR_US, HOUR_US]);
-        assert_eq!(heard_at(3 * HOUR_US), [2 * HOUR_US, HOUR_US]);
-        assert_eq!(heard_at(5 * HOUR_US), [5 * HOUR_US, HOUR_US]);
+    /// The true time is the monotonic one after `T0_US`; the wall clock is off by an error.
+    struct Machine {
+        monotonic_us: Arc<AtomicI64>,
+        error_us: Arc<AtomicI64>,
+        clock: CheckedClock,
+    }
+
+    const T0_US: i64 = 1_800_000_000_000_000;
+
+    impl Machine {
+        fn new(error_us: i64) -> Machine {
+            let (monotonic_us, error_us) = (
+                Arc::new(AtomicI64::new(0)),
+                Arc::new(AtomicI64::new(error_us)),
+            );
+            let clocks = (Arc::clone(&monotonic_us), Arc::clone(&error_us));
+            let clock = CheckedClock::new(Arc::new(move || {
+                let monotonic_us = clocks.0.load(Ordering::Relaxed);
+                Moment {
+                    wall_us: T0_US + monotonic_us + clocks.1.load(Ordering::Relaxed),
+                    monotonic_us,
+                }
+            }));
+            Machine {
+                monotonic_us,
+                error_us,
+                clock,
+            }
+        }
+
+        fn true_us(&self) -> i64 {
+            T0_US + self.monotonic_us.load(Ordering::Relaxed)
+        }
+
+        fn pass(&self, seconds: i64) {
+            for _ in 0..seconds {
+                self.monotonic_us.fetch_add(1_000_000, Ordering::Relaxed);
+                self.clock.now_us();
+            }
+        }
+    }
+
+    /// Twenty devices that go on, one that ends before the step: what is raised, and after how many seconds.
+    async fn raised_after_step(start_us: i64, by_us: i64) -> Vec<(i64, String)> {
+        let machine = Machine::new(start_us);
+        let directory = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(directory.path()).unwrap();
+        let context = Context::with_clock("alerting", machine.clock.clone());
+        let watch = watch(store, context);
+        let mut memory = Memory::new(watch.silent_after_us);
+        let mut raised = Vec::new();
+        for step in 0..40 {
+            machine.pass(5);
+            if step == 8 {
+                machine.error_us.fetch_add(by_us, Ordering::Relaxed);
+            }
+            let mut devices: Vec<String> = (0..20).map(|n| format!("d{n}")).collect();
+            if step < 8 {
+                devices.push("mute".to_owned());
+            }
+            hear_all(watch.store.as_ref(), &devices, machine.true_us()).await;
+            let before = raised.len();
+            if let Round::Written(1..) = watch.round(&mut memory).await.unwrap() {
+                let query = AlertsQuery::default();
+                let open = watch.store.alerts(&Scope::Service, &query).await.unwrap();
+                for alert in open.into_iter().skip(before) {
+                    let what = format!("{} {}{}", alert.rule, alert.device, alert.gateway);
+                    raised.push(((step - 8) * 5, what));
+                }
+            }
+        }
+        raised
+    }
+
+    #[tokio::test]
+    async fn a_step_of_the_own_clock_calls_nobody_silent_and_hides_no_real_silence() {
+        for start_us in [0, 3 * HOUR_US, -90_000_000] {
+            for by_us in [0, 90_000_000, -90_000_000, HOUR_US, -HOUR_US] {
+                let raised = raised_after_step(start_us, by_us).await;
+                assert!(!raised.is_empty(), "{start_us} {by_us}");
+                for (after_s, what) in &raised {
+                    assert!(what.contains("mute"), "{start_us} {by_us}: {raised:?}");
+                    // One silence, one round, and the time between two readings.
+                    assert!(
+                        (60..=70).contains(after_s),
+                        "{start_us} {by_us}: {raised:?}"
+                    );
+                }
+            }
+        }
     }
 }

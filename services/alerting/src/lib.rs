@@ -17,8 +17,10 @@ pub mod config;
 pub mod documents;
 mod from_bus;
 mod from_store;
+mod heard;
 mod lateness;
 mod routing;
+mod signs;
 pub mod silence;
 mod silence_watch;
 pub mod team;
@@ -70,14 +72,18 @@ pub async fn run(
     let backfill_after_us =
         i64::try_from(config.backfill_after_s.saturating_mul(1_000_000)).unwrap_or(i64::MAX);
     let tasks = context.tasks();
+    tasks.spawn(service_kit::own_clock::watch(context.clone()));
+    let heard = Arc::new(heard::Heard::default());
     if let Some(silent_after_us) = config.silent_after_us() {
-        tasks.spawn(from_store::run(
-            Arc::clone(&store),
-            Arc::clone(&outbox),
-            Arc::clone(&rules),
+        let watch = from_store::SilenceWatch {
+            store: Arc::clone(&store),
+            outbox: Arc::clone(&outbox),
+            rules: Arc::clone(&rules),
+            heard: Arc::clone(&heard),
             silent_after_us,
-            context.clone(),
-        ));
+            context: context.clone(),
+        };
+        tasks.spawn(from_store::run(watch));
     }
     tasks.spawn(to_bus::run(
         Arc::clone(&bus),
@@ -93,7 +99,7 @@ pub async fn run(
             return;
         };
         let (bus, store) = (Arc::clone(&own_bus), Arc::clone(&own_store));
-        let rules = from_bus::run(bus, store, writer, ward, book.clone(), own.clone());
+        let rules = from_bus::run(bus, store, writer, ward, book.clone(), heard, own.clone());
         own.tasks().spawn(rules);
         people.run(own_bus, own_store, book, own).await;
     });

@@ -15,6 +15,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
+use clocks::Adoption;
 use contracts::{
     alerts::{Alert, AlertState, Notice, NoticeOutcome, NoticeReason, NoticeResult},
     vitals::Priority,
@@ -37,6 +38,9 @@ const WINDOWS_MAX: usize = 10_000;
 const WITHHELD_US: i64 = 10_000_000;
 /// What the clocks of two members may differ by.
 const CLOCKS_DIFFER_US: i64 = 10_000_000;
+/// Two members adopt the same step of their clocks within this time, and its size differs by this at most.
+const ADOPTED_WITHIN_US: u64 = 120_000_000;
+const STEP_SLACK_US: u64 = 4_000_000;
 const SECOND_US: i64 = 1_000_000;
 
 /// What is configured.
@@ -73,6 +77,9 @@ struct Progress {
     set_us: i64,
     steps: u32,
     reminders: u32,
+    /// The last step of the clock with which the row was moved: its new time and its size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    moved: Option<(i64, i64)>,
     /// Contacts told so far.
     told: BTreeSet<String>,
 }
@@ -434,6 +441,28 @@ pub(crate) fn set_anew(watch: &Watch, now_us: i64) -> Option<WatchChange> {
         alert: watch.alert.clone(),
         version: watch.version + 1,
         due_us: watch.due_us.map(|due_us| due_us.saturating_sub(back_us)),
+        state: write(&progress),
+    }))
+}
+
+/// Moves a timer with a step of the clock that its member has adopted, so that it runs for as long as it was meant to. `None`: it was
+/// set after the step, or another member has moved it. Where that cannot be known it fires earlier, never later.
+pub(crate) fn moved(watch: &Watch, step: Adoption) -> Option<WatchChange> {
+    let mut progress: Progress = serde_json::from_slice(&watch.state).ok()?;
+    let by_us = step.by_us();
+    let is_moved = progress.moved.is_some_and(|(to_us, size_us)| {
+        to_us.abs_diff(step.to_us) <= ADOPTED_WITHIN_US && size_us.abs_diff(by_us) <= STEP_SLACK_US
+    });
+    if is_moved || progress.set_us > step.from_us.saturating_add(CLOCKS_DIFFER_US) {
+        return None;
+    }
+    progress.set_us = progress.set_us.saturating_add(by_us);
+    progress.opened_us = progress.opened_us.saturating_add(by_us);
+    progress.moved = Some((step.to_us, by_us));
+    Some(WatchChange::Set(Watch {
+        alert: watch.alert.clone(),
+        version: watch.version + 1,
+        due_us: watch.due_us.map(|due_us| due_us.saturating_add(by_us)),
         state: write(&progress),
     }))
 }

@@ -377,3 +377,52 @@ fn a_clock_that_is_set_back_delays_no_escalation() {
     assert!(letters.clone().all(|notice| notice.due_us == T0 + 10 * S));
     assert!(letters.count() > 0);
 }
+
+#[test]
+fn a_timer_moves_with_a_step_of_the_clock_once() {
+    const HOUR: i64 = 3600 * S;
+    let set_us = 100 * HOUR;
+    let progress = Progress {
+        opened_us: set_us,
+        set_us,
+        steps: 1,
+        ..Progress::default()
+    };
+    let watch = |progress: &Progress, due_us| Watch {
+        alert: "a".into(),
+        version: 1,
+        due_us: Some(due_us),
+        state: write(progress),
+    };
+    for by_us in [HOUR, -HOUR, 90 * S] {
+        let step = Adoption {
+            number: 1,
+            from_us: set_us + 60 * S,
+            to_us: set_us + 60 * S + by_us,
+        };
+        let before = watch(&progress, set_us + 120 * S);
+        let Some(WatchChange::Set(after)) = moved(&before, step) else {
+            panic!("not moved by {by_us}");
+        };
+        // 60 s are left before and after.
+        assert_eq!(after.due_us, Some(step.to_us + 60 * S));
+        assert_eq!(read(&after).opened_us, set_us + by_us);
+        // Another member adopts the same step some seconds later.
+        let again = Adoption {
+            number: 7,
+            from_us: step.from_us + 30 * S,
+            to_us: step.to_us + 30 * S,
+        };
+        assert_eq!(moved(&after, again), None, "{by_us}");
+    }
+    let later = Progress {
+        set_us: set_us + 2 * HOUR,
+        ..progress
+    };
+    let step = Adoption {
+        number: 1,
+        from_us: set_us,
+        to_us: set_us + HOUR,
+    };
+    assert_eq!(moved(&watch(&later, set_us + 3 * HOUR), step), None);
+}

@@ -25,6 +25,7 @@ use std::{
 };
 
 use bus::{Bus, Committed, Delivery, Event, Topic};
+use clocks::CheckedClock;
 use contracts::alerts::Alert;
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
@@ -100,6 +101,8 @@ impl People {
             tenants: Mutex::default(),
             failing: HashSet::new(),
             looked_ahead: None,
+            clock: context.clock().clone(),
+            followed_step: 0,
             turns: context.health().progress("people", SILENCE_MAX),
             shutdown: context.shutdown().clone(),
         };
@@ -119,6 +122,9 @@ struct Decider {
     /// Alerts whose timers could not be acted upon: they come after the others.
     failing: HashSet<String>,
     looked_ahead: Option<Instant>,
+    clock: CheckedClock,
+    /// Number of the last step of the clock with which timers were moved.
+    followed_step: u64,
     /// Beats with each alert and timer that is decided about, and with each try.
     turns: ProgressHandle,
     shutdown: Shutdown,
@@ -255,7 +261,7 @@ impl Decider {
             self.turns.beat();
             match self.decide(alert, None).instrument(span.clone()).await {
                 Ok(()) => {
-                    let waited_s = (contracts::now_us() - alert.recorded_us).max(0) as f64 / 1e6;
+                    let waited_s = (self.clock.now_us() - alert.recorded_us).max(0) as f64 / 1e6;
                     metrics::histogram!("braid_alerting_recorded_to_decided_seconds")
                         .record(waited_s);
                     return true;
@@ -288,7 +294,7 @@ impl Decider {
         let (tenant, mut watch) = tokio::try_join!(self.tenant(alert), watch)?;
         for _ in 0..ATTEMPTS_MAX {
             let inhibited_by = self.inhibited_by(alert, &tenant).await?;
-            let now_us = contracts::now_us();
+            let now_us = self.clock.now_us();
             let book = Arc::clone(&self.book.borrow());
             let case = Case {
                 alert,
@@ -327,7 +333,7 @@ impl Decider {
     }
 
     async fn tenant(&self, alert: &Alert) -> Result<String, DecideError> {
-        let now_us = contracts::now_us();
+        let now_us = self.clock.now_us();
         let key = if alert.patient.is_empty() {
             format!("gateway {}", alert.gateway)
         } else {
@@ -423,6 +429,8 @@ mod tests {
             tenants: Mutex::default(),
             failing: HashSet::new(),
             looked_ahead: None,
+            clock: context.clock().clone(),
+            followed_step: 0,
             turns: context.health().progress("people", SILENCE_MAX),
             shutdown: context.shutdown().clone(),
         };

@@ -122,7 +122,8 @@ impl Worker {
         let mut lanes = Lanes::default();
         while !shutdown.is_requested() {
             turns.beat();
-            let now_us = contracts::now_us();
+            // Never steps back, so that no notice waits for a time that was reached before.
+            let now_us = context.clock().unstepped_us();
             let room = TAKE_MAX.saturating_sub(lanes.notices());
             let taken = match room {
                 0 => Ok(Vec::new()),
@@ -152,14 +153,14 @@ impl Worker {
                     () = tokio::time::sleep(POLL) => {}
                 }
             } else {
-                self.deliver(taken, &mut lanes, &store, give_up_us, &shutdown);
+                self.deliver(taken, &mut lanes, &store, give_up_us, &context);
             }
         }
         // What has its outcome is not in the queue any more; the rest goes to whoever comes next, at once.
         lanes.running.abort_all();
         let left: Vec<String> = lanes.in_hand.into_values().flatten().collect();
         if !left.is_empty()
-            && let Err(error) = store.delay_notices(&left, contracts::now_us()).await
+            && let Err(error) = store.delay_notices(&left, context.clock().now_us()).await
         {
             tracing::debug!(%error, "notices wait for the end of their lease");
         }
@@ -172,7 +173,7 @@ impl Worker {
         lanes: &mut Lanes,
         store: &Arc<dyn Store>,
         give_up_us: i64,
-        shutdown: &Shutdown,
+        context: &Context,
     ) {
         let mut sorted: BTreeMap<String, Vec<Vec<QueuedNotice>>> = BTreeMap::new();
         for message in self.channel.messages(taken) {
@@ -188,20 +189,20 @@ impl Worker {
         for messages in sorted.into_values() {
             let channel = Arc::clone(&self.channel);
             let store = Arc::clone(store);
-            let shutdown = shutdown.clone();
+            let context = context.clone();
             let queued = messages.iter().flatten();
             let ids: Vec<String> = queued.map(|queued| queued.notice.id.clone()).collect();
             let running = lanes.running.spawn(async move {
                 let mut messages = messages.into_iter();
                 while let Some(message) = messages.next() {
                     if let Some(due_us) =
-                        try_once(&channel, message, &store, give_up_us, &shutdown).await
+                        try_once(&channel, message, &store, give_up_us, &context).await
                     {
                         // What stands behind it waits with it.
                         let rest: Vec<String> =
                             messages.flatten().map(|queued| queued.notice.id).collect();
                         let batch = Settle::Later(rest, due_us);
-                        settle(batch, &store, &shutdown).await;
+                        settle(batch, &store, context.shutdown()).await;
                         return;
                     }
                 }
@@ -245,13 +246,14 @@ async fn try_once(
     queued: Vec<QueuedNotice>,
     store: &Arc<dyn Store>,
     give_up_us: i64,
-    shutdown: &Shutdown,
+    context: &Context,
 ) -> Option<i64> {
+    let shutdown = context.shutdown();
     let name = channel.name();
     let notices: Vec<&contracts::alerts::Notice> =
         queued.iter().map(|queued| &queued.notice).collect();
     let sent = channel.send(&Message::new(&notices)).await;
-    let now_us = contracts::now_us();
+    let now_us = context.clock().now_us();
     let attempts = queued
         .iter()
         .map(|queued| queued.attempts)
@@ -286,7 +288,7 @@ async fn try_once(
                 attempts,
                 "not delivered"
             );
-            let due_us = now_us + pause_us(attempts);
+            let due_us = context.clock().unstepped_us() + pause_us(attempts);
             let ids = notices.iter().map(|notice| notice.id.clone()).collect();
             settle(Settle::Later(ids, due_us), store, shutdown).await;
             return Some(due_us);

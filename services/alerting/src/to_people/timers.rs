@@ -6,7 +6,7 @@ use futures::{StreamExt, stream};
 use store::{NoticesBatch, QueryError, Scope, Watch, WatchChange, WriteError};
 
 use super::{DECIDED_AT_ONCE, DecideError, Decider};
-use crate::routing::set_anew;
+use crate::routing::{moved, set_anew};
 
 /// How often timers are looked at, and how many are acted upon at once.
 pub(super) const TICK: Duration = Duration::from_millis(500);
@@ -30,7 +30,13 @@ impl Decider {
             _ => self.look_ahead().await,
         };
         let limit = TIMERS_MAX + self.failing.len();
-        let mut due = self.store.due_watches(contracts::now_us(), limit).await?;
+        // The time first: a step that it has in it is then among those that are followed.
+        let now_us = self.clock.now_us();
+        let now_us = match self.follow_steps().await? {
+            0 => now_us,
+            _ => self.clock.now_us(),
+        };
+        let mut due = self.store.due_watches(now_us, limit).await?;
         due.sort_by_key(|watch| self.failing.contains(&watch.alert));
         let this = &*self;
         let acted = side_by_side(due, |watch| {
@@ -55,24 +61,46 @@ impl Decider {
         failures.pop().map_or(looked_ahead, Err)
     }
 
+    /// Moves every timer with the steps that the clock has adopted; until that is stored none is acted upon. How many steps there were.
+    async fn follow_steps(&mut self) -> Result<usize, DecideError> {
+        let steps = self.clock.adopted_since(self.followed_step);
+        for step in &steps {
+            tracing::warn!(
+                by_s = step.by_us() / 1_000_000,
+                "the clock was set; timers of escalations move with it"
+            );
+            let pending = self.store.due_watches(i64::MAX, AHEAD_MAX).await?;
+            let changes = pending.iter().filter_map(|watch| moved(watch, *step));
+            for change in changes {
+                self.change_watch(change).await?;
+            }
+            self.followed_step = step.number;
+        }
+        Ok(steps.len())
+    }
+
+    /// Another member that was first has done the same.
+    async fn change_watch(&self, change: WatchChange) -> Result<(), WriteError> {
+        let batch = NoticesBatch {
+            watches: vec![change],
+            ..NoticesBatch::default()
+        };
+        match self.store.write_notices(batch).await {
+            Ok(_) | Err(WriteError::Conflict(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn look_ahead(&mut self) -> Result<(), DecideError> {
         for watch in self.store.due_watches(i64::MAX, AHEAD_MAX).await? {
-            let Some(change) = set_anew(&watch, contracts::now_us()) else {
+            let Some(change) = set_anew(&watch, self.clock.now_us()) else {
                 continue;
             };
             tracing::warn!(
                 alert = watch.alert,
                 "the clock was set back; a timer is set anew"
             );
-            let batch = NoticesBatch {
-                watches: vec![change],
-                ..NoticesBatch::default()
-            };
-            match self.store.write_notices(batch).await {
-                // Another member was first.
-                Ok(_) | Err(WriteError::Conflict(_)) => {}
-                Err(error) => return Err(error.into()),
-            }
+            self.change_watch(change).await?;
         }
         self.looked_ahead = Some(Instant::now());
         Ok(())
@@ -82,7 +110,7 @@ impl Decider {
     async fn on_timer(&self, watch: Watch) -> Result<(), DecideError> {
         let put_off = Watch {
             version: watch.version + 1,
-            due_us: Some(contracts::now_us() + PUT_OFF_US),
+            due_us: Some(self.clock.now_us() + PUT_OFF_US),
             ..watch.clone()
         };
         let acted = self.act(watch).await;
@@ -98,14 +126,7 @@ impl Decider {
             reason,
             "a timer cannot be acted upon"
         );
-        let batch = NoticesBatch {
-            watches: vec![WatchChange::Set(put_off)],
-            ..NoticesBatch::default()
-        };
-        match self.store.write_notices(batch).await {
-            Ok(_) | Err(WriteError::Conflict(_)) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        Ok(self.change_watch(WatchChange::Set(put_off)).await?)
     }
 
     async fn act(&self, watch: Watch) -> Result<(), DecideError> {

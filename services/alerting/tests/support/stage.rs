@@ -63,9 +63,12 @@ impl World {
     }
 
     pub fn start_with(&self, change: impl FnOnce(&mut Config)) -> Running {
+        self.start_in(Context::new("alerting"), change)
+    }
+
+    pub fn start_in(&self, context: Context, change: impl FnOnce(&mut Config)) -> Running {
         let mut config = World::config(&self.files);
         change(&mut config);
-        let context = Context::new("alerting");
         let joined = tokio::spawn(alerting::run(
             config,
             Arc::clone(&self.bus),

@@ -4,8 +4,6 @@
 //! lower bound of the stamping clock's present; it is continued on the reader's monotonic clock. With nothing arriving the time goes
 //! on, so real silence grows as it should.
 
-use crate::own::STEP_US;
-
 const SECOND_US: i64 = 1_000_000;
 /// One bucket of the maximum filter. It is left only while new arrivals come, so that silence forgets nothing.
 const WINDOW_US: i64 = 600 * SECOND_US;
@@ -14,8 +12,6 @@ const WINDOW_US: i64 = 600 * SECOND_US;
 pub struct Arrivals {
     newest_us: i64,
     bucket: Option<Bucket>,
-    /// When the stamping clock stepped, or arrivals began again after a time without any.
-    disturbed_us: Option<i64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +27,6 @@ impl Arrivals {
         let offset_us = newest_us.saturating_sub(monotonic_us);
         let is_new = newest_us != self.newest_us;
         self.newest_us = newest_us;
-        let known_us = self.bucket.map(Bucket::offset_us);
         match &mut self.bucket {
             None => {
                 self.bucket = Some(Bucket {
@@ -50,16 +45,7 @@ impl Arrivals {
             Some(bucket) => bucket.current_us = bucket.current_us.max(offset_us),
         }
         let offset_us = self.bucket.map_or(offset_us, Bucket::offset_us);
-        if known_us.is_some_and(|known_us| offset_us.saturating_sub(known_us) > STEP_US) {
-            self.disturbed_us = Some(monotonic_us);
-        }
         monotonic_us.saturating_add(offset_us)
-    }
-
-    /// Whether the stamping clock did not step for so long.
-    pub fn is_steady_for(&self, us: i64, monotonic_us: i64) -> bool {
-        self.disturbed_us
-            .is_none_or(|at_us| monotonic_us.saturating_sub(at_us) >= us)
     }
 }
 
@@ -83,7 +69,6 @@ mod tests {
             let now_us = arrivals.observe(T0 + second * S, 7 * S + second * S);
             assert_eq!(now_us, T0 + second * S);
         }
-        assert!(arrivals.is_steady_for(3600 * S, 3607 * S));
     }
 
     #[test]
@@ -93,16 +78,6 @@ mod tests {
         for second in 0..100_000 {
             assert_eq!(arrivals.observe(T0, second * S), T0 + second * S);
         }
-        assert!(arrivals.is_steady_for(S, 100_000 * S));
-    }
-
-    #[test]
-    fn a_first_arrival_after_an_outage_or_a_step_is_a_disturbance() {
-        let mut arrivals = Arrivals::default();
-        arrivals.observe(T0, 0);
-        assert_eq!(arrivals.observe(T0 + 90 * S, S), T0 + 90 * S);
-        assert!(!arrivals.is_steady_for(120 * S, 120 * S));
-        assert!(arrivals.is_steady_for(120 * S, 121 * S));
     }
 
     #[test]

@@ -54,6 +54,11 @@ impl CheckedClock {
         self.look(|own, at| own.latest_us(at))
     }
 
+    /// See [`OwnClock::is_present`].
+    pub fn is_present(&self, time_us: i64, within_us: i64) -> bool {
+        self.look(|own, at| own.is_present(time_us, within_us, at))
+    }
+
     /// See [`OwnClock::unstepped_us`].
     pub fn unstepped_us(&self) -> i64 {
         self.look(|own, at| own.unstepped_us(at))

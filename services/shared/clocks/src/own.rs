@@ -41,10 +41,16 @@ impl Moment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     Steady,
-    StepForward { by_us: i64 },
-    StepBack { by_us: i64 },
+    StepForward {
+        by_us: i64,
+    },
+    StepBack {
+        by_us: i64,
+    },
     /// The process did not run, so it may have missed what others did.
-    Paused { for_us: i64 },
+    Paused {
+        for_us: i64,
+    },
 }
 
 /// The trusted time went from one value to another at one moment.
@@ -158,7 +164,8 @@ impl OwnClock {
         if offset_us < low_us.saturating_sub(NEAR_US) {
             return;
         }
-        let is_near_higher = offset_us > low_us.saturating_add(self.difference_us().saturating_abs() / 2);
+        let is_near_higher =
+            offset_us > low_us.saturating_add(self.difference_us().saturating_abs() / 2);
         let is_forward = self.difference_us() > 0;
         if is_near_higher == is_forward {
             open.agreed_us = open.agreed_us.or(Some(monotonic_us));
@@ -179,6 +186,16 @@ impl OwnClock {
     pub fn latest_us(&self, monotonic_us: i64) -> i64 {
         let offset_us = self.trusted_offset_us.max(self.wall_offset_us);
         monotonic_us.saturating_add(offset_us)
+    }
+
+    /// Whether this is the present, within a tolerance, by the trusted or by the wall clock's time.
+    pub fn is_present(&self, time_us: i64, within_us: i64, monotonic_us: i64) -> bool {
+        [self.trusted_offset_us, self.wall_offset_us]
+            .into_iter()
+            .any(|offset_us| {
+                let present_us = monotonic_us.saturating_add(offset_us);
+                present_us.saturating_sub(time_us).saturating_abs() <= within_us
+            })
     }
 
     /// The time by the highest trusted offset so far: it never steps back, so what was due by it stays due.

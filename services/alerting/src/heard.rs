@@ -1,0 +1,51 @@
+//! What this member has heard of each device's metrics, by its monotonic clock.
+//!
+//! The store keeps the newest reading by the time of its sensor. After the clock of a whole machine was set back that row does not
+//! change until the time is reached again, although readings arrive. What this member hears of the bus shows that they do.
+
+use std::collections::HashMap;
+
+use clocks::CheckedClock;
+use contracts::vitals::VitalsRecord;
+use parking_lot::Mutex;
+use store::LatestVital;
+
+/// Devices' metrics remembered, 100 bytes each; beyond it all are forgotten, and only the store says what was heard.
+const HEARD_MAX: usize = 200_000;
+/// A reading that arrived at ingest longer ago is one of a backlog of the bus, and no sign of life.
+const PRESENT_US: i64 = 30_000_000;
+
+#[derive(Default)]
+pub(crate) struct Heard(Mutex<HashMap<(String, i32), i64>>);
+
+impl Heard {
+    pub(crate) fn note<'a>(
+        &self,
+        records: impl Iterator<Item = &'a VitalsRecord>,
+        clock: &CheckedClock,
+    ) {
+        let mut heard = self.0.lock();
+        let at_us = clock.monotonic_us();
+        for sample in records.flat_map(|record| &record.samples) {
+            if !clock.is_present(sample.ingest_time_us, PRESENT_US) {
+                continue;
+            }
+            if heard.len() >= HEARD_MAX {
+                heard.clear();
+            }
+            heard.insert((sample.device.clone(), sample.metric), at_us);
+        }
+    }
+
+    /// Moves arrival times forward to when this member heard the device last.
+    pub(crate) fn move_forward(&self, latest: &mut [LatestVital], now_us: i64, monotonic_us: i64) {
+        let heard = self.0.lock();
+        for row in latest {
+            let key = (row.device.clone(), i32::from(row.metric));
+            if let Some(at_us) = heard.get(&key) {
+                let heard_us = now_us.saturating_sub(monotonic_us.saturating_sub(*at_us).max(0));
+                row.ingest_time_us = row.ingest_time_us.max(heard_us);
+            }
+        }
+    }
+}

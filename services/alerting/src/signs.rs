@@ -1,0 +1,138 @@
+//! How long ago each sign of life came, by the monotonic clock of this member. Sans-IO.
+//!
+//! A sign is a row of the store with the time that another machine gave it. Between two rounds a changed row means that a sign came
+//! in between, whatever any wall clock shows. The row's own time counts where it fits into that interval, because it is exact
+//! and the same for every member; a time that does not fit is of a wrong clock and is moved to the interval's nearer end.
+//! Of a row that has not changed since it was first seen only its own time is known.
+
+use std::collections::HashMap;
+
+/// What the clocks of two machines of the core may differ by.
+const CLOCKS_DIFFER_US: i64 = 30_000_000;
+
+/// Rows of the newest round: as many as the store returned.
+pub(crate) struct Signs<K> {
+    rows: HashMap<K, Row>,
+    /// When the round before was.
+    looked_us: Option<i64>,
+    slack_us: i64,
+}
+
+#[derive(Clone, Copy)]
+struct Row {
+    time_us: i64,
+    /// When it was first seen with this time.
+    seen_us: i64,
+    /// The last round in which it had another one.
+    before_us: Option<i64>,
+}
+
+impl<K: std::hash::Hash + Eq> Signs<K> {
+    /// `silent_after_us`: differences of clocks up to half of it are let pass.
+    pub(crate) fn new(silent_after_us: i64) -> Signs<K> {
+        Signs {
+            rows: HashMap::new(),
+            looked_us: None,
+            slack_us: CLOCKS_DIFFER_US.min(silent_after_us / 2),
+        }
+    }
+
+    /// Puts the times of one round right, so that `now_us` minus each of them is its age.
+    pub(crate) fn put_right<'a>(
+        &mut self,
+        rows: impl Iterator<Item = (K, &'a mut i64)>,
+        now_us: i64,
+        monotonic_us: i64,
+    ) {
+        let mut known = std::mem::take(&mut self.rows);
+        for (key, time_us) in rows {
+            let row = match known.remove(&key) {
+                Some(row) if row.time_us == *time_us => row,
+                Some(_) => Row {
+                    time_us: *time_us,
+                    seen_us: monotonic_us,
+                    before_us: self.looked_us,
+                },
+                None => Row {
+                    time_us: *time_us,
+                    seen_us: monotonic_us,
+                    before_us: None,
+                },
+            };
+            let to_now = |at_us: i64| now_us.saturating_sub(monotonic_us.saturating_sub(at_us));
+            let latest_us = to_now(row.seen_us);
+            if *time_us > latest_us.saturating_add(self.slack_us) {
+                *time_us = latest_us;
+            }
+            if let Some(before_us) = row.before_us {
+                let earliest_us = to_now(before_us);
+                if *time_us < earliest_us.saturating_sub(self.slack_us) {
+                    *time_us = earliest_us;
+                }
+            }
+            self.rows.insert(key, row);
+        }
+        self.looked_us = Some(monotonic_us);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000;
+    const HOUR: i64 = 3600 * S;
+    const T0: i64 = 1_800_000_000 * S;
+
+    /// The age in seconds of one row, whose time is off by `error_us`, and which came at this second of the monotonic clock.
+    fn age_s(signs: &mut Signs<&'static str>, came_s: i64, error_us: i64, at_s: i64) -> i64 {
+        let now_us = T0 + at_s * S;
+        let mut time_us = T0 + came_s * S + error_us;
+        signs.put_right([("row", &mut time_us)].into_iter(), now_us, at_s * S);
+        (now_us - time_us) / S
+    }
+
+    #[test]
+    fn ages_follow_the_monotonic_clock_whatever_the_times_say() {
+        for error_us in [0, S, 90 * S, -90 * S, HOUR, -HOUR] {
+            let mut signs = Signs::new(60 * S);
+            age_s(&mut signs, -1, error_us, 0);
+            for second in (5..60).step_by(5) {
+                let age = age_s(&mut signs, second - 1, error_us, second);
+                assert!((0..=5).contains(&age), "{error_us}: {age}");
+            }
+            for second in (60..300).step_by(5) {
+                let age = age_s(&mut signs, 54, error_us, second);
+                assert!((age - (second - 54)).abs() <= 5, "{error_us}: {age}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_time_ahead_counts_from_when_it_is_met() {
+        let mut signs = Signs::new(60 * S);
+        assert_eq!(age_s(&mut signs, 0, 5 * HOUR, 10), 0);
+        assert_eq!(age_s(&mut signs, 0, 5 * HOUR, 110), 100);
+    }
+
+    #[test]
+    fn a_row_that_was_there_before_the_first_round_keeps_its_time() {
+        let mut signs = Signs::new(60 * S);
+        assert_eq!(age_s(&mut signs, -3600, 0, 0), 3600);
+        assert_eq!(age_s(&mut signs, -3600, 0, 10), 3610);
+    }
+
+    #[test]
+    fn a_step_of_the_readers_clock_makes_nothing_older() {
+        let mut signs = Signs::new(60 * S);
+        for (round, step_us) in [0, 0, 90 * S, 90 * S, -HOUR, -HOUR].into_iter().enumerate() {
+            let monotonic_us = round as i64 * 5 * S;
+            let now_us = T0 + monotonic_us + step_us;
+            let mut time_us = T0 + monotonic_us - S;
+            signs.put_right([("row", &mut time_us)].into_iter(), now_us, monotonic_us);
+            if round > 0 {
+                assert!((0..=5 * S).contains(&(now_us - time_us)));
+            }
+        }
+    }
+}
