@@ -10,7 +10,7 @@ CACHE := $(or $(BRAID_CACHE),$(HOME)/.cache/braid)
 export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(CACHE)/go-tools/bin:$(CACHE)/go/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto deny unit web web-check page bench lab lab-kernel dashboards images e2e-compose e2e-cluster capacity compose chart chart-files load clean
+.PHONY: help run build test lint fmt proto deny unit web web-check page chaos bench lab lab-kernel dashboards images e2e-compose e2e-cluster capacity compose chart chart-files load clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -88,6 +88,11 @@ page: $(WEB)/node_modules/.package-lock.json ## the browser test: values move, a
 	@infra/dev/need.sh cc chromium
 	cargo build --workspace --bins
 	cd $(WEB) && BRAID_BIN=$(CURDIR)/target/debug/braid npm test --silent
+
+chaos: ## separate processes on a real Kafka and TimescaleDB while faults overlap: nothing lost, every due alert raised once (SEED=7 MINUTES=20 ARGS=--json)
+	@infra/dev/need.sh cc kafka timescaledb
+	cargo build --workspace --bins
+	$${CARGO_TARGET_DIR:-target}/debug/chaos --seed $(or $(SEED),22) --minutes $(or $(MINUTES),3) $(ARGS)
 
 bench: ## figures on this machine beside their targets; also target/bench.json
 	@infra/dev/need.sh cc kafka timescaledb

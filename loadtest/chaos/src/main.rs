@@ -1,0 +1,73 @@
+//! `chaos`: a seeded chaos run over separate processes on a real Kafka and a real TimescaleDB. `make chaos` builds and starts it.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use chaos::{
+    plan::{SECONDS_MAX, SECONDS_MIN},
+    run::{self, Options},
+};
+use clap::Parser;
+
+/// Runs all services as processes of their own while processes, engines, links and sensors fail by a plan that follows from the
+/// seed. Exit status 1: a reading or an alert is missing, doubled or wrong. Exit status 2: the run could not be made.
+#[derive(Debug, Parser)]
+#[command(
+    after_help = "Examples:\n  chaos --seed 7\n  chaos --seed 7 --minutes 20 --json > chaos.json"
+)]
+struct Arguments {
+    /// Everything that happens follows from it.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+    /// How long faults go on, from 1 to 60; the start and the end take up to some minutes more.
+    #[arg(long, value_name = "MINUTES", default_value_t = 3.0)]
+    minutes: f64,
+    /// Print JSON instead of a table.
+    #[arg(long, default_value_t = false)]
+    json: bool,
+    /// Keep the logs of a good run, too.
+    #[arg(long, default_value_t = false)]
+    keep: bool,
+    /// The binary under test; absent: the one beside this one.
+    #[arg(long, value_name = "FILE")]
+    braid: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let seconds = arguments.minutes * 60.0;
+    if !(f64::from(SECONDS_MIN)..=f64::from(SECONDS_MAX)).contains(&seconds) {
+        eprintln!("chaos: --minutes must be from 1 to 60, for example --minutes 3");
+        return ExitCode::from(64);
+    }
+    let beside = || Some(std::env::current_exe().ok()?.with_file_name("braid"));
+    let Some(braid) = arguments
+        .braid
+        .or_else(beside)
+        .filter(|braid| braid.is_file())
+    else {
+        eprintln!(
+            "chaos: no braid beside this program: cargo build --workspace --bins, or --braid FILE"
+        );
+        return ExitCode::from(64);
+    };
+    let options = Options {
+        braid,
+        seed: arguments.seed,
+        seconds: seconds as u32,
+        keep: arguments.keep,
+    };
+    match run::run(&options) {
+        Ok(report) => {
+            if arguments.json {
+                println!("{}", serde_json::json!(report));
+            } else {
+                println!("{report}");
+            }
+            ExitCode::from(u8::from(!report.is_good()))
+        }
+        Err(error) => {
+            eprintln!("chaos: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

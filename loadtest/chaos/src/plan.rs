@@ -1,0 +1,260 @@
+//! Which fault hits what, when and for how long.
+//!
+//! Each target has a lane of its own, in which faults follow each other and never overlap; faults of different lanes do. Every lane has at
+//! least one fault, so every run, however short, has every kind.
+
+use std::fmt;
+
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+
+use crate::{
+    readings,
+    scenario::{GATEWAYS, LINKS, METRICS, SERVICES, patients},
+};
+
+/// The shortest run: every lane finds room for a fault.
+pub const SECONDS_MIN: u32 = 60;
+/// The longest run, an hour. Longer ones would keep more readings in memory than they are worth.
+pub const SECONDS_MAX: u32 = 3_600;
+
+/// Nothing fails before, so that the run begins with everything at work.
+const CALM_FIRST_MS: u32 = 5_000;
+/// Nothing fails in the last part of a run: a tenth of it, within these bounds.
+const CALM_LAST_MS: (u32, u32) = (15_000, 60_000);
+/// Share of the faults that last, and how long the others and those do.
+const LASTING: f64 = 0.3;
+const SHORT_MS: std::ops::Range<u32> = 300..4_000;
+const LASTING_MS: std::ops::Range<u32> = 8_000..25_000;
+/// A broker that comes and goes within its own start has not been up in between.
+const ENGINE_MS_MIN: u32 = 1_500;
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Target {
+    /// One of [`SERVICES`], or a gateway by its name.
+    Process(&'static str),
+    Broker,
+    Database,
+    /// The link with this number in [`LINKS`].
+    Link {
+        gateway: &'static str,
+        link: usize,
+    },
+    /// The webhook's receiver.
+    Receiver,
+    /// The patient's device is out of the gateway's reach, and sends everything in one request when it is back.
+    Radio {
+        patient: &'static str,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// SIGKILL, and a start at the end of the fault.
+    Kill,
+    /// SIGSTOP, and SIGCONT at the end.
+    Pause,
+    /// Cut, refusing, or out of reach, until the end.
+    Away,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fault {
+    pub at_ms: u32,
+    pub for_ms: u32,
+    pub target: Target,
+    pub kind: Kind,
+}
+
+impl Fault {
+    pub fn end_ms(&self) -> u32 {
+        self.at_ms + self.for_ms
+    }
+}
+
+/// Values of one patient's metrics, in the order of [`METRICS`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Script {
+    pub patient: &'static str,
+    pub gateway: &'static str,
+    pub series: Vec<Vec<f64>>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub seed: u64,
+    pub seconds: u32,
+    pub scripts: Vec<Script>,
+    /// Faults of each target, by time.
+    pub lanes: Vec<Vec<Fault>>,
+}
+
+impl Plan {
+    /// `seconds` must be within [`SECONDS_MIN`] and [`SECONDS_MAX`].
+    pub fn new(seed: u64, seconds: u32) -> Plan {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let scripts = patients()
+            .map(|(gateway, patient)| Script {
+                patient,
+                gateway: gateway.name,
+                series: METRICS
+                    .iter()
+                    .map(|(_, metric, normal)| {
+                        readings::series(&mut random, metric, *normal, seconds)
+                    })
+                    .collect(),
+            })
+            .collect();
+        let lanes = targets()
+            .into_iter()
+            .map(|(target, every_s)| lane(&mut random, &target, every_s * 1_000, seconds * 1_000))
+            .collect();
+        Plan {
+            seed,
+            seconds,
+            scripts,
+            lanes,
+        }
+    }
+
+    /// All faults, by time.
+    pub fn faults(&self) -> Vec<&Fault> {
+        let mut faults: Vec<&Fault> = self.lanes.iter().flatten().collect();
+        faults.sort_by_key(|fault| (fault.at_ms, &fault.target));
+        faults
+    }
+
+    /// Faults that begin while another one lasts.
+    pub fn overlapping(&self) -> usize {
+        let mut last_end_ms = 0;
+        let mut count = 0;
+        for fault in self.faults() {
+            count += usize::from(fault.at_ms < last_end_ms);
+            last_end_ms = last_end_ms.max(fault.end_ms());
+        }
+        count
+    }
+}
+
+/// What may fail, and the mean time between the end of a fault and the next one, in seconds.
+fn targets() -> Vec<(Target, u32)> {
+    let mut targets: Vec<(Target, u32)> = SERVICES
+        .iter()
+        .map(|noun| (Target::Process(noun), 40))
+        .collect();
+    targets.extend([
+        (Target::Broker, 60),
+        (Target::Database, 60),
+        (Target::Receiver, 60),
+    ]);
+    for gateway in &GATEWAYS {
+        targets.push((Target::Process(gateway.name), 45));
+        let links = (0..LINKS.len()).map(|link| Target::Link {
+            gateway: gateway.name,
+            link,
+        });
+        targets.extend(links.map(|target| (target, 20)));
+    }
+    targets.extend(patients().map(|(_, patient)| (Target::Radio { patient }, 50)));
+    targets
+}
+
+fn lane(random: &mut impl Rng, target: &Target, every_ms: u32, run_ms: u32) -> Vec<Fault> {
+    let calm_ms = (run_ms / 10).clamp(CALM_LAST_MS.0, CALM_LAST_MS.1);
+    let end_ms = run_ms - calm_ms;
+    let mut faults: Vec<Fault> = Vec::new();
+    // The first one comes early enough that the longest has room after it in the shortest run.
+    let first_ms_max = (end_ms - LASTING_MS.end)
+        .min(every_ms)
+        .max(CALM_FIRST_MS + 1);
+    let mut at_ms = random.random_range(CALM_FIRST_MS..first_ms_max);
+    loop {
+        let is_lasting = random.random_bool(LASTING);
+        let mut for_ms = random.random_range(if is_lasting { LASTING_MS } else { SHORT_MS });
+        let kind = match target {
+            Target::Process(_) if random.random_bool(0.6) => Kind::Kill,
+            Target::Process(_) => Kind::Pause,
+            Target::Broker | Target::Database => {
+                for_ms = for_ms.max(ENGINE_MS_MIN);
+                Kind::Kill
+            }
+            Target::Link { .. } | Target::Receiver | Target::Radio { .. } => Kind::Away,
+        };
+        if at_ms + for_ms > end_ms {
+            return faults;
+        }
+        faults.push(Fault {
+            at_ms,
+            for_ms,
+            target: target.clone(),
+            kind,
+        });
+        at_ms += for_ms + random.random_range(every_ms / 2..every_ms * 3 / 2);
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Process(name) => write!(f, "{name}"),
+            Target::Broker => write!(f, "broker"),
+            Target::Database => write!(f, "database"),
+            Target::Link { gateway, link } => write!(f, "{} of {gateway}", LINKS[*link].0),
+            Target::Receiver => write!(f, "webhook receiver"),
+            Target::Radio { patient } => write!(f, "sensors of {patient}"),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Kill => "killed",
+            Kind::Pause => "paused",
+            Kind::Away => "away",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_plan_and_another_one_another() {
+        let plan = Plan::new(7, 180);
+        assert_eq!(Plan::new(7, 180), plan);
+        assert_ne!(Plan::new(8, 180).lanes, plan.lanes);
+        assert_ne!(Plan::new(8, 180).scripts, plan.scripts);
+    }
+
+    #[test]
+    fn every_target_fails_within_bounds_and_faults_overlap() {
+        for seed in 0..200 {
+            for seconds in [SECONDS_MIN, 180, 1_200] {
+                let plan = Plan::new(seed, seconds);
+                let end_ms = seconds * 1_000 - CALM_LAST_MS.0;
+                for (lane, (target, _)) in plan.lanes.iter().zip(targets()) {
+                    assert!(!lane.is_empty(), "{seed} {seconds}: {target} never fails");
+                    for fault in lane {
+                        assert!(
+                            fault.at_ms >= CALM_FIRST_MS && fault.end_ms() <= end_ms,
+                            "{fault:?}"
+                        );
+                    }
+                    for pair in lane.windows(2) {
+                        assert!(pair[0].end_ms() < pair[1].at_ms, "{pair:?}");
+                    }
+                }
+                let (all, overlapping) = (plan.faults().len(), plan.overlapping());
+                assert!(
+                    overlapping * 2 > all,
+                    "{seed} {seconds}: {overlapping} of {all}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What a run came to, for people and for programs.
+
+use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
+
+use serde::Serialize;
+
+use crate::{
+    plan::Plan,
+    verdict::{Fault, Verdict},
+};
+
+/// Differences that the table shows; all that are listed are in the folder and in the JSON.
+const SHOWN_MAX: usize = 20;
+
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub seed: u64,
+    pub seconds: u32,
+    pub took_s: u64,
+    pub is_good: bool,
+    /// By what failed and how: how often.
+    pub faults: BTreeMap<String, usize>,
+    pub faults_overlapping: usize,
+    pub verdict: Verdict,
+    /// Processes that ended without having been killed, and answers that no sensor should get.
+    pub unexpected: Vec<String>,
+    /// Where the logs are; none after a good run.
+    pub folder: Option<PathBuf>,
+    /// Repeats the run.
+    pub command: String,
+}
+
+impl Report {
+    pub fn new(plan: &Plan, verdict: Verdict, unexpected: Vec<String>, took: Duration) -> Report {
+        let mut faults = BTreeMap::new();
+        for fault in plan.faults() {
+            *faults.entry(kind(fault)).or_default() += 1;
+        }
+        Report {
+            seed: plan.seed,
+            seconds: plan.seconds,
+            took_s: took.as_secs(),
+            is_good: verdict.is_good() && unexpected.is_empty(),
+            faults,
+            faults_overlapping: plan.overlapping(),
+            verdict,
+            unexpected,
+            folder: None,
+            command: format!(
+                "make chaos SEED={} MINUTES={}",
+                plan.seed,
+                f64::from(plan.seconds) / 60.0
+            ),
+        }
+    }
+
+    pub fn is_good(&self) -> bool {
+        self.is_good
+    }
+}
+
+/// Without names of gateways and patients, so that a table of any run has few lines.
+fn kind(fault: &crate::plan::Fault) -> String {
+    use crate::plan::Target;
+    let target = match &fault.target {
+        Target::Process(name) if name.starts_with("gw-") => "gateway".to_owned(),
+        Target::Link { link, .. } => format!("{} of a gateway", crate::scenario::LINKS[*link].0),
+        Target::Radio { .. } => "sensors of a patient".to_owned(),
+        target => target.to_string(),
+    };
+    format!("{target} {}", fault.kind)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let line = |f: &mut fmt::Formatter<'_>, what: &str, count: usize| {
+            writeln!(f, "  {what:<46} {count:>8}")
+        };
+        let total: usize = self.faults.values().sum();
+        writeln!(
+            f,
+            "chaos, seed {}, {} s of faults, {} s in all",
+            self.seed, self.seconds, self.took_s
+        )?;
+        writeln!(
+            f,
+            "\nfaults: {total}, of which {} began while another lasted",
+            self.faults_overlapping
+        )?;
+        for (what, count) in &self.faults {
+            line(f, what, *count)?;
+        }
+        let verdict = &self.verdict;
+        writeln!(f, "\ncounted")?;
+        line(f, "readings accepted", verdict.readings_accepted)?;
+        line(f, "readings stored", verdict.readings_stored)?;
+        line(f, "alerts due", verdict.alerts_due)?;
+        line(f, "alerts raised", verdict.alerts_raised)?;
+        line(
+            f,
+            "alerts of other rules, not judged",
+            verdict.alerts_of_other_rules,
+        )?;
+        line(f, "webhook calls", verdict.calls)?;
+        line(
+            f,
+            "webhook calls repeated with the same key",
+            verdict.calls_repeated,
+        )?;
+        writeln!(f, "\ndifferences, each must be 0")?;
+        for fault in Fault::ALL {
+            line(
+                f,
+                fault.what(),
+                verdict.counts.get(&fault).copied().unwrap_or(0),
+            )?;
+        }
+        line(f, "unexpected ends and answers", self.unexpected.len())?;
+        for text in verdict
+            .listed
+            .iter()
+            .chain(&self.unexpected)
+            .take(SHOWN_MAX)
+        {
+            writeln!(f, "  - {text}")?;
+        }
+        if let Some(folder) = &self.folder {
+            writeln!(f, "\nlogs and plan: {}", folder.display())?;
+        }
+        writeln!(f, "\nagain: {}", self.command)?;
+        write!(
+            f,
+            "{}",
+            if self.is_good {
+                "good: nothing is missing"
+            } else {
+                "FAILED"
+            }
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_names_every_difference_and_the_command_that_repeats_the_run() {
+        let plan = Plan::new(7, 180);
+        let good = Report::new(
+            &plan,
+            Verdict::default(),
+            Vec::new(),
+            Duration::from_secs(200),
+        );
+        let text = good.to_string();
+        assert!(
+            good.is_good() && text.ends_with("nothing is missing"),
+            "{text}"
+        );
+        assert!(text.contains("make chaos SEED=7 MINUTES=3\n"), "{text}");
+        assert!(
+            Fault::ALL.iter().all(|fault| text.contains(fault.what())),
+            "{text}"
+        );
+        let mut verdict = Verdict::default();
+        verdict.counts.insert(Fault::AlertMissing, 1);
+        let bad = Report::new(&plan, verdict, Vec::new(), Duration::ZERO);
+        assert!(!bad.is_good() && bad.to_string().ends_with("FAILED"));
+        let ended = vec!["ingest ended by itself".to_owned()];
+        assert!(!Report::new(&plan, Verdict::default(), ended, Duration::ZERO).is_good());
+    }
+}

@@ -1,0 +1,461 @@
+//! The IO shell: engines, processes, links, sensors and receiver, driven by the plan.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the main thread drives the plan by the wall clock; it is no runtime thread"
+)]
+
+mod found;
+mod http;
+mod links;
+mod receiver;
+mod sensors;
+mod site;
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+use store::{TimescaleOptions, TimescaleStore};
+use testkit::{
+    kafka::Cluster,
+    timescale_server::{PASSWORD, ServerOptions, TimescaleServer},
+};
+use tokio::runtime::Runtime;
+
+pub use found::FoundError;
+pub use site::SiteError;
+
+use self::{
+    links::Accesses,
+    receiver::Receiver,
+    sensors::{Counts, Device},
+    site::{Engines, Site},
+};
+use crate::{
+    oracle::{self, Due},
+    plan::{Fault, Kind, Plan, Target},
+    readings::PER_SECOND,
+    report::Report,
+    scenario::{METRICS, RULES},
+    verdict::{Found, Reading, Verdict},
+};
+
+/// After the last reading everything must be in its place within this.
+pub const SETTLE_S: u32 = 150;
+/// Found good, it is looked at once more after this: what is doubled may come late.
+const CONFIRM: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_secs(3);
+const PROGRESS: Duration = Duration::from_secs(10);
+const TURN: Duration = Duration::from_millis(20);
+/// From the end of the preparations to the first reading.
+const LEAD_US: i64 = 1_000_000;
+/// The series of one patient begin this much after those of the one before.
+const STAGGER_US: i64 = 110_000;
+/// Ends of processes that are listed.
+const ENDED_MAX: usize = 50;
+const SECOND_US: i64 = 1_000_000;
+
+#[derive(Debug)]
+pub struct Options {
+    pub braid: PathBuf,
+    pub seed: u64,
+    pub seconds: u32,
+    /// Logs stay, also after a good run.
+    pub keep: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Site(#[from] SiteError),
+    #[error(transparent)]
+    Found(#[from] FoundError),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("no Kafka on this machine: infra/dev/need.sh kafka installs it")]
+    NoKafka,
+    #[error("the store cannot be set up: {0}")]
+    Migrate(String),
+    #[error("{0} did not come back after a fault")]
+    Engine(&'static str),
+}
+
+/// Must be called by the main thread: processes end with the thread that started them.
+pub fn run(options: &Options) -> Result<Report, RunError> {
+    let began = Instant::now();
+    let plan = Plan::new(options.seed, options.seconds);
+    eprintln!(
+        "chaos: seed {}, {} s, {} faults on {} targets, {} of them while another lasts",
+        plan.seed,
+        plan.seconds,
+        plan.faults().len(),
+        plan.lanes.len(),
+        plan.overlapping(),
+    );
+    let folder =
+        std::env::temp_dir().join(format!("braid-chaos-{}-{}", plan.seed, std::process::id()));
+    fs::create_dir_all(&folder)?;
+    let text = serde_json::to_string_pretty(&plan.faults()).map_err(io::Error::other)?;
+    fs::write(folder.join("faults.json"), text)?;
+    let judged = Stage::set_up(options, &plan, &folder).and_then(|stage| stage.play(&plan));
+    match judged {
+        Ok((verdict, ended)) => {
+            let mut report = Report::new(&plan, verdict, ended, began.elapsed());
+            if report.is_good() && !options.keep {
+                fs::remove_dir_all(&folder)?;
+            } else {
+                report.folder = Some(folder);
+            }
+            Ok(report)
+        }
+        Err(error) => {
+            eprintln!("chaos: logs are in {}", folder.display());
+            Err(error)
+        }
+    }
+}
+
+/// A thread that kills and restarts one engine, since both take their time.
+struct EngineLane {
+    orders: mpsc::SyncSender<bool>,
+    thread: JoinHandle<()>,
+}
+
+impl EngineLane {
+    /// `turn(true)` takes the engine down, `turn(false)` up again; it is taken up once for each time it went down.
+    fn start(mut turn: impl FnMut(bool) + Send + 'static) -> EngineLane {
+        let (orders, received) = mpsc::sync_channel(16);
+        let thread = std::thread::spawn(move || {
+            for down in received {
+                turn(down);
+            }
+        });
+        EngineLane { orders, thread }
+    }
+
+    fn order(&self, down: bool) {
+        // A lane that has failed is found out at the end.
+        let _ = self.orders.send(down);
+    }
+
+    fn end(self, what: &'static str) -> Result<(), RunError> {
+        drop(self.orders);
+        self.thread.join().map_err(|_| RunError::Engine(what))
+    }
+}
+
+struct Stage {
+    site: Site,
+    url: String,
+    links: BTreeMap<&'static str, Arc<Accesses>>,
+    receiver: Arc<Receiver>,
+    broker: EngineLane,
+    database: EngineLane,
+    folder: PathBuf,
+    /// Last: what runs on it goes first.
+    runtime: Runtime,
+}
+
+impl Stage {
+    fn set_up(options: &Options, plan: &Plan, folder: &Path) -> Result<Stage, RunError> {
+        let runtime = Runtime::new()?;
+        let mut cluster = Cluster::start(1, "").ok_or(RunError::NoKafka)?;
+        let server = TimescaleServer::start(ServerOptions {
+            durable: true,
+            ..ServerOptions::default()
+        });
+        let url = runtime.block_on(server.database());
+        let migrated = runtime.block_on(TimescaleStore::migrate(&TimescaleOptions::new(
+            &url, PASSWORD,
+        )));
+        migrated.map_err(|error| RunError::Migrate(error.to_string()))?;
+        let engines = Engines {
+            bus: format!("kafka://{}", cluster.brokers().join(",")),
+            store: url.clone(),
+        };
+        let mut site = Site::prepare(&options.braid, folder, &engines)?;
+        let receiver = Arc::new(Receiver::default());
+        runtime.block_on(Arc::clone(&receiver).serve(site.receiver))?;
+        let mut links = BTreeMap::new();
+        for (gateway, address) in &site.to_proxy {
+            let accesses = Arc::new(Accesses::new(plan.seed));
+            runtime.block_on(Arc::clone(&accesses).serve(*address, site.proxy))?;
+            links.insert(*gateway, accesses);
+        }
+        for name in site.names() {
+            site.start(name)?;
+        }
+        for name in site.names() {
+            runtime.block_on(site.wait_ready(name))?;
+        }
+        let broker = EngineLane::start(move |down| {
+            if down {
+                cluster.kill_all()
+            } else {
+                cluster.start_all()
+            }
+        });
+        let database =
+            EngineLane::start(move |down| if down { server.kill() } else { server.run() });
+        let folder = folder.to_owned();
+        Ok(Stage {
+            site,
+            url,
+            links,
+            receiver,
+            broker,
+            database,
+            folder,
+            runtime,
+        })
+    }
+
+    fn play(mut self, plan: &Plan) -> Result<(Verdict, Vec<String>), RunError> {
+        let start_us = contracts::now_us() + LEAD_US;
+        let series = readings(plan, start_us);
+        let due: Vec<Due> = series
+            .iter()
+            .flat_map(|(_, readings)| due(readings))
+            .collect();
+        let counts = Arc::new(Counts::default());
+        let run = Duration::from_secs(plan.seconds.into());
+        let deadline = Instant::now() + run + Duration::from_secs(SETTLE_S.into());
+        let mut radios = BTreeMap::new();
+        let mut devices = Vec::new();
+        let runtime = self.runtime.handle().clone();
+        let _inside = runtime.enter();
+        for (script, readings) in series {
+            let is_away = Arc::new(AtomicBool::new(false));
+            radios.insert(script.patient, Arc::clone(&is_away));
+            let device = Device {
+                patient: script.patient,
+                gateway: self.site.sensors[script.gateway],
+                readings,
+                is_away,
+                counts: Arc::clone(&counts),
+            };
+            devices.push(device.start(deadline.into()));
+        }
+        let mut ended = self.drive(plan, run, &radios, &counts)?;
+        let mut accepted = Vec::new();
+        let mut refused = Vec::new();
+        for device in devices {
+            let (mut readings, count) = runtime.block_on(device).map_err(io::Error::other)?;
+            refused.extend(readings.split_off(count));
+            accepted.append(&mut readings);
+        }
+        let verdict = self.settle(&accepted, &refused, &due, deadline, &mut ended)?;
+        ended.extend(counts.refusals.lock().drain(..));
+        self.keep_engine_state(&verdict);
+        // Services first, so that none complains about engines that end.
+        drop(self.site);
+        self.broker.end("the broker")?;
+        self.database.end("the database")?;
+        Ok((verdict, ended))
+    }
+
+    /// Plays the faults, then waits until the last reading is taken: what happened that the plan does not know.
+    fn drive(
+        &mut self,
+        plan: &Plan,
+        run: Duration,
+        radios: &BTreeMap<&'static str, Arc<AtomicBool>>,
+        counts: &Counts,
+    ) -> Result<Vec<String>, RunError> {
+        let began = Instant::now();
+        let mut turns: Vec<(u32, bool, &Fault)> = plan
+            .faults()
+            .into_iter()
+            .flat_map(|fault| [(fault.at_ms, true, fault), (fault.end_ms(), false, fault)])
+            .collect();
+        turns.sort_by_key(|(at_ms, is_begin, _)| (*at_ms, *is_begin));
+        let mut turns = turns.into_iter().peekable();
+        let (mut on, mut seen) = (0_usize, 0_usize);
+        let mut ended = Vec::new();
+        let mut next_progress = Duration::ZERO;
+        while began.elapsed() < run {
+            let elapsed_ms = began.elapsed().as_millis();
+            while let Some((_, is_begin, fault)) =
+                turns.next_if(|turn| u128::from(turn.0) <= elapsed_ms)
+            {
+                self.turn(fault, is_begin, radios)?;
+                (on, seen) = if is_begin {
+                    (on + 1, seen + 1)
+                } else {
+                    (on - 1, seen)
+                };
+            }
+            self.start_what_ended(&mut ended)?;
+            if began.elapsed() >= next_progress {
+                next_progress += PROGRESS;
+                eprintln!(
+                    "chaos: {:>4} s  faults {seen}, {on} at the moment  readings accepted {}  webhook calls {}",
+                    began.elapsed().as_secs(),
+                    counts.accepted.load(Ordering::Relaxed),
+                    self.receiver.calls.lock().len(),
+                );
+            }
+            std::thread::sleep(TURN);
+        }
+        Ok(ended)
+    }
+
+    fn turn(
+        &mut self,
+        fault: &Fault,
+        is_begin: bool,
+        radios: &BTreeMap<&'static str, Arc<AtomicBool>>,
+    ) -> Result<(), RunError> {
+        match (&fault.target, fault.kind) {
+            (Target::Process(name), Kind::Pause) => {
+                let signal = if is_begin { Signal::STOP } else { Signal::CONT };
+                self.site.signal(name, signal);
+            }
+            (Target::Process(name), _) if is_begin => self.site.kill(name),
+            (Target::Process(name), _) => self.site.start(name)?,
+            (Target::Broker, _) => self.broker.order(is_begin),
+            (Target::Database, _) => self.database.order(is_begin),
+            (Target::Link { gateway, link }, _) => {
+                if let Some(accesses) = self.links.get(gateway) {
+                    accesses.set_up(*link, !is_begin);
+                }
+            }
+            (Target::Receiver, _) => self.receiver.is_away.store(is_begin, Ordering::Relaxed),
+            (Target::Radio { patient }, _) => {
+                if let Some(radio) = radios.get(patient) {
+                    radio.store(is_begin, Ordering::Relaxed);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As an orchestrator does it. None may end by itself, so the run has failed, but the rest of it is worth seeing.
+    fn start_what_ended(&mut self, ended: &mut Vec<String>) -> Result<(), RunError> {
+        for (name, text) in self.site.ended() {
+            if ended.len() < ENDED_MAX {
+                ended.push(text);
+            }
+            self.site.start(name)?;
+        }
+        Ok(())
+    }
+
+    fn settle(
+        &mut self,
+        accepted: &[Reading],
+        refused: &[Reading],
+        due: &[Due],
+        deadline: Instant,
+        ended: &mut Vec<String>,
+    ) -> Result<Verdict, RunError> {
+        let mut was_good = false;
+        let mut last = None;
+        let began = Instant::now();
+        let mut next_progress = Duration::ZERO;
+        loop {
+            self.start_what_ended(ended)?;
+            match self.found() {
+                Ok(found) => {
+                    let verdict = Verdict::of(accepted, refused, due, &found);
+                    if verdict.is_good() && was_good || Instant::now() > deadline {
+                        return Ok(verdict);
+                    }
+                    was_good = verdict.is_good();
+                    if began.elapsed() >= next_progress {
+                        next_progress += PROGRESS;
+                        say_settling(&verdict);
+                    }
+                    last = Some(verdict);
+                }
+                Err(error) if Instant::now() > deadline => return last.ok_or(error.into()),
+                Err(_) => {}
+            }
+            std::thread::sleep(if was_good { CONFIRM } else { LOOK });
+        }
+    }
+
+    fn found(&self) -> Result<Found, FoundError> {
+        self.runtime.block_on(async {
+            Ok(Found {
+                rows: found::rows(&self.url).await?,
+                alerts: found::alerts(&self.url).await?,
+                calls: self.receiver.calls.lock().clone(),
+            })
+        })
+    }
+
+    /// The database is gone after the run; what the verdict says of it stays beside the logs.
+    fn keep_engine_state(&self, verdict: &Verdict) {
+        let text = verdict.listed.join("\n");
+        if let Err(error) = fs::write(self.folder.join("differences.txt"), text) {
+            eprintln!("chaos: {}: {error}", self.folder.display());
+        }
+    }
+}
+
+fn say_settling(verdict: &Verdict) {
+    eprintln!(
+        "chaos: settling  {} of {} readings stored  {} of {} alerts raised  {} differences",
+        verdict.readings_stored,
+        verdict.readings_accepted,
+        verdict.alerts_raised,
+        verdict.alerts_due,
+        verdict.counts.values().sum::<usize>(),
+    );
+}
+
+/// Every reading of the plan, by patient and time.
+fn readings(plan: &Plan, start_us: i64) -> Vec<(&crate::plan::Script, Vec<Reading>)> {
+    let step_us = SECOND_US / i64::from(PER_SECOND);
+    let of = |at: usize, script: &crate::plan::Script| {
+        let first_us = start_us + STAGGER_US * at as i64;
+        let series = METRICS
+            .iter()
+            .zip(&script.series)
+            .flat_map(|((_, metric, _), values)| {
+                (1_u64..).zip(values).map(|(number, value)| Reading {
+                    patient: script.patient,
+                    metric,
+                    number,
+                    time_us: first_us + step_us * (number.cast_signed() - 1),
+                    value: *value,
+                })
+            });
+        let mut readings: Vec<Reading> = series.collect();
+        readings.sort_by_key(|reading| reading.time_us);
+        readings
+    };
+    plan.scripts
+        .iter()
+        .enumerate()
+        .map(|(at, script)| (script, of(at, script)))
+        .collect()
+}
+
+/// What the oracle says of one patient's readings.
+fn due(readings: &[Reading]) -> Vec<Due> {
+    let Some(first) = readings.first() else {
+        return Vec::new();
+    };
+    let of_rule = |rule: &'static crate::scenario::Rule| {
+        let series = readings
+            .iter()
+            .filter(|reading| reading.metric == rule.metric);
+        let series: Vec<(i64, f64)> = series
+            .map(|reading| (reading.time_us, reading.value))
+            .collect();
+        oracle::due(first.patient, rule, &series)
+    };
+    RULES.iter().flat_map(of_rule).collect()
+}

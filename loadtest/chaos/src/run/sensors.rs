@@ -1,0 +1,111 @@
+//! A patient's device: sends each reading when it is due, keeps what it could not send, and sends all of that in one request.
+
+use std::{
+    fmt::Write,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{task::JoinHandle, time::Instant};
+
+use super::http;
+use crate::{scenario, verdict::Reading};
+
+/// How often a device looks what is due.
+const LOOK: Duration = Duration::from_millis(200);
+/// A gateway that does not answer within this is asked again.
+const ANSWER_WITHIN: Duration = Duration::from_secs(8);
+/// Readings in one request, half of what a gateway takes.
+const READINGS_MAX: usize = 5_000;
+/// Refusals that are kept for the report.
+const REFUSALS_MAX: usize = 20;
+
+#[derive(Default)]
+pub(super) struct Counts {
+    pub accepted: AtomicU64,
+    /// What gateways said of readings that they did not accept.
+    pub refusals: Mutex<Vec<String>>,
+}
+
+pub(super) struct Device {
+    pub patient: &'static str,
+    pub gateway: SocketAddr,
+    /// By time.
+    pub readings: Vec<Reading>,
+    pub is_away: Arc<AtomicBool>,
+    pub counts: Arc<Counts>,
+}
+
+impl Device {
+    /// Ends when everything is accepted, or at the deadline: the readings, and how many of them, from the first on, were accepted.
+    pub fn start(self, deadline: Instant) -> JoinHandle<(Vec<Reading>, usize)> {
+        tokio::spawn(self.run(deadline))
+    }
+
+    async fn run(self, deadline: Instant) -> (Vec<Reading>, usize) {
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut accepted = 0;
+        while accepted < self.readings.len() && Instant::now() < deadline {
+            look.tick().await;
+            let now_us = contracts::now_us();
+            let due = self
+                .readings
+                .partition_point(|reading| reading.time_us <= now_us);
+            let due = due.min(accepted + READINGS_MAX);
+            if due > accepted
+                && !self.is_away.load(Ordering::Relaxed)
+                && self.send(&self.readings[accepted..due]).await
+            {
+                self.counts
+                    .accepted
+                    .fetch_add((due - accepted) as u64, Ordering::Relaxed);
+                accepted = due;
+            }
+        }
+        (self.readings, accepted)
+    }
+
+    /// False: nobody knows whether the gateway has them, so they go again; their numbers make them the same readings.
+    async fn send(&self, readings: &[Reading]) -> bool {
+        let body = lines(self.patient, readings);
+        let answer = http::request(self.gateway, "POST", "/v1/samples", &body, ANSWER_WITHIN).await;
+        match answer {
+            Ok((200, _)) => true,
+            // The gateway has no room or no disk: it says so, and the device tries again.
+            Ok((408 | 429 | 503, _)) | Err(_) => false,
+            Ok((status, text)) => {
+                let mut refusals = self.counts.refusals.lock();
+                if refusals.len() < REFUSALS_MAX {
+                    refusals.push(format!("{}: {status} {text}", self.patient));
+                }
+                false
+            }
+        }
+    }
+}
+
+fn lines(patient: &str, readings: &[Reading]) -> String {
+    let device = scenario::device_of(patient);
+    let mut text = String::new();
+    for reading in readings {
+        let Reading {
+            metric,
+            number,
+            time_us,
+            value,
+            ..
+        } = reading;
+        // Writing into a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{{\"device\":\"{device}\",\"metric\":\"{metric}\",\"value\":{value},\"device_time_us\":{time_us},\"sensor_sequence\":{number}}}"
+        );
+    }
+    text
+}

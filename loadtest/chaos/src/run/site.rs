@@ -1,0 +1,348 @@
+//! The services as processes of the real binary, with their identities, register, rules, ports and logs in one folder.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::{ports, timescale_server::PASSWORD};
+
+use super::http;
+use crate::scenario::{self, GATEWAYS, LINKS, SERVICES};
+
+/// A gateway or a service is ready within this, on a busy machine too.
+const READY_WITHIN: Duration = Duration::from_secs(90);
+const ASK_EVERY: Duration = Duration::from_millis(200);
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// Bytes of a log's end that an error repeats.
+const TAIL_BYTES: usize = 2_000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum SiteError {
+    #[error("{what}: {error}")]
+    Io { what: String, error: io::Error },
+    #[error("braid {command} failed: {said}")]
+    Command { command: String, said: String },
+    #[error("{name} is not ready after {} s: {said}\n{log}", READY_WITHIN.as_secs())]
+    NotReady {
+        name: &'static str,
+        said: String,
+        log: String,
+    },
+}
+
+fn io_error(what: impl ToString) -> impl FnOnce(io::Error) -> SiteError {
+    let what = what.to_string();
+    move |error| SiteError::Io { what, error }
+}
+
+struct Process {
+    args: Vec<String>,
+    admin: SocketAddr,
+    log: PathBuf,
+    /// None: killed.
+    child: Option<Child>,
+}
+
+pub(super) struct Site {
+    braid: PathBuf,
+    folder: PathBuf,
+    processes: BTreeMap<&'static str, Process>,
+    /// Where each gateway's sensors send to, and where it finds the proxy.
+    pub sensors: BTreeMap<&'static str, SocketAddr>,
+    pub to_proxy: BTreeMap<&'static str, SocketAddr>,
+    pub proxy: SocketAddr,
+    pub receiver: SocketAddr,
+}
+
+pub(super) struct Engines {
+    pub bus: String,
+    pub store: String,
+}
+
+impl Site {
+    /// Issues identities, fills the register, puts the rules in force; starts nothing.
+    pub fn prepare(braid: &Path, folder: &Path, engines: &Engines) -> Result<Site, SiteError> {
+        let reserve = || ports::reserve().map_err(io_error("no port is free"));
+        let mut site = Site {
+            braid: braid.to_owned(),
+            folder: folder.to_owned(),
+            processes: BTreeMap::new(),
+            sensors: BTreeMap::new(),
+            to_proxy: BTreeMap::new(),
+            proxy: reserve()?,
+            receiver: reserve()?,
+        };
+        fs::create_dir_all(site.logs()).map_err(io_error(folder.display()))?;
+        let rules = site.folder.join("rules.json");
+        let document = scenario::rules_document().to_string();
+        fs::write(&rules, document).map_err(io_error(rules.display()))?;
+        site.issue_and_register(engines, &rules)?;
+        let (ingest, alerting, path_telemetry, page) =
+            (reserve()?, reserve()?, reserve()?, reserve()?);
+        let engine_flags = [
+            format!("--bus={}", engines.bus),
+            "--bus-replication=1".to_owned(),
+            "--bus-in-sync-min=1".to_owned(),
+            format!("--store={}", engines.store),
+            format!("--store-password={PASSWORD}"),
+        ];
+        for noun in SERVICES {
+            let own = match noun {
+                "ingest" => vec![format!("--listen={ingest}")],
+                "alerting" => vec![
+                    format!("--listen={alerting}"),
+                    format!("--webhook=http://{}/", site.receiver),
+                    format!("--rules={}", rules.display()),
+                ],
+                "path-telemetry" => vec![format!("--listen={path_telemetry}")],
+                "dashboard" => vec![
+                    format!("--listen={page}"),
+                    format!("--alerting-url=https://{alerting}"),
+                ],
+                _ => vec![
+                    format!("--listen={}", site.proxy),
+                    format!("--allow={ingest},{path_telemetry}"),
+                    format!("--path-telemetry=https://{path_telemetry}"),
+                ],
+            };
+            let engines = if noun == "proxy" {
+                &[][..]
+            } else {
+                &engine_flags
+            };
+            site.add(noun, noun, noun, [&own[..], engines].concat())?;
+        }
+        for gateway in &GATEWAYS {
+            let (sensors, to_proxy) = (reserve()?, reserve()?);
+            site.sensors.insert(gateway.name, sensors);
+            site.to_proxy.insert(gateway.name, to_proxy);
+            let mut own = vec![
+                format!("--listen={sensors}"),
+                format!("--data-dir={}", site.data().join(gateway.name).display()),
+                format!("--proxy={to_proxy}"),
+                format!("--ingest=https://{ingest}"),
+                format!("--path-telemetry=https://{path_telemetry}"),
+                format!("--rules={}", rules.display()),
+            ];
+            own.extend(LINKS.map(|(name, address)| format!("--interface={name}={address}")));
+            site.add(gateway.name, "gateway", gateway.name, own)?;
+        }
+        Ok(site)
+    }
+
+    pub fn logs(&self) -> PathBuf {
+        self.folder.join("logs")
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    fn issue_and_register(&self, engines: &Engines, rules: &Path) -> Result<(), SiteError> {
+        let data = format!("--data={}", self.data().display());
+        for noun in SERVICES {
+            self.run(&["identity", "issue", "service", noun, &data])?;
+        }
+        let store = format!("--store={}", engines.store);
+        let password = format!("--store-password={PASSWORD}");
+        let on_store = [store.as_str(), password.as_str(), data.as_str()];
+        for gateway in &GATEWAYS {
+            let tenant = format!("--tenant={}", gateway.tenant);
+            self.run(&["identity", "issue", "gateway", gateway.name, &tenant, &data])?;
+            for patient in gateway.patients {
+                let device = scenario::device_of(patient);
+                let entry = [
+                    "register",
+                    "--device",
+                    &device,
+                    "--gateway",
+                    gateway.name,
+                    "--patient",
+                    patient,
+                    &tenant,
+                ];
+                self.run(&[&entry[..], &on_store].concat())?;
+            }
+        }
+        let file = rules.display().to_string();
+        let mut tenants: Vec<&str> = GATEWAYS.iter().map(|gateway| gateway.tenant).collect();
+        tenants.dedup();
+        for tenant in tenants {
+            let put = [
+                "rules",
+                "put",
+                &file,
+                "--for=default",
+                "--by=chaos",
+                "--reason=a chaos run",
+                "--tenant",
+                tenant,
+            ];
+            self.run(&[&put[..], &on_store].concat())?;
+        }
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        name: &'static str,
+        noun: &str,
+        identity: &str,
+        own: Vec<String>,
+    ) -> Result<(), SiteError> {
+        let admin = ports::reserve().map_err(io_error("no port is free"))?;
+        let identities = self.data().join("identities");
+        let file = |file: String| identities.join(file).display().to_string();
+        let mut args = vec![
+            noun.to_owned(),
+            format!("--cert={}", file(format!("{identity}.pem"))),
+            format!("--key={}", file(format!("{identity}.key"))),
+            format!("--ca={}", file("ca.pem".to_owned())),
+            format!("--admin={admin}"),
+        ];
+        args.extend(own);
+        let log = self.logs().join(format!("{name}.log"));
+        self.processes.insert(
+            name,
+            Process {
+                args,
+                admin,
+                log,
+                child: None,
+            },
+        );
+        Ok(())
+    }
+
+    pub fn names(&self) -> Vec<&'static str> {
+        self.processes.keys().copied().collect()
+    }
+
+    /// Must be called by a thread that lives as long as the process: the kernel kills a process when the thread that started it ends.
+    pub fn start(&mut self, name: &str) -> Result<(), SiteError> {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).arg(&self.braid);
+        without_settings(&mut command);
+        let Some(process) = self.processes.get_mut(name) else {
+            return Ok(());
+        };
+        let log = || File::options().create(true).append(true).open(&process.log);
+        let (out, error) = (log(), log());
+        command
+            .args(&process.args)
+            .stdin(Stdio::null())
+            .stdout(out.map_err(io_error(process.log.display()))?)
+            .stderr(error.map_err(io_error(process.log.display()))?);
+        process.child = Some(command.spawn().map_err(io_error(name))?);
+        Ok(())
+    }
+
+    pub fn kill(&mut self, name: &str) {
+        let child = self
+            .processes
+            .get_mut(name)
+            .and_then(|process| process.child.take());
+        if let Some(mut child) = child {
+            // One that has ended by itself is gone as well.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    pub fn signal(&self, name: &str, signal: Signal) {
+        let child = self
+            .processes
+            .get(name)
+            .and_then(|process| process.child.as_ref());
+        let pid = child
+            .and_then(|child| i32::try_from(child.id()).ok())
+            .and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            // One that has ended by itself is told of by `ended`.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Processes that have ended without having been killed, each once.
+    pub fn ended(&mut self) -> Vec<(&'static str, String)> {
+        let mut ended = Vec::new();
+        for (name, process) in &mut self.processes {
+            let status = process
+                .child
+                .as_mut()
+                .and_then(|child| child.try_wait().ok().flatten());
+            if let Some(status) = status {
+                process.child = None;
+                ended.push((*name, format!("{name} ended by itself: {status}")));
+            }
+        }
+        ended
+    }
+
+    pub async fn wait_ready(&self, name: &'static str) -> Result<(), SiteError> {
+        let Some(process) = self.processes.get(name) else {
+            return Ok(());
+        };
+        let deadline = tokio::time::Instant::now() + READY_WITHIN;
+        loop {
+            let answer = http::request(process.admin, "GET", "/readyz", "", ANSWER_WITHIN).await;
+            let said = match answer {
+                Ok((200, _)) => return Ok(()),
+                Ok((status, text)) => format!("{status} {text}"),
+                Err(error) => error.to_string(),
+            };
+            if tokio::time::Instant::now() > deadline {
+                let log = tail(&process.log);
+                return Err(SiteError::NotReady { name, said, log });
+            }
+            tokio::time::sleep(ASK_EVERY).await;
+        }
+    }
+
+    /// Runs `braid ARGS` to its end.
+    fn run(&self, args: &[&str]) -> Result<(), SiteError> {
+        let mut command = Command::new(&self.braid);
+        without_settings(&mut command);
+        let output = command
+            .args(args)
+            .output()
+            .map_err(io_error(self.braid.display()))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(SiteError::Command {
+            command: args[..2.min(args.len())].join(" "),
+            said: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for name in self.names() {
+            self.kill(name);
+        }
+    }
+}
+
+/// The environment of the caller must not configure the services.
+fn without_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("BRAID_") {
+            command.env_remove(name);
+        }
+    }
+}
+
+fn tail(log: &Path) -> String {
+    let text = fs::read(log).unwrap_or_default();
+    let from = text.len().saturating_sub(TAIL_BYTES);
+    String::from_utf8_lossy(&text[from..]).into_owned()
+}
