@@ -6,6 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bus::{Bus, Delivery, Event, Topic, dead_letter};
+use consumer_health::{Level, Own, Pace, duty};
 use contracts::{alerts::Alert, vitals::VitalsRecord};
 use futures::{StreamExt, stream};
 use prost::Message;
@@ -76,6 +77,14 @@ pub(crate) async fn run(
     let turns = context.health().progress("from-bus", SILENCE_MAX);
     let shutdown = context.shutdown().clone();
     let claims = Claims::new(Arc::clone(&store), GROUP);
+    let own = Own::duty(duty::JUDGING, Level::Failing, Some(Arc::clone(&claims)));
+    context.tasks().spawn(consumer_health::watch(
+        Arc::clone(&bus),
+        Arc::clone(&store),
+        own,
+        Pace::default(),
+        context.clone(),
+    ));
     let mut state = Loop {
         bus: Arc::clone(&bus),
         store,
@@ -121,9 +130,6 @@ pub(crate) async fn run(
                     let telling = async {
                         if let Err(error) = consumer.commit(&reached).await {
                             tracing::debug!(%error, "offsets not committed");
-                        }
-                        if let Ok(lag) = consumer.lag().await {
-                            metrics::gauge!("braid_alerting_lag_records").set(lag as f64);
                         }
                     };
                     let _ = timeout(OFFSETS_WITHIN, telling).await;

@@ -32,6 +32,7 @@ mod ward;
 use std::{sync::Arc, time::Duration};
 
 use bus::Bus;
+use consumer_health::{Level, Own, Pace, duty};
 use service_kit::{
     Context, ServiceConfig,
     grpc::{bind, serve_routes},
@@ -45,9 +46,9 @@ pub use service_kit::RunError;
 pub use config::Config;
 
 /// Consumer group of the topic `vitals`.
-pub const GROUP: &str = "alerting";
+pub const GROUP: &str = consumer_health::duty::JUDGING.group;
 /// Consumer group of the topic `alerts` that tells people.
-pub const PEOPLE_GROUP: &str = "alerting-people";
+pub const PEOPLE_GROUP: &str = consumer_health::duty::TELLING.group;
 /// The loops behind the rules count as stalled after so long without a turn: longer than all questions of a turn may take.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
 
@@ -91,6 +92,15 @@ pub async fn run(
         Arc::clone(&outbox),
         context.clone(),
     ));
+    for duty in [duty::PUBLISHING, duty::TELLING] {
+        tasks.spawn(consumer_health::watch(
+            Arc::clone(&bus),
+            Arc::clone(&store),
+            Own::duty(duty, Level::Failing, None),
+            Pace::default(),
+            context.clone(),
+        ));
+    }
     let ward = ward::Ward::new(Arc::clone(&rules), backfill_after_us);
     let (own_bus, own_store, own) = (Arc::clone(&bus), Arc::clone(&store), context.clone());
     tasks.spawn(async move {

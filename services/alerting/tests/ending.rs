@@ -125,7 +125,16 @@ async fn whatever_an_alert_passes_through_is_seen_when_it_stops() {
         config.people.webhook = Some(service_kit::Secret::new("http://127.0.0.1:1/hook"));
     });
     let health = running.context.health();
-    let expected = ["from-bus", "notices-webhook", "outbox", "people", "silence"];
+    let expected = [
+        "from-bus",
+        "judging",
+        "notices-webhook",
+        "outbox",
+        "people",
+        "publishing",
+        "silence",
+        "telling",
+    ];
     let are_seen = || {
         let an_hour_later = Instant::now() + Duration::from_secs(3600);
         let stopped = health.stalled(an_hour_later);

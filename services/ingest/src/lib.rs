@@ -41,7 +41,7 @@ pub use service_kit::RunError;
 pub use config::Config;
 
 /// Consumer group of the topic `vitals` that writes the store.
-pub const GROUP: &str = "ingest-store";
+pub const GROUP: &str = consumer_health::duty::STORING_VITALS.group;
 
 /// Runs until shutdown is requested; returns when what was taken in is acknowledged or was given back to the gateways.
 pub async fn run(

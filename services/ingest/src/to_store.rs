@@ -9,6 +9,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bus::{Bus, Delivery, Event, StartAt, Topic, dead_letter};
+use consumer_health::{Level, Own, Pace, duty};
 use contracts::vitals::VitalsRecord;
 use prost::Message;
 use service_kit::{Backoff, Context, ProgressHandle, telemetry::continue_trace};
@@ -22,7 +23,7 @@ use crate::GROUP;
 const BATCH_RECORDS_MAX: usize = 500;
 /// A batch of fewer records is one transaction: a second commit would cost more than it saves.
 const HALVED_RECORDS_MIN: usize = 100;
-/// How often the lag is measured, and lost claims are looked at.
+/// How often the bus is told of progress, and lost claims are looked at.
 const TICK: Duration = Duration::from_secs(1);
 /// The loop counts as stalled after so long without a turn.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -43,6 +44,19 @@ pub async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
         store,
         context,
     };
+    // A sink that stands still takes ingest out of service for nobody: what comes is safe on the bus, and alerting reads it there.
+    let own = Own::duty(
+        duty::STORING_VITALS,
+        Level::Warning,
+        Some(Arc::clone(&this.claims)),
+    );
+    this.context.tasks().spawn(consumer_health::watch(
+        Arc::clone(&this.bus),
+        Arc::clone(&this.store),
+        own,
+        Pace::default(),
+        this.context.clone(),
+    ));
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut backoff = Backoff::for_reconnect();
@@ -67,9 +81,6 @@ pub async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
                     consumer.renew(&this.claims.to_renew(Topic::Vitals));
                     if let Err(error) = consumer.commit(&this.claims.to_commit(Topic::Vitals)).await {
                         tracing::debug!(%error, "offsets not committed");
-                    }
-                    if let Ok(lag) = consumer.lag().await {
-                        metrics::gauge!("braid_ingest_lag_records").set(lag as f64);
                     }
                     continue;
                 }

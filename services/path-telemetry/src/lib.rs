@@ -35,7 +35,7 @@ pub use service_kit::RunError;
 pub use config::{Config, Steering};
 
 /// Consumer group of the topic `paths` that writes the store.
-pub const STORE_GROUP: &str = "path-telemetry-store";
+pub const STORE_GROUP: &str = consumer_health::duty::STORING_PATHS.group;
 
 /// Runs until shutdown is requested; returns when what was acknowledged is on the bus.
 pub async fn run(

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bus::{Bus, Delivery, Event, StartAt, Topic, dead_letter};
+use consumer_health::{Level, Own, Pace, duty};
 use contracts::paths::{PathReport, PathsRecord};
 use prost::Message;
 use service_kit::{Backoff, CheckHandle, Context, ProgressHandle};
@@ -13,7 +14,8 @@ use crate::STORE_GROUP;
 
 /// Records taken from the bus at once; more wait there.
 const BATCH_RECORDS_MAX: usize = 512;
-const LAG_INTERVAL: Duration = Duration::from_secs(5);
+/// How often the bus is told of progress, and lost claims are looked at.
+const TICK: Duration = Duration::from_secs(5);
 /// The loop counts as stalled after so long without a turn.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
@@ -38,6 +40,19 @@ struct Sink {
 pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
     let shutdown = context.shutdown().clone();
     let claims = Claims::new(Arc::clone(&store), STORE_GROUP);
+    // Reports go on to the bus, and policies come from there, while the sink stands still.
+    let own = Own::duty(
+        duty::STORING_PATHS,
+        Level::Warning,
+        Some(Arc::clone(&claims)),
+    );
+    context.tasks().spawn(consumer_health::watch(
+        Arc::clone(&bus),
+        Arc::clone(&store),
+        own,
+        Pace::default(),
+        context.clone(),
+    ));
     let sink = Sink {
         bus: Arc::clone(&bus),
         store,
@@ -51,7 +66,7 @@ pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Conte
         context,
     };
     let mut backoff = Backoff::for_reconnect();
-    let mut tick = tokio::time::interval(LAG_INTERVAL);
+    let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !shutdown.is_requested() {
         sink.turns.beat();
@@ -77,9 +92,6 @@ pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Conte
                     consumer.renew(&claims.to_renew(Topic::Paths));
                     if let Err(error) = consumer.commit(&claims.to_commit(Topic::Paths)).await {
                         tracing::debug!(%error, "offsets not committed");
-                    }
-                    if let Ok(lag) = consumer.lag().await {
-                        metrics::gauge!("braid_path_telemetry_lag_records").set(lag as f64);
                     }
                     continue;
                 }

@@ -4,7 +4,7 @@
 //! member that had it before, and starts the bus at the stored offset. Each write then takes [`Claims::progress`] of what it has in hand.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -64,6 +64,13 @@ impl<S: ProgressStore + ?Sized> Claims<S> {
 
     pub fn holds(&self, topic: Topic, partition: u32) -> bool {
         self.held.lock().contains_key(&(topic, partition))
+    }
+
+    /// Partitions of the topic that are held.
+    pub fn held(&self, topic: Topic) -> BTreeSet<u32> {
+        let held = self.held.lock();
+        let of_topic = held.keys().filter(|(of, _)| *of == topic);
+        of_topic.map(|(_, partition)| *partition).collect()
     }
 
     /// The store has this progress. It is what counts; the bus's own record of it serves the bus's figures.

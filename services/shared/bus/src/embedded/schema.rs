@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 use thiserror::Error;
 
 use crate::{Extent, Topic};
@@ -159,7 +159,9 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 /// A connection that only reads one of the two files.
 pub fn open_reader(dir: &Path, file: &'static str) -> Result<Connection, OpenError> {
     let sqlite = |source| OpenError::Sqlite { file, source };
-    let connection = Connection::open(dir.join(file)).map_err(sqlite)?;
+    // A file that is gone must not be begun anew, empty.
+    let existing = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(dir.join(file), existing).map_err(sqlite)?;
     connection.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
     connection
         .pragma_update(None, "query_only", true)

@@ -1,0 +1,95 @@
+//! What an installation must keep doing, and how each duty is measured and called.
+
+use bus::Topic;
+
+/// Who says how far the consumer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// The store, with the rows that come from the records.
+    InStore,
+    /// The bus, by the group's commits.
+    OnBus,
+    /// The store's outbox of alerts, which is not a topic.
+    Outbox,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Duty {
+    /// Of the check, and of the duty in the API.
+    pub name: &'static str,
+    /// The service that does it.
+    pub service: &'static str,
+    pub topic: Topic,
+    pub group: &'static str,
+    pub kept: Kept,
+    /// What to say of it when it stands still.
+    pub stands: &'static str,
+    /// What is unknown while nobody can measure it.
+    pub does: &'static str,
+    /// Gauges of the service that does it.
+    pub lag_metric: &'static str,
+    pub still_metric: &'static str,
+}
+
+pub const JUDGING: Duty = Duty {
+    name: "judging",
+    service: "alerting",
+    topic: Topic::Vitals,
+    group: "alerting",
+    kept: Kept::InStore,
+    stands: "alerts are not being judged",
+    does: "alerts are being judged",
+    lag_metric: "braid_alerting_lag_records",
+    still_metric: "braid_alerting_standing_still_seconds",
+};
+
+pub const PUBLISHING: Duty = Duty {
+    name: "publishing",
+    service: "alerting",
+    topic: Topic::Alerts,
+    group: "",
+    kept: Kept::Outbox,
+    stands: "alerts do not leave the store",
+    does: "alerts leave the store",
+    lag_metric: "braid_alerting_outbox_lag_records",
+    still_metric: "braid_alerting_outbox_standing_still_seconds",
+};
+
+pub const TELLING: Duty = Duty {
+    name: "telling",
+    service: "alerting",
+    topic: Topic::Alerts,
+    group: "alerting-people",
+    kept: Kept::OnBus,
+    stands: "people are not being notified of alerts",
+    does: "people are being notified of alerts",
+    lag_metric: "braid_alerting_people_lag_records",
+    still_metric: "braid_alerting_people_standing_still_seconds",
+};
+
+pub const STORING_VITALS: Duty = Duty {
+    name: "storing-vitals",
+    service: "ingest",
+    topic: Topic::Vitals,
+    group: "ingest-store",
+    kept: Kept::InStore,
+    stands: "readings are not being stored",
+    does: "readings are being stored",
+    lag_metric: "braid_ingest_lag_records",
+    still_metric: "braid_ingest_standing_still_seconds",
+};
+
+pub const STORING_PATHS: Duty = Duty {
+    name: "storing-paths",
+    service: "path-telemetry",
+    topic: Topic::Paths,
+    group: "path-telemetry-store",
+    kept: Kept::InStore,
+    stands: "path reports are not being stored",
+    does: "path reports are being stored",
+    lag_metric: "braid_path_telemetry_lag_records",
+    still_metric: "braid_path_telemetry_standing_still_seconds",
+};
+
+/// The one that matters most first.
+pub const ALL: [Duty; 5] = [JUDGING, PUBLISHING, TELLING, STORING_VITALS, STORING_PATHS];

@@ -1,0 +1,22 @@
+//! The health of consumers: progress against the end of what they consume.
+//!
+//! ```text
+//! bus: end of each partition ---\
+//!                                >-- measure --> standing (sans-IO) --> /readyz, /healthz, metrics
+//! store or bus: position done --/                                  \--> dashboard's banner, `braid doctor`
+//! ```
+//!
+//! A consumer stands still when a partition has records behind its stored position and that position has not moved for
+//! [`Pace::patience`]. The watcher runs beside the consumer, in a task of its own, and asks the engines. So it notices a loop that
+//! repeats a refused write, a call that never returns, and a subscription that was lost. Any process can ask: the positions of
+//! the whole group count, whichever replica has the partitions.
+
+pub mod duty;
+mod measure;
+pub mod standing;
+mod watch;
+
+pub use duty::Duty;
+pub use measure::{Asked, Seen, Source, Unanswered, measure};
+pub use standing::{Judge, Lane, Moment, Standing};
+pub use watch::{Level, Own, Pace, Report, Watcher, watch};

@@ -1,0 +1,135 @@
+//! Asks the engines how far a consumer is and where the end is.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use async_trait::async_trait;
+use bus::{Bus, Extent, Topic};
+use parking_lot::Mutex;
+use store::{QueryError, Store};
+
+use crate::{
+    duty::{Duty, Kept},
+    standing::Lane,
+};
+
+/// Entries of the outbox that are counted; of more, so many are reported.
+const OUTBOX_COUNTED_MAX: usize = 256;
+
+/// What of the store is asked. Every [`Store`] answers; tests have their own.
+#[async_trait]
+pub trait Asked: Send + Sync {
+    /// `(partition, next_offset)` of each partition whose progress the group stored.
+    async fn stored(&self, group: &str, topic: Topic) -> Result<Vec<(u32, u64)>, QueryError>;
+
+    /// Ids of the oldest alerts that wait to be published, in order.
+    async fn waiting(&self, limit: usize) -> Result<Vec<u64>, QueryError>;
+}
+
+#[async_trait]
+impl<T: Store + ?Sized> Asked for T {
+    async fn stored(&self, group: &str, topic: Topic) -> Result<Vec<(u32, u64)>, QueryError> {
+        self.progress(group, topic).await
+    }
+
+    async fn waiting(&self, limit: usize) -> Result<Vec<u64>, QueryError> {
+        let entries = self.outbox(limit).await?;
+        Ok(entries.into_iter().map(|entry| entry.id).collect())
+    }
+}
+
+/// How far a reader without a group has come. The reader writes it, the watcher compares it with the end.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Next offset by partition; bounded by the partitions of a topic. Empty: reading has not begun.
+    next: Mutex<BTreeMap<u32, u64>>,
+}
+
+impl Seen {
+    /// Reading begins at these ends, or later.
+    pub fn begin(&self, ends: &BTreeMap<u32, Extent>) {
+        let ends = ends.iter().map(|(partition, it)| (*partition, it.next));
+        *self.next.lock() = ends.collect();
+    }
+
+    pub fn passed(&self, partition: u32, next: u64) {
+        self.next.lock().insert(partition, next);
+    }
+}
+
+#[derive(Debug, Clone)]
+pub enum Source {
+    Duty(Duty),
+    Reader { topic: Topic, seen: Arc<Seen> },
+}
+
+impl Source {
+    /// `vitals`, for people.
+    pub fn of(&self) -> &'static str {
+        match self {
+            Source::Duty(duty) if duty.kept == Kept::Outbox => "the outbox",
+            Source::Duty(duty) => duty.topic.name(),
+            Source::Reader { topic, .. } => topic.name(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unanswered {
+    #[error("the bus does not answer: {0}")]
+    Bus(String),
+    #[error("the store does not answer: {0}")]
+    Store(String),
+    #[error("reading has not begun")]
+    NotBegun,
+}
+
+/// One measurement. The position is asked for before the end, so that records which come in between are not taken for a gain.
+pub async fn measure<S: Asked + ?Sized>(
+    bus: &dyn Bus,
+    store: &S,
+    source: &Source,
+) -> Result<BTreeMap<u32, Lane>, Unanswered> {
+    let by_store = |error: QueryError| Unanswered::Store(error.to_string());
+    let by_bus = |error: bus::NotReady| Unanswered::Bus(error.0);
+    let (topic, done) = match source {
+        Source::Duty(duty) => match duty.kept {
+            Kept::InStore => {
+                let stored = store.stored(duty.group, duty.topic).await;
+                let stored = stored.map_err(by_store)?;
+                (duty.topic, stored.into_iter().collect())
+            }
+            Kept::OnBus => {
+                let committed = bus.committed(duty.topic, duty.group).await;
+                (duty.topic, committed.map_err(by_bus)?)
+            }
+            Kept::Outbox => {
+                let waiting = store.waiting(OUTBOX_COUNTED_MAX).await.map_err(by_store)?;
+                return Ok(BTreeMap::from([(0, outbox(&waiting))]));
+            }
+        },
+        Source::Reader { topic, seen } => {
+            let next = seen.next.lock().clone();
+            if next.is_empty() {
+                return Err(Unanswered::NotBegun);
+            }
+            (*topic, next)
+        }
+    };
+    let extents = bus.extents(topic).await.map_err(by_bus)?;
+    let lanes = extents.into_iter().map(|(partition, extent)| {
+        let Extent { oldest, next } = extent;
+        let done = done.get(&partition).copied();
+        (partition, Lane { oldest, next, done })
+    });
+    Ok(lanes.collect())
+}
+
+/// The outbox as one partition: it moves when its oldest entry is another.
+fn outbox(waiting: &[u64]) -> Lane {
+    let oldest = waiting.first().copied().unwrap_or_default();
+    Lane {
+        oldest: 0,
+        next: oldest + waiting.len() as u64,
+        done: Some(oldest),
+    }
+}

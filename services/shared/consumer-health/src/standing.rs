@@ -1,0 +1,307 @@
+//! Whether a consumer makes progress. Sans-IO: measurements with their [`Moment`] in, a [`Standing`] out.
+//!
+//! For each partition the judge keeps the position and since when it is the same while records wait behind it. A partition
+//! without waiting records is never at fault, however long its position is the same. One partition that does not move is enough to
+//! stand still: its patients get no alerts, whatever the others get.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+/// One instant by both clocks: durations are measured by `at`, people read `wall_us`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    pub at: Instant,
+    /// Microseconds since the Unix epoch.
+    pub wall_us: i64,
+}
+
+/// One partition as measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lane {
+    pub oldest: u64,
+    pub next: u64,
+    /// First offset that is not done. `None`: nothing was ever done.
+    pub done: Option<u64>,
+}
+
+impl Lane {
+    /// Records that wait. What the bus has removed does not.
+    pub fn behind(&self) -> u64 {
+        self.next
+            .saturating_sub(self.done.unwrap_or(0).max(self.oldest))
+    }
+}
+
+impl Moment {
+    pub fn now() -> Moment {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH);
+        let wall_us = wall.map_or(0, |since| since.as_micros());
+        Moment {
+            at: Instant::now(),
+            wall_us: i64::try_from(wall_us).unwrap_or(i64::MAX),
+        }
+    }
+
+    /// `2026-11-25T00:18:48Z`
+    pub fn utc(self) -> String {
+        let time = OffsetDateTime::from_unix_timestamp(self.wall_us / 1_000_000);
+        let text = time.ok().and_then(|time| time.format(&Rfc3339).ok());
+        text.unwrap_or_else(|| "an unknown time".to_owned())
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// Not measured so far, and not for long.
+    Unknown,
+    /// Nothing waits, or the position has moved of late.
+    Well { behind: u64 },
+    Still {
+        since: Moment,
+        /// Over all partitions, also those that move.
+        behind: u64,
+        partitions: Vec<u32>,
+    },
+    /// The bus or the store does not say how far the consumer is.
+    Unanswered { since: Moment, reason: String },
+}
+
+#[derive(Debug)]
+struct Kept {
+    done: Option<u64>,
+    behind: u64,
+    /// When the position moved, or when the first record began to wait behind it.
+    since: Moment,
+}
+
+#[derive(Debug)]
+pub struct Judge {
+    patience: Duration,
+    /// Of the last measurement, or of the beginning.
+    answered: Moment,
+    is_measured: bool,
+    unanswered: Option<String>,
+    /// Bounded by the partitions of a topic.
+    lanes: BTreeMap<u32, Kept>,
+}
+
+impl Judge {
+    /// `patience`: how long a position may be the same while records wait, and how long an answer may fail to come.
+    pub fn new(patience: Duration, now: Moment) -> Judge {
+        Judge {
+            patience,
+            answered: now,
+            is_measured: false,
+            unanswered: None,
+            lanes: BTreeMap::new(),
+        }
+    }
+
+    /// All partitions; one that is not named does not exist any more.
+    pub fn on_measured(&mut self, measured: &BTreeMap<u32, Lane>, now: Moment) {
+        self.answered = now;
+        self.is_measured = true;
+        self.unanswered = None;
+        self.lanes
+            .retain(|partition, _| measured.contains_key(partition));
+        for (partition, lane) in measured {
+            let behind = lane.behind();
+            let kept = self.lanes.entry(*partition).or_insert(Kept {
+                done: lane.done,
+                behind,
+                since: now,
+            });
+            // A position that goes back was restored from a copy: whoever works from there makes progress.
+            if kept.done != lane.done || kept.behind == 0 {
+                kept.since = now;
+            }
+            (kept.done, kept.behind) = (lane.done, behind);
+        }
+    }
+
+    pub fn on_unanswered(&mut self, reason: String) {
+        self.unanswered = Some(reason);
+    }
+
+    pub fn standing(&self, now: Moment) -> Standing {
+        let lasts = |since: Moment| now.at.saturating_duration_since(since.at) >= self.patience;
+        if let Some(reason) = &self.unanswered
+            && lasts(self.answered)
+        {
+            return Standing::Unanswered {
+                since: self.answered,
+                reason: reason.clone(),
+            };
+        }
+        if !self.is_measured {
+            return Standing::Unknown;
+        }
+        let behind = self.lanes.values().map(|kept| kept.behind).sum();
+        let still = |kept: &&Kept| kept.behind > 0 && lasts(kept.since);
+        let since = self.lanes.values().filter(still).map(|kept| kept.since);
+        let Some(since) = since.min_by_key(|since| since.at) else {
+            return Standing::Well { behind };
+        };
+        let partitions = self.lanes.iter().filter(|(_, kept)| still(kept));
+        Standing::Still {
+            since,
+            behind,
+            partitions: partitions.map(|(partition, _)| *partition).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(15);
+
+    struct Bench {
+        begun: Instant,
+        judge: Judge,
+    }
+
+    impl Bench {
+        fn new() -> Bench {
+            let begun = Instant::now();
+            let now = Moment {
+                at: begun,
+                wall_us: 0,
+            };
+            Bench {
+                begun,
+                judge: Judge::new(PATIENCE, now),
+            }
+        }
+
+        fn moment(&self, second: u64) -> Moment {
+            Moment {
+                at: self.begun + Duration::from_secs(second),
+                wall_us: i64::try_from(second * 1_000_000).unwrap_or(i64::MAX),
+            }
+        }
+
+        /// `(done, next)` of each partition.
+        fn measure(&mut self, second: u64, lanes: &[(u64, u64)]) -> Standing {
+            let measured = lanes.iter().enumerate().map(|(partition, (done, next))| {
+                let lane = Lane {
+                    oldest: 0,
+                    next: *next,
+                    done: Some(*done),
+                };
+                (u32::try_from(partition).unwrap_or(u32::MAX), lane)
+            });
+            let now = self.moment(second);
+            self.judge.on_measured(&measured.collect(), now);
+            self.judge.standing(now)
+        }
+
+        fn away(&mut self, second: u64) -> Standing {
+            self.judge.on_unanswered("away".to_owned());
+            self.judge.standing(self.moment(second))
+        }
+
+        fn still(&self, since: u64, behind: u64, partitions: &[u32]) -> Standing {
+            Standing::Still {
+                since: self.moment(since),
+                behind,
+                partitions: partitions.to_vec(),
+            }
+        }
+    }
+
+    #[test]
+    fn one_partition_that_does_not_move_is_standing_still() {
+        let mut bench = Bench::new();
+        for second in 0..15 {
+            let standing = bench.measure(second, &[(second, second + 3), (7, 8)]);
+            assert_eq!(standing, Standing::Well { behind: 4 });
+        }
+        assert_eq!(
+            bench.measure(15, &[(15, 18), (7, 9)]),
+            bench.still(0, 5, &[1])
+        );
+        // As soon as it moves.
+        assert_eq!(
+            bench.measure(16, &[(16, 19), (8, 9)]),
+            Standing::Well { behind: 4 }
+        );
+        // And again only after as long.
+        assert!(matches!(
+            bench.measure(30, &[(30, 33), (8, 9)]),
+            Standing::Well { .. }
+        ));
+        assert_eq!(
+            bench.measure(31, &[(31, 34), (8, 9)]),
+            bench.still(16, 4, &[1])
+        );
+    }
+
+    #[test]
+    fn nothing_to_do_is_no_standing_still() {
+        let mut bench = Bench::new();
+        for second in (0..600).step_by(60) {
+            assert_eq!(
+                bench.measure(second, &[(7, 7)]),
+                Standing::Well { behind: 0 }
+            );
+        }
+        // A record after a long pause has waited from when it was seen.
+        assert_eq!(bench.measure(600, &[(7, 8)]), Standing::Well { behind: 1 });
+        assert_eq!(bench.measure(614, &[(7, 8)]), Standing::Well { behind: 1 });
+        assert_eq!(bench.measure(615, &[(7, 8)]), bench.still(600, 1, &[0]));
+        assert_eq!(bench.measure(616, &[(8, 8)]), Standing::Well { behind: 0 });
+    }
+
+    #[test]
+    fn a_group_that_never_stored_anything_stands_still_over_what_is_kept() {
+        let mut bench = Bench::new();
+        let lane = Lane {
+            oldest: 5,
+            next: 9,
+            done: None,
+        };
+        let measured = BTreeMap::from([(0, lane)]);
+        for second in [0, 15] {
+            bench.judge.on_measured(&measured, bench.moment(second));
+        }
+        assert_eq!(
+            bench.judge.standing(bench.moment(15)),
+            bench.still(0, 4, &[0])
+        );
+        // What expired before it was read does not wait any more.
+        let gone = Lane { oldest: 9, ..lane };
+        bench
+            .judge
+            .on_measured(&BTreeMap::from([(0, gone)]), bench.moment(16));
+        let standing = bench.judge.standing(bench.moment(60));
+        assert_eq!(standing, Standing::Well { behind: 0 });
+    }
+
+    #[test]
+    fn an_engine_that_does_not_answer_is_said_and_what_was_known_is_kept() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.away(5), Standing::Unknown);
+        assert_eq!(bench.measure(10, &[(3, 4)]), Standing::Well { behind: 1 });
+        assert_eq!(bench.away(24), Standing::Well { behind: 1 });
+        let since = bench.moment(10);
+        let reason = "away".to_owned();
+        assert_eq!(bench.away(25), Standing::Unanswered { since, reason });
+        // It has been the same all the while.
+        assert_eq!(bench.measure(40, &[(3, 9)]), bench.still(10, 6, &[0]));
+        assert_eq!(bench.measure(41, &[(9, 9)]), Standing::Well { behind: 0 });
+    }
+
+    #[test]
+    fn a_restored_position_and_a_partition_that_went_are_no_standing_still() {
+        let mut bench = Bench::new();
+        bench.measure(0, &[(7, 9), (1, 2)]);
+        assert_eq!(bench.measure(20, &[(3, 9)]), Standing::Well { behind: 6 });
+        assert_eq!(bench.measure(35, &[(3, 9)]), bench.still(20, 6, &[0]));
+    }
+}

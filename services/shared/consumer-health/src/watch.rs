@@ -1,0 +1,291 @@
+//! The watcher: measures on a beat of its own, and says what it found to those who ask a service how it is.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use bus::{Bus, Topic};
+use service_kit::{CheckHandle, Context, Warning, WarningHandle};
+use store::{Claims, Store};
+use tokio::time::{MissedTickBehavior, timeout};
+
+use crate::{
+    duty::Duty,
+    measure::{Asked, Source, Unanswered, measure},
+    standing::{Judge, Moment, Standing},
+};
+
+/// The defaults together stay below the 30 s within which a standstill is promised to be said: a standstill is known after
+/// `patience + every + within` at the latest.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    pub every: Duration,
+    /// Of the last movement until a consumer stands still.
+    pub patience: Duration,
+    /// For the answers to one measurement; later ones count as none.
+    pub within: Duration,
+    /// `/healthz` fails when a consumer stands still for so much longer although bus and store answer, so that somebody starts the
+    /// service anew.
+    pub restart_after: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace {
+            every: Duration::from_secs(3),
+            patience: Duration::from_secs(15),
+            within: Duration::from_secs(5),
+            restart_after: Duration::from_secs(120),
+        }
+    }
+}
+
+/// Measures one consumer.
+pub struct Watcher<S: ?Sized> {
+    bus: Arc<dyn Bus>,
+    store: Arc<S>,
+    source: Source,
+    pace: Pace,
+    judge: Judge,
+}
+
+impl<S: Asked + ?Sized> Watcher<S> {
+    pub fn new(bus: Arc<dyn Bus>, store: Arc<S>, source: Source, pace: Pace) -> Watcher<S> {
+        let judge = Judge::new(pace.patience, Moment::now());
+        Watcher {
+            bus,
+            store,
+            source,
+            pace,
+            judge,
+        }
+    }
+
+    /// One measurement, which takes at most [`Pace::within`].
+    pub async fn look(&mut self) -> Standing {
+        let asked = measure(self.bus.as_ref(), self.store.as_ref(), &self.source);
+        let within = self.pace.within;
+        match timeout(within, asked).await {
+            Ok(Ok(lanes)) => self.judge.on_measured(&lanes, Moment::now()),
+            Ok(Err(reason)) => self.judge.on_unanswered(reason.to_string()),
+            Err(_) => {
+                let reason = format!("no answer within {within:?}");
+                self.judge
+                    .on_unanswered(Unanswered::Bus(reason).to_string());
+            }
+        }
+        self.judge.standing(Moment::now())
+    }
+}
+
+/// A standing in words for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    pub says: String,
+    pub since: Moment,
+}
+
+impl Report {
+    /// Nothing while all is well. The same words for as long as it lasts.
+    pub fn new(stands: &str, does: &str, of: &str, standing: &Standing) -> Option<Report> {
+        match standing {
+            Standing::Unknown | Standing::Well { .. } => None,
+            Standing::Still {
+                since, partitions, ..
+            } => {
+                let partitions: Vec<String> = partitions.iter().map(u32::to_string).collect();
+                let partitions = partitions.join(", ");
+                let says = format!(
+                    "{stands} since {}: records wait in {of} (partition {partitions}), and the stored position does not move",
+                    since.utc()
+                );
+                let since = *since;
+                Some(Report { says, since })
+            }
+            Standing::Unanswered { since, reason } => {
+                let says = format!(
+                    "since {} it is unknown whether {does}: {reason}",
+                    since.utc()
+                );
+                let since = *since;
+                Some(Report { says, since })
+            }
+        }
+    }
+}
+
+/// What a standstill is to the readiness of the service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// The check fails: another replica does better, or nobody is served anyway.
+    Failing,
+    /// It is said, and the service stays: taking it out would stop more than what stands still.
+    Warning,
+}
+
+/// One consumer of this process.
+pub struct Own {
+    /// Name of check, warning and loop.
+    pub name: &'static str,
+    pub source: Source,
+    pub stands: &'static str,
+    pub does: &'static str,
+    pub lag_metric: &'static str,
+    pub still_metric: &'static str,
+    /// Of the metrics; for a service that has several readers.
+    pub label: Option<&'static str>,
+    pub still: Level,
+    pub unanswered: Level,
+    /// The partitions that this replica has. A standstill of another's is a warning, unless this one has none at all: then the
+    /// subscription may be what was lost.
+    pub held: Option<Arc<Claims<dyn Store>>>,
+    pub to_do: &'static str,
+}
+
+impl Own {
+    pub fn duty(duty: Duty, level: Level, held: Option<Arc<Claims<dyn Store>>>) -> Own {
+        Own {
+            name: duty.name,
+            source: Source::Duty(duty),
+            stands: duty.stands,
+            does: duty.does,
+            lag_metric: duty.lag_metric,
+            still_metric: duty.still_metric,
+            label: None,
+            still: level,
+            unanswered: level,
+            held,
+            to_do: "see infra/runbooks.md#standingstill; nothing is lost, the bus keeps what waits",
+        }
+    }
+
+    fn topic(&self) -> Topic {
+        match &self.source {
+            Source::Duty(duty) => duty.topic,
+            Source::Reader { topic, .. } => *topic,
+        }
+    }
+
+    fn is_ours(&self, partitions: &[u32]) -> bool {
+        let Some(claims) = &self.held else {
+            return true;
+        };
+        let held: BTreeSet<u32> = claims.held(self.topic());
+        held.is_empty() || partitions.iter().any(|it| held.contains(it))
+    }
+
+    fn level(&self, standing: &Standing) -> Level {
+        match standing {
+            Standing::Unknown | Standing::Well { .. } => Level::Warning,
+            Standing::Still { partitions, .. } if self.is_ours(partitions) => self.still,
+            Standing::Still { .. } => Level::Warning,
+            Standing::Unanswered { .. } => self.unanswered,
+        }
+    }
+
+    fn measure_out(&self, standing: &Standing, now: Moment) {
+        let labels: Vec<(&'static str, &'static str)> = self
+            .label
+            .map(|topic| ("topic", topic))
+            .into_iter()
+            .collect();
+        let since = match standing {
+            Standing::Unknown => None,
+            Standing::Well { behind } => {
+                metrics::gauge!(self.lag_metric, &labels).set(*behind as f64);
+                None
+            }
+            Standing::Still { behind, since, .. } => {
+                metrics::gauge!(self.lag_metric, &labels).set(*behind as f64);
+                Some(since)
+            }
+            Standing::Unanswered { since, .. } => Some(since),
+        };
+        let lasts = since.map(|since| now.at.saturating_duration_since(since.at));
+        let seconds = lasts.unwrap_or_default().as_secs_f64();
+        metrics::gauge!(self.still_metric, &labels).set(seconds);
+    }
+}
+
+/// Watches one consumer of this process until shutdown. Run it beside the consumer, never inside.
+pub async fn watch<S: Asked + ?Sized>(
+    bus: Arc<dyn Bus>,
+    store: Arc<S>,
+    own: Own,
+    pace: Pace,
+    context: Context,
+) {
+    let health = context.health();
+    let check = health.check(own.name);
+    let mut warning = Said {
+        handle: health.warning(own.name),
+        is_on: false,
+    };
+    let turns = health.progress(own.name, pace.restart_after);
+    let mut watcher = Watcher::new(bus, store, own.source.clone(), pace);
+    let mut ticks = tokio::time::interval(pace.every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = context.shutdown().requested() => return,
+            _ = ticks.tick() => {}
+        }
+        let standing = tokio::select! {
+            () = context.shutdown().requested() => return,
+            standing = watcher.look() => standing,
+        };
+        own.measure_out(&standing, Moment::now());
+        // A restart helps a consumer that is stuck between engines that answer, and only its own replica.
+        let is_stuck = match &standing {
+            Standing::Still { partitions, .. } => own.is_ours(partitions),
+            _ => false,
+        };
+        if !is_stuck {
+            turns.beat();
+        }
+        say(&own, &standing, &check, &mut warning);
+    }
+}
+
+/// Logs the beginning and the end; checks log theirs.
+fn say(own: &Own, standing: &Standing, check: &CheckHandle, warning: &mut Said) {
+    let report = Report::new(own.stands, own.does, own.source.of(), standing);
+    match report {
+        None if *standing == Standing::Unknown => {}
+        None => {
+            check.ok();
+            warning.set(own.name, None);
+        }
+        Some(report) if own.level(standing) == Level::Failing => {
+            check.failing(report.says);
+            warning.set(own.name, None);
+        }
+        Some(report) => {
+            check.ok();
+            warning.set(
+                own.name,
+                Some(Warning {
+                    says: report.says,
+                    to_do: own.to_do.to_owned(),
+                }),
+            );
+        }
+    }
+}
+
+struct Said {
+    handle: WarningHandle,
+    is_on: bool,
+}
+
+impl Said {
+    fn set(&mut self, name: &str, to: Option<Warning>) {
+        match &to {
+            Some(warning) if !self.is_on => {
+                tracing::warn!(consumer = name, reason = warning.says, "not well");
+            }
+            None if self.is_on => tracing::info!(consumer = name, "well again"),
+            _ => {}
+        }
+        self.is_on = to.is_some();
+        self.handle.set(to);
+    }
+}
