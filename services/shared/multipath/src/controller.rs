@@ -176,6 +176,8 @@ pub struct PathController {
     phase: Phase,
     sampler: Sampler,
     in_flight: u64,
+    /// When the youngest acknowledged packet was sent.
+    acked_sent_at: Option<Instant>,
     losses: Losses,
     /// Of the last two rounds.
     round_losses: RoundLosses,
@@ -226,6 +228,7 @@ impl PathController {
             phase: Phase::Startup,
             sampler: Sampler::new(now),
             in_flight: 0,
+            acked_sent_at: None,
             losses: Losses::default(),
             round_losses: RoundLosses::default(),
             round: 0,
@@ -656,6 +659,7 @@ impl PathController {
 
     pub(crate) fn acked(&mut self, now: Instant, sent: Instant, bytes: u64, pn: u64) {
         self.sampler.on_ack(now, sent, bytes, pn);
+        self.acked_sent_at = self.acked_sent_at.max(Some(sent));
         self.in_flight = self.in_flight.saturating_sub(bytes);
         self.losses.acked(pn, bytes, self.mtu);
         self.round_losses.acked(bytes);
@@ -697,6 +701,7 @@ impl PathController {
                 // Acknowledgements held back by the pacer look like a backlog too, but leave little in flight.
                 busy: !app_limited && self.in_flight * 3 >= self.told.window,
                 lost_share: self.losses.share(),
+                acked_sent_at: self.acked_sent_at,
                 competing: self.compete.is_some(),
                 coupled: false,
             },

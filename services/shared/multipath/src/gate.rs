@@ -30,7 +30,7 @@ const UNTRIED_SLOWER_BY: f64 = 2.0;
 /// A path acknowledged within this time counts among the others.
 const OTHERS_ALIVE: Duration = Duration::from_millis(300);
 const PACKET_BYTES: u64 = 1_500;
-/// Less than this in flight are pings.
+/// Pings are less than this in flight.
 const TAIL_BYTES: u64 = 600;
 /// How recent another path's acknowledgement must be when a path is judged stalled.
 const OTHERS_RECENT: Duration = Duration::from_millis(40);
@@ -52,6 +52,8 @@ pub struct PathModel {
     /// The path was blocked by its window or pacing when it last had an acknowledgement: there was more to send.
     pub busy: bool,
     pub lost_share: f64,
+    /// When the youngest acknowledged packet was sent.
+    pub acked_sent_at: Option<Instant>,
     /// The window follows Cubic because somebody else fills the bottleneck's queue.
     pub competing: bool,
     /// It is a part of one window that paths through the same bottleneck have together.
@@ -301,43 +303,37 @@ impl Gate {
     /// A new controller takes a slot.
     pub(crate) fn enter(&self) -> usize {
         let mut state = self.state.lock();
-        let model = |slot| PathModel {
-            slot,
-            rate_bytes_per_s: 0.0,
-            promised_bytes_per_s: 0.0,
-            rtt_min: Duration::ZERO,
-            rtt_smoothed: Duration::ZERO,
-            rtt_latest: Duration::ZERO,
-            in_flight_bytes: 0,
-            window_bytes: 0,
-            busy: false,
-            lost_share: 0.0,
-            competing: false,
-            coupled: false,
+        let fresh = |slot| Slot {
+            owners: 1,
+            model: PathModel {
+                slot,
+                rate_bytes_per_s: 0.0,
+                promised_bytes_per_s: 0.0,
+                rtt_min: Duration::ZERO,
+                rtt_smoothed: Duration::ZERO,
+                rtt_latest: Duration::ZERO,
+                in_flight_bytes: 0,
+                window_bytes: 0,
+                busy: false,
+                lost_share: 0.0,
+                acked_sent_at: None,
+                competing: false,
+                coupled: false,
+            },
+            permit: false,
+            sent_at: None,
+            acked_at: None,
+            acks: Rhythm::default(),
         };
         if let Some(free) = state.slots.iter().position(|slot| slot.owners == 0) {
             state.bottlenecks.forget(free);
-            state.slots[free] = Slot {
-                owners: 1,
-                model: model(free),
-                permit: false,
-                sent_at: None,
-                acked_at: None,
-                acks: Rhythm::default(),
-            };
+            state.slots[free] = fresh(free);
             state.newest = Some(free);
             return free;
         }
         let slot = state.slots.len();
         if slot < SLOTS_MAX {
-            state.slots.push(Slot {
-                owners: 1,
-                model: model(slot),
-                permit: false,
-                sent_at: None,
-                acked_at: None,
-                acks: Rhythm::default(),
-            });
+            state.slots.push(fresh(slot));
         }
         state.newest = (slot < SLOTS_MAX).then_some(slot);
         slot
@@ -460,6 +456,11 @@ impl Gate {
     /// When anything sent on the path was last acknowledged.
     pub(crate) fn acked_at(&self, slot: usize) -> Option<Instant> {
         self.state.lock().slots.get(slot)?.acked_at
+    }
+
+    /// When the youngest acknowledged packet of the path was sent.
+    pub(crate) fn acked_sent_at(&self, slot: usize) -> Option<Instant> {
+        self.state.lock().slots.get(slot)?.model.acked_sent_at
     }
 
     /// There is nothing more to send, and data is under way that may have been lost.

@@ -30,6 +30,7 @@ use std::{
 
 use noq_proto::{TransportConfig, VarInt};
 
+mod agreement;
 mod answers;
 mod compete;
 mod controller;
@@ -43,6 +44,7 @@ mod sampler;
 mod steering;
 mod swing;
 
+pub use agreement::{KeepaliveAcceptor, KeepaliveProposer, KeepaliveTerms};
 pub use answers::Answers;
 pub use controller::{ControllerConfig, Controllers, PathController};
 pub use coupling::Coupling;

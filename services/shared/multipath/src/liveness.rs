@@ -1,17 +1,25 @@
 //! Whether one path still lives: a keepalive clock per path.
 //!
-//! Every `interval` the path is pinged; it is suspect after half of the allowed silent intervals and dead after all of them.
-//! Anything received on the path counts as a sign of life. Under dense traffic silence means something sooner: the path is
-//! suspect when it falls out of its rhythm (mean and deviation of the gaps between arrivals), and dead after twice that.
+//! This end pings the path at its send interval. Silence is judged by the keepalive that the peer's pings keep to: the path is suspect after
+//! half of the allowed silent intervals and dead after all of them. Anything received on the path counts as a sign of life.
+//! Under dense traffic silence means something sooner: the path is suspect when it falls out of its rhythm (mean and deviation of the gaps
+//! between arrivals), and dead after twice that.
 //!
-//! But traffic may just have ended. Where pings are so rare that none was due in that silence, it is no verdict: the path is asked, by as
-//! many pings as the keepalive allows to stay unanswered, and dead when the last one's answer is overdue. What answers teaches the new rhythm.
+//! But traffic may just have ended. Where the peer's pings are so rare that fewer than two were due in that silence, silence alone is no
+//! verdict. The path is asked, by as many pings as the keepalive allows to stay unanswered, and is dead when the last answer is overdue.
+//! An answer is anything received on the path, or the acknowledgement of what was sent on it since it was first asked, which may arrive over
+//! another path. An acknowledged path is judged by its keepalive until it is heard again. An end that cannot see which path's packets
+//! were acknowledged judges by the keepalive alone.
 
 use std::time::{Duration, Instant};
+
+use crate::agreement::KeepaliveTerms;
 
 /// Bounds of what a policy may ask for.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 const INTERVAL_MAX: Duration = Duration::from_secs(10);
+/// One lost ping is not fatal.
+const SILENT_INTERVALS_MIN: u32 = 2;
 const SILENT_INTERVALS_MAX: u32 = 100;
 
 /// How a path is probed: K and T_KA of the keepalive.
@@ -32,11 +40,27 @@ impl Default for Keepalive {
 }
 
 impl Keepalive {
-    /// A policy from outside, within what is sensible: no storm of pings, and no silence without end.
+    /// A policy within what both ends can keep to: no storm of pings, no silence without end, and none that jitter alone explains.
     pub(crate) fn bounded(self) -> Self {
+        let interval = self.interval.clamp(INTERVAL_MIN, INTERVAL_MAX);
+        // As the peer reads it.
+        let interval = Duration::from_millis(interval.as_millis() as u64);
+        let wanted = self
+            .silent_intervals
+            .clamp(SILENT_INTERVALS_MIN, SILENT_INTERVALS_MAX);
         Self {
-            interval: self.interval.clamp(INTERVAL_MIN, INTERVAL_MAX),
-            silent_intervals: self.silent_intervals.clamp(1, SILENT_INTERVALS_MAX),
+            interval,
+            silent_intervals: wanted.max(intervals_in(DENSE_SILENCE_FATAL, interval)),
+        }
+    }
+
+    /// The longer interval and at least the longer silence of both.
+    pub(crate) fn or_rarer(self, other: Self) -> Self {
+        let interval = self.interval.max(other.interval);
+        let silence = self.silence_max().max(other.silence_max());
+        Self {
+            interval,
+            silent_intervals: intervals_in(silence, interval),
         }
     }
 
@@ -44,6 +68,12 @@ impl Keepalive {
     pub fn silence_max(&self) -> Duration {
         self.interval * self.silent_intervals.max(1)
     }
+}
+
+/// So many intervals are at least that long.
+fn intervals_in(length: Duration, interval: Duration) -> u32 {
+    let intervals = length.as_nanos().div_ceil(interval.as_nanos().max(1));
+    u32::try_from(intervals).unwrap_or(u32::MAX)
 }
 
 /// What a path is in, as reported.
@@ -101,37 +131,71 @@ impl Rhythm {
 /// The keepalive clock of one path.
 #[derive(Debug, Clone)]
 pub(crate) struct Liveness {
-    keepalive: Keepalive,
+    terms: KeepaliveTerms,
     heard_at: Instant,
+    /// Silence counts from here when this is later than `heard_at`: the terms have changed since.
+    judged_from: Instant,
     ping_at: Instant,
     received_datagrams: u64,
     rhythm: Rhythm,
     rtt: Duration,
-    /// Pings that asked since the path was last heard, and when the last one was sent.
+    /// Pings that asked since the path was last heard, and when the first and the last one were sent.
     asked: u32,
+    first_asked_at: Option<Instant>,
     asked_at: Option<Instant>,
+    /// What was sent since the path was first asked has been acknowledged.
+    answered: bool,
     /// Factor on the silence before the path counts as dead.
     patience: u32,
+    /// This end sees the acknowledgements of the path's packets.
+    sees_answers: bool,
 }
 
 impl Liveness {
     /// `patience` multiplies the silence that is fatal: the end that cannot save what is in flight waits for the one that can.
-    pub(crate) fn new(keepalive: Keepalive, patience: u32, now: Instant) -> Self {
+    pub(crate) fn new(
+        terms: KeepaliveTerms,
+        patience: u32,
+        sees_answers: bool,
+        now: Instant,
+    ) -> Self {
         Self {
-            keepalive,
+            terms,
             heard_at: now,
-            ping_at: now + keepalive.interval,
+            judged_from: now,
+            ping_at: now + terms.send_interval,
             received_datagrams: 0,
             rhythm: Rhythm::default(),
             rtt: Duration::ZERO,
             asked: 0,
+            first_asked_at: None,
             asked_at: None,
+            answered: false,
             patience,
+            sees_answers,
         }
     }
 
-    pub(crate) fn set_keepalive(&mut self, keepalive: Keepalive) {
-        self.keepalive = keepalive;
+    /// From now on the path is probed and judged so. A change to denser pings gives the peer's a round trip on their way; no change brings the
+    /// deadline forward otherwise, and none makes it later than the longest silence of all terms since the path was heard.
+    pub(crate) fn set_terms(&mut self, now: Instant, terms: KeepaliveTerms) {
+        let before = self.terms.judge_by.silence_max();
+        let silence = terms.judge_by.silence_max();
+        let deadline = self.silent_since() + before;
+        let deadline = if silence < before {
+            // The message of the change may have taken a faster path.
+            deadline.min(now + self.rtt + silence)
+        } else {
+            deadline.max(self.heard_at + silence)
+        };
+        self.judged_from = deadline.checked_sub(silence).unwrap_or(self.heard_at);
+        self.terms = terms;
+        self.ping_at = self.ping_at.min(now + terms.send_interval);
+    }
+
+    /// Since when the silence counts.
+    fn silent_since(&self) -> Instant {
+        self.heard_at.max(self.judged_from)
     }
 
     pub(crate) fn heard_at(&self) -> Instant {
@@ -148,9 +212,21 @@ impl Liveness {
                 .beat(now.saturating_duration_since(self.heard_at));
             self.heard_at = now;
             self.asked = 0;
+            self.first_asked_at = None;
             self.asked_at = None;
+            self.answered = false;
         }
         heard
+    }
+
+    /// Whether [`acked`](Self::acked) may change the verdict.
+    pub(crate) fn awaits_answer(&self) -> bool {
+        self.first_asked_at.is_some() && !self.answered
+    }
+
+    /// A packet sent on the path at this time has been acknowledged.
+    pub(crate) fn acked(&mut self, sent: Instant) {
+        self.answered |= self.first_asked_at.is_some_and(|asked| sent >= asked);
     }
 
     pub(crate) fn is_suspect(&self, now: Instant) -> bool {
@@ -163,12 +239,15 @@ impl Liveness {
 
     fn silence_suspect(&self) -> Duration {
         // Under pings alone the one after a missing ping is overdue too.
-        let at_most = self.keepalive.silence_max() / 2 + self.keepalive.interval / 2;
+        let at_most = (self.terms.judge_by.silence_max() + self.terms.judge_by.interval) / 2;
+        if self.answered {
+            return at_most;
+        }
         self.rhythm.silence_max(RHYTHM_SLACK).min(at_most)
     }
 
     pub(crate) fn suspect_at(&self) -> Instant {
-        self.heard_at + self.silence_suspect()
+        self.silent_since() + self.silence_suspect()
     }
 
     /// Silence that is fatal by the rhythm.
@@ -177,18 +256,30 @@ impl Liveness {
     }
 
     pub(crate) fn dead_at(&self) -> Instant {
-        let at_most = self.heard_at + self.keepalive.silence_max() * self.patience;
-        let by_rhythm = self.heard_at + self.silence_fatal() * self.patience;
-        let by_answer = self.next_ask().map(|at| {
-            let left = self.keepalive.silent_intervals.saturating_sub(self.asked);
-            at + ASK_GAP * left + self.rtt * ANSWER_ROUND_TRIPS + RHYTHM_SLACK
-        });
-        by_rhythm.max(by_answer.unwrap_or(by_rhythm)).min(at_most)
+        let at_most = self.silent_since() + self.terms.judge_by.silence_max() * self.patience;
+        if self.answered {
+            return at_most;
+        }
+        let by_rhythm = self.silent_since() + self.silence_fatal() * self.patience;
+        let Some(ask_at) = self.next_ask() else {
+            return by_rhythm.min(at_most);
+        };
+        if !self.sees_answers {
+            return at_most;
+        }
+        let left = self
+            .terms
+            .judge_by
+            .silent_intervals
+            .saturating_sub(self.asked);
+        let by_answer = ask_at + ASK_GAP * left + self.rtt * ANSWER_ROUND_TRIPS + RHYTHM_SLACK;
+        by_rhythm.max(by_answer).min(at_most)
     }
 
-    /// When the path would be asked next, where its rhythm is so dense that it passes for dead before two pings were due.
+    /// When the path would be asked next, where its rhythm is so dense that it passes for dead before two of the peer's pings were due.
     fn next_ask(&self) -> Option<Instant> {
-        (self.silence_fatal() < self.keepalive.interval * 2).then(|| {
+        let is_dense = self.silence_fatal() < self.terms.judge_by.interval * 2;
+        (is_dense && !self.answered).then(|| {
             self.asked_at
                 .map_or(self.suspect_at(), |asked_at| asked_at + ASK_GAP)
         })
@@ -197,7 +288,7 @@ impl Liveness {
     /// When a ping is due that asks whether the path lives, if one is.
     pub(crate) fn ask_at(&self) -> Option<Instant> {
         self.next_ask()
-            .filter(|_| self.asked < self.keepalive.silent_intervals)
+            .filter(|_| self.asked < self.terms.judge_by.silent_intervals)
     }
 
     /// Whether that ping is due; if so it counts as sent.
@@ -205,6 +296,7 @@ impl Liveness {
         let due = self.ask_at().is_some_and(|at| now >= at);
         if due {
             self.asked += 1;
+            self.first_asked_at = self.first_asked_at.or(Some(now));
             self.asked_at = Some(now);
         }
         due
@@ -223,7 +315,7 @@ impl Liveness {
         if now < self.ping_at {
             return false;
         }
-        self.ping_at = now + interval.unwrap_or(self.keepalive.interval);
+        self.ping_at = now + interval.unwrap_or(self.terms.send_interval);
         true
     }
 }
@@ -236,7 +328,7 @@ mod tests {
     fn silence_makes_suspect_then_dead() {
         let start = Instant::now();
         let ms = Duration::from_millis;
-        let mut path = Liveness::new(Keepalive::default(), 1, start);
+        let mut path = Liveness::new(KeepaliveTerms::default(), 1, true, start);
         assert!(!path.is_suspect(start + ms(249)));
         assert!(path.is_suspect(start + ms(250)));
         assert!(!path.is_dead(start + ms(399)));
@@ -250,7 +342,7 @@ mod tests {
     #[test]
     fn a_late_poll_sends_one_ping_not_many() {
         let start = Instant::now();
-        let mut path = Liveness::new(Keepalive::default(), 1, start);
+        let mut path = Liveness::new(KeepaliveTerms::default(), 1, true, start);
         let late = start + Duration::from_secs(3);
         assert!(path.take_ping(late, None));
         assert!(!path.take_ping(late, None));

@@ -13,7 +13,11 @@
 mod detour;
 mod dialogue;
 mod fastest;
+#[cfg(test)]
+mod keepalive_changes;
 mod mute;
+#[cfg(test)]
+mod rare_pings;
 mod release;
 
 use std::collections::BTreeMap;
@@ -24,6 +28,7 @@ use std::time::{Duration, Instant};
 pub use dialogue::{Command, Event, InterfaceId, OpenFailure, PathSnapshot, Side, SteeringConfig};
 use noq_proto::{PathId, PathStatus};
 
+use crate::agreement::KeepaliveTerms;
 use crate::gate::Gate;
 use crate::liveness::{Liveness, PathState};
 use detour::Detour;
@@ -126,6 +131,7 @@ struct Interface {
 #[derive(Debug)]
 pub struct Steering {
     config: SteeringConfig,
+    terms: KeepaliveTerms,
     gate: Arc<Gate>,
     connected: bool,
     paths: BTreeMap<PathId, Path>,
@@ -144,6 +150,7 @@ pub struct Steering {
 impl Steering {
     pub fn new(config: SteeringConfig, gate: Arc<Gate>) -> Self {
         Self {
+            terms: config.keepalive.into(),
             config,
             gate,
             connected: false,
@@ -218,13 +225,13 @@ impl Steering {
                     self.backlog_at = Some(now);
                 }
             }
-            Event::Keepalive(keepalive) => {
-                let keepalive = keepalive.bounded();
-                self.config.keepalive = keepalive;
+            Event::Keepalive(terms) if terms != self.terms => {
+                self.terms = terms;
                 for path in self.paths.values_mut() {
-                    path.liveness.set_keepalive(keepalive);
+                    path.liveness.set_terms(now, terms);
                 }
             }
+            Event::Keepalive(_) => {}
         }
     }
 
@@ -245,6 +252,7 @@ impl Steering {
             return None;
         }
         self.end_detours(now);
+        self.look_for_answers();
         if self.paths.values().any(|path| self.lives(now, path)) {
             self.lively_since = self.lively_since.or(Some(now));
         } else {
@@ -262,6 +270,17 @@ impl Steering {
             .or_else(|| self.poll_status(now))
             .or_else(|| self.poll_ping(now))
             .or_else(|| self.poll_open(now))
+    }
+
+    /// What a path was asked may have been acknowledged over another one.
+    fn look_for_answers(&mut self) {
+        for path in self.paths.values_mut() {
+            if let Some(slot) = path.slot.filter(|_| path.liveness.awaits_answer())
+                && let Some(sent) = self.gate.acked_sent_at(slot)
+            {
+                path.liveness.acked(sent);
+            }
+        }
     }
 
     /// When `poll` has something to do without a further event.
@@ -394,7 +413,7 @@ impl Steering {
             Side::Client => self.gate.newest(),
             Side::Server => None,
         };
-        let liveness = Liveness::new(self.config.keepalive, self.patience(), now);
+        let liveness = Liveness::new(self.terms, self.patience(), slot.is_some(), now);
         self.paths.entry(id).or_insert(Path {
             interface,
             established,
@@ -416,13 +435,13 @@ impl Steering {
     fn established(&mut self, now: Instant, id: PathId) {
         // A server learns of a path when the client has opened it.
         self.add_path(now, id, None, true);
-        let liveness = Liveness::new(self.config.keepalive, self.patience(), now);
+        let (terms, patience) = (self.terms, self.patience());
         let Some(path) = self.paths.get_mut(&id) else {
             return;
         };
         path.established = true;
         path.opened_at = now;
-        path.liveness = liveness;
+        path.liveness = Liveness::new(terms, patience, path.slot.is_some(), now);
         if let Some(interface) = path
             .interface
             .and_then(|interface| self.interfaces.get_mut(&interface))
@@ -497,7 +516,7 @@ impl Steering {
     fn closes_from(&self) -> Option<Instant> {
         let patience = match self.config.side {
             Side::Client => Duration::ZERO,
-            Side::Server => self.config.keepalive.silence_max() * SERVER_PATIENCE,
+            Side::Server => self.terms.judge_by.silence_max() * SERVER_PATIENCE,
         };
         self.lively_since.map(|since| since + patience)
     }
@@ -723,7 +742,7 @@ impl Steering {
                 .take_ping(now, interval)
                 .then_some((*id, path))
         })?;
-        let silent = now >= path.liveness.heard_at() + self.config.keepalive.interval;
+        let silent = now >= path.liveness.heard_at() + self.terms.judge_by.interval;
         if let Some(slot) = path.slot.filter(|_| silent) {
             self.gate.permit(slot);
         }

@@ -400,7 +400,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<u8>().prop_map(Step::Abandon),
         1 => (any::<u8>(), any::<bool>()).prop_map(|(path, backup)| Step::RemoteStatus(path, backup)),
         1 => any::<u32>().prop_map(Step::Backlog),
-        1 => (0u8..250, 0u8..10).prop_map(|(ms, k)| Step::Keepalive(ms, k)),
+        1 => (10u8..250, 1u8..10).prop_map(|(ms, k)| Step::Keepalive(ms, k)),
     ]
 }
 
@@ -448,12 +448,12 @@ proptest! {
                         interval: MS * u32::from(ms),
                         silent_intervals: u32::from(silent_intervals),
                     };
-                    world.steering.on_event(world.now, Event::Keepalive(keepalive));
+                    world.steering.on_event(world.now, Event::Keepalive(keepalive.into()));
                 }
             }
         }
         // When all is well again, every interface has a path within the longest back-off.
-        world.steering.on_event(world.now, Event::Keepalive(Keepalive::default()));
+        world.steering.on_event(world.now, Event::Keepalive(Keepalive::default().into()));
         for interface in 0..4 {
             world.works.insert(interface, true);
             let interface = InterfaceId(interface);

@@ -29,7 +29,6 @@ use crate::{
     routes::{Race, Routes},
     session::{ConnectError, Dialler, Session},
     slots::{AttachError, Slots},
-    steer::Control,
     transport::Transport,
     tunnel_stream::TunnelStream,
     udp_tunnel::UdpTunnel,
@@ -61,6 +60,7 @@ pub struct TunnelConfig {
     pub handshake_timeout: Duration,
     /// An `open_tcp` or `open_udp` that takes longer has failed, including the wait for a session.
     pub open_timeout: Duration,
+    /// What is proposed to the proxy; every session begins with the default.
     pub keepalive: Keepalive,
     /// A resumable tunnel that nothing carries for so long is over. Zero: all tunnels are plain.
     pub resume_within: Duration,
@@ -401,10 +401,9 @@ impl Tunnel {
         }
     }
 
-    /// Changes how often paths are probed by both ends, at once and for later sessions.
+    /// Changes how often paths are probed by both ends, in this session once the proxy has agreed, and in later ones.
     pub fn set_keepalive(&self, keepalive: Keepalive) {
         self.shared.keepalive.send_replace(keepalive);
-        self.control(Control::Keepalive(keepalive));
     }
 
     /// Adds an access network, or gives the one of that name another socket: a path over it is opened at once. A path that the
@@ -422,12 +421,6 @@ impl Tunnel {
     /// Tells that an access network keeps its socket but does not work, or works again.
     pub fn set_link(&self, name: &str, up: bool) {
         self.shared.slots.set_up(name, up);
-    }
-
-    fn control(&self, control: Control) {
-        if let Some(session) = self.shared.session.borrow().as_ref() {
-            session.control(control);
-        }
     }
 
     /// Whether a session may be one by TCP.
@@ -465,10 +458,6 @@ impl Tunnel {
 }
 
 impl Shared {
-    pub(crate) fn keepalive(&self) -> Keepalive {
-        *self.keepalive.borrow()
-    }
-
     pub(crate) fn watch_keepalive(&self) -> watch::Receiver<Keepalive> {
         self.keepalive.subscribe()
     }

@@ -1,15 +1,23 @@
 //! The proxy sees path ids and addresses; which access network is behind a path only the client knows. So the client posts to
 //! `/.well-known/braid/paths` one line `<path id> <name>` whenever a path gets a name, for as long as the session lasts.
-//! A line `keepalive <interval in ms> <silent intervals>` says how often the paths are to be probed, so that both ends follow the
-//! policy that the client was given. A proxy that does not know the resource refuses it, and nothing else depends on it.
+//!
+//! On the same stream both ends agree on the keepalive (`multipath::KeepaliveProposer`): the client proposes by
+//! `keepalive <interval in ms> <silent intervals>`, the proxy accepts by the same line, and the client confirms by `agreed` and the same
+//! numbers. A proxy that answers proposals says so by the header `braid-keepalive: v=1`. Terms are applied before the line that announces
+//! them is written.
+//!
+//! A proxy that does not know the resource refuses it. Then paths have no names at the proxy, and both ends keep the default keepalive.
 
 use std::{io, sync::Arc, time::Duration};
 
-use multipath::Keepalive;
+use futures::StreamExt;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use multipath::{Keepalive, KeepaliveAcceptor, KeepaliveProposer, KeepaliveTerms};
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
     sync::watch,
 };
+use tokio_util::codec::{FramedRead, LinesCodec};
 
 use crate::{paths::Paths, stream::ConnectStream};
 
@@ -17,44 +25,74 @@ use crate::{paths::Paths, stream::ConnectStream};
 pub(crate) const NAME_BYTES_MAX: usize = 32;
 
 /// Longest line: a path id of 32 bits, a blank, the name and the line's end.
-const LINE_BYTES_MAX: u64 = NAME_BYTES_MAX as u64 + 12;
+const LINE_BYTES_MAX: usize = NAME_BYTES_MAX + 12;
 
-/// Tells the peer the names of the paths until the session ends.
-pub(crate) async fn tell(
-    mut stream: ConnectStream,
-    paths: Arc<Paths>,
-    mut keepalive: watch::Receiver<Keepalive>,
-) -> io::Result<()> {
-    let mut named = paths.watch_names();
-    let mut told = Vec::new();
-    let mut told_keepalive = Keepalive::default();
-    loop {
-        let wanted = *keepalive.borrow_and_update();
-        if wanted != told_keepalive {
-            let line = format!(
-                "keepalive {} {}\n",
-                wanted.interval.as_millis(),
-                wanted.silent_intervals
-            );
-            stream.write_all(line.as_bytes()).await?;
-            told_keepalive = wanted;
-        }
-        let names = named.borrow_and_update().clone();
-        for (id, name) in names.iter() {
-            if !told.contains(id) {
-                stream
-                    .write_all(format!("{id} {name}\n").as_bytes())
-                    .await?;
+const ANSWERS: HeaderName = HeaderName::from_static("braid-keepalive");
+const ANSWERS_VALUE: HeaderValue = HeaderValue::from_static("v=1");
+
+/// The proxy's header of its answer.
+pub(crate) fn welcome() -> HeaderMap {
+    HeaderMap::from_iter([(ANSWERS, ANSWERS_VALUE)])
+}
+
+/// Whether the proxy answers proposals of a keepalive.
+pub(crate) fn answers(headers: &HeaderMap) -> bool {
+    headers.get(ANSWERS) == Some(&ANSWERS_VALUE)
+}
+
+/// The client's end.
+pub(crate) struct Telling {
+    pub(crate) paths: Arc<Paths>,
+    /// The policy.
+    pub(crate) keepalive: watch::Receiver<Keepalive>,
+    /// Where the steering reads what holds.
+    pub(crate) terms: watch::Sender<KeepaliveTerms>,
+    pub(crate) proxy_answers: bool,
+}
+
+impl Telling {
+    /// Tells the proxy the names of the paths, and agrees on the keepalive, until the session ends.
+    pub(crate) async fn run(mut self, stream: ConnectStream) -> io::Result<()> {
+        let (receive, mut send) = tokio::io::split(stream);
+        let mut answers = FramedRead::new(receive, LinesCodec::new_with_max_length(LINE_BYTES_MAX));
+        let mut proposer = KeepaliveProposer::new(self.proxy_answers);
+        let mut named = self.paths.watch_names();
+        let mut told = Vec::new();
+        loop {
+            proposer.want(*self.keepalive.borrow_and_update());
+            if let Some(proposal) = proposer.propose() {
+                self.terms.send_replace(proposer.terms());
+                write(&mut send, Line::Keepalive(proposal)).await?;
             }
-        }
-        stream.flush().await?;
-        told = names.keys().copied().collect();
-        let changed = tokio::select! {
-            changed = named.changed() => changed,
-            changed = keepalive.changed() => changed,
-        };
-        if changed.is_err() {
-            return Ok(());
+            let names = named.borrow_and_update().clone();
+            for (id, name) in names.iter() {
+                if !told.contains(id) {
+                    write(&mut send, Line::Name(*id, name)).await?;
+                }
+            }
+            send.flush().await?;
+            told = names.keys().copied().collect();
+            let changed = tokio::select! {
+                changed = named.changed() => changed,
+                changed = self.keepalive.changed() => changed,
+                answer = answers.next(), if self.proxy_answers => {
+                    let line = match answer {
+                        Some(line) => line.map_err(io::Error::other)?,
+                        None => return Ok(()),
+                    };
+                    let Some(Line::Keepalive(accepted)) = parse(&line) else {
+                        return Err(io::ErrorKind::InvalidData.into());
+                    };
+                    if proposer.on_accept(accepted) {
+                        self.terms.send_replace(proposer.terms());
+                        write(&mut send, Line::Agreed(accepted)).await?;
+                    }
+                    Ok(())
+                }
+            };
+            if changed.is_err() {
+                return Ok(());
+            }
         }
     }
 }
@@ -62,44 +100,76 @@ pub(crate) async fn tell(
 /// Takes in what the client tells. Ends with the stream, or at the first line that is no such line.
 pub(crate) async fn learn(
     stream: ConnectStream,
-    paths: Arc<Paths>,
-    obey: impl Fn(Keepalive),
+    paths: &Paths,
+    terms: &watch::Sender<KeepaliveTerms>,
 ) -> io::Result<()> {
     let mut lines = BufReader::new(stream);
     let mut line = String::new();
+    let mut acceptor = KeepaliveAcceptor::default();
     loop {
         line.clear();
         (&mut lines)
-            .take(LINE_BYTES_MAX)
+            .take(LINE_BYTES_MAX as u64)
             .read_line(&mut line)
             .await?;
         if line.is_empty() {
             return Ok(());
         }
-        match parse(&line).ok_or(io::ErrorKind::InvalidData)? {
+        let told = line.strip_suffix('\n').and_then(parse);
+        match told.ok_or(io::ErrorKind::InvalidData)? {
             Line::Name(id, name) => paths.set_name(id, name),
-            Line::Keepalive(keepalive) => obey(keepalive),
+            Line::Keepalive(proposal) => {
+                let accepted = acceptor.on_propose(proposal);
+                terms.send_replace(acceptor.terms());
+                // A client of an older release reads no answers: a few bytes for each policy wait in its window.
+                write(lines.get_mut(), Line::Keepalive(accepted)).await?;
+                lines.get_mut().flush().await?;
+            }
+            Line::Agreed(keepalive) => {
+                acceptor.on_confirm(keepalive);
+                terms.send_replace(acceptor.terms());
+            }
         }
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line<'a> {
     Name(u32, &'a str),
-    /// Its bounds are the steering's.
+    /// Proposed by the client, accepted by the proxy. Its bounds are the agreement's.
     Keepalive(Keepalive),
+    /// Confirmed by the client.
+    Agreed(Keepalive),
 }
 
+async fn write(to: &mut (impl AsyncWrite + Unpin), line: Line<'_>) -> io::Result<()> {
+    let numbers = |keepalive: Keepalive| {
+        let interval_ms = keepalive.interval.as_millis();
+        format!("{interval_ms} {}", keepalive.silent_intervals)
+    };
+    let text = match line {
+        Line::Name(id, name) => format!("{id} {name}\n"),
+        Line::Keepalive(keepalive) => format!("keepalive {}\n", numbers(keepalive)),
+        Line::Agreed(keepalive) => format!("agreed {}\n", numbers(keepalive)),
+    };
+    to.write_all(text.as_bytes()).await
+}
+
+/// A line without its end.
 fn parse(line: &str) -> Option<Line<'_>> {
-    let (first, rest) = line.strip_suffix('\n')?.split_once(' ')?;
-    if first == "keepalive" {
+    let (first, rest) = line.split_once(' ')?;
+    let keepalive = || {
         let (interval, silent) = rest.split_once(' ')?;
-        return Some(Line::Keepalive(Keepalive {
+        Some(Keepalive {
             interval: Duration::from_millis(interval.parse::<u32>().ok()?.into()),
             silent_intervals: silent.parse().ok()?,
-        }));
+        })
+    };
+    match first {
+        "keepalive" => keepalive().map(Line::Keepalive),
+        "agreed" => keepalive().map(Line::Agreed),
+        id => is_name(rest).then_some(Line::Name(id.parse().ok()?, rest)),
     }
-    is_name(rest).then_some(Line::Name(first.parse().ok()?, rest))
 }
 
 /// Whether an access network may be called so. Names end up in metrics and tables, so their alphabet is small.
@@ -117,27 +187,28 @@ mod tests {
 
     #[test]
     fn lines_are_taken_apart_or_refused() {
-        assert_eq!(parse("3 wifi\n"), Some(Line::Name(3, "wifi")));
+        assert_eq!(parse("3 wifi"), Some(Line::Name(3, "wifi")));
         let keepalive = Keepalive {
             interval: Duration::from_millis(60),
             silent_intervals: 7,
         };
-        assert_eq!(parse("keepalive 60 7\n"), Some(Line::Keepalive(keepalive)));
+        assert_eq!(parse("keepalive 60 7"), Some(Line::Keepalive(keepalive)));
+        assert_eq!(parse("agreed 60 7"), Some(Line::Agreed(keepalive)));
         for refused in [
-            "3 wifi",
-            "wifi\n",
-            "-1 wifi\n",
-            "3 \n",
-            "3 wi fi\n",
-            "keepalive 60\n",
-            "keepalive -1 7\n",
-            "keepalive 60 7 8\n",
-            "3 \u{e4}\n",
+            "wifi",
+            "-1 wifi",
+            "3 ",
+            "3 wi fi",
+            "keepalive 60",
+            "keepalive -1 7",
+            "keepalive 60 7 8",
+            "agreed 60",
+            "3 \u{e4}",
         ] {
             assert_eq!(parse(refused), None, "{refused:?}");
         }
         assert_eq!(
-            parse(&format!("1 {}\n", "x".repeat(NAME_BYTES_MAX + 1))),
+            parse(&format!("1 {}", "x".repeat(NAME_BYTES_MAX + 1))),
             None
         );
     }

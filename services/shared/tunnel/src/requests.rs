@@ -168,10 +168,8 @@ impl Desk {
 
     async fn learn_names(self, exchange: Exchange) {
         // Not a tunnel, so not counted among the session's.
-        let stream = match exchange
-            .accept(HeaderMap::new(), OpenStreams::default().enter())
-            .await
-        {
+        let entered = OpenStreams::default().enter();
+        let stream = match exchange.accept(names::welcome(), entered).await {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::debug!(%error, "names not welcomed");
@@ -179,9 +177,8 @@ impl Desk {
             }
         };
         let session = self.session.clone();
-        let obey = move |keepalive| session.set_keepalive(keepalive);
         tokio::select! {
-            learnt = names::learn(stream, self.session.record().clone(), obey) => {
+            learnt = names::learn(stream, session.record(), session.terms()) => {
                 if let Err(error) = learnt {
                     tracing::debug!(%error, "names no longer learnt");
                 }

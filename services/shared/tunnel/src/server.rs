@@ -17,10 +17,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use multipath::{ControllerConfig, Controllers, Gate, Keepalive, Side, Steering, SteeringConfig};
+use multipath::{
+    ControllerConfig, Controllers, Gate, KeepaliveTerms, Side, Steering, SteeringConfig,
+};
 use noq::crypto::rustls::QuicServerConfig;
 use rustls::pki_types::CertificateDer;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use handshake::shake;
@@ -40,7 +42,7 @@ use crate::{
     },
     server_id::ServerId,
     session::NO_ERROR,
-    steer::{CONTROLS_MAX, Control, Steered},
+    steer::Steered,
     stream::OpenStreams,
     tcp,
     transport::{ALPN, Transport, transport_config},
@@ -68,7 +70,6 @@ pub struct ServerConfig {
     pub listen: SocketAddr,
     /// Decides which clients are let in; the protocol list is replaced by HTTP/3's.
     pub tls: Arc<rustls::ServerConfig>,
-    pub keepalive: Keepalive,
     pub resume: ResumeLimits,
     /// Whether clients that UDP is closed to may come by TCP, on the port of the same number.
     pub fallback: bool,
@@ -83,7 +84,6 @@ impl ServerConfig {
         Self {
             listen,
             tls,
-            keepalive: Keepalive::default(),
             resume: ResumeLimits::default(),
             fallback: false,
             server_id: None,
@@ -132,7 +132,6 @@ impl TunnelServer {
         let accepting = Accepting {
             kept: kept.clone(),
             config: noq::ServerConfig::with_crypto(Arc::new(crypto)),
-            keepalive: config.keepalive,
             numbers: Arc::new(AtomicU64::new(crate::session::first_number())),
         };
         let (socket, listener) = if config.fallback {
@@ -247,7 +246,6 @@ fn bind_socket(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
 struct Accepting {
     kept: Kept,
     config: noq::ServerConfig,
-    keepalive: Keepalive,
     numbers: Arc<AtomicU64>,
 }
 
@@ -322,9 +320,8 @@ impl Accepting {
             .await?;
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let paths = Paths::new(number, None, Instant::now());
-        let (control, controls) = mpsc::channel(CONTROLS_MAX);
-        let mut steering = SteeringConfig::new(Side::Server);
-        steering.keepalive = self.keepalive;
+        let (terms_to, terms) = watch::channel(KeepaliveTerms::default());
+        let steering = SteeringConfig::new(Side::Server);
         let steered = Steered {
             connection: connection.clone(),
             steering: Steering::new(steering, gate),
@@ -333,7 +330,7 @@ impl Accepting {
             ways: None,
             first: None,
             remote,
-            controls,
+            terms,
             received_datagrams: 0,
         };
         tokio::spawn(steered.run(move |change| tracing::debug!(?change, session = number, "path")));
@@ -342,7 +339,7 @@ impl Accepting {
             number,
             carrier: Carrier::Quic(connection.clone()),
             paths,
-            control: Some(control),
+            terms: terms_to,
             open: OpenStreams::default(),
             goodbye: CancellationToken::new(),
         };
@@ -408,8 +405,8 @@ pub struct SessionHandle {
     number: u64,
     carrier: Carrier,
     paths: Arc<Paths>,
-    /// None over TCP, where the kernel steers.
-    control: Option<mpsc::Sender<Control>>,
+    /// Nobody obeys them over TCP, where the kernel steers.
+    terms: watch::Sender<KeepaliveTerms>,
     open: OpenStreams,
     goodbye: CancellationToken,
 }
@@ -456,13 +453,8 @@ impl SessionHandle {
         self.carrier.transport()
     }
 
-    /// Changes how often this end probes the paths. Dropped when the steering is too busy to take it.
-    pub fn set_keepalive(&self, keepalive: Keepalive) {
-        if let Some(control) = &self.control
-            && let Err(error) = control.try_send(Control::Keepalive(keepalive))
-        {
-            tracing::debug!(%error, "steering not told");
-        }
+    pub(crate) fn terms(&self) -> &watch::Sender<KeepaliveTerms> {
+        &self.terms
     }
 
     /// Ends the session and all its tunnels at once.

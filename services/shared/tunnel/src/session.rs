@@ -15,11 +15,13 @@ use std::{
 
 use bytes::Bytes;
 use h3::{ConnectionState, client::SendRequest};
-use http::{StatusCode, uri::Authority};
-use multipath::{ControllerConfig, Controllers, Gate, Keepalive, Side, Steering, SteeringConfig};
+use http::{HeaderMap, StatusCode, uri::Authority};
+use multipath::{
+    ControllerConfig, Controllers, Gate, Keepalive, KeepaliveTerms, Side, Steering, SteeringConfig,
+};
 use noq::crypto::rustls::QuicClientConfig;
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use over_tcp::TcpDialler;
@@ -37,7 +39,7 @@ use crate::{
     request::{self, ExtendedRequestError, Urgency},
     resume::header::{Attached, Offer},
     slots::slot_of,
-    steer::{CONTROLS_MAX, Change, Control, Steered, Ways},
+    steer::{Change, Steered, Ways},
     stream::{ConnectStream, H2Wire, H3Wire, OpenStream, OpenStreams, WireError},
     transport::{ALPN, Transport, transport_config},
     udp_tunnel::UdpTunnel,
@@ -147,7 +149,7 @@ impl Dialler {
         let (extended_to, extended) = watch::channel(None);
         tokio::spawn(drive(driver, extended_to));
         let paths = Paths::new(number, Some(shared.slots.clone()), Instant::now());
-        let (control, controls) = mpsc::channel(CONTROLS_MAX);
+        let (terms_to, terms) = watch::channel(KeepaliveTerms::default());
         let session = Arc::new(Session {
             number,
             since: Instant::now(),
@@ -161,12 +163,10 @@ impl Dialler {
             },
             open: OpenStreams::default(),
             paths: paths.clone(),
-            control: Some(control),
             retired: CancellationToken::new(),
             given_up: AtomicBool::new(false),
         });
         let mut steering = SteeringConfig::new(Side::Client);
-        steering.keepalive = shared.keepalive();
         steering.reroute = true;
         let mut steered = Steered {
             connection: connection.clone(),
@@ -176,7 +176,7 @@ impl Dialler {
             ways: Some(Ways::new(shared.slots.clone(), shared.routes.clone())),
             first: None,
             remote: proxy,
-            controls,
+            terms,
             received_datagrams: 0,
         };
         let events = shared.events.clone();
@@ -215,7 +215,7 @@ impl Dialler {
         let keepalive = shared.watch_keepalive();
         session
             .clone()
-            .tell_names(&shared.config.server_name, keepalive);
+            .tell_names(&shared.config.server_name, keepalive, terms_to);
         Ok(session)
     }
 }
@@ -245,8 +245,6 @@ pub(crate) struct Session {
     requests: Requests,
     open: OpenStreams,
     pub(crate) paths: Arc<Paths>,
-    /// None over TCP, where the kernel steers.
-    control: Option<mpsc::Sender<Control>>,
     retired: CancellationToken,
     given_up: AtomicBool,
 }
@@ -276,7 +274,8 @@ impl Session {
         if let Some(offer) = offer {
             offer.write(request.headers_mut());
         }
-        self.ask(request, urgency, self.open.enter()).await
+        let (stream, headers) = self.ask(request, urgency, self.open.enter()).await?;
+        Ok((stream, Attached::read(&headers)))
     }
 
     /// Asks for a UDP tunnel, which ends when the session is retired.
@@ -353,7 +352,7 @@ impl Session {
         request: http::Request<()>,
         urgency: Urgency,
         open: OpenStream,
-    ) -> Result<(ConnectStream, Option<Attached>), ConnectError> {
+    ) -> Result<(ConnectStream, HeaderMap), ConnectError> {
         let (response, stream) = match &self.requests {
             Requests::H3 {
                 requests, handles, ..
@@ -381,13 +380,14 @@ impl Session {
         if !response.status().is_success() {
             return Err(ConnectError::Refused(response.status()));
         }
-        Ok((stream, Attached::read(response.headers())))
+        Ok((stream, response.into_parts().0.headers))
     }
 
     fn tell_names(
         self: Arc<Self>,
         server_name: &str,
-        keepalive: tokio::sync::watch::Receiver<Keepalive>,
+        keepalive: watch::Receiver<Keepalive>,
+        terms: watch::Sender<KeepaliveTerms>,
     ) {
         let request = match request::names(server_name) {
             Ok(request) => request,
@@ -400,8 +400,8 @@ impl Session {
             let paths = self.paths.clone();
             // Not a tunnel, so not counted among those that a session being finished waits for.
             let open = OpenStreams::default().enter();
-            let stream = match self.ask(request, Urgency::Urgent, open).await {
-                Ok((stream, _)) => stream,
+            let (stream, headers) = match self.ask(request, Urgency::Urgent, open).await {
+                Ok(asked) => asked,
                 Err(error) => {
                     tracing::debug!(%error, "the proxy does not want to know path names");
                     return;
@@ -409,22 +409,19 @@ impl Session {
             };
             let carrier = self.carrier.clone();
             drop(self);
+            let telling = names::Telling {
+                paths,
+                keepalive,
+                terms,
+                proxy_answers: names::answers(&headers),
+            };
             tokio::select! {
-                told = names::tell(stream, paths, keepalive) => if let Err(error) = told {
+                told = telling.run(stream) => if let Err(error) = told {
                     tracing::debug!(%error, "path names are no longer told");
                 },
                 () = carrier.ending() => {}
             }
         });
-    }
-
-    /// A control that finds the queue full is dropped: the steering finds out by itself, only later.
-    pub(crate) fn control(&self, control: Control) {
-        if let Some(steering) = &self.control
-            && let Err(error) = steering.try_send(control)
-        {
-            tracing::debug!(%error, "steering not told");
-        }
     }
 
     /// Rises whenever one of the session's streams brings something.

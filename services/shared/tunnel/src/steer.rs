@@ -8,9 +8,9 @@ use std::{
 };
 
 use futures::{FutureExt, StreamExt};
-use multipath::{Command, Event, InterfaceId, Keepalive, OpenFailure, PathState, Steering};
+use multipath::{Command, Event, InterfaceId, KeepaliveTerms, OpenFailure, PathState, Steering};
 use noq::{Connection, FourTuple, PathError, PathEvent, PathId};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use crate::{
     h3_over_noq::SendHandles,
@@ -33,15 +33,6 @@ const TURN_MIN: Duration = Duration::from_millis(2);
 
 /// Commands done in one turn; the steering yields far fewer, more wait for the next turn.
 const COMMANDS_PER_TURN_MAX: usize = 256;
-
-/// Requests to the steering that may wait; a sender beyond that waits.
-pub(crate) const CONTROLS_MAX: usize = 16;
-
-/// What somebody outside tells the steering.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Control {
-    Keepalive(Keepalive),
-}
 
 /// A path became usable or ceased to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +78,8 @@ pub(crate) struct Steered {
     /// The way of path zero; none at the server.
     pub(crate) first: Option<usize>,
     pub(crate) remote: SocketAddr,
-    pub(crate) controls: mpsc::Receiver<Control>,
+    /// How the paths are probed and judged, as agreed with the peer (`names`).
+    pub(crate) terms: watch::Receiver<KeepaliveTerms>,
     /// As of the last turn, over all open paths.
     pub(crate) received_datagrams: u64,
 }
@@ -120,7 +112,7 @@ impl Steered {
                     }
                     None => break,
                 },
-                Some(control) = self.controls.recv() => self.on_control(control),
+                () = terms_changed(&mut self.terms) => {}
                 () = ways_changed(&mut self.ways) => self.look_at_ways(),
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
@@ -176,6 +168,9 @@ impl Steered {
     /// Returns how many datagrams have arrived since the last turn.
     fn turn(&mut self, changed: &mut impl FnMut(Change)) -> u64 {
         let now = Instant::now();
+        // Before any verdict: what the peer was promised is kept however late this task runs.
+        let terms = *self.terms.borrow_and_update();
+        self.steering.on_event(now, Event::Keepalive(terms));
         let mut sum = 0;
         for reading in self.paths.refresh(now) {
             let Reading {
@@ -306,13 +301,6 @@ impl Steered {
         }
     }
 
-    fn on_control(&mut self, control: Control) {
-        let event = match control {
-            Control::Keepalive(keepalive) => Event::Keepalive(keepalive),
-        };
-        self.steering.on_event(Instant::now(), event);
-    }
-
     fn set_state(&self, id: PathId, state: PathState, changed: &mut impl FnMut(Change)) {
         let Some((before, carries)) = self.paths.set_state(id, state) else {
             return;
@@ -341,6 +329,13 @@ async fn ways_changed(ways: &mut Option<Ways>) {
         return;
     }
     std::future::pending().await
+}
+
+/// Never once nobody can change them any more.
+async fn terms_changed(terms: &mut watch::Receiver<KeepaliveTerms>) {
+    if terms.changed().await.is_err() {
+        std::future::pending().await
+    }
 }
 
 /// A suspect path still counts: it may answer yet.

@@ -312,8 +312,12 @@ async fn the_keepalive_set_at_the_client_reaches_both_ends() {
     let bench = Bench::start(identities, server.local_addr(), &config, &[]);
     let session = within(server.accept()).await.unwrap();
     bench.both_up().await;
+    let ids = |paths: Vec<tunnel::PathSnapshot>| -> Vec<u64> {
+        paths.iter().map(|path| path.path_id).collect()
+    };
+    let before = ids(bench.tunnel.paths());
     let slow = tunnel::Keepalive {
-        interval: Duration::from_secs(2),
+        interval: Duration::from_secs(5),
         silent_intervals: 4,
     };
     let fast = tunnel::Keepalive {
@@ -337,6 +341,9 @@ async fn the_keepalive_set_at_the_client_reaches_both_ends() {
             }
         })
         .await;
+    }
+    for after in [handle.paths(), bench.tunnel.paths()] {
+        assert_eq!(ids(after), before, "a path was closed");
     }
     bench.tunnel.close().await;
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use noq_proto::{PathEvent, PathId, PathStatus};
 
+use crate::agreement::KeepaliveTerms;
 use crate::liveness::{Keepalive, PathState};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,7 @@ pub struct InterfaceId(pub u16);
 #[derive(Debug, Clone)]
 pub struct SteeringConfig {
     pub side: Side,
+    /// Of both ends, until another one is agreed.
     pub keepalive: Keepalive,
     /// Close silent paths. Without it only the library's timers do.
     pub liveness: bool,
@@ -91,8 +93,8 @@ pub enum Event {
     PeerAddress { path: PathId, address: SocketAddr },
     /// Bytes that the streams of this end hold and the connection has not sent, as far as the shell knows.
     Backlog { bytes: u64 },
-    /// A new policy for the probing of all paths.
-    Keepalive(Keepalive),
+    /// How all paths are probed and judged from now on, as agreed with the peer.
+    Keepalive(KeepaliveTerms),
 }
 
 impl Event {

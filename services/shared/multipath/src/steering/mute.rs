@@ -56,7 +56,7 @@ impl Steering {
             && path.rerouted_at.is_none()
             && self.gate.in_flight(slot) > 0
             && now >= since + patience
-            && now < path.liveness.heard_at() + self.config.keepalive.silence_max()
+            && now < path.liveness.heard_at() + self.terms.judge_by.silence_max()
     }
 }
 

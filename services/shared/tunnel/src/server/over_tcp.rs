@@ -18,7 +18,7 @@ use std::{
 use rustls::pki_types::CertificateDer;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::mpsc,
+    sync::{mpsc, watch},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -138,7 +138,7 @@ impl Accepting {
             number,
             carrier: Carrier::Tcp(carrier.clone()),
             paths: paths.clone(),
-            control: None,
+            terms: watch::Sender::default(),
             open: OpenStreams::default(),
             goodbye: CancellationToken::new(),
         };

@@ -14,6 +14,7 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use h2::{Ping, PingPong};
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
+use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
@@ -88,14 +89,15 @@ impl TcpDialler {
             requests: Requests::H2(Mutex::new(Some(connected.requests))),
             open: OpenStreams::default(),
             paths,
-            control: None,
             retired: CancellationToken::new(),
             given_up: AtomicBool::new(false),
         });
         let keepalive = shared.watch_keepalive();
+        // The kernel steers.
+        let nobody_obeys = watch::Sender::default();
         session
             .clone()
-            .tell_names(&shared.config.server_name, keepalive);
+            .tell_names(&shared.config.server_name, keepalive, nobody_obeys);
         Ok(session)
     }
 

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use multipath::{Command, Event, Gate, Keepalive, Side, Steering, SteeringConfig};
 use noq_proto::PathId;
+
+use crate::{Command, Event, Gate, Keepalive, Side, Steering, SteeringConfig};
 
 const MS: Duration = Duration::from_millis(1);
 /// Commands after which a round of polling has not come to an end.
@@ -16,15 +17,18 @@ fn closings_after_dense_traffic(dense: Duration, cut: Duration) -> (Vec<(Duratio
     let round_trip_ticks = 8;
     let interval = Duration::from_secs(2);
     let start = Instant::now();
-    let mut steering = Steering::new(SteeringConfig::new(Side::Client), Gate::new());
+    let gate = Gate::new();
+    let mut steering = Steering::new(SteeringConfig::new(Side::Client), gate.clone());
+    gate.enter();
     steering.on_event(start, Event::Connected { interface: None });
     let paths = [PathId::ZERO, PathId::from(1u32)];
+    gate.enter();
     steering.on_event(start, Event::Established { path: paths[1] });
     let keepalive = Keepalive {
         interval,
         silent_intervals: 4,
     };
-    steering.on_event(start, Event::Keepalive(keepalive));
+    steering.on_event(start, Event::Keepalive(keepalive.into()));
     let mut heard = [0; 2];
     let mut answers: Vec<(u32, usize)> = Vec::new();
     let (mut closed, mut pings) = (Vec::new(), 0);

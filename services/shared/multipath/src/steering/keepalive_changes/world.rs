@@ -1,0 +1,393 @@
+//! Both ends of a connection in virtual time while policies change: two paths with delay, jitter and loss, and a stream that carries the
+//! messages of the agreement in order, late or never. Acknowledgements ride on the lowest Available path, as the library sends them, so the
+//! other path hears nothing but the peer's pings. The IO shell's pauses are those of the tunnel.
+
+use std::time::{Duration, Instant};
+
+use noq_proto::{PathId, PathStatus};
+
+use crate::{
+    Command, Coupling, Event, Gate, Keepalive, KeepaliveAcceptor, KeepaliveProposer,
+    KeepaliveTerms, PathModel, Side, Steering, SteeringConfig,
+};
+
+pub(super) const MS: Duration = Duration::from_millis(1);
+const TICK: Duration = Duration::from_millis(2);
+/// Longest pause of the IO shell between two looks.
+const TURN_MAX: Duration = Duration::from_millis(50);
+const COMMANDS_PER_TURN_MAX: usize = 200;
+const PATHS: [PathId; 2] = [PathId::ZERO, PathId::MAX];
+pub(super) const CLIENT: usize = 0;
+pub(super) const SERVER: usize = 1;
+
+/// SplitMix64: a run is its seed.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+
+    pub(super) fn ms(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(from + self.below(to - from))
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Message {
+    Propose(Keepalive),
+    Accept(Keepalive),
+    Confirm(Keepalive),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Arrival {
+    Packet {
+        path: usize,
+        sent: Instant,
+    },
+    /// A packet on `path` that acknowledges one of the path `of`.
+    Ack {
+        path: usize,
+        of: usize,
+        sent: Instant,
+    },
+    Message(Message),
+}
+
+/// The end's part in the agreement.
+enum Agreeing {
+    Client(KeepaliveProposer),
+    Server(KeepaliveAcceptor),
+    /// Of an older release: it does at once what it is told, from its next ping on, and answers nothing.
+    Old,
+}
+
+pub(super) struct End {
+    steering: Steering,
+    gate: std::sync::Arc<Gate>,
+    agreeing: Agreeing,
+    statuses: [PathStatus; 2],
+    heard: [u64; 2],
+    turn_at: Instant,
+    /// Of an old end: its interval, and when it pings each path next.
+    old: (Duration, [Instant; 2]),
+    pub(super) closed: Vec<(Duration, usize)>,
+    /// The longest silence that the terms allowed since the cut.
+    pub(super) promised: Duration,
+    last_message_at: Instant,
+}
+
+impl End {
+    fn new(side: Side, agreeing: Agreeing, start: Instant) -> Self {
+        let gate = Gate::new();
+        let mut steering = Steering::new(SteeringConfig::new(side), gate.clone());
+        for (index, path) in PATHS.into_iter().enumerate() {
+            gate.enter();
+            let event = match index {
+                0 => Event::Connected { interface: None },
+                _ => Event::Established { path },
+            };
+            steering.on_event(start, event);
+        }
+        Self {
+            steering,
+            gate,
+            agreeing,
+            statuses: [PathStatus::Available; 2],
+            heard: [0; 2],
+            turn_at: start,
+            old: (Keepalive::default().interval, [start; 2]),
+            closed: Vec::new(),
+            promised: Duration::ZERO,
+            last_message_at: start,
+        }
+    }
+
+    pub(super) fn terms(&self) -> KeepaliveTerms {
+        match &self.agreeing {
+            Agreeing::Client(proposer) => proposer.terms(),
+            Agreeing::Server(acceptor) => acceptor.terms(),
+            Agreeing::Old => KeepaliveTerms::default(),
+        }
+    }
+
+    fn apply_terms(&mut self, now: Instant) {
+        self.steering.on_event(now, Event::Keepalive(self.terms()));
+    }
+
+    fn ack_path(&self) -> usize {
+        let available = |status: &PathStatus| *status == PathStatus::Available;
+        self.statuses.iter().position(available).unwrap_or(0)
+    }
+}
+
+/// What happens in a run.
+pub(super) struct Plan {
+    pub(super) seed: u64,
+    pub(super) length: Duration,
+    /// Policies that the client is given.
+    pub(super) policies: Vec<(Duration, Keepalive)>,
+    /// The second path loses everything from then on.
+    pub(super) cut: Duration,
+    /// Messages of the agreement that are sent from then on never arrive.
+    pub(super) mute: Duration,
+    /// Percent of packets lost.
+    pub(super) loss: u64,
+    /// Data flows both ways on all Available paths in every second of these.
+    pub(super) busy: fn(u64) -> bool,
+    /// That data is a backlog, for which every living path is made Available.
+    pub(super) bulk: bool,
+    pub(super) old: Option<usize>,
+}
+
+impl Plan {
+    pub(super) fn quiet(seed: u64, length_s: u64) -> Self {
+        Self {
+            seed,
+            length: Duration::from_secs(length_s),
+            policies: Vec::new(),
+            cut: Duration::MAX,
+            mute: Duration::MAX,
+            loss: 0,
+            busy: |_| false,
+            bulk: true,
+            old: None,
+        }
+    }
+}
+
+pub(super) struct World {
+    plan: Plan,
+    random: Random,
+    start: Instant,
+    now: Instant,
+    ends: [End; 2],
+    delays: [Duration; 2],
+    flying: Vec<(Instant, usize, Arrival)>,
+}
+
+impl World {
+    pub(super) fn new(plan: Plan) -> Self {
+        let start = Instant::now();
+        let answers = plan.old != Some(SERVER);
+        let client = match plan.old {
+            Some(CLIENT) => Agreeing::Old,
+            _ => Agreeing::Client(KeepaliveProposer::new(answers)),
+        };
+        let server = match plan.old {
+            Some(SERVER) => Agreeing::Old,
+            _ => Agreeing::Server(KeepaliveAcceptor::default()),
+        };
+        let mut random = Random(plan.seed);
+        let delays = [random.ms(5, 60), random.ms(5, 300)];
+        Self {
+            random,
+            start,
+            now: start,
+            ends: [
+                End::new(Side::Client, client, start),
+                End::new(Side::Server, server, start),
+            ],
+            delays,
+            flying: Vec::new(),
+            plan,
+        }
+    }
+
+    pub(super) fn run(mut self) -> [End; 2] {
+        let mut policies = std::mem::take(&mut self.plan.policies)
+            .into_iter()
+            .peekable();
+        // The last of the handshakes.
+        for (from, path) in [(CLIENT, 0), (CLIENT, 1), (SERVER, 0), (SERVER, 1)] {
+            self.send(from, path);
+        }
+        while self.now < self.start + self.plan.length {
+            self.now += TICK;
+            let passed = self.now - self.start;
+            while let Some((_, policy)) = policies.next_if(|(at, _)| *at <= passed) {
+                self.policy(policy);
+            }
+            self.arrive();
+            if (self.plan.busy)(passed.as_secs()) && passed.as_millis().is_multiple_of(10) {
+                for from in [CLIENT, SERVER] {
+                    for path in 0..2 {
+                        if self.ends[from].statuses[path] == PathStatus::Available {
+                            self.send(from, path);
+                        }
+                    }
+                }
+            }
+            for index in [CLIENT, SERVER] {
+                self.turn(index);
+            }
+        }
+        self.ends
+    }
+
+    fn policy(&mut self, policy: Keepalive) {
+        let client = &mut self.ends[CLIENT];
+        match &mut client.agreeing {
+            Agreeing::Client(proposer) => proposer.want(policy),
+            Agreeing::Server(_) => {}
+            Agreeing::Old => {
+                client.old.0 = policy.interval;
+                self.tell(CLIENT, Message::Propose(policy));
+            }
+        }
+        self.propose();
+    }
+
+    fn propose(&mut self) {
+        if let Agreeing::Client(proposer) = &mut self.ends[CLIENT].agreeing
+            && let Some(proposal) = proposer.propose()
+        {
+            self.ends[CLIENT].apply_terms(self.now);
+            self.tell(CLIENT, Message::Propose(proposal));
+        }
+    }
+
+    /// Messages arrive in order, late after a loss.
+    fn tell(&mut self, from: usize, message: Message) {
+        if self.now - self.start >= self.plan.mute {
+            return;
+        }
+        let late = if self.random.below(4) == 0 { 600 } else { 30 };
+        let at = self.now + self.delays[0] + self.random.ms(0, late);
+        let at = at.max(self.ends[from].last_message_at);
+        self.ends[from].last_message_at = at;
+        self.flying.push((at, 1 - from, Arrival::Message(message)));
+    }
+
+    fn fly(&mut self, to: usize, path: usize, arrival: Arrival) {
+        let passed = self.now - self.start;
+        let is_cut = path == 1 && passed >= self.plan.cut;
+        // The handshakes are not lost.
+        let is_lost = passed > MS * 1_000 && self.random.below(100) < self.plan.loss;
+        if is_cut || is_lost {
+            return;
+        }
+        let at = self.now + self.delays[path] + self.random.ms(0, 15);
+        self.flying.push((at, to, arrival));
+    }
+
+    fn send(&mut self, from: usize, path: usize) {
+        let sent = self.now;
+        self.fly(1 - from, path, Arrival::Packet { path, sent });
+    }
+
+    fn arrive(&mut self) {
+        let now = self.now;
+        let (due, flying) = std::mem::take(&mut self.flying)
+            .into_iter()
+            .partition(|(at, ..)| *at <= now);
+        self.flying = flying;
+        let due: Vec<_> = due;
+        for (_, to, arrival) in due {
+            match arrival {
+                Arrival::Packet { path, sent } => {
+                    self.ends[to].heard[path] += 1;
+                    let by = self.ends[to].ack_path();
+                    let ack = Arrival::Ack {
+                        path: by,
+                        of: path,
+                        sent,
+                    };
+                    self.fly(1 - to, by, ack);
+                }
+                Arrival::Ack { path, of, sent } => {
+                    let end = &mut self.ends[to];
+                    end.heard[path] += 1;
+                    let models = end.gate.models();
+                    let model = PathModel {
+                        acked_sent_at: models[of].acked_sent_at.max(Some(sent)),
+                        ..models[of]
+                    };
+                    end.gate.report(now, model, false, Coupling::Off);
+                }
+                Arrival::Message(message) => self.take(to, message),
+            }
+        }
+    }
+
+    fn take(&mut self, to: usize, message: Message) {
+        let now = self.now;
+        let end = &mut self.ends[to];
+        match (&mut end.agreeing, message) {
+            (Agreeing::Server(acceptor), Message::Propose(keepalive)) => {
+                let accepted = acceptor.on_propose(keepalive);
+                end.apply_terms(now);
+                self.tell(to, Message::Accept(accepted));
+            }
+            (Agreeing::Client(proposer), Message::Accept(keepalive)) => {
+                assert!(proposer.on_accept(keepalive));
+                end.apply_terms(now);
+                self.tell(to, Message::Confirm(keepalive));
+                self.propose();
+            }
+            (Agreeing::Server(acceptor), Message::Confirm(keepalive)) => {
+                acceptor.on_confirm(keepalive);
+                end.apply_terms(now);
+            }
+            (Agreeing::Old, Message::Propose(keepalive)) => end.old.0 = keepalive.interval,
+            (Agreeing::Old, _) => {}
+            (_, message) => panic!("{message:?} to the wrong end"),
+        }
+    }
+
+    /// As the IO shell does: the counters, then the commands, at deadlines and at least every [`TURN_MAX`].
+    fn turn(&mut self, index: usize) {
+        let now = self.now;
+        if matches!(self.ends[index].agreeing, Agreeing::Old) {
+            for path in 0..2 {
+                let (interval, ping_at) = &mut self.ends[index].old;
+                if now >= ping_at[path] {
+                    ping_at[path] = now + *interval;
+                    self.send(index, path);
+                }
+            }
+            return;
+        }
+        if now < self.ends[index].turn_at {
+            return;
+        }
+        let passed = now - self.start;
+        let end = &mut self.ends[index];
+        if passed >= self.plan.cut && end.closed.is_empty() {
+            end.promised = end.promised.max(end.terms().judge_by.silence_max());
+        }
+        if self.plan.bulk && (self.plan.busy)(passed.as_secs()) {
+            end.steering.on_event(now, Event::Backlog { bytes: 1 });
+        }
+        for (number, path) in PATHS.into_iter().enumerate() {
+            let event = Event::Received {
+                path,
+                datagrams: end.heard[number],
+                rtt: self.delays[number] + self.delays[0],
+            };
+            end.steering.on_event(now, event);
+        }
+        for round in 0.. {
+            assert!(round < COMMANDS_PER_TURN_MAX, "polling does not end");
+            let number = |path| usize::from(path != PathId::ZERO);
+            match self.ends[index].steering.poll(now) {
+                None => break,
+                Some(Command::Ping { path }) => self.send(index, number(path)),
+                Some(Command::SetStatus { path, status }) => {
+                    self.ends[index].statuses[number(path)] = status;
+                }
+                Some(Command::Close { path }) => {
+                    self.ends[index].closed.push((passed, number(path)));
+                }
+                Some(command) => panic!("{command:?}"),
+            }
+        }
+        let end = &mut self.ends[index];
+        let wake = end.steering.next_deadline().unwrap_or(now + TURN_MAX);
+        end.turn_at = wake.clamp(now + TICK, now + TURN_MAX);
+    }
+}
