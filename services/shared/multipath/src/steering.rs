@@ -13,11 +13,7 @@
 mod detour;
 mod dialogue;
 mod fastest;
-#[cfg(test)]
-mod keepalive_changes;
 mod mute;
-#[cfg(test)]
-mod rare_pings;
 mod release;
 
 use std::collections::BTreeMap;
@@ -771,3 +767,10 @@ fn reopen_after(failures: u32) -> Duration {
     let grown = failures.saturating_sub(REOPEN_FAILURES_FREE).min(8);
     (REOPEN_BACKOFF_MIN * 2u32.pow(grown)).min(REOPEN_BACKOFF_MAX)
 }
+
+#[cfg(test)]
+mod keepalive_tests;
+#[cfg(test)]
+mod keepalive_world_tests;
+#[cfg(test)]
+mod rare_pings_tests;

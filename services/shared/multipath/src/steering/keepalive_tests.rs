@@ -1,11 +1,9 @@
 //! Policies that change the keepalive of both ends close no healthy path and hide no cut: in virtual time, over seeds.
 
-mod world;
-
 use std::time::Duration;
 
+use super::keepalive_world_tests::{CLIENT, MS, Plan, Random, SERVER, World};
 use crate::Keepalive;
-use world::{CLIENT, MS, Plan, Random, SERVER, World};
 
 fn every(interval_ms: u64, silent_intervals: u32) -> Keepalive {
     Keepalive {
