@@ -283,12 +283,8 @@ impl Gate {
     /// The models of the living controllers.
     pub fn models(&self) -> Vec<PathModel> {
         let state = self.state.lock();
-        state
-            .slots
-            .iter()
-            .filter(|slot| slot.owners > 0)
-            .map(|slot| slot.model)
-            .collect()
+        let living = state.slots.iter().filter(|slot| slot.owners > 0);
+        living.map(|slot| slot.model).collect()
     }
 
     /// When a path was last seen with more to send than it could, if ever.
