@@ -3,18 +3,19 @@
 //! What led to no transition is held back and stored with the next one, or after a second: until then another member would
 //! judge it again and come to the same. So the way of an alert is free of writes that nobody waits for.
 
+mod profiles;
+mod refused;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bus::{Bus, Delivery, Event, Topic, dead_letter};
 use consumer_health::{Level, Own, Pace, duty};
 use contracts::{alerts::Alert, vitals::VitalsRecord};
-use futures::{StreamExt, stream};
 use prost::Message;
 use service_kit::{Backoff, Context, ProgressHandle, telemetry::continue_trace};
-use store::{AlertsBatch, Claims, PatientEntry, Scope, SpO2Scale, Store};
+use store::{AlertsBatch, Claims, Store};
 use tokio::time::{MissedTickBehavior, timeout};
 use tracing::Instrument;
-use vitals::{Profile, news2::Spo2Scale};
 
 use crate::{
     GROUP, OFFSETS_WITHIN, book,
@@ -27,8 +28,8 @@ use crate::{
 const BATCH_RECORDS_MAX: usize = 512;
 /// Records judged and not stored as such at once; a member that takes over judges so many again.
 const HELD_RECORDS_MAX: usize = 16_384;
-/// Patients of whom the register is asked at the same time: fewer than a member has connections for, so that other questions find one.
-const ASKED_AT_ONCE: usize = 3;
+/// Answers of the store to one batch that each changed what was tried next; past it the batch is halved, and a single record buried.
+const ANSWERS_MAX: u32 = 8;
 /// How often time passes for rules that wait for it, and what is held back is stored.
 const TICK: Duration = Duration::from_secs(1);
 /// The loop counts as stalled after so long without a turn.
@@ -209,22 +210,24 @@ impl Loop {
         }
         let readable = records.iter().map(|(_, _, record)| record);
         self.heard.note(readable, self.context.clock());
-        // What is refused as a whole is tried record by record, so that one bad record takes no other's alerts with it.
+        // A batch that is refused is halved until the culprit is alone, so that it takes no other's alerts with it. Each half comes
+        // before what is behind it.
         let mut parts = vec![(deliveries, records)];
         while let Some((part, records)) = parts.pop() {
+            let is_buried = records.is_empty();
             match self.evaluate(part, records).await {
                 Evaluated::Done => {}
                 Evaluated::Refused(part, reason) => match part.as_slice() {
+                    [_] if is_buried => {
+                        tracing::error!(reason, "the progress past a dead letter is refused");
+                    }
                     [single] => {
                         if !self.bury(single, &reason).await {
                             return;
                         }
                         parts.push((part, Vec::new()));
                     }
-                    _ => parts.extend(part.into_iter().rev().map(|single| {
-                        let records = read(&single).into_iter().collect();
-                        (vec![single], records)
-                    })),
+                    _ => parts.extend(halves(part)),
                 },
                 Evaluated::Ended => return,
             }
@@ -235,7 +238,8 @@ impl Loop {
         }
     }
 
-    /// Runs the rules and has the result stored with the progress; tries until the store says yes or no.
+    /// Runs the rules and has the result stored with the progress; waits while the store is away. Each other answer changes what is
+    /// tried next, or is final.
     async fn evaluate(&mut self, mut part: Vec<Delivery>, mut records: Vec<Readable>) -> Evaluated {
         self.follow_book();
         let asked_us = self.context.clock().now_us();
@@ -249,7 +253,7 @@ impl Loop {
         if let Some(traced) = samples.find(|sample| !sample.traceparent.is_empty()) {
             continue_trace(&span, &traced.traceparent);
         }
-        loop {
+        for _ in 0..ANSWERS_MAX {
             let now_us = self.context.clock().now_us();
             let evaluation = span.in_scope(|| self.ward.evaluate(&records, now_us));
             let reached = self.claims.progress(&part);
@@ -280,10 +284,8 @@ impl Loop {
                     }
                     return Evaluated::Done;
                 }
-                Some(Outcome::Conflict(stored)) => {
-                    metrics::counter!("braid_alerting_conflicts_total").increment(1);
-                    stored.iter().for_each(|alert| self.ward.adopt(alert));
-                }
+                // Taken over: the next try goes on from what is stored.
+                Some(Outcome::Conflict { .. }) => {}
                 Some(Outcome::Fenced(partitions)) => {
                     part.retain(|delivery| !partitions.contains(&delivery.partition));
                     records.retain(|(partition, _, _)| !partitions.contains(partition));
@@ -296,8 +298,6 @@ impl Loop {
                         if !self.store_held().await {
                             return Evaluated::Ended;
                         }
-                    } else if records.is_empty() {
-                        return Evaluated::Ended;
                     } else {
                         return Evaluated::Refused(part, reason);
                     }
@@ -305,6 +305,9 @@ impl Loop {
                 Some(Outcome::Ended) => return Evaluated::Ended,
             }
         }
+        let reason = format!("the store has contradicted {ANSWERS_MAX} tries");
+        tracing::error!(reason, records = records.len(), "a batch is given up");
+        Evaluated::Refused(part, reason)
     }
 
     fn holds_back(&self) -> bool {
@@ -328,61 +331,39 @@ impl Loop {
             self.held = 0;
             self.claims.stored(&progress);
             count_transitions(&batch);
-        } else {
-            self.ward.undo();
+            return outcome;
+        }
+        self.ward.undo();
+        if let Outcome::Conflict { stored, unreadable } = &outcome {
+            metrics::counter!("braid_alerting_conflicts_total").increment(1);
+            stored.iter().for_each(|alert| self.ward.adopt(alert));
+            for id in unreadable {
+                let said = batch.transitions.iter().filter(|alert| alert.id == *id);
+                self.ward.pass_over(&said.cloned().collect::<Vec<Alert>>());
+            }
         }
         outcome
     }
 
     /// False: the store did not answer before the service ended.
     async fn store_held(&mut self) -> bool {
-        while self.holds_back() {
+        for _ in 0..ANSWERS_MAX {
+            if !self.holds_back() {
+                return true;
+            }
             match self.write(Vec::new(), &[]).await {
                 Outcome::Stored => {}
                 Outcome::Fenced(partitions) => self.fenced(partitions),
                 Outcome::Refused(reason) => {
                     tracing::error!(reason, "the store refuses rule states");
-                    if !self.store_each_state().await {
-                        return false;
-                    }
+                    break;
                 }
                 // Of transitions, and there are none.
-                Outcome::Conflict(_) => {}
+                Outcome::Conflict { .. } => break,
                 Outcome::Ended => return false,
             }
         }
-        true
-    }
-
-    /// After a refusal: a state that the store will never take holds up no other. False as above.
-    async fn store_each_state(&mut self) -> bool {
-        for state in self.ward.states() {
-            let patient = state.key.clone();
-            // Holds the claim and moves nothing.
-            let claim = self
-                .claims
-                .progress_to([(Topic::Vitals, state.partition, 0)]);
-            let batch = AlertsBatch {
-                states: vec![state],
-                ..AlertsBatch::default()
-            };
-            match self.writer.write(&batch, &claim, &self.turns).await {
-                Outcome::Refused(reason) => {
-                    tracing::error!(
-                        patient,
-                        reason,
-                        "after a restart the rules of this patient begin anew"
-                    );
-                }
-                Outcome::Fenced(partitions) => self.fenced(partitions),
-                Outcome::Ended => return false,
-                Outcome::Stored | Outcome::Conflict(_) => {}
-            }
-        }
-        // Progress alone is never refused; it goes with what comes next.
-        self.ward.stored();
-        self.held = 0;
-        true
+        self.store_each_state().await
     }
 
     fn follow_book(&mut self) {
@@ -399,71 +380,26 @@ impl Loop {
         if !self.fetch_profiles(strangers, now_us).await {
             return;
         }
-        let transitions = self.ward.on_time(now_us);
-        if transitions.is_empty() {
-            self.ward.keep();
-            self.store_held().await;
-            return;
-        }
-        match self.write(transitions, &[]).await {
-            // The next tick tries again.
-            Outcome::Conflict(stored) => stored.iter().for_each(|alert| self.ward.adopt(alert)),
-            Outcome::Fenced(partitions) => self.fenced(partitions),
-            Outcome::Refused(reason) => {
-                tracing::error!(reason, "the store refuses what time brought");
+        for _ in 0..ANSWERS_MAX {
+            let transitions = self.ward.on_time(now_us);
+            if transitions.is_empty() {
+                self.ward.keep();
                 self.store_held().await;
+                return;
             }
-            Outcome::Stored | Outcome::Ended => {}
-        }
-    }
-
-    /// Which rules hold for these patients. False when the service ends before it is known of somebody whom nobody here knows.
-    async fn fetch_profiles(&mut self, wanted: BTreeMap<String, u32>, now_us: i64) -> bool {
-        let this = &*self;
-        let ask = |key: String| async move {
-            let entry = this.patient(&key).await;
-            (key, entry)
-        };
-        let mut is_known = true;
-        for ((key, entry), partition) in ask_side_by_side(wanted, ask).await {
-            let Some(entry) = entry else {
-                is_known &= !self.ward.is_stranger(&key);
-                continue;
-            };
-            let (tenant, scale) = entry.map_or((String::new(), SpO2Scale::One), |entry| {
-                (entry.tenant, entry.spo2_scale)
-            });
-            let spo2_scale = match scale {
-                SpO2Scale::One => Spo2Scale::One,
-                SpO2Scale::Two => Spo2Scale::Two,
-            };
-            let profile = Profile { spo2_scale };
-            self.ward
-                .set_profile(&key, partition, &tenant, profile, now_us);
-        }
-        is_known
-    }
-
-    /// The register's entry. `None`: no answer, and what was known of the patient stays; of a stranger nothing is judged before
-    /// there is an answer, because other rules would end what is open.
-    async fn patient(&self, key: &str) -> Option<Option<PatientEntry>> {
-        let mut backoff = Backoff::for_reconnect();
-        loop {
-            self.turns.beat();
-            match self.store.patient(&Scope::Service, key).await {
-                Ok(entry) => return Some(entry),
-                Err(error) => {
-                    tracing::warn!(patient = key, %error, "the patient's scale and rules are unknown");
+            match self.write(transitions, &[]).await {
+                // Taken over: the next try goes on from what is stored.
+                Outcome::Conflict { .. } => {}
+                Outcome::Fenced(partitions) => self.fenced(partitions),
+                Outcome::Refused(reason) => {
+                    tracing::error!(reason, "the store refuses what time brought");
+                    self.store_held().await;
+                    break;
                 }
-            }
-            if !self.ward.is_stranger(key) {
-                return None;
-            }
-            tokio::select! {
-                () = self.context.shutdown().requested() => return None,
-                () = backoff.wait() => {}
+                Outcome::Stored | Outcome::Ended => return,
             }
         }
+        self.store_each_transition(now_us).await;
     }
 
     /// False when the service ends before the record is kept.
@@ -473,16 +409,13 @@ impl Loop {
     }
 }
 
-/// Alerts wait for all answers, so nobody's question waits for another's.
-async fn ask_side_by_side<F: Future>(
-    wanted: BTreeMap<String, u32>,
-    ask: impl Fn(String) -> F,
-) -> Vec<(F::Output, u32)> {
-    let asking = stream::iter(wanted).map(|(key, partition)| {
-        let answer = ask(key);
-        async move { (answer.await, partition) }
-    });
-    asking.buffer_unordered(ASKED_AT_ONCE).collect().await
+/// Later half first: it is taken last.
+fn halves(mut part: Vec<Delivery>) -> [(Vec<Delivery>, Vec<Readable>); 2] {
+    let later = part.split_off(part.len() / 2);
+    [later, part].map(|half| {
+        let records = half.iter().filter_map(|it| read(it).ok()).collect();
+        (half, records)
+    })
 }
 
 fn read(delivery: &Delivery) -> Result<Readable, String> {
@@ -504,31 +437,5 @@ fn count_transitions(batch: &AlertsBatch) {
             "state" => alert.state().as_str_name()
         )
         .increment(1);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use tokio::sync::Barrier;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn nobodys_question_waits_for_anothers() {
-        let keys = (0..2 * ASKED_AT_ONCE).map(|number| (number.to_string(), 3));
-        // Answers when so many are asked.
-        let together = Barrier::new(ASKED_AT_ONCE);
-        let ask = |key: String| async {
-            together.wait().await;
-            key
-        };
-        let asking = ask_side_by_side(keys.clone().collect(), ask);
-        let asked = tokio::time::timeout(Duration::from_secs(30), asking);
-        let mut answers = asked.await.unwrap();
-        answers.sort_unstable();
-        let mut expected: Vec<(String, u32)> = keys.collect();
-        expected.sort_unstable();
-        assert_eq!(answers, expected);
     }
 }

@@ -19,8 +19,13 @@ pub(crate) struct Writer {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Stored,
-    /// Somebody else wrote the next revision of these alerts; here they are as stored.
-    Conflict(Vec<Alert>),
+    /// The store has other rows of these alerts.
+    Conflict {
+        /// As stored, the newest revision of each.
+        stored: Vec<Alert>,
+        /// Ids of those that the store cannot read.
+        unreadable: Vec<String>,
+    },
     /// These partitions belong to another member.
     Fenced(BTreeSet<u32>),
     /// Would fail again.
@@ -39,7 +44,7 @@ impl Writer {
         }
     }
 
-    /// Tries until the store answers; `turns` beats with each try.
+    /// Tries until the store answers; `turns` beats with each try, and readiness says why there is none. Every answer is final.
     pub(crate) async fn write(
         &self,
         batch: &AlertsBatch,
@@ -61,10 +66,7 @@ impl Writer {
                     }
                     return Outcome::Stored;
                 }
-                Err(WriteError::Conflict(ids)) => match self.stored(&ids, turns).await {
-                    Some(alerts) => return Outcome::Conflict(alerts),
-                    None => return Outcome::Ended,
-                },
+                Err(WriteError::Conflict(ids)) => return self.conflict(&ids, turns).await,
                 Err(WriteError::Fenced(partitions)) => {
                     return Outcome::Fenced(partitions.into_iter().map(|(_, p)| p).collect());
                 }
@@ -80,7 +82,8 @@ impl Writer {
         }
     }
 
-    /// The rule states of a partition; `None` after shutdown.
+    /// The rule states of a partition; `None` after shutdown. States that the store cannot read are none: rules that begin anew are
+    /// better than a partition that nobody judges.
     pub(crate) async fn states(
         &self,
         partition: u32,
@@ -94,8 +97,12 @@ impl Writer {
                     self.check.ok();
                     return Some(states);
                 }
-                Err(error) => {
-                    if self.pause(&mut backoff, error.to_string()).await {
+                Err(QueryError::Unreadable(reason)) => {
+                    tracing::error!(partition, reason, "the rules of a partition begin anew");
+                    return Some(Vec::new());
+                }
+                Err(QueryError::Unavailable(reason)) => {
+                    if self.pause(&mut backoff, reason).await {
                         return None;
                     }
                 }
@@ -103,26 +110,31 @@ impl Writer {
         }
     }
 
-    async fn stored(&self, ids: &[String], turns: &ProgressHandle) -> Option<Vec<Alert>> {
+    /// What the store has of these alerts. A row that cannot be read stays so: it is asked for once.
+    async fn conflict(&self, ids: &[String], turns: &ProgressHandle) -> Outcome {
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
-        let mut alerts = Vec::with_capacity(ids.len());
+        let (mut stored, mut unreadable) = (Vec::with_capacity(ids.len()), Vec::new());
         for id in ids {
             loop {
                 turns.beat();
                 match self.store.alert(&Scope::Service, id).await {
-                    Ok(alert) => {
-                        alerts.extend(alert);
-                        break;
+                    Ok(Some(alert)) => stored.push(alert),
+                    Ok(None) => unreadable.push(id.clone()),
+                    Err(QueryError::Unreadable(reason)) => {
+                        tracing::error!(alert = id, reason, "a stored alert cannot be read");
+                        unreadable.push(id.clone());
                     }
-                    Err(QueryError::Unavailable(reason) | QueryError::Unreadable(reason)) => {
+                    Err(QueryError::Unavailable(reason)) => {
                         if self.pause(&mut backoff, reason).await {
-                            return None;
+                            return Outcome::Ended;
                         }
+                        continue;
                     }
                 }
+                break;
             }
         }
-        Some(alerts)
+        Outcome::Conflict { stored, unreadable }
     }
 
     /// Waits before another try; true when shutdown was requested meanwhile.

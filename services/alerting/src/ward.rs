@@ -1,7 +1,7 @@
 //! The rules of every patient whose partition this member holds. Sans-IO: records and time in, a batch to store out.
 //!
 //! A batch is tried: until [`Ward::keep`] every engine it touched has a copy of itself from before, so that a write
-//! that loses against another one is taken back, told what the other wrote ([`Ward::adopt`]), and tried again. What a kept
+//! that loses against another one is taken back, learns what the other wrote ([`Ward::adopt`]), and is tried again. What a kept
 //! try changed is owed to the store until [`Ward::stored`].
 
 use std::{
@@ -55,8 +55,10 @@ pub(crate) struct Ward {
     changed: BTreeSet<String>,
     /// The same of kept tries, not stored so far.
     owed: BTreeSet<String>,
-    /// Alerts that live only in the store: up to this revision nothing is written of them.
-    foreign: BTreeMap<String, u32>,
+    /// By alert: its newest revision in the running try. Of two rows with one key the store would refuse both.
+    said: BTreeMap<String, u32>,
+    /// By patient whom nobody here knows between two tries: what the store has of their alerts.
+    found: BTreeMap<String, Vec<Alert>>,
 }
 
 /// What evaluating some records came to.
@@ -77,7 +79,8 @@ impl Ward {
             before: HashMap::new(),
             changed: BTreeSet::new(),
             owed: BTreeSet::new(),
-            foreign: BTreeMap::new(),
+            said: BTreeMap::new(),
+            found: BTreeMap::new(),
         }
     }
 
@@ -184,6 +187,10 @@ impl Ward {
         patient.profile_us = now_us;
     }
 
+    pub(crate) fn partition_of(&self, key: &str) -> Option<u32> {
+        self.patients.get(key).map(|patient| patient.partition)
+    }
+
     /// Whether nothing may be judged of this patient before a profile is set.
     pub(crate) fn is_stranger(&self, key: &str) -> bool {
         self.patients
@@ -231,7 +238,7 @@ impl Ward {
                     > behind_us.saturating_add(backfill_after_us);
                 patient.engine.set_backfill(backfill);
                 let alerts = patient.engine.on_edge_alert(edge);
-                self.collect(&mut evaluation.transitions, alerts, now_us);
+                collect(&mut self.said, &mut evaluation.transitions, alerts, now_us);
             }
             for sample in &record.samples {
                 let backfill_after_us = self.backfill_after_us;
@@ -243,7 +250,7 @@ impl Ward {
                 let alerts = patient.engine.on_sample(sample);
                 evaluation.skipped += patient.engine.skipped() - skipped;
                 evaluation.samples += 1;
-                self.collect(&mut evaluation.transitions, alerts, now_us);
+                collect(&mut self.said, &mut evaluation.transitions, alerts, now_us);
             }
         }
         self.note_changes();
@@ -271,7 +278,7 @@ impl Ward {
             let patient = self.touch(&key, partition);
             let event_us = patient.engine.clock_us() + (now_us - patient.seen_us).max(0);
             let alerts = patient.engine.on_time(event_us);
-            self.collect(&mut transitions, alerts, now_us);
+            collect(&mut self.said, &mut transitions, alerts, now_us);
         }
         self.note_changes();
         transitions
@@ -305,14 +312,20 @@ impl Ward {
     /// The try stands. Nobody waits for what it changed: it is stored with what comes next.
     pub(crate) fn keep(&mut self) {
         self.owed.append(&mut self.changed);
-        self.before.clear();
-        self.foreign.clear();
+        for (key, _) in self.before.drain() {
+            if let Some(patient) = self.patients.get_mut(&key) {
+                patient.engine.trim();
+            }
+        }
+        self.said.clear();
+        self.found.clear();
         while self.patients.len() > PATIENTS_MAX && self.put_away() {}
     }
 
     /// The try is not stored: everything is as it was before it.
     pub(crate) fn undo(&mut self) {
         self.changed.clear();
+        self.said.clear();
         for (key, before) in self.before.drain() {
             match before {
                 Some(patient) => self.patients.insert(key, patient),
@@ -321,14 +334,25 @@ impl Ward {
         }
     }
 
-    /// Somebody else wrote this revision; takes it over.
+    /// The store has another row than was to be written, and this is its newest of the alert: the next try goes on from there.
     pub(crate) fn adopt(&mut self, stored: &Alert) {
-        let known = self
-            .patients
-            .get_mut(&stored.patient)
-            .is_some_and(|patient| patient.engine.adopt(stored));
-        if !known {
-            self.foreign.insert(stored.id.clone(), stored.revision);
+        match self.patients.get_mut(&stored.patient) {
+            Some(patient) => patient.engine.adopt(stored),
+            None => {
+                let found = self.found.entry(stored.patient.clone()).or_default();
+                found.push(stored.clone());
+            }
+        }
+    }
+
+    /// The store has other rows than these transitions of one alert and cannot read them: the next try goes on after them.
+    pub(crate) fn pass_over(&mut self, said: &[Alert]) {
+        let revision = said.iter().map(|alert| alert.revision).max();
+        let (Some(first), Some(revision)) = (said.first(), revision) else {
+            return;
+        };
+        if let Some(patient) = self.patients.get_mut(&first.patient) {
+            patient.engine.pass_over(first, revision);
         }
     }
 
@@ -337,24 +361,15 @@ impl Ward {
             self.before
                 .insert(key.to_owned(), self.patients.get(key).cloned());
         }
-        let rules = &self.rules;
-        let patient = self
-            .patients
-            .entry(key.to_owned())
-            .or_insert_with(|| Patient::new(fresh(rules, key), partition));
+        let (rules, found) = (&self.rules, &self.found);
+        let patient = self.patients.entry(key.to_owned()).or_insert_with(|| {
+            let mut engine = fresh(rules, key);
+            let found = found.get(key).into_iter().flatten();
+            found.for_each(|stored| engine.adopt(stored));
+            Patient::new(engine, partition)
+        });
         patient.partition = partition;
         patient
-    }
-
-    fn collect(&self, into: &mut Vec<Alert>, alerts: Vec<Alert>, now_us: i64) {
-        into.extend(alerts.into_iter().filter_map(|mut alert| {
-            let stored = self.foreign.get(&alert.id);
-            if stored.is_some_and(|revision| alert.revision <= *revision) {
-                return None;
-            }
-            alert.recorded_us = now_us;
-            Some(alert)
-        }));
     }
 
     fn note_changes(&mut self) {
@@ -420,6 +435,26 @@ impl Patient {
             .or_default()
             .of(sample, arrived_us)
     }
+}
+
+/// A row whose key was said before in the same try is left out: the store would refuse the whole batch for it.
+fn collect(
+    said: &mut BTreeMap<String, u32>,
+    into: &mut Vec<Alert>,
+    alerts: Vec<Alert>,
+    now_us: i64,
+) {
+    into.extend(alerts.into_iter().filter_map(|mut alert| {
+        let newest = said.entry(alert.id.clone()).or_insert(0);
+        if alert.revision <= *newest {
+            metrics::counter!("braid_alerting_repeated_revisions_total").increment(1);
+            tracing::error!(alert = alert.id, revision = alert.revision, "said twice");
+            return None;
+        }
+        *newest = alert.revision;
+        alert.recorded_us = now_us;
+        Some(alert)
+    }));
 }
 
 fn fresh(rules: &Arc<RuleSet>, key: &str) -> Engine {

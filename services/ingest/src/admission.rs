@@ -160,6 +160,10 @@ pub fn settle_time(alert: &mut EdgeAlert, arrived_us: i64) {
     let can_be = (bounds.past_us.saturating_neg()..=bounds.future_us).contains(&ahead_us);
     if alert.time_us <= 0 || !can_be {
         alert.time_us = arrived_us;
+        alert.since_us = 0;
+    }
+    if !(0..=alert.time_us).contains(&alert.since_us) {
+        alert.since_us = 0;
     }
 }
 

@@ -81,6 +81,9 @@ impl ClockError {
         };
         let offset_us = self.of_event_us(alert.time_us, taken_us);
         alert.time_us = alert.time_us.saturating_add(offset_us);
+        if alert.since_us != 0 {
+            alert.since_us = alert.since_us.saturating_add(offset_us);
+        }
     }
 
     /// Nothing tells when the gateway took what it dropped since: it is taken for the gateway's time unless that is in the future.

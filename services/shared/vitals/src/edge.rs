@@ -5,8 +5,6 @@ use contracts::{
     vitals::EdgeAlert,
 };
 
-use crate::machine::episode_id;
-
 /// What the gateway sends of a transition at the edge. `None` for one that only the core can make.
 pub fn edge_alert(alert: &Alert, sequence: u64) -> Option<EdgeAlert> {
     let resolved = match alert.state() {
@@ -23,6 +21,7 @@ pub fn edge_alert(alert: &Alert, sequence: u64) -> Option<EdgeAlert> {
         rule_version: alert.rule_version,
         metric: alert.metric,
         value: alert.value,
+        since_us: alert.since_us,
         time_us: alert.changed_us,
         priority: alert.priority,
         summary: alert.summary.clone(),
@@ -35,37 +34,4 @@ pub fn edge_alert(alert: &Alert, sequence: u64) -> Option<EdgeAlert> {
         gateway_boot: 0,
         rules_subject: String::new(),
     })
-}
-
-/// An edge alert of a rule that the core does not know: recorded, never lost. Both ends of its life share one id
-/// only by the time they carry.
-pub(crate) fn foreign(patient: &str, edge: &EdgeAlert, backfill: bool) -> Alert {
-    Alert {
-        id: episode_id(patient, &edge.rule, edge.time_us),
-        patient: patient.to_owned(),
-        device: edge.device.clone(),
-        gateway: edge.gateway.clone(),
-        rule: edge.rule.clone(),
-        rule_version: edge.rule_version,
-        metric: edge.metric,
-        priority: edge.priority,
-        state: if edge.resolved {
-            AlertState::Resolved
-        } else {
-            AlertState::Active
-        }
-        .into(),
-        summary: edge.summary.clone(),
-        value: edge.value,
-        since_us: edge.time_us,
-        changed_us: edge.time_us,
-        recorded_us: 0,
-        acknowledged_by: String::new(),
-        note: String::new(),
-        revision: 1,
-        from_edge: true,
-        from_core: false,
-        traceparent: edge.traceparent.clone(),
-        backfill,
-    }
 }

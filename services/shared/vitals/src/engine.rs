@@ -16,7 +16,7 @@ use std::{
 
 use contracts::{
     alerts::Alert,
-    vitals::{EdgeAlert, Metric, Sample, sample},
+    vitals::{EdgeAlert, Metric, Priority, Sample, sample},
 };
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,8 @@ pub use stored::RestoreError;
 
 use crate::{
     condition::Condition,
-    machine::{Evidence, Frame, Machine, Origin, Phase, Verdict, delay_us, is_set_back},
+    episodes::{Episodes, Source, Subject},
+    machine::{Evidence, Fact, Frame, Machine, Origin, Phase, Verdict, delay_us, is_set_back},
     memory::Memory,
     news2::{self, Observation, Score, Spo2Scale},
     rules::{Rule, RuleSet},
@@ -34,6 +35,9 @@ use crate::{
 /// Streams whose order is remembered for one patient; past it the one silent for longest is forgotten, and a
 /// straggler of that stream would be taken for new.
 pub const STREAMS_MAX: usize = 64;
+/// Rules of one patient that only the edge has; past it the one with the oldest episode is forgotten, and a late report of it costs one
+/// question to the store.
+const FOREIGN_RULES_MAX: usize = 32;
 /// A state is due for storing when event time went on for so long, even if no rule changed its phase. Each patient at another
 /// time, so that a ward's states do not all fall due at once.
 const PERSIST_EVERY_US: i64 = 5_000_000;
@@ -51,9 +55,11 @@ pub struct Engine {
     profile: Profile,
     origin: Origin,
     /// One per rule, in the set's order.
-    machines: Vec<Machine>,
-    /// Open episodes of rules that the set has no more; the next event ends them.
-    retired: Vec<(Rule, Machine)>,
+    watched: Vec<Watched>,
+    /// Of rules that the set has no more; the next event ends their open episodes.
+    retired: Vec<(Rule, Watched)>,
+    /// By id: rules that only the edge has.
+    foreign: BTreeMap<String, Foreign>,
     latest: BTreeMap<i32, Latest>,
     streams: BTreeMap<String, Stream>,
     /// Last blow seen by each rule of that kind; as many as there are such rules.
@@ -69,6 +75,22 @@ pub struct Engine {
     dirty: bool,
     skipped: u64,
     backfill: bool,
+}
+
+/// One rule's stretches as this engine sees them, and the episodes that all observers make of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Watched {
+    machine: Machine,
+    episodes: Episodes,
+}
+
+/// Episodes of a rule that only the edge has, and what the edge says of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Foreign {
+    rule_version: u32,
+    metric: i32,
+    priority: i32,
+    episodes: Episodes,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -87,6 +109,32 @@ struct Stream {
     time_us: i64,
 }
 
+impl<'a> Subject<'a> {
+    fn of(patient: &'a str, rule: &'a Rule, rule_version: u32, origin: Origin) -> Subject<'a> {
+        Subject {
+            patient,
+            rule: &rule.id,
+            rule_version,
+            metric: rule.condition.metric().into(),
+            priority: rule.priority,
+            origin,
+        }
+    }
+}
+
+impl Foreign {
+    fn subject<'a>(&self, patient: &'a str, rule: &'a str, origin: Origin) -> Subject<'a> {
+        Subject {
+            patient,
+            rule,
+            rule_version: self.rule_version,
+            metric: self.metric,
+            priority: Priority::try_from(self.priority).unwrap_or_default(),
+            origin,
+        }
+    }
+}
+
 impl Engine {
     pub fn new(
         patient: impl Into<String>,
@@ -98,8 +146,9 @@ impl Engine {
         Engine {
             persist_phase_us: persist_phase_us(&patient),
             patient,
-            machines: vec![Machine::default(); rules.rules.len()],
+            watched: vec![Watched::default(); rules.rules.len()],
             retired: Vec::new(),
+            foreign: BTreeMap::new(),
             rules,
             profile,
             origin,
@@ -143,9 +192,7 @@ impl Engine {
 
     /// Whether `on_time` could change anything.
     pub fn is_waiting(&self) -> bool {
-        self.machines
-            .iter()
-            .any(|machine| machine.phase == Phase::Pending || machine.ended_since_us.is_some())
+        self.watched.iter().any(|it| it.machine.is_waiting())
     }
 
     pub fn rules(&self) -> &Arc<RuleSet> {
@@ -167,9 +214,27 @@ impl Engine {
     }
 
     pub fn has_open_alert(&self) -> bool {
-        self.machines
-            .iter()
-            .any(|machine| matches!(machine.phase, Phase::Active | Phase::Latched))
+        self.watched.iter().any(|it| it.episodes.has_open())
+    }
+
+    /// Forgets ended episodes above the bounds. Only when everything that this engine said is stored, or never will be.
+    pub fn trim(&mut self) {
+        let now_us = self.clock_us;
+        for watched in &mut self.watched {
+            watched.episodes.trim(now_us);
+        }
+        self.foreign.retain(|_, foreign| {
+            foreign.episodes.trim(now_us);
+            !foreign.episodes.is_empty()
+        });
+        while self.foreign.len() > FOREIGN_RULES_MAX {
+            let newest_us = |it: &(&String, &Foreign)| it.1.episodes.newest_us();
+            let oldest = self.foreign.iter().min_by_key(newest_us);
+            let Some(oldest) = oldest.map(|(rule, _)| rule.clone()) else {
+                return;
+            };
+            self.foreign.remove(&oldest);
+        }
     }
 
     pub fn news2(&self, now_us: i64) -> Score {
@@ -216,7 +281,10 @@ impl Engine {
                 score.get_or_insert_with(|| self.news2(now_us));
             }
             let score = score.as_ref();
-            let machine = &mut self.machines[index];
+            let frame = self.frame(&rules, index);
+            let fact = self.watched[index].machine.pass(frame, now_us);
+            alerts.extend(self.tell(&rules, index, fact));
+            let phase = self.watched[index].machine.phase;
             let verdict = match rule.condition {
                 Condition::Fall {
                     impact_g,
@@ -236,7 +304,7 @@ impl Engine {
                     let since_us = impact_us.map(|impact_us| now_us - impact_us);
                     let is_recent = since_us
                         .is_some_and(|since_us| (0..=delay_us(within_ms)).contains(&since_us));
-                    verdict::fall(value, still_g, is_recent || machine.phase != Phase::Normal)
+                    verdict::fall(value, still_g, is_recent || phase != Phase::Normal)
                 }
                 Condition::Change { .. }
                 | Condition::Deviation { .. }
@@ -254,7 +322,13 @@ impl Engine {
                 }
                 _ => verdict::of(&rule.condition, value, score),
             };
-            if machine.phase == Phase::Normal && verdict != Verdict::Holds {
+            let frame = self.frame(&rules, index);
+            let watched = &self.watched[index];
+            let is_idle = phase == Phase::Normal
+                && verdict != Verdict::Holds
+                && !watched.episodes.has_open()
+                && !watched.machine.is_waiting();
+            if is_idle {
                 continue;
             }
             let evidence = Evidence {
@@ -268,84 +342,111 @@ impl Engine {
                 traceparent: sample.traceparent.clone(),
                 backfill: self.backfill,
             };
-            let frame = Frame {
-                patient: &self.patient,
-                rule,
-                rule_version: rules.version,
-                hold_us: rules.stale_after_us(rule.condition.metric()),
-            };
+            let machine = &mut self.watched[index].machine;
             let before = (machine.phase, machine.since_us, machine.ended_since_us);
-            let alert = machine.step(frame, verdict, self.origin, &evidence);
+            let fact = machine.step(frame, verdict, &evidence);
             self.dirty |= before != (machine.phase, machine.since_us, machine.ended_since_us);
-            alerts.extend(alert);
-        }
-        self.note(alerts)
-    }
-
-    /// Lets event time pass for rules that wait: pending ones and those about to clear.
-    pub fn on_time(&mut self, now_us: i64) -> Vec<Alert> {
-        let mut alerts = self.end_retired(now_us);
-        let rules = Arc::clone(&self.rules);
-        for (index, rule) in rules.rules.iter().enumerate() {
-            let machine = &mut self.machines[index];
-            let waits = machine.phase == Phase::Pending || machine.ended_since_us.is_some();
-            if !waits || now_us <= machine.last_us {
-                continue;
+            if let Some(Fact::Lasts { since_us }) = fact {
+                let subject = Subject::of(&self.patient, rule, rules.version, self.origin);
+                let episodes = &mut self.watched[index].episodes;
+                alerts.extend(episodes.lasts(subject, since_us, &evidence));
+            } else {
+                alerts.extend(self.tell(&rules, index, fact));
             }
-            let score = (rule.condition.metric() == Metric::Unspecified)
-                .then(|| score_of(&self.latest, &rules, self.profile, now_us));
-            // The reading that counts; of a score, the newest of them.
-            let latest = match rule.condition.metric() {
-                Metric::Unspecified => self.latest.values().max_by_key(|latest| latest.time_us),
-                metric => self.latest.get(&(metric as i32)),
-            };
-            let value = score
-                .as_ref()
-                .map(|score| f64::from(score.aggregate))
-                .or(latest.map(|latest| latest.value))
-                .unwrap_or_default();
-            let of_latest = |field: fn(&Latest) -> &String| latest.map(field).cloned();
-            let evidence = Evidence {
-                time_us: now_us,
-                value,
-                device: of_latest(|latest| &latest.device).unwrap_or_default(),
-                gateway: of_latest(|latest| &latest.gateway).unwrap_or_default(),
-                summary: verdict::describe(rule, value, score.as_ref()),
-                backfill: self.backfill,
-                ..Evidence::default()
-            };
-            let frame = Frame {
-                patient: &self.patient,
-                rule,
-                rule_version: rules.version,
-                hold_us: rules.stale_after_us(rule.condition.metric()),
-            };
-            alerts.extend(machine.on_time(frame, now_us, &evidence));
+            if !self.backfill && verdict != Verdict::Holds {
+                let subject = Subject::of(&self.patient, rule, rules.version, self.origin);
+                let episodes = &mut self.watched[index].episodes;
+                alerts.extend(episodes.confirm_latched(subject, now_us));
+            }
+        }
+        if self.origin == Origin::Edge {
+            self.trim();
         }
         self.note(alerts)
     }
 
-    /// Merges what the rules at the edge saw into the same episodes. Rules that this set does not have are taken as they are
-    /// reported: the caller gets an alert that has the edge's rule and no life of its own here.
+    /// Lets event time pass for rules that wait: no reading from before `before_us` will come. Transitions carry the time at which
+    /// the delay of their rule ended.
+    pub fn on_time(&mut self, before_us: i64) -> Vec<Alert> {
+        let mut alerts = self.end_retired(before_us);
+        let rules = Arc::clone(&self.rules);
+        for index in 0..rules.rules.len() {
+            let frame = self.frame(&rules, index);
+            let fact = self.watched[index].machine.pass(frame, before_us);
+            alerts.extend(self.tell(&rules, index, fact));
+        }
+        self.note(alerts)
+    }
+
+    fn frame<'a>(&self, rules: &'a RuleSet, index: usize) -> Frame<'a> {
+        let rule = &rules.rules[index];
+        Frame {
+            rule,
+            hold_us: rules.stale_after_us(rule.condition.metric()),
+            origin: self.origin,
+            unseen_until_us: self.watched[index].episodes.unseen_until_us(),
+        }
+    }
+
+    /// Merges what the rule's own machine has found.
+    fn tell(&mut self, rules: &RuleSet, index: usize, fact: Option<Fact>) -> Vec<Alert> {
+        let subject = Subject::of(
+            &self.patient,
+            &rules.rules[index],
+            rules.version,
+            self.origin,
+        );
+        let episodes = &mut self.watched[index].episodes;
+        match fact {
+            Some(Fact::Began { since_us, evidence }) => {
+                let told = episodes.began(subject, Source::Own, since_us, &evidence);
+                told.into_iter().collect()
+            }
+            Some(Fact::Ended { at_us }) => episodes.ended(subject, Source::Own, 0, at_us),
+            Some(Fact::Lasts { .. }) | None => Vec::new(),
+        }
+    }
+
+    /// Merges what the rules at the edge saw into the same episodes. Those of a rule that this set does not have live by the edge's
+    /// word alone.
     pub fn on_edge_alert(&mut self, edge: &EdgeAlert) -> Vec<Alert> {
         let rules = Arc::clone(&self.rules);
         if edge.cancelled {
             self.cancel_fall(&edge.rule, edge.time_us);
             return Vec::new();
         }
-        let Some(index) = self.index(&edge.rule) else {
-            return vec![crate::edge::foreign(&self.patient, edge, self.backfill)];
+        let (index, rule) = (self.index(&edge.rule), &edge.rule);
+        let (subject, episodes, for_us) = match index {
+            Some(index) => {
+                let own = &rules.rules[index];
+                let subject = Subject::of(&self.patient, own, rules.version, self.origin);
+                let episodes = &mut self.watched[index].episodes;
+                (subject, episodes, delay_us(own.for_ms))
+            }
+            None => {
+                let foreign = self.foreign.entry(rule.clone()).or_insert(Foreign {
+                    rule_version: 0,
+                    metric: 0,
+                    priority: 0,
+                    episodes: Episodes::default(),
+                });
+                foreign.rule_version = edge.rule_version;
+                foreign.metric = edge.metric;
+                foreign.priority = edge.priority;
+                (
+                    foreign.subject(&self.patient, rule, self.origin),
+                    &mut foreign.episodes,
+                    0,
+                )
+            }
         };
-        let rule = &rules.rules[index];
-        let frame = Frame {
-            patient: &self.patient,
-            rule,
-            rule_version: rules.version,
-            hold_us: rules.stale_after_us(rule.condition.metric()),
+        // A gateway of an older version does not say when the stretch began.
+        let since_us = match (edge.since_us, edge.resolved) {
+            (0, false) => edge.time_us.saturating_sub(for_us),
+            (since_us, _) => since_us,
         };
-        let machine = &mut self.machines[index];
-        let alert = if edge.resolved {
-            machine.on_edge_resolved(frame, edge.time_us)
+        let alerts = if edge.resolved {
+            episodes.ended(subject, Source::Edge, since_us, edge.time_us)
         } else {
             let evidence = Evidence {
                 time_us: edge.time_us,
@@ -356,9 +457,10 @@ impl Engine {
                 traceparent: edge.traceparent.clone(),
                 backfill: self.backfill,
             };
-            machine.on_edge_raised(frame, Origin::Edge, &evidence)
+            let told = episodes.began(subject, Source::Edge, since_us, &evidence);
+            told.into_iter().collect()
         };
-        self.note(alert.into_iter().collect())
+        self.note(alerts)
     }
 
     /// Falls that somebody may still say were none: a blow was seen, or stillness after it, and nobody was told. Gives the rules and
@@ -378,8 +480,8 @@ impl Engine {
         let falls: Vec<Rule> = rules
             .rules
             .iter()
-            .zip(&self.machines)
-            .filter(|(rule, machine)| may_cancel(rule, machine))
+            .zip(&self.watched)
+            .filter(|(rule, watched)| may_cancel(rule, &watched.machine))
             .map(|(rule, _)| rule.clone())
             .collect();
         for rule in &falls {
@@ -405,9 +507,10 @@ impl Engine {
         {
             self.impacts.remove(rule);
         }
-        let machine = &mut self.machines[index];
+        let machine = &mut self.watched[index].machine;
         if machine.phase == Phase::Pending {
             machine.phase = Phase::Normal;
+            machine.evidence = None;
         }
         self.dirty = true;
     }
@@ -415,41 +518,52 @@ impl Engine {
     /// Acknowledges the episode with this id, if it is open here.
     pub fn acknowledge(&mut self, id: &str, by: &str, note: &str, now_us: i64) -> Vec<Alert> {
         let rules = Arc::clone(&self.rules);
-        let found = self
-            .machines
-            .iter_mut()
-            .zip(&rules.rules)
-            .find(|(machine, _)| {
-                machine
-                    .episode
-                    .as_ref()
-                    .is_some_and(|episode| episode.id == id)
-            });
-        let alert = found.and_then(|(machine, rule)| {
-            let frame = Frame {
-                patient: &self.patient,
-                rule,
-                rule_version: rules.version,
-                hold_us: 0,
-            };
-            machine.acknowledge(frame, by, note, now_us)
+        let own = self.watched.iter_mut().zip(&rules.rules);
+        let own = own.map(|(watched, rule)| {
+            let subject = Subject::of(&self.patient, rule, rules.version, self.origin);
+            (subject, &mut watched.episodes)
         });
+        let foreign = self.foreign.iter_mut().map(|(rule, foreign)| {
+            let subject = foreign.subject(&self.patient, rule, self.origin);
+            (subject, &mut foreign.episodes)
+        });
+        let alert = own
+            .chain(foreign)
+            .find_map(|(subject, episodes)| episodes.acknowledge(subject, id, by, note, now_us));
         self.note(alert.into_iter().collect())
     }
 
-    /// Takes over what somebody else stored of an episode. False: no rule here has it.
-    pub fn adopt(&mut self, stored: &Alert) -> bool {
-        let Some(machine) = self.machines.iter_mut().find(|machine| {
-            machine
-                .episode
-                .as_ref()
-                .is_some_and(|episode| episode.id == stored.id)
-        }) else {
-            return false;
-        };
-        machine.adopt(stored);
+    /// Takes over what the store has of an episode, known here or not: what is said of it next is its next revision.
+    pub fn adopt(&mut self, stored: &Alert) {
+        self.episodes_of(stored).adopt(stored);
+    }
+
+    /// The store has other rows of an episode of which `said` was to be written first, and cannot read them. What is said of it
+    /// next comes after this revision.
+    pub fn pass_over(&mut self, said: &Alert, revision: u32) {
+        self.episodes_of(said).pass_over(said, revision);
+    }
+
+    fn episodes_of(&mut self, alert: &Alert) -> &mut Episodes {
         self.dirty = true;
-        true
+        if let Some(index) = self.index(&alert.rule) {
+            return &mut self.watched[index].episodes;
+        }
+        let retired = self
+            .retired
+            .iter()
+            .position(|(rule, _)| rule.id == alert.rule);
+        if let Some(index) = retired {
+            return &mut self.retired[index].1.episodes;
+        }
+        let foreign = self.foreign.entry(alert.rule.clone());
+        let foreign = foreign.or_insert_with(|| Foreign {
+            rule_version: alert.rule_version,
+            metric: alert.metric,
+            priority: alert.priority,
+            episodes: Episodes::default(),
+        });
+        &mut foreign.episodes
     }
 
     fn note(&mut self, alerts: Vec<Alert>) -> Vec<Alert> {
@@ -462,19 +576,13 @@ impl Engine {
     }
 
     fn end_retired(&mut self, now_us: i64) -> Vec<Alert> {
-        let version = self.rules.version;
-        std::mem::take(&mut self.retired)
-            .into_iter()
-            .filter_map(|(rule, mut machine)| {
-                let frame = Frame {
-                    patient: &self.patient,
-                    rule: &rule,
-                    rule_version: version,
-                    hold_us: 0,
-                };
-                machine.retire(frame, now_us)
-            })
-            .collect()
+        let (version, origin) = (self.rules.version, self.origin);
+        let retired = std::mem::take(&mut self.retired).into_iter();
+        let ended = retired.flat_map(|(rule, mut watched)| {
+            let subject = Subject::of(&self.patient, &rule, version, origin);
+            watched.episodes.retire(subject, now_us)
+        });
+        ended.collect()
     }
 
     /// Whether the sample is the stream's next one.

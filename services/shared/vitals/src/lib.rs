@@ -11,6 +11,7 @@ mod condition;
 mod defaults;
 mod edge;
 mod engine;
+mod episodes;
 mod machine;
 mod memory;
 pub mod news2;

@@ -1,16 +1,12 @@
-//! The life of one rule for one patient: normal -> pending -> active -> (latched) -> resolved.
+//! Finds the stretches in which the condition of one rule lasts, for one patient: normal -> pending -> active -> normal.
 //!
 //! Invariants:
-//! - At most one episode is open; its id follows from patient, rule and the event time that began it.
-//! - The revision rises by 1 with every transition that leaves the machine.
-//! - A high priority never resolves before somebody acknowledged it: it latches, and becomes active again
-//!   within the same episode when its condition returns.
-//! - An episode that another observer (the edge) reported is the same episode, not a second one.
+//! - A machine sees its own engine's readings only, so what it finds depends on them alone and not on what other observers report.
+//!   [`crate::episodes`] merges the two.
+//! - A delay ends at the event time that the rule names, never at the time of whatever let time pass: a stretch that began at
+//!   `since` is reported at `since + for`, its end at the first normal reading `+ clear_for`.
+//! - A reading at the very end of a delay is judged before the delay ends.
 
-use contracts::{
-    alerts::{Alert, AlertState},
-    vitals::Priority,
-};
 use serde::{Deserialize, Serialize};
 
 use crate::rules::Rule;
@@ -18,8 +14,8 @@ use crate::rules::Rule;
 /// Far beyond the time after which a reading is a backfill.
 const SET_BACK_US: i64 = 1_800_000_000;
 
-/// Whether the core's clock was set back since `before_us`: what is live is not from so long before. The edge does not tell what is live,
-/// and counts the steps of its clock.
+/// Whether the core's clock was set back since `before_us`: live readings are not that much older. The edge does not know what is
+/// live, and counts the steps of its clock.
 pub(crate) fn is_set_back(before_us: i64, now_us: i64, origin: Origin, backfill: bool) -> bool {
     origin == Origin::Core && !backfill && before_us.saturating_sub(now_us) >= SET_BACK_US
 }
@@ -36,12 +32,12 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
+    /// Version 1 of the stored state kept here that a person has to acknowledge.
     #[default]
+    #[serde(alias = "latched")]
     Normal,
     Pending,
     Active,
-    /// Ended, high priority, not acknowledged.
-    Latched,
 }
 
 /// Where a verdict comes from.
@@ -52,9 +48,10 @@ pub enum Origin {
 }
 
 /// What goes into the alert beside the machine's own state.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     pub time_us: i64,
+    #[serde(with = "exact")]
     pub value: f64,
     pub device: String,
     pub gateway: String,
@@ -67,342 +64,165 @@ pub struct Evidence {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     pub phase: Phase,
-    /// Event time at which the open or last episode (or the pending stretch) began.
+    /// Event time at which the stretch began; of the last one while there is none.
     pub since_us: i64,
     /// Of the newest verdict.
     pub last_us: i64,
-    /// Since when the condition of an active episode has been ended.
+    /// Since when readings have been normal in spite of an open episode.
     pub ended_since_us: Option<i64>,
-    /// Of the open or last episode; none when it never alerted.
-    pub episode: Option<Episode>,
+    /// The newest reading of a pending stretch, shown when the delay ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Evidence>,
 }
 
-/// What was last said of an episode; kept after its end to recognise a late report of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Episode {
-    pub id: String,
-    pub since_us: i64,
-    pub changed_us: i64,
-    pub revision: u32,
-    #[serde(with = "exact")]
-    pub value: f64,
-    pub device: String,
-    pub gateway: String,
-    pub summary: String,
-    pub traceparent: String,
-    pub acknowledged_by: String,
-    pub note: String,
-    pub from_edge: bool,
-    pub from_core: bool,
-    pub state: i32,
-    /// Raised from a backfill, and no live reading has confirmed it.
-    #[serde(default)]
-    pub backfill: bool,
-}
-
-/// Subject and rule of a machine: what it needs to name its alerts.
+/// What a machine needs to know of its rule and of the episodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    pub patient: &'a str,
     pub rule: &'a Rule,
-    pub rule_version: u32,
     /// A longer silence breaks a pending stretch.
     pub hold_us: i64,
+    pub origin: Origin,
+    /// Newest event time of an open episode that only somebody else has seen: normal readings after it end it.
+    pub unseen_until_us: Option<i64>,
+}
+
+/// What a machine has found.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fact {
+    /// A stretch has lasted for the delay; the time of the evidence is the end of the delay.
+    Began {
+        since_us: i64,
+        evidence: Evidence,
+    },
+    /// A reading shows that the stretch lasts.
+    Lasts {
+        since_us: i64,
+    },
+    Ended {
+        at_us: i64,
+    },
 }
 
 impl Machine {
-    /// Applies a verdict. At most one transition comes of it.
+    /// Lets event time pass up to `before_us`: no reading from before it will come.
+    pub fn pass(&mut self, frame: Frame<'_>, before_us: i64) -> Option<Fact> {
+        let deadline_us = self.deadline_us(frame)?;
+        if deadline_us >= before_us {
+            return None;
+        }
+        match self.phase {
+            Phase::Pending => self.activate(frame),
+            Phase::Normal | Phase::Active => self.end(frame),
+        }
+    }
+
+    /// When a delay ends, if nothing comes before.
+    pub fn deadline_us(&self, frame: Frame<'_>) -> Option<i64> {
+        if self.phase == Phase::Pending {
+            let due_us = self.since_us.saturating_add(delay_us(frame.rule.for_ms));
+            return (due_us.saturating_sub(self.last_us) <= frame.hold_us).then_some(due_us);
+        }
+        let ended_us = self.ended_since_us?;
+        Some(ended_us.saturating_add(delay_us(frame.rule.clear_for_ms)))
+    }
+
+    pub fn is_waiting(&self) -> bool {
+        self.phase == Phase::Pending || self.ended_since_us.is_some()
+    }
+
+    /// Applies a verdict. [`Machine::pass`] goes before it, up to the time of the evidence.
     pub fn step(
         &mut self,
         frame: Frame<'_>,
         verdict: Verdict,
-        origin: Origin,
         evidence: &Evidence,
-    ) -> Option<Alert> {
+    ) -> Option<Fact> {
         let t = evidence.time_us;
-        let transition = match (self.phase, verdict) {
-            (Phase::Latched, Verdict::Ended | Verdict::Unknown) => {
-                self.confirm_live(frame, evidence)
+        let fact = match (self.phase, verdict) {
+            (_, Verdict::Unknown) => None,
+            (Phase::Normal | Phase::Pending, Verdict::Ended) => {
+                self.phase = Phase::Normal;
+                self.evidence = None;
+                let is_denied = frame.unseen_until_us.is_some_and(|until_us| {
+                    t > until_us || is_set_back(until_us, t, frame.origin, evidence.backfill)
+                });
+                self.normal_since(frame, t, is_denied)
             }
-            (_, Verdict::Unknown) | (Phase::Normal, Verdict::Ended) => None,
             (Phase::Normal, Verdict::Holds) => {
                 self.phase = Phase::Pending;
                 self.since_us = t;
-                self.activate_when_due(frame, t, origin, evidence)
-            }
-            (Phase::Pending, Verdict::Ended) => {
-                self.phase = Phase::Normal;
-                None
+                self.ended_since_us = None;
+                self.hold(frame, evidence)
             }
             (Phase::Pending, Verdict::Holds) => {
                 // A clock that stepped back, or a silence in between: the stretch begins anew.
-                if t < self.since_us || t - self.last_us > frame.hold_us {
+                if t < self.since_us || t.saturating_sub(self.last_us) > frame.hold_us {
                     self.since_us = t;
                 }
-                self.activate_when_due(frame, t, origin, evidence)
+                self.hold(frame, evidence)
             }
             (Phase::Active, Verdict::Holds) => {
                 self.ended_since_us = None;
-                self.confirm(frame, origin, t)
-                    .or_else(|| self.confirm_live(frame, evidence))
+                Some(Fact::Lasts {
+                    since_us: self.since_us,
+                })
             }
-            // Readings from before the episode began, when the edge reported it first: they do not end it. But for an episode that never ends
-            // nobody is called a second time.
-            (Phase::Active, Verdict::Ended)
-                if t < self.since_us
-                    && !is_set_back(self.since_us, t, origin, evidence.backfill) =>
-            {
-                None
-            }
+            // A reading from before the stretch does not end it. But an episode must not stay open because the clock was set back.
             (Phase::Active, Verdict::Ended) => {
-                let ended = self.ended_since_us.get_or_insert(t);
-                *ended = (*ended).min(t);
-                self.end_when_due(frame, t)
-            }
-            (Phase::Latched, Verdict::Holds) => {
-                self.phase = Phase::Active;
-                self.ended_since_us = None;
-                self.say(frame, AlertState::Active, t, Some(evidence))
+                let is_of_now = t >= self.since_us
+                    || is_set_back(self.since_us, t, frame.origin, evidence.backfill);
+                self.normal_since(frame, t, is_of_now)
             }
         };
         self.last_us = t;
-        transition
+        fact
     }
 
-    /// Lets event time pass without a reading.
-    pub fn on_time(&mut self, frame: Frame<'_>, now_us: i64, evidence: &Evidence) -> Option<Alert> {
-        match self.phase {
-            Phase::Pending if now_us - self.last_us <= frame.hold_us => {
-                self.activate_when_due(frame, now_us, Origin::Core, evidence)
-            }
-            Phase::Active if self.ended_since_us.is_some() => self.end_when_due(frame, now_us),
-            _ => None,
-        }
-    }
-
-    /// Somebody has seen it. `None` when there is nothing to acknowledge (any more).
-    pub fn acknowledge(
-        &mut self,
-        frame: Frame<'_>,
-        by: &str,
-        note: &str,
-        now_us: i64,
-    ) -> Option<Alert> {
-        let episode = self.episode.as_mut()?;
-        if !episode.acknowledged_by.is_empty() {
+    fn hold(&mut self, frame: Frame<'_>, evidence: &Evidence) -> Option<Fact> {
+        self.evidence = Some(evidence.clone());
+        if evidence.time_us.saturating_sub(self.since_us) < delay_us(frame.rule.for_ms) {
             return None;
         }
-        let state = match self.phase {
-            Phase::Active => AlertState::Acknowledged,
-            Phase::Latched => AlertState::Resolved,
-            Phase::Normal | Phase::Pending => return None,
-        };
-        by.clone_into(&mut episode.acknowledged_by);
-        note.clone_into(&mut episode.note);
-        if state == AlertState::Resolved {
-            self.phase = Phase::Normal;
-        }
-        self.say(frame, state, now_us.max(self.since_us), None)
+        self.activate(frame)
     }
 
-    /// Takes over what somebody else stored of the episode: an acknowledgement, a later revision.
-    pub fn adopt(&mut self, stored: &Alert) {
-        let Some(episode) = self
-            .episode
-            .as_mut()
-            .filter(|episode| episode.id == stored.id)
-        else {
-            return;
-        };
-        episode.revision = stored.revision;
-        episode.changed_us = stored.changed_us;
-        episode.state = stored.state;
-        episode.acknowledged_by.clone_from(&stored.acknowledged_by);
-        episode.note.clone_from(&stored.note);
-        episode.from_edge |= stored.from_edge;
-        episode.from_core |= stored.from_core;
-        match stored.state() {
-            AlertState::Resolved if matches!(self.phase, Phase::Active | Phase::Latched) => {
-                self.phase = Phase::Normal;
-                self.ended_since_us = None;
-            }
-            AlertState::Latched if self.phase == Phase::Active => self.phase = Phase::Latched,
-            _ => {}
-        }
-    }
-
-    /// The edge reports that its own machine became active at `evidence.time_us`.
-    pub fn on_edge_raised(
-        &mut self,
-        frame: Frame<'_>,
-        origin: Origin,
-        evidence: &Evidence,
-    ) -> Option<Alert> {
-        let t = evidence.time_us;
-        match self.phase {
-            Phase::Active | Phase::Latched => self.confirm(frame, origin, t),
-            Phase::Pending => self.activate(frame, origin, evidence),
-            Phase::Normal if self.covers(t, frame.hold_us) => self.confirm(frame, origin, t),
-            Phase::Normal => {
-                self.since_us = t;
-                self.last_us = t;
-                self.activate(frame, origin, evidence)
-            }
-        }
-    }
-
-    /// The edge reports the end; it counts only while nobody else has seen the condition.
-    pub fn on_edge_resolved(&mut self, frame: Frame<'_>, time_us: i64) -> Option<Alert> {
-        let core_saw_it = self
-            .episode
-            .as_ref()
-            .is_some_and(|episode| episode.from_core);
-        if self.phase != Phase::Active || core_saw_it || time_us < self.since_us {
-            return None;
-        }
-        self.end(frame, time_us)
-    }
-
-    /// The rule exists no more: an open episode ends, whatever its priority.
-    pub fn retire(&mut self, frame: Frame<'_>, now_us: i64) -> Option<Alert> {
-        let was = std::mem::take(&mut self.phase);
-        match was {
-            Phase::Active | Phase::Latched => self.say(frame, AlertState::Resolved, now_us, None),
-            Phase::Normal | Phase::Pending => None,
-        }
-    }
-
-    fn covers(&self, time_us: i64, slack_us: i64) -> bool {
-        self.episode.as_ref().is_some_and(|episode| {
-            (episode.since_us - slack_us..=episode.changed_us).contains(&time_us)
+    fn activate(&mut self, frame: Frame<'_>) -> Option<Fact> {
+        self.phase = Phase::Active;
+        self.ended_since_us = None;
+        let at_us = self.since_us.saturating_add(delay_us(frame.rule.for_ms));
+        Some(Fact::Began {
+            since_us: self.since_us,
+            evidence: Evidence {
+                time_us: at_us,
+                // There is one since the stretch began, unless an older version stored the state.
+                ..self.evidence.take().unwrap_or_default()
+            },
         })
     }
 
-    fn activate_when_due(
-        &mut self,
-        frame: Frame<'_>,
-        now_us: i64,
-        origin: Origin,
-        evidence: &Evidence,
-    ) -> Option<Alert> {
-        if now_us - self.since_us < delay_us(frame.rule.for_ms) {
+    fn normal_since(&mut self, frame: Frame<'_>, t: i64, counts: bool) -> Option<Fact> {
+        if !counts {
             return None;
         }
-        self.activate(frame, origin, evidence)
+        let ended_us = self.ended_since_us.get_or_insert(t);
+        *ended_us = (*ended_us).min(t);
+        if t.saturating_sub(*ended_us) < delay_us(frame.rule.clear_for_ms) {
+            return None;
+        }
+        self.end(frame)
     }
 
-    fn activate(&mut self, frame: Frame<'_>, origin: Origin, evidence: &Evidence) -> Option<Alert> {
-        self.phase = Phase::Active;
-        self.ended_since_us = None;
-        self.episode = Some(Episode {
-            id: episode_id(frame.patient, &frame.rule.id, self.since_us),
-            since_us: self.since_us,
-            changed_us: evidence.time_us,
-            revision: 0,
-            value: 0.0,
-            device: String::new(),
-            gateway: String::new(),
-            summary: String::new(),
-            traceparent: String::new(),
-            acknowledged_by: String::new(),
-            note: String::new(),
-            from_edge: origin == Origin::Edge,
-            from_core: origin == Origin::Core,
-            state: AlertState::Pending.into(),
-            backfill: evidence.backfill,
-        });
-        self.say(frame, AlertState::Active, evidence.time_us, Some(evidence))
-    }
-
-    /// The second observer has seen the episode, too: said once.
-    fn confirm(&mut self, frame: Frame<'_>, origin: Origin, time_us: i64) -> Option<Alert> {
-        let episode = self.episode.as_mut()?;
-        let seen = match origin {
-            Origin::Edge => &mut episode.from_edge,
-            Origin::Core => &mut episode.from_core,
+    fn end(&mut self, frame: Frame<'_>) -> Option<Fact> {
+        let ended_us = self.ended_since_us.take()?;
+        let due_us = ended_us.saturating_add(delay_us(frame.rule.clear_for_ms));
+        let began_us = match self.phase {
+            Phase::Active => self.since_us.saturating_add(delay_us(frame.rule.for_ms)),
+            Phase::Normal | Phase::Pending => frame.unseen_until_us.unwrap_or(due_us),
         };
-        if std::mem::replace(seen, true) {
-            return None;
-        }
-        let state = AlertState::try_from(episode.state).unwrap_or(AlertState::Active);
-        let changed_us = episode.changed_us.max(time_us);
-        self.say(frame, state, changed_us, None)
-    }
-
-    /// An episode from a backfill that lasts into the present is news: said again, once, so that somebody is called.
-    fn confirm_live(&mut self, frame: Frame<'_>, evidence: &Evidence) -> Option<Alert> {
-        let episode = self.episode.as_mut()?;
-        if evidence.backfill || !std::mem::take(&mut episode.backfill) {
-            return None;
-        }
-        let state = AlertState::try_from(episode.state).unwrap_or(AlertState::Active);
-        self.say(frame, state, evidence.time_us, None)
-    }
-
-    fn end_when_due(&mut self, frame: Frame<'_>, now_us: i64) -> Option<Alert> {
-        let ended_us = self.ended_since_us?;
-        if now_us - ended_us < delay_us(frame.rule.clear_for_ms) {
-            return None;
-        }
-        self.end(frame, now_us)
-    }
-
-    fn end(&mut self, frame: Frame<'_>, now_us: i64) -> Option<Alert> {
-        self.ended_since_us = None;
-        let acknowledged = self
-            .episode
-            .as_ref()
-            .is_some_and(|episode| !episode.acknowledged_by.is_empty());
-        let (phase, state) = if frame.rule.priority == Priority::High && !acknowledged {
-            (Phase::Latched, AlertState::Latched)
-        } else {
-            (Phase::Normal, AlertState::Resolved)
-        };
-        self.phase = phase;
-        self.say(frame, state, now_us.max(self.since_us), None)
-    }
-
-    fn say(
-        &mut self,
-        frame: Frame<'_>,
-        state: AlertState,
-        changed_us: i64,
-        evidence: Option<&Evidence>,
-    ) -> Option<Alert> {
-        let episode = self.episode.as_mut()?;
-        if let Some(evidence) = evidence {
-            episode.backfill &= evidence.backfill;
-            episode.value = evidence.value;
-            episode.device.clone_from(&evidence.device);
-            episode.gateway.clone_from(&evidence.gateway);
-            episode.summary.clone_from(&evidence.summary);
-            episode.traceparent.clone_from(&evidence.traceparent);
-        }
-        episode.revision += 1;
-        episode.changed_us = changed_us;
-        episode.state = state.into();
-        Some(Alert {
-            id: episode.id.clone(),
-            patient: frame.patient.to_owned(),
-            device: episode.device.clone(),
-            gateway: episode.gateway.clone(),
-            rule: frame.rule.id.clone(),
-            rule_version: frame.rule_version,
-            metric: frame.rule.condition.metric().into(),
-            priority: frame.rule.priority.into(),
-            state: state.into(),
-            summary: episode.summary.clone(),
-            value: episode.value,
-            since_us: episode.since_us,
-            changed_us,
-            recorded_us: 0,
-            acknowledged_by: episode.acknowledged_by.clone(),
-            note: episode.note.clone(),
-            revision: episode.revision,
-            from_edge: episode.from_edge,
-            from_core: episode.from_core,
-            traceparent: episode.traceparent.clone(),
-            backfill: episode.backfill,
+        self.phase = Phase::Normal;
+        // After a step of the clock an end is not before its beginning.
+        Some(Fact::Ended {
+            at_us: due_us.max(began_us),
         })
     }
 }

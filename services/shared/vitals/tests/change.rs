@@ -259,6 +259,6 @@ proptest! {
         seen.extend(transitions(&mut second, pulses[cut..].iter().copied()));
         prop_assert_eq!(seen, expected);
         prop_assert_eq!(second.state(), whole.state());
-        prop_assert!(whole.state().len() < 6000);
+        prop_assert!(whole.state().len() < 12_000);
     }
 }

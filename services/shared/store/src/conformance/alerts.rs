@@ -117,6 +117,30 @@ pub async fn a_conflicting_transition_undoes_the_whole_write(harness: &dyn Harne
     assert_eq!(ok(store.outbox(10).await).len(), 1);
 }
 
+/// Two rows with one key in one batch: the same twice is a duplicate, two different ones are a conflict of the caller with itself.
+pub async fn a_batch_that_contradicts_itself_is_refused(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let first = alert("a", "ann", 1, AlertState::Active);
+    let other = Alert {
+        from_edge: true,
+        ..first.clone()
+    };
+    let bystander = alert("b", "bob", 1, AlertState::Active);
+    let batch = transitions(vec![first.clone(), bystander, other]);
+    let conflict = store.write_alerts(batch, Vec::new()).await;
+    assert!(
+        matches!(&conflict, Err(WriteError::Conflict(ids)) if ids == &["a"]),
+        "{conflict:?}"
+    );
+    for id in ["a", "b"] {
+        assert_eq!(ok(store.alert(&ALL, id).await), None, "nothing is written");
+    }
+    let twice = transitions(vec![first.clone(), first.clone()]);
+    let written = ok(store.write_alerts(twice, Vec::new()).await);
+    assert_eq!((written.new, written.duplicate), (1, 1));
+    assert_eq!(ok(store.outbox(10).await).len(), 1);
+}
+
 pub async fn outbox_keeps_entries_until_cleared(harness: &dyn Harness) {
     let process = harness.start().await;
     let alerts: Vec<Alert> = (1..=5)

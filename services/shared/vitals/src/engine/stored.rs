@@ -4,9 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Engine, Latest, Profile, Stream};
+use super::{Engine, Foreign, Latest, Profile, Stream, Watched};
 use crate::{
-    machine::{Machine, Origin},
+    episodes::{Episode, Episodes},
+    machine::{Machine, Origin, Phase},
     memory::Memory,
     rules::{Rule, RuleSet},
 };
@@ -25,21 +26,41 @@ struct Stored {
     cancelled: BTreeMap<String, i64>,
     #[serde(default)]
     memories: BTreeMap<String, Memory>,
+    #[serde(default)]
+    foreign: BTreeMap<String, Foreign>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct StoredMachine {
     rule: Rule,
     machine: Machine,
+    #[serde(default)]
+    episodes: Episodes,
 }
 
-const STORED_VERSION: u32 = 1;
+const STORED_VERSION: u32 = 2;
+
+/// Version 1 kept one episode in each machine, and a phase for one that a person had to acknowledge.
+#[derive(Deserialize)]
+struct StoredBefore {
+    machines: Vec<MachineBefore>,
+}
+
+#[derive(Deserialize)]
+struct MachineBefore {
+    machine: EpisodeBefore,
+}
+
+#[derive(Deserialize)]
+struct EpisodeBefore {
+    episode: Option<Episode>,
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     #[error("the stored rule state cannot be read: {0}")]
     Malformed(#[from] serde_json::Error),
-    #[error("the stored rule state has version {0}, this program reads {STORED_VERSION}")]
+    #[error("the stored rule state has version {0}, this program reads 1 to {STORED_VERSION}")]
     Version(u32),
 }
 
@@ -53,15 +74,43 @@ impl Engine {
         origin: Origin,
         state: &[u8],
     ) -> Result<Engine, RestoreError> {
-        let stored: Stored = serde_json::from_slice(state)?;
-        if stored.version != STORED_VERSION {
-            return Err(RestoreError::Version(stored.version));
+        let mut stored: Stored = serde_json::from_slice(state)?;
+        match stored.version {
+            STORED_VERSION => {}
+            1 => {
+                let before: StoredBefore = serde_json::from_slice(state)?;
+                for (new, old) in stored.machines.iter_mut().zip(before.machines) {
+                    let is_active = new.machine.phase == Phase::Active;
+                    let episode = old.machine.episode;
+                    new.episodes = episode
+                        .map(|episode| Episodes::of_version_1(episode, is_active))
+                        .unwrap_or_default();
+                }
+            }
+            other => return Err(RestoreError::Version(other)),
         }
         let mut engine = Engine::new(patient, rules, profile, origin);
-        for StoredMachine { rule, machine } in stored.machines {
+        for StoredMachine {
+            rule,
+            machine,
+            episodes,
+        } in stored.machines
+        {
+            let watched = Watched { machine, episodes };
             match engine.index(&rule.id) {
-                Some(index) => engine.machines[index] = machine,
-                None => engine.retired.push((rule, machine)),
+                Some(index) => engine.watched[index] = watched,
+                None => engine.retired.push((rule, watched)),
+            }
+        }
+        for (rule, foreign) in stored.foreign {
+            match engine.index(&rule) {
+                Some(index) if engine.watched[index].episodes.is_empty() => {
+                    engine.watched[index].episodes = foreign.episodes;
+                }
+                Some(_) => {}
+                None => {
+                    engine.foreign.insert(rule, foreign);
+                }
             }
         }
         engine.latest = stored.latest;
@@ -106,7 +155,7 @@ impl Engine {
         engine
     }
 
-    /// The state to store together with the transitions that led to it.
+    /// The state to store together with the transitions that led to it, trimmed as by [`Engine::trim`].
     pub fn state(&self) -> Vec<u8> {
         let stored = Stored {
             version: STORED_VERSION,
@@ -115,19 +164,21 @@ impl Engine {
                 .rules
                 .rules
                 .iter()
-                .zip(&self.machines)
-                .filter(|(_, machine)| **machine != Machine::default())
-                .chain(self.retired.iter().map(|(rule, machine)| (rule, machine)))
-                .map(|(rule, machine)| StoredMachine {
+                .zip(&self.watched)
+                .chain(self.retired.iter().map(|(rule, watched)| (rule, watched)))
+                .map(|(rule, watched)| StoredMachine {
                     rule: rule.clone(),
-                    machine: machine.clone(),
+                    machine: watched.machine.clone(),
+                    episodes: watched.episodes.trimmed(self.clock_us),
                 })
+                .filter(|it| it.machine != Machine::default() || !it.episodes.is_empty())
                 .collect(),
             latest: self.latest.clone(),
             streams: self.streams.clone(),
             impacts: self.impacts.clone(),
             cancelled: self.cancelled.clone(),
             memories: self.memories.clone(),
+            foreign: self.foreign.clone(),
         };
         // Maps with string or integer keys and finite numbers: serialisation has no way to fail.
         serde_json::to_vec(&stored).unwrap_or_default()

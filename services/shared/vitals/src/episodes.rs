@@ -1,0 +1,482 @@
+//! Merges what two observers (the rules at the edge and those in the core) report of one rule into episodes.
+//!
+//! Observers report facts in event time: a stretch that began at `since` was seen to last long enough at `at`; it
+//! ended at `at`. A fact changes the ledger only if it adds something, so the merge has these properties:
+//! - Total: every fact in every state gives a valid ledger and at most one transition of one episode.
+//! - Idempotent: a fact that is known gives nothing.
+//! - Order-independent: two histories of the same stretches give the same rows in whatever order they are mixed,
+//!   because a stretch is found by the time that began it, also after its end, and the latest fact in event time decides.
+//! - A revision is given once: it rises by 1 with every transition, and an episode that was forgotten here is known to the
+//!   store, whose answer is taken over with [`Episodes::adopt`].
+//!
+//! Observers that disagree about the beginning still make one episode while their stretches overlap; its id is that of the
+//! report that came first. The end that the edge reports counts unless a later reading has shown the condition to the core.
+
+use std::collections::VecDeque;
+
+use contracts::{
+    alerts::{Alert, AlertState},
+    vitals::Priority,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::machine::{Evidence, Origin, episode_id, exact};
+
+/// Ended episodes that one rule remembers; past it the oldest is forgotten. A late report of a forgotten one costs a question to the
+/// store.
+const ENDED_MAX: usize = 16;
+/// Event time for which an ended episode is remembered: reports of the two observers are seldom further apart.
+const ENDED_FOR_US: i64 = 600_000_000;
+/// Open episodes of one rule; past it a report of another one counts for the newest of them.
+const OPEN_MAX: usize = 16;
+/// Two observers whose stretches begin so close to each other have seen the same one.
+const SINCE_SLACK_US: i64 = 2_000_000;
+
+/// Who reports a fact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The engine that keeps the ledger.
+    Own,
+    /// The rules at the edge, to an engine in the core.
+    Edge,
+}
+
+/// What an episode needs to name its alerts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject<'a> {
+    pub patient: &'a str,
+    pub rule: &'a str,
+    pub rule_version: u32,
+    pub metric: i32,
+    pub priority: Priority,
+    /// Where the engine runs. Only the core waits for people: at the edge nobody acknowledges.
+    pub origin: Origin,
+}
+
+impl Subject<'_> {
+    fn latches(&self) -> bool {
+        self.priority == Priority::High && self.origin == Origin::Core
+    }
+}
+
+/// The newest transition of one episode, and what later facts are compared with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Episode {
+    pub id: String,
+    pub since_us: i64,
+    pub changed_us: i64,
+    pub revision: u32,
+    #[serde(with = "exact")]
+    pub value: f64,
+    pub device: String,
+    pub gateway: String,
+    pub summary: String,
+    pub traceparent: String,
+    pub acknowledged_by: String,
+    pub note: String,
+    pub from_edge: bool,
+    pub from_core: bool,
+    pub state: i32,
+    /// Raised from a backfill, and no live reading has confirmed it.
+    #[serde(default)]
+    pub backfill: bool,
+    /// Event time of the newest fact that began or ended a stretch.
+    #[serde(default)]
+    pub until_us: i64,
+    /// The engine's own machine is in a stretch of this episode.
+    #[serde(default)]
+    pub own_open: bool,
+    /// Event time of the newest reading that showed the condition to the engine's own machine.
+    #[serde(default)]
+    pub own_seen_us: i64,
+}
+
+/// Of one rule, in order of beginning.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Episodes(VecDeque<Episode>);
+
+impl Episode {
+    fn state(&self) -> AlertState {
+        AlertState::try_from(self.state).unwrap_or(AlertState::Active)
+    }
+
+    /// The condition lasts, as far as is known.
+    pub(crate) fn is_active(&self) -> bool {
+        matches!(self.state(), AlertState::Active | AlertState::Acknowledged)
+    }
+
+    fn is_resolved(&self) -> bool {
+        self.state() == AlertState::Resolved
+    }
+
+    /// Whether a stretch that lasted until `at_us` outlives what is known to be over.
+    fn is_outlived(&self, at_us: i64) -> bool {
+        self.is_resolved() && at_us > self.until_us
+    }
+
+    fn see(&mut self, source: Source, origin: Origin) -> bool {
+        let seen = match (source, origin) {
+            (Source::Own, Origin::Core) => &mut self.from_core,
+            (Source::Own, Origin::Edge) | (Source::Edge, _) => &mut self.from_edge,
+        };
+        !std::mem::replace(seen, true)
+    }
+
+    fn show(&mut self, evidence: &Evidence) {
+        self.value = evidence.value;
+        self.device.clone_from(&evidence.device);
+        self.gateway.clone_from(&evidence.gateway);
+        self.summary.clone_from(&evidence.summary);
+        self.traceparent.clone_from(&evidence.traceparent);
+    }
+
+    fn say(&mut self, subject: Subject<'_>) -> Alert {
+        self.revision = self.revision.saturating_add(1);
+        Alert {
+            id: self.id.clone(),
+            patient: subject.patient.to_owned(),
+            device: self.device.clone(),
+            gateway: self.gateway.clone(),
+            rule: subject.rule.to_owned(),
+            rule_version: subject.rule_version,
+            metric: subject.metric,
+            priority: subject.priority.into(),
+            state: self.state,
+            summary: self.summary.clone(),
+            value: self.value,
+            since_us: self.since_us,
+            changed_us: self.changed_us,
+            recorded_us: 0,
+            acknowledged_by: self.acknowledged_by.clone(),
+            note: self.note.clone(),
+            revision: self.revision,
+            from_edge: self.from_edge,
+            from_core: self.from_core,
+            traceparent: self.traceparent.clone(),
+            backfill: self.backfill,
+        }
+    }
+
+    fn end(&mut self, subject: Subject<'_>, at_us: i64) -> Alert {
+        let state = if subject.latches() && self.acknowledged_by.is_empty() {
+            AlertState::Latched
+        } else {
+            AlertState::Resolved
+        };
+        self.state = state.into();
+        self.until_us = self.until_us.max(at_us);
+        self.changed_us = at_us.max(self.since_us);
+        self.say(subject)
+    }
+}
+
+impl Episodes {
+    /// A stretch that began at `since_us` lasted long enough at the time of the evidence.
+    pub(crate) fn began(
+        &mut self,
+        subject: Subject<'_>,
+        source: Source,
+        since_us: i64,
+        evidence: &Evidence,
+    ) -> Option<Alert> {
+        let at_us = evidence.time_us;
+        let since_us = since_us.min(at_us);
+        let Some(place) = self.place(since_us, at_us) else {
+            return self.open(subject, source, since_us, evidence);
+        };
+        let episode = &mut self.0[place];
+        let is_news = episode.see(source, subject.origin);
+        if source == Source::Own {
+            episode.own_open = true;
+            episode.own_seen_us = episode.own_seen_us.max(at_us);
+        }
+        let is_confirmed = episode.backfill && !evidence.backfill;
+        episode.backfill &= evidence.backfill;
+        let is_back = episode.state() == AlertState::Latched && at_us > episode.until_us;
+        if is_back {
+            episode.state = AlertState::Active.into();
+            episode.changed_us = at_us;
+            episode.show(evidence);
+        }
+        if !episode.is_resolved() {
+            episode.until_us = episode.until_us.max(at_us);
+        }
+        (is_news || is_confirmed || is_back).then(|| episode.say(subject))
+    }
+
+    /// A reading of the engine's own shows that the stretch lasts.
+    pub(crate) fn lasts(
+        &mut self,
+        subject: Subject<'_>,
+        since_us: i64,
+        evidence: &Evidence,
+    ) -> Option<Alert> {
+        let own = self
+            .0
+            .iter_mut()
+            .rfind(|episode| episode.own_open && episode.is_active());
+        match own {
+            Some(episode) => {
+                episode.own_seen_us = episode.own_seen_us.max(evidence.time_us);
+                if !episode.backfill || evidence.backfill {
+                    return None;
+                }
+                episode.backfill = false;
+                episode.changed_us = evidence.time_us;
+                Some(episode.say(subject))
+            }
+            None => self.began(subject, Source::Own, since_us, evidence),
+        }
+    }
+
+    /// A stretch ended. `since_us` 0: the observer does not say which.
+    pub(crate) fn ended(
+        &mut self,
+        subject: Subject<'_>,
+        source: Source,
+        since_us: i64,
+        at_us: i64,
+    ) -> Vec<Alert> {
+        match source {
+            Source::Own => {
+                // A stretch that the edge saw begin at this very time is another one.
+                let over = self.0.iter_mut().filter(|it| {
+                    it.is_active() && (it.until_us < at_us || (it.own_open && it.until_us == at_us))
+                });
+                let ended = over.map(|it| it.end(subject, at_us)).collect();
+                for episode in &mut self.0 {
+                    episode.own_open = false;
+                }
+                ended
+            }
+            Source::Edge => {
+                let is_named = |it: &Episode| it.since_us == since_us && it.is_active();
+                let is_over = |it: &Episode| {
+                    it.is_active() && it.until_us <= at_us && it.own_seen_us <= at_us
+                };
+                let named = self.0.iter().position(is_named);
+                let place = named.or_else(|| self.0.iter().rposition(is_over));
+                let episode = place.map(|place| &mut self.0[place]);
+                let over = episode.filter(|it| is_over(it));
+                over.map(|it| it.end(subject, at_us)).into_iter().collect()
+            }
+        }
+    }
+
+    /// Since when the engine's own readings may contradict an episode that only the edge has seen.
+    pub(crate) fn unseen_until_us(&self) -> Option<i64> {
+        let unseen = self
+            .0
+            .iter()
+            .filter(|episode| episode.is_active() && !episode.own_open);
+        unseen.map(|episode| episode.until_us).max()
+    }
+
+    /// An episode from a backfill that waits for a person is news: said again, once, so that somebody is called.
+    pub(crate) fn confirm_latched(&mut self, subject: Subject<'_>, at_us: i64) -> Option<Alert> {
+        let latched = |it: &&mut Episode| it.backfill && it.state() == AlertState::Latched;
+        let episode = self.0.iter_mut().rfind(latched)?;
+        episode.backfill = false;
+        episode.changed_us = at_us;
+        Some(episode.say(subject))
+    }
+
+    /// Somebody has seen it. `None` when there is nothing to acknowledge (any more).
+    pub(crate) fn acknowledge(
+        &mut self,
+        subject: Subject<'_>,
+        id: &str,
+        by: &str,
+        note: &str,
+        now_us: i64,
+    ) -> Option<Alert> {
+        let episode = self.0.iter_mut().find(|it| it.id == id)?;
+        if !episode.acknowledged_by.is_empty() {
+            return None;
+        }
+        let state = match episode.state() {
+            AlertState::Active => AlertState::Acknowledged,
+            AlertState::Latched => AlertState::Resolved,
+            _ => return None,
+        };
+        by.clone_into(&mut episode.acknowledged_by);
+        note.clone_into(&mut episode.note);
+        episode.state = state.into();
+        episode.changed_us = now_us.max(episode.since_us);
+        Some(episode.say(subject))
+    }
+
+    /// Takes over the last revision that the store has of an episode.
+    pub(crate) fn adopt(&mut self, stored: &Alert) {
+        if let Some(known) = self.0.iter_mut().find(|it| it.id == stored.id) {
+            known.revision = stored.revision;
+            known.changed_us = stored.changed_us;
+            known.state = stored.state;
+            known.acknowledged_by.clone_from(&stored.acknowledged_by);
+            known.note.clone_from(&stored.note);
+            known.from_edge |= stored.from_edge;
+            known.from_core |= stored.from_core;
+            return;
+        }
+        self.insert(Episode {
+            id: stored.id.clone(),
+            since_us: stored.since_us,
+            changed_us: stored.changed_us,
+            revision: stored.revision,
+            value: stored.value,
+            device: stored.device.clone(),
+            gateway: stored.gateway.clone(),
+            summary: stored.summary.clone(),
+            traceparent: stored.traceparent.clone(),
+            acknowledged_by: stored.acknowledged_by.clone(),
+            note: stored.note.clone(),
+            from_edge: stored.from_edge,
+            from_core: stored.from_core,
+            state: stored.state,
+            backfill: stored.backfill,
+            until_us: stored.changed_us.max(stored.since_us),
+            own_open: false,
+            own_seen_us: 0,
+        });
+    }
+
+    /// The store has other rows of this episode, up to this revision, and cannot read them: what is said of it next comes after them.
+    pub(crate) fn pass_over(&mut self, said: &Alert, revision: u32) {
+        if !self.0.iter().any(|it| it.id == said.id) {
+            // Nobody has seen it yet, so it is said anew.
+            self.adopt(&Alert {
+                from_edge: false,
+                from_core: false,
+                ..said.clone()
+            });
+        }
+        for known in self.0.iter_mut().filter(|it| it.id == said.id) {
+            known.revision = known.revision.max(revision);
+        }
+    }
+
+    /// The rule exists no more: open episodes end, whatever their priority.
+    pub(crate) fn retire(&mut self, subject: Subject<'_>, now_us: i64) -> Vec<Alert> {
+        let open = self.0.iter_mut().filter(|it| !it.is_resolved());
+        open.map(|episode| {
+            episode.state = AlertState::Resolved.into();
+            episode.own_open = false;
+            episode.changed_us = now_us.max(episode.since_us);
+            episode.until_us = episode.until_us.max(now_us);
+            episode.say(subject)
+        })
+        .collect()
+    }
+
+    pub(crate) fn has_open(&self) -> bool {
+        self.0.iter().any(|episode| !episode.is_resolved())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Event time of the newest fact.
+    pub(crate) fn newest_us(&self) -> i64 {
+        self.0.back().map_or(0, |episode| episode.until_us)
+    }
+
+    /// Forgets ended episodes above the bounds. Never between the facts of one batch: a forgotten episode must be in the store.
+    pub(crate) fn trim(&mut self, now_us: i64) {
+        let ended = self.0.iter().filter(|it| it.is_resolved()).count();
+        let mut surplus = ended.saturating_sub(ENDED_MAX);
+        self.0.retain(|episode| {
+            let is_old = now_us.saturating_sub(episode.until_us) > ENDED_FOR_US;
+            let is_forgotten = episode.is_resolved() && (surplus > 0 || is_old);
+            surplus = surplus.saturating_sub(usize::from(is_forgotten));
+            !is_forgotten
+        });
+    }
+
+    pub(crate) fn trimmed(&self, now_us: i64) -> Episodes {
+        let mut trimmed = self.clone();
+        trimmed.trim(now_us);
+        trimmed
+    }
+
+    /// What version 1 of the stored state remembered: one episode, without `until_us`.
+    pub(crate) fn of_version_1(mut episode: Episode, is_active: bool) -> Episodes {
+        episode.until_us = episode.changed_us.max(episode.since_us);
+        episode.own_open = is_active && episode.from_core;
+        Episodes([episode].into())
+    }
+
+    /// The episode that a stretch belongs to; none: it is a new one.
+    fn place(&self, since_us: i64, at_us: i64) -> Option<usize> {
+        let lives = |place: &usize| !self.0[*place].is_outlived(at_us);
+        let named = self.0.iter().position(|it| it.since_us == since_us);
+        let overlapping = || {
+            let overlaps = |it: &Episode| {
+                it.since_us <= at_us && (!it.is_resolved() || since_us < it.until_us)
+            };
+            self.0.iter().rposition(overlaps).filter(lives)
+        };
+        let close = || {
+            let is_close = |it: &Episode| {
+                (at_us..=at_us.saturating_add(SINCE_SLACK_US)).contains(&it.since_us)
+            };
+            self.0.iter().position(is_close).filter(lives)
+        };
+        named.filter(lives).or_else(overlapping).or_else(close)
+    }
+
+    fn open(
+        &mut self,
+        subject: Subject<'_>,
+        source: Source,
+        since_us: i64,
+        evidence: &Evidence,
+    ) -> Option<Alert> {
+        let is_open = |it: &Episode| !it.is_resolved();
+        if self.0.iter().filter(|it| is_open(it)).count() >= OPEN_MAX {
+            let newest = self.0.iter_mut().rfind(|it| is_open(it))?;
+            newest.own_open |= source == Source::Own;
+            let is_news = newest.see(source, subject.origin);
+            return is_news.then(|| newest.say(subject));
+        }
+        // A stretch that outlives the end that another observer has reported begins anew there: an ended episode stays ended.
+        let is_taken = |it: &Episode| {
+            it.since_us == since_us || (it.since_us..it.until_us).contains(&since_us)
+        };
+        let since_us = if self.0.iter().any(|it| it.is_resolved() && is_taken(it)) {
+            evidence.time_us
+        } else {
+            since_us
+        };
+        let mut episode = Episode {
+            id: episode_id(subject.patient, subject.rule, since_us),
+            since_us,
+            changed_us: evidence.time_us,
+            revision: 0,
+            value: 0.0,
+            device: String::new(),
+            gateway: String::new(),
+            summary: String::new(),
+            traceparent: String::new(),
+            acknowledged_by: String::new(),
+            note: String::new(),
+            from_edge: false,
+            from_core: false,
+            state: AlertState::Active.into(),
+            backfill: evidence.backfill,
+            until_us: evidence.time_us,
+            own_open: source == Source::Own,
+            own_seen_us: 0,
+        };
+        episode.see(source, subject.origin);
+        episode.show(evidence);
+        let alert = episode.say(subject);
+        self.insert(episode);
+        Some(alert)
+    }
+
+    fn insert(&mut self, episode: Episode) {
+        let place = self.0.partition_point(|it| it.since_us <= episode.since_us);
+        self.0.insert(place, episode);
+    }
+}

@@ -1,0 +1,322 @@
+//! The histories that edge and core report of the same readings, mixed in every way: one set of rows.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use contracts::{
+    alerts::{Alert, AlertState},
+    vitals::{EdgeAlert, Metric, Priority, Sample, sample},
+};
+use proptest::prelude::*;
+use vitals::{Condition, Engine, Origin, Profile, Rule, RuleSet, edge_alert, fill_defaults};
+
+const S: i64 = 1_000_000;
+const T0: i64 = 1_800_000_000 * S;
+/// Far more than any delay of the rules here.
+const END: i64 = T0 + 1_000_000 * S;
+
+fn rules() -> Arc<RuleSet> {
+    let rule = |id: &str, priority, for_s: u64| Rule {
+        id: id.into(),
+        priority,
+        condition: Condition::Above {
+            metric: Metric::HeartRate,
+            limit: 130.0,
+            clear: 120.0,
+        },
+        for_ms: for_s * 1000,
+        clear_for_ms: for_s * 1000,
+    };
+    let set = RuleSet {
+        name: "test".into(),
+        version: 3,
+        stale_after_s: [("heart-rate".to_owned(), 15)].into(),
+        rules: vec![
+            rule("high", Priority::High, 0),
+            rule("high-later", Priority::High, 7),
+            rule("medium", Priority::Medium, 0),
+            rule("medium-later", Priority::Medium, 7),
+        ],
+    };
+    set.validate().unwrap();
+    Arc::new(set)
+}
+
+fn engine(origin: Origin) -> Engine {
+    Engine::new("p", rules(), Profile::default(), origin)
+}
+
+/// Gaps in seconds and heart rates.
+fn readings(readings: &[(i64, f64)]) -> Vec<Sample> {
+    let mut at_us = T0;
+    let samples = readings.iter().enumerate().map(|(index, (gap_s, value))| {
+        at_us += gap_s * S;
+        let mut sample = Sample {
+            device: "belt-1".into(),
+            gateway: "gateway-1".into(),
+            sequence: index as u64 + 1,
+            metric: Metric::HeartRate.into(),
+            device_time_us: at_us,
+            traceparent: format!("trace-{index}"),
+            reading: Some(sample::Reading::Value(*value)),
+            ..Sample::default()
+        };
+        fill_defaults(&mut sample);
+        sample
+    });
+    samples.collect()
+}
+
+/// What the gateway reports of the readings.
+fn at_edge(samples: &[Sample]) -> Vec<EdgeAlert> {
+    let mut edge = engine(Origin::Edge);
+    let mut alerts: Vec<Alert> = samples.iter().flat_map(|it| edge.on_sample(it)).collect();
+    alerts.extend(edge.on_time(END));
+    let reported = alerts.iter().filter_map(|alert| edge_alert(alert, 0));
+    reported.collect()
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Edge(EdgeAlert),
+    Core(Sample),
+}
+
+/// Mixes the histories as the picks say; each keeps its order. Then every `again`th event comes once more, at the end.
+fn mixed(edge: &[EdgeAlert], core: &[Sample], picks: &[bool], again: usize) -> Vec<Event> {
+    let (mut edge, mut core) = (edge.iter().cloned(), core.iter().cloned());
+    let mut events: Vec<Event> = Vec::new();
+    for pick in picks {
+        events.extend(if *pick {
+            edge.next().map(Event::Edge)
+        } else {
+            core.next().map(Event::Core)
+        });
+    }
+    events.extend(edge.map(Event::Edge));
+    events.extend(core.map(Event::Core));
+    let repeated: Vec<Event> = events.iter().step_by(again).cloned().collect();
+    events.extend(repeated);
+    events
+}
+
+/// Rows by id and revision, and the state that goes with them: written together or not at all.
+#[derive(Default)]
+struct Rows {
+    rows: BTreeMap<(String, u32), Alert>,
+    state: Vec<u8>,
+    conflicts: usize,
+}
+
+impl Rows {
+    fn last(&self) -> BTreeMap<String, Alert> {
+        let rows = self.rows.iter();
+        rows.map(|((id, _), alert)| (id.clone(), alert.clone()))
+            .collect()
+    }
+
+    /// The ids whose rows are there with other content; nothing is written then.
+    fn write(&mut self, alerts: &[Alert], state: Vec<u8>) -> Result<(), Vec<String>> {
+        let mut rows = self.rows.clone();
+        let mut conflicts = Vec::new();
+        for alert in alerts {
+            let key = (alert.id.clone(), alert.revision);
+            if rows
+                .insert(key, alert.clone())
+                .is_some_and(|it| it != *alert)
+            {
+                conflicts.push(alert.id.clone());
+            }
+        }
+        if !conflicts.is_empty() {
+            self.conflicts += 1;
+            return Err(conflicts);
+        }
+        (self.rows, self.state) = (rows, state);
+        Ok(())
+    }
+
+    /// What a nurse does: her row comes between those of the rules, which do not hear of it.
+    fn acknowledge(&mut self) {
+        let open = self.last().into_values().find(|alert| {
+            alert.acknowledged_by.is_empty()
+                && matches!(alert.state(), AlertState::Active | AlertState::Latched)
+        });
+        let Some(open) = open else { return };
+        let state = match open.state() {
+            AlertState::Active => AlertState::Acknowledged,
+            _ => AlertState::Resolved,
+        };
+        let next = Alert {
+            state: state.into(),
+            acknowledged_by: "Ada".into(),
+            revision: open.revision + 1,
+            ..open
+        };
+        self.rows.insert((next.id.clone(), next.revision), next);
+    }
+}
+
+fn feed(engine: &mut Engine, event: &Event) -> Vec<Alert> {
+    match event {
+        Event::Edge(alert) => engine.on_edge_alert(alert),
+        Event::Core(sample) => engine.on_sample(sample),
+    }
+}
+
+/// Runs the events in batches of these sizes, each written as a whole; after a batch of an odd number the process is killed. Before
+/// a batch of a size that `acknowledge_every` divides somebody acknowledges.
+fn run(events: &[Event], batches: &[usize], acknowledge_every: Option<usize>) -> Rows {
+    let mut rows = Rows::default();
+    let mut engine = engine(Origin::Core);
+    let mut sizes = batches.iter().copied().cycle();
+    let mut left = events;
+    let mut is_last = false;
+    while !is_last {
+        is_last = left.is_empty();
+        let size = sizes.next().unwrap_or(1);
+        let (batch, rest) = left.split_at(size.min(left.len()));
+        left = rest;
+        if acknowledge_every.is_some_and(|every| size % every == 0) {
+            rows.acknowledge();
+        }
+        let mut tries = 0;
+        loop {
+            let before = engine.clone();
+            let mut alerts: Vec<Alert> =
+                batch.iter().flat_map(|it| feed(&mut engine, it)).collect();
+            if is_last {
+                alerts.extend(engine.on_time(END));
+            }
+            match rows.write(&alerts, engine.state()) {
+                Ok(()) => break,
+                Err(ids) => {
+                    tries += 1;
+                    assert!(tries <= 2, "it does not end: {ids:?} in {alerts:?}");
+                    engine = before;
+                    let last = rows.last();
+                    ids.iter()
+                        .filter_map(|id| last.get(id))
+                        .for_each(|it| engine.adopt(it));
+                }
+            }
+        }
+        engine.trim();
+        if size % 2 == 1 {
+            let restored =
+                Engine::restore("p", rules(), Profile::default(), Origin::Core, &rows.state);
+            engine = restored.unwrap();
+        }
+    }
+    rows
+}
+
+/// `gap_min` 0: two readings may have one time.
+fn a_day(gap_min: i64) -> impl Strategy<Value = Vec<(i64, f64)>> {
+    let value = prop_oneof![Just(80.0), Just(125.0), Just(140.0)];
+    let gap = prop_oneof![4 => gap_min..12, 1 => Just(16_i64), 1 => Just(29_i64)];
+    prop::collection::vec((gap, value), 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// In one batch, in several, killed in between, with everything twice: the rows are those of the core's history followed by
+    /// the edge's, and the store never refuses one.
+    #[test]
+    fn mixed_in_any_way_the_rows_are_the_same(
+        day in a_day(1),
+        picks in prop::collection::vec(any::<bool>(), 0..120),
+        batches in prop::collection::vec(1_usize..20, 1..8),
+        again in 1_usize..5,
+    ) {
+        let core = readings(&day);
+        let edge = at_edge(&core);
+        let all = core.len() + edge.len();
+        let expected = run(&mixed(&edge, &core, &vec![false; all], all), &[all + 1], None);
+        // Within the bounds of what an engine remembers the store never refuses a row.
+        let lasted_us = core[core.len() - 1].device_time_us - T0;
+        let is_remembered = expected.last().len() <= 16 && lasted_us <= 600 * S;
+        for (batches, picks) in [(&batches[..], &picks[..]), (&[1000], &picks), (&[1], &picks), (&[1000], &vec![true; all])] {
+            let rows = run(&mixed(&edge, &core, picks, again), batches, None);
+            prop_assert_eq!(rows.last(), expected.last());
+            prop_assert!(rows.conflicts == 0 || !is_remembered, "{} conflicts", rows.conflicts);
+        }
+    }
+
+    /// Without the edge the same episodes begin and end at the same times.
+    #[test]
+    fn the_edge_adds_nothing_but_its_name(day in a_day(1)) {
+        let core = readings(&day);
+        let edge = at_edge(&core);
+        let all = core.len() + edge.len();
+        let outline = |rows: &Rows| -> Vec<(String, i64, i64, AlertState)> {
+            let rows = rows.last().into_values();
+            rows.map(|it| (it.id.clone(), it.since_us, it.changed_us, it.state())).collect()
+        };
+        let both = run(&mixed(&edge, &core, &vec![true; all], 7), &[3], None);
+        let alone = run(&mixed(&[], &core, &[], 7), &[5], None);
+        prop_assert_eq!(outline(&both), outline(&alone));
+        prop_assert!(both.last().values().all(|alert| alert.from_edge && alert.from_core));
+    }
+
+    /// People acknowledge in between, gateways report other beginnings or lose reports: the merge still ends, each revision is
+    /// given once, and an ended episode stays ended.
+    #[test]
+    fn no_history_is_too_strange(
+        day in a_day(0),
+        picks in prop::collection::vec(any::<bool>(), 0..120),
+        batches in prop::collection::vec(1_usize..20, 1..8),
+        again in 1_usize..5,
+        shifts in prop::collection::vec((-9_000_i64..9_000, any::<bool>(), any::<bool>()), 1..20),
+    ) {
+        let core = readings(&day);
+        let mut edge = at_edge(&core);
+        let mut shifts = shifts.into_iter().cycle();
+        edge.retain_mut(|alert| {
+            let (shift_ms, is_old, is_lost) = shifts.next().unwrap();
+            alert.time_us += shift_ms * 1000;
+            alert.since_us = if is_old { 0 } else { alert.since_us + shift_ms * 1000 };
+            !is_lost
+        });
+        let rows = run(&mixed(&edge, &core, &picks, again), &batches, Some(3));
+        let mut before: Option<&Alert> = None;
+        for alert in rows.rows.values() {
+            let earlier = before.filter(|it| it.id == alert.id);
+            prop_assert_eq!(alert.revision, earlier.map_or(0, |it| it.revision) + 1);
+            if let Some(earlier) = earlier.filter(|it| it.state() == AlertState::Resolved) {
+                prop_assert_eq!(alert.state(), AlertState::Resolved, "{:?}", earlier);
+            }
+            before = Some(alert);
+        }
+        // Normal readings end whatever a report left open.
+        let normal = readings(&[day, vec![(100, 80.0), (100, 80.0), (100, 80.0)]].concat());
+        let events: Vec<Event> = mixed(&edge, &core, &picks, again)
+            .into_iter()
+            .chain(normal.into_iter().map(Event::Core))
+            .collect();
+        let rows = run(&events, &batches, Some(3));
+        for alert in rows.last().values() {
+            let is_over = matches!(alert.state(), AlertState::Latched | AlertState::Resolved);
+            prop_assert!(is_over, "{alert:?}");
+        }
+    }
+}
+
+/// More episodes than the engine remembers, all reported by the edge before the first reading comes.
+#[test]
+fn episodes_that_were_forgotten_are_asked_for_once() {
+    let day: Vec<(i64, f64)> = (0..80)
+        .map(|n| (9, if n % 2 == 0 { 140.0 } else { 80.0 }))
+        .collect();
+    let core = readings(&day);
+    let edge = at_edge(&core);
+    let all = core.len() + edge.len();
+    let edge_first = mixed(&edge, &core, &vec![true; all], all);
+    let rows = run(&edge_first, &[1], None);
+    assert!(rows.conflicts > 0, "all of them are remembered");
+    let expected = run(&edge_first, &[1000], None);
+    assert_eq!(expected.conflicts, 0);
+    assert_eq!(rows.last(), expected.last());
+}
