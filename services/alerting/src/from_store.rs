@@ -5,7 +5,10 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use clocks::Arrivals;
 use contracts::{alerts::Alert, paths::PathReport};
 use service_kit::{Context, Warning};
-use store::{AlertsBatch, AlertsQuery, LatestVital, QueryError, Scope, Store, WriteError};
+use store::{
+    AlertsBatch, AlertsQuery, LatestVital, QueryError, Scope, Store, WriteError,
+    each_latest_path, each_latest_vital,
+};
 use tokio::{sync::Notify, time::MissedTickBehavior};
 use vitals::RuleSet;
 
@@ -122,8 +125,13 @@ impl SilenceWatch {
             ..AlertsQuery::default()
         };
         let open = self.store.alerts(&Scope::Service, &query).await?;
-        let mut latest = self.store.latest_vitals(&Scope::Service, None).await?;
-        let mut reports = self.store.latest_paths(&Scope::Service, None).await?;
+        let store = self.store.as_ref();
+        let (mut latest, mut reports) = (Vec::new(), Vec::new());
+        each_latest_vital(store, &Scope::Service, |value| latest.push(value)).await?;
+        each_latest_path(store, &Scope::Service, 0, |report| {
+            reports.push(what_silence_needs(report));
+        })
+        .await?;
         let (own_us, monotonic_us) = (clock.now_us(), clock.monotonic_us());
         let newest_us = latest.iter().map(|latest| latest.ingest_time_us).max();
         let now_us = newest_us.map_or(own_us, |newest_us| {
@@ -196,6 +204,18 @@ impl SilenceWatch {
         }
         // The next round goes on from here.
         Ok(0)
+    }
+}
+
+/// Of each path of everybody this is kept for a round, and no more.
+fn what_silence_needs(report: PathReport) -> PathReport {
+    PathReport {
+        gateway: report.gateway,
+        path: report.path,
+        end: report.end,
+        state: report.state,
+        time_us: report.time_us,
+        ..PathReport::default()
     }
 }
 

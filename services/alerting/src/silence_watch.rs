@@ -31,6 +31,8 @@ const FORGOTTEN_US: i64 = 86_400_000_000;
 const RAISED_MAX: usize = 256;
 /// Metrics that are stale this soon come from sensors that are worn and never pause.
 const WORN_STALE_US: i64 = 600_000_000;
+/// Lost paths that a summary names; of more it says how many.
+const PATHS_NAMED_MAX: usize = 4;
 /// A device that fell silent below this charge, in percent, is empty.
 const BATTERY_LOW: f64 = 10.0;
 const SECOND_US: i64 = 1_000_000;
@@ -393,7 +395,12 @@ fn is_lost(report: &PathReport) -> bool {
 
 fn unique(names: &[&str]) -> String {
     let names: BTreeSet<&str> = names.iter().copied().collect();
-    names.into_iter().collect::<Vec<_>>().join(", ")
+    let others = names.len().saturating_sub(PATHS_NAMED_MAX);
+    let named: Vec<&str> = names.into_iter().take(PATHS_NAMED_MAX).collect();
+    match others {
+        0 => named.join(", "),
+        others => format!("{} and {others} others", named.join(", ")),
+    }
 }
 
 fn lasting(us: i64) -> String {

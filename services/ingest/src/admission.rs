@@ -12,6 +12,8 @@ use vitals::{
 const SUMMARY_BYTES_MAX: usize = 1024;
 /// Longest subject of rules that there is: an identifier behind `patient:`.
 const SUBJECT_BYTES_MAX: usize = IDENTIFIER_BYTES_MAX + 8;
+/// Streams that one device may have in a day.
+pub const STREAMS_PER_DEVICE_MAX: usize = 64;
 /// The store's integers are signed.
 const SEQUENCE_MAX: u64 = i64::MAX as u64;
 
@@ -30,6 +32,7 @@ impl Refusal {
     pub const CONTRADICTS: &'static str = "contradicts-register";
     pub const CLOCK: &'static str = "clock";
     pub const MALFORMED: &'static str = "malformed";
+    pub const STREAMS: &'static str = "too-many-streams";
 
     fn new(kind: &'static str, reason: impl ToString) -> Refusal {
         Refusal {
@@ -38,13 +41,20 @@ impl Refusal {
         }
     }
 
+    pub fn too_many_streams(device: &str) -> Refusal {
+        let reason = format!(
+            "stream: device `{device}` has used {STREAMS_PER_DEVICE_MAX} others within a day; leave it empty to use the metric's name"
+        );
+        Refusal::new(Refusal::STREAMS, reason)
+    }
+
     fn malformed(reason: impl ToString) -> Refusal {
         Refusal::new(Refusal::MALFORMED, reason)
     }
 }
 
 /// The gateway at the other end, from its certificate.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GatewayId {
     pub tenant: String,
     pub id: String,

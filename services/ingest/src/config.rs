@@ -26,6 +26,10 @@ pub struct Config {
     /// The same in bytes. 0: any number.
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
     pub gateway_bytes_per_s: u64,
+    /// Alerts that one gateway may raise a second, beside what it did not use in the last minute: so many of high priority, and so many
+    /// others. Further alerts of this gateway go on one after the other; no other gateway's wait with them. 0: any number.
+    #[arg(long, value_name = "ALERTS", default_value_t = 2)]
+    pub gateway_alerts_per_s: u64,
 }
 
 impl ServiceConfig for Config {

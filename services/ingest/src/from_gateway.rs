@@ -3,29 +3,39 @@
 //! A stream has two halves. The first reads uploads, admits them and hands them to the lanes; the second waits for the lanes in the
 //! order of the uploads and acknowledges. Between them are at most [`IN_FLIGHT_MAX`] uploads.
 
-use std::{pin::Pin, sync::Arc, time::Instant};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bus::Bus;
 use clocks::{ClockError, Clocks};
-use contracts::vitals::{EdgeAlert, Rejection, Sample, UploadRequest, UploadResponse};
+use contracts::vitals::{Rejection, Sample, UploadRequest, UploadResponse};
 use parking_lot::Mutex;
 use service_kit::{
     Shutdown,
     grpc::calls::Calls,
+    names::{Bound, Named, Names},
+    quota::{Quota, Quotas},
     telemetry::{continue_trace, traceparent},
 };
 use store::{DeviceEntry, Followed, QueryError};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinHandle,
+};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
 
 use crate::{
-    admission::{GatewayId, Refusal, admit_alert, admit_gap, admit_sample, settle_time},
+    admission::{GatewayId, Refusal, STREAMS_PER_DEVICE_MAX, admit_gap, admit_sample},
+    alerts::{ALERTS_PER_UPLOAD_MAX, Alerts, Answers},
+    answers::{Pending, acknowledge},
     caller::caller,
     duplicates::Duplicates,
     newer::{self, Upload},
-    quota::{Quota, Quotas},
     readmission::Readmitted,
     register::Register,
     to_bus::{Lane, Lanes, NotPublished, Records},
@@ -37,9 +47,11 @@ pub(crate) const IN_FLIGHT_MAX: usize = 16;
 const ANSWERS_MAX: usize = 16;
 /// Samples, alerts and gaps in one upload; one with more is refused as a whole.
 const ENTRIES_MAX: usize = 20_000;
-/// What is said of a sample that no broker will ever take. A gateway may be in anybody's hands: what the bus says of itself is for the log.
-const REFUSED_BY_BUS: &str = "the bus refuses the upload; the log of ingest tells why";
-
+/// Streams of one device in a day; samples of further ones are refused. A device has one for each metric that it measures.
+const STREAMS: Bound = Bound {
+    names_max: STREAMS_PER_DEVICE_MAX,
+    unused: Duration::from_secs(86_400),
+};
 pub struct Gateways {
     shared: Arc<Shared>,
 }
@@ -48,11 +60,14 @@ struct Shared {
     register: Arc<Register>,
     bus: Arc<dyn Bus>,
     lanes: Lanes,
-    duplicates: Mutex<Duplicates>,
+    duplicates: Arc<Mutex<Duplicates>>,
+    alerts: Alerts,
+    /// Of each device.
+    streams: Mutex<Names<String, String>>,
     clocks: Mutex<Clocks>,
     revocations: watch::Receiver<Followed>,
     calls: Calls,
-    quotas: Mutex<Quotas>,
+    quotas: Mutex<Quotas<GatewayId>>,
     shutdown: Shutdown,
 }
 
@@ -63,14 +78,25 @@ impl Gateways {
         lanes: Lanes,
         revocations: watch::Receiver<Followed>,
         quota: Quota,
+        alerts_per_s: u64,
         shutdown: Shutdown,
     ) -> Gateways {
+        let duplicates = Arc::<Mutex<Duplicates>>::default();
+        let alerts = Alerts::new(
+            Arc::clone(&register),
+            lanes.clone(),
+            Arc::clone(&duplicates),
+            alerts_per_s,
+            shutdown.clone(),
+        );
         Gateways {
             shared: Arc::new(Shared {
                 register,
                 bus,
                 lanes,
-                duplicates: Mutex::default(),
+                duplicates,
+                alerts,
+                streams: Mutex::new(Names::new(STREAMS)),
                 clocks: Mutex::default(),
                 revocations,
                 calls: Calls::default(),
@@ -79,21 +105,6 @@ impl Gateways {
             }),
         }
     }
-}
-
-type Published = oneshot::Receiver<Result<(), NotPublished>>;
-
-/// An upload on its way to the bus.
-struct Pending {
-    position: u64,
-    rejections: Vec<Rejection>,
-    published: Vec<Published>,
-    /// What to remember once the bus holds it: (device, stream, sequence) and the samples' places in the request.
-    samples: Vec<(u32, String, String, u64)>,
-    alerts: Vec<EdgeAlert>,
-    gaps: usize,
-    /// Why alerts and gaps were refused, for which the protocol has no index.
-    refused: Vec<String>,
 }
 
 pub type UploadStream = Pin<Box<dyn Stream<Item = Result<UploadResponse, Status>> + Send>>;
@@ -111,7 +122,7 @@ impl Gateways {
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
             metrics::gauge!("braid_ingest_streams").increment(1.0);
-            let acknowledging = acknowledge(&shared, waiting, &answers);
+            let acknowledging = acknowledge(&shared.duplicates, waiting, &answers);
             // Also while an upload waits for the bus: as long as one has a place, it takes memory.
             let reading = async {
                 tokio::select! {
@@ -119,7 +130,7 @@ impl Gateways {
                     status = ended => Err(status),
                     // What the gateway has given up it sends again by another stream: let in here, too, it would be paid for twice.
                     () = answers.closed() => Ok(()),
-                    read = shared.read(&gateway, uploads, pending) => read,
+                    read = shared.read(&gateway, uploads, pending, &answers) => read,
                 }
             };
             let (read, acknowledged) = tokio::join!(reading, acknowledging);
@@ -143,7 +154,11 @@ impl Gateways {
             whole: None,
             bytes: 0,
         };
-        let pending = self.shared.admit(gateway, upload, arrived_us).await?;
+        // Without a quota nothing waits.
+        let pending = self
+            .shared
+            .admit(gateway, upload, arrived_us, false)
+            .await?;
         for published in pending.published {
             match published.await.unwrap_or(Err(NotPublished::Ending)) {
                 Ok(()) => {}
@@ -164,11 +179,15 @@ impl Gateways {
 impl Shared {
     /// Until the gateway ends the stream, the service ends, or an upload cannot be judged.
     async fn read(
-        &self,
+        self: &Arc<Self>,
         gateway: &GatewayId,
         mut uploads: Streaming<Upload>,
         pending: mpsc::Sender<Pending>,
+        answers: &Answers,
     ) -> Result<(), Status> {
+        // Alerts of one upload that wait for the quota. A second upload of the stream that would have some to wait is read further when
+        // the first one's have gone, so a stream holds those of one upload at most.
+        let mut waiting: Option<JoinHandle<()>> = None;
         loop {
             let upload = tokio::select! {
                 biased;
@@ -186,10 +205,25 @@ impl Shared {
                 samples = upload.known.samples.len()
             );
             continue_first_trace(&span, &mut upload.known.samples);
-            let admitted = self
-                .admit(gateway, upload, contracts::now_us())
+            let behind = waiting.as_ref().is_some_and(|it| !it.is_finished());
+            let mut admitted = self
+                .admit(gateway, upload, contracts::now_us(), behind)
                 .instrument(span)
                 .await?;
+            if let Some(taken) = admitted.paced.take() {
+                if let Some(waiting) = waiting.take() {
+                    // What became of them their own answer says.
+                    let _ = waiting.await;
+                }
+                let (done, published) = oneshot::channel();
+                admitted.published.push(published);
+                let (shared, gateway) = (Arc::clone(self), gateway.clone());
+                let answers = answers.clone();
+                waiting = Some(tokio::spawn(async move {
+                    let alerts = &shared.alerts;
+                    let _ = done.send(alerts.publish_rest(&gateway, taken, &answers).await);
+                }));
+            }
             if pending.send(admitted).await.is_err() {
                 return Ok(());
             }
@@ -226,6 +260,7 @@ impl Shared {
         gateway: &GatewayId,
         upload: Upload,
         arrived_us: i64,
+        behind: bool,
     ) -> Result<Pending, Status> {
         let Upload {
             known: upload,
@@ -236,6 +271,12 @@ impl Shared {
         if entries > ENTRIES_MAX {
             return Err(Status::invalid_argument(format!(
                 "{entries} entries in one upload are more than {ENTRIES_MAX}"
+            )));
+        }
+        let alerts = upload.alerts.len();
+        if alerts > ALERTS_PER_UPLOAD_MAX {
+            return Err(Status::invalid_argument(format!(
+                "{alerts} alerts in one upload are more than {ALERTS_PER_UPLOAD_MAX}"
             )));
         }
         let error = self.clocks.lock().on_request(
@@ -250,19 +291,20 @@ impl Shared {
             published: Vec::new(),
             samples: Vec::new(),
             alerts: Vec::new(),
+            paced: None,
             gaps: 0,
             refused: Vec::new(),
         };
         // Alerts first, so that they are on their way before anything else of this upload is looked at.
         if !upload.alerts.is_empty() {
-            let mut urgent = Records::new();
             let at = (arrived_us, error);
-            self.admit_alerts(gateway, upload.alerts, at, &mut urgent, &mut pending)
-                .await?;
-            if !urgent.is_empty() {
-                pending
-                    .published
-                    .push(self.lanes.publish(Lane::Alerts, urgent).await);
+            let mut taken = self.alerts.take(gateway, upload.alerts, at, behind).await?;
+            pending.refused.append(&mut taken.refused);
+            if taken.rest.is_empty() {
+                pending.published.extend(taken.published);
+                pending.alerts = taken.sent;
+            } else {
+                pending.paced = Some(taken);
             }
         }
         let bulk_entries = upload.samples.len() + upload.gaps.len();
@@ -313,53 +355,13 @@ impl Shared {
         Ok(pending)
     }
 
-    async fn admit_alerts(
-        &self,
-        gateway: &GatewayId,
-        alerts: Vec<EdgeAlert>,
-        (arrived_us, error): (i64, Option<ClockError>),
-        urgent: &mut Records,
-        pending: &mut Pending,
-    ) -> Result<(), Status> {
-        for mut alert in alerts {
-            let (mut device, mut cares) = (None, false);
-            if !alert.device.is_empty() {
-                device = self
-                    .register
-                    .device(&alert.device, gateway)
-                    .await
-                    .map_err(unknown)?;
-            } else {
-                cares = self
-                    .register
-                    .cares_for(gateway, &alert.patient)
-                    .await
-                    .map_err(unknown)?;
-            }
-            if let Err(refusal) = admit_alert(&mut alert, gateway, device.as_deref(), cares) {
-                pending.refused.push(refuse("alert", gateway, refusal));
-                continue;
-            }
-            if self.duplicates.lock().has_alert(&alert) {
-                metrics::counter!("braid_ingest_duplicates_total", "kind" => "alert").increment(1);
-                continue;
-            }
-            metrics::counter!("braid_ingest_alerts_total").increment(1);
-            let key = if alert.patient.is_empty() {
-                &alert.gateway
-            } else {
-                &alert.patient
-            };
-            let mut right = alert.clone();
-            if let Some(error) = error {
-                error.put_right_alert(&mut right);
-            }
-            settle_time(&mut right, arrived_us);
-            urgent.entry(key.clone()).or_default().alerts.push(right);
-            // As it came: the same again is known by it, whatever is known of the clock by then.
-            pending.alerts.push(alert);
+    /// Names of streams are the gateway's to choose, and the store keeps each for good.
+    fn admit_stream(&self, sample: &Sample) -> Result<(), Refusal> {
+        let mut streams = self.streams.lock();
+        match streams.enter(&sample.device, &sample.stream, Instant::now()) {
+            Named::Known | Named::New | Named::Replaces => Ok(()),
+            Named::Refused => Err(Refusal::too_many_streams(&sample.device)),
         }
-        Ok(())
     }
 
     async fn admit_samples(
@@ -386,7 +388,8 @@ impl Shared {
                     device
                 }
             };
-            let admitted = admit_sample(&mut sample, gateway, device.as_deref(), now_us, error);
+            let admitted = admit_sample(&mut sample, gateway, device.as_deref(), now_us, error)
+                .and_then(|()| self.admit_stream(&sample));
             if let Err(refusal) = admitted {
                 metrics::counter!("braid_ingest_rejected_samples_total", "reason" => refusal.kind)
                     .increment(1);
@@ -421,54 +424,6 @@ impl Shared {
     }
 }
 
-/// Answers each upload once the bus holds all of it, in order.
-async fn acknowledge(
-    shared: &Shared,
-    mut waiting: mpsc::Receiver<Pending>,
-    answers: &mpsc::Sender<Result<UploadResponse, Status>>,
-) -> Result<(), Status> {
-    while let Some(mut pending) = waiting.recv().await {
-        for published in std::mem::take(&mut pending.published) {
-            match published.await.unwrap_or(Err(NotPublished::Ending)) {
-                Ok(()) => {}
-                Err(NotPublished::Ending) => {
-                    return Err(Status::unavailable("ingest ends; send again"));
-                }
-                // Sending it again would fail again: it is given back to people at the gateway.
-                Err(NotPublished::Refused(reason)) => {
-                    tracing::error!(reason, "the bus refuses an upload");
-                    let refused = std::mem::take(&mut pending.samples);
-                    pending
-                        .rejections
-                        .extend(refused.into_iter().map(|(index, ..)| Rejection {
-                            index,
-                            reason: REFUSED_BY_BUS.to_owned(),
-                        }));
-                    pending.alerts.clear();
-                }
-            }
-        }
-        {
-            let mut duplicates = shared.duplicates.lock();
-            for (_, device, stream, sequence) in &pending.samples {
-                duplicates.enter_sample(device, stream, *sequence);
-            }
-            for alert in &pending.alerts {
-                duplicates.enter_alert(alert);
-            }
-        }
-        let answer = UploadResponse {
-            position: pending.position,
-            rejections: pending.rejections,
-        };
-        if answers.send(Ok(answer)).await.is_err() {
-            // The gateway has gone; it sends again what it does not know to be held.
-            return Ok(());
-        }
-    }
-    Ok(())
-}
-
 /// Joins the trace of the first sample that has one, and lets the samples of that trace go on as children of this span.
 fn continue_first_trace(span: &tracing::Span, samples: &mut [Sample]) {
     let Some(first) = samples.iter().find(|sample| !sample.traceparent.is_empty()) else {
@@ -485,7 +440,7 @@ fn continue_first_trace(span: &tracing::Span, samples: &mut [Sample]) {
 }
 
 /// Entries that the protocol gives no index for a refusal are logged here.
-fn refuse(kind: &'static str, gateway: &GatewayId, refusal: Refusal) -> String {
+pub(crate) fn refuse(kind: &'static str, gateway: &GatewayId, refusal: Refusal) -> String {
     metrics::counter!("braid_ingest_refused_entries_total", "kind" => kind, "reason" => refusal.kind)
         .increment(1);
     tracing::warn!(kind, gateway = gateway.id, %refusal, "refused");
@@ -493,7 +448,7 @@ fn refuse(kind: &'static str, gateway: &GatewayId, refusal: Refusal) -> String {
 }
 
 /// A gateway may be in anybody's hands: where the store is and what it says is for the log.
-fn unknown(error: QueryError) -> Status {
+pub(crate) fn unknown(error: QueryError) -> Status {
     tracing::warn!(%error, "the register does not answer, so an upload cannot be judged");
     Status::unavailable("the register of devices does not answer; send again")
 }

@@ -11,6 +11,8 @@
 //! - Replicas share nothing but bus and store. What two of them let through twice the store leaves out, by (device, stream, sequence).
 
 mod admission;
+mod alerts;
+mod answers;
 mod caller;
 pub mod config;
 mod duplicates;
@@ -19,7 +21,6 @@ mod from_gateway;
 mod holding;
 pub mod measure;
 mod newer;
-mod quota;
 pub mod readmission;
 mod register;
 mod to_bus;
@@ -32,6 +33,7 @@ use bus::Bus;
 use service_kit::{
     Context, ServiceConfig,
     grpc::{bind, serve},
+    quota::Quota,
     tls::Identity,
 };
 use store::Store;
@@ -42,6 +44,10 @@ pub use config::Config;
 
 /// Consumer group of the topic `vitals` that writes the store.
 pub const GROUP: &str = consumer_health::duty::STORING_VITALS.group;
+
+/// A gateway may use at once what it did not use of its quota in so long. By the defaults these are 3 million samples and 2.3 GiB, more
+/// than the default journal of a gateway holds (256 MiB): after a day without a link a gateway catches up as fast as its links allow.
+const SAVED: Duration = Duration::from_secs(600);
 
 /// Runs until shutdown is requested; returns when what was taken in is acknowledged or was given back to the gateways.
 pub async fn run(
@@ -93,11 +99,21 @@ pub async fn run(
         shutdown: shutdown.clone(),
     };
     let shutdown = shutdown.clone();
-    let quota = quota::Quota {
-        samples_per_s: config.gateway_samples_per_s,
+    let quota = Quota {
+        items_per_s: config.gateway_samples_per_s,
         bytes_per_s: config.gateway_bytes_per_s,
+        saved: SAVED,
     };
-    let gateways = from_gateway::Gateways::new(register, bus, lanes, revocations, quota, shutdown);
+    let alerts_per_s = config.gateway_alerts_per_s;
+    let gateways = from_gateway::Gateways::new(
+        register,
+        bus,
+        lanes,
+        revocations,
+        quota,
+        alerts_per_s,
+        shutdown,
+    );
     let routes = tonic::service::Routes::new(newer::Server::new(gateways, followers));
     let tls = identity.server_config(true, &[b"h2"]);
     serve(

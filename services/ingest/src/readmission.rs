@@ -10,7 +10,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use bus::Bus;
 use contracts::vitals::UploadRequest;
 use prost::bytes::Bytes;
-use service_kit::Context;
+use service_kit::{Context, quota::Quota};
 use store::{Followed, QueryError, Scope, Store};
 use tokio::sync::watch;
 use tonic::Status;
@@ -19,7 +19,6 @@ use crate::{
     admission::GatewayId,
     from_gateway::Gateways,
     newer::{self, Upload},
-    quota::Quota,
     register::Register,
     to_bus::Lanes,
 };
@@ -77,9 +76,10 @@ impl Readmission {
         let lanes = Lanes::start(&bus, &context);
         // It was let in when it came; what was revoked since is another matter.
         let revocations = watch::channel(Followed::default()).1;
+        let no_quota = Quota::items(0, Duration::ZERO);
         let shutdown = context.shutdown().clone();
         Readmission {
-            gateways: Gateways::new(register, bus, lanes, revocations, Quota::NONE, shutdown),
+            gateways: Gateways::new(register, bus, lanes, revocations, no_quota, 0, shutdown),
             store,
         }
     }

@@ -1,4 +1,4 @@
-//! One gateway may fill bus and store only so fast, and nobody waits for it, not even its own alerts.
+//! One gateway may fill bus and store only so fast. No other gateway waits for it, and its most urgent alerts do not either.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,9 +8,11 @@ mod world;
 
 use std::time::Duration;
 
-use contracts::vitals::{EdgeAlert, UploadRequest};
+use bus::{Bus, Event, Topic};
+use contracts::vitals::{EdgeAlert, Priority, UploadRequest, VitalsRecord};
+use prost::Message;
 use store::{DEFAULT_TENANT, DeviceEntry};
-use world::{Uplink, World, gateway, sample, upload};
+use world::{Running, Uplink, World, gateway, sample, upload};
 
 /// What a gateway of one sample a second saves up in ten minutes, and as much again.
 const TWICE_SAVED: u64 = 1_200;
@@ -57,14 +59,7 @@ async fn who_brings_too_much_is_read_later_and_loses_nothing() {
     };
     alerts.send(urgent).await;
     assert_eq!(alerts.answer().await.position, 7);
-    let device = DeviceEntry {
-        id: "other-belt".into(),
-        tenant: DEFAULT_TENANT.into(),
-        gateway: "other".into(),
-        patient: "patient-9".into(),
-        registered_us: contracts::now_us(),
-    };
-    world.store.put_device(&device).await.unwrap();
+    put_other_belt(&world).await;
     let mut other = world.gateway(&running, gateway("other")).await;
     other.send(samples("other-belt", 0)).await;
     assert_eq!(other.answer().await.position, TWICE_SAVED);
@@ -78,5 +73,142 @@ async fn who_brings_too_much_is_read_later_and_loses_nothing() {
     honest.send(samples("belt-0", TWICE_SAVED)).await;
     assert_eq!(honest.answer().await.position, 2 * TWICE_SAVED);
     world.stored("belt-0", 2 * TWICE_SAVED).await;
+    running.stop().await;
+}
+
+/// Alerts that a gateway of one alert a second may send at once, of each class.
+const ALERTS_SAVED: usize = 60;
+
+fn alert(device: &str, number: i64, priority: Priority) -> EdgeAlert {
+    EdgeAlert {
+        device: device.into(),
+        rule: "made-up".into(),
+        time_us: contracts::now_us() + number,
+        priority: priority.into(),
+        ..EdgeAlert::default()
+    }
+}
+
+fn alerts(position: u64, alerts: Vec<EdgeAlert>) -> UploadRequest {
+    UploadRequest {
+        position,
+        alerts,
+        ..UploadRequest::default()
+    }
+}
+
+/// Patient and priority of each alert on the bus, in order, once there are so many.
+async fn on_the_bus(running: &Running, at_least: usize) -> Vec<(String, Priority)> {
+    let reading = async {
+        let mut topic = running.bus.read_back(Topic::Vitals).await.unwrap();
+        let mut found = Vec::new();
+        while found.len() < at_least {
+            let Ok(Event::Batch(batch)) = topic.next(100).await else {
+                continue;
+            };
+            for delivery in batch {
+                let record = VitalsRecord::decode(delivery.value).unwrap();
+                let alerts = record.alerts.into_iter();
+                found.extend(alerts.map(|it| (it.patient.clone(), it.priority())));
+            }
+        }
+        found
+    };
+    tokio::time::timeout(world::PATIENCE, reading)
+        .await
+        .unwrap()
+}
+
+async fn put_other_belt(world: &World) {
+    let device = DeviceEntry {
+        id: "other-belt".into(),
+        tenant: DEFAULT_TENANT.into(),
+        gateway: "other".into(),
+        patient: "patient-9".into(),
+        registered_us: contracts::now_us(),
+    };
+    world.store.put_device(&device).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_alerts_delays_neither_anothers_alert_nor_its_own_urgent_one() {
+    let mut world = World::new().await;
+    world.alerts_per_s = 1;
+    put_other_belt(&world).await;
+    let running = world.start().await;
+    let flooding = world.gateway(&running, gateway("gw")).await;
+    let mut flood: Vec<EdgeAlert> = (0..2_500)
+        .map(|number| alert("belt-0", number, Priority::Low))
+        .collect();
+    flood.push(alert("belt-1", 0, Priority::High));
+    flooding.send(alerts(2_501, flood)).await;
+    // The answer to the flood comes later; what comes behind it is read all the same.
+    flooding
+        .send(alerts(2_502, vec![alert("belt-2", 1, Priority::High)]))
+        .await;
+    let mut other = world.gateway(&running, gateway("other")).await;
+    other
+        .send(alerts(7, vec![alert("other-belt", 0, Priority::Low)]))
+        .await;
+    assert_eq!(other.answer().await.position, 7);
+    let found = on_the_bus(&running, ALERTS_SAVED + 3).await;
+    let place = |patient: &str| found.iter().position(|(of, _)| of == patient);
+    let urgent = (place("patient-1"), place("patient-2"), place("patient-9"));
+    assert!(
+        urgent.0.is_some() && urgent.1.is_some() && urgent.2.is_some(),
+        "{urgent:?}"
+    );
+    let flooded = found.iter().filter(|(of, _)| of == "patient-0").count();
+    assert!(flooded < 2 * ALERTS_SAVED, "{flooded} of the flood");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn alerts_beyond_the_quota_go_on_later_and_none_is_lost_or_twice() {
+    let mut world = World::new().await;
+    world.alerts_per_s = 1;
+    let running = world.start().await;
+    let mut sending = world.gateway(&running, gateway("gw")).await;
+    let many: Vec<EdgeAlert> = (0..ALERTS_SAVED as i64 + 3)
+        .map(|number| alert("belt-0", number, Priority::Medium))
+        .collect();
+    let count = many.len();
+    sending.send(alerts(5, many.clone())).await;
+    // A gateway that takes the wait for a lost link sends the same again.
+    let mut again = world.gateway(&running, gateway("gw")).await;
+    again.send(alerts(5, many)).await;
+    assert_eq!(sending.answer().await.position, 5);
+    assert_eq!(again.answer().await.position, 5);
+    sending
+        .send(alerts(6, vec![alert("belt-1", 0, Priority::High)]))
+        .await;
+    assert_eq!(sending.answer().await.position, 6);
+    assert_eq!(on_the_bus(&running, count + 1).await.len(), count + 1);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_has_a_bounded_number_of_streams() {
+    let world = World::new().await;
+    let running = world.start().await;
+    let mut uplink = world.gateway(&running, gateway("gw")).await;
+    let of_stream = |number: u64| {
+        let mut sample = sample("belt-0", 1);
+        sample.stream = format!("made-up-{number}");
+        sample
+    };
+    uplink
+        .send(upload(1, (0..100).map(of_stream).collect()))
+        .await;
+    let refused = uplink.answer().await.rejections;
+    assert_eq!(refused.len(), 36);
+    assert!(refused[0].reason.starts_with("stream:"), "{:?}", refused[0]);
+    // A stream that the device has goes on, and so does every other device.
+    let mut next = of_stream(0);
+    next.sequence = 2;
+    uplink
+        .send(upload(2, vec![next, sample("belt-1", 1)]))
+        .await;
+    assert_eq!(uplink.answer().await.rejections, []);
     running.stop().await;
 }

@@ -36,6 +36,10 @@ pub struct Config {
         value_delimiter = ','
     )]
     pub allow: Vec<String>,
+    /// Reports of one gateway's paths that either end may bring a second, beside what was not used in the last ten minutes. Beyond it a
+    /// gateway is read more slowly, and what proxies report of it is left out. 0: any number.
+    #[arg(long, value_name = "REPORTS", default_value_t = 10)]
+    pub gateway_reports_per_s: u64,
     /// Steering mode that the policy names. Gateways of this version take the keepalive from the policy and not the mode: each path is used
     /// as its own measurements say.
     #[arg(long, value_enum, default_value = "auto")]

@@ -1,6 +1,6 @@
 //! The stream of reports: who may say what, onto the bus, acknowledged.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc, time::Instant};
 
 use bus::PublishError;
 use clocks::{ClockError, Clocks};
@@ -18,13 +18,23 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::{from_gateway, from_proxy, owners::Owners, to_bus::Publisher};
+use crate::{
+    bounds::{Bounds, Owner},
+    from_gateway, from_proxy,
+    owners::Owners,
+    to_bus::Publisher,
+};
 
-/// Reports of one request; more are refused.
-pub(crate) const REPORTS_MAX: usize = 4096;
+/// Reports of one request; more are refused. A proxy sends at most 500.
+pub(crate) const REPORTS_MAX: usize = 1024;
+/// Bytes of one request; a larger one is refused before it is decoded.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 512 << 10;
 /// Acknowledgements that wait for a slow reader; past it the stream is read no further.
 const ANSWERS_MAX: usize = 16;
+/// Bytes of a gateway's name and of an address; longer ones are refused.
 const NAME_BYTES_MAX: usize = 128;
+/// Bytes of a path's name; a longer one is refused. Tunnels know none longer than 32.
+const PATH_BYTES_MAX: usize = 64;
 /// Nobody keeps a report for so long: one that is dated further back is of a clock that was never set, or made up. The store has a
 /// table for each day that rows are of, and a gateway could have thousands of them made.
 const AGE_US_MAX: i64 = 86_400_000_000;
@@ -64,12 +74,29 @@ enum Reporter {
     Proxy(String),
 }
 
+impl fmt::Display for Reporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reporter::Gateway { tenant, id } => write!(f, "gateway {id} of tenant {tenant}"),
+            Reporter::Proxy(noun) => write!(f, "service {noun}"),
+        }
+    }
+}
+
 impl Reporter {
     fn admit(&self, report: &PathReport, owners: &Owners) -> Result<(), Refused> {
         check(report)?;
         match self {
             Reporter::Gateway { tenant, id } => from_gateway::admit(tenant, id, report, owners),
             Reporter::Proxy(noun) => from_proxy::admit(noun, report),
+        }
+    }
+
+    /// The gateway, when it is one that reports.
+    fn gateway(&self) -> Option<Owner> {
+        match self {
+            Reporter::Gateway { tenant, id } => Some((tenant.clone(), id.clone())),
+            Reporter::Proxy(_) => None,
         }
     }
 
@@ -86,6 +113,7 @@ pub(crate) struct Intake {
     clocks: Arc<Mutex<Clocks>>,
     allow: Vec<String>,
     owners: Owners,
+    bounds: Arc<Mutex<Bounds>>,
     revocations: watch::Receiver<Followed>,
     /// Of gateways; all proxies have one name.
     calls: Calls,
@@ -97,6 +125,7 @@ impl Intake {
         publisher: Publisher,
         allow: Vec<String>,
         owners: Owners,
+        bounds: Arc<Mutex<Bounds>>,
         revocations: watch::Receiver<Followed>,
         context: Context,
     ) -> Intake {
@@ -105,6 +134,7 @@ impl Intake {
             clocks: Arc::default(),
             allow,
             owners,
+            bounds,
             revocations,
             calls: Calls::default(),
             context,
@@ -148,9 +178,13 @@ impl PathTelemetryService for Intake {
         let revoked = store::until_revoked(self.revocations.clone(), id, certificate);
         let mut requests = request.into_inner();
         let (answers, stream) = mpsc::channel(ANSWERS_MAX);
-        let publisher = self.publisher.clone();
-        let clocks = Arc::clone(&self.clocks);
-        let owners = self.owners.clone();
+        let taker = Taker {
+            reporter,
+            clocks: Arc::clone(&self.clocks),
+            owners: self.owners.clone(),
+            bounds: Arc::clone(&self.bounds),
+            publisher: self.publisher.clone(),
+        };
         let shutdown = self.context.shutdown().clone();
         self.context.tasks().spawn(async move {
             let mut accepted = 0;
@@ -176,13 +210,17 @@ impl PathTelemetryService for Intake {
                         let _ = answers.try_send(Err(Status::resource_exhausted(status)));
                         return;
                     }
-                    request = requests.message() => request,
+                    // What comes meanwhile waits undecoded, up to the window of the stream.
+                    request = async {
+                        taker.paid().await;
+                        requests.message().await
+                    } => request,
                 };
                 let answer = match request {
-                    Ok(Some(request)) => {
-                        take(&reporter, request, &clocks, &owners, &publisher).await
-                    }
-                    Ok(None) | Err(_) => return,
+                    Ok(Some(request)) => taker.take(request).await,
+                    Ok(None) => return,
+                    // Too large, no report, or a lost connection, where nobody reads the answer.
+                    Err(status) => Err(status),
                 };
                 let answer = answer.map(|taken| {
                     accepted += taken;
@@ -198,69 +236,121 @@ impl PathTelemetryService for Intake {
     }
 }
 
-async fn take(
-    reporter: &Reporter,
-    mut request: ReportRequest,
-    clocks: &Mutex<Clocks>,
-    owners: &Owners,
-    publisher: &Publisher,
-) -> Result<u64, Status> {
-    let admitted = if request.reports.len() > REPORTS_MAX {
-        Err(Refused::Invalid {
-            field: "reports",
-            reason: format!("{} are more than {REPORTS_MAX}", request.reports.len()),
-            example: "one per path and second",
-        })
-    } else {
-        request
-            .reports
-            .iter()
-            .try_for_each(|report| reporter.admit(report, owners))
-    };
-    if let Err(refused) = admitted {
-        metrics::counter!("braid_path_telemetry_refused_total", "end" => reporter.kind())
-            .increment(1);
-        tracing::warn!(?reporter, %refused, "reports refused");
-        return Err(refused.into());
+/// Takes the requests of one stream.
+struct Taker {
+    reporter: Reporter,
+    clocks: Arc<Mutex<Clocks>>,
+    owners: Owners,
+    bounds: Arc<Mutex<Bounds>>,
+    publisher: Publisher,
+}
+
+impl Taker {
+    /// Returns when the gateway is within its rate; a proxy always is.
+    async fn paid(&self) {
+        let Some(gateway) = self.reporter.gateway() else {
+            return;
+        };
+        let owed = self.bounds.lock().owed(&gateway, Instant::now());
+        if owed.is_first {
+            tracing::warn!(
+                gateway = gateway.1,
+                tenant = gateway.0,
+                "reports more than its rate and is read more slowly"
+            );
+        }
+        if !owed.wait.is_zero() {
+            tokio::time::sleep(owed.wait).await;
+        }
     }
-    let now_us = contracts::now_us();
-    if let Reporter::Gateway { tenant, id } = reporter {
-        let error = clocks
-            .lock()
-            .on_request(tenant, id, request.sent_time_us, now_us)
-            .unwrap_or(ClockError::behind(0));
+
+    async fn take(&self, mut request: ReportRequest) -> Result<u64, Status> {
+        let reporter = &self.reporter;
+        let admitted = if request.reports.len() > REPORTS_MAX {
+            Err(Refused::Invalid {
+                field: "reports",
+                reason: format!("{} are more than {REPORTS_MAX}", request.reports.len()),
+                example: "one per path and second",
+            })
+        } else {
+            request
+                .reports
+                .iter()
+                .try_for_each(|report| reporter.admit(report, &self.owners))
+        };
+        if let Err(refused) = admitted {
+            metrics::counter!("braid_path_telemetry_refused_total", "end" => reporter.kind())
+                .increment(1);
+            tracing::warn!(%reporter, %refused, "reports refused");
+            return Err(refused.into());
+        }
+        let now_us = contracts::now_us();
+        if let Reporter::Gateway { tenant, id } = reporter {
+            let error = self
+                .clocks
+                .lock()
+                .on_request(tenant, id, request.sent_time_us, now_us)
+                .unwrap_or(ClockError::behind(0));
+            for report in &mut request.reports {
+                error.put_right_report(report, now_us);
+                report.tenant.clone_from(tenant);
+            }
+        }
         for report in &mut request.reports {
-            error.put_right_report(report, now_us);
-            report.tenant.clone_from(tenant);
+            if report.time_us < now_us - AGE_US_MAX {
+                report.time_us = now_us;
+            }
         }
-    }
-    for report in &mut request.reports {
-        if report.time_us < now_us - AGE_US_MAX {
-            report.time_us = now_us;
+        let count = request.reports.len() as u64;
+        // A proxy takes whom the authority vouches for, so a report of a namesake is no fault of its own, and costs no other.
+        if let Reporter::Proxy(_) = reporter {
+            request.reports.retain(|report| {
+                // An older proxy does not say whose.
+                report.tenant.is_empty()
+                    || !self.owners.is_anothers(&report.tenant, &report.gateway)
+            });
+            metrics::counter!("braid_path_telemetry_refused_total", "end" => reporter.kind())
+                .increment(count - request.reports.len() as u64);
         }
+        self.leave_out_surplus(&mut request.reports);
+        self.publisher
+            .publish(request.reports)
+            .await
+            .map_err(|error| not_published(reporter, &error))?;
+        metrics::counter!("braid_path_telemetry_reports_total", "end" => reporter.kind())
+            .increment(count);
+        Ok(count)
     }
-    let count = request.reports.len() as u64;
-    // A proxy takes whom the authority vouches for, so a report of a namesake is no fault of its own, and costs no other.
-    if let Reporter::Proxy(_) = reporter {
-        request.reports.retain(|report| {
-            // An older proxy does not say whose.
-            report.tenant.is_empty() || !owners.is_anothers(&report.tenant, &report.gateway)
+
+    /// Leaves out what is beyond a gateway's bounds. It counts as accepted: sent again it would be left out again.
+    fn leave_out_surplus(&self, reports: &mut Vec<PathReport>) {
+        let now = Instant::now();
+        let mut bounds = self.bounds.lock();
+        if let Some(gateway) = self.reporter.gateway() {
+            bounds.take(&gateway, now, reports.len());
+        }
+        reports.retain(|report| {
+            let gateway = (report.tenant.clone(), report.gateway.clone());
+            let Err(left_out) = bounds.admit(&gateway, report, now) else {
+                return true;
+            };
+            let (end, reason) = (self.reporter.kind(), left_out.label());
+            metrics::counter!("braid_path_telemetry_left_out_total", "end" => end, "reason" => reason)
+                .increment(1);
+            tracing::warn!(
+                gateway = gateway.1,
+                tenant = gateway.0,
+                reason,
+                "reports are left out: the gateway is beyond its bounds"
+            );
+            false
         });
-        metrics::counter!("braid_path_telemetry_refused_total", "end" => reporter.kind())
-            .increment(count - request.reports.len() as u64);
     }
-    publisher
-        .publish(request.reports)
-        .await
-        .map_err(|error| not_published(reporter, &error))?;
-    metrics::counter!("braid_path_telemetry_reports_total", "end" => reporter.kind())
-        .increment(count);
-    Ok(count)
 }
 
 /// A gateway may be in anybody's hands: where the bus is and what it says is for the log.
 fn not_published(reporter: &Reporter, error: &PublishError) -> Status {
-    tracing::warn!(?reporter, %error, "reports are not on the bus");
+    tracing::warn!(%reporter, %error, "reports are not on the bus");
     if error.is_retryable() {
         Status::unavailable("the bus does not take reports; send them again")
     } else {
@@ -270,9 +360,9 @@ fn not_published(reporter: &Reporter, error: &PublishError) -> Status {
 
 /// What no end may say.
 fn check(report: &PathReport) -> Result<(), Refused> {
-    let is_name = |name: &str| {
+    let is_name = |name: &str, bytes_max: usize| {
         !name.is_empty()
-            && name.len() <= NAME_BYTES_MAX
+            && name.len() <= bytes_max
             && name
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte))
@@ -284,14 +374,14 @@ fn check(report: &PathReport) -> Result<(), Refused> {
             example,
         })
     };
-    if !is_name(&report.gateway) {
+    if !is_name(&report.gateway, NAME_BYTES_MAX) {
         return invalid(
             "gateway",
             "is missing or no identifier".into(),
             "\"gateway-1\"",
         );
     }
-    if !is_name(&report.path) {
+    if !is_name(&report.path, PATH_BYTES_MAX) {
         return invalid("path", "is missing or no identifier".into(), "\"wifi\"");
     }
     if !(1..=INTERVAL_MS_MAX).contains(&report.interval_ms) {
@@ -377,6 +467,9 @@ mod tests {
         };
         assert!(refused(|report| report.gateway = String::new()));
         assert!(refused(|report| report.path = "a b".into()));
+        assert!(refused(
+            |report| report.path = "x".repeat(PATH_BYTES_MAX + 1)
+        ));
         assert!(refused(|report| report.rtt_ms = f64::NAN));
         assert!(refused(|report| report.rtt_min_ms = -1.0));
         assert!(refused(|report| report.interval_ms = 0));

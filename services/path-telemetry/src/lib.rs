@@ -7,6 +7,7 @@
 //! proxies  --from_proxy----/                 \--policy (tail)--> estimates --> PolicyService
 //! ```
 
+mod bounds;
 pub mod config;
 mod from_gateway;
 mod from_proxy;
@@ -23,6 +24,7 @@ use contracts::{
     paths::path_telemetry_service_server::PathTelemetryServiceServer,
     policy::policy_service_server::PolicyServiceServer,
 };
+use parking_lot::Mutex;
 use service_kit::{
     Context, ServiceConfig,
     grpc::{bind, serve},
@@ -70,17 +72,24 @@ pub async fn run(
     tasks.spawn(async move {
         store::follow_revocations(store, to, shutdown.requested()).await;
     });
+    let bounds = Arc::new(Mutex::new(bounds::Bounds::new(
+        config.gateway_reports_per_s,
+    )));
     let intake = intake::Intake::new(
         publisher,
         config.allow.clone(),
         owners.clone(),
+        Arc::clone(&bounds),
         revocations.clone(),
         context.clone(),
     );
-    let policies = policy::Policies::new(estimates, config.allow.clone(), owners, revocations);
+    let policies =
+        policy::Policies::new(estimates, config.allow.clone(), owners, bounds, revocations);
+    let reports = PathTelemetryServiceServer::new(intake)
+        .max_decoding_message_size(intake::MESSAGE_BYTES_MAX);
     let mut routes = tonic::service::RoutesBuilder::default();
     routes
-        .add_service(PathTelemetryServiceServer::new(intake))
+        .add_service(reports)
         .add_service(PolicyServiceServer::new(policies));
     let tls = identity.server_config(true, &[b"h2"]);
     serve(

@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
+    time::Instant,
 };
 
 use bus::{Bus, Event, Topic};
@@ -26,14 +27,15 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use crate::{
+    bounds::{Bounds, POLICIES_PER_S_MAX},
     config::{Config, Steering},
     owners::Owners,
 };
 
 /// Gateways whose paths are estimated; past it the one that was silent for longest is forgotten and begins anew.
 const GATEWAYS_MAX: usize = 50_000;
-/// Paths of one gateway; further ones get no policy.
-const PATHS_MAX: usize = 16;
+/// Paths of one gateway; past it the one that was silent for longest is forgotten.
+const PATHS_MAX: usize = store::PATHS_PER_GATEWAY_MAX;
 /// Records taken from the bus at once.
 const BATCH_RECORDS_MAX: usize = 512;
 /// Time constants: worse is followed within 2.3 x 1 s, better within 2.3 x 10 s.
@@ -76,6 +78,7 @@ struct PathEstimate {
     loss_up: AsymmetricEwma,
     loss_down: AsymmetricEwma,
     is_closed: bool,
+    seen_us: i64,
 }
 
 impl PathEstimate {
@@ -86,6 +89,7 @@ impl PathEstimate {
             loss_up: ewma(),
             loss_down: ewma(),
             is_closed: false,
+            seen_us: 0,
         }
     }
 
@@ -104,6 +108,7 @@ impl PathEstimate {
             };
         }
         self.is_closed = report.state() == PathState::Closed;
+        self.seen_us = self.seen_us.max(report.time_us);
     }
 
     fn loss(&self) -> f64 {
@@ -150,7 +155,10 @@ impl Estimates {
         let gateway = gateways.entry(report.gateway.clone()).or_default();
         gateway.seen_us = gateway.seen_us.max(report.time_us);
         if gateway.paths.len() >= PATHS_MAX && !gateway.paths.contains_key(&report.path) {
-            return;
+            let silent = gateway.paths.iter().min_by_key(|(_, path)| path.seen_us);
+            if let Some(silent) = silent.map(|(name, _)| name.clone()) {
+                gateway.paths.remove(&silent);
+            }
         }
         gateway
             .paths
@@ -237,8 +245,11 @@ pub(crate) async fn follow(
     let shutdown = context.shutdown().clone();
     let mut backoff = Backoff::for_reconnect();
     // What was last known before this replica started; without it the first reports fill in.
-    match store.latest_paths(&Scope::Service, None).await {
-        Ok(reports) => reports.iter().for_each(|report| estimates.observe(report)),
+    let known = store::each_latest_path(store.as_ref(), &Scope::Service, 0, |report| {
+        estimates.observe(&report);
+    });
+    match known.await {
+        Ok(()) => {}
         Err(error) => tracing::warn!(%error, "estimates begin without history"),
     }
     while !shutdown.is_requested() {
@@ -287,6 +298,7 @@ pub(crate) struct Policies {
     estimates: Arc<Estimates>,
     allow: Vec<String>,
     owners: Owners,
+    bounds: Arc<Mutex<Bounds>>,
     revocations: watch::Receiver<Followed>,
 }
 
@@ -295,12 +307,14 @@ impl Policies {
         estimates: Arc<Estimates>,
         allow: Vec<String>,
         owners: Owners,
+        bounds: Arc<Mutex<Bounds>>,
         revocations: watch::Receiver<Followed>,
     ) -> Policies {
         Policies {
             estimates,
             allow,
             owners,
+            bounds,
             revocations,
         }
     }
@@ -319,7 +333,15 @@ impl PolicyService for Policies {
             .and_then(|peer| peer.id.as_ref())
         {
             Some(PeerId::Gateway { tenant, id })
-                if id == asked && !self.owners.is_anothers(tenant, id) => {}
+                if id == asked && !self.owners.is_anothers(tenant, id) =>
+            {
+                let gateway = (tenant.clone(), id.clone());
+                if !self.bounds.lock().may_ask(&gateway, Instant::now()) {
+                    return Err(Status::resource_exhausted(format!(
+                        "more than {POLICIES_PER_S_MAX} questions a second"
+                    )));
+                }
+            }
             Some(PeerId::Service { noun }) if self.allow.contains(noun) => {}
             Some(id) => {
                 return Err(Status::permission_denied(format!(
@@ -492,8 +514,12 @@ mod tests {
     fn paths_of_a_gateway_are_bounded() {
         let estimates = Estimates::new(GOALS);
         for number in 0..PATHS_MAX + 5 {
-            estimates.observe(&report(&format!("path-{number}"), End::Gateway, 1, 20.0, 0));
+            let path = format!("path-{number}");
+            estimates.observe(&report(&path, End::Gateway, number as i64, 20.0, 0));
         }
-        assert_eq!(estimates.policy("gateway-1").paths.len(), PATHS_MAX);
+        let paths = estimates.policy("gateway-1").paths;
+        assert_eq!(paths.len(), PATHS_MAX);
+        let newest = format!("path-{}", PATHS_MAX + 4);
+        assert!(paths.iter().any(|path| path.path == newest));
     }
 }

@@ -123,6 +123,7 @@ pub struct World {
     pub store: Arc<dyn Store>,
     /// Quota of each gateway; 0: none.
     pub samples_per_s: u64,
+    pub alerts_per_s: u64,
 }
 
 pub struct Running {
@@ -156,6 +157,7 @@ impl World {
             files,
             store,
             samples_per_s: 0,
+            alerts_per_s: 0,
         }
     }
 
@@ -168,6 +170,7 @@ impl World {
             register_refresh_s: 1,
             gateway_samples_per_s: self.samples_per_s,
             gateway_bytes_per_s: 0,
+            gateway_alerts_per_s: self.alerts_per_s,
         };
         let bus = Arc::new(Switch {
             inner: Arc::new(

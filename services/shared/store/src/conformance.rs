@@ -27,9 +27,10 @@ pub use notices::{
     notices_wait_in_order_until_they_have_an_outcome, two_members_take_each_notice_once,
 };
 pub use paths::{
+    a_gateway_has_a_bounded_number_of_newest_reports,
     a_namesakes_reports_are_not_shown_to_whom_the_name_belongs,
-    a_report_of_the_future_hides_no_later_one, path_reports_are_unique_and_scoped,
-    the_newest_report_of_each_path_is_known,
+    a_report_of_the_future_hides_no_later_one, newest_reports_are_read_in_pages,
+    path_reports_are_unique_and_scoped, the_newest_report_of_each_path_is_known,
 };
 pub use people::{
     accounts_are_created_once, audit_is_kept_in_order, every_question_stays_in_its_tenant,
@@ -41,8 +42,9 @@ pub use progress::{
 };
 pub use vitals::{
     duplicates_are_left_out_and_counted, expiry_removes_only_what_is_older,
-    gaps_that_overlap_are_found, latest_follows_device_time, samples_come_back_as_they_were,
-    series_are_thinned_without_losing_extremes, waveforms_become_points_of_their_own_times,
+    gaps_that_overlap_are_found, latest_follows_device_time, newest_values_are_read_in_pages,
+    samples_come_back_as_they_were, series_are_thinned_without_losing_extremes,
+    waveforms_become_points_of_their_own_times,
     what_a_clock_ahead_wrote_is_not_the_newest_for_hours,
 };
 
@@ -79,6 +81,8 @@ macro_rules! conformance_suite {
             a_timer_belongs_to_whoever_changes_it_first, notices_are_kept_with_their_alert,
             documents_are_versioned_and_scoped, a_tenants_documents_have_a_bound_in_bytes,
             path_reports_are_unique_and_scoped, the_newest_report_of_each_path_is_known,
+            a_gateway_has_a_bounded_number_of_newest_reports, newest_reports_are_read_in_pages,
+            newest_values_are_read_in_pages,
             a_namesakes_reports_are_not_shown_to_whom_the_name_belongs,
             accounts_are_created_once, audit_is_kept_in_order, every_question_stays_in_its_tenant,
             the_register_refuses_other_tenants);

@@ -45,13 +45,19 @@ pub use identities::{
 pub use in_force::{Damaged, InForce, Otherwise, PUT_ANEW, Said, in_force};
 pub use maintenance::{Expire, Maintenance};
 pub use notices::{NoticesBatch, NoticesStore, QueuedNotice, Watch, WatchChange};
-pub use paths::{PathsQuery, PathsStore, is_namesakes};
+pub use paths::{
+    LatestPathKey, LatestPathsPage, PATHS_PER_GATEWAY_MAX, PathsQuery, PathsStore,
+    each_latest_path, is_namesakes,
+};
 pub use progress::{Claim, Progress, ProgressStore};
 pub use register::{DeviceEntry, GatewayEntry, PatientEntry, Register, SpO2Scale};
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use thinning::Thinner;
 pub use timescale::{TimescaleOptions, TimescaleStore};
-pub use vitals::{LatestVital, SeriesPoints, SeriesQuery, VitalsBatch, VitalsStore, Written};
+pub use vitals::{
+    LatestVital, LatestVitalsPage, SeriesPoints, SeriesQuery, VitalsBatch, VitalsStore, Written,
+    each_latest_vital,
+};
 
 /// Everything a service may ask of the store.
 pub trait Store:

@@ -6,6 +6,52 @@ use crate::{
     error::{QueryError, WriteError, readable},
 };
 
+/// Paths of one gateway whose newest reports are kept; past it those of the path that was silent for longest are forgotten. The reports
+/// themselves stay for their retention.
+pub const PATHS_PER_GATEWAY_MAX: usize = 32;
+/// Reports of one page of [`PathsStore::latest_paths_page`].
+pub(crate) const LATEST_PAGE: usize = 1_000;
+
+/// What a newest report is stored under.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LatestPathKey {
+    pub gateway: String,
+    pub path: String,
+    pub end: i32,
+}
+
+impl LatestPathKey {
+    /// In front of all keys.
+    pub fn first() -> LatestPathKey {
+        LatestPathKey {
+            gateway: String::new(),
+            path: String::new(),
+            end: i32::MIN,
+        }
+    }
+}
+
+/// One page of newest reports, and where the next one begins; `None`: this was the last.
+pub type LatestPathsPage = (Vec<PathReport>, Option<LatestPathKey>);
+
+/// Hands over the newest report of every (gateway, path, end) that is not older than `from_us`, page by page.
+pub async fn each_latest_path(
+    store: &(impl PathsStore + ?Sized),
+    scope: &Scope,
+    from_us: i64,
+    mut take: impl FnMut(PathReport) + Send,
+) -> Result<(), QueryError> {
+    let mut after = Some(LatestPathKey::first());
+    while let Some(key) = after {
+        let (reports, next) = store
+            .latest_paths_page(scope, from_us, &key, LATEST_PAGE)
+            .await?;
+        reports.into_iter().for_each(&mut take);
+        after = next;
+    }
+    Ok(())
+}
+
 /// A stored report, unless it is of a namesake: while nobody had registered the name, whoever had a certificate for it could report.
 /// `owner`: the gateway's tenant as the register has it.
 pub(crate) fn own(payload: &[u8], owner: &str) -> Option<PathReport> {
@@ -41,10 +87,19 @@ pub trait PathsStore: Send + Sync {
     async fn paths(&self, scope: &Scope, query: &PathsQuery)
     -> Result<Vec<PathReport>, QueryError>;
 
-    /// The newest report of each (gateway, path, end).
+    /// The newest report of each (gateway, path, end); of one gateway at most [`PATHS_PER_GATEWAY_MAX`] paths.
     async fn latest_paths(
         &self,
         scope: &Scope,
         gateway: Option<&str>,
     ) -> Result<Vec<PathReport>, QueryError>;
+
+    /// The same in pages of `limit` rows, in order of their keys, of those not older than `from_us`.
+    async fn latest_paths_page(
+        &self,
+        scope: &Scope,
+        from_us: i64,
+        after: &LatestPathKey,
+        limit: usize,
+    ) -> Result<LatestPathsPage, QueryError>;
 }

@@ -60,6 +60,29 @@ pub struct SeriesPoints {
     pub values: Vec<f64>,
 }
 
+/// Patients of one page of [`VitalsStore::latest_vitals_page`].
+pub(crate) const LATEST_PATIENTS_PAGE: usize = 500;
+
+/// The newest values of some patients, and the last of these patients; `None`: there are no more.
+pub type LatestVitalsPage = (Vec<LatestVital>, Option<String>);
+
+/// Hands over the newest values of every patient in scope, page by page.
+pub async fn each_latest_vital(
+    store: &(impl VitalsStore + ?Sized),
+    scope: &Scope,
+    mut take: impl FnMut(LatestVital) + Send,
+) -> Result<(), QueryError> {
+    let mut after = Some(String::new());
+    while let Some(patient) = after {
+        let (values, next) = store
+            .latest_vitals_page(scope, &patient, LATEST_PATIENTS_PAGE)
+            .await?;
+        values.into_iter().for_each(&mut take);
+        after = next;
+    }
+    Ok(())
+}
+
 #[async_trait]
 pub trait VitalsStore: Send + Sync {
     /// `batch` is shared because a caller keeps it for another try. Samples are unique by (device, stream, sequence).
@@ -75,6 +98,14 @@ pub trait VitalsStore: Send + Sync {
         scope: &Scope,
         patient: Option<&str>,
     ) -> Result<Vec<LatestVital>, QueryError>;
+
+    /// The same of the `patients` patients that follow `after`, in order of their ids.
+    async fn latest_vitals_page(
+        &self,
+        scope: &Scope,
+        after: &str,
+        patients: usize,
+    ) -> Result<LatestVitalsPage, QueryError>;
 
     async fn series(
         &self,

@@ -1,7 +1,10 @@
 use contracts::paths::{End, PathReport};
 
 use super::{Harness, SECOND_US, START_US, ok};
-use crate::{Expire, GatewayEntry, PathsQuery, Scope, Written};
+use crate::{
+    Expire, GatewayEntry, LatestPathKey, PATHS_PER_GATEWAY_MAX, PathsQuery, Scope, Written,
+    each_latest_path,
+};
 
 fn report(gateway: &str, path: &str, end: End, sequence: u64) -> PathReport {
     PathReport {
@@ -100,6 +103,12 @@ pub async fn path_reports_are_unique_and_scoped(harness: &dyn Harness) {
         ok(store.paths(&all, &query(None, 0, 100, 0)).await),
         reports[8..]
     );
+    let latest = ok(store.latest_paths(&all, None).await);
+    assert!(
+        latest
+            .iter()
+            .all(|it| it.time_us >= START_US + 9 * SECOND_US)
+    );
 }
 
 /// Whoever has a certificate for a name that nobody has registered may report by it.
@@ -168,4 +177,64 @@ pub async fn a_report_of_the_future_hides_no_later_one(harness: &dyn Harness) {
         ok(store.write_paths(vec![one], Vec::new()).await);
     }
     assert_eq!(ok(store.latest_paths(&Scope::Service, None).await), [right]);
+}
+
+pub async fn a_gateway_has_a_bounded_number_of_newest_reports(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let all = Scope::Service;
+    let most = PATHS_PER_GATEWAY_MAX as u64;
+    ok(store
+        .write_paths(vec![report("g2", "wifi", End::Gateway, 1)], Vec::new())
+        .await);
+    // Ever new names, of both ends, in one batch and over several.
+    let named = |number: u64, end| report("g1", &format!("path-{number:04}"), end, number);
+    let first: Vec<PathReport> = (1..=3 * most).map(|n| named(n, End::Gateway)).collect();
+    ok(store.write_paths(first, Vec::new()).await);
+    for number in 3 * most + 1..=4 * most {
+        let both = [End::Gateway, End::Proxy].map(|end| named(number, end));
+        ok(store.write_paths(both.into(), Vec::new()).await);
+    }
+    let latest = ok(store.latest_paths(&all, Some("g1")).await);
+    let newest: Vec<PathReport> = (3 * most + 1..=4 * most)
+        .flat_map(|number| [End::Gateway, End::Proxy].map(|end| named(number, end)))
+        .collect();
+    assert_eq!(
+        latest, newest,
+        "those that were silent for longest are gone"
+    );
+    let reports = ok(store.paths(&all, &query(Some("g1"), 0, 1_000, 0)).await);
+    assert_eq!(reports.len() as u64, 5 * most, "every report is kept");
+    assert_eq!(ok(store.latest_paths(&all, Some("g2")).await).len(), 1);
+}
+
+pub async fn newest_reports_are_read_in_pages(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let mut reports = Vec::new();
+    for gateway in ["a", "b", "c-2", "c1"] {
+        for path in ["lte", "wifi"] {
+            for end in [End::Gateway, End::Proxy] {
+                reports.push(report(gateway, path, end, reports.len() as u64 + 1));
+            }
+        }
+    }
+    ok(store.write_paths(reports.clone(), Vec::new()).await);
+    let all = Scope::Service;
+    for limit in [1, 3, 16, 17] {
+        let (mut after, mut read) = (Some(LatestPathKey::first()), Vec::new());
+        while let Some(key) = after {
+            let (page, next) = ok(store.latest_paths_page(&all, 0, &key, limit).await);
+            assert!(page.len() <= limit);
+            read.extend(page);
+            after = next;
+        }
+        assert_eq!(read, reports, "pages of {limit}");
+    }
+    let from_us = reports[9].time_us;
+    let mut recent = Vec::new();
+    ok(each_latest_path(&*store, &all, from_us, |report| recent.push(report)).await);
+    assert_eq!(recent, reports[9..]);
+    let nobody = Scope::tenant("nobody");
+    let first = LatestPathKey::first();
+    let page = store.latest_paths_page(&nobody, 0, &first, 10).await;
+    assert_eq!(ok(page), (Vec::new(), None));
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use contracts::vitals::{Gap, Metric, Sample, sample::Reading};
 
 use super::{Harness, SECOND_US, START_US, batch, ok, sample, waveform};
-use crate::{Expire, Scope, SeriesQuery, VitalsBatch, Written};
+use crate::{Expire, Scope, SeriesQuery, VitalsBatch, Written, each_latest_vital};
 
 const ALL: Scope = Scope::Service;
 
@@ -295,4 +295,36 @@ pub async fn expiry_removes_only_what_is_older(harness: &dyn Harness) {
     );
     assert_eq!(ok(store.expire(Expire::Waveforms, before).await), 10);
     assert_eq!(ok(store.expire(Expire::Vitals, before).await), 0);
+}
+
+pub async fn newest_values_are_read_in_pages(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let mut samples = Vec::new();
+    for patient in ["ann", "bob", "cy-2", "cy1", "dan"] {
+        for metric in [Metric::HeartRate, Metric::Spo2] {
+            samples.push(sample(patient, patient, metric, samples.len() as u64 + 1));
+        }
+    }
+    // Has no newest value, and ends no reading.
+    samples.push(waveform("eve", "bea", 1, vec![0.5]));
+    ok(store.write_vitals(batch(samples), Vec::new()).await);
+    let whole = ok(store.latest_vitals(&ALL, None).await);
+    assert_eq!(whole.len(), 10);
+    for patients in [1, 2, 6, 7] {
+        let (mut after, mut read) = (Some(String::new()), Vec::new());
+        while let Some(patient) = after {
+            let page = store.latest_vitals_page(&ALL, &patient, patients).await;
+            let (values, next) = ok(page);
+            assert!(values.len() <= 2 * patients);
+            read.extend(values);
+            after = next;
+        }
+        assert_eq!(read, whole, "pages of {patients} patients");
+    }
+    let mut read = Vec::new();
+    ok(each_latest_vital(&*store, &ALL, |value| read.push(value)).await);
+    assert_eq!(read, whole);
+    let nobody = Scope::tenant("nobody");
+    let page = store.latest_vitals_page(&nobody, "", 10).await;
+    assert_eq!(ok(page), (Vec::new(), None));
 }

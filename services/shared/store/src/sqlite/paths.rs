@@ -1,11 +1,13 @@
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use contracts::paths::PathReport;
 use prost::Message;
 
 use super::{SqliteStore, progress};
 use crate::{
-    PathsQuery, PathsStore, Progress, QueryError, Scope, WriteError, Written, paths::own,
-    vitals::future_us,
+    LatestPathKey, LatestPathsPage, PATHS_PER_GATEWAY_MAX, PathsQuery, PathsStore, Progress,
+    QueryError, Scope, WriteError, Written, paths::own, vitals::future_us,
 };
 
 /// Reports of a query that sets no limit.
@@ -28,11 +30,15 @@ impl PathsStore for SqliteStore {
             progress::advance(connection, &progress)?;
             let future_us = future_us();
             let mut written = Written::default();
+            // Gateways that have a path more.
+            let mut grown = BTreeSet::new();
             for report in &reports {
                 let gateway = writing.keys.gateway(connection, &report.gateway)?;
                 let payload = report.encode_to_vec();
                 let inserted = connection
-                    .prepare_cached("INSERT OR IGNORE INTO paths VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
+                    .prepare_cached(
+                        "INSERT OR IGNORE INTO paths VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                    )?
                     .execute((
                         gateway,
                         &report.path,
@@ -47,11 +53,12 @@ impl PathsStore for SqliteStore {
                     continue;
                 }
                 written.new += 1;
-                connection
+                let latest = (gateway, &report.path, report.end, report.time_us, &payload);
+                let known = connection
                     .prepare_cached(
-                        "INSERT INTO latest_paths VALUES (?1, ?2, ?3, ?4, ?5)
-                         ON CONFLICT DO UPDATE SET time_us = excluded.time_us, payload = excluded.payload
-                             WHERE excluded.time_us >= time_us OR (time_us > ?6 AND excluded.time_us <= ?6)",
+                        "UPDATE latest_paths SET time_us = ?4, payload = ?5
+                         WHERE gateway = ?1 AND path = ?2 AND end_of = ?3
+                             AND (?4 >= time_us OR (time_us > ?6 AND ?4 <= ?6))",
                     )?
                     .execute((
                         gateway,
@@ -61,6 +68,25 @@ impl PathsStore for SqliteStore {
                         &payload,
                         future_us,
                     ))?;
+                if known == 0 {
+                    let new = connection
+                        .prepare_cached(
+                            "INSERT OR IGNORE INTO latest_paths VALUES (?1, ?2, ?3, ?4, ?5)",
+                        )?
+                        .execute(latest)?;
+                    if new > 0 {
+                        grown.insert(gateway);
+                    }
+                }
+            }
+            for gateway in grown {
+                connection
+                    .prepare_cached(
+                        "DELETE FROM latest_paths WHERE gateway = ?1 AND path NOT IN
+                             (SELECT path FROM latest_paths WHERE gateway = ?1 GROUP BY path
+                              ORDER BY max(time_us) DESC, path LIMIT ?2)",
+                    )?
+                    .execute((gateway, PATHS_PER_GATEWAY_MAX))?;
             }
             Ok(written)
         })
@@ -121,6 +147,52 @@ impl PathsStore for SqliteStore {
                 .collect::<rusqlite::Result<_>>()?;
             let reports = reports.iter();
             Ok(reports.filter_map(|(payload, owner)| own(payload, owner)).collect())
+        })
+        .await
+    }
+
+    async fn latest_paths_page(
+        &self,
+        scope: &Scope,
+        from_us: i64,
+        after: &LatestPathKey,
+        limit: usize,
+    ) -> Result<LatestPathsPage, QueryError> {
+        let (tenant, after) = (scope.as_tenant().map(str::to_owned), after.clone());
+        self.read(move |connection| {
+            let rows: Vec<(LatestPathKey, Vec<u8>, String)> = connection
+                .prepare_cached(
+                    "SELECT g.id, r.path, r.end_of, r.payload, g.tenant
+                     FROM gateways g JOIN latest_paths r ON r.gateway = g.key
+                     WHERE (?1 IS NULL OR g.tenant = ?1) AND r.time_us >= ?2 AND g.id >= ?3
+                         AND (g.id, r.path, r.end_of) > (?3, ?4, ?5)
+                     ORDER BY g.id, r.path, r.end_of LIMIT ?6",
+                )?
+                .query_map(
+                    (
+                        tenant,
+                        from_us,
+                        &after.gateway,
+                        &after.path,
+                        after.end,
+                        limit,
+                    ),
+                    |row| {
+                        let key = LatestPathKey {
+                            gateway: row.get(0)?,
+                            path: row.get(1)?,
+                            end: row.get(2)?,
+                        };
+                        Ok((key, row.get(3)?, row.get(4)?))
+                    },
+                )?
+                .collect::<rusqlite::Result<_>>()?;
+            let next = rows.last().filter(|_| rows.len() >= limit);
+            let next = next.map(|(key, _, _)| key.clone());
+            let reports = rows
+                .iter()
+                .filter_map(|(_, payload, owner)| own(payload, owner));
+            Ok((reports.collect(), next))
         })
         .await
     }

@@ -123,12 +123,21 @@ pub fn expire(connection: &Connection, what: Expire, before_us: i64) -> rusqlite
                  WHERE patient = ?1 AND metric = ?2 AND time_us < ?3 LIMIT ?4)",
             before_us,
         ),
-        Expire::Paths => connection
-            .prepare_cached(
-                "DELETE FROM paths WHERE (gateway, path, end_of, session, sequence) IN
-                     (SELECT gateway, path, end_of, session, sequence FROM paths WHERE time_us < ?1 LIMIT ?2)",
-            )?
-            .execute((before_us, STEP)),
+        Expire::Paths => {
+            // Not counted, since the reports themselves are.
+            connection
+                .prepare_cached(
+                    "DELETE FROM latest_paths WHERE (gateway, path, end_of) IN
+                         (SELECT gateway, path, end_of FROM latest_paths WHERE time_us < ?1 LIMIT ?2)",
+                )?
+                .execute((before_us, STEP))?;
+            connection
+                .prepare_cached(
+                    "DELETE FROM paths WHERE (gateway, path, end_of, session, sequence) IN
+                         (SELECT gateway, path, end_of, session, sequence FROM paths WHERE time_us < ?1 LIMIT ?2)",
+                )?
+                .execute((before_us, STEP))
+        }
         Expire::Audit => connection
             .prepare_cached(
                 "DELETE FROM audit WHERE key IN (SELECT key FROM audit WHERE time_us < ?1 LIMIT ?2)",

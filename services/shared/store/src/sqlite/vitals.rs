@@ -2,12 +2,12 @@ use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use contracts::vitals::{Gap, Metric, Sample, Waveform, sample::Reading};
-use rusqlite::{OptionalExtension, Row};
+use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::{SqliteStore, progress, series, writer::Writing};
 use crate::{
-    LatestVital, Progress, QueryError, Scope, SeriesPoints, SeriesQuery, VitalsBatch, VitalsStore,
-    WriteError, Written, vitals::future_us,
+    LatestVital, LatestVitalsPage, Progress, QueryError, Scope, SeriesPoints, SeriesQuery,
+    VitalsBatch, VitalsStore, WriteError, Written, vitals::future_us,
 };
 
 /// The newest row of one (patient, metric) in a batch, so that `latest` is touched once per batch and series.
@@ -212,6 +212,33 @@ fn sample(row: &Row<'_>, reading: Reading) -> rusqlite::Result<Sample> {
     })
 }
 
+/// The newest values of those patients, by tenant and two more parameters.
+fn latest(
+    connection: &Connection,
+    which: &str,
+    parameters: (Option<String>, Option<String>, Option<String>),
+) -> Result<Vec<LatestVital>, QueryError> {
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT p.id, l.metric, l.value, l.time_us, l.ingest_us, s.device, g.id
+         FROM patients p JOIN latest l ON l.patient = p.key
+             JOIN streams s ON s.key = l.stream JOIN gateways g ON g.key = l.gateway
+         WHERE l.value IS NOT NULL AND (?1 IS NULL OR p.tenant = ?1) AND {which}
+         ORDER BY p.id, l.metric",
+    ))?;
+    let rows = statement.query_map(parameters, |row| {
+        Ok(LatestVital {
+            patient: row.get(0)?,
+            metric: Metric::try_from(row.get::<_, i32>(1)?).unwrap_or_default(),
+            value: row.get(2)?,
+            device_time_us: row.get(3)?,
+            ingest_time_us: row.get(4)?,
+            device: row.get(5)?,
+            gateway: row.get(6)?,
+        })
+    })?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
 #[async_trait]
 impl VitalsStore for SqliteStore {
     async fn write_vitals(
@@ -236,25 +263,34 @@ impl VitalsStore for SqliteStore {
             patient.map(str::to_owned),
         );
         self.read(move |connection| {
-            let mut statement = connection.prepare_cached(
-                "SELECT p.id, l.metric, l.value, l.time_us, l.ingest_us, s.device, g.id
-                 FROM patients p JOIN latest l ON l.patient = p.key
-                     JOIN streams s ON s.key = l.stream JOIN gateways g ON g.key = l.gateway
-                 WHERE l.value IS NOT NULL AND (?1 IS NULL OR p.tenant = ?1) AND (?2 IS NULL OR p.id = ?2)
-                 ORDER BY p.id, l.metric",
-            )?;
-            let rows = statement.query_map((tenant, patient), |row| {
-                Ok(LatestVital {
-                    patient: row.get(0)?,
-                    metric: Metric::try_from(row.get::<_, i32>(1)?).unwrap_or_default(),
-                    value: row.get(2)?,
-                    device_time_us: row.get(3)?,
-                    ingest_time_us: row.get(4)?,
-                    device: row.get(5)?,
-                    gateway: row.get(6)?,
-                })
-            })?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
+            let which = "(?2 IS NULL OR p.id = ?2) AND ?3 IS NULL";
+            latest(connection, which, (tenant, patient, None))
+        })
+        .await
+    }
+
+    async fn latest_vitals_page(
+        &self,
+        scope: &Scope,
+        after: &str,
+        patients: usize,
+    ) -> Result<LatestVitalsPage, QueryError> {
+        let (tenant, after) = (scope.as_tenant().map(str::to_owned), after.to_owned());
+        self.read(move |connection| {
+            let (last, count): (Option<String>, usize) = connection
+                .prepare_cached(
+                    "SELECT max(id), count(*) FROM (SELECT id FROM patients
+                         WHERE id > ?2 AND (?1 IS NULL OR tenant = ?1) ORDER BY id LIMIT ?3)",
+                )?
+                .query_row((&tenant, &after, patients), |row| {
+                    Ok((row.get(0)?, row.get(1)?))
+                })?;
+            let Some(last) = last else {
+                return Ok((Vec::new(), None));
+            };
+            let which = "p.id > ?2 AND p.id <= ?3";
+            let values = latest(connection, which, (tenant, Some(after), Some(last.clone())))?;
+            Ok((values, (count >= patients).then_some(last)))
         })
         .await
     }

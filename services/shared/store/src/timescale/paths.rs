@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
 use contracts::paths::PathReport;
@@ -17,8 +17,8 @@ use super::{
     transaction,
 };
 use crate::{
-    PathsQuery, PathsStore, Progress, QueryError, Scope, WriteError, Written, paths::own,
-    vitals::future_us,
+    LatestPathKey, LatestPathsPage, PATHS_PER_GATEWAY_MAX, PathsQuery, PathsStore, Progress,
+    QueryError, Scope, WriteError, Written, paths::own, vitals::future_us,
 };
 
 /// Reports of a query that sets no limit.
@@ -140,16 +140,34 @@ async fn write_latest(
         .prepare_cached(
             "INSERT INTO latest_paths SELECT * FROM unnest($1::int[], $2::text[], $3::int[], $4::timestamptz[], $5::bytea[])
              ON CONFLICT (gateway, path, end_of) DO UPDATE SET time = excluded.time, payload = excluded.payload
-                 WHERE excluded.time >= latest_paths.time OR (latest_paths.time > $6::timestamptz AND excluded.time <= $6::timestamptz)",
+                 WHERE excluded.time >= latest_paths.time OR (latest_paths.time > $6::timestamptz AND excluded.time <= $6::timestamptz)
+             RETURNING gateway, xmax = 0",
         )
         .await?;
     let future = Micros(future_us());
-    transaction
-        .execute(
+    let written = transaction
+        .query(
             &statement,
             &[&gateways, &paths, &ends, &times, &payloads, &future],
         )
         .await?;
+    // A row without `xmax` is a new one: its gateway has a path more.
+    let grown = written.iter().filter(|row| row.get(1));
+    let grown: BTreeSet<i32> = grown.map(|row| row.get(0)).collect();
+    if grown.is_empty() {
+        return Ok(());
+    }
+    let grown: Vec<i32> = grown.into_iter().collect();
+    let statement = transaction
+        .prepare_cached(
+            "DELETE FROM latest_paths l USING
+                 (SELECT gateway, path, row_number() OVER (PARTITION BY gateway ORDER BY max(time) DESC, path) AS place
+                  FROM latest_paths WHERE gateway = ANY($1) GROUP BY gateway, path) AS p
+             WHERE l.gateway = p.gateway AND l.path = p.path AND p.place > $2",
+        )
+        .await?;
+    let kept = i64::try_from(PATHS_PER_GATEWAY_MAX).unwrap_or(i64::MAX);
+    transaction.execute(&statement, &[&grown, &kept]).await?;
     Ok(())
 }
 
@@ -244,6 +262,45 @@ impl PathsStore for TimescaleStore {
             )
             .await?;
         Ok(decode(rows.iter()))
+    }
+
+    async fn latest_paths_page(
+        &self,
+        scope: &Scope,
+        from_us: i64,
+        after: &LatestPathKey,
+        limit: usize,
+    ) -> Result<LatestPathsPage, QueryError> {
+        let connection = self.reader().await?;
+        let statement = connection
+            .prepare_cached(
+                "SELECT r.payload, g.tenant, g.id, r.path, r.end_of
+                 FROM gateways g JOIN latest_paths r ON r.gateway = g.key
+                 WHERE ($1::text IS NULL OR g.tenant = $1) AND r.time >= $2
+                     AND (g.id COLLATE \"C\", r.path COLLATE \"C\", r.end_of) > ($3, $4, $5)
+                 ORDER BY g.id COLLATE \"C\", r.path COLLATE \"C\", r.end_of LIMIT $6",
+            )
+            .await?;
+        let rows = connection
+            .query(
+                &statement,
+                &[
+                    &scope.as_tenant(),
+                    &Micros::clamped(from_us),
+                    &after.gateway,
+                    &after.path,
+                    &after.end,
+                    &i64::try_from(limit).unwrap_or(i64::MAX),
+                ],
+            )
+            .await?;
+        let next = rows.last().filter(|_| rows.len() >= limit);
+        let next = next.map(|row| LatestPathKey {
+            gateway: row.get(2),
+            path: row.get(3),
+            end: row.get(4),
+        });
+        Ok((decode(rows.iter()), next))
     }
 }
 

@@ -14,6 +14,9 @@ const STEP: i64 = 10_000;
 /// Runs of sequences outlive their rows by this, so that what is sent again late is still known as stored.
 const RUNS_LONGER: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// Newest reports of paths of which nothing was reported since; not counted, since the reports themselves are.
+const LATEST_PATHS: &str = "DELETE FROM latest_paths WHERE time < $1";
+
 /// The time before which something of this age is too old; far in the past when it is kept for ever.
 pub fn cutoff(now_us: i64, age: Duration) -> Micros {
     let age_us = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
@@ -32,7 +35,12 @@ pub async fn expire(
     match what {
         Expire::Vitals => hypertable(transaction, "samples", before_us).await,
         Expire::Waveforms => hypertable(transaction, "waveforms", before_us).await,
-        Expire::Paths => hypertable(transaction, "paths", before_us).await,
+        Expire::Paths => {
+            transaction
+                .execute(LATEST_PATHS, &[&Micros::clamped(before_us)])
+                .await?;
+            hypertable(transaction, "paths", before_us).await
+        }
         Expire::Alerts => Ok(alerts(&**transaction, before_us, i64::MAX).await?),
         Expire::Audit => Ok(audit(&**transaction, before_us, i64::MAX).await?),
     }
@@ -146,6 +154,7 @@ pub async fn round(
     audit(client, cutoff(now, ages.audit).0, STEP).await?;
     for (sql, age) in [
         ("DELETE FROM gaps WHERE to_time < $1", longest),
+        (LATEST_PATHS, ages.paths),
         (
             "DELETE FROM stream_runs WHERE written < $1",
             longest.saturating_add(RUNS_LONGER),

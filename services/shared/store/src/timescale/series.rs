@@ -46,15 +46,50 @@ pub async fn of_patient(
     Ok(rows.iter().map(series).collect())
 }
 
+/// Whose newest values.
+#[derive(Clone, Copy)]
+pub enum Which<'a> {
+    All,
+    One(&'a str),
+    /// From exclusive, to inclusive.
+    Between(&'a str, &'a str),
+}
+
+/// The last of the `patients` patients that follow `after`, and how many there are; `None`: none.
+pub async fn page(
+    connection: &Object,
+    scope: &Scope,
+    after: &str,
+    patients: usize,
+) -> Result<Option<(String, usize)>, QueryError> {
+    let statement = connection
+        .prepare_cached(
+            "SELECT max(id COLLATE \"C\"), count(*) FROM (SELECT id FROM patients
+                 WHERE id COLLATE \"C\" > $2 AND ($1::text IS NULL OR tenant = $1) ORDER BY id COLLATE \"C\" LIMIT $3) AS p",
+        )
+        .await?;
+    let limit = i64::try_from(patients).unwrap_or(i64::MAX);
+    let row = connection
+        .query_one(&statement, &[&scope.as_tenant(), &after, &limit])
+        .await?;
+    let count = usize::try_from(row.get::<_, i64>(1)).unwrap_or_default();
+    Ok(row.get::<_, Option<String>>(0).map(|last| (last, count)))
+}
+
 pub async fn latest(
     connection: &Object,
     scope: &Scope,
-    patient: Option<&str>,
+    which: Which<'_>,
 ) -> Result<Vec<LatestVital>, QueryError> {
-    // Two statements, because one with `OR ... IS NULL` uses no index.
-    let which = match patient {
-        Some(_) => "p.id = $2",
-        None => "$2::text IS NULL",
+    // A statement for each, because one with `OR ... IS NULL` uses no index.
+    let (which, from, to) = match which {
+        Which::All => ("$2::text IS NULL AND $3::text IS NULL", None, None),
+        Which::One(patient) => ("p.id = $2 AND $3::text IS NULL", Some(patient), None),
+        Which::Between(from, to) => (
+            "p.id COLLATE \"C\" > $2 AND p.id COLLATE \"C\" <= $3",
+            Some(from),
+            Some(to),
+        ),
     };
     let statement = connection
         .prepare_cached(&format!(
@@ -64,7 +99,7 @@ pub async fn latest(
         ))
         .await?;
     let rows = connection
-        .query(&statement, &[&scope.as_tenant(), &patient])
+        .query(&statement, &[&scope.as_tenant(), &from, &to])
         .await?;
     let mut devices: Vec<i32> = rows.iter().map(|row| row.get(5)).collect();
     devices.sort_unstable();

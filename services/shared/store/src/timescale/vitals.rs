@@ -12,13 +12,14 @@ use super::{
     fault::Fault,
     keys::{self, Place},
     ledger::{DEVICES, Head, Latest, Locked, Wanted},
-    progress, series,
+    progress,
+    series::{self, Which},
     time::Micros,
     transaction,
 };
 use crate::{
-    LatestVital, Progress, QueryError, Scope, SeriesPoints, SeriesQuery, VitalsBatch, VitalsStore,
-    WriteError, Written, vitals::future_us,
+    LatestVital, LatestVitalsPage, Progress, QueryError, Scope, SeriesPoints, SeriesQuery,
+    VitalsBatch, VitalsStore, WriteError, Written, vitals::future_us,
 };
 
 pub const COPY_SAMPLES: &str = "COPY samples (time, gateway_time, ingest_time, sequence, value, series, sensor_sequence, traceparent)
@@ -397,7 +398,23 @@ impl VitalsStore for TimescaleStore {
         scope: &Scope,
         patient: Option<&str>,
     ) -> Result<Vec<LatestVital>, QueryError> {
-        series::latest(&self.reader().await?, scope, patient).await
+        let which = patient.map_or(Which::All, Which::One);
+        series::latest(&self.reader().await?, scope, which).await
+    }
+
+    async fn latest_vitals_page(
+        &self,
+        scope: &Scope,
+        after: &str,
+        patients: usize,
+    ) -> Result<LatestVitalsPage, QueryError> {
+        let connection = self.reader().await?;
+        let Some((last, count)) = series::page(&connection, scope, after, patients).await? else {
+            return Ok((Vec::new(), None));
+        };
+        let which = Which::Between(after, &last);
+        let values = series::latest(&connection, scope, which).await?;
+        Ok((values, (count >= patients).then_some(last)))
     }
 
     async fn series(

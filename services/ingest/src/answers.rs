@@ -1,0 +1,78 @@
+//! The second half of a stream: waits for the lanes in the order of the uploads, and acknowledges.
+
+use contracts::vitals::{EdgeAlert, Rejection, UploadResponse};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tonic::Status;
+
+use crate::{
+    alerts::{Answers, Published, Taken},
+    duplicates::Duplicates,
+    to_bus::NotPublished,
+};
+
+/// What is said of a sample that no broker will ever take. A gateway may be in anybody's hands: what the bus says of itself is for the log.
+const REFUSED_BY_BUS: &str = "the bus refuses the upload; the log of ingest tells why";
+
+/// An upload on its way to the bus.
+pub struct Pending {
+    pub position: u64,
+    pub rejections: Vec<Rejection>,
+    pub published: Vec<Published>,
+    /// What to remember once the bus holds it: (device, stream, sequence) and the samples' places in the request.
+    pub samples: Vec<(u32, String, String, u64)>,
+    pub alerts: Vec<EdgeAlert>,
+    /// When some of the alerts are beyond the gateway's quota: all of them.
+    pub paced: Option<Taken>,
+    pub gaps: usize,
+    /// Why alerts and gaps were refused, for which the protocol has no index.
+    pub refused: Vec<String>,
+}
+
+/// Answers each upload once the bus holds all of it, in order.
+pub async fn acknowledge(
+    duplicates: &Mutex<Duplicates>,
+    mut waiting: mpsc::Receiver<Pending>,
+    answers: &Answers,
+) -> Result<(), Status> {
+    while let Some(mut pending) = waiting.recv().await {
+        for published in std::mem::take(&mut pending.published) {
+            match published.await.unwrap_or(Err(NotPublished::Ending)) {
+                Ok(()) => {}
+                Err(NotPublished::Ending) => {
+                    return Err(Status::unavailable("ingest ends; send again"));
+                }
+                // Sending it again would fail again: it is given back to people at the gateway.
+                Err(NotPublished::Refused(reason)) => {
+                    tracing::error!(reason, "the bus refuses an upload");
+                    let refused = std::mem::take(&mut pending.samples);
+                    pending
+                        .rejections
+                        .extend(refused.into_iter().map(|(index, ..)| Rejection {
+                            index,
+                            reason: REFUSED_BY_BUS.to_owned(),
+                        }));
+                    pending.alerts.clear();
+                }
+            }
+        }
+        {
+            let mut duplicates = duplicates.lock();
+            for (_, device, stream, sequence) in &pending.samples {
+                duplicates.enter_sample(device, stream, *sequence);
+            }
+            for alert in &pending.alerts {
+                duplicates.enter_alert(alert);
+            }
+        }
+        let answer = UploadResponse {
+            position: pending.position,
+            rejections: pending.rejections,
+        };
+        if answers.send(Ok(answer)).await.is_err() {
+            // The gateway has gone; it sends again what it does not know to be held.
+            return Ok(());
+        }
+    }
+    Ok(())
+}
