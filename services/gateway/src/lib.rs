@@ -249,6 +249,7 @@ pub async fn serve(
 ) -> Result<(), RunError> {
     let rules = load_rules(config.rules.as_deref())?;
     let listener = service_kit::grpc::bind(config.listen, "listen").await?;
+    keep_private(&config)?;
     let (vitals, vitals_watch) =
         open_journal(&config, "vitals", config.vitals_limits(), context).await?;
     let (alerts, alerts_watch) =
@@ -398,6 +399,19 @@ async fn open_journal(
         }
     });
     Ok((journal, watch))
+}
+
+/// Readings that wait are for nobody else on this machine.
+fn keep_private(config: &Config) -> Result<(), RunError> {
+    let refused = config.data_dir.join("rejected.jsonl");
+    private_files::folder(&config.data_dir)
+        .and_then(|()| private_files::folder(&config.data_dir.join("journal")))
+        .and_then(|()| private_files::mend_file(&refused))
+        .and_then(|()| private_files::mend_file(&refused.with_extension("jsonl.1")))
+        .map_err(|source| RunError::Directory {
+            path: config.data_dir.display().to_string(),
+            source,
+        })
 }
 
 /// Where the core's rules are kept, and those that held last. A book that is damaged is no reason not to start: the core hands

@@ -33,8 +33,13 @@ pub fn prepare(data: &Path) -> Result<Start, Failure> {
             "--data ./data",
         ))
     };
-    fs::create_dir_all(data).map_err(|error| unusable(error.to_string()))?;
-    let lock = File::create(data.join("up.lock")).map_err(|error| unusable(error.to_string()))?;
+    private_files::folder(data).map_err(|error| unusable(error.to_string()))?;
+    let lock = private_files::options()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .open(data.join("up.lock"));
+    let lock = lock.map_err(|error| unusable(error.to_string()))?;
     match lock.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {

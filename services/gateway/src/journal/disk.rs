@@ -5,7 +5,7 @@
 //! after `sync_directory`, and `rename` replaces its target atomically.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
     sync::Arc,
@@ -44,8 +44,8 @@ const LOCK: &str = "lock";
 
 impl Directory {
     pub fn open(path: &Path) -> io::Result<Self> {
-        fs::create_dir_all(path)?;
-        let lock = OpenOptions::new()
+        private_files::folder_of_files(path)?;
+        let lock = private_files::options()
             .create(true)
             .truncate(false)
             .write(true)
@@ -87,7 +87,11 @@ impl Disk for Directory {
     }
 
     fn create(&self, name: &str) -> io::Result<File> {
-        File::create(self.path.join(name))
+        private_files::options()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .open(self.path.join(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -114,5 +118,35 @@ impl DiskFile for File {
 
     fn sync(&mut self) -> io::Result<()> {
         self.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn nobody_else_on_the_machine_reads_the_journal() {
+        let above = tempfile::tempdir().unwrap();
+        let path = above.path().join("journal").join("vitals");
+        let is_private = |path: &Path| {
+            let mode = fs::metadata(path).unwrap().permissions().mode();
+            mode & 0o077 == 0
+        };
+        let disk = Directory::open(&path).unwrap();
+        disk.create("00001.log").unwrap();
+        drop(disk);
+        let segment = path.join("00001.log");
+        for path in [&path, &segment, &path.join(LOCK)] {
+            assert!(is_private(path), "{}", path.display());
+        }
+        // As an older version left it.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(&segment, fs::Permissions::from_mode(0o644)).unwrap();
+        Directory::open(&path).unwrap();
+        assert!(is_private(&path) && is_private(&segment));
     }
 }

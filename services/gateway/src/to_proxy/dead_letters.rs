@@ -1,7 +1,7 @@
 //! Samples that ingest refused: kept for people, since nobody will accept them by being asked again.
 
 use std::{
-    fs::{self, OpenOptions},
+    fs,
     io::{self, Write},
     path::PathBuf,
 };
@@ -56,7 +56,8 @@ impl DeadLetters {
             lines.extend_from_slice(line.to_string().as_bytes());
             lines.push(b'\n');
         }
-        let mut file = OpenOptions::new()
+        private_files::mend_file(&self.path)?;
+        let mut file = private_files::options()
             .create(true)
             .append(true)
             .open(&self.path)?;

@@ -16,7 +16,6 @@ mod writer;
 
 use std::{
     collections::BTreeMap,
-    fs,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -99,7 +98,14 @@ impl EmbeddedBus {
             path: dir.display().to_string(),
             reason: e.to_string(),
         };
-        fs::create_dir_all(dir).map_err(directory)?;
+        private_files::folder(dir).map_err(directory)?;
+        for file in [schema::RECORDS_FILE, schema::GROUPS_FILE] {
+            for suffix in ["-wal", "-shm"] {
+                let beside = dir.join(format!("{file}{suffix}"));
+                private_files::mend_file(&beside).map_err(directory)?;
+            }
+            private_files::file(&dir.join(file)).map_err(directory)?;
+        }
         let records = schema::open_records(dir)?;
         let group_tables = schema::open_groups(dir)?;
         let instance = Instance::register(dir).map_err(directory)?;

@@ -4,6 +4,7 @@
 
 use std::{
     collections::BTreeSet,
+    path::Path,
     process::{Command, Stdio},
     sync::Arc,
     time::Duration,
@@ -276,4 +277,34 @@ async fn a_clock_that_is_ahead_removes_no_records() {
     let mut kept = bus.read_back(Topic::DeadLetters).await.unwrap();
     let next = tokio::time::timeout(Duration::from_secs(10), kept.next(1)).await;
     assert!(matches!(next, Ok(Ok(Event::Batch(batch))) if batch.len() == 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_else_on_the_machine_reads_its_files() {
+    use std::{fs, os::unix::fs::PermissionsExt};
+    let above = tempfile::tempdir().unwrap();
+    let dir = above.path().join("data");
+    let is_private = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o077 == 0;
+    for _ in 0..2 {
+        let bus = EmbeddedBus::open(&dir, EmbeddedOptions::default()).unwrap();
+        let record = Record::new("ann", vec![7]);
+        bus.publish(Topic::Paths, vec![record]).await.unwrap();
+        let mut files = vec![dir.clone()];
+        let mut seen = 0;
+        while let Some(path) = files.pop() {
+            assert!(is_private(&path), "{}", path.display());
+            seen += 1;
+            if path.is_dir() {
+                files.extend(fs::read_dir(&path).unwrap().map(|it| it.unwrap().path()));
+            }
+        }
+        assert!(seen >= 4, "{seen}");
+        // As an older version left them.
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+        for entry in fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            let mode = if path.is_dir() { 0o755 } else { 0o644 };
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+    }
 }

@@ -19,7 +19,6 @@ mod vitals;
 mod writer;
 
 use std::{
-    fs,
     path::Path,
     sync::{Arc, mpsc},
     thread::JoinHandle,
@@ -63,7 +62,11 @@ impl SqliteStore {
             path: dir.display().to_string(),
             reason: e.to_string(),
         };
-        fs::create_dir_all(dir).map_err(directory)?;
+        private_files::folder(dir).map_err(directory)?;
+        for file in schema::files(dir) {
+            private_files::mend_file(&file).map_err(directory)?;
+        }
+        private_files::file(&dir.join(schema::FILE)).map_err(directory)?;
         let connection = schema::open_writer(dir)?;
         let readers = (0..READERS_MAX)
             .map(|_| schema::open_reader(dir))

@@ -165,3 +165,33 @@ async fn kill_9_leaves_rows_and_progress_together() {
         );
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_else_on_the_machine_reads_its_files() {
+    use std::{fs, os::unix::fs::PermissionsExt};
+    let above = tempfile::tempdir().unwrap();
+    let dir = above.path().join("data");
+    let is_private = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o077 == 0;
+    for _ in 0..2 {
+        let store = open(&dir);
+        let one = sample("belt", "ann", Metric::HeartRate, 1);
+        ok(store.write_vitals(batch(vec![one]), Vec::new()).await);
+        let mut files = vec![dir.clone()];
+        let mut seen = 0;
+        while let Some(path) = files.pop() {
+            assert!(is_private(&path), "{}", path.display());
+            seen += 1;
+            if path.is_dir() {
+                files.extend(fs::read_dir(&path).unwrap().map(|it| it.unwrap().path()));
+            }
+        }
+        assert!(seen >= 4, "{seen}");
+        // As an older version left them.
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+        for entry in fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            let mode = if path.is_dir() { 0o755 } else { 0o644 };
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+    }
+}

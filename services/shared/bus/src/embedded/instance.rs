@@ -22,10 +22,14 @@ pub struct Instance {
 impl Instance {
     pub fn register(dir: &Path) -> io::Result<Instance> {
         let folder = dir.join(FOLDER);
-        fs::create_dir_all(&folder)?;
+        private_files::folder_of_files(&folder)?;
         remove_stale(&folder)?;
         let name = format!("{:016x}", rand::random::<u64>());
-        let file = File::create_new(folder.join(&name))?;
+        let file = private_files::options()
+            .create_new(true)
+            .read(true)
+            .write(true)
+            .open(folder.join(&name))?;
         file.lock()?;
         Ok(Instance {
             name,

@@ -5,12 +5,20 @@
 //!   (patient, metric, time) answers every question about series.
 //! - Waveforms are rows of a table of their own, because kilobytes in a clustered table would spoil its fan-out.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use rusqlite::{Connection, TransactionBehavior};
 use thiserror::Error;
 
 pub const FILE: &str = "store.db";
+
+/// The database and what SQLite keeps beside it. SQLite makes those with the mode of the database.
+pub fn files(dir: &Path) -> [PathBuf; 3] {
+    ["", "-wal", "-shm"].map(|suffix| dir.join(format!("{FILE}{suffix}")))
+}
 
 /// A writer of another process holds the lock for one transaction; a longer wait means that it hangs, and is reported as an error.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
