@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use contracts::identity::administration_service_server::{
@@ -13,7 +13,7 @@ use contracts::identity::administration_service_server::{
 };
 use contracts::query::query_service_server::{QueryServiceServer, SERVICE_NAME};
 use parking_lot::Mutex;
-use service_kit::Shutdown;
+use service_kit::{Shutdown, guesses::Guesses};
 use store::{AuditEntry, Store, WriteError};
 use tower::ServiceBuilder;
 
@@ -29,6 +29,8 @@ use viewers::Viewers;
 
 mod administration;
 mod federated;
+mod guesses;
+mod origin;
 mod page;
 mod query;
 mod reason;
@@ -53,6 +55,7 @@ pub struct App {
     tokens: Tokens,
     nobodys_key: Option<serde_json::Value>,
     attempts: Arc<Mutex<Attempts>>,
+    guesses: Mutex<Guesses>,
     code: Mutex<Option<sign_in::Code>>,
     viewers: Viewers,
     session_us: i64,
@@ -82,6 +85,7 @@ impl App {
             oidc,
             sessions: Mutex::default(),
             attempts: Arc::default(),
+            guesses: Mutex::default(),
             code: Mutex::new(
                 config
                     .sign_in_code
@@ -147,6 +151,8 @@ pub fn router(app: Arc<App>) -> Router {
     let back = federated::return_routes().with_state(app.clone());
     let office = app.office.clone().map(from_gateway::routes);
     let office = office.map(|routes| routes.layer(middleware::from_fn(whole_bodies_only)));
+    let guesses = middleware::from_fn_with_state(app.clone(), guesses::slowed);
+    let same_site = middleware::from_fn_with_state(app.clone(), origin::same_site_only);
     Router::new()
         .merge(grpc)
         .merge(api)
@@ -156,7 +162,8 @@ pub fn router(app: Arc<App>) -> Router {
         ))
         .with_state(app)
         .merge(office.unwrap_or_default())
-        .layer(middleware::from_fn(same_site_only))
+        .layer(guesses)
+        .layer(same_site)
         .merge(back)
         .fallback(page::serve)
 }
@@ -193,25 +200,6 @@ async fn whole_bodies_only(request: Request, next: Next) -> Response {
         Ok(Err(_)) => StatusCode::PAYLOAD_TOO_LARGE.into_response(),
         Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
     }
-}
-
-/// A second lock beside SameSite=Strict: browsers say where a request comes from, and other sites' are refused.
-async fn same_site_only(request: Request, next: Next) -> Response {
-    if is_cross_site(request.headers()) {
-        return StatusCode::FORBIDDEN.into_response();
-    }
-    let mut response = next.run(request).await;
-    response
-        .headers_mut()
-        .entry(header::CACHE_CONTROL)
-        .or_insert(header::HeaderValue::from_static("no-store"));
-    response
-}
-
-fn is_cross_site(headers: &HeaderMap) -> bool {
-    headers
-        .get("sec-fetch-site")
-        .is_some_and(|site| site != "same-origin" && site != "none")
 }
 
 /// Ends sessions whose account was removed or changed.

@@ -1,4 +1,4 @@
-//! Passwords guessed side by side: as many are looked at as one after the other.
+//! Passwords and tokens that are guessed, and pages of other sites.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/browser.rs"]
@@ -8,7 +8,8 @@ mod browser;
 #[allow(dead_code)]
 mod ward;
 
-use browser::{ANYWHERE, post, sign_in};
+use browser::{ANYWHERE, ask, post, sign_in};
+use service_kit::{guesses::FREE, tls::authority::LocalAuthority};
 use store::Role;
 use tokio::task::JoinSet;
 use ward::{PASSWORD, Ward};
@@ -63,5 +64,95 @@ async fn a_network_of_ipv6_is_slowed_as_one_address() {
     }
     assert_eq!(guess(FREE, "2001:db8:0:7:8000::1").await, 429);
     assert_eq!(guess(FREE, "2001:db8:0:8::1").await, 401, "a neighbour");
+    ward.end().await;
+}
+
+const LIST: &str = "/braid.query.v1.QueryService/ListPatients";
+
+/// What a call with this token is answered, from that address.
+async fn with_token(ward: &Ward, path: &str, token: &str, from: &str) -> u16 {
+    let bearer = format!("Bearer {token}");
+    let headers = [("authorization", &*bearer), ("x-forwarded-for", from)];
+    let is_page = path.starts_with("/api/");
+    let method = if is_page {
+        http::Method::GET
+    } else {
+        http::Method::POST
+    };
+    let answer = ask(ward.address, method, path, "", &headers).await;
+    answer.status().as_u16()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wrong_tokens_are_slowed_and_right_ones_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    LocalAuthority::open_or_create(dir.path()).unwrap();
+    let authority = dir.path().to_str().unwrap();
+    let flags = ["--trust-forwarded-for", "true", "--authority", authority];
+    let ward = Ward::start(dir.path(), ANYWHERE, &flags).await;
+    ward.account("ada", Role::Clinician).await;
+    let body = format!(r#"{{"name":"ada","password":"{PASSWORD}"}}"#);
+    let from = |address| [("x-forwarded-for", address)];
+    let signed_in = post(ward.address, "/api/token", &body, &from("192.0.2.1")).await;
+    let given: serde_json::Value = serde_json::from_slice(signed_in.body()).unwrap();
+    let token = given["token"].as_str().unwrap();
+
+    for path in [LIST, "/api/session"] {
+        let stranger = if path == LIST {
+            "192.0.2.2"
+        } else {
+            "192.0.2.3"
+        };
+        let wrong = if path == LIST { 401 } else { 204 };
+        for n in 0..=FREE {
+            let answered = with_token(&ward, path, &format!("guess-{n}"), stranger).await;
+            assert_eq!(answered, wrong, "{path} {n}");
+        }
+        assert_eq!(with_token(&ward, path, "a guess", stranger).await, 429);
+        assert_eq!(with_token(&ward, path, token, stranger).await, 429);
+        // Who has signed in from an address is not slowed there, whatever else comes from it.
+        for n in 0..=FREE + 1 {
+            let answered = with_token(&ward, path, &format!("guess-{n}"), "192.0.2.1").await;
+            assert_eq!(answered, wrong, "{path} {n}");
+        }
+        // The service looks at the request, which is no gRPC.
+        let looked_at = if path == LIST { 400 } else { 200 };
+        let answered = with_token(&ward, path, token, "192.0.2.1").await;
+        assert_eq!(answered, looked_at);
+    }
+
+    let enrol = async || {
+        let body = r#"{"token":"a guess","request":""}"#;
+        let answer = post(
+            ward.address,
+            "/api/gateways/enrol",
+            body,
+            &from("192.0.2.4"),
+        )
+        .await;
+        answer.status().as_u16()
+    };
+    for n in 0..=FREE {
+        assert_eq!(enrol().await, 403, "{n}");
+    }
+    assert_eq!(enrol().await, 429);
+    ward.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_of_another_site_is_refused_where_the_browser_says_only_its_origin() {
+    let dir = tempfile::tempdir().unwrap();
+    let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
+    ward.account("ada", Role::Clinician).await;
+    let body = format!(r#"{{"name":"ada","password":"{PASSWORD}"}}"#);
+    // The host that is asked is braid.test.
+    for (origin, status) in [
+        ("http://braid.test", 200),
+        ("http://evil.test", 403),
+        ("null", 403),
+    ] {
+        let answer = post(ward.address, "/api/sign-in", &body, &[("origin", origin)]).await;
+        assert_eq!(answer.status(), status, "{origin}");
+    }
     ward.end().await;
 }

@@ -19,13 +19,19 @@ mod refusal;
 mod socks5;
 mod tun;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use association::Association;
 use bytes::Bytes;
 use conversation::{Conversation, Dialect, Step, Wanted};
+use parking_lot::Mutex;
 use refusal::Refusal;
-use service_kit::{Context, DRAIN_LIMIT, Secret};
+use service_kit::{Context, DRAIN_LIMIT, Secret, guesses::Guesses};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -74,6 +80,8 @@ struct Shared {
     places: Arc<Semaphore>,
     /// Of all associations.
     flows: Arc<Semaphore>,
+    /// Wrong tokens, by the address that showed them.
+    guesses: Mutex<Guesses>,
 }
 
 impl Applications {
@@ -82,6 +90,7 @@ impl Applications {
         let shared = Arc::new(Shared {
             places: Arc::new(Semaphore::new(self.options.connections_max)),
             flows: Arc::new(Semaphore::new(association::FLOWS_MAX)),
+            guesses: Mutex::default(),
             tunnel: self.tunnel,
             options: self.options,
         });
@@ -123,14 +132,18 @@ async fn accept_all(
 ) {
     let mut negotiations = Places::new(NEGOTIATIONS_MAX);
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match listener.accept().await {
+            Ok((stream, address)) => (stream, address.ip()),
             Err(error) => {
                 tracing::warn!(%error, "an application's connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
+        if shared.is_slowed(address) {
+            metrics::counter!("braid_gateway_tokens_slowed_total").increment(1);
+            continue;
+        }
         // Never closed.
         let Some(negotiating) = negotiations.take().await else {
             return;
@@ -138,7 +151,7 @@ async fn accept_all(
         let (shared, cut) = (shared.clone(), cut.clone());
         connections.spawn(async move {
             let serving = async {
-                if let Err(error) = shared.serve(stream, urgency, negotiating).await {
+                if let Err(error) = shared.serve(stream, address, urgency, negotiating).await {
                     tracing::debug!(%error, "an application's connection ended");
                 }
             };
@@ -171,9 +184,32 @@ enum Negotiated {
 }
 
 impl Shared {
+    fn is_slowed(&self, address: IpAddr) -> bool {
+        self.options.token.is_some()
+            && self
+                .guesses
+                .lock()
+                .allowed(address, Instant::now())
+                .is_err()
+    }
+
+    /// What an address showed counts for its next connections.
+    fn note(&self, address: IpAddr, negotiated: &Negotiated) {
+        if self.options.token.is_none() {
+            return;
+        }
+        let (mut guesses, now) = (self.guesses.lock(), Instant::now());
+        match negotiated {
+            Negotiated::Refused(Refusal::Unauthorized) => guesses.wrong(address, now),
+            Negotiated::Wanted(_) | Negotiated::Associate { .. } => guesses.right(address, now),
+            Negotiated::Refused(_) | Negotiated::Gone => {}
+        }
+    }
+
     async fn serve(
         &self,
         mut stream: TcpStream,
+        address: IpAddr,
         urgency: Urgency,
         negotiating: Place,
     ) -> Result<(), ServeError> {
@@ -187,6 +223,7 @@ impl Shared {
             // At once, for the one that comes: told it would linger.
             None => Negotiated::Gone,
         };
+        self.note(address, &negotiated);
         let dialect = conversation.dialect();
         let wanted = match negotiated {
             Negotiated::Wanted(wanted) => wanted,

@@ -1,9 +1,12 @@
-//! Who is heard, for both protocols: whoever has the sensor token, and no web page.
+//! Who is heard, for both protocols: whoever has the sensor token, and no web page. An address that shows wrong tokens is slowed.
 //!
 //! A browser lets any page send to any address that its machine reaches, and says so. Without this a page that somebody beside the gateway
 //! looks at could make up readings, or cancel a fall.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::{
     extract::{Request, State},
@@ -11,26 +14,56 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{HeaderMap, HeaderName, StatusCode, header};
-use service_kit::Secret;
+use parking_lot::Mutex;
+use service_kit::{Secret, grpc::Peer, guesses::Guesses};
 
 /// What browsers put into requests of pages, and nobody else.
 const OF_PAGES: [HeaderName; 2] = [header::ORIGIN, HeaderName::from_static("sec-fetch-site")];
 
-pub struct Token(Option<Secret>);
+pub struct Token {
+    token: Option<Secret>,
+    guesses: Mutex<Guesses>,
+}
+
+/// Why a request is not heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unheard {
+    NoToken,
+    /// Wrong tokens came from this address; none is looked at for so long.
+    Slowed(Duration),
+}
 
 impl Token {
     pub fn new(token: Option<Secret>) -> Self {
-        Self(token)
+        Self {
+            token,
+            guesses: Mutex::default(),
+        }
     }
 
-    fn admits(&self, headers: &HeaderMap) -> bool {
-        let Some(token) = &self.0 else {
-            return true;
+    /// A request without any token is no guess.
+    fn check(&self, headers: &HeaderMap, peer: Option<&Peer>, now: Instant) -> Result<(), Unheard> {
+        let Some(token) = &self.token else {
+            return Ok(());
         };
-        headers
-            .get(header::AUTHORIZATION)
-            .and_then(|value| value.as_bytes().strip_prefix(b"Bearer "))
-            .is_some_and(|given| token.is(given))
+        let given = headers.get(header::AUTHORIZATION).ok_or(Unheard::NoToken)?;
+        let address = peer.map(|peer| peer.address.ip());
+        let mut guesses = self.guesses.lock();
+        if let Some(Err(wait)) = address.map(|address| guesses.allowed(address, now)) {
+            return Err(Unheard::Slowed(wait));
+        }
+        let given = given.as_bytes().strip_prefix(b"Bearer ");
+        let is_right = given.is_some_and(|given| token.is(given));
+        match address {
+            Some(address) if is_right => guesses.right(address, now),
+            Some(address) => guesses.wrong(address, now),
+            None => {}
+        }
+        if is_right {
+            Ok(())
+        } else {
+            Err(Unheard::NoToken)
+        }
     }
 }
 
@@ -42,9 +75,24 @@ pub async fn check(State(token): State<Arc<Token>>, request: Request, next: Next
             (StatusCode::FORBIDDEN, format!("{REASON}\n")).into_response()
         });
     }
-    if token.admits(headers) {
-        return next.run(request).await;
+    match token.check(headers, request.extensions().get(), Instant::now()) {
+        Ok(()) => return next.run(request).await,
+        Err(Unheard::NoToken) => {}
+        Err(Unheard::Slowed(wait)) => {
+            metrics::counter!("braid_gateway_tokens_slowed_total").increment(1);
+            const REASON: &str = "too many wrong tokens came from this address";
+            let seconds = wait.as_secs() + 1;
+            return refuse(headers, tonic::Status::resource_exhausted(REASON), || {
+                (
+                    StatusCode::TOO_MANY_REQUESTS,
+                    [(header::RETRY_AFTER, seconds.to_string())],
+                    format!("{REASON}; try again in {seconds} s\n"),
+                )
+                    .into_response()
+            });
+        }
     }
+    metrics::counter!("braid_gateway_tokens_refused_total").increment(1);
     const REASON: &str = "the request has no valid `authorization: Bearer <sensor token>`";
     refuse(headers, tonic::Status::unauthenticated(REASON), || {
         (
@@ -69,19 +117,51 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    fn peer(address: &str) -> Peer {
+        Peer {
+            address: address.parse().unwrap(),
+            id: None,
+            certificate: None,
+        }
+    }
+
+    fn shows(token: &Token, value: Option<&str>, peer: &Peer) -> Result<(), Unheard> {
+        let mut headers = HeaderMap::new();
+        if let Some(value) = value {
+            headers.insert(header::AUTHORIZATION, value.parse().unwrap());
+        }
+        token.check(&headers, Some(peer), Instant::now())
+    }
+
     #[test]
     fn only_the_exact_token_is_admitted() {
         let token = Token::new(Some(Secret::new("correct horse")));
-        let with = |value: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::AUTHORIZATION, value.parse().unwrap());
-            token.admits(&headers)
-        };
+        let sensor = peer("10.0.0.1:7");
+        let with = |value: &str| shows(&token, Some(value), &sensor).is_ok();
         assert!(with("Bearer correct horse"));
         assert!(!with("Bearer correct hors"));
         assert!(!with("Bearer correct horsf"));
         assert!(!with("correct horse"));
-        assert!(!token.admits(&HeaderMap::new()));
-        assert!(Token::new(None).admits(&HeaderMap::new()));
+        assert!(shows(&token, None, &sensor).is_err());
+        assert!(shows(&Token::new(None), None, &sensor).is_ok());
+    }
+
+    #[test]
+    fn who_guesses_is_slowed_and_who_has_the_token_is_not() {
+        let token = Token::new(Some(Secret::new("correct horse")));
+        let (sensor, stranger) = (peer("10.0.0.1:7"), peer("10.0.0.2:7"));
+        let right = Some("Bearer correct horse");
+        assert_eq!(shows(&token, right, &sensor), Ok(()));
+        for _ in 0..50 {
+            let guessed = shows(&token, Some("Bearer a guess"), &stranger);
+            assert!(guessed.is_err());
+            // A sensor with another's token beside it, and one that has none.
+            let _ = shows(&token, Some("Bearer of another"), &sensor);
+            assert_eq!(shows(&token, None, &sensor), Err(Unheard::NoToken));
+        }
+        let slowed = shows(&token, right, &stranger);
+        assert!(matches!(slowed, Err(Unheard::Slowed(_))), "{slowed:?}");
+        assert_eq!(shows(&token, right, &sensor), Ok(()));
+        assert_eq!(shows(&token, right, &peer("10.0.0.3:7")), Ok(()));
     }
 }

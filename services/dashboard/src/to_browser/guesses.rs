@@ -1,0 +1,78 @@
+//! Slows an address that shows wrong tokens: sessions' tokens as `Authorization: Bearer`, and what gateways show for a certificate.
+//!
+//! Passwords and sign-in codes have attempts of their own. A cookie is no guess: a ward's screen goes on asking with one that has ended.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use contracts::identity::administration_service_server::SERVICE_NAME as ADMINISTRATION_NAME;
+use contracts::query::query_service_server::SERVICE_NAME;
+use service_kit::grpc::Peer;
+
+use super::{App, sign_in};
+
+/// What an answer says of the token that was shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Door {
+    /// 401: it opens no session.
+    Service,
+    /// 204: the same.
+    Session,
+    /// 403: it is not known, used, or over.
+    Certificate,
+}
+
+impl Door {
+    fn of(request: &Request) -> Option<Door> {
+        let path = request.uri().path();
+        if let Some(asked) = path.strip_prefix("/api/gateways/") {
+            let takes_token = request.method() == Method::POST && asked != "authority";
+            return takes_token.then_some(Door::Certificate);
+        }
+        if sign_in::bearer(request.headers()).is_none() {
+            return None;
+        }
+        let service = path.strip_prefix('/')?.split('/').next()?;
+        match path {
+            "/api/session" => Some(Door::Session),
+            _ => [SERVICE_NAME, ADMINISTRATION_NAME]
+                .contains(&service)
+                .then_some(Door::Service),
+        }
+    }
+
+    const fn wrong(self) -> StatusCode {
+        match self {
+            Door::Service => StatusCode::UNAUTHORIZED,
+            Door::Session => StatusCode::NO_CONTENT,
+            Door::Certificate => StatusCode::FORBIDDEN,
+        }
+    }
+}
+
+pub async fn slowed(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let Some(door) = Door::of(&request) else {
+        return next.run(request).await;
+    };
+    let peer = request.extensions().get::<Peer>();
+    let address = sign_in::address(&app, peer, request.headers());
+    let allowed = app.guesses.lock().allowed(address, Instant::now());
+    if let Err(wait) = allowed {
+        metrics::counter!("braid_dashboard_tokens_slowed_total").increment(1);
+        let retry_after = [(header::RETRY_AFTER, (wait.as_secs() + 1).to_string())];
+        return (StatusCode::TOO_MANY_REQUESTS, retry_after).into_response();
+    }
+    let answer = next.run(request).await;
+    let (mut guesses, now) = (app.guesses.lock(), Instant::now());
+    if answer.status() == door.wrong() {
+        guesses.wrong(address, now);
+    } else if answer.status() == StatusCode::OK {
+        guesses.right(address, now);
+    }
+    drop(guesses);
+    answer
+}
