@@ -6,8 +6,8 @@ use clocks::Arrivals;
 use contracts::{alerts::Alert, paths::PathReport};
 use service_kit::{Context, Warning};
 use store::{
-    AlertsBatch, AlertsQuery, LatestVital, QueryError, Scope, Store, WriteError,
-    each_latest_path, each_latest_vital,
+    AlertsBatch, AlertsQuery, LatestVital, QueryError, Scope, Store, WriteError, each_latest_path,
+    each_latest_vital,
 };
 use tokio::{sync::Notify, time::MissedTickBehavior};
 use vitals::RuleSet;

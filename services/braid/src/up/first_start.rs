@@ -2,7 +2,7 @@
 //!
 //! The authority and the password stay; the leaves are issued anew at every start, so none of them ever expires.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use service_kit::tls::authority::LocalAuthority;
