@@ -27,6 +27,9 @@ const CALM_LAST_MS: (u32, u32) = (15_000, 60_000);
 const LASTING: f64 = 0.3;
 const SHORT_MS: std::ops::Range<u32> = 300..4_000;
 const LASTING_MS: std::ops::Range<u32> = 8_000..25_000;
+/// In long runs faults last up to a tenth of the run, at most so long. It is far below the time after which readings are a backfill,
+/// of which nobody is told.
+const LASTING_MS_MAX: u32 = 120_000;
 /// A broker that comes and goes within its own start has not been up in between.
 const ENGINE_MS_MIN: u32 = 1_500;
 
@@ -37,6 +40,10 @@ pub enum Target {
     Process(&'static str),
     Broker,
     Database,
+    /// Both links of the gateway.
+    Network {
+        gateway: &'static str,
+    },
     /// The link with this number in [`LINKS`].
     Link {
         gateway: &'static str,
@@ -152,6 +159,10 @@ fn targets() -> Vec<(Target, u32)> {
     ]);
     for gateway in &GATEWAYS {
         targets.push((Target::Process(gateway.name), 45));
+        let network = Target::Network {
+            gateway: gateway.name,
+        };
+        targets.push((network, 45));
         let links = (0..LINKS.len()).map(|link| Target::Link {
             gateway: gateway.name,
             link,
@@ -173,7 +184,13 @@ fn lane(random: &mut impl Rng, target: &Target, every_ms: u32, run_ms: u32) -> V
     let mut at_ms = random.random_range(CALM_FIRST_MS..first_ms_max);
     loop {
         let is_lasting = random.random_bool(LASTING);
-        let mut for_ms = random.random_range(if is_lasting { LASTING_MS } else { SHORT_MS });
+        let lasting_ms_max = (run_ms / 10).clamp(LASTING_MS.end, LASTING_MS_MAX);
+        let length_ms = if is_lasting {
+            LASTING_MS.start..lasting_ms_max
+        } else {
+            SHORT_MS
+        };
+        let mut for_ms = random.random_range(length_ms);
         let kind = match target {
             Target::Process(_) if random.random_bool(0.6) => Kind::Kill,
             Target::Process(_) => Kind::Pause,
@@ -181,7 +198,10 @@ fn lane(random: &mut impl Rng, target: &Target, every_ms: u32, run_ms: u32) -> V
                 for_ms = for_ms.max(ENGINE_MS_MIN);
                 Kind::Kill
             }
-            Target::Link { .. } | Target::Receiver | Target::Radio { .. } => Kind::Away,
+            Target::Network { .. }
+            | Target::Link { .. }
+            | Target::Receiver
+            | Target::Radio { .. } => Kind::Away,
         };
         if at_ms + for_ms > end_ms {
             return faults;
@@ -202,6 +222,7 @@ impl fmt::Display for Target {
             Target::Process(name) => write!(f, "{name}"),
             Target::Broker => write!(f, "broker"),
             Target::Database => write!(f, "database"),
+            Target::Network { gateway } => write!(f, "both links of {gateway}"),
             Target::Link { gateway, link } => write!(f, "{} of {gateway}", LINKS[*link].0),
             Target::Receiver => write!(f, "webhook receiver"),
             Target::Radio { patient } => write!(f, "sensors of {patient}"),

@@ -64,6 +64,7 @@ fn kind(fault: &crate::plan::Fault) -> String {
     use crate::plan::Target;
     let target = match &fault.target {
         Target::Process(name) if name.starts_with("gw-") => "gateway".to_owned(),
+        Target::Network { .. } => "both links of a gateway".to_owned(),
         Target::Link { link, .. } => format!("{} of a gateway", crate::scenario::LINKS[*link].0),
         Target::Radio { .. } => "sensors of a patient".to_owned(),
         target => target.to_string(),

@@ -46,7 +46,7 @@ use crate::{
     plan::{Fault, Kind, Plan, Target},
     readings::PER_SECOND,
     report::Report,
-    scenario::{METRICS, RULES},
+    scenario::{LINKS, METRICS, RULES},
     verdict::{Found, Reading, Verdict},
 };
 
@@ -325,11 +325,8 @@ impl Stage {
             (Target::Process(name), _) => self.site.start(name)?,
             (Target::Broker, _) => self.broker.order(is_begin),
             (Target::Database, _) => self.database.order(is_begin),
-            (Target::Link { gateway, link }, _) => {
-                if let Some(accesses) = self.links.get(gateway) {
-                    accesses.set_up(*link, !is_begin);
-                }
-            }
+            (Target::Link { gateway, link }, _) => self.cut(gateway, *link..=*link, is_begin),
+            (Target::Network { gateway }, _) => self.cut(gateway, 0..=LINKS.len() - 1, is_begin),
             (Target::Receiver, _) => self.receiver.is_away.store(is_begin, Ordering::Relaxed),
             (Target::Radio { patient }, _) => {
                 if let Some(radio) = radios.get(patient) {
@@ -338,6 +335,12 @@ impl Stage {
             }
         }
         Ok(())
+    }
+
+    fn cut(&self, gateway: &str, links: std::ops::RangeInclusive<usize>, is_begin: bool) {
+        if let Some(accesses) = self.links.get(gateway) {
+            links.for_each(|link| accesses.cut(link, is_begin));
+        }
     }
 
     /// As an orchestrator does it. None may end by itself, so the run has failed, but the rest of it is worth seeing.

@@ -35,6 +35,8 @@ const CONNECTIONS_MAX: usize = 128;
 const CHUNK_BYTES: usize = 16 << 10;
 
 struct Access {
+    /// Faults that cut it at the moment; it is up when there is none.
+    cuts: Mutex<usize>,
     uplink: Mutex<Link>,
     downlink: Mutex<Link>,
     is_up: watch::Sender<bool>,
@@ -61,6 +63,7 @@ impl Accesses {
         let links = configs
             .into_iter()
             .map(|config| Access {
+                cuts: Mutex::new(0),
                 uplink: Mutex::new(Link::new(config.clone(), seed)),
                 downlink: Mutex::new(Link::new(config, !seed)),
                 is_up: watch::channel(true).0,
@@ -72,9 +75,13 @@ impl Accesses {
         }
     }
 
-    pub fn set_up(&self, link: usize, up: bool) {
+    /// A fault that cuts the link begins or ends.
+    pub fn cut(&self, link: usize, is_begin: bool) {
         let now = self.began.elapsed();
         let access = &self.links[link];
+        let mut cuts = access.cuts.lock();
+        *cuts = if is_begin { *cuts + 1 } else { *cuts - 1 };
+        let up = *cuts == 0;
         access.uplink.lock().set_up(now, up);
         access.downlink.lock().set_up(now, up);
         access.is_up.send_replace(up);
