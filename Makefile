@@ -84,10 +84,11 @@ web-check: $(WEB)/node_modules/.package-lock.json ## the committed page is the o
 	@infra/dev/need.sh buf
 	cd $(WEB) && npm run --silent check:fresh
 
-page: $(WEB)/node_modules/.package-lock.json ## the browser test: values move, a path is cut, an alert is acknowledged
+page: $(WEB)/node_modules/.package-lock.json ## the browser tests: values move, a path is cut, an alert is acknowledged, nobody is wrongly reassured
 	@infra/dev/need.sh cc chromium
 	cargo build --workspace --bins
-	cd $(WEB) && BRAID_BIN=$(CURDIR)/target/debug/braid npm test --silent
+	cargo build -p dashboard --example fake_ward
+	cd $(WEB) && BRAID_BIN=$(CURDIR)/target/debug/braid BRAID_FAKE_WARD=$(CURDIR)/target/debug/examples/fake_ward npm test --silent
 
 chaos: ## separate processes on a real Kafka and TimescaleDB while faults overlap: nothing lost, every due alert raised once (SEED=7 MINUTES=20 ARGS=--json)
 	@infra/dev/need.sh cc kafka timescaledb

@@ -11,7 +11,8 @@ use contracts::alerts::{
 };
 use service_kit::{grpc::Peer, tls::PeerId};
 use store::{
-    AlertsBatch, AlertsQuery, DOCUMENTS_MAX, QueryError, Scope, Store, StoredDocument, WriteError,
+    AlertsBatch, AlertsQuery, DOCUMENTS_MAX, OpenAlerts, QueryError, Scope, Store, StoredDocument,
+    WriteError,
 };
 use tokio::sync::Notify;
 use tonic::{Request, Response, Status};
@@ -177,16 +178,16 @@ impl AlertsService for Alerts {
             patient: (!request.patient.is_empty()).then_some(request.patient),
             include_resolved: request.include_resolved,
             limit: request.limit.min(LIST_MAX) as usize,
+            ..AlertsQuery::default()
         };
-        let alerts = self
+        let alerts = self.store.alerts(&Scope::Service, &query);
+        let alerts = alerts.await.map_err(AcknowledgeError::from)?;
+        let totals = self
             .store
-            .alerts(&Scope::Service, &query)
-            .await
-            .map_err(AcknowledgeError::from)?;
-        Ok(Response::new(ListAlertsResponse {
-            alerts,
-            counts: Vec::new(),
-        }))
+            .open_alerts(&Scope::Service, query.patient.as_deref());
+        let totals = totals.await.map_err(AcknowledgeError::from)?;
+        let counts = OpenAlerts::beside(&totals, &alerts);
+        Ok(Response::new(ListAlertsResponse { alerts, counts }))
     }
 
     async fn put_document(

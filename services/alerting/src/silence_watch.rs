@@ -7,7 +7,7 @@
 //! | gateway | nothing of any of its devices, and no report of its paths | the path when a path was lost before, else the gateway |
 //! | pipeline | nothing of anybody, and several gateways fell silent at once, or one whose paths still report | the core |
 //!
-//! A metric counts as worn when the rules call it stale within [`WORN_STALE_US`]: a cuff used twice a day is not silent at noon.
+//! A metric counts as worn when the rules call it stale within ten minutes: a cuff used twice a day is not silent at noon.
 //! By the clock of arrival. What a wider level explains is raised all the same, and routing keeps people from being told twice;
 //! only a pipeline that several gateways show to be silent stops the judging of everything below it, because nothing is known then. An
 //! episode's id follows from the last sign of life, so every member comes to the same one and the first to write it has it.
@@ -29,8 +29,6 @@ use vitals::{
 const FORGOTTEN_US: i64 = 86_400_000_000;
 /// Alerts raised in one round; more come in the next.
 const RAISED_MAX: usize = 256;
-/// Metrics that are stale this soon come from sensors that are worn and never pause.
-const WORN_STALE_US: i64 = 600_000_000;
 /// Lost paths that a summary names; of more it says how many.
 const PATHS_NAMED_MAX: usize = 4;
 /// A device that fell silent below this charge, in percent, is empty.
@@ -141,7 +139,7 @@ fn devices<'a>(known: &Known<'a>) -> BTreeMap<&'a str, Device<'a>> {
             battery: None,
         });
         let stale_us = known.rules.stale_after_us(latest.metric);
-        let pause_us = if stale_us <= WORN_STALE_US {
+        let pause_us = if silence::is_worn(stale_us) {
             known.silent_after_us
         } else {
             stale_us.max(known.silent_after_us)
@@ -331,7 +329,7 @@ fn silent_signals(known: &Known<'_>, devices: &BTreeMap<&str, Device<'_>>) -> Ve
         let device = devices.get(latest.device.as_str())?;
         let age_us = known.now_us - latest.ingest_time_us;
         let stale_us = known.rules.stale_after_us(latest.metric);
-        let is_stale = stale_us <= WORN_STALE_US && age_us > stale_us && age_us <= FORGOTTEN_US;
+        let is_stale = silence::is_worn(stale_us) && age_us > stale_us && age_us <= FORGOTTEN_US;
         let is_silent = is_stale && !device.is_silent(known.now_us);
         is_silent.then(|| Finding {
             rule: SIGNAL,

@@ -377,6 +377,7 @@ impl Decider {
             patient: Some(String::new()),
             include_resolved: false,
             limit: INHIBITING_MAX,
+            ..AlertsQuery::default()
         };
         let open = self.store.alerts(&Scope::tenant(tenant), &query).await?;
         let by = open.into_iter().find(|open| {

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use alerting::documents::{self, DEFAULT, SILENCE, TEAM};
 use alerting::silence::{SILENCE_US_MAX, Silence};
 use alerting::team;
-use contracts::alerts::Alert;
-use store::{AlertsQuery, Scope, StoredDocument};
+use contracts::alerts::{Alert, AlertCount};
+use contracts::vitals::Priority;
+use store::{AlertsQuery, OpenAlerts, Scope, StoredDocument};
 use vitals::RuleSet;
 
 use crate::audit::Asker;
@@ -310,10 +311,18 @@ impl AlertsCommand {
                     patient,
                     include_resolved: all,
                     limit: limit.clamp(1, LISTED_MAX),
+                    ..AlertsQuery::default()
                 };
-                let alerts = store.alerts(&Scope::Tenant(place.tenant), &query).await;
-                for alert in alerts.map_err(Failure::other)? {
-                    println!("{}", line(&alert));
+                let scope = Scope::Tenant(place.tenant);
+                let alerts = store.alerts(&scope, &query).await;
+                let alerts = alerts.map_err(Failure::other)?;
+                for alert in &alerts {
+                    println!("{}", line(alert));
+                }
+                let totals = store.open_alerts(&scope, query.patient.as_deref()).await;
+                let totals = totals.map_err(Failure::other)?;
+                if let Some(more) = more(&OpenAlerts::beside(&totals, &alerts)) {
+                    println!("{more}");
                 }
                 Ok(())
             }
@@ -343,8 +352,27 @@ async fn warn_of_unknown_rule(place: &Place, rule: &str) -> Result<(), Failure> 
     Ok(())
 }
 
+/// What a list of open alerts leaves out; `None`: nothing.
+fn more(counts: &[AlertCount]) -> Option<String> {
+    let omitted = counts.iter().filter(|count| count.omitted > 0);
+    let parts: Vec<String> = omitted
+        .map(|count| {
+            format!(
+                "{} more of {} priority",
+                count.omitted,
+                name(count.priority())
+            )
+        })
+        .collect();
+    (!parts.is_empty()).then(|| format!("{} (a larger --limit lists them)", parts.join(", ")))
+}
+
+fn name(priority: Priority) -> String {
+    let name = priority.as_str_name().to_lowercase();
+    name.trim_start_matches("priority_").to_owned()
+}
+
 fn line(alert: &Alert) -> String {
-    let priority = alert.priority().as_str_name().to_lowercase();
     // An alert of a gateway, or of the core, is of no patient.
     let whose = [&alert.patient, &alert.gateway]
         .into_iter()
@@ -354,7 +382,7 @@ fn line(alert: &Alert) -> String {
         process::when(alert.since_us),
         alert.id,
         state(alert),
-        priority.trim_start_matches("priority_"),
+        name(alert.priority()),
         whose.map_or("-", String::as_str),
         alert.summary
     )

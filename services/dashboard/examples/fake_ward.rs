@@ -1,5 +1,9 @@
 //! For work on the page: the dashboard over the embedded engines with simulated patients and made-up alerting and links, and
 //! none of the other services. `cargo run -p dashboard --example fake_ward`, then `npm run dev` in `web/` or the printed address.
+//!
+//! `fake_ward ADDRESS PATIENTS ALERTS` adds what is hard to show: more patients, more open alerts of low priority with one old fall
+//! among them, a patient (`patient-4`) whose gateway was lost eight minutes ago, and one of whom nothing ever arrived. A line `cut` on
+//! standard input stops every reading and report, `restore` lets them go on, and the end of input ends the ward.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/support/ward.rs"]
@@ -8,12 +12,18 @@ mod ward;
 
 use std::time::Duration;
 
+use contracts::alerts::{Alert, AlertState};
 use contracts::paths::{End, Link, PathReport, PathState};
-use contracts::vitals::Priority;
+use contracts::vitals::{Metric, Priority, Sample, sample::Reading};
 use store::Role;
 use swarm::{Episode, Patient, Profile};
+use tokio::sync::mpsc;
 use ward::{PASSWORD, Ward, alert};
 
+/// How long ago the lost gateway was lost.
+const LOST_US: i64 = 480_000_000;
+/// Further patients measure once in so many ticks.
+const FURTHER_TICKS: u64 = 20;
 const TICK: Duration = Duration::from_millis(250);
 const NAMES: [&str; 5] = [
     "Ada Berg",
@@ -26,9 +36,12 @@ const NAMES: [&str; 5] = [
 #[tokio::main]
 async fn main() {
     let dir = tempfile::tempdir().unwrap();
-    let listen = std::env::args()
-        .nth(1)
-        .unwrap_or_else(|| "127.0.0.1:8080".to_owned());
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let listen = args.first().map_or("127.0.0.1:8080", String::as_str);
+    let listen = listen.to_owned();
+    let number = |index: usize| args.get(index).map_or(0, |text| text.parse().unwrap());
+    let (more_patients, alerts): (usize, usize) = (number(1), number(2));
+    let is_hard = args.len() > 1;
     let ward = Ward::start(dir.path(), &listen, &[]).await;
     ward.account(dashboard::accounts::FIRST_ACCOUNT, Role::Administrator)
         .await;
@@ -70,13 +83,44 @@ async fn main() {
         Priority::Medium,
     ))
     .await;
+    let further: Vec<String> = (NAMES.len() + 1..=more_patients)
+        .map(|number| format!("patient-{number}"))
+        .collect();
+    for id in &further {
+        let name = format!("Patient {}", id.trim_start_matches("patient-"));
+        ward.patient(id, &name, "default", "gw-3").await;
+    }
+    if is_hard {
+        let (lost, ..) = patients.remove(3);
+        lost_gateway(&ward, &lost).await;
+        ward.patient("patient-new", "Nora Fresh", "default", "gw-4")
+            .await;
+        many_alerts(&ward, alerts).await;
+    }
     println!("http://{}  sign in as admin with {PASSWORD}", ward.address);
 
+    let mut lines = lines();
+    let mut is_cut = false;
     let mut ticks = tokio::time::interval(TICK);
     for tick in 0_u64.. {
         tokio::select! {
             _ = ticks.tick() => {}
             _ = tokio::signal::ctrl_c() => break,
+            line = lines.recv(), if is_hard => match line.as_deref() {
+                Some("cut") => is_cut = true,
+                Some("restore") => is_cut = false,
+                Some(_) => {}
+                None => break,
+            }
+        }
+        if is_cut {
+            continue;
+        }
+        if tick.is_multiple_of(FURTHER_TICKS) {
+            for id in &further {
+                ward.vitals(healthy(id, "gw-3", tick + 1, contracts::now_us()))
+                    .await;
+            }
         }
         let now = contracts::now_us();
         for (id, patient, sequences) in &mut patients {
@@ -102,6 +146,107 @@ async fn main() {
         }
     }
     ward.end().await;
+}
+
+/// Of standard input, until it ends.
+fn lines() -> mpsc::Receiver<String> {
+    let (to, from) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        let lines = std::io::stdin().lines().map_while(Result::ok);
+        lines
+            .take_while(|line| to.blocking_send(line.clone()).is_ok())
+            .for_each(drop);
+    });
+    from
+}
+
+/// One of each that the score needs.
+fn healthy(patient: &str, gateway: &str, sequence: u64, now_us: i64) -> Vec<Sample> {
+    let values = [
+        (Metric::RespirationRate, 15.0),
+        (Metric::Spo2, 98.0),
+        (Metric::SupplementalOxygen, 0.0),
+        (Metric::SystolicPressure, 122.0),
+        (Metric::DiastolicPressure, 78.0),
+        (Metric::HeartRate, 68.0),
+        (Metric::Consciousness, 0.0),
+        (Metric::Temperature, 36.7),
+    ];
+    let sample = |(metric, value): (Metric, f64)| Sample {
+        device: format!("{patient}-device"),
+        stream: metric.as_str_name().to_owned(),
+        sequence,
+        metric: metric.into(),
+        device_time_us: now_us,
+        gateway_time_us: now_us,
+        ingest_time_us: now_us,
+        patient: patient.to_owned(),
+        gateway: gateway.to_owned(),
+        reading: Some(Reading::Value(value)),
+        ..Sample::default()
+    };
+    values.map(sample).to_vec()
+}
+
+/// Readings of two minutes that end eight minutes ago, with the alert that says why.
+async fn lost_gateway(ward: &Ward, patient: &str) {
+    let ended_us = contracts::now_us() - LOST_US;
+    ward.patient(patient, "Daniel Eriksen", "default", "gw-2")
+        .await;
+    let profile = Profile {
+        patient: patient.to_owned(),
+        ..Profile::varied(4, format!("{patient}-lost"))
+    };
+    let mut simulated = Patient::new(4, profile, ended_us - 120_000_000);
+    let mut samples = simulated.next(ended_us);
+    for (sequence, sample) in (1_u64..).zip(&mut samples) {
+        sample.patient = patient.to_owned();
+        sample.gateway = "gw-2".to_owned();
+        sample.ingest_time_us = sample.device_time_us;
+        sample.sequence = sequence;
+    }
+    for samples in samples.chunks(200) {
+        ward.vitals(samples.to_vec()).await;
+    }
+    ward.alert(Alert {
+        gateway: "gw-2".to_owned(),
+        patient: String::new(),
+        device: String::new(),
+        rule: "gateway-silent".to_owned(),
+        since_us: ended_us,
+        ..alert(
+            "",
+            "silent-gw-2",
+            "Gateway gw-2 is silent for 120 s; the cause is the path: lte, wifi lost before",
+            Priority::Medium,
+        )
+    })
+    .await;
+}
+
+/// The fall is older than all others.
+async fn many_alerts(ward: &Ward, count: usize) {
+    let now_us = contracts::now_us();
+    for number in 1..=count {
+        let patient = format!("patient-{}", number % NAMES.len() + 1);
+        let since_us = now_us - number as i64 * 1_000_000;
+        let mut alert = alert(
+            &patient,
+            &format!("many-{number}"),
+            "Battery at 14 %, at or below 15 %",
+            Priority::Low,
+        );
+        alert.rule = "battery-low".to_owned();
+        alert.since_us = since_us;
+        if number == count {
+            alert.priority = Priority::High.into();
+            alert.state = AlertState::Latched.into();
+            alert.rule = "fall".to_owned();
+            alert.summary = "Fall: an impact and no movement for 30 s".to_owned();
+            alert.since_us = now_us - LOST_US * 10;
+        }
+        ward.alert(alert).await;
+    }
 }
 
 fn report(link: &Link, sequence: u64, now: i64) -> PathReport {

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contracts::alerts::Alert;
+use contracts::alerts::{Alert, AlertCount};
 use contracts::query::{GetSeriesRequest, GetSeriesResponse, Series};
 use contracts::vitals::{Metric, Sample};
-use service_kit::{Backoff, Context};
-use store::{AlertsQuery, QueryError, Scope, SeriesQuery, Store};
+use service_kit::{Backoff, Context, Shutdown};
+use store::{AlertsQuery, OpenAlerts, QueryError, Scope, SeriesQuery, Store};
 
 use crate::live::Live;
 use crate::ward::unit;
@@ -17,8 +17,13 @@ use crate::ward::unit;
 const REGISTER_INTERVAL: Duration = Duration::from_secs(10);
 /// However often unknown patients ring, the register is read at most this often.
 const REGISTER_INTERVAL_MIN: Duration = Duration::from_millis(250);
-/// Open alerts of one tenant folded into the ward at once; of more the newest.
+/// Open alerts of one tenant folded into the ward at once; of more those that matter most.
 const OPEN_ALERTS_MAX: usize = 10_000;
+
+/// Open alerts are counted at least this often, for what another replica's bus brought and this one's did not.
+const COUNTS_INTERVAL: Duration = Duration::from_secs(10);
+/// However many alerts change, they are counted at most this often.
+const COUNTS_INTERVAL_MIN: Duration = Duration::from_millis(500);
 
 const POINTS_DEFAULT: usize = 600;
 const POINTS_MAX: usize = 4_000;
@@ -79,6 +84,7 @@ async fn refresh(store: &dyn Store, live: &Live, everything: bool) -> Result<(),
         let tenants = patients.iter().map(|patient| &*patient.tenant);
         let known = live.open_alerts();
         let mut alerts = open_alerts(store, tenants.chain(of_gateways).collect()).await?;
+        alerts.extend(of_the_core(store).await?);
         alerts.extend(ended(store, known, &alerts).await?);
         live.on_stored(&latest, alerts);
     }
@@ -91,12 +97,25 @@ async fn open_alerts(store: &dyn Store, tenants: BTreeSet<&str>) -> Result<Vec<A
         patient: None,
         include_resolved: false,
         limit: OPEN_ALERTS_MAX,
+        ..AlertsQuery::default()
     };
     let mut alerts = Vec::new();
     // Whoever has no tenant is shown to nobody.
     for tenant in tenants.into_iter().filter(|tenant| !tenant.is_empty()) {
         alerts.extend(store.alerts(&Scope::tenant(tenant), &query).await?);
     }
+    Ok(alerts)
+}
+
+/// That nothing arrives from anybody. It belongs to no tenant, so the others' lists do not have it.
+async fn of_the_core(store: &dyn Store) -> Result<Vec<Alert>, QueryError> {
+    let query = AlertsQuery {
+        patient: Some(String::new()),
+        limit: OPEN_ALERTS_MAX,
+        ..AlertsQuery::default()
+    };
+    let mut alerts = store.alerts(&Scope::Service, &query).await?;
+    alerts.retain(|alert| alert.rule == vitals::silence::PIPELINE);
     Ok(alerts)
 }
 
@@ -194,19 +213,34 @@ pub async fn recent_samples(
         .await
 }
 
+/// A list of alerts, and beside it how many there are and how many of them it leaves out.
 pub async fn alerts(
     store: &dyn Store,
     scope: &Scope,
-    patient: &str,
-    include_resolved: bool,
-    limit: usize,
-) -> Result<Vec<Alert>, QueryError> {
-    let query = AlertsQuery {
-        patient: (!patient.is_empty()).then(|| patient.to_owned()),
-        include_resolved,
-        limit,
-    };
-    store.alerts(scope, &query).await
+    query: &AlertsQuery,
+) -> Result<(Vec<Alert>, Vec<AlertCount>), QueryError> {
+    let alerts = store.alerts(scope, query).await?;
+    let totals = store.open_alerts(scope, query.patient.as_deref()).await?;
+    let counts = OpenAlerts::beside(&totals, &alerts);
+    Ok((alerts, counts))
+}
+
+/// Keeps the totals of open alerts that go with every look at the ward, until shutdown.
+pub async fn keep_counts(store: Arc<dyn Store>, live: Arc<Live>, shutdown: Shutdown) {
+    loop {
+        match store.open_alerts(&Scope::Service, None).await {
+            Ok(totals) => live.on_alert_counts(&totals),
+            // The check of `keep_fresh` reports it. Meanwhile the last totals hold.
+            Err(error) => tracing::warn!(%error, "open alerts could not be counted"),
+        }
+        tokio::select! {
+            () = shutdown.requested() => return,
+            () = tokio::time::sleep(COUNTS_INTERVAL) => {}
+            () = live.alerts_changed.notified() => {
+                tokio::time::sleep(COUNTS_INTERVAL_MIN).await;
+            }
+        }
+    }
 }
 
 #[cfg(test)]

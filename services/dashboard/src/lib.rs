@@ -87,6 +87,11 @@ pub async fn run(
         live.clone(),
         context.clone(),
     ));
+    context.tasks().spawn(from_store::keep_counts(
+        store.clone(),
+        live.clone(),
+        context.shutdown().clone(),
+    ));
     context.tasks().spawn(live::publish_snapshots(
         live.clone(),
         context.shutdown().clone(),

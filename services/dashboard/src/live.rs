@@ -8,13 +8,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use contracts::alerts::{Alert, AlertState};
+use contracts::alerts::{Alert, AlertCount, AlertState};
 use contracts::paths::PathReport;
 use contracts::query::{ListPatientsResponse, WarningSeverity};
 use contracts::vitals::Sample;
 use parking_lot::Mutex;
 use service_kit::Shutdown;
-use store::{DeviceEntry, GatewayEntry, LatestVital, PatientEntry, is_namesakes};
+use store::{DeviceEntry, GatewayEntry, LatestVital, OpenAlerts, PatientEntry, is_namesakes};
 use tokio::sync::{Notify, broadcast, watch};
 use vitals::{RuleSet, silence};
 
@@ -56,6 +56,10 @@ pub struct Live {
     updates: broadcast::Sender<Update>,
     /// What the system says about itself.
     pub warnings: Mutex<Warnings>,
+    /// Totals of open alerts by tenant, as the store has them.
+    counts: Mutex<HashMap<String, Vec<AlertCount>>>,
+    /// Rung when an alert has changed.
+    pub alerts_changed: Notify,
     /// Rung when a record names a patient or gateway that the register did not have.
     pub register_outdated: Notify,
     /// Rung when records may have been missed.
@@ -71,6 +75,8 @@ impl Live {
             snapshots: watch::Sender::new(Arc::new(Snapshot::default())),
             updates: broadcast::Sender::new(UPDATES_MAX),
             warnings: Mutex::default(),
+            counts: Mutex::default(),
+            alerts_changed: Notify::new(),
             register_outdated: Notify::new(),
             missed: Notify::new(),
         }
@@ -113,6 +119,26 @@ impl Live {
         alerts.into_iter().for_each(|alert| self.on_alert(alert));
     }
 
+    pub fn on_alert_counts(&self, totals: &[OpenAlerts]) {
+        let mut by_tenant: HashMap<&str, Vec<OpenAlerts>> = HashMap::new();
+        for total in totals {
+            by_tenant
+                .entry(&total.tenant)
+                .or_default()
+                .push(total.clone());
+        }
+        // No list stands beside these: nothing is left out.
+        let counts = |totals: Vec<OpenAlerts>| {
+            let mut counts = OpenAlerts::beside(&totals, &[]);
+            counts.iter_mut().for_each(|count| count.omitted = 0);
+            counts
+        };
+        *self.counts.lock() = by_tenant
+            .into_iter()
+            .map(|(tenant, totals)| (tenant.to_owned(), counts(totals)))
+            .collect();
+    }
+
     /// Those of patients, by id.
     pub fn open_alerts(&self) -> Vec<String> {
         self.ward.lock().open_alerts()
@@ -136,12 +162,13 @@ impl Live {
     }
 
     pub fn on_alert(&self, alert: Alert) {
+        if !self.ward.lock().on_alert(&alert) {
+            return;
+        }
         if alert.rule == silence::PIPELINE {
             return self.on_silent_pipeline(&alert);
         }
-        if !alert.patient.is_empty() && !self.ward.lock().on_alert(&alert) {
-            return;
-        }
+        self.alerts_changed.notify_one();
         let owner = self.owner(&alert);
         if owner.is_none() {
             let mut unowned = self.unowned.lock();
@@ -181,6 +208,7 @@ impl Live {
         if reports.is_empty() {
             return;
         }
+        self.ward.lock().on_paths(gateway, &reports);
         self.send(tenant, What::Paths(Arc::new(reports)));
     }
 
@@ -199,11 +227,13 @@ impl Live {
 
     /// What a viewer of a tenant sees of the ward at this moment.
     pub fn look(&self, tenant: &str) -> ListPatientsResponse {
+        let snapshot = self.snapshots.borrow().clone();
         ListPatientsResponse {
-            patients: self.snapshots.borrow().of(tenant).to_vec(),
+            patients: snapshot.of(tenant).to_vec(),
+            patients_omitted: snapshot.omitted(tenant),
             now_us: contracts::now_us(),
             warnings: self.warnings.lock().of(tenant),
-            ..ListPatientsResponse::default()
+            alert_counts: self.counts.lock().get(tenant).cloned().unwrap_or_default(),
         }
     }
 

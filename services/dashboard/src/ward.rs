@@ -1,78 +1,78 @@
-//! The ward: everybody's newest values, scores and open alerts, worst first. Sans-IO: records and time go in, snapshots
+//! The ward: everybody's newest values, scores and open alerts, in the order of [`rank`]. Sans-IO: records and time go in, snapshots
 //! come out.
 //!
 //! What comes from the store and from the bus overlaps and is folded idempotently: a value replaces an older one by device
-//! time, or one that was of the future when it came itself, an alert one with a lower revision. So a snapshot of the store may be folded in at any moment, which is how the
-//! ward starts and how it recovers from anything missed.
+//! time, or one that was of the future when it came itself, an alert one with a lower revision. So a snapshot of the store may be
+//! folded in at any moment, which is how the ward starts and how it recovers from anything missed.
 //!
-//! Order: patients with a high-priority alert that nobody has acknowledged; then by NEWS2, counting stale readings as if they
-//! still held (somebody whose sensor fell off must not sink to the bottom of the list); then by the worst alert; then by name.
-//! The score that is shown never counts what is stale or missing.
+//! A snapshot depends on the time: from whom nothing arrives has no score ([`watched`]), and neither has anybody of whom a reading
+//! that the score needs has become too old. So snapshots are taken at intervals, whether or not anything arrives.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use contracts::alerts::{Alert, AlertState};
-use contracts::query::{Patient, Vital};
+use contracts::alerts::Alert;
+use contracts::paths::{PathReport, PathState};
+use contracts::query::{News2, Patient, Unknown, UnknownCause, Vital};
 use contracts::vitals::{Metric, Priority, Sample, sample::Reading};
 use store::{DeviceEntry, LatestVital, PatientEntry, SpO2Scale};
-use vitals::RuleSet;
-use vitals::news2::{self, Observation, Spo2Scale};
+use vitals::news2::{self, Observation, Score, Spo2Scale};
+use vitals::{RuleSet, silence};
 
-/// Patients on one dashboard. When reached, of the tenant with the most patients the one not seen for longest leaves the list (the
-/// store keeps everything).
+use bed::{Bed, Open};
+use rank::{Rank, Standing};
+use watched::{Around, Reports, Silences};
+
+mod bed;
+mod rank;
+mod watched;
+
+/// Patients on one dashboard. When reached, a registered patient takes the place of somebody whom the register does not name, else of
+/// somebody without open alerts of the tenant with the most patients. Who finds no place is counted as omitted; the store keeps
+/// everything.
 pub const PATIENTS_MAX: usize = 5_000;
-/// Open alerts remembered per patient. When reached, the oldest is forgotten here; the alert list still has it.
+/// Alerts remembered per patient. When reached, the one that matters least is forgotten here: resolved before open, then the lowest
+/// priority, acknowledged before unacknowledged, then the oldest. The patient's number of alerts then reads "at least".
 pub const OPEN_ALERTS_MAX: usize = 64;
-
-/// Further ahead of the core than this no clock is right.
-const AHEAD_US_MAX: i64 = 120_000_000;
+/// Gateways whose path reports and silence alerts are remembered. Of more, those that come later are not, and causes are vaguer.
+const GATEWAYS_MAX: usize = 5_000;
 
 pub struct Ward {
     rules: RuleSet,
     patients: HashMap<String, Bed>,
+    gateways: HashMap<String, Gateway>,
+    /// Silence of the core itself, with the alert's id.
+    pipeline: Option<(String, Open)>,
+    /// Patients of each tenant in the register.
+    registered: HashMap<String, usize>,
     /// Rises with every change that a snapshot would show.
     version: u64,
 }
 
-/// Each tenant's patients, worst first.
+/// Each tenant's patients in the order of [`rank`].
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     pub version: u64,
     by_tenant: HashMap<String, Arc<Vec<Patient>>>,
+    omitted: HashMap<String, u32>,
 }
 
 impl Snapshot {
     pub fn of(&self, tenant: &str) -> Arc<Vec<Patient>> {
         self.by_tenant.get(tenant).cloned().unwrap_or_default()
     }
+
+    /// Registered patients of a tenant for whom there was no room.
+    pub fn omitted(&self, tenant: &str) -> u32 {
+        self.omitted.get(tenant).copied().unwrap_or_default()
+    }
 }
 
-struct Bed {
-    /// `None` until the register names it: shown to nobody, because nobody's tenant is known to own it.
-    tenant: Option<String>,
-    name: String,
-    gateway: String,
-    spo2_scale: Spo2Scale,
-    latest: BTreeMap<i32, Latest>,
-    open: BTreeMap<String, Open>,
-    last_seen_us: i64,
-}
-
-#[derive(Clone, Copy)]
-struct Latest {
-    value: f64,
-    time_us: i64,
-}
-
-struct Open {
-    priority: Priority,
-    awaits: bool,
-    revision: u32,
-    since_us: i64,
-    /// Resolved ones stay as tombstones so that a late, older transition cannot reopen them.
-    resolved: bool,
+#[derive(Default)]
+struct Gateway {
+    reports: Reports,
+    /// With the alert's id.
+    silent: Option<(String, Open)>,
 }
 
 impl Ward {
@@ -80,6 +80,9 @@ impl Ward {
         Ward {
             rules,
             patients: HashMap::new(),
+            gateways: HashMap::new(),
+            pipeline: None,
+            registered: HashMap::new(),
             version: 1,
         }
     }
@@ -95,7 +98,12 @@ impl Ward {
 
     /// The register as it is: names, tenants, scales, and which gateway a patient's devices belong to.
     pub fn on_register(&mut self, patients: &[PatientEntry], devices: &[DeviceEntry]) {
+        self.registered.clear();
         for entry in patients {
+            *self.registered.entry(entry.tenant.clone()).or_default() += 1;
+            if !self.make_room(&entry.id, Some(&entry.tenant), false) {
+                continue;
+            }
             let bed = self.bed(&entry.id);
             bed.tenant = Some(entry.tenant.clone());
             bed.name.clone_from(&entry.name);
@@ -115,6 +123,9 @@ impl Ward {
     }
 
     pub fn on_latest(&mut self, latest: &LatestVital) {
+        if !self.make_room(&latest.patient, None, false) {
+            return;
+        }
         let bed = self.bed(&latest.patient);
         let arrived_us = latest.ingest_time_us;
         bed.seen(latest.device_time_us, arrived_us, &latest.gateway);
@@ -127,28 +138,57 @@ impl Ward {
         self.version += 1;
     }
 
-    /// True when the patient is known to the register; else the caller should read it again.
+    /// True when the register need not be read again for it.
     pub fn on_sample(&mut self, sample: &Sample) -> bool {
+        if !self.make_room(&sample.patient, None, false) {
+            return true;
+        }
         let bed = self.bed(&sample.patient);
         let (time_us, arrived_us) = (sample.device_time_us, sample.ingest_time_us);
         bed.seen(time_us, arrived_us, &sample.gateway);
-        if let Some(Reading::Value(value)) = sample.reading {
-            bed.value(sample.metric(), value, time_us, arrived_us);
+        match sample.reading {
+            Some(Reading::Value(value)) => bed.value(sample.metric(), value, time_us, arrived_us),
+            Some(Reading::Waveform(_)) => bed.has_waveform = true,
+            None => {}
         }
         let known = bed.tenant.is_some();
         self.version += 1;
         known
     }
 
-    /// Open alerts, by id, as far as is known here.
+    /// Reports of a gateway's paths: they tell a silent sensor from a silent gateway.
+    pub fn on_paths(&mut self, gateway: &str, reports: &[PathReport]) {
+        let Some(known) = self.gateway(gateway) else {
+            return;
+        };
+        for report in reports {
+            let is_lost = matches!(report.state(), PathState::Suspect | PathState::Closed);
+            if !is_lost {
+                known.reports.well_us = known.reports.well_us.max(report.time_us);
+            }
+            known.reports.lost = is_lost;
+        }
+    }
+
+    /// Open alerts by id, as far as is known here.
     pub fn open_alerts(&self) -> Vec<String> {
-        let open = self.patients.values().flat_map(|bed| &bed.open);
+        let wide = self.gateways.values().filter_map(|it| it.silent.as_ref());
+        let wide = wide.chain(&self.pipeline).map(|(id, open)| (id, open));
+        let open = self.patients.values().flat_map(|bed| &bed.open).chain(wide);
         let open = open.filter(|(_, open)| !open.resolved);
         open.map(|(id, _)| id.clone()).collect()
     }
 
-    /// False: it is known.
+    /// False: it is known. An alert without a patient is of a gateway or of the core, and counts for causes only.
     pub fn on_alert(&mut self, alert: &Alert) -> bool {
+        if alert.patient.is_empty() {
+            self.on_wide_alert(alert);
+            return true;
+        }
+        let priority = alert.priority();
+        if !self.make_room(&alert.patient, None, priority == Priority::High) {
+            return true;
+        }
         let bed = self.bed(&alert.patient);
         if bed
             .open
@@ -157,77 +197,115 @@ impl Ward {
         {
             return false;
         }
-        let state = alert.state();
-        bed.open.insert(
-            alert.id.clone(),
-            Open {
-                priority: alert.priority(),
-                awaits: awaits(state),
-                revision: alert.revision,
-                since_us: alert.since_us,
-                resolved: matches!(
-                    state,
-                    AlertState::Resolved | AlertState::Pending | AlertState::Unspecified
-                ),
-            },
-        );
+        bed.open.insert(alert.id.clone(), Open::of(alert));
         if bed.open.len() > OPEN_ALERTS_MAX {
             let leaving = bed
                 .open
                 .iter()
-                .min_by_key(|(_, open)| (!open.resolved, open.since_us))
-                .map(|(id, _)| id.clone());
-            if let Some(id) = leaving {
+                .min_by_key(|(_, open)| {
+                    let matters = (!open.resolved, open.priority as i32, open.awaits);
+                    (matters, open.since_us)
+                })
+                .map(|(id, open)| (id.clone(), !open.resolved));
+            if let Some((id, was_open)) = leaving {
                 bed.open.remove(&id);
+                bed.has_more_alerts |= was_open;
             }
         }
         self.version += 1;
         true
     }
 
-    fn bed(&mut self, patient: &str) -> &mut Bed {
-        if self.patients.len() >= PATIENTS_MAX
-            && !self.patients.contains_key(patient)
-            && let Some(id) = self.leaving()
-        {
-            self.patients.remove(&id);
+    fn on_wide_alert(&mut self, alert: &Alert) {
+        let known = match alert.rule.as_str() {
+            silence::PIPELINE => &mut self.pipeline,
+            silence::GATEWAY => match self.gateway(&alert.gateway) {
+                Some(gateway) => &mut gateway.silent,
+                None => return,
+            },
+            _ => return,
+        };
+        // Of two episodes the later one holds.
+        let newer = known.as_ref().is_none_or(|(_, known)| {
+            (alert.since_us, alert.revision) > (known.since_us, known.revision)
+        });
+        if newer {
+            *known = Some((alert.id.clone(), Open::of(alert)));
+            self.version += 1;
         }
-        self.patients
-            .entry(patient.to_owned())
-            .or_insert_with(|| Bed {
-                tenant: None,
-                name: String::new(),
-                gateway: String::new(),
-                spo2_scale: Spo2Scale::default(),
-                latest: BTreeMap::new(),
-                open: BTreeMap::new(),
-                last_seen_us: 0,
-            })
     }
 
-    fn leaving(&self) -> Option<String> {
+    fn gateway(&mut self, id: &str) -> Option<&mut Gateway> {
+        if id.is_empty() || (self.gateways.len() >= GATEWAYS_MAX && !self.gateways.contains_key(id))
+        {
+            return None;
+        }
+        Some(self.gateways.entry(id.to_owned()).or_default())
+    }
+
+    fn bed(&mut self, patient: &str) -> &mut Bed {
+        self.patients.entry(patient.to_owned()).or_default()
+    }
+
+    /// False: the table is full, and nobody leaves it for this patient. `urgent`: there is an alert of high priority.
+    fn make_room(&mut self, patient: &str, tenant: Option<&str>, urgent: bool) -> bool {
+        if self.patients.len() < PATIENTS_MAX || self.patients.contains_key(patient) {
+            return true;
+        }
+        let Some(id) = self.leaving(tenant, urgent) else {
+            return false;
+        };
+        self.patients.remove(&id);
+        true
+    }
+
+    /// Among those without open alerts: strangers first. Registered patients leave only for somebody of a smaller tenant or for an
+    /// urgent alert, since somebody who left and came back with every reading would have no score.
+    fn leaving(&self, tenant: Option<&str>, urgent: bool) -> Option<String> {
         let mut counts: BTreeMap<Option<&str>, usize> = BTreeMap::new();
-        for bed in self.patients.values() {
+        let calm = |bed: &&Bed| bed.open().next().is_none();
+        for bed in self.patients.values().filter(calm) {
             *counts.entry(bed.tenant.as_deref()).or_default() += 1;
         }
-        let (crowded, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let crowded = if counts.contains_key(&None) {
+            None
+        } else {
+            let (largest, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+            let is_smaller = tenant.is_some() && tenant != largest;
+            if !is_smaller && !urgent {
+                return None;
+            }
+            largest
+        };
         self.patients
             .iter()
             .filter(|(_, bed)| bed.tenant.as_deref() == crowded)
-            .min_by_key(|(id, bed)| (bed.last_seen_us, *id))
+            .filter(|(_, bed)| calm(bed))
+            .min_by_key(|(id, bed)| (bed.heard_us, *id))
             .map(|(id, _)| id.clone())
     }
 
     pub fn snapshot(&self, now_us: i64) -> Snapshot {
+        let mut heard: HashMap<&str, i64> = HashMap::new();
+        for bed in self.patients.values().filter(|bed| bed.heard_us > 0) {
+            let newest = heard.entry(&bed.gateway).or_default();
+            *newest = (*newest).max(bed.heard_us);
+        }
         let mut by_tenant: HashMap<&str, Vec<(Rank, Patient)>> = HashMap::new();
         for (id, bed) in &self.patients {
             if let Some(tenant) = &bed.tenant {
                 by_tenant
                     .entry(tenant)
                     .or_default()
-                    .push(self.patient(id, bed, now_us));
+                    .push(self.patient(id, bed, &heard, now_us));
             }
         }
+        let omitted = self.registered.iter().filter_map(|(tenant, registered)| {
+            let shown = by_tenant.get(tenant.as_str()).map_or(0, Vec::len);
+            let omitted = u32::try_from(registered.saturating_sub(shown)).unwrap_or(u32::MAX);
+            (omitted > 0).then(|| (tenant.clone(), omitted))
+        });
+        let omitted = omitted.collect();
         let by_tenant = by_tenant
             .into_iter()
             .map(|(tenant, mut ranked)| {
@@ -239,10 +317,47 @@ impl Ward {
         Snapshot {
             version: self.version,
             by_tenant,
+            omitted,
         }
     }
 
-    fn patient(&self, id: &str, bed: &Bed, now_us: i64) -> (Rank, Patient) {
+    /// `None`: readings arrive.
+    fn unwatched(&self, bed: &Bed, heard: &HashMap<&str, i64>, now_us: i64) -> Option<Unknown> {
+        if bed.heard_us == 0 {
+            return Some(Unknown {
+                cause: UnknownCause::NeverMeasured.into(),
+                since_us: 0,
+                because: "no reading has ever arrived".to_owned(),
+            });
+        }
+        let measured = bed
+            .latest
+            .iter()
+            .filter_map(|(metric, latest)| Some((Metric::try_from(*metric).ok()?, latest.time_us)));
+        let pause_us = watched::pause_us(&self.rules, measured, bed.has_waveform, bed.last_seen_us);
+        if now_us - bed.heard_us <= pause_us {
+            return None;
+        }
+        let gateway = self.gateways.get(&bed.gateway);
+        let around = Around {
+            gateway: &bed.gateway,
+            gateway_heard_us: heard.get(bed.gateway.as_str()).copied().unwrap_or_default(),
+            reports: gateway.map(|gateway| gateway.reports).unwrap_or_default(),
+            anybody_heard_us: heard.values().copied().max().unwrap_or_default(),
+            gateways: heard.len(),
+        };
+        let of_gateway = gateway.and_then(|gateway| gateway.silent.as_ref());
+        let wide = self.pipeline.iter().chain(of_gateway);
+        let silences: Silences<'_> = wide
+            .map(|(_, open)| open)
+            .chain(bed.open.values())
+            .filter(|open| !open.resolved && !open.rule.is_empty())
+            .map(|open| (open.rule, open.summary.as_str()))
+            .collect();
+        Some(watched::why(bed.heard_us, now_us, &around, &silences))
+    }
+
+    fn score(&self, bed: &Bed, now_us: i64) -> Score {
         let observations = bed.latest.iter().filter_map(|(metric, latest)| {
             Some(Observation {
                 metric: Metric::try_from(*metric).ok()?,
@@ -250,28 +365,48 @@ impl Ward {
                 time_us: latest.time_us,
             })
         });
-        let score = news2::score(
+        news2::score(
             observations,
             bed.spo2_scale,
             |metric| self.rules.stale_after_us(metric),
             now_us,
-        );
-        let open = || bed.open.values().filter(|open| !open.resolved);
-        let worst = open().map(|open| open.priority as i32).max().unwrap_or(0);
-        let high_awaits = open().any(|open| open.awaits && open.priority == Priority::High);
-        let rank = Rank {
-            calm: !high_awaits,
-            score: Reverse(score.aggregate.max(score.with_stale)),
-            red: Reverse(!score.red.is_empty()),
-            priority: Reverse(worst),
-            name: bed.name.clone(),
-            id: id.to_owned(),
-        };
+        )
+    }
+
+    fn patient(
+        &self,
+        id: &str,
+        bed: &Bed,
+        heard: &HashMap<&str, i64>,
+        now_us: i64,
+    ) -> (Rank, Patient) {
+        let unknown = self.unwatched(bed, heard, now_us);
+        let score = self.score(bed, now_us);
+        let wire: News2 = score.to_wire(unknown.clone().filter(|it| it.since_us > 0));
+        let is_worn = |metric: &Metric| silence::is_worn(self.rules.stale_after_us(*metric));
+        let open = || bed.open();
+        let priority = |open: &Open| open.priority;
+        let worst = open().map(priority).max().unwrap_or_default();
+        let awaiting = open().filter(|open| open.awaits).map(priority).max();
+        let rank = Rank::of(&Standing {
+            unwatched_since_us: unknown
+                .as_ref()
+                .map(|unknown| unknown.since_us)
+                .filter(|since_us| *since_us > 0),
+            has_no_score: wire.unknown.is_some()
+                && (score.stale.is_empty() || score.stale.iter().any(is_worn)),
+            awaiting: awaiting.unwrap_or_default(),
+            worst,
+            score: score.aggregate.max(score.with_stale),
+            is_red: !score.red.is_empty(),
+            name: &bed.name,
+            id,
+        });
         let patient = Patient {
             id: id.to_owned(),
             name: bed.name.clone(),
             gateway: bed.gateway.clone(),
-            news2: Some(score.to_wire(None)),
+            news2: Some(wire),
             latest: bed
                 .latest
                 .iter()
@@ -283,51 +418,12 @@ impl Ward {
                 })
                 .collect(),
             active_alerts: open().count() as u32,
-            worst_priority: worst,
+            worst_priority: worst.into(),
             last_seen_us: bed.last_seen_us,
-            unknown: None,
-            active_alerts_more: false,
+            unknown,
+            active_alerts_more: bed.has_more_alerts,
         };
         (rank, patient)
-    }
-}
-
-/// Ascending: the worst first.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
-    calm: bool,
-    score: Reverse<u32>,
-    red: Reverse<bool>,
-    priority: Reverse<i32>,
-    name: String,
-    id: String,
-}
-
-/// Whether what arrived then replaces what is known. A device whose clock was ahead and is put right sends earlier times: what it said
-/// before would stand as the newest until its clock has caught up, for hours.
-fn replaces(time_us: i64, known_us: i64, arrived_us: i64) -> bool {
-    let was_ahead = arrived_us > 0 && known_us.saturating_sub(arrived_us) > AHEAD_US_MAX;
-    time_us >= known_us || was_ahead
-}
-
-impl Bed {
-    fn seen(&mut self, time_us: i64, arrived_us: i64, gateway: &str) {
-        if replaces(time_us, self.last_seen_us, arrived_us) {
-            self.last_seen_us = time_us;
-            if !gateway.is_empty() && self.gateway != gateway {
-                gateway.clone_into(&mut self.gateway);
-            }
-        }
-    }
-
-    fn value(&mut self, metric: Metric, value: f64, time_us: i64, arrived_us: i64) {
-        let latest = self
-            .latest
-            .entry(metric as i32)
-            .or_insert(Latest { value, time_us });
-        if replaces(time_us, latest.time_us, arrived_us) {
-            *latest = Latest { value, time_us };
-        }
     }
 }
 
@@ -338,233 +434,6 @@ pub fn unit(metric: i32) -> &'static str {
         .map_or("", |entry| entry.unit)
 }
 
-fn awaits(state: AlertState) -> bool {
-    matches!(state, AlertState::Active | AlertState::Latched)
-}
-
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    const NOW: i64 = 1_700_000_000_000_000;
-
-    fn entry(id: &str, tenant: &str) -> PatientEntry {
-        PatientEntry {
-            id: id.to_owned(),
-            tenant: tenant.to_owned(),
-            name: format!("name of {id}"),
-            spo2_scale: SpO2Scale::One,
-        }
-    }
-
-    fn sample(patient: &str, metric: Metric, value: f64, time_us: i64) -> Sample {
-        Sample {
-            patient: patient.to_owned(),
-            gateway: "g1".to_owned(),
-            metric: metric.into(),
-            device_time_us: time_us,
-            reading: Some(Reading::Value(value)),
-            ..Sample::default()
-        }
-    }
-
-    fn alert(
-        patient: &str,
-        id: &str,
-        priority: Priority,
-        state: AlertState,
-        revision: u32,
-    ) -> Alert {
-        Alert {
-            id: id.to_owned(),
-            patient: patient.to_owned(),
-            priority: priority.into(),
-            state: state.into(),
-            revision,
-            since_us: NOW,
-            ..Alert::default()
-        }
-    }
-
-    fn healthy(ward: &mut Ward, patient: &str) {
-        for (metric, value) in [
-            (Metric::RespirationRate, 15.0),
-            (Metric::Spo2, 98.0),
-            (Metric::SupplementalOxygen, 0.0),
-            (Metric::SystolicPressure, 125.0),
-            (Metric::HeartRate, 70.0),
-            (Metric::Consciousness, 0.0),
-            (Metric::Temperature, 36.8),
-        ] {
-            ward.on_sample(&sample(patient, metric, value, NOW));
-        }
-    }
-
-    fn ward(patients: &[&str]) -> Ward {
-        let mut ward = Ward::new(RuleSet::default_set());
-        let entries: Vec<_> = patients.iter().map(|id| entry(id, "t")).collect();
-        ward.on_register(&entries, &[]);
-        ward
-    }
-
-    fn order(ward: &Ward, now_us: i64) -> Vec<String> {
-        ward.snapshot(now_us)
-            .of("t")
-            .iter()
-            .map(|p| p.id.clone())
-            .collect()
-    }
-
-    #[test]
-    fn worst_first() {
-        let mut ward = ward(&["a", "b", "c", "d"]);
-        for id in ["a", "b", "c", "d"] {
-            healthy(&mut ward, id);
-        }
-        ward.on_sample(&sample("c", Metric::HeartRate, 135.0, NOW + 1));
-        ward.on_alert(&alert("b", "fall", Priority::High, AlertState::Active, 1));
-        ward.on_alert(&alert("d", "x", Priority::Low, AlertState::Active, 1));
-        assert_eq!(order(&ward, NOW + 1), ["b", "c", "d", "a"]);
-        ward.on_alert(&alert(
-            "b",
-            "fall",
-            Priority::High,
-            AlertState::Acknowledged,
-            2,
-        ));
-        assert_eq!(order(&ward, NOW + 1), ["c", "b", "d", "a"]);
-        ward.on_alert(&alert("b", "fall", Priority::High, AlertState::Resolved, 3));
-        assert_eq!(order(&ward, NOW + 1), ["c", "d", "a", "b"]);
-    }
-
-    #[test]
-    fn a_partial_score_names_what_is_missing_and_counts_nothing_for_it() {
-        let mut ward = ward(&["a"]);
-        ward.on_sample(&sample("a", Metric::HeartRate, 115.0, NOW));
-        let news2 = ward.snapshot(NOW).of("t")[0].news2.clone().unwrap();
-        assert!(news2.partial);
-        assert_eq!(news2.score, Some(2));
-        assert_eq!(news2.missing.len(), 6);
-        assert!(!news2.missing.contains(&(Metric::HeartRate as i32)));
-    }
-
-    #[test]
-    fn somebody_whose_sensors_fell_silent_does_not_sink() {
-        let mut ward = ward(&["sick", "well"]);
-        healthy(&mut ward, "sick");
-        healthy(&mut ward, "well");
-        ward.on_sample(&sample("sick", Metric::HeartRate, 135.0, NOW));
-        let later = NOW + 86_400_000_000;
-        ward.on_sample(&sample("well", Metric::HeartRate, 95.0, later));
-        assert_eq!(order(&ward, later), ["sick", "well"]);
-        let snapshot = ward.snapshot(later);
-        let news2 = snapshot.of("t")[0].news2.clone().unwrap();
-        assert_eq!((news2.score, news2.missing.len()), (None, 7));
-    }
-
-    #[test]
-    fn what_a_clock_that_was_ahead_said_does_not_stand_for_hours() {
-        let mut ward = ward(&["a"]);
-        let hour_us = 3_600_000_000;
-        let arrives = |value, time_us, arrived_us| Sample {
-            ingest_time_us: arrived_us,
-            ..sample("a", Metric::HeartRate, value, time_us)
-        };
-        ward.on_sample(&arrives(70.0, NOW + hour_us, NOW));
-        // Its clock is put right.
-        ward.on_sample(&arrives(140.0, NOW + 1_000_000, NOW + 1_000_000));
-        let shown = |ward: &Ward| {
-            let patient = ward.snapshot(NOW).of("t")[0].clone();
-            (patient.latest[0].value, patient.last_seen_us)
-        };
-        assert_eq!(shown(&ward), (140.0, NOW + 1_000_000));
-        // What a gateway had kept comes after it and changes nothing.
-        ward.on_sample(&arrives(60.0, NOW - hour_us, NOW + 2_000_000));
-        assert_eq!(shown(&ward), (140.0, NOW + 1_000_000));
-    }
-
-    #[test]
-    fn the_order_of_arrival_does_not_matter() {
-        let events = [
-            sample("a", Metric::HeartRate, 60.0, NOW),
-            sample("a", Metric::HeartRate, 61.0, NOW + 1),
-            sample("a", Metric::HeartRate, 62.0, NOW + 2),
-        ];
-        let alerts = [
-            alert("a", "x", Priority::High, AlertState::Active, 1),
-            alert("a", "x", Priority::High, AlertState::Resolved, 3),
-            alert("a", "x", Priority::High, AlertState::Acknowledged, 2),
-        ];
-        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]] {
-            let mut ward = ward(&["a"]);
-            for i in order {
-                ward.on_sample(&events[i]);
-                ward.on_alert(&alerts[i]);
-                ward.on_sample(&events[i]);
-            }
-            let patient = ward.snapshot(NOW + 2).of("t")[0].clone();
-            assert_eq!(patient.latest[0].value, 62.0);
-            assert_eq!(patient.last_seen_us, NOW + 2);
-            assert_eq!(
-                patient.active_alerts, 0,
-                "a late transition must not reopen an alert"
-            );
-        }
-    }
-
-    #[test]
-    fn a_tenant_sees_its_own_only_and_strangers_are_seen_by_nobody() {
-        let mut ward = ward(&["a"]);
-        ward.on_register(&[entry("z", "other")], &[]);
-        assert!(!ward.on_sample(&sample("stranger", Metric::HeartRate, 60.0, NOW)));
-        assert_eq!(order(&ward, NOW), ["a"]);
-        assert_eq!(ward.snapshot(NOW).of("other").len(), 1);
-        assert!(ward.snapshot(NOW).of("nobody").is_empty());
-        ward.on_register(&[entry("stranger", "t")], &[]);
-        assert_eq!(order(&ward, NOW), ["a", "stranger"]);
-    }
-
-    #[test]
-    fn one_tenants_many_patients_push_out_no_others() {
-        let mut ward = ward(&[]);
-        ward.on_register(&[entry("quiet", "small")], &[]);
-        let many: Vec<_> = (0..PATIENTS_MAX + 10)
-            .map(|n| entry(&format!("p{n}"), "large"))
-            .collect();
-        for entry in &many {
-            ward.on_sample(&sample(&entry.id, Metric::HeartRate, 60.0, NOW));
-            ward.on_register(std::slice::from_ref(entry), &[]);
-        }
-        assert_eq!(ward.snapshot(NOW).of("small").len(), 1);
-        assert_eq!(ward.patients.len(), PATIENTS_MAX);
-    }
-
-    #[test]
-    fn tables_are_bounded() {
-        let mut ward = Ward::new(RuleSet::default_set());
-        for n in 0..PATIENTS_MAX + 10 {
-            ward.on_sample(&sample(
-                &format!("p{n}"),
-                Metric::HeartRate,
-                60.0,
-                NOW + n as i64,
-            ));
-        }
-        assert_eq!(ward.patients.len(), PATIENTS_MAX);
-        assert!(
-            !ward.patients.contains_key("p0"),
-            "the one not seen for longest left"
-        );
-        for n in 0..OPEN_ALERTS_MAX + 10 {
-            ward.on_alert(&alert(
-                "p100",
-                &format!("a{n}"),
-                Priority::Low,
-                AlertState::Active,
-                1,
-            ));
-        }
-        assert_eq!(ward.patients["p100"].open.len(), OPEN_ALERTS_MAX);
-    }
-}
+#[path = "ward_tests.rs"]
+mod tests;

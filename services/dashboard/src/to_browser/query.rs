@@ -14,7 +14,10 @@ use contracts::query::{
     PutDocumentRequest, PutDocumentResponse, SetLinkRequest, SetLinkResponse, WatchRequest,
     WatchResponse,
 };
-use store::{DOCUMENTS_MAX, PathsQuery, QueryError, Scope, StoredDocument, WriteError, patient_of};
+use store::{
+    AlertsQuery, DOCUMENTS_MAX, PathsQuery, QueryError, Scope, StoredDocument, WriteError,
+    patient_of,
+};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
@@ -169,19 +172,15 @@ impl QueryService for Query {
         let request = request.into_inner();
         self.audited(&person, "read alerts", &request.patient, String::new())
             .await?;
-        let alerts = from_store::alerts(
-            self.app.store.as_ref(),
-            &scope(&person),
-            &request.patient,
-            request.include_resolved,
-            request.limit.min(ALERTS_MAX) as usize,
-        )
-        .await
-        .map_err(|error| store_status(&error))?;
-        Ok(Response::new(ListAlertsResponse {
-            alerts,
-            counts: Vec::new(),
-        }))
+        let query = AlertsQuery {
+            patient: (!request.patient.is_empty()).then_some(request.patient),
+            include_resolved: request.include_resolved,
+            only_resolved: request.only_resolved,
+            limit: request.limit.min(ALERTS_MAX) as usize,
+        };
+        let listed = from_store::alerts(self.app.store.as_ref(), &scope(&person), &query).await;
+        let (alerts, counts) = listed.map_err(|error| store_status(&error))?;
+        Ok(Response::new(ListAlertsResponse { alerts, counts }))
     }
 
     async fn acknowledge_alert(

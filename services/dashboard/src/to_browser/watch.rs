@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use contracts::alerts::Alert;
-use contracts::query::{PathsUpdate, SamplesUpdate, WatchResponse, watch_response};
+use contracts::query::{AlertsUpdate, PathsUpdate, SamplesUpdate, WatchResponse, watch_response};
 use contracts::vitals::{Metric, Sample};
-use store::Scope;
+use store::{AlertsQuery, Scope};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -33,8 +33,8 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 /// The bus is ahead of the store: a sample may have passed before the viewer came, and be stored after its snapshot. So the recent samples
 /// are sent once more, after this.
 const STORE_BEHIND_MAX: Duration = Duration::from_secs(2);
-/// Open alerts in a snapshot.
-const SNAPSHOT_ALERTS_MAX: usize = 500;
+/// Open alerts in a snapshot, in one message. Of more, those that matter least are counted beside it.
+const SNAPSHOT_ALERTS_MAX: usize = 1_000;
 
 /// What waits for a browser.
 enum Waiting {
@@ -171,12 +171,17 @@ impl Viewer {
         let scope = Scope::tenant(self.person.tenant.clone());
         let store = self.app.store.as_ref();
         let told = |error| End::Told(store_status(&error));
-        let alerts = from_store::alerts(store, &scope, "", false, SNAPSHOT_ALERTS_MAX)
-            .await
-            .map_err(told)?;
-        for alert in alerts {
-            self.send(watch_response::Update::Alert(alert)).await?;
-        }
+        let query = AlertsQuery {
+            limit: SNAPSHOT_ALERTS_MAX,
+            ..AlertsQuery::default()
+        };
+        let listed = from_store::alerts(store, &scope, &query).await;
+        let (alerts, counts) = listed.map_err(told)?;
+        self.send(watch_response::Update::Alerts(AlertsUpdate {
+            alerts,
+            counts,
+        }))
+        .await?;
         let reports = store.latest_paths(&scope, None).await.map_err(told)?;
         self.send(watch_response::Update::Paths(PathsUpdate { reports }))
             .await?;

@@ -1,7 +1,7 @@
 // How metrics, scores and priorities are named and shown. Judging them is the server's work.
 import { Metric, Priority } from "./gen/braid/vitals/v1/vitals_pb";
 import { AlertState } from "./gen/braid/alerts/v1/alerts_pb";
-import { Risk, type News2 } from "./gen/braid/query/v1/query_pb";
+import { Risk, type News2, type Unknown } from "./gen/braid/query/v1/query_pb";
 import { nowMs } from "./clock";
 
 export interface MetricStyle {
@@ -99,18 +99,28 @@ const RISKS: Record<Risk, readonly [ScoreStyle["risk"], string]> = {
   [Risk.HIGH]: ["high", "high risk"],
 };
 
+// unknownText says since when and why something is unknown; briefly where there is little room.
+export function unknownText({ sinceUs, because }: Unknown, brief = false): string {
+  const sinceS = seconds(sinceUs);
+  const time = brief ? clock(sinceS).replace(/:\d\d$/, "") : `${clock(sinceS)} (${age(nowMs() / 1000 - sinceS)})`;
+  const since = sinceUs > 0n ? ` since ${time}` : "";
+  return `unknown${since}${because ? `: ${because}` : ""}`;
+}
+
 // scoreOf is how a score is shown. What is unknown is never a number, and a lower bound never looks like low risk.
-export function scoreOf(news2: News2 | undefined): ScoreStyle {
-  const unknown = news2?.unknown;
-  if (!news2 || unknown) {
-    const since = unknown && unknown.sinceUs > 0n ? ` since ${clock(seconds(unknown.sinceUs))}` : "";
+export function scoreOf(news2: News2 | undefined, outOfDateSinceS?: number): ScoreStyle {
+  if (outOfDateSinceS !== undefined) {
+    return { text: "?", risk: "unknown", partial: true, explanation: `unknown since ${clock(outOfDateSinceS)}: this page is not up to date` };
+  }
+  if (!news2 || news2.unknown) {
     const least = news2?.atLeast ? `; at least ${news2.atLeast}` : "";
-    return { text: "?", risk: "unknown", partial: true, explanation: `unknown${since}${unknown ? `: ${unknown.because}` : ""}${least}` };
+    return { text: "?", risk: "unknown", partial: true, explanation: `${news2?.unknown ? unknownText(news2.unknown) : "unknown"}${least}` };
   }
   const [risk, name] = RISKS[news2.risk] ?? RISKS[Risk.UNSPECIFIED];
   if (!news2.partial) return { text: String(news2.score ?? "?"), risk, partial: false, explanation: name };
   const missing = news2.missing.map((metric) => styleOf(metric).label.toLowerCase()).join(", ");
-  return { text: news2.score ? `≥${news2.score}` : "?", risk, partial: true, explanation: `partial: no ${missing || "complete set"}` };
+  const least = news2.score ? `at least ${news2.score}, ` : "";
+  return { text: news2.score ? `≥${news2.score}` : "?", risk, partial: true, explanation: `${least}partial: no ${missing || "complete set"}` };
 }
 
 export function seconds(timeUs: bigint): number {
@@ -126,10 +136,13 @@ export function age(secondsPassed: number): string {
   return `${Math.round(s / 86_400)} days ago`;
 }
 
+// Made once: to make one takes as long as to use it a hundred times.
+const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const DAY = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short" });
+
 // clock is the time of day, with the day where that is not today.
 export function clock(timeS: number): string {
   const at = new Date(timeS * 1000);
-  const time = at.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
-  if (at.toDateString() === new Date(nowMs()).toDateString()) return time;
-  return `${at.toLocaleDateString(undefined, { weekday: "short", day: "numeric", month: "short" })} ${time}`;
+  const time = TIME.format(at);
+  return at.toDateString() === new Date(nowMs()).toDateString() ? time : `${DAY.format(at)} ${time}`;
 }

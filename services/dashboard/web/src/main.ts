@@ -4,6 +4,7 @@ import "./style/base.css";
 import "./style/ward.css";
 import "./style/monitor.css";
 import "./style/side.css";
+import { OPEN_MAX } from "./alerts";
 import { connect, isSignedOut, reason } from "./client";
 import { nowMs, nowUs } from "./clock";
 import { Feed } from "./feed";
@@ -20,6 +21,8 @@ import { applyTheme, theme } from "./view/theme";
 import { wardView } from "./view/ward";
 
 const TICK_MS = 500;
+// Resolved alerts that are asked for at the start.
+const RESOLVED_ASKED = 20;
 // Links change by command line too.
 const LINKS_MS = 2_000;
 // So do silences; each look is in the audit log.
@@ -53,13 +56,14 @@ function showWard(session: Session): void {
   const feed = new Feed(query, {
     update(response) {
       model.apply(response);
+      if (model.alerts.disagrees(model.alertTotals, performance.now())) loadAlerts();
       const worst = model.patients[0];
       // Also when the address names somebody who is not on this ward.
       if (worst && !model.patient()) select(worst.id);
     },
     opened() {
       loadHistory(windowS);
-      query.listAlerts({ includeResolved: true, limit: 50 }).then(({ alerts }) => model.addAlerts(alerts), ignore);
+      query.listAlerts({ onlyResolved: true, limit: RESOLVED_ASKED }).then(({ alerts }) => model.addAlerts(alerts), ignore);
       const now = nowUs();
       query.getPaths({ fromUs: now - 90_000_000n, toUs: now }).then(({ reports }) => model.addPaths(reports), ignore);
       loadLinks();
@@ -82,6 +86,7 @@ function showWard(session: Session): void {
       if (model.selected === patient) model.addHistory(history);
     }, ignore);
   };
+  const loadAlerts = () => void query.listAlerts({ limit: OPEN_MAX }).then(({ alerts, counts }) => model.setOpenAlerts(alerts, counts), ignore);
   const loadLinks = () => void query.listLinks({}).then(({ links }) => model.setLinks(links), ignore);
   const loadSilences = () => query.listDocuments({ kind: "silence" }).then(({ documents }) => model.setSilences(documents), ignore);
   const select = (patient: string) => {

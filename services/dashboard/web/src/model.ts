@@ -2,19 +2,22 @@
 // Every table is bounded by what the server sends (it bounds patients and alerts) or by a constant below.
 import { EcgBuffer } from "./ecg";
 import { Metric, type Gap, type Sample } from "./gen/braid/vitals/v1/vitals_pb";
-import { AlertState, type Alert, type Document } from "./gen/braid/alerts/v1/alerts_pb";
+import type { Alert, AlertCount, Document } from "./gen/braid/alerts/v1/alerts_pb";
 import { End, PathState, type Link, type PathReport } from "./gen/braid/paths/v1/paths_pb";
 import type { GetSeriesResponse, Patient, WatchResponse } from "./gen/braid/query/v1/query_pb";
 import type { Connection } from "./feed";
-import { awaits, seconds, styleOf } from "./clinical";
-import { learn } from "./clock";
+import { AlertBook } from "./alerts";
+import { seconds, styleOf } from "./clinical";
+import { learn, nowS } from "./clock";
 import { noticeOf, type Notice } from "./notices";
 import { Series, type Hole } from "./series";
 
 // Reports kept per path, four minutes at two a second; the oldest leave first.
 const PATH_POINTS_MAX = 480;
-// Alerts kept; resolved ones leave first, then the oldest.
-const ALERTS_MAX = 300;
+// The server sends the ward at least every 2 s. Without it for longer, nothing on the page is the present any more.
+const UNHEARD_MS_MAX = 5_000;
+// Changes that come within this time are shown together: a snapshot is hundreds of them.
+const TOGETHER_MS = 30;
 
 export type Topic = "notices" | "ward" | "samples" | "alerts" | "paths" | "links" | "connection";
 
@@ -36,7 +39,11 @@ export interface PathTrack {
 
 export class Model {
   patients: readonly Patient[] = [];
-  readonly alerts = new Map<string, Alert>();
+  // Registered patients whom the server had no room for.
+  patientsOmitted = 0;
+  // How many alerts are open, whether or not the page holds them.
+  alertTotals: readonly AlertCount[] = [];
+  readonly alerts = new AlertBook();
   readonly paths = new Map<string, PathTrack>();
   links: readonly Link[] = [];
   silences: readonly Document[] = [];
@@ -51,7 +58,13 @@ export class Model {
   // When a sample last arrived, by this page's clock.
   sampleAtMs = 0;
 
+  #byId = new Map<string, Patient>();
   readonly #listeners = new Map<Topic, Set<() => void>>();
+  readonly #changed = new Set<Topic>();
+  // When the server was last heard, by this page's clock.
+  #heardAtMs = 0;
+  // The same by the core's.
+  #heardAtS = 0;
 
   on(topic: Topic, listener: () => void): void {
     let set = this.#listeners.get(topic);
@@ -59,8 +72,16 @@ export class Model {
     set.add(listener);
   }
 
+  // changed has every listener of the topic called once, soon, however often it is called until then.
   changed(topic: Topic): void {
-    this.#listeners.get(topic)?.forEach((listener) => listener());
+    if (this.#changed.size === 0) setTimeout(() => this.#tell(), TOGETHER_MS);
+    this.#changed.add(topic);
+  }
+
+  #tell(): void {
+    const topics = [...this.#changed];
+    this.#changed.clear();
+    for (const topic of topics) this.#listeners.get(topic)?.forEach((listener) => listener());
   }
 
   setNotices(source: string, notices: readonly Notice[]): void {
@@ -84,19 +105,32 @@ export class Model {
   }
 
   patient(): Patient | undefined {
-    return this.patients.find((patient) => patient.id === this.selected);
+    return this.#byId.get(this.selected);
+  }
+
+  // nameOf is what people call a patient: the id where the ward does not show the patient.
+  nameOf(patient: string): string {
+    return this.#byId.get(patient)?.name || patient;
   }
 
   apply({ update }: WatchResponse): void {
+    this.#heardAtMs = performance.now();
     switch (update.case) {
       case "ward":
         learn(update.value.nowUs);
+        this.#heardAtS = nowS();
         this.patients = update.value.patients;
+        this.#byId = new Map(this.patients.map((patient) => [patient.id, patient]));
+        this.patientsOmitted = update.value.patientsOmitted;
+        this.alertTotals = update.value.alertCounts;
         this.setNotices("system", update.value.warnings.map(noticeOf));
         this.changed("ward");
         break;
       case "samples":
         this.#samples(update.value.samples);
+        break;
+      case "alerts":
+        this.setOpenAlerts(update.value.alerts, update.value.counts);
         break;
       case "alert":
         this.addAlerts([update.value]);
@@ -150,35 +184,21 @@ export class Model {
   }
 
   addAlerts(alerts: readonly Alert[]): void {
-    for (const alert of alerts) {
-      const known = this.alerts.get(alert.id);
-      if (known && known.revision > alert.revision) continue;
-      this.alerts.set(alert.id, alert);
-    }
-    if (this.alerts.size > ALERTS_MAX) {
-      const leaving = [...this.alerts.values()]
-        .sort((a, b) => Number(b.state === AlertState.RESOLVED) - Number(a.state === AlertState.RESOLVED) || Number(a.changedUs - b.changedUs))
-        .slice(0, this.alerts.size - ALERTS_MAX);
-      for (const alert of leaving) this.alerts.delete(alert.id);
-    }
+    this.alerts.add(alerts, performance.now());
     this.changed("alerts");
   }
 
-  // openAlerts are those not resolved, the ones that await somebody first, then by priority, then newest.
-  openAlerts(): Alert[] {
-    return [...this.alerts.values()]
-      .filter((alert) => alert.state !== AlertState.RESOLVED && alert.state !== AlertState.PENDING)
-      .sort(
-        (a, b) =>
-          Number(awaits(b.state)) - Number(awaits(a.state)) || b.priority - a.priority || Number(b.sinceUs - a.sinceUs),
-      );
+  // setOpenAlerts takes the whole list of open alerts.
+  setOpenAlerts(alerts: readonly Alert[], counts: readonly AlertCount[]): void {
+    this.alerts.replace(alerts, counts, performance.now());
+    this.changed("alerts");
   }
 
-  pastAlerts(count: number): Alert[] {
-    return [...this.alerts.values()]
-      .filter((alert) => alert.state === AlertState.RESOLVED)
-      .sort((a, b) => Number(b.changedUs - a.changedUs))
-      .slice(0, count);
+  // outOfDateSinceS is when the server was last heard, if that is too long ago for what is shown to be taken as the present.
+  outOfDateSinceS(): number | undefined {
+    if (this.#heardAtMs === 0) return undefined;
+    const passedMs = performance.now() - this.#heardAtMs;
+    return this.connection.state === "lost" || passedMs > UNHEARD_MS_MAX ? this.#heardAtS : undefined;
   }
 
   addPaths(reports: readonly PathReport[]): void {

@@ -5,6 +5,7 @@ function fold(text: string): string {
 }
 
 export function finds(search: string, ...texts: readonly string[]): boolean {
+  if (search === "") return true;
   const text = fold(texts.join(" "));
   return fold(search).split(/\s+/).every((word) => text.includes(word));
 }

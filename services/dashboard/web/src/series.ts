@@ -92,7 +92,8 @@ export class Series {
       values.push(this.#values[i] ?? null);
       previous = time;
     }
-    if (previous !== undefined && toS - previous > threshold) holes.push({ fromS: previous, toS, dropped: false });
+    if (previous === undefined) holes.push({ fromS, toS, dropped: false });
+    else if (toS - previous > threshold) holes.push({ fromS: previous, toS, dropped: false });
     return { times, values, holes };
   }
 }

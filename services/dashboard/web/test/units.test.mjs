@@ -4,12 +4,13 @@ import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { createServer } from "vite";
 
-let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds, inOrder;
+let vite, Series, POINTS, EcgBuffer, clock, learn, nowMs, finds, inOrder, AlertBook, OPEN_MAX, scoreOf;
 before(async () => {
   const root = fileURLToPath(new URL("..", import.meta.url));
   vite = await createServer({ root, configFile: false, logLevel: "error", server: { middlewareMode: true, ws: false, watch: null }, optimizeDeps: { noDiscovery: true } });
   ({ Series, POINTS } = await vite.ssrLoadModule("/src/series.ts"));
-  ({ clock } = await vite.ssrLoadModule("/src/clinical.ts"));
+  ({ AlertBook, OPEN_MAX } = await vite.ssrLoadModule("/src/alerts.ts"));
+  ({ clock, scoreOf } = await vite.ssrLoadModule("/src/clinical.ts"));
   ({ inOrder } = await vite.ssrLoadModule("/src/notices.ts"));
   ({ finds } = await vite.ssrLoadModule("/src/search.ts"));
   ({ learn, nowMs } = await vite.ssrLoadModule("/src/clock.ts"));
@@ -159,6 +160,63 @@ test("a lost chunk is a hole and not a jump", () => {
   }
   const body = seen.slice(seen.indexOf(1));
   assert.equal(body.filter((value) => value === null).length, 125);
+});
+
+const alert = (id, priority, state, since, revision = 1) => ({ id, priority, state, sinceUs: BigInt(since), changedUs: BigInt(since), revision });
+const [ACTIVE, ACKNOWLEDGED, RESOLVED] = [2, 3, 5];
+const [LOW, HIGH] = [1, 3];
+
+test("of too many alerts the ones that matter least are left out, and counted", () => {
+  const book = new AlertBook();
+  book.add([alert("fall", HIGH, ACTIVE, 1), alert("seen", HIGH, ACKNOWLEDGED, 2)], 0);
+  for (let n = 0; n < OPEN_MAX + 10; n++) book.add([alert(`low-${n}`, LOW, ACTIVE, 1000 + n)], 0);
+  assert.equal(book.open().length, OPEN_MAX);
+  assert.equal(book.open()[0].id, "fall", "the oldest of all");
+  assert.ok(book.has("seen"));
+  assert.ok(!book.has("low-0") && book.has(`low-${OPEN_MAX + 9}`));
+  assert.deepEqual(book.omitted(), [{ priority: LOW, count: 12 }]);
+});
+
+test("a whole list ends what it does not have and keeps what came a moment ago", () => {
+  const book = new AlertBook();
+  book.add([alert("ended unheard", HIGH, ACTIVE, 1)], 0);
+  book.add([alert("just raised", HIGH, ACTIVE, 2)], 60_000);
+  book.replace([alert("other", LOW, ACTIVE, 3)], [{ priority: LOW, open: 9, unacknowledged: 9, omitted: 8 }], 61_000);
+  assert.deepEqual(book.open().map(({ id }) => id), ["just raised", "other"]);
+  assert.deepEqual(book.omitted(), [{ priority: LOW, count: 8 }]);
+  book.add([alert("other", LOW, RESOLVED, 3, 2)], 62_000);
+  book.add([alert("other", LOW, ACTIVE, 3, 1)], 63_000);
+  assert.deepEqual(book.open().map(({ id }) => id), ["just raised"], "an older revision opens nothing");
+});
+
+test("the list is asked for again only while the totals go on differing", () => {
+  const book = new AlertBook();
+  const totals = (open) => [{ priority: LOW, open, unacknowledged: open, omitted: 0 }];
+  book.add([alert("a", LOW, ACTIVE, 1)], 0);
+  assert.equal(book.disagrees(totals(1), 0), false);
+  assert.equal(book.disagrees(totals(2), 1_000), false, "the alert may be on its way");
+  assert.equal(book.disagrees(totals(1), 2_000), false);
+  assert.equal(book.disagrees(totals(2), 3_000), false);
+  assert.equal(book.disagrees(totals(2), 9_000), true);
+  assert.equal(book.disagrees(totals(2), 9_100), false, "and not with every update");
+});
+
+test("what is unknown is never a number, and a lower bound is never low risk", () => {
+  const news2 = (fields) => ({ missing: [], stale: [], partial: false, risk: 0, ...fields });
+  assert.deepEqual([scoreOf(news2({ score: 0, risk: 1 })).text, scoreOf(news2({ score: 0, risk: 1 })).risk], ["0", "low"]);
+  const unknown = { cause: 4, sinceUs: BigInt(Math.round(nowMs())) * 1000n, because: "wifi lost" };
+  const silent = scoreOf(news2({ partial: true, unknown, atLeast: 3 }));
+  assert.deepEqual([silent.text, silent.risk], ["?", "unknown"]);
+  assert.match(silent.explanation, /^unknown since \d\d:\d\d:\d\d \(now\): wifi lost; at least 3$/);
+  const bound = scoreOf(news2({ score: 2, partial: true, missing: [4] }));
+  assert.deepEqual([bound.text, bound.risk], ["≥2", "unknown"]);
+  for (const nothing of [undefined, news2({ partial: true, missing: [4] })]) assert.equal(scoreOf(nothing).text, "?");
+  const away = scoreOf(news2({ score: 0, risk: 1 }), nowMs() / 1000);
+  assert.deepEqual([away.text, away.risk], ["?", "unknown"], "also when the page hears nothing");
+});
+
+test("where nothing was measured there is no data, from edge to edge", () => {
+  assert.deepEqual(new Series().window(0, 300).holes, [{ fromS: 0, toS: 300, dropped: false }]);
 });
 
 test("banners are shown most severe first, then oldest first, whoever says them", () => {

@@ -1,7 +1,10 @@
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use bus::Topic;
 use bytes::Bytes;
-use contracts::alerts::Alert;
+use contracts::alerts::{Alert, AlertCount, AlertState};
 
 use crate::{
     Progress, Scope,
@@ -46,8 +49,75 @@ pub struct AlertsQuery {
     pub patient: Option<String>,
     /// Resolved ones too.
     pub include_resolved: bool,
-    /// 0: 200.
+    /// Resolved ones alone.
+    pub only_resolved: bool,
+    /// 0: [`LIMIT_DEFAULT`]. Of more, those that matter least are left out: see [`AlertsStore::alerts`].
     pub limit: usize,
+}
+
+/// Alerts of a query that sets no limit.
+pub(crate) const LIMIT_DEFAULT: usize = 200;
+
+impl AlertsQuery {
+    /// In the order of the answer: whether resolved ones are wanted.
+    pub(crate) fn parts(&self) -> &'static [bool] {
+        match (self.only_resolved, self.include_resolved) {
+            (true, _) => &[true],
+            (false, true) => &[false, true],
+            (false, false) => &[false],
+        }
+    }
+
+    pub(crate) fn limit(&self) -> usize {
+        match self.limit {
+            0 => LIMIT_DEFAULT,
+            limit => limit,
+        }
+    }
+}
+
+/// The order within open and within resolved alerts. An alert whose state waits for a person is active or latched.
+pub(crate) fn order(resolved: bool) -> String {
+    let (active, latched) = (AlertState::Active as i32, AlertState::Latched as i32);
+    if resolved {
+        "since_us DESC".to_owned()
+    } else {
+        format!("priority DESC, state IN ({active}, {latched}) DESC, since_us DESC")
+    }
+}
+
+/// Open alerts of one tenant and one priority.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenAlerts {
+    /// Empty: of no registered patient or gateway.
+    pub tenant: String,
+    pub priority: i32,
+    pub open: u64,
+    pub unacknowledged: u64,
+}
+
+impl OpenAlerts {
+    /// The totals by priority, highest first, and how many of each a list leaves out.
+    pub fn beside(totals: &[OpenAlerts], list: &[Alert]) -> Vec<AlertCount> {
+        let small = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        let mut by_priority: BTreeMap<Reverse<i32>, AlertCount> = BTreeMap::new();
+        for total in totals {
+            let count = by_priority.entry(Reverse(total.priority)).or_default();
+            count.priority = total.priority;
+            count.open = count.open.saturating_add(small(total.open));
+            count.unacknowledged = count
+                .unacknowledged
+                .saturating_add(small(total.unacknowledged));
+        }
+        let is_open = |alert: &&Alert| alert.state() != AlertState::Resolved;
+        let mut counts: Vec<AlertCount> = by_priority.into_values().collect();
+        for count in &mut counts {
+            let listed = list.iter().filter(is_open);
+            let listed = listed.filter(|alert| alert.priority == count.priority);
+            count.omitted = count.open.saturating_sub(small(listed.count() as u64));
+        }
+        counts
+    }
 }
 
 #[async_trait]
@@ -70,8 +140,17 @@ pub trait AlertsStore: Send + Sync {
     /// The last revision of one alert.
     async fn alert(&self, scope: &Scope, id: &str) -> Result<Option<Alert>, QueryError>;
 
-    /// The last revision of each, newest `since_us` first.
+    /// The last revision of each. Open ones come before resolved ones. Of the open ones those of higher priority come first, then
+    /// those that nobody has acknowledged, then the newest; of the resolved ones the newest. So a limit never leaves out an alert
+    /// for one that matters less.
     async fn alerts(&self, scope: &Scope, query: &AlertsQuery) -> Result<Vec<Alert>, QueryError>;
+
+    /// How many alerts are open, by tenant and priority, highest priority first. `patient`: of one patient alone.
+    async fn open_alerts(
+        &self,
+        scope: &Scope,
+        patient: Option<&str>,
+    ) -> Result<Vec<OpenAlerts>, QueryError>;
 
     /// Every transition of one alert, oldest first.
     async fn alert_history(&self, scope: &Scope, id: &str) -> Result<Vec<Alert>, QueryError>;

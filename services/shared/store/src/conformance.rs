@@ -16,9 +16,10 @@ use async_trait::async_trait;
 use contracts::vitals::{Metric, Sample, Waveform, sample::Reading};
 
 pub use alerts::{
-    a_batch_that_contradicts_itself_is_refused, a_conflicting_transition_undoes_the_whole_write,
-    alerts_are_listed_by_their_last_revision, outbox_keeps_entries_until_cleared,
-    rule_states_follow_their_partition,
+    a_batch_that_contradicts_itself_is_refused,
+    a_bounded_list_of_alerts_leaves_out_what_matters_least,
+    a_conflicting_transition_undoes_the_whole_write, alerts_are_listed_by_their_last_revision,
+    outbox_keeps_entries_until_cleared, rule_states_follow_their_partition,
 };
 pub use notices::{
     a_tenants_documents_have_a_bound_in_bytes, a_timer_belongs_to_whoever_changes_it_first,
@@ -74,6 +75,7 @@ macro_rules! conformance_suite {
             a_newer_claim_fences_the_older, a_fenced_write_leaves_nothing, progress_survives_reopening,
             two_processes_write_at_once, writes_are_ready_and_durable,
             alerts_are_listed_by_their_last_revision, a_conflicting_transition_undoes_the_whole_write,
+            a_bounded_list_of_alerts_leaves_out_what_matters_least,
             a_batch_that_contradicts_itself_is_refused,
             outbox_keeps_entries_until_cleared, rule_states_follow_their_partition,
             notices_wait_in_order_until_they_have_an_outcome, two_members_take_each_notice_once,

@@ -31,7 +31,7 @@ pub mod timescale;
 mod vitals;
 
 pub use accounts::{Account, Accounts, AuditEntry, AuditQuery, Role};
-pub use alerts::{AlertsBatch, AlertsQuery, AlertsStore, OutboxEntry, RuleState};
+pub use alerts::{AlertsBatch, AlertsQuery, AlertsStore, OpenAlerts, OutboxEntry, RuleState};
 pub use claims::Claims;
 pub use documents::{
     DOCUMENTS_BYTES_MAX, DOCUMENTS_MAX, DocumentsStore, RULES, SILENCE, StoredDocument, TEAM,

@@ -4,6 +4,7 @@ import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
 import { age, awaits, clock, priorityOf, seconds, stateOf } from "../clinical";
 import { nowS } from "../clock";
 import { AlertState, type Alert, type Document } from "../gen/braid/alerts/v1/alerts_pb";
+import type { Omitted } from "../alerts";
 import type { Model } from "../model";
 import { endForm, scopeOf, silenceForm, type Silence } from "./silence";
 
@@ -26,19 +27,23 @@ export function alertsView(model: Model, actions: AlertActions): { element: HTML
   const silenced = h("ul", { class: "silences" });
   const silencedBlock = h("details", {}, h("summary", {}, "Silenced"), silenced);
   const none = h("p", { class: "empty" }, "No open alerts.");
+  const more = h("p", { class: "more", id: "alerts-more" });
   const count = h("span", { class: "dim" });
   // Screen readers hear new alerts without the page taking the focus away.
   const announce = h("p", { class: "visually-hidden", role: "status", "aria-live": "assertive" });
-  const element = h("section", { class: "panel alerts-panel", "aria-label": "Alerts" }, h("header", {}, h("h2", {}, "Alerts"), count), announce, open, none, silencedBlock, pastBlock);
+  const element = h("section", { class: "panel alerts-panel", "aria-label": "Alerts" }, h("header", {}, h("h2", {}, "Alerts"), count), announce, open, more, none, silencedBlock, pastBlock);
   const openRows = new KeyedList<Alert>(open, (alert) => alert.id, (alert) => alertRow(model, alert, actions));
   const pastRows = new KeyedList<Alert>(past, (alert) => alert.id, (alert) => alertRow(model, alert, actions));
   const silenceRows = new KeyedList<Document>(silenced, (silence) => silence.subject, (silence) => silenceRow(model, silence, actions));
   const announced = new Set<string>();
 
   const update = () => {
-    const alerts = model.openAlerts();
+    const alerts = model.alerts.open();
     openRows.update(alerts);
-    const resolved = model.pastAlerts(PAST_SHOWN);
+    const omitted = model.alerts.omitted();
+    more.hidden = omitted.length === 0;
+    setText(more, omittedText(omitted));
+    const resolved = model.alerts.past(PAST_SHOWN);
     pastRows.update(resolved);
     pastBlock.hidden = resolved.length === 0;
     const silences = model.silences.filter((silence) => seconds(silence.untilUs) > nowS());
@@ -46,7 +51,8 @@ export function alertsView(model: Model, actions: AlertActions): { element: HTML
     silencedBlock.hidden = silences.length === 0;
     none.hidden = alerts.length > 0;
     const waiting = alerts.filter((alert) => awaits(alert.state)).length;
-    setText(count, waiting > 0 ? `${waiting} to acknowledge` : "");
+    setText(count, [waiting > 0 && `${waiting} to acknowledge`, omitted.length > 0 && omittedText(omitted)].filter(Boolean).join(" · "));
+    setAttribute(count, "data-partial", omitted.length > 0);
     for (const alert of alerts) {
       if (!awaits(alert.state) || announced.has(alert.id)) continue;
       announced.add(alert.id);
@@ -60,6 +66,11 @@ export function alertsView(model: Model, actions: AlertActions): { element: HTML
   return { element, tick: update };
 }
 
+// omittedText says what the list leaves out: "12 more of low priority".
+export function omittedText(omitted: readonly Omitted[]): string {
+  return omitted.map(({ priority, count }) => `${count} more of ${priorityOf(priority).label.toLowerCase()}`).join(", ");
+}
+
 function silenceRow(model: Model, first: Document, actions: AlertActions): Row<Document> {
   let silence = first;
   const text = h("p", {});
@@ -70,7 +81,7 @@ function silenceRow(model: Model, first: Document, actions: AlertActions): Row<D
     update(next) {
       silence = next;
       const { patient = "", rule = "" } = scopeOf(silence.body) ?? {};
-      const name = model.patients.find((known) => known.id === patient)?.name || patient;
+      const name = model.nameOf(patient);
       const what = [name || "everybody", rule || "every rule"].join(", ");
       setText(text, `${what} · until ${clock(seconds(silence.untilUs))} · ${silence.author}: “${silence.reason}”`);
     },
@@ -119,7 +130,7 @@ function alertRow(model: Model, first: Alert, actions: AlertActions): Row<Alert>
       setAttribute(mark, "data-priority", priority.key);
       setAttribute(mark, "aria-label", priority.label);
       setText(summary, alert.summary || alert.rule);
-      const name = model.patients.find((patient) => patient.id === alert.patient)?.name || alert.patient;
+      const name = model.nameOf(alert.patient);
       // Of a gateway or of the core: the summary names it.
       who.hidden = name === "";
       setText(who, name);

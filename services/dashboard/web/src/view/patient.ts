@@ -24,6 +24,8 @@ const ROWS: readonly (readonly Metric[])[] = [
 const YOUNG_S = 60;
 // When the last sample is older than this, the head says when it was.
 const LATE_S = 5;
+// Chunks of the ECG come twice a second or so. Without one for this long the curve has ended.
+const ECG_ENDED_S = 5;
 const FACTS = [Metric.CONSCIOUSNESS, Metric.SUPPLEMENTAL_OXYGEN, Metric.BATTERY] as const;
 export const TREND_METRICS: Metric[] = ROWS.flat();
 
@@ -62,7 +64,8 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
   );
 
   const strip = h("div", { class: "strip", role: "img", "aria-label": "Electrocardiogram, live" });
-  const ecgRow = h("div", { class: "ecg" }, h("span", { class: "strip-label" }, "ECG"), strip);
+  const ended = h("span", { class: "strip-ended" });
+  const ecgRow = h("div", { class: "ecg" }, h("span", { class: "strip-label" }, "ECG"), ended, strip);
   const rows = ROWS.map((metrics) => vitalRow(model, metrics));
   const body = h("div", { class: "monitor" }, ecgRow, ...rows.map((row) => row.element));
   const empty = h("p", { class: "empty" }, "Select a patient to see live vitals.");
@@ -92,7 +95,13 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
     const seen = patient ? seconds(patient.lastSeenUs) : 0;
     const late = seen > 0 && nowS() - seen > LATE_S;
     setText(subtitle, `${model.selected}${patient?.gateway ? ` · ${patient.gateway}` : ""}${late ? ` · last sample ${clock(seen)}` : ""}`);
-    const news2 = scoreOf(patient?.news2);
+    const outOfDateS = model.outOfDateSinceS();
+    setAttribute(element, "data-silent", patient?.unknown !== undefined || outOfDateS !== undefined);
+    const ecgS = model.ecg.newestS;
+    const ecgEnded = ecgS > 0 && nowS() - ecgS > ECG_ENDED_S;
+    setAttribute(ecgRow, "data-stale", ecgEnded || outOfDateS !== undefined);
+    setText(ended, ecgEnded ? `ended ${clock(ecgS)}, ${age(nowS() - ecgS)}` : ecgS === 0 ? "no ECG" : "");
+    const news2 = scoreOf(patient?.news2, outOfDateS);
     setText(score, news2.text);
     setAttribute(score, "data-risk", news2.risk);
     setAttribute(score, "data-partial", news2.partial);
@@ -100,8 +109,10 @@ export function patientView(model: Model, loadHistory: (windowS: number) => void
     const facts = FACTS.flatMap((metric) => {
       const value = model.series.get(metric)?.last?.value ?? patient?.latest.find((vital) => vital.metric === metric)?.value;
       if (value === undefined) return [];
-      if (metric === Metric.BATTERY) return `battery ${show(metric, value)} %`;
-      return metric === Metric.CONSCIOUSNESS ? `consciousness: ${show(metric, value).toLowerCase()}` : show(metric, value);
+      const timeUs = patient?.latest.find((vital) => vital.metric === metric)?.timeUs ?? 0n;
+      const old = patient?.unknown || patient?.news2?.stale.includes(metric) ? ` (${age(nowS() - seconds(timeUs))})` : "";
+      if (metric === Metric.BATTERY) return `battery ${show(metric, value)} %${old}`;
+      return `${metric === Metric.CONSCIOUSNESS ? `consciousness: ${show(metric, value).toLowerCase()}` : show(metric, value)}${old}`;
     });
     setText(state, facts.map((fact) => ` · ${fact}`).join(""));
     rows.forEach((row) => row.values());

@@ -10,6 +10,7 @@ import { brandMark } from "./signin";
 
 // Samples older than this by arrival make "live" untrue for the selected patient.
 const SAMPLE_SILENT_MS = 8_000;
+const OUT_OF_DATE = "This page is not up to date: it hears nothing from the dashboard. Nothing below is the present.";
 const NEXT: Record<Theme, Theme> = { auto: "dark", dark: "light", light: "auto" };
 
 // jump leads to a panel and leaves the address, which names the patient, as it is.
@@ -90,20 +91,25 @@ export function shellView(
     const c = model.connection;
     const silentMs = performance.now() - model.sampleAtMs;
     const silent = c.state === "live" && model.selected !== "" && model.sampleAtMs > 0 && silentMs > SAMPLE_SILENT_MS;
-    setAttribute(connection, "data-state", silent ? "silent" : c.state);
-    setAttribute(element, "data-connection", c.state);
-    if (c.state === "live") say(silent ? "No samples" : "Live", silent ? ` for ${Math.round(silentMs / 1000)} s` : "");
+    const sinceS = model.outOfDateSinceS();
+    const unheard = sinceS !== undefined && c.state === "live";
+    setAttribute(connection, "data-state", unheard ? "lost" : silent ? "silent" : c.state);
+    setAttribute(element, "data-out-of-date", sinceS !== undefined);
+    model.setNotices("page", sinceS === undefined ? [] : [{ key: "page/out-of-date", severity: "critical", text: OUT_OF_DATE, sinceS }]);
+    if (unheard) say("No updates arrive");
+    else if (c.state === "live") say(silent ? "No samples" : "Live", silent ? ` for ${Math.round(silentMs / 1000)} s` : "");
     else if (c.state === "connecting") say("Connecting…");
     else say(`Connection lost: ${c.why}.`, ` Retrying in ${Math.max(1, Math.ceil((c.retryAtMs - Date.now()) / 1000))} s`);
 
-    const waiting = model.openAlerts().filter((alert) => awaits(alert.state));
+    const waiting = model.alerts.open().filter((alert) => awaits(alert.state));
+    const omitted = model.alerts.omitted().length > 0;
     alarm.hidden = waiting.length === 0;
     const worst = waiting[0];
     if (worst) {
       const priority = priorityOf(worst.priority);
       setAttribute(alarm, "data-priority", priority.key);
-      setText(alarm, `${priority.mark} ${waiting.length} ${waiting.length === 1 ? "alert" : "alerts"} to acknowledge`);
-      document.title = `(${waiting.length}) Braid`;
+      setText(alarm, `${priority.mark} ${waiting.length} ${omitted ? "or more " : ""}${waiting.length === 1 ? "alert" : "alerts"} to acknowledge`);
+      document.title = `(${waiting.length}${omitted ? "+" : ""}) Braid`;
     } else document.title = "Braid";
   };
   model.on("connection", tick);

@@ -39,10 +39,15 @@ export function silences(silence: Document, { patient, rule }: Alert): boolean {
 
 export function silenceForm(silence: (it: Silence) => Promise<void>): { element: HTMLElement; update(alert: Alert, name: string): void } {
   let alert: Alert | undefined;
+  let hours: () => number = () => 1;
   const what = h("p", { class: "dim" });
-  const length = h("select", { "aria-label": "For how long" }, ...LENGTHS.map(([hours, label]) => h("option", { value: hours, selected: hours === 1 }, label)));
-  const element = reasoned("Silence", "Silence", "It was not silenced.", [what, length], async (reason) => {
-    if (alert) await silence({ patient: alert.patient, rule: alert.rule, hours: Number(length.value), reason });
+  const more = () => {
+    const length = h("select", { "aria-label": "For how long" }, ...LENGTHS.map(([hours, label]) => h("option", { value: hours, selected: hours === 1 }, label)));
+    hours = () => Number(length.value);
+    return [what, length];
+  };
+  const element = reasoned("Silence", "Silence", "It was not silenced.", more, async (reason) => {
+    if (alert) await silence({ patient: alert.patient, rule: alert.rule, hours: hours(), reason });
   });
   return {
     element,
@@ -55,15 +60,25 @@ export function silenceForm(silence: (it: Silence) => Promise<void>): { element:
 }
 
 export function endForm(end: (reason: string) => Promise<void>): HTMLElement {
-  return reasoned("End", "End silence", "It was not ended.", [], end);
+  return reasoned("End", "End silence", "It was not ended.", () => [], end);
 }
 
-// What opens at a click, asks why and does it.
-function reasoned(title: string, verb: string, failed: string, more: HTMLElement[], act: (reason: string) => Promise<void>): HTMLDetailsElement {
+// What opens at a click, asks why and does it. The form is built when it is opened: hundreds of alerts have one each.
+function reasoned(title: string, verb: string, failed: string, more: () => HTMLElement[], act: (reason: string) => Promise<void>): HTMLDetailsElement {
+  const element = h("details", { class: "silence" }, h("summary", {}, title));
+  const open = () => {
+    element.removeEventListener("toggle", open);
+    element.append(formOf(element, verb, failed, more(), act));
+  };
+  element.addEventListener("toggle", open);
+  return element;
+}
+
+function formOf(element: HTMLDetailsElement, verb: string, failed: string, more: HTMLElement[], act: (reason: string) => Promise<void>): HTMLFormElement {
   const reason = h("input", { type: "text", required: true, maxlength: REASON_LENGTH_MAX, placeholder: "Why", "aria-label": "Reason" });
   const failure = h("p", { class: "message", role: "alert" });
   const confirm = h("button", { type: "submit" }, verb);
-  const form = h(
+  return h(
     "form",
     {
       onsubmit: (event) => {
@@ -86,6 +101,4 @@ function reasoned(title: string, verb: string, failed: string, more: HTMLElement
     confirm,
     failure,
   );
-  const element = h("details", { class: "silence" }, h("summary", {}, title), form);
-  return element;
 }

@@ -10,6 +10,8 @@ const SQUARE_S = 0.2;
 const FRAME_MS = 33;
 // With reduced motion the strip moves on in steps.
 const FRAME_MS_REDUCED = 1000;
+// Without a reading to draw for this long the curve has ended.
+const STALLED_MS = 4_000;
 // A frame after a longer pause (hidden tab) does not sweep over what was missed.
 const PASSED_MS_MAX = 1000;
 
@@ -19,6 +21,9 @@ export class Sweep {
   #times: number[] = [];
   #values: (number | null)[] = [];
   #drawnAtMs = 0;
+  #movedAtMs = 0;
+  // Where the newest reading is drawn; -1: nowhere, or the curve has ended there.
+  #pen = -1;
   #top = 1.2;
   #bottom = -0.4;
   readonly #reduced = matchMedia("(prefers-reduced-motion: reduce)");
@@ -36,6 +41,7 @@ export class Sweep {
   }
 
   clear(): void {
+    this.#pen = -1;
     this.#values.fill(null);
     this.#plot?.setData([this.#times, this.#values], true);
   }
@@ -55,6 +61,7 @@ export class Sweep {
     let moved = false;
     this.buffer.advance(Math.min(passedMs, PASSED_MS_MAX), (index, value) => {
       moved = true;
+      this.#pen = index % slots;
       this.#values[index % slots] = value;
       this.#values[(index + blank) % slots] = null;
       if (value !== null) {
@@ -63,12 +70,21 @@ export class Sweep {
         this.#bottom = Math.min(this.#bottom, Math.max(value * 1.1, -6));
       }
     });
-    if (!moved && this.#plot) return;
+    if (moved) this.#movedAtMs = nowMs;
+    // The sweep before this one lies to the right of the pen. A curve that goes on no further ends at the pen.
+    else if (this.#pen >= 0 && nowMs - this.#movedAtMs > STALLED_MS) this.#endAtPen();
+    else if (this.#plot) return;
     if (!this.#plot) this.#plot = this.#build();
     this.#plot.setData([this.#times, this.#values], true);
   }
 
+  #endAtPen(): void {
+    this.#values.fill(null, this.#pen + 1);
+    this.#pen = -1;
+  }
+
   #reset(): void {
+    this.#pen = -1;
     this.#periodMs = this.buffer.periodMs;
     const slots = Math.round((WIDTH_S * 1000) / this.#periodMs);
     this.#times = Array.from({ length: slots }, (_, i) => (i * this.#periodMs) / 1000);

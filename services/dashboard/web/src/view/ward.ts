@@ -1,18 +1,15 @@
-// The ward: a card per patient, worst first, and a search among them.
+// The ward: a card per patient in the server's order, and a search among them. From whom nothing arrives comes first.
 import { h, KeyedList, setAttribute, setText, type Row } from "../dom";
-import { age, priorityOf, scoreOf, seconds, show, styleOf } from "../clinical";
-import { nowS } from "../clock";
+import { priorityOf, scoreOf, show, styleOf, unknownText } from "../clinical";
 import { Metric, Priority } from "../gen/braid/vitals/v1/vitals_pb";
 import type { Patient } from "../gen/braid/query/v1/query_pb";
 import type { Model } from "../model";
 import { finds } from "../search";
 
-// A patient without a sample for this long is shown as silent.
-const SILENT_S = 15;
 const BRIEF = [Metric.HEART_RATE, Metric.RESPIRATION_RATE, Metric.SPO2, Metric.TEMPERATURE, Metric.SYSTOLIC_PRESSURE] as const;
 
 export function wardView(model: Model, choose: (patient: string) => void): { element: HTMLElement; tick(): void; stop(): void } {
-  const list = h("div", { class: "patients", role: "group", "aria-label": "Patients, worst first" });
+  const list = h("div", { class: "patients", role: "group", "aria-label": "Patients, unknown first, then worst first" });
   const count = h("span", { class: "dim" });
   const empty = h("p", { class: "empty" });
   const search = h("input", { type: "search", class: "search", placeholder: "Find a patient  /", "aria-label": "Find a patient", "aria-keyshortcuts": "/", spellcheck: "false", autocomplete: "off" });
@@ -59,8 +56,15 @@ export function wardView(model: Model, choose: (patient: string) => void): { ele
     rows.update(shown);
     empty.hidden = shown.length > 0;
     setText(empty, all.length === 0 ? "Waiting for the first sample." : "Nobody here is called so.");
-    setText(count, all.length === 0 ? "" : shown.length < all.length ? `${shown.length} of ${all.length}` : `${all.length}, worst first`);
-    setAttribute(count, "data-partial", shown.length < all.length);
+    const unknown = all.filter((patient) => patient.unknown).length;
+    const omitted = model.patientsOmitted;
+    const parts = [
+      shown.length < all.length ? `${shown.length} of ${all.length}` : `${all.length}, worst first`,
+      unknown > 0 && `${unknown} unknown`,
+      omitted > 0 && `${omitted} more not shown`,
+    ];
+    setText(count, all.length === 0 ? "" : parts.filter(Boolean).join(" · "));
+    setAttribute(count, "data-partial", shown.length < all.length || omitted > 0);
   };
   model.on("ward", update);
   update();
@@ -92,23 +96,24 @@ function card(model: Model, id: string, select: (patient: string) => void): Row<
   return {
     element,
     update(patient) {
-      const shown = scoreOf(patient.news2);
+      const outOfDateS = model.outOfDateSinceS();
+      const shown = scoreOf(patient.news2, outOfDateS);
       setText(score, shown.text);
       setAttribute(score, "data-risk", shown.risk);
       setAttribute(score, "data-partial", shown.partial);
       setAttribute(score, "aria-label", `NEWS2 ${shown.text}, ${shown.explanation}`);
       setText(name, patient.name || patient.id);
-      const seen = seconds(patient.lastSeenUs);
-      const silentFor = nowS() - seen;
-      const silent = seen > 0 && silentFor > SILENT_S;
-      setAttribute(element, "data-silent", silent);
-      setText(why, silent ? `silent, last sample ${age(silentFor)}` : seen > 0 ? shown.explanation : "no data yet");
+      const { unknown } = patient;
+      setAttribute(element, "data-silent", unknown !== undefined);
+      setText(why, outOfDateS === undefined && unknown ? unknownText(unknown, true) : shown.explanation);
+      setAttribute(why, "title", unknown ? unknownText(unknown) : null);
       setAttribute(element, "aria-current", patient.id === model.selected ? "true" : null);
       const priority = priorityOf(patient.worstPriority);
       alerts.hidden = patient.activeAlerts === 0 || patient.worstPriority === Priority.UNSPECIFIED;
       setAttribute(alerts, "data-priority", priority.key);
-      setText(alerts, `${priority.mark} ${patient.activeAlerts}`);
-      setAttribute(alerts, "aria-label", `${patient.activeAlerts} alerts, worst: ${priority.label}`);
+      const count = `${patient.activeAlerts}${patient.activeAlertsMore ? "+" : ""}`;
+      setText(alerts, `${priority.mark} ${count}`);
+      setAttribute(alerts, "aria-label", `${count} alerts, worst: ${priority.label}`);
       for (const { metric, value } of values) {
         const latest = patient.latest.find((vital) => vital.metric === metric);
         let text = show(metric, latest?.value);

@@ -1,9 +1,10 @@
 use bus::Topic;
 use bytes::Bytes;
 use contracts::alerts::{Alert, AlertState};
+use contracts::vitals::Priority;
 
 use super::{Harness, START_US, ok};
-use crate::{AlertsBatch, AlertsQuery, Expire, RuleState, Scope, WriteError, Written};
+use crate::{AlertsBatch, AlertsQuery, Expire, OpenAlerts, RuleState, Scope, WriteError, Written};
 
 const ALL: Scope = Scope::Service;
 
@@ -62,23 +63,24 @@ pub async fn alerts_are_listed_by_their_last_revision(harness: &dyn Harness) {
             patient: patient.map(str::to_owned),
             include_resolved,
             limit,
+            ..AlertsQuery::default()
         };
         ok(store.alerts(&ALL, &query).await)
     };
     assert_eq!(
         list(None, false, 0).await,
-        [late.clone(), other.clone()],
-        "newest first"
+        [other.clone(), late.clone()],
+        "unacknowledged first"
     );
     assert_eq!(
         list(None, true, 0).await,
-        [late.clone(), other.clone(), resolved.clone()]
+        [other.clone(), late.clone(), resolved.clone()]
     );
     assert_eq!(
         list(Some("ann"), true, 0).await,
         [late.clone(), resolved.clone()]
     );
-    assert_eq!(list(None, true, 1).await, std::slice::from_ref(&late));
+    assert_eq!(list(None, true, 1).await, std::slice::from_ref(&other));
     assert_eq!(ok(store.alert(&ALL, "a").await), Some(resolved.clone()));
     assert_eq!(ok(store.alert(&ALL, "none").await), None);
     assert_eq!(ok(store.alert_history(&ALL, "a").await), [active, resolved]);
@@ -88,6 +90,79 @@ pub async fn alerts_are_listed_by_their_last_revision(harness: &dyn Harness) {
     assert_eq!(ok(store.expire(Expire::Alerts, START_US + 10_000).await), 1);
     assert_eq!(ok(store.alert_history(&ALL, "a").await), []);
     assert_eq!(list(None, true, 0).await.len(), 2);
+}
+
+pub async fn a_bounded_list_of_alerts_leaves_out_what_matters_least(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let open = |id: String, priority: Priority, state: AlertState, since_us: i64| Alert {
+        id,
+        patient: "ann".into(),
+        priority: priority.into(),
+        state: state.into(),
+        since_us,
+        revision: 1,
+        ..Alert::default()
+    };
+    let (active, known) = (AlertState::Active, AlertState::Acknowledged);
+    // The fall is the oldest of all.
+    let fall = open("fall".into(), Priority::High, AlertState::Latched, START_US);
+    let seen = open("seen".into(), Priority::High, known, START_US + 1);
+    let medium = open("medium".into(), Priority::Medium, active, START_US + 2);
+    let over = open(
+        "over".into(),
+        Priority::High,
+        AlertState::Resolved,
+        START_US + 9_000,
+    );
+    let mut batch = vec![fall.clone(), seen.clone(), medium.clone(), over.clone()];
+    batch.extend((0..300).map(|n| {
+        open(
+            format!("low-{n:03}"),
+            Priority::Low,
+            active,
+            START_US + 100 + n,
+        )
+    }));
+    ok(store.write_alerts(transitions(batch), Vec::new()).await);
+
+    let list = async |limit, include_resolved, only_resolved| {
+        let query = AlertsQuery {
+            limit,
+            include_resolved,
+            only_resolved,
+            ..AlertsQuery::default()
+        };
+        ok(store.alerts(&ALL, &query).await)
+    };
+    let first = list(4, false, false).await;
+    assert_eq!(
+        first[..3],
+        [fall, seen, medium],
+        "before every newer one of low priority"
+    );
+    assert_eq!(first[3].id, "low-299", "of equal ones the newest");
+    assert_eq!(list(0, true, false).await.len(), 200);
+    let all = list(1_000, true, false).await;
+    assert_eq!(
+        (all.len(), all.last()),
+        (304, Some(&over)),
+        "what is open first"
+    );
+    assert_eq!(list(10, true, true).await, [over]);
+
+    let totals = ok(store.open_alerts(&ALL, None).await);
+    let counts = OpenAlerts::beside(&totals, &first);
+    let counts: Vec<_> = counts
+        .iter()
+        .map(|it| (it.priority(), it.open, it.unacknowledged, it.omitted))
+        .collect();
+    let expected = [
+        (Priority::High, 2, 1, 0),
+        (Priority::Medium, 1, 1, 0),
+        (Priority::Low, 300, 300, 299),
+    ];
+    assert_eq!(counts, expected);
+    assert_eq!(ok(store.open_alerts(&ALL, Some("bob")).await), []);
 }
 
 pub async fn a_conflicting_transition_undoes_the_whole_write(harness: &dyn Harness) {

@@ -3,21 +3,43 @@ use bus::Topic;
 use bytes::Bytes;
 use contracts::alerts::{Alert, AlertState};
 use prost::Message;
-use rusqlite::OptionalExtension;
+use rusqlite::{Connection, OptionalExtension};
 
 use super::{SqliteStore, progress, writer::Writing};
 use crate::{
-    AlertsBatch, AlertsQuery, AlertsStore, OutboxEntry, Progress, QueryError, RuleState, Scope,
-    WriteError, Written, alerts::ALERT, error::readable,
+    AlertsBatch, AlertsQuery, AlertsStore, OpenAlerts, OutboxEntry, Progress, QueryError,
+    RuleState, Scope, WriteError, Written,
+    alerts::{ALERT, order},
+    error::readable,
 };
 
 /// Alerts of a query that sets no limit.
-const LIMIT_DEFAULT: usize = 200;
 
 /// An alert belongs to the tenant of its patient; one without a patient to that of its gateway.
 pub(super) const IN_SCOPE: &str = "(?1 IS NULL
     OR EXISTS (SELECT 1 FROM patients p WHERE p.id = a.patient AND p.tenant = ?1)
     OR (a.patient = '' AND EXISTS (SELECT 1 FROM gateways g WHERE g.id = a.gateway AND g.tenant = ?1)))";
+
+const PENDING: i32 = AlertState::Pending as i32;
+const ACTIVE: i32 = AlertState::Active as i32;
+const LATCHED: i32 = AlertState::Latched as i32;
+const RESOLVED: i32 = AlertState::Resolved as i32;
+
+/// Fills in the priority of alerts that are older than its column. Resolved ones are never ordered by it.
+pub(super) fn fill_in_priorities(connection: &Connection) -> rusqlite::Result<()> {
+    let mut open = connection.prepare(&format!(
+        "SELECT id, payload FROM alerts WHERE state <> {RESOLVED}"
+    ))?;
+    let mut update = connection.prepare("UPDATE alerts SET priority = ?2 WHERE id = ?1")?;
+    let mut rows = open.query([])?;
+    while let Some(row) = rows.next()? {
+        let (id, payload): (String, Vec<u8>) = (row.get(0)?, row.get(1)?);
+        if let Ok(alert) = Alert::decode(payload.as_slice()) {
+            update.execute((id, alert.priority))?;
+        }
+    }
+    Ok(())
+}
 
 fn write(writing: &Writing<'_>, batch: &AlertsBatch) -> Result<Written, WriteError> {
     let connection = writing.connection;
@@ -44,10 +66,11 @@ fn write(writing: &Writing<'_>, batch: &AlertsBatch) -> Result<Written, WriteErr
         written.new += 1;
         connection
             .prepare_cached(
-                "INSERT INTO alerts VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+                "INSERT INTO alerts (id, patient, gateway, state, since_us, changed_us, revision, payload, priority)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
                  ON CONFLICT DO UPDATE SET patient = excluded.patient, gateway = excluded.gateway, state = excluded.state,
                      since_us = excluded.since_us, changed_us = excluded.changed_us, revision = excluded.revision,
-                     payload = excluded.payload WHERE excluded.revision > revision",
+                     payload = excluded.payload, priority = excluded.priority WHERE excluded.revision > revision",
             )?
             .execute((
                 &alert.id,
@@ -58,6 +81,7 @@ fn write(writing: &Writing<'_>, batch: &AlertsBatch) -> Result<Written, WriteErr
                 alert.changed_us,
                 alert.revision,
                 &payload,
+                alert.priority,
             ))?;
         connection
             .prepare_cached("INSERT INTO outbox (payload) VALUES (?1)")?
@@ -180,28 +204,48 @@ impl AlertsStore for SqliteStore {
     async fn alerts(&self, scope: &Scope, query: &AlertsQuery) -> Result<Vec<Alert>, QueryError> {
         let (tenant, query) = (scope.as_tenant().map(str::to_owned), query.clone());
         self.read(move |connection| {
-            let limit = if query.limit == 0 {
-                LIMIT_DEFAULT
-            } else {
-                query.limit
-            };
-            let payloads = connection
-                .prepare_cached(&format!(
-                    "SELECT payload FROM alerts a WHERE (?2 IS NULL OR a.patient = ?2) AND (?3 OR a.state <> ?4) AND {IN_SCOPE}
-                     ORDER BY since_us DESC, id LIMIT ?5"
-                ))?
-                .query_map(
-                    (
-                        tenant,
-                        query.patient,
-                        query.include_resolved,
-                        AlertState::Resolved as i32,
-                        limit,
-                    ),
-                    |row| row.get(0),
-                )?
-                .collect::<rusqlite::Result<_>>()?;
+            let mut payloads: Vec<Vec<u8>> = Vec::new();
+            for resolved in query.parts() {
+                let room = query.limit() - payloads.len();
+                let (equals, order) = (if *resolved { "=" } else { "<>" }, order(*resolved));
+                let mut statement = connection.prepare_cached(&format!(
+                    "SELECT payload FROM alerts a
+                     WHERE a.state {equals} {RESOLVED} AND (?2 IS NULL OR a.patient = ?2) AND {IN_SCOPE}
+                     ORDER BY {order}, id LIMIT ?3"
+                ))?;
+                let rows = statement.query_map((&tenant, &query.patient, room), |row| row.get(0))?;
+                for payload in rows {
+                    payloads.push(payload?);
+                }
+            }
             Ok(decode(payloads))
+        })
+        .await
+    }
+
+    async fn open_alerts(
+        &self,
+        scope: &Scope,
+        patient: Option<&str>,
+    ) -> Result<Vec<OpenAlerts>, QueryError> {
+        let tenant = scope.as_tenant().map(str::to_owned);
+        let patient = patient.map(str::to_owned);
+        self.read(move |connection| {
+            let mut statement = connection.prepare_cached(&format!(
+                "SELECT coalesce(p.tenant, g.tenant, '') AS owner, a.priority, count(*), sum(a.state IN ({ACTIVE}, {LATCHED}))
+                 FROM alerts a LEFT JOIN patients p ON p.id = a.patient LEFT JOIN gateways g ON g.id = a.gateway AND a.patient = ''
+                 WHERE a.state NOT IN ({PENDING}, {RESOLVED}) AND (?2 IS NULL OR a.patient = ?2) AND {IN_SCOPE}
+                 GROUP BY owner, a.priority ORDER BY a.priority DESC, owner"
+            ))?;
+            let rows = statement.query_map((tenant, patient), |row| {
+                Ok(OpenAlerts {
+                    tenant: row.get(0)?,
+                    priority: row.get(1)?,
+                    open: row.get(2)?,
+                    unacknowledged: row.get(3)?,
+                })
+            })?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
         })
         .await
     }

@@ -129,7 +129,13 @@ CREATE TRIGGER notice_outcomes_immutable BEFORE UPDATE ON notice_outcomes
     BEGIN SELECT RAISE(ABORT, 'outcomes are never changed'); END;
 ", "
 CREATE TRIGGER audit_immutable BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, 'the audit log is never changed'); END;
+", "
+-- An alert whose priority is not known counts as one of the highest.
+ALTER TABLE alerts ADD COLUMN priority INTEGER NOT NULL DEFAULT 3;
+CREATE INDEX alerts_open ON alerts (priority, since_us) WHERE state <> 5;
 "];
+/// The first version whose alerts have a priority.
+const ALERTS_WITH_PRIORITY: usize = 4;
 
 /// Opens for writing, creating and migrating as needed. Several processes may do so at once: one migrates, the others wait.
 pub fn open_writer(dir: &Path) -> Result<Connection, OpenError> {
@@ -150,6 +156,9 @@ pub fn open_writer(dir: &Path) -> Result<Connection, OpenError> {
     }
     for migration in &MIGRATIONS[found..] {
         transaction.execute_batch(migration)?;
+    }
+    if found < ALERTS_WITH_PRIORITY {
+        super::alerts::fill_in_priorities(&transaction)?;
     }
     transaction.pragma_update(None, "user_version", known)?;
     transaction.commit()?;
@@ -190,7 +199,46 @@ fn switch_to_wal(connection: &Connection) -> rusqlite::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use contracts::alerts::Alert;
+    use contracts::vitals::Priority;
+    use prost::Message;
+
     use super::*;
+
+    #[test]
+    fn alerts_of_an_older_schema_get_their_priority() {
+        let dir = tempfile::tempdir().unwrap();
+        let connection = Connection::open(dir.path().join(FILE)).unwrap();
+        for migration in &MIGRATIONS[..ALERTS_WITH_PRIORITY - 1] {
+            connection.execute_batch(migration).unwrap();
+        }
+        let older = ALERTS_WITH_PRIORITY - 1;
+        connection
+            .pragma_update(None, "user_version", older)
+            .unwrap();
+        let low = Alert {
+            id: "low".into(),
+            priority: Priority::Low.into(),
+            ..Alert::default()
+        };
+        let insert = "INSERT INTO alerts VALUES (?1, '', '', 2, 0, 0, 1, ?2)";
+        connection
+            .execute(insert, (&low.id, low.encode_to_vec()))
+            .unwrap();
+        connection
+            .execute(insert, ("unreadable", [0xff_u8]))
+            .unwrap();
+        drop(connection);
+        let connection = open_writer(dir.path()).unwrap();
+        let priority = |id: &str| -> i32 {
+            let select = "SELECT priority FROM alerts WHERE id = ?1";
+            connection
+                .query_row(select, [id], |row| row.get(0))
+                .unwrap()
+        };
+        assert_eq!(priority("low"), Priority::Low as i32);
+        assert_eq!(priority("unreadable"), Priority::High as i32);
+    }
 
     #[test]
     fn a_connection_grows_by_its_named_cache_and_no_more() {

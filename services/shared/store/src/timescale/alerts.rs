@@ -12,12 +12,16 @@ use super::{
     COMMIT_WITHOUT_DISK, TimescaleStore, fault::Fault, progress, time::Micros, transaction,
 };
 use crate::{
-    AlertsBatch, AlertsQuery, AlertsStore, OutboxEntry, Progress, QueryError, RuleState, Scope,
-    WriteError, Written, alerts::ALERT, error::readable,
+    AlertsBatch, AlertsQuery, AlertsStore, OpenAlerts, OutboxEntry, Progress, QueryError,
+    RuleState, Scope, WriteError, Written,
+    alerts::{ALERT, order},
+    error::readable,
 };
 
-/// Alerts of a query that sets no limit.
-const LIMIT_DEFAULT: usize = 200;
+const PENDING: i32 = AlertState::Pending as i32;
+const ACTIVE: i32 = AlertState::Active as i32;
+const LATCHED: i32 = AlertState::Latched as i32;
+const RESOLVED: i32 = AlertState::Resolved as i32;
 
 /// An alert belongs to the tenant of its patient; one without a patient to that of its gateway.
 pub(super) const IN_SCOPE: &str = "($1::text IS NULL
@@ -134,13 +138,15 @@ async fn present(transaction: &Transaction<'_>, new: &[&Alert]) -> Result<(), Fa
     let changed: Vec<i64> = last.values().map(|a| a.changed_us).collect();
     let revisions: Vec<i64> = last.values().map(|a| i64::from(a.revision)).collect();
     let payloads: Vec<Vec<u8>> = last.values().map(|a| a.encode_to_vec()).collect();
+    let priorities: Vec<i32> = last.values().map(|a| a.priority).collect();
     let upsert = transaction
         .prepare_cached(
-            "INSERT INTO alerts
-             SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[])
+            "INSERT INTO alerts (id, patient, gateway, state, since_us, changed_us, revision, payload, priority)
+             SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[],
+                 $9::int[])
              ON CONFLICT (id) DO UPDATE SET patient = excluded.patient, gateway = excluded.gateway, state = excluded.state,
                  since_us = excluded.since_us, changed_us = excluded.changed_us, revision = excluded.revision,
-                 payload = excluded.payload WHERE excluded.revision > alerts.revision",
+                 payload = excluded.payload, priority = excluded.priority WHERE excluded.revision > alerts.revision",
         )
         .await?;
     let outbox: Vec<Vec<u8>> = new.iter().map(|a| a.encode_to_vec()).collect();
@@ -149,8 +155,16 @@ async fn present(transaction: &Transaction<'_>, new: &[&Alert]) -> Result<(), Fa
             "INSERT INTO outbox (payload) SELECT payload FROM unnest($1::bytea[]) WITH ORDINALITY AS w (payload, n) ORDER BY n",
         )
         .await?;
-    let upsert_row: [&(dyn ToSql + Sync); 8] = [
-        &ids, &patients, &gateways, &states, &since, &changed, &revisions, &payloads,
+    let upsert_row: [&(dyn ToSql + Sync); 9] = [
+        &ids,
+        &patients,
+        &gateways,
+        &states,
+        &since,
+        &changed,
+        &revisions,
+        &payloads,
+        &priorities,
     ];
     let append_row: [&(dyn ToSql + Sync); 1] = [&outbox];
     tokio::try_join!(
@@ -307,35 +321,56 @@ impl AlertsStore for TimescaleStore {
     }
 
     async fn alerts(&self, scope: &Scope, query: &AlertsQuery) -> Result<Vec<Alert>, QueryError> {
-        let limit = if query.limit == 0 {
-            LIMIT_DEFAULT
-        } else {
-            query.limit
-        };
         let patient = match query.patient {
             Some(_) => "a.patient = $2",
             None => "$2::text IS NULL",
         };
         let connection = self.reader().await?;
+        let mut alerts = Vec::new();
+        let mut room = query.limit();
+        for resolved in query.parts() {
+            let (equals, order) = (if *resolved { "=" } else { "<>" }, order(*resolved));
+            let statement = connection
+                .prepare_cached(&format!(
+                    "SELECT payload FROM alerts a WHERE a.state {equals} {RESOLVED} AND {patient} AND {IN_SCOPE}
+                     ORDER BY {order}, id COLLATE \"C\" LIMIT $3"
+                ))
+                .await?;
+            let limit = i64::try_from(room).unwrap_or(i64::MAX);
+            let rows = connection
+                .query(&statement, &[&scope.as_tenant(), &query.patient, &limit])
+                .await?;
+            room = room.saturating_sub(rows.len());
+            alerts.extend(rows.iter().filter_map(decode));
+        }
+        Ok(alerts)
+    }
+
+    async fn open_alerts(
+        &self,
+        scope: &Scope,
+        patient: Option<&str>,
+    ) -> Result<Vec<OpenAlerts>, QueryError> {
+        let connection = self.reader().await?;
         let statement = connection
             .prepare_cached(&format!(
-                "SELECT payload FROM alerts a WHERE {patient} AND ($3 OR a.state <> $4) AND {IN_SCOPE}
-                 ORDER BY since_us DESC, id COLLATE \"C\" LIMIT $5"
+                "SELECT coalesce(p.tenant, g.tenant, ''), a.priority, count(*), count(*) FILTER (WHERE a.state IN ({ACTIVE}, {LATCHED}))
+                 FROM alerts a LEFT JOIN patients p ON p.id = a.patient LEFT JOIN gateways g ON g.id = a.gateway AND a.patient = ''
+                 WHERE a.state NOT IN ({PENDING}, {RESOLVED}) AND ($2::text IS NULL OR a.patient = $2) AND {IN_SCOPE}
+                 GROUP BY 1, 2 ORDER BY 2 DESC, 1"
             ))
             .await?;
         let rows = connection
-            .query(
-                &statement,
-                &[
-                    &scope.as_tenant(),
-                    &query.patient,
-                    &query.include_resolved,
-                    &(AlertState::Resolved as i32),
-                    &i64::try_from(limit).unwrap_or(i64::MAX),
-                ],
-            )
+            .query(&statement, &[&scope.as_tenant(), &patient])
             .await?;
-        Ok(rows.iter().filter_map(decode).collect())
+        let count = |row: &Row, column| row.get::<_, i64>(column).cast_unsigned();
+        let open = |row: &Row| OpenAlerts {
+            tenant: row.get(0),
+            priority: row.get(1),
+            open: count(row, 2),
+            unacknowledged: count(row, 3),
+        };
+        Ok(rows.iter().map(open).collect())
     }
 
     async fn alert_history(&self, scope: &Scope, id: &str) -> Result<Vec<Alert>, QueryError> {

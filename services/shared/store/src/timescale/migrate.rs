@@ -10,6 +10,10 @@ use super::{OpenError, fault::explain, open::Edition};
 const MIGRATIONS: &[(&str, &str)] = &[
     ("tables", include_str!("migrations/0001_tables.sql")),
     ("notices", include_str!("migrations/0002_notices.sql")),
+    (
+        "alert_priority",
+        include_str!("migrations/0003_alert_priority.sql"),
+    ),
 ];
 /// Roll-ups depend on the edition: made by TimescaleDB where it can, else by the store.
 const ROLLUPS_OWN: &str = include_str!("rollups_own.sql");

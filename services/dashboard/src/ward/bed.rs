@@ -1,0 +1,106 @@
+//! One patient's newest values and open alerts. Sans-IO.
+
+use std::collections::BTreeMap;
+
+use contracts::alerts::{Alert, AlertState};
+use contracts::vitals::{Metric, Priority};
+use vitals::news2::Spo2Scale;
+use vitals::silence;
+
+/// Further ahead of the core than this no clock is right.
+const AHEAD_US_MAX: i64 = 120_000_000;
+
+#[derive(Default)]
+pub struct Bed {
+    /// `None` until the register names it: shown to nobody, because nobody's tenant is known to own it.
+    pub tenant: Option<String>,
+    pub name: String,
+    pub gateway: String,
+    pub spo2_scale: Spo2Scale,
+    pub latest: BTreeMap<i32, Latest>,
+    pub open: BTreeMap<String, Open>,
+    /// Open alerts had to be forgotten.
+    pub has_more_alerts: bool,
+    pub last_seen_us: i64,
+    /// Event time of the newest reading, and never later than its arrival: a clock that is ahead makes nobody watched for longer.
+    pub heard_us: i64,
+    pub has_waveform: bool,
+}
+
+#[derive(Clone, Copy)]
+pub struct Latest {
+    pub value: f64,
+    pub time_us: i64,
+}
+
+pub struct Open {
+    pub priority: Priority,
+    pub awaits: bool,
+    pub revision: u32,
+    pub since_us: i64,
+    /// Rule and summary of a silence alert; else empty.
+    pub rule: &'static str,
+    pub summary: String,
+    /// Resolved ones stay as tombstones so that a late, older transition cannot reopen them.
+    pub resolved: bool,
+}
+
+/// Whether what arrived then replaces what is known. A device whose clock was ahead and is put right sends earlier times: what it said
+/// before would stand as the newest until its clock has caught up, for hours.
+fn replaces(time_us: i64, known_us: i64, arrived_us: i64) -> bool {
+    let was_ahead = arrived_us > 0 && known_us.saturating_sub(arrived_us) > AHEAD_US_MAX;
+    time_us >= known_us || was_ahead
+}
+
+impl Open {
+    pub fn of(alert: &Alert) -> Open {
+        let state = alert.state();
+        let rule = silence::ALL.into_iter().find(|rule| *rule == alert.rule);
+        Open {
+            priority: alert.priority(),
+            awaits: awaits(state),
+            revision: alert.revision,
+            since_us: alert.since_us,
+            summary: rule.map_or_else(String::new, |_| alert.summary.clone()),
+            rule: rule.unwrap_or_default(),
+            resolved: matches!(
+                state,
+                AlertState::Resolved | AlertState::Pending | AlertState::Unspecified
+            ),
+        }
+    }
+}
+
+impl Bed {
+    pub fn open(&self) -> impl Iterator<Item = &Open> {
+        self.open.values().filter(|open| !open.resolved)
+    }
+
+    pub fn seen(&mut self, time_us: i64, arrived_us: i64, gateway: &str) {
+        let heard_us = match arrived_us {
+            ..=0 => time_us,
+            arrived_us => time_us.min(arrived_us),
+        };
+        self.heard_us = self.heard_us.max(heard_us);
+        if replaces(time_us, self.last_seen_us, arrived_us) {
+            self.last_seen_us = time_us;
+            if !gateway.is_empty() && self.gateway != gateway {
+                gateway.clone_into(&mut self.gateway);
+            }
+        }
+    }
+
+    pub fn value(&mut self, metric: Metric, value: f64, time_us: i64, arrived_us: i64) {
+        let latest = self
+            .latest
+            .entry(metric as i32)
+            .or_insert(Latest { value, time_us });
+        if replaces(time_us, latest.time_us, arrived_us) {
+            *latest = Latest { value, time_us };
+        }
+    }
+}
+
+fn awaits(state: AlertState) -> bool {
+    matches!(state, AlertState::Active | AlertState::Latched)
+}

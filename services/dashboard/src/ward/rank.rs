@@ -1,0 +1,130 @@
+//! In which order a ward's patients are shown. Sans-IO.
+//!
+//! 1. Unwatched: nothing arrives, so the patient may be in any state and no rule will raise an alert. First those with an
+//!    unacknowledged alert of high priority, then those with any unacknowledged alert, then who is unwatched for longest.
+//! 2. An unacknowledged alert of high priority: it has already called somebody.
+//! 3. No score: a worn sensor's parameter is too old, or nothing was ever measured.
+//! 4. Everybody else.
+//!
+//! Within 2 to 4 the higher NEWS2 comes first. A lower bound counts, and stale readings count as if they still held, so that
+//! nobody sinks because a sensor fell off. Then come a parameter that scores 3, the worst open alert, and the name.
+
+use std::cmp::Reverse;
+
+use contracts::vitals::Priority;
+
+/// What the order depends on.
+pub struct Standing<'a> {
+    /// `Some`: nothing arrives since then.
+    pub unwatched_since_us: Option<i64>,
+    /// A worn parameter is too old, or nothing was ever measured.
+    pub has_no_score: bool,
+    /// Highest priority among alerts that nobody has acknowledged.
+    pub awaiting: Priority,
+    /// Highest priority among open alerts.
+    pub worst: Priority,
+    pub score: u32,
+    pub is_red: bool,
+    pub name: &'a str,
+    pub id: &'a str,
+}
+
+/// Ascending: the first in the ward is the least.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    group: u8,
+    awaiting: Reverse<i32>,
+    since_us: i64,
+    score: Reverse<u32>,
+    red: Reverse<bool>,
+    worst: Reverse<i32>,
+    name: String,
+    id: String,
+}
+
+impl Rank {
+    pub fn of(standing: &Standing<'_>) -> Rank {
+        let is_unwatched = standing.unwatched_since_us.is_some();
+        Rank {
+            group: if is_unwatched {
+                1
+            } else if standing.awaiting == Priority::High {
+                2
+            } else if standing.has_no_score {
+                3
+            } else {
+                4
+            },
+            // Among the watched the score decides before their alerts do.
+            awaiting: Reverse(match (is_unwatched, standing.awaiting) {
+                (false, _) => 0,
+                (true, Priority::High) => 2,
+                (true, Priority::Unspecified) => 0,
+                (true, _) => 1,
+            }),
+            since_us: standing.unwatched_since_us.unwrap_or_default(),
+            score: Reverse(standing.score),
+            red: Reverse(standing.is_red),
+            worst: Reverse(standing.worst as i32),
+            name: standing.name.to_owned(),
+            id: standing.id.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_unwatched_comes_before_who_is_ill() {
+        let standing = |id| Standing {
+            unwatched_since_us: None,
+            has_no_score: false,
+            awaiting: Priority::Unspecified,
+            worst: Priority::Unspecified,
+            score: 0,
+            is_red: false,
+            name: "",
+            id,
+        };
+        let unwatched = |id, since_us, awaiting| Standing {
+            unwatched_since_us: Some(since_us),
+            awaiting,
+            ..standing(id)
+        };
+        let mut ward = [
+            standing("calm"),
+            Standing {
+                score: 9,
+                ..standing("ill")
+            },
+            Standing {
+                has_no_score: true,
+                ..standing("sensor off")
+            },
+            Standing {
+                awaiting: Priority::High,
+                ..standing("fall")
+            },
+            unwatched("silent", 20, Priority::Unspecified),
+            unwatched("silent longer", 10, Priority::Unspecified),
+            unwatched("silent, alert open", 30, Priority::Medium),
+            unwatched("silent after a fall", 40, Priority::High),
+        ];
+        ward.sort_by_key(Rank::of);
+        assert_eq!(
+            ward.map(|it| it.id),
+            [
+                "silent after a fall",
+                "silent, alert open",
+                "silent longer",
+                "silent",
+                "fall",
+                "sensor off",
+                "ill",
+                "calm"
+            ]
+        );
+    }
+}

@@ -1,0 +1,375 @@
+#![allow(clippy::unwrap_used)]
+use contracts::alerts::AlertState;
+use contracts::query::Risk;
+
+use super::*;
+
+const NOW: i64 = 1_700_000_000_000_000;
+
+fn entry(id: &str, tenant: &str) -> PatientEntry {
+    PatientEntry {
+        id: id.to_owned(),
+        tenant: tenant.to_owned(),
+        name: format!("name of {id}"),
+        spo2_scale: SpO2Scale::One,
+    }
+}
+
+fn sample(patient: &str, metric: Metric, value: f64, time_us: i64) -> Sample {
+    Sample {
+        patient: patient.to_owned(),
+        gateway: "g1".to_owned(),
+        metric: metric.into(),
+        device_time_us: time_us,
+        reading: Some(Reading::Value(value)),
+        ..Sample::default()
+    }
+}
+
+fn alert(patient: &str, id: &str, priority: Priority, state: AlertState, revision: u32) -> Alert {
+    Alert {
+        id: id.to_owned(),
+        patient: patient.to_owned(),
+        priority: priority.into(),
+        state: state.into(),
+        revision,
+        since_us: NOW,
+        ..Alert::default()
+    }
+}
+
+fn healthy(ward: &mut Ward, patient: &str) {
+    for (metric, value) in [
+        (Metric::RespirationRate, 15.0),
+        (Metric::Spo2, 98.0),
+        (Metric::SupplementalOxygen, 0.0),
+        (Metric::SystolicPressure, 125.0),
+        (Metric::HeartRate, 70.0),
+        (Metric::Consciousness, 0.0),
+        (Metric::Temperature, 36.8),
+    ] {
+        ward.on_sample(&sample(patient, metric, value, NOW));
+    }
+}
+
+fn ward(patients: &[&str]) -> Ward {
+    let mut ward = Ward::new(RuleSet::default_set());
+    let entries: Vec<_> = patients.iter().map(|id| entry(id, "t")).collect();
+    ward.on_register(&entries, &[]);
+    ward
+}
+
+fn order(ward: &Ward, now_us: i64) -> Vec<String> {
+    ward.snapshot(now_us)
+        .of("t")
+        .iter()
+        .map(|p| p.id.clone())
+        .collect()
+}
+
+#[test]
+fn worst_first() {
+    let mut ward = ward(&["a", "b", "c", "d"]);
+    for id in ["a", "b", "c", "d"] {
+        healthy(&mut ward, id);
+    }
+    ward.on_sample(&sample("c", Metric::HeartRate, 135.0, NOW + 1));
+    ward.on_alert(&alert("b", "fall", Priority::High, AlertState::Active, 1));
+    ward.on_alert(&alert("d", "x", Priority::Low, AlertState::Active, 1));
+    assert_eq!(order(&ward, NOW + 1), ["b", "c", "d", "a"]);
+    ward.on_alert(&alert(
+        "b",
+        "fall",
+        Priority::High,
+        AlertState::Acknowledged,
+        2,
+    ));
+    assert_eq!(order(&ward, NOW + 1), ["c", "b", "d", "a"]);
+    ward.on_alert(&alert("b", "fall", Priority::High, AlertState::Resolved, 3));
+    assert_eq!(order(&ward, NOW + 1), ["c", "d", "a", "b"]);
+}
+
+#[test]
+fn a_partial_score_names_what_is_missing_and_counts_nothing_for_it() {
+    let mut ward = ward(&["a"]);
+    ward.on_sample(&sample("a", Metric::HeartRate, 115.0, NOW));
+    let news2 = ward.snapshot(NOW).of("t")[0].news2.clone().unwrap();
+    assert!(news2.partial);
+    assert_eq!(news2.score, Some(2));
+    assert_eq!(news2.missing.len(), 6);
+    assert!(!news2.missing.contains(&(Metric::HeartRate as i32)));
+}
+
+#[test]
+fn somebody_whose_sensors_fell_silent_does_not_sink() {
+    let mut ward = ward(&["sick", "well"]);
+    healthy(&mut ward, "sick");
+    healthy(&mut ward, "well");
+    ward.on_sample(&sample("sick", Metric::HeartRate, 135.0, NOW));
+    let later = NOW + 86_400_000_000;
+    ward.on_sample(&sample("well", Metric::HeartRate, 95.0, later));
+    assert_eq!(order(&ward, later), ["sick", "well"]);
+    let snapshot = ward.snapshot(later);
+    let news2 = snapshot.of("t")[0].news2.clone().unwrap();
+    assert_eq!((news2.score, news2.missing.len()), (None, 7));
+}
+
+#[test]
+fn from_whom_nothing_arrives_has_no_score_and_comes_first() {
+    let mut ward = ward(&["cut", "ill"]);
+    healthy(&mut ward, "cut");
+    healthy(&mut ward, "ill");
+    let later = NOW + 40_000_000;
+    for (metric, value) in [(Metric::HeartRate, 140.0), (Metric::RespirationRate, 27.0)] {
+        ward.on_sample(&sample("ill", metric, value, later));
+    }
+    assert_eq!(order(&ward, NOW), ["ill", "cut"]);
+    // Nothing more came. The time alone changes the order.
+    assert_eq!(order(&ward, later), ["cut", "ill"]);
+    let cut = ward.snapshot(later).of("t")[0].clone();
+    let unknown = cut.unknown.unwrap();
+    assert_eq!(unknown.since_us, NOW);
+    let news2 = cut.news2.unwrap();
+    assert_eq!((news2.score, news2.risk()), (None, Risk::Unspecified));
+    assert_eq!(news2.unknown, Some(unknown), "since when and why");
+    // A backlog of old readings makes nobody watched; a fresh reading does.
+    let arrives = |time_us| Sample {
+        ingest_time_us: later,
+        ..sample("cut", Metric::HeartRate, 70.0, time_us)
+    };
+    ward.on_sample(&arrives(NOW + 1_000_000));
+    assert!(ward.snapshot(later).of("t")[0].unknown.is_some());
+    ward.on_sample(&arrives(later));
+    let snapshot = ward.snapshot(later);
+    assert!(
+        snapshot
+            .of("t")
+            .iter()
+            .all(|patient| patient.unknown.is_none())
+    );
+}
+
+#[test]
+fn a_clock_that_is_ahead_makes_nobody_watched_for_longer() {
+    let mut ward = ward(&["a"]);
+    let hour_us = 3_600_000_000;
+    ward.on_sample(&Sample {
+        ingest_time_us: NOW,
+        ..sample("a", Metric::HeartRate, 70.0, NOW + hour_us)
+    });
+    let unknown = ward.snapshot(NOW + 31_000_000).of("t")[0].unknown.clone();
+    assert_eq!(unknown.unwrap().since_us, NOW);
+}
+
+#[test]
+fn the_alert_of_a_silent_gateway_says_why_until_it_ends() {
+    let mut ward = ward(&["a"]);
+    healthy(&mut ward, "a");
+    let later = NOW + 130_000_000;
+    let silent = |state: AlertState, revision| Alert {
+        id: "gateway-silent".to_owned(),
+        gateway: "g1".to_owned(),
+        rule: silence::GATEWAY.to_owned(),
+        summary: "Gateway g1 is silent for 121 s; the cause is the path: lte, wifi lost before"
+            .to_owned(),
+        state: state.into(),
+        revision,
+        ..Alert::default()
+    };
+    ward.on_alert(&silent(AlertState::Active, 1));
+    let shown = |ward: &Ward| ward.snapshot(later).of("t")[0].unknown.clone().unwrap();
+    let unknown = shown(&ward);
+    assert_eq!(unknown.cause(), UnknownCause::Path);
+    assert_eq!(
+        unknown.because,
+        "the cause is the path: lte, wifi lost before"
+    );
+    assert_eq!(ward.open_alerts(), ["gateway-silent"]);
+    ward.on_alert(&silent(AlertState::Resolved, 2));
+    assert_eq!(
+        shown(&ward).cause(),
+        UnknownCause::Gateway,
+        "as far as can be told"
+    );
+    assert!(ward.open_alerts().is_empty());
+}
+
+#[test]
+fn a_parameter_that_is_too_old_makes_the_score_unknown_however_lively_the_rest() {
+    let mut ward = ward(&["a", "ill"]);
+    healthy(&mut ward, "a");
+    healthy(&mut ward, "ill");
+    let later = NOW + 601_000_000;
+    for patient in ["a", "ill"] {
+        for metric in [Metric::RespirationRate, Metric::Spo2] {
+            ward.on_sample(&sample(patient, metric, 15.0, later));
+        }
+    }
+    ward.on_sample(&sample("ill", Metric::HeartRate, 140.0, later));
+    assert_eq!(
+        order(&ward, later),
+        ["a", "ill"],
+        "no heart rate for ten minutes"
+    );
+    let a = ward.snapshot(later).of("t")[0].clone();
+    assert!(a.unknown.is_none(), "readings arrive");
+    let news2 = a.news2.unwrap();
+    assert_eq!(
+        (news2.score, news2.stale),
+        (None, vec![Metric::HeartRate as i32])
+    );
+    assert_eq!(news2.unknown.unwrap().since_us, NOW);
+}
+
+#[test]
+fn of_many_alerts_the_important_ones_are_remembered() {
+    let mut ward = ward(&["a"]);
+    let mut fall = alert("a", "fall", Priority::High, AlertState::Active, 1);
+    fall.since_us = NOW - 1_000_000;
+    ward.on_alert(&fall);
+    for n in 0..OPEN_ALERTS_MAX + 10 {
+        ward.on_alert(&alert(
+            "a",
+            &format!("low-{n}"),
+            Priority::Low,
+            AlertState::Active,
+            1,
+        ));
+    }
+    let shown = ward.snapshot(NOW).of("t")[0].clone();
+    assert_eq!(
+        shown.worst_priority(),
+        Priority::High,
+        "the oldest, and still here"
+    );
+    assert_eq!(shown.active_alerts as usize, OPEN_ALERTS_MAX);
+    assert!(shown.active_alerts_more);
+}
+
+#[test]
+fn who_finds_no_place_is_counted_and_pushes_out_nobody_of_the_own_tenant() {
+    let mut ward = ward(&[]);
+    let many: Vec<_> = (0..PATIENTS_MAX + 10)
+        .map(|n| entry(&format!("p{n:05}"), "t"))
+        .collect();
+    ward.on_register(&many, &[]);
+    for entry in &many {
+        ward.on_sample(&sample(&entry.id, Metric::HeartRate, 60.0, NOW));
+    }
+    let snapshot = ward.snapshot(NOW);
+    assert_eq!(snapshot.of("t").len(), PATIENTS_MAX);
+    assert_eq!((snapshot.omitted("t"), snapshot.omitted("other")), (10, 0));
+    let last = format!("p{:05}", PATIENTS_MAX + 9);
+    ward.on_alert(&alert(&last, "fall", Priority::High, AlertState::Active, 1));
+    ward.on_register(&many, &[]);
+    assert_eq!(order(&ward, NOW).len(), PATIENTS_MAX);
+    assert!(
+        order(&ward, NOW).contains(&last),
+        "an urgent alert finds a place"
+    );
+}
+
+#[test]
+fn what_a_clock_that_was_ahead_said_does_not_stand_for_hours() {
+    let mut ward = ward(&["a"]);
+    let hour_us = 3_600_000_000;
+    let arrives = |value, time_us, arrived_us| Sample {
+        ingest_time_us: arrived_us,
+        ..sample("a", Metric::HeartRate, value, time_us)
+    };
+    ward.on_sample(&arrives(70.0, NOW + hour_us, NOW));
+    // Its clock is put right.
+    ward.on_sample(&arrives(140.0, NOW + 1_000_000, NOW + 1_000_000));
+    let shown = |ward: &Ward| {
+        let patient = ward.snapshot(NOW).of("t")[0].clone();
+        (patient.latest[0].value, patient.last_seen_us)
+    };
+    assert_eq!(shown(&ward), (140.0, NOW + 1_000_000));
+    // What a gateway had kept comes after it and changes nothing.
+    ward.on_sample(&arrives(60.0, NOW - hour_us, NOW + 2_000_000));
+    assert_eq!(shown(&ward), (140.0, NOW + 1_000_000));
+}
+
+#[test]
+fn the_order_of_arrival_does_not_matter() {
+    let events = [
+        sample("a", Metric::HeartRate, 60.0, NOW),
+        sample("a", Metric::HeartRate, 61.0, NOW + 1),
+        sample("a", Metric::HeartRate, 62.0, NOW + 2),
+    ];
+    let alerts = [
+        alert("a", "x", Priority::High, AlertState::Active, 1),
+        alert("a", "x", Priority::High, AlertState::Resolved, 3),
+        alert("a", "x", Priority::High, AlertState::Acknowledged, 2),
+    ];
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]] {
+        let mut ward = ward(&["a"]);
+        for i in order {
+            ward.on_sample(&events[i]);
+            ward.on_alert(&alerts[i]);
+            ward.on_sample(&events[i]);
+        }
+        let patient = ward.snapshot(NOW + 2).of("t")[0].clone();
+        assert_eq!(patient.latest[0].value, 62.0);
+        assert_eq!(patient.last_seen_us, NOW + 2);
+        assert_eq!(
+            patient.active_alerts, 0,
+            "a late transition must not reopen an alert"
+        );
+    }
+}
+
+#[test]
+fn a_tenant_sees_its_own_only_and_strangers_are_seen_by_nobody() {
+    let mut ward = ward(&["a"]);
+    ward.on_register(&[entry("z", "other")], &[]);
+    assert!(!ward.on_sample(&sample("stranger", Metric::HeartRate, 60.0, NOW)));
+    assert_eq!(order(&ward, NOW), ["a"]);
+    assert_eq!(ward.snapshot(NOW).of("other").len(), 1);
+    assert!(ward.snapshot(NOW).of("nobody").is_empty());
+    ward.on_register(&[entry("stranger", "t")], &[]);
+    assert_eq!(order(&ward, NOW), ["a", "stranger"]);
+}
+
+#[test]
+fn one_tenants_many_patients_push_out_no_others() {
+    let mut ward = ward(&[]);
+    ward.on_register(&[entry("quiet", "small")], &[]);
+    let many: Vec<_> = (0..PATIENTS_MAX + 10)
+        .map(|n| entry(&format!("p{n}"), "large"))
+        .collect();
+    for entry in &many {
+        ward.on_sample(&sample(&entry.id, Metric::HeartRate, 60.0, NOW));
+        ward.on_register(std::slice::from_ref(entry), &[]);
+    }
+    assert_eq!(ward.snapshot(NOW).of("small").len(), 1);
+    assert_eq!(ward.patients.len(), PATIENTS_MAX);
+}
+
+#[test]
+fn tables_are_bounded() {
+    let mut ward = Ward::new(RuleSet::default_set());
+    for n in 0..PATIENTS_MAX + 10 {
+        ward.on_sample(&sample(
+            &format!("p{n}"),
+            Metric::HeartRate,
+            60.0,
+            NOW + n as i64,
+        ));
+    }
+    assert_eq!(ward.patients.len(), PATIENTS_MAX);
+    assert!(
+        !ward.patients.contains_key("p0"),
+        "the one not seen for longest left"
+    );
+    for n in 0..OPEN_ALERTS_MAX + 10 {
+        ward.on_alert(&alert(
+            "p100",
+            &format!("a{n}"),
+            Priority::Low,
+            AlertState::Active,
+            1,
+        ));
+    }
+    assert_eq!(ward.patients["p100"].open.len(), OPEN_ALERTS_MAX);
+}

@@ -1,0 +1,119 @@
+// The alerts that the page holds: bounded by what matters least, with a count of what is left out.
+//
+// The server sends the whole list with every new stream, then every change. It also sends, with each look at the ward, how many alerts
+// are open by priority. Where that does not agree with what is held for longer than a moment, the list is asked for again: so an alert
+// that was left out comes in as soon as there is room, and one whose end was missed does not stay.
+import { AlertState, type Alert, type AlertCount } from "./gen/braid/alerts/v1/alerts_pb";
+import type { Priority } from "./gen/braid/vitals/v1/vitals_pb";
+import { awaits } from "./clinical";
+
+// Open alerts held. Of more, the ones that matter least leave and are counted.
+export const OPEN_MAX = 1_000;
+// Resolved alerts held; the oldest leave.
+const RESOLVED_MAX = 50;
+// A list is made a moment before it arrives. What changed this recently is not undone by it.
+const FRESH_MS = 5_000;
+// Totals are made a moment before or after the change that they count. A difference that lasts this long is one.
+const DIFFERENCE_MS = 2_500;
+
+export interface Omitted {
+  readonly priority: Priority;
+  readonly count: number;
+}
+
+const isOpen = ({ state }: Alert) => state !== AlertState.RESOLVED && state !== AlertState.PENDING;
+
+// moreImportant orders by what may be left out last: priority, then what awaits somebody, then the newest. The server's order.
+function moreImportant(a: Alert, b: Alert): number {
+  return b.priority - a.priority || Number(awaits(b.state)) - Number(awaits(a.state)) || Number(b.sinceUs - a.sinceUs);
+}
+
+// moreUrgent orders for people: what awaits somebody first, then by priority, then the newest.
+function moreUrgent(a: Alert, b: Alert): number {
+  return Number(awaits(b.state)) - Number(awaits(a.state)) || b.priority - a.priority || Number(b.sinceUs - a.sinceUs);
+}
+
+export class AlertBook {
+  readonly #held = new Map<string, { readonly alert: Alert; readonly atMs: number }>();
+  readonly #omitted = new Map<Priority, number>();
+  #sorted: readonly Alert[] | undefined;
+  #differsSinceMs = 0;
+
+  has(id: string): boolean {
+    return this.#held.has(id);
+  }
+
+  *values(): Iterable<Alert> {
+    for (const { alert } of this.#held.values()) yield alert;
+  }
+
+  add(alerts: readonly Alert[], nowMs: number): void {
+    for (const alert of alerts) this.#put(alert, nowMs);
+    this.#bound();
+  }
+
+  // replace takes the whole list of open alerts, with what it leaves out.
+  replace(alerts: readonly Alert[], counts: readonly AlertCount[], nowMs: number): void {
+    const listed = new Set(alerts.map(({ id }) => id));
+    for (const [id, { alert, atMs }] of this.#held) {
+      if (isOpen(alert) && !listed.has(id) && nowMs - atMs > FRESH_MS) this.#held.delete(id);
+    }
+    this.#omitted.clear();
+    for (const { priority, omitted } of counts) if (omitted > 0) this.#omitted.set(priority, omitted);
+    // What was held already keeps its time: only news is fresh.
+    for (const alert of alerts) this.#put(alert, nowMs - FRESH_MS - 1);
+    this.#differsSinceMs = 0;
+    this.#bound();
+  }
+
+  open(): readonly Alert[] {
+    this.#sorted ??= [...this.values()].filter(isOpen).sort(moreUrgent);
+    return this.#sorted;
+  }
+
+  past(count: number): Alert[] {
+    return [...this.values()]
+      .filter((alert) => alert.state === AlertState.RESOLVED)
+      .sort((a, b) => Number(b.changedUs - a.changedUs))
+      .slice(0, count);
+  }
+
+  // omitted is what the page does not show, highest priority first.
+  omitted(): Omitted[] {
+    return [...this.#omitted].map(([priority, count]) => ({ priority, count })).sort((a, b) => b.priority - a.priority);
+  }
+
+  // disagrees tells whether the totals have differed from what is held and left out for long enough to ask for the list again.
+  disagrees(totals: readonly AlertCount[], nowMs: number): boolean {
+    const left = new Map(totals.map(({ priority, open }) => [priority, open]));
+    const take = (priority: Priority, count: number) => left.set(priority, (left.get(priority) ?? 0) - count);
+    for (const { priority } of this.open()) take(priority, 1);
+    for (const { priority, count } of this.omitted()) take(priority, count);
+    const differs = [...left.values()].some((rest) => rest !== 0) || (this.#omitted.size > 0 && this.open().length < OPEN_MAX / 2);
+    if (!differs) this.#differsSinceMs = 0;
+    else if (this.#differsSinceMs === 0) this.#differsSinceMs = nowMs;
+    else if (nowMs - this.#differsSinceMs > DIFFERENCE_MS) {
+      this.#differsSinceMs = nowMs;
+      return true;
+    }
+    return false;
+  }
+
+  #put(alert: Alert, atMs: number): void {
+    const known = this.#held.get(alert.id);
+    if (known && known.alert.revision >= alert.revision) return;
+    this.#held.set(alert.id, { alert, atMs });
+    this.#sorted = undefined;
+  }
+
+  #bound(): void {
+    this.#sorted = undefined;
+    for (const { id } of this.past(Infinity).slice(RESOLVED_MAX)) this.#held.delete(id);
+    if (this.#held.size <= OPEN_MAX) return;
+    const open = [...this.values()].filter(isOpen).sort(moreImportant);
+    for (const { id, priority } of open.slice(OPEN_MAX)) {
+      this.#held.delete(id);
+      this.#omitted.set(priority, (this.#omitted.get(priority) ?? 0) + 1);
+    }
+  }
+}

@@ -1,0 +1,162 @@
+// The page in the states that hurt: many patients, more alerts than fit on a screen, somebody behind a lost gateway, everything cut, the
+// dashboard away. Against the example `fake_ward` of the dashboard's crate: BRAID_FAKE_WARD is its binary. With BRAID_STATES=DIR each state
+// is also a picture there.
+//
+// How fast it was is printed beside its target and not judged.
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { chromium } from "playwright-core";
+
+const DEADLINE = 60_000;
+const ARGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-gpu", "--no-first-run"];
+const PATIENTS = 300;
+const ALERTS = 306;
+// With those that the ward has without being asked: the two of its patients and the lost gateway's.
+const ALERTS_ALL = ALERTS + 3;
+const OPEN_S_TARGET = 1;
+
+let browser, context, page, ward, address, password;
+const figures = [];
+
+before(async () => {
+  assert.ok(process.env.BRAID_FAKE_WARD, "set BRAID_FAKE_WARD to the example fake_ward of the dashboard's crate");
+  ward = spawn(process.env.BRAID_FAKE_WARD, ["127.0.0.1:0", String(PATIENTS), String(ALERTS)], { stdio: ["pipe", "pipe", "inherit"] });
+  let out = "";
+  await new Promise((resolve, reject) => {
+    const timer = setTimeout(() => reject(new Error(`no address:\n${out}`)), DEADLINE * 2);
+    ward.on("exit", (code) => reject(new Error(`the ward ended with ${code}`)));
+    ward.stdout.on("data", (chunk) => {
+      out += chunk;
+      if (/sign in as admin with .+\n/.test(out)) resolve(clearTimeout(timer));
+    });
+  });
+  address = /http:\S+/.exec(out)[0];
+  password = /sign in as admin with (.+)\n/.exec(out)[1];
+  browser = await chromium.launch({ executablePath: process.env.BRAID_CHROMIUM ?? "/usr/bin/chromium", args: ARGS });
+  context = await browser.newContext({ viewport: { width: 1440, height: 960 }, colorScheme: "dark" });
+  context.setDefaultTimeout(DEADLINE);
+  // When the page first held as many alerts as are open, by its own clock.
+  await context.addInitScript((all) => {
+    const look = () => {
+      if (document.querySelectorAll(".alerts:not(.past) > .alert").length < all) return requestAnimationFrame(look);
+      requestAnimationFrame(() => (window.openedMs = performance.now()));
+    };
+    requestAnimationFrame(look);
+  }, ALERTS_ALL);
+  page = await context.newPage();
+  page.failures = [];
+  page.on("pageerror", (error) => page.failures.push(error.message));
+});
+
+after(async () => {
+  await browser?.close();
+  if (ward && ward.exitCode === null) {
+    ward.removeAllListeners("exit");
+    const ended = new Promise((resolve) => ward.once("exit", resolve));
+    ward.kill("SIGINT");
+    const forced = setTimeout(() => ward.kill("SIGKILL"), 15_000);
+    await ended;
+    clearTimeout(forced);
+  }
+  for (const [name, measured, target] of figures) console.log(`# ${name}: ${measured.toFixed(2)} (target ${target.toFixed(2)})`);
+});
+
+async function picture(name, of = page) {
+  if (process.env.BRAID_STATES) await of.screenshot({ path: join(process.env.BRAID_STATES, `${name}.png`) });
+}
+
+const card = (patient) => page.locator(`.patient[data-patient="${patient}"]`);
+
+test("the page holds every open alert, the old fall first", async () => {
+  await page.goto(address);
+  await page.getByLabel("Name").fill("admin");
+  await page.getByLabel("Password").fill(password);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.locator(".alert").nth(ALERTS_ALL - 1).waitFor({ state: "attached" });
+  const first = page.locator(".alerts:not(.past) > .alert").first();
+  await page.locator(".alerts:not(.past) > .alert:first-child[data-priority=high]").waitFor();
+  const highs = await page.locator('.alerts:not(.past) > .alert[data-priority="high"] .summary').allTextContents();
+  assert.ok(highs.some((summary) => summary.startsWith("Fall")), highs.join());
+  assert.equal(await first.getAttribute("data-priority"), "high");
+  assert.equal(await page.locator("#alerts-more").isVisible(), false, "nothing is left out");
+  await picture("1-many-alerts");
+});
+
+test("how fast many alerts are open", async () => {
+  const times = [];
+  for (let n = 0; n < 3; n++) {
+    await page.reload();
+    await page.waitForFunction(() => window.openedMs > 0);
+    times.push((await page.evaluate(() => window.openedMs)) / 1000);
+  }
+  figures.push([`${ALERTS_ALL} alerts open after a reload, best of 3, s`, Math.min(...times), OPEN_S_TARGET]);
+  figures.push([`${ALERTS_ALL} alerts open after a reload, worst of 3, s`, Math.max(...times), OPEN_S_TARGET]);
+});
+
+test("who is behind a lost gateway has no score, comes first, and the page says since when and why", async () => {
+  const first = page.locator(".patient").first();
+  await page.locator('.patient[data-patient="patient-4"][data-silent]').waitFor();
+  assert.equal(await first.getAttribute("data-patient"), "patient-4");
+  assert.equal(await card("patient-4").locator(".score").textContent(), "?");
+  assert.match(await card("patient-4").locator(".why").textContent(), /^unknown since \S* ?.*\d\d:\d\d: the cause is the path: lte, wifi lost before$/);
+  await card("patient-4").click();
+  await page.locator(".detail[data-silent]").waitFor();
+  assert.equal(await page.locator(".detail .score").textContent(), "?");
+  assert.match(await page.locator(".score-text").textContent(), /unknown since .*\d\d:\d\d:\d\d \(8 min ago\): the cause is the path/);
+  assert.ok(Number(await page.locator(".detail .strip").evaluate((strip) => getComputedStyle(strip).opacity)) < 0.6, "the strip is dimmed");
+  await picture("2-lost-gateway");
+});
+
+test("of whom nothing ever arrived is unknown and not well", async () => {
+  const fresh = card("patient-new");
+  assert.equal(await fresh.locator(".score").textContent(), "?");
+  assert.equal(await fresh.locator(".score").getAttribute("data-risk"), "unknown");
+  assert.match(await fresh.locator(".why").textContent(), /unknown: no reading has ever arrived/);
+  await fresh.click();
+  await page.locator('.patient[data-patient="patient-new"][aria-current]').waitFor();
+  await picture("3-no-data-ever");
+});
+
+test("nothing sticks out on a phone and on a wall screen", async () => {
+  for (const [name, width, height] of [["4-phone", 390, 844], ["5-wall", 2560, 1440]]) {
+    await page.setViewportSize({ width, height });
+    await picture(name);
+    const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+    assert.equal(overflow, 0, name);
+  }
+  await page.setViewportSize({ width: 1440, height: 960 });
+});
+
+test("when everything is cut nobody stays green", async () => {
+  await card("patient-1").click();
+  await page.locator('.patient[data-patient="patient-1"]:not([data-silent])').waitFor();
+  const live = await page.locator('.patient .score[data-risk="low"]').count();
+  assert.ok(live >= PATIENTS - 10, `${live} are well before the cut`);
+  ward.stdin.write("cut\n");
+  await page.waitForFunction(() => document.querySelectorAll('.patient .score:not([data-risk="unknown"])').length === 0);
+  await page.locator(".ecg[data-stale]").waitFor();
+  assert.match(await page.locator(".strip-ended").textContent(), /^ended \d\d:\d\d:\d\d/);
+  await picture("6-all-cut");
+  ward.stdin.write("restore\n");
+  await page.waitForFunction((live) => document.querySelectorAll('.patient .score[data-risk="low"]').length >= live - 5, live);
+});
+
+test("when the dashboard is away the page dims everything and says since when", async () => {
+  ward.kill("SIGSTOP");
+  const banner = page.locator('.banner[data-severity="critical"]');
+  await banner.waitFor();
+  assert.match(await banner.textContent(), /not up to date.* Since \d\d:\d\d:\d\d\./);
+  assert.equal(await page.locator('.patient .score:not([data-risk="unknown"])').count(), 0);
+  assert.ok(Number(await page.locator(".strip").evaluate((strip) => getComputedStyle(strip).opacity)) < 0.6);
+  await picture("7-dashboard-away");
+  await page.setViewportSize({ width: 390, height: 844 });
+  await picture("8-dashboard-away-phone");
+  await page.setViewportSize({ width: 1440, height: 960 });
+  ward.kill("SIGCONT");
+  await banner.waitFor({ state: "detached" });
+  await page.locator('.patient .score[data-risk="low"]').first().waitFor();
+});
+
+test("no script failed on the way", () => assert.deepEqual(page.failures, []));
