@@ -32,6 +32,7 @@ test: ## everything that CI checks; installs what it needs
 	@$(STEP) lint     $(MAKE) --no-print-directory lint
 	@$(STEP) licences $(MAKE) --no-print-directory deny
 	@$(STEP) unit     $(MAKE) --no-print-directory unit
+	@$(STEP) chaos    $(MAKE) --no-print-directory chaos SEED=22 MINUTES=3
 	@$(STEP) web      $(MAKE) --no-print-directory web-check
 	@$(STEP) page     $(MAKE) --no-print-directory page
 	@$(STEP) dashboards $(MAKE) --no-print-directory dashboards
