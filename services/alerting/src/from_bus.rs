@@ -8,7 +8,7 @@ mod refused;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use bus::{Bus, Delivery, Event, Topic, dead_letter};
+use bus::{Bus, Consumer, Delivery, Event, Topic, dead_letter};
 use consumer_health::{Level, Own, Pace, duty};
 use contracts::{alerts::Alert, vitals::VitalsRecord};
 use prost::Message;
@@ -59,6 +59,8 @@ struct Loop {
     positions: BTreeMap<u32, u64>,
     /// Records by which it is.
     held: usize,
+    /// What was published before this time has been judged.
+    heard_us: i64,
     /// Beats with each question to the store, too: a store that is away is no reason to start this anew.
     turns: ProgressHandle,
     context: Context,
@@ -96,6 +98,7 @@ pub(crate) async fn run(
         heard,
         positions: BTreeMap::new(),
         held: 0,
+        heard_us: 0,
         turns,
         context,
     };
@@ -126,6 +129,7 @@ pub(crate) async fn run(
                 }
                 _ = tick.tick() => {
                     consumer.renew(&state.claims.to_renew(Topic::Vitals));
+                    state.hear(&mut *consumer).await;
                     state.on_tick().await;
                     let reached = state.claims.to_commit(Topic::Vitals);
                     let telling = async {
@@ -158,6 +162,17 @@ pub(crate) async fn run(
 }
 
 impl Loop {
+    /// Asks whether anything waits on the bus: while it does, or the bus is away, a delay that it may end does not end by time alone.
+    async fn hear(&mut self, consumer: &mut dyn Consumer) {
+        if !self.ward.is_waiting() {
+            return;
+        }
+        let asked_us = self.context.clock().now_us();
+        if let Ok(Ok(0)) = timeout(OFFSETS_WITHIN, consumer.lag()).await {
+            self.heard_us = asked_us;
+        }
+    }
+
     async fn on_event(&mut self, event: Event) {
         match event {
             Event::Assigned(partitions) => {
@@ -193,6 +208,7 @@ impl Loop {
         deliveries.retain(|delivery| self.claims.holds(Topic::Vitals, delivery.partition));
         metrics::counter!("braid_alerting_records_total").increment(deliveries.len() as u64);
         let first_us = deliveries.first().map(|first| first.published_us);
+        let newest_us = deliveries.iter().map(|it| it.published_us).max();
         let mut records = Vec::with_capacity(deliveries.len());
         for delivery in &deliveries {
             match read(delivery) {
@@ -205,7 +221,7 @@ impl Loop {
             }
         }
         // Written by another process, on Kafka by another machine.
-        if let Some(newest_us) = deliveries.iter().map(|it| it.published_us).max() {
+        if let Some(newest_us) = newest_us {
             self.context.clock().witness(newest_us);
         }
         let readable = records.iter().map(|(_, _, record)| record);
@@ -231,6 +247,9 @@ impl Loop {
                 },
                 Evaluated::Ended => return,
             }
+        }
+        if let Some(newest_us) = newest_us {
+            self.heard_us = newest_us;
         }
         if let Some(first_us) = first_us {
             let waited_s = (self.context.clock().now_us() - first_us).max(0) as f64 / 1e6;
@@ -381,7 +400,7 @@ impl Loop {
             return;
         }
         for _ in 0..ANSWERS_MAX {
-            let transitions = self.ward.on_time(now_us);
+            let transitions = self.ward.on_time(now_us, self.heard_us);
             if transitions.is_empty() {
                 self.ward.keep();
                 self.store_held().await;

@@ -28,6 +28,7 @@ mod to_bus;
 pub mod to_people;
 mod to_store;
 mod ward;
+mod watermark;
 
 use std::{sync::Arc, time::Duration};
 

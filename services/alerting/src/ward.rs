@@ -16,9 +16,13 @@ use contracts::{
     vitals::{Sample, VitalsRecord},
 };
 use store::RuleState;
-use vitals::{Engine, Origin, Profile, RuleSet};
+use vitals::{Engine, Origin, PRESENT_US, Profile, RuleSet};
 
-use crate::{book::Book, lateness::Lateness};
+use crate::{
+    book::Book,
+    lateness::Lateness,
+    watermark::{LATE_US_MIN, Watermark},
+};
 
 /// Patients of one member. Past it the one that was silent for longest and has no open alert is put away; when it speaks
 /// again its rules begin anew.
@@ -27,14 +31,13 @@ const PATIENTS_MAX: usize = 50_000;
 const CLOCKS_MAX: usize = 64;
 /// How old what a clinician chose for a patient may be.
 const PROFILE_AGE_MAX_US: i64 = 60_000_000;
-/// A patient who has been silent for so long has no present: time passes without readings only up to here.
-const PRESENT_US: i64 = 120_000_000;
 
 #[derive(Clone)]
 struct Patient {
     engine: Engine,
     partition: u32,
     clocks: BTreeMap<String, Lateness>,
+    watermark: Watermark,
     /// By the core's clock.
     seen_us: i64,
     /// 0: whose patient it is, and so which rules hold, has not been asked yet.
@@ -244,6 +247,10 @@ impl Ward {
                 let backfill_after_us = self.backfill_after_us;
                 let patient = self.touch(subject(&sample.patient, key), *partition);
                 patient.seen_us = now_us;
+                let event_us = sample.device_time_us;
+                patient
+                    .watermark
+                    .on_reading(&sample.device, event_us, now_us);
                 let late_us = patient.lateness_us(sample, now_us);
                 patient.engine.set_backfill(late_us > backfill_after_us);
                 let skipped = patient.engine.skipped();
@@ -257,8 +264,14 @@ impl Ward {
         evaluation
     }
 
-    /// Lets time pass for patients who are present and whose rules wait for it.
-    pub(crate) fn on_time(&mut self, now_us: i64) -> Vec<Alert> {
+    /// Whether somebody's rules wait for time to pass.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.patients.values().any(|it| it.engine.is_waiting())
+    }
+
+    /// Lets event time pass for patients who are present and whose rules wait for it. Everything that was published before `heard_us` has
+    /// been judged: what waits on the bus may still end a stretch.
+    pub(crate) fn on_time(&mut self, now_us: i64, heard_us: i64) -> Vec<Alert> {
         for patient in self.patients.values_mut() {
             // By a clock that has been set back since; time would stand still for so long.
             patient.seen_us = patient.seen_us.min(now_us);
@@ -276,8 +289,13 @@ impl Ward {
         let mut transitions = Vec::new();
         for (key, partition) in waiting {
             let patient = self.touch(&key, partition);
-            let event_us = patient.engine.clock_us() + (now_us - patient.seen_us).max(0);
-            let alerts = patient.engine.on_time(event_us);
+            let heard_us = heard_us.min(now_us);
+            // After a restart time passes from the newest reading that is known.
+            let since_us = heard_us.saturating_sub(patient.seen_us).max(0);
+            let known_us = patient.engine.clock_us().saturating_add(since_us);
+            let before_us = patient.watermark.before_us(heard_us);
+            let before_us = before_us.unwrap_or(known_us.saturating_sub(LATE_US_MIN));
+            let alerts = patient.engine.on_time(before_us);
             collect(&mut self.said, &mut transitions, alerts, now_us);
         }
         self.note_changes();
@@ -408,6 +426,7 @@ impl Patient {
             engine,
             partition,
             clocks: BTreeMap::new(),
+            watermark: Watermark::default(),
             seen_us: 0,
             profile_us: 0,
             tenant: String::new(),

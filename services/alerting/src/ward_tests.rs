@@ -285,13 +285,16 @@ fn time_passes_only_for_those_who_are_present() {
     ward.evaluate(&[pulse], arrived_us);
     ward.keep();
     let mut raised = |now_us| {
-        let transitions = ward.on_time(now_us);
+        let transitions = ward.on_time(now_us, now_us);
         ward.undo();
         let mut transitions = transitions.iter();
         transitions.any(|alert| alert.rule == "heart-rate-very-high")
     };
-    assert!(!raised(arrived_us + 10 * S), "a reading of then may come");
-    assert!(raised(arrived_us + 11 * S));
+    assert!(
+        !raised(arrived_us + 10 * S + LATE_US_MIN),
+        "a reading of then may come"
+    );
+    assert!(raised(arrived_us + 11 * S + LATE_US_MIN));
     assert!(!raised(arrived_us + PRESENT_US));
 }
 
@@ -308,9 +311,10 @@ fn time_goes_on_when_the_clock_is_set_back() {
     let back_us = T0 - 3600 * S;
     assert_eq!(ward.wanting_profile(&[pulse.clone()], T0 + S).len(), 0);
     assert_eq!(ward.wanting_profile(&[pulse], back_us).len(), 1);
-    ward.on_time(back_us);
+    ward.on_time(back_us, back_us);
     ward.keep();
-    let raised = ward.on_time(back_us + 11 * S);
+    let back_us = back_us + 11 * S + LATE_US_MIN;
+    let raised = ward.on_time(back_us, back_us);
     let mut raised = raised.iter();
     assert!(raised.any(|alert| alert.rule == "heart-rate-very-high"));
 }
@@ -336,12 +340,13 @@ fn what_waits_for_time_to_pass_is_raised_by_whoever_takes_over() {
             for (key, partition) in strangers {
                 ward.set_profile(&key, partition, "", Profile::default(), now_us);
             }
-            let transitions = ward.on_time(now_us);
+            let transitions = ward.on_time(now_us, now_us);
             ward.undo();
             transitions.iter().any(|alert| alert.rule == rule)
         };
-        assert!(!raised(&mut second, taken_over_us + 10 * S), "early");
-        assert_eq!(raised(&mut second, taken_over_us + 11 * S), is_raised);
+        let due_us = taken_over_us + 10 * S + LATE_US_MIN;
+        assert!(!raised(&mut second, due_us), "early");
+        assert_eq!(raised(&mut second, due_us + S), is_raised);
         assert!(!raised(&mut second, taken_over_us + PRESENT_US));
     }
 }
@@ -363,4 +368,24 @@ fn a_state_that_cannot_be_read_begins_anew() {
         of_rule(&ward.evaluate(&[record(1, 2.0)], T0 + S)),
         [(1, AlertState::Active)]
     );
+}
+
+/// Alerting was held up for a minute, or the bus was: the reading that ends the stretch is still there.
+#[test]
+fn what_waits_on_the_bus_is_judged_before_a_delay_ends() {
+    let mut ward = ward();
+    ward.set_profile("p", 3, "", Profile::default(), T0);
+    let mut pulse = record(1, 0.0);
+    let sample = &mut pulse.2.samples[0];
+    sample.metric = Metric::HeartRate.into();
+    sample.reading = Some(sample::Reading::Value(150.0));
+    ward.evaluate(&[pulse], T0 + S);
+    ward.keep();
+    let mut is_raised = |heard_us| {
+        let raised = ward.on_time(T0 + 60 * S, heard_us);
+        ward.undo();
+        raised.iter().any(|it| it.rule == "heart-rate-very-high")
+    };
+    assert!(!is_raised(T0 + 5 * S));
+    assert!(is_raised(T0 + 60 * S));
 }

@@ -41,7 +41,7 @@ impl Loop {
 
     /// After a refusal of what time brought: each alert by itself, and one that the store will never take goes to the dead letters.
     pub(super) async fn store_each_transition(&mut self, now_us: i64) {
-        let transitions = self.ward.on_time(now_us);
+        let transitions = self.ward.on_time(now_us, self.heard_us);
         self.ward.keep();
         for alert in transitions {
             let batch = AlertsBatch {

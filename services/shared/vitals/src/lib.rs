@@ -21,6 +21,9 @@ pub mod silence;
 mod validate;
 mod verdict;
 
+/// A patient who has been silent for so long has no present: time passes without readings only up to here.
+pub const PRESENT_US: i64 = 120_000_000;
+
 pub use catalogue::{ENTRIES, Entry, Reading, by_name, entry, name};
 pub use condition::{Condition, Direction};
 pub use contracts::vitals::{Metric, Priority, Sample};

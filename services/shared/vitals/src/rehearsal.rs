@@ -11,15 +11,13 @@ use contracts::{
 };
 
 use crate::{
+    PRESENT_US,
     engine::{Engine, Profile},
     machine::Origin,
     rules::RuleSet,
 };
 
 const HOUR_US: i64 = 3_600_000_000;
-/// For so long after a patient's last sample rules that wait go on waiting, as they do in the core.
-const PRESENT_US: i64 = 60_000_000;
-const STEP_US: i64 = 1_000_000;
 
 /// One alert from its beginning to its end.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +26,9 @@ pub struct Raised {
     pub rule: String,
     pub priority: Priority,
     pub summary: String,
+    /// Of the alert that edge and core make of the same readings.
+    pub id: String,
+    pub since_us: i64,
     /// When somebody was told.
     pub raised_us: i64,
     /// None: still open when the samples ended.
@@ -54,26 +55,19 @@ impl Rehearsal {
         }
     }
 
+    /// Other rules are in force from the next sample on, as when a document is put. The same set again changes nothing.
+    pub fn judge_by(&mut self, rules: &Arc<RuleSet>) {
+        if **self.engine.rules() != **rules {
+            self.engine = self.engine.with_rules(Arc::clone(rules));
+        }
+    }
+
     /// Samples in order of time.
     pub fn feed(&mut self, sample: &Sample) {
-        self.pass_time(sample.device_time_us);
         self.hours.insert(sample.device_time_us.div_euclid(HOUR_US));
         let alerts = self.engine.on_sample(sample);
         self.note(alerts);
-    }
-
-    fn pass_time(&mut self, until_us: i64) {
-        let from_us = self.engine.clock_us();
-        if from_us == 0 || !self.engine.is_waiting() {
-            return;
-        }
-        let until_us = until_us.min(from_us + PRESENT_US);
-        let mut now_us = from_us + STEP_US;
-        while now_us < until_us && self.engine.is_waiting() {
-            let alerts = self.engine.on_time(now_us);
-            self.note(alerts);
-            now_us += STEP_US;
-        }
+        self.engine.trim();
     }
 
     fn note(&mut self, alerts: Vec<Alert>) {
@@ -90,6 +84,8 @@ impl Rehearsal {
                         patient: alert.patient,
                         rule: alert.rule,
                         summary: alert.summary,
+                        id: alert.id,
+                        since_us: alert.since_us,
                         raised_us: alert.changed_us,
                         ended_us: None,
                     });
@@ -114,7 +110,9 @@ impl Rehearsal {
 
     /// What was raised, and in how many hours there were samples.
     pub fn finish(mut self) -> (Vec<Raised>, u64) {
-        self.pass_time(i64::MAX);
+        let until_us = self.engine.clock_us().saturating_add(PRESENT_US);
+        let alerts = self.engine.on_time(until_us);
+        self.note(alerts);
         (self.raised, self.hours.len() as u64)
     }
 }
