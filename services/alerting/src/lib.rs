@@ -20,6 +20,7 @@ mod from_store;
 mod heard;
 mod lateness;
 mod routing;
+pub mod rules_then;
 mod signs;
 pub mod silence;
 mod silence_watch;

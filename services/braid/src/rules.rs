@@ -92,7 +92,7 @@ pub enum RulesCommand {
         #[arg(long, default_value_t = false)]
         print: bool,
     },
-    /// Run a rule set over stored history: alarms per patient-day, and what it would have missed.
+    /// Run a rule set over stored history, beside the rules that were in force then: alarms per patient-day, and what it would miss.
     Replay(replay::ReplayCommand),
 }
 

@@ -201,14 +201,16 @@ mod replay {
     use std::sync::Arc;
 
     use contracts::vitals::{Metric, Sample, sample};
-    use store::{PatientEntry, Register, SpO2Scale, SqliteStore, VitalsBatch, VitalsStore};
+    use store::{
+        DocumentsStore, PatientEntry, Register, SpO2Scale, SqliteStore, VitalsBatch, VitalsStore,
+    };
 
     use super::*;
 
     const HOURS: u64 = 3;
 
-    /// Three hours of a heart at 70, with two episodes at 140 of 30 s each.
-    async fn fill(dir: &Path) {
+    /// Three hours of a heart at 70, with two episodes at 140 of 30 s each. Gives when they begin.
+    async fn fill(dir: &Path) -> i64 {
         let store = SqliteStore::open(dir).unwrap();
         let patient = PatientEntry {
             id: "ada".into(),
@@ -247,6 +249,7 @@ mod replay {
                 .await
                 .unwrap();
         }
+        begin_us
     }
 
     #[tokio::test]
@@ -301,5 +304,51 @@ mod replay {
         );
         assert_eq!(code, 1);
         assert!(error.contains("no such patient"), "{error}");
+    }
+
+    /// Between the two episodes somebody put rules of her own for the patient: the first is judged by the built-in set.
+    #[tokio::test]
+    async fn a_replay_compares_with_the_rules_that_were_in_force_then() {
+        let dir = tempfile::tempdir().unwrap();
+        let begin_us = fill(&dir.path().join("data")).await;
+        let mut set = vitals::RuleSet::default_set();
+        set.rules.retain(|rule| rule.id == "heart-rate-very-high");
+        set.rules[0].id = "hers".into();
+        let document = contracts::alerts::Document {
+            kind: store::RULES.into(),
+            tenant: store::DEFAULT_TENANT.into(),
+            subject: "patient:ada".into(),
+            version: 1,
+            author: "Eve".into(),
+            reason: "trial".into(),
+            at_us: begin_us + 5000 * 1_000_000,
+            body: serde_json::to_string(&set).unwrap(),
+            ..contracts::alerts::Document::default()
+        };
+        let store = SqliteStore::open(&dir.path().join("data")).unwrap();
+        store.put_document(&document).await.unwrap();
+        drop(store);
+        let replay = |more: &[&str]| {
+            let args = ["rules", "replay", "--data", "data", "--json", "--by", "Eve"];
+            let (code, out, error) = braid(&[&args, more].concat(), dir.path());
+            assert_eq!(code, 0, "{error}");
+            let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+            report["rules"].clone()
+        };
+        let counts =
+            |rule: &serde_json::Value| (rule["present"].as_u64(), rule["proposed"].as_u64());
+        // What was in force, on both sides.
+        let rules = replay(&[]);
+        assert_eq!(counts(&rules["heart-rate-very-high"]), (Some(1), Some(1)));
+        assert_eq!(counts(&rules["hers"]), (Some(1), Some(1)));
+        // The built-in set, proposed to replace it.
+        let (_, shown, _) = braid(&["rules", "show"], dir.path());
+        std::fs::write(dir.path().join("built-in.json"), shown).unwrap();
+        let rules = replay(&["--rules", "built-in.json"]);
+        assert_eq!(counts(&rules["heart-rate-very-high"]), (Some(1), Some(2)));
+        assert_eq!(counts(&rules["hers"]), (Some(1), Some(0)));
+        // A file on both sides: no document counts.
+        let rules = replay(&["--rules", "built-in.json", "--against", "built-in.json"]);
+        assert_eq!(counts(&rules["heart-rate-very-high"]), (Some(2), Some(2)));
     }
 }

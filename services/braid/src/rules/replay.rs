@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use alerting::rules_then::RulesThen;
 use contracts::vitals::{Priority, Sample};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -26,15 +27,19 @@ const SHOWN_MAX: usize = 20;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  braid rules replay --rules rules.json --by Eve   beside the built-in, 7 days\n  braid rules replay --rules new.json --against old.json --days 30 \\\n      --patient ada --by Eve --reason \"she is called too often\""
+    after_help = "Examples:\n  braid rules replay --rules rules.json --by Eve   beside the rules in force, 7 days\n  braid rules replay --by Eve                      what the rules in force raised\n  braid rules replay --rules new.json --against old.json --days 30 \\\n      --patient ada --by Eve --reason \"she is called too often\""
 )]
 pub struct ReplayCommand {
-    /// The proposed rule set; without it the built-in one.
+    /// The proposed rule set; without it the present one.
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// The present rule set, whose alerts must not be missed; without it the built-in one.
+    /// The present rule set, whose alerts must not be missed; without it the documents that were in force for each patient when
+    /// each reading was judged.
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
+    /// What alerting was started with (its --rules): in force where no document was; without it the built-in set.
+    #[arg(long, value_name = "FILE", conflicts_with = "against")]
+    own: Option<PathBuf>,
     /// How far back.
     #[arg(long, value_name = "DAYS", default_value_t = 7.0)]
     days: f64,
@@ -89,12 +94,14 @@ impl ReplayCommand {
                 self.days
             )));
         }
-        let proposed = Arc::new(super::read_rules(self.rules.as_deref())?);
-        let present = Arc::new(super::read_rules(self.against.as_deref())?);
+        let read = |file: &PathBuf| super::read_rules(Some(file)).map(Arc::new);
+        let proposed = self.rules.as_ref().map(read).transpose()?;
+        let against = self.against.as_ref().map(read).transpose()?;
+        let own = Arc::new(super::read_rules(self.own.as_deref())?);
         let report = process::block_on(async {
             let store = self.store.open().await?;
             self.log(&*store).await?;
-            self.replay(&*store, &present, &proposed).await
+            self.replay(&*store, against, own, proposed).await
         })??;
         if report.patients == 0 {
             return Err(Failure::other(format!(
@@ -131,12 +138,22 @@ impl ReplayCommand {
     async fn replay(
         &self,
         store: &dyn Store,
-        present: &Arc<RuleSet>,
-        proposed: &Arc<RuleSet>,
+        against: Option<Arc<RuleSet>>,
+        own: Arc<RuleSet>,
+        proposed: Option<Arc<RuleSet>>,
     ) -> Result<Report, Failure> {
         let scope = Scope::Tenant(self.tenant.clone());
         let mut patients = store.patients(&scope).await.map_err(Failure::other)?;
         patients.retain(|entry| self.patient.is_empty() || self.patient.contains(&entry.id));
+        let ids = patients.iter().map(|entry| entry.id.as_str());
+        let then = match against {
+            None => RulesThen::read(store, &scope, ids).await,
+            Some(_) => Ok(RulesThen::default()),
+        };
+        let present = Present {
+            then: then.map_err(Failure::other)?,
+            otherwise: against.unwrap_or(own),
+        };
         let to_us = contracts::now_us();
         let from_us = to_us.saturating_sub((self.days * DAY_US) as i64);
         let style = ProgressStyle::with_template(
@@ -154,7 +171,8 @@ impl ReplayCommand {
             missed: Vec::new(),
         };
         for entry in &patients {
-            let mut rehearsals = [present, proposed]
+            let begin = present.rules(&entry.id, from_us);
+            let mut rehearsals = [begin, proposed.as_ref().unwrap_or(begin)]
                 .map(|rules| Rehearsal::new(&entry.id, Arc::clone(rules), profile_of(entry)));
             let mut next_us = from_us;
             loop {
@@ -164,9 +182,11 @@ impl ReplayCommand {
                     .map_err(Failure::other)?;
                 let (whole, resume_us) = whole_instants(&page);
                 for sample in whole {
-                    for rehearsal in &mut rehearsals {
-                        rehearsal.feed(sample);
-                    }
+                    let rules = present.rules(&entry.id, judged_us(sample));
+                    let [old, new] = &mut rehearsals;
+                    old.judge_by(rules);
+                    new.judge_by(proposed.as_ref().unwrap_or(rules));
+                    rehearsals.iter_mut().for_each(|it| it.feed(sample));
                 }
                 report.samples += whole.len() as u64;
                 bar.set_message(report.samples.to_string());
@@ -184,6 +204,24 @@ impl ReplayCommand {
         report.finish();
         Ok(report)
     }
+}
+
+/// The rules whose alerts must not be missed.
+struct Present {
+    then: RulesThen,
+    /// Where no document was in force.
+    otherwise: Arc<RuleSet>,
+}
+
+impl Present {
+    fn rules(&self, patient: &str, time_us: i64) -> &Arc<RuleSet> {
+        self.then.of(patient, time_us).unwrap_or(&self.otherwise)
+    }
+}
+
+/// A backlog is judged by the rules of its arrival.
+fn judged_us(sample: &Sample) -> i64 {
+    sample.device_time_us.max(sample.ingest_time_us)
 }
 
 /// A full page may end in the midst of an instant: what of it is whole, and where the next one begins.

@@ -57,7 +57,8 @@ impl Rehearsal {
 
     /// Other rules are in force from the next sample on, as when a document is put. The same set again changes nothing.
     pub fn judge_by(&mut self, rules: &Arc<RuleSet>) {
-        if **self.engine.rules() != **rules {
+        let present = self.engine.rules();
+        if !Arc::ptr_eq(present, rules) && **present != **rules {
             self.engine = self.engine.with_rules(Arc::clone(rules));
         }
     }
