@@ -126,6 +126,7 @@ images: ## every image of docker-compose.yml, without a container registry (comp
 
 e2e-compose: ## docker-compose.yml on a real engine: up, samples, networks cut, read back, down and up (after `make images`; root)
 	@infra/dev/need.sh docker
+	@infra/e2e/compose_test.py
 	infra/e2e/engine.sh infra/e2e/compose.py $(ARGS)
 
 e2e-cluster: ## the charts on a real one-node Kubernetes: install, helm test, network policies, enrolment, sign-in elsewhere, restarts under load, upgrade, rollback (after `make images`; root)
@@ -137,6 +138,7 @@ e2e-cluster: ## the charts on a real one-node Kubernetes: install, helm test, ne
 compose:
 	@infra/dev/need.sh cc docker kafka timescaledb envoy
 	cargo build -p braid
+	@infra/e2e/compose_test.py
 	BRAID_BINARY=$${CARGO_TARGET_DIR:-target}/debug/braid infra/e2e/engine.sh --or-skip sh -c 'infra/airgap/images.sh && infra/e2e/compose.py'
 
 clean: ## removes what was built

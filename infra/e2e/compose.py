@@ -33,6 +33,9 @@ ENVIRONMENT = {
 # The promise is 60 s; this machine may be busy, so that the wait is longer than the promise and the figure is printed.
 HEALTHY_S, HEALTHY_S_MAX = 60, 240
 IMAGE_MB_MAX = 60
+# How long the engine may take to remove the containers of a network, and how often it is asked.
+REMOVAL_S, REMOVAL_POLL_S = 30, 0.2
+DOWNS_MAX = 3
 # Longest wait for samples on their way to the page.
 PATIENCE_S = 120
 BATCH = 120
@@ -44,11 +47,19 @@ def say(text):
     print("e2e-compose: " + text, flush=True)
 
 
-def run(command, **options):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+def attempt(command, **options):
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
                           env={**os.environ, **ENVIRONMENT}, **options)
+
+
+def fail(command, done):
+    sys.exit("e2e-compose: %s ended with %d:\n%s%s" % (" ".join(command), done.returncode, done.stdout, done.stderr))
+
+
+def run(command, **options):
+    done = attempt(command, **options)
     if done.returncode != 0:
-        sys.exit("e2e-compose: %s ended with %d:\n%s%s" % (" ".join(command), done.returncode, done.stdout, done.stderr))
+        fail(command, done)
     return done.stdout
 
 
@@ -61,6 +72,22 @@ class Compose:
     def __call__(self, *arguments):
         return run(self.command + list(arguments))
 
+    def down(self, *arguments):
+        """The engine may still be removing containers, one of `run --rm` too, when compose removes their network. Then compose is asked
+        again once no container is left on it. Any other failure is one."""
+        command = self.command + ["down", *arguments]
+        for _ in range(DOWNS_MAX):
+            done = attempt(command)
+            if done.returncode == 0:
+                return
+            if "has active endpoints" not in done.stderr:
+                break
+            left = until_networks_are_empty()
+            if left:
+                sys.exit("e2e-compose: after %d s these containers are still on the networks of %s: %s"
+                         % (REMOVAL_S, PROJECT, ", ".join(left)))
+        fail(command, done)
+
     def secret(self, name):
         return self("run", "--rm", "-T", "--no-deps", "secrets", "show", name).strip()
 
@@ -72,6 +99,20 @@ class Compose:
         if took > HEALTHY_S:
             missed.append("%s: healthy after %.1f s, target %d" % (what, took, HEALTHY_S))
         return took
+
+
+def until_networks_are_empty():
+    """Waits for the containers on the project's networks to go; returns the names of those that stay."""
+    deadline = time.monotonic() + REMOVAL_S
+    while True:
+        networks = run(["docker", "network", "ls", "--quiet", "--filter", "label=com.docker.compose.project=" + PROJECT]).split()
+        # A network may go between the two questions.
+        asked = [attempt(["docker", "network", "inspect", "--format", "{{range .Containers}}{{.Name}} {{end}}", network])
+                 for network in networks]
+        left = sorted({name for answer in asked if answer.returncode == 0 for name in answer.stdout.split()})
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(REMOVAL_POLL_S)
 
 
 def sign_in(compose):
@@ -181,7 +222,7 @@ def dashboards(compose, since, pictures):
 
 
 def scene(compose, registry, pictures):
-    compose("down", "--volumes", "--remove-orphans", "--timeout", "2")
+    compose.down("--volumes", "--remove-orphans", "--timeout", "2")
     compose.up("first start, empty volumes")
     since_us = now_us() - 3_600_000_000
     begun = time.time()
@@ -208,7 +249,7 @@ def scene(compose, registry, pictures):
         compose("exec", "-T", network, "netlab", "cut")
     sensor.send()
     start = time.monotonic()
-    compose("down", "--timeout", "10")
+    compose.down("--timeout", "10")
     say("%-34s after %5.1f s" % ("down", time.monotonic() - start))
     compose.up("second start, the same volumes")
     page = sign_in(compose)
@@ -274,11 +315,11 @@ def main():
         raise
     finally:
         if not chosen.keep:
-            subprocess.run(compose.command + ["down", "--volumes", "--remove-orphans", "--timeout", "2"], cwd=ROOT,
-                           env={**os.environ, **ENVIRONMENT}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            compose.down("--volumes", "--remove-orphans", "--timeout", "2")
     for target in missed:
         say("MISSED " + target)
     say("passed")
 
 
-main()
+if __name__ == "__main__":
+    main()
