@@ -407,7 +407,7 @@ def packets(rendered):
           "packets: the proxy itself has as few rights as without")
     device = [it for it in pod["volumes"] if "hostPath" in it]
     check(device == [{"name": "tun", "hostPath": {"path": "/dev/net/tun", "type": "CharDevice"}}]
-          and {it["mountPath"] for it in pod["containers"][0]["volumeMounts"]} == {"/run/braid", "/dev/net/tun"}, "packets: of the node the proxy has this device alone")
+          and {it["mountPath"] for it in pod["containers"][0]["volumeMounts"]} == {"/run/braid", "/var/lib/braid", "/dev/net/tun"}, "packets: of the node the proxy has this device alone")
     check([it["cidr"] for it in ways] == ["0.0.0.0/0", "10.8.0.0/24", "::/0"] and "10.0.0.0/8" in ways[0]["except"] and "except" not in ways[1]
           and "fc00::/7" in ways[2]["except"], "packets: the ways out are those of the list, without what is inside of networks")
     check([name for name, template in pods(objects(rendered["packets"])) if "NET_ADMIN" in json.dumps(template)] == ["proxy"], "packets: nobody else has a right")

@@ -1,6 +1,6 @@
 //! Settings of a proxy.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use service_kit::{ConfigError, ServiceConfig, config::parse_address, tls::IdentityFiles};
 
@@ -32,7 +32,8 @@ pub struct Config {
     #[arg(long, value_name = "[NUMBER/]HEX")]
     pub server_id: Option<String>,
     /// A destination that gateways may reach, `host:port` or `tenant@host:port`. The host may be `*.suffix` or `*`, the port `*`.
-    /// A name must not resolve to a private or loopback address; an address listed literally may be one.
+    /// A name must not resolve to a private or loopback address; an address listed literally may be one. `*` and `*.suffix` never lead to
+    /// this machine's own addresses.
     #[arg(long = "allow", value_name = "DESTINATION", value_delimiter = ',')]
     pub allow: Vec<String>,
     /// The same for names that may resolve to private and loopback addresses: services of the same network.
@@ -56,13 +57,23 @@ pub struct Config {
         value_delimiter = ','
     )]
     pub allow_ip: Vec<String>,
-    /// Path-telemetry's gRPC address; empty: paths are not reported.
+    /// Path-telemetry's gRPC address; empty: paths are not reported, and no gateway is known to be revoked.
     #[arg(
         long,
         value_name = "URL",
         default_value = "https://path-telemetry:7003"
     )]
     pub path_telemetry: String,
+    /// Folder in which the list of revoked gateways is kept, for a start while path-telemetry does not answer. None: it is not kept.
+    #[arg(long, value_name = "FOLDER")]
+    pub data_dir: Option<PathBuf>,
+    /// After a start, how long gateways wait for path-telemetry to say who is revoked, in milliseconds; then the list in `--data-dir` holds, or
+    /// every gateway is refused until path-telemetry answers.
+    #[arg(long, value_name = "MS", default_value_t = 5_000)]
+    pub revocations_wait_ms: u64,
+    /// Let every gateway in when nothing is known of who is revoked after that wait; ingest still refuses those that are.
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = false)]
+    pub admit_unheard: bool,
     /// Interval of path reports, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 1_000)]
     pub report_interval_ms: u64,
@@ -195,6 +206,10 @@ impl Config {
         }
     }
 
+    pub(crate) fn revocations_wait(&self) -> Duration {
+        Duration::from_millis(self.revocations_wait_ms)
+    }
+
     pub(crate) fn drain(&self) -> Duration {
         Duration::from_millis(self.drain_ms)
     }
@@ -272,6 +287,7 @@ impl ServiceConfig for Config {
             1,
             RESUME_MIB_MAX,
         )?;
+        within("revocations_wait_ms", self.revocations_wait_ms, 0, 60_000)?;
         within("report_interval_ms", self.report_interval_ms, 100, 60_000)?;
         within("drain_ms", self.drain_ms, 0, DRAIN_MS_MAX)
     }

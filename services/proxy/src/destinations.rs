@@ -3,8 +3,8 @@
 //! A request is checked twice. First its `host:port` must match an entry of the list, for any tenant or for the device's own. Then
 //! every address that the name resolves to is checked on its own: private, loopback, link-local and other special ranges are refused unless
 //! the entry lists that address literally or says that private addresses are meant. So a listed public name cannot
-//! be pointed into our network by whoever owns its DNS. Nor does `*` alone mean the public addresses of this machine (`Admitted::by_any`): what it serves
-//! beside the tunnel is behind no firewall for who comes from it.
+//! be pointed into our network by whoever owns its DNS. A pattern, `*` or `*.suffix`, does not cover the public addresses of this machine
+//! either (`Admitted::by_pattern`): no firewall stands between the proxy and what else this machine serves.
 
 use std::net::IpAddr;
 
@@ -46,8 +46,8 @@ pub struct Admitted {
     /// Without the brackets of an IPv6 address.
     pub host: String,
     pub port: u16,
-    /// By nothing but entries of any host.
-    pub by_any: bool,
+    /// Only by public entries that name no host: `*` and `*.suffix`.
+    pub by_pattern: bool,
     private: bool,
     literal: Option<IpAddr>,
 }
@@ -108,11 +108,12 @@ impl Destinations {
             let so_far = admitted.get_or_insert_with(|| Admitted {
                 host: host.clone(),
                 port,
-                by_any: true,
+                by_pattern: true,
                 private: false,
                 literal: None,
             });
-            so_far.by_any &= entry.host == Host::Any && !entry.private;
+            let is_pattern = matches!(entry.host, Host::Any | Host::Under(_));
+            so_far.by_pattern &= is_pattern && !entry.private;
             so_far.private |= entry.private;
             if let Host::Address(address) = entry.host {
                 so_far.literal = Some(address);
@@ -245,6 +246,48 @@ mod tests {
         assert!(!admitted("10.0.0.5:2").permits(ip("10.0.0.5")));
         assert!(!admitted("localhost:2").permits(ip("127.0.0.1")));
         assert!(admitted("inside.test:1").permits(ip("127.0.0.1")));
+    }
+
+    #[test]
+    fn a_pattern_covers_neither_this_machine_nor_what_is_special_in_any_form() {
+        let destinations = list(
+            &[
+                "*.example.org:1",
+                "*:2",
+                "a.example.org:3",
+                "*.example.org:3",
+            ],
+            &["*.inside.test:1"],
+        );
+        let admitted = |authority: &str| {
+            destinations
+                .admit("acme", &authority.parse().unwrap())
+                .unwrap()
+        };
+        for pattern in ["a.example.org:1", "a.example.org:2", "10.0.0.5:2"] {
+            let admitted = admitted(pattern);
+            assert!(admitted.by_pattern, "{pattern}");
+            for special in [
+                "127.0.0.1",
+                "0.0.0.0",
+                "169.254.1.1",
+                "169.254.169.254",
+                "::1",
+                "::",
+                "fe80::1",
+                "fd00:ec2::254",
+                "::ffff:127.0.0.1",
+                "::ffff:169.254.169.254",
+                "64:ff9b::127.0.0.1",
+                "64:ff9b::a9fe:a9fe",
+                "64:ff9b:1::1",
+                "2002:7f00:1::",
+            ] {
+                assert!(!admitted.permits(special.parse().unwrap()), "{special}");
+            }
+        }
+        assert!(!admitted("a.example.org:3").by_pattern, "it is named, too");
+        assert!(!admitted("a.inside.test:1").by_pattern);
     }
 
     #[test]

@@ -1,34 +1,39 @@
 //! Sessions of gateways: who they are, what they may, and their requests.
 //!
 //! TLS has verified the certificate's chain by the time a session arrives here. The certificate must name a gateway;
-//! services and anything else are turned away.
+//! services and anything else are turned away. A session that comes before it is known who is revoked waits for that (`revocations`).
 
 use std::{sync::Arc, time::Instant};
 
 use service_kit::{
     Shutdown,
-    tls::{Fingerprint, PeerId, Revocations},
+    tls::{Fingerprint, PeerId},
 };
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 use tunnel::{ServerSession, SessionHandle, StatusCode, TunnelServer};
 
 use crate::{
+    revocations::Known,
     sessions::{DeviceId, Entered, Sessions},
     to_upstream::Upstream,
 };
+
+/// Sessions that wait at once; further ones are refused and try again.
+const WAITING_MAX: usize = 1_024;
 
 pub(crate) struct FromGateway {
     pub(crate) server: Arc<TunnelServer>,
     pub(crate) sessions: Arc<Sessions<SessionHandle>>,
     pub(crate) upstream: Arc<Upstream>,
-    pub(crate) revocations: watch::Receiver<Arc<Revocations>>,
+    pub(crate) known: watch::Receiver<Known>,
     pub(crate) tasks: TaskTracker,
 }
 
 impl FromGateway {
     /// Takes sessions until a shutdown is requested.
-    pub(crate) async fn run(self, shutdown: Shutdown) {
+    pub(crate) async fn run(self: Arc<Self>, shutdown: Shutdown) {
+        let places = Arc::new(Semaphore::new(WAITING_MAX));
         loop {
             let session = tokio::select! {
                 session = self.server.accept() => session,
@@ -37,36 +42,59 @@ impl FromGateway {
             let Some(session) = session else {
                 return;
             };
-            if let Some(entered) = self.admit(&session) {
-                let handle = session.handle().clone();
-                let revoked = revoked(
-                    self.revocations.clone(),
-                    entered.device(),
-                    session.peer_certificate().map(Fingerprint::of),
-                );
-                let device = entered.device().clone();
-                let upstream = self.upstream.clone();
-                let serving = serve(session, entered, upstream.clone(), self.tasks.clone());
-                self.tasks.spawn(async move {
-                    let mut serving = std::pin::pin!(serving);
-                    tokio::select! {
-                        () = serving.as_mut() => return,
-                        () = revoked => {}
-                    }
-                    tracing::warn!(
-                        session = handle.number(),
-                        "session of a revoked gateway closed"
-                    );
-                    metrics::counter!("braid_proxy_sessions_refused_total", "reason" => "revoked")
-                        .increment(1);
-                    handle.close("the certificate is revoked");
-                    serving.await;
-                    if let Some(ip) = &upstream.ip {
-                        ip.forget(&device);
-                    }
-                });
+            if *self.known.borrow() != Known::Waiting {
+                self.begin(session);
+                continue;
             }
+            let Ok(place) = places.clone().try_acquire_owned() else {
+                refuse_unheard(&session);
+                continue;
+            };
+            let (this, shutdown) = (self.clone(), shutdown.clone());
+            self.tasks.spawn(async move {
+                let handle = session.handle().clone();
+                let mut known = this.known.clone();
+                tokio::select! {
+                    _ = known.wait_for(|known| *known != Known::Waiting) => this.begin(session),
+                    () = handle.closed() => {}
+                    () = shutdown.requested() => {}
+                }
+                drop(place);
+            });
         }
+    }
+
+    /// Serves the session if it may be.
+    fn begin(&self, session: ServerSession) {
+        let Some(entered) = self.admit(&session) else {
+            return;
+        };
+        let handle = session.handle().clone();
+        let revoked = revoked(
+            self.known.clone(),
+            entered.device(),
+            session.peer_certificate().map(Fingerprint::of),
+        );
+        let device = entered.device().clone();
+        let upstream = self.upstream.clone();
+        let serving = serve(session, entered, upstream.clone(), self.tasks.clone());
+        self.tasks.spawn(async move {
+            let mut serving = std::pin::pin!(serving);
+            tokio::select! {
+                () = serving.as_mut() => return,
+                () = revoked => {}
+            }
+            tracing::warn!(
+                session = handle.number(),
+                "session of a revoked gateway closed"
+            );
+            count_refused("revoked");
+            handle.close("the certificate is revoked");
+            serving.await;
+            if let Some(ip) = &upstream.ip {
+                ip.forget(&device);
+            }
+        });
     }
 
     fn admit(&self, session: &ServerSession) -> Option<Entered<SessionHandle>> {
@@ -76,8 +104,7 @@ impl FromGateway {
             Ok(device) => device,
             Err(reason) => {
                 tracing::warn!(%remote, reason, "session refused");
-                metrics::counter!("braid_proxy_sessions_refused_total", "reason" => "identity")
-                    .increment(1);
+                count_refused("identity");
                 handle.close("only gateways are served here");
                 return None;
             }
@@ -85,10 +112,14 @@ impl FromGateway {
         // Before it takes a place: one that is out of force must not push out the session of the one after it.
         let id = PeerId::gateway(device.tenant.clone(), device.gateway.clone());
         let certificate = session.peer_certificate().map(Fingerprint::of);
-        if self.revocations.borrow().refuses(&id, certificate.as_ref()) {
+        let known = self.known.borrow().clone();
+        if known == Known::Unheard {
+            refuse_unheard(session);
+            return None;
+        }
+        if known.refuses(&id, certificate.as_ref()) {
             tracing::warn!(%remote, gateway = device.gateway, "session refused: the certificate is revoked");
-            metrics::counter!("braid_proxy_sessions_refused_total", "reason" => "revoked")
-                .increment(1);
+            count_refused("revoked");
             handle.close("the certificate is revoked");
             return None;
         }
@@ -105,13 +136,25 @@ impl FromGateway {
             }
             Err(full) => {
                 tracing::warn!(%remote, gateway = device.gateway, %full, "session refused");
-                metrics::counter!("braid_proxy_sessions_refused_total", "reason" => "full")
-                    .increment(1);
+                count_refused("full");
                 handle.close("too many sessions");
                 None
             }
         }
     }
+}
+
+fn count_refused(reason: &'static str) {
+    metrics::counter!("braid_proxy_sessions_refused_total", "reason" => reason).increment(1);
+}
+
+/// The gateway tries again.
+fn refuse_unheard(session: &ServerSession) {
+    tracing::warn!(remote = %session.remote_address(), "session refused: it is not known who is revoked");
+    count_refused("unheard");
+    session
+        .handle()
+        .close("it is not known who is revoked: try again");
 }
 
 fn identify(session: &ServerSession) -> Result<DeviceId, String> {
@@ -130,14 +173,14 @@ fn identify(session: &ServerSession) -> Result<DeviceId, String> {
 
 /// Ends once the gateway's certificate is out of force.
 fn revoked(
-    mut revocations: watch::Receiver<Arc<Revocations>>,
+    mut known: watch::Receiver<Known>,
     device: &DeviceId,
     certificate: Option<Fingerprint>,
 ) -> impl Future<Output = ()> + use<> {
     let id = PeerId::gateway(device.tenant.clone(), device.gateway.clone());
     async move {
-        let refused = |it: &Arc<Revocations>| it.refuses(&id, certificate.as_ref());
-        if revocations.wait_for(refused).await.is_err() {
+        let refused = |known: &Known| known.refuses(&id, certificate.as_ref());
+        if known.wait_for(refused).await.is_err() {
             // Nobody follows the revocations (any more).
             std::future::pending::<()>().await;
         }

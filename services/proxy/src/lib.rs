@@ -26,7 +26,7 @@ use futures::future::join_all;
 use service_kit::{
     ConfigError, Context, ServiceConfig,
     grpc::ChannelError,
-    tls::{Identity, IdentityError, Revocations},
+    tls::{Identity, IdentityError},
 };
 use tokio::sync::watch;
 use tunnel::{BindError, ServerConfig, TunError, TunnelServer};
@@ -35,6 +35,7 @@ pub use config::Config;
 
 use crate::{
     from_gateway::FromGateway,
+    revocations::{Follower, Known},
     sessions::{Limits, Sessions},
     to_path_telemetry::ToPathTelemetry,
     to_upstream::{Upstream, ip::IpUpstream},
@@ -97,14 +98,19 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
     listening.ok();
 
     let tasks = context.tasks().clone();
-    let (to, revocations) = watch::channel(Arc::new(Revocations::default()));
+    let (to, known) = watch::channel(Known::nobody());
     if !config.path_telemetry.is_empty() {
         let channel = service_kit::grpc::channel(&config.path_telemetry, Some(&identity))?;
-        tasks.spawn(revocations::follow(
-            channel.clone(),
+        to.send_replace(Known::Waiting);
+        let follower = Follower {
+            channel: channel.clone(),
             to,
-            context.shutdown().clone(),
-        ));
+            data: config.data_dir.clone(),
+            wait: config.revocations_wait(),
+            admit_unheard: config.admit_unheard,
+            warning: context.health().warning("revocations"),
+        };
+        tasks.spawn(follower.run(context.shutdown().clone()));
         let reporting = ToPathTelemetry {
             channel,
             sessions: sessions.clone(),
@@ -116,10 +122,10 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
         server: server.clone(),
         sessions: sessions.clone(),
         upstream,
-        revocations,
+        known,
         tasks: tasks.clone(),
     };
-    from_gateway.run(context.shutdown().clone()).await;
+    Arc::new(from_gateway).run(context.shutdown().clone()).await;
 
     server.refuse_new();
     let handles = sessions.handles();

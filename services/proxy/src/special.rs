@@ -60,6 +60,11 @@ pub(crate) fn prefixes() -> &'static [IpPrefix] {
     &PREFIXES
 }
 
+/// Where packets to this address end: the address of IPv4 in it, if it embeds one.
+pub(crate) fn innermost(address: IpAddr) -> IpAddr {
+    embedded(address).map_or(address, IpAddr::V4)
+}
+
 fn embedded(address: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(address) = address else {
         return None;
@@ -80,6 +85,21 @@ mod tests {
     #[test]
     fn every_prefix_is_one() {
         assert_eq!(prefixes().len(), SPECIAL.len() + EMBEDDING.len());
+    }
+
+    #[test]
+    fn an_embedded_address_is_found() {
+        for (address, inside) in [
+            ("9.9.9.9", "9.9.9.9"),
+            ("::ffff:9.9.9.9", "9.9.9.9"),
+            ("64:ff9b::9.9.9.9", "9.9.9.9"),
+            ("2002:909:909::1", "9.9.9.9"),
+            ("2606:4700::1111", "2606:4700::1111"),
+        ] {
+            let [address, inside]: [IpAddr; 2] =
+                [address, inside].map(|text| text.parse().unwrap());
+            assert_eq!(innermost(address), inside);
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ use tunnel::{ConnectRequest, FollowError, StatusCode, Traffic, splice};
 use crate::{
     destinations::{Admitted, Destinations},
     sessions::DeviceId,
+    special::innermost,
 };
 use ip::IpUpstream;
 
@@ -131,7 +132,7 @@ impl Upstream {
     async fn reach(&self, admitted: &Admitted, by_udp: bool) -> Result<Reached, ReachError> {
         let reaching = async {
             let mut addresses = resolve(admitted).await?;
-            if admitted.by_any {
+            if admitted.by_pattern {
                 addresses = elsewhere(addresses).await?;
             }
             // The deadline bounds them together.
@@ -237,7 +238,7 @@ async fn elsewhere(found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, ReachError
     let local = tunnel::local_addresses().await?;
     let (own, others): (Vec<_>, Vec<_>) = found
         .into_iter()
-        .partition(|address| local.contains(&address.ip().to_canonical()));
+        .partition(|address| local.contains(&innermost(address.ip())));
     match own.first() {
         Some(address) if others.is_empty() => Err(ReachError::Own(address.ip())),
         _ => Ok(others),

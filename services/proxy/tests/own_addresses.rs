@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use bench::{Proxy, authority_of, fast};
 use testkit::{DEADLINE, netns::World, within};
 use tokio::net::TcpListener;
-use tunnel::{OpenError, StatusCode, Urgency};
+use tunnel::{Authority, OpenError, StatusCode, Urgency};
 
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(9, 9, 9, 9);
 /// Of the same network, so that the kernel takes it for the second.
@@ -18,9 +18,13 @@ const SECOND: Ipv4Addr = Ipv4Addr::new(9, 9, 9, 10);
 
 /// Whether a gateway gets to a listener there.
 async fn is_reached(flags: &[&str], at: SocketAddr) -> bool {
+    is_reached_as(flags, authority_of(at)).await
+}
+
+async fn is_reached_as(flags: &[&str], authority: Authority) -> bool {
     let proxy = Proxy::start(flags).await;
     let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
-    let opened = within(tunnel.open_tcp(&authority_of(at), Urgency::Bulk)).await;
+    let opened = within(tunnel.open_tcp(&authority, Urgency::Bulk)).await;
     let is_reached = match opened {
         Ok(_) => true,
         Err(OpenError::Refused(StatusCode::FORBIDDEN)) => false,
@@ -29,6 +33,26 @@ async fn is_reached(flags: &[&str], at: SocketAddr) -> bool {
     drop(tunnel);
     proxy.stop().await;
     is_reached
+}
+
+/// The system's resolver reads the last number of `9.9.2313` as two bytes, so this name needs no server of names to lead to 9.9.9.9.
+#[test]
+fn a_suffix_does_not_mean_this_machine() {
+    let Some(world) = World::new() else {
+        return;
+    };
+    world.ip("px", &format!("addr add {PUBLIC}/24 dev lo"));
+    let tested = world.spawn("px", || async {
+        let listener = TcpListener::bind((PUBLIC, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let name: Authority = format!("9.9.2313:{port}").parse().unwrap();
+        let reached = |flags: &'static [&'static str]| is_reached_as(flags, name.clone());
+        assert!(!reached(&["--allow", "*.2313:*"]).await);
+        assert!(!reached(&["--allow", "*.2313:*,*:*"]).await);
+        assert!(reached(&["--allow", "*.2313:*,9.9.2313:*"]).await, "named");
+        assert!(reached(&["--allow-private", "*.2313:*"]).await);
+    });
+    tested.join().unwrap();
 }
 
 #[test]

@@ -6,9 +6,10 @@
 mod bench;
 
 use std::{
+    net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -20,7 +21,7 @@ use contracts::policy::{
     policy_service_server::{PolicyService, PolicyServiceServer},
 };
 use parking_lot::Mutex;
-use service_kit::tls::{Identity, renewal};
+use service_kit::tls::{Identity, PeerId, renewal};
 use testkit::{DEADLINE, udp_echo, within};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -35,6 +36,30 @@ struct Office {
     revoked: Arc<Mutex<Vec<RevokedGateway>>>,
     /// What the proxy knows.
     known: Arc<AtomicU64>,
+    /// It answers nothing, as path-telemetry before it has read its store.
+    closed: Arc<AtomicBool>,
+}
+
+impl Office {
+    /// Its address.
+    async fn serve(&self) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(
+            tonic::transport::Server::builder()
+                .add_service(PolicyServiceServer::new(self.clone()))
+                .serve_with_incoming(TcpListenerStream::new(listener)),
+        );
+        url
+    }
+
+    fn revoke(&self, gateway: &str, excepted: &[String]) {
+        self.revoked.lock().push(RevokedGateway {
+            tenant: "acme".to_owned(),
+            gateway: gateway.to_owned(),
+            excepted: excepted.to_vec(),
+        });
+    }
 }
 
 #[tonic::async_trait]
@@ -50,10 +75,13 @@ impl PolicyService for Office {
         &self,
         request: Request<ListRevocationsRequest>,
     ) -> Result<Response<ListRevocationsResponse>, Status> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Status::unavailable("the store has not been read yet"));
+        }
         let known = request.into_inner().version;
         self.known.store(known, Ordering::Relaxed);
         let gateways = self.revoked.lock().clone();
-        let version = gateways.len() as u64;
+        let version = 1 + gateways.len() as u64;
         Ok(Response::new(ListRevocationsResponse {
             version,
             unchanged: version == known,
@@ -66,13 +94,7 @@ impl PolicyService for Office {
 async fn who_has_the_old_certificate_ends_no_session_of_the_new_one() {
     let to = udp_echo().await;
     let office = Office::default();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(
-        tonic::transport::Server::builder()
-            .add_service(PolicyServiceServer::new(office.clone()))
-            .serve_with_incoming(TcpListenerStream::new(listener)),
-    );
+    let url = office.serve().await;
     let proxy = Proxy::start(&[
         "--allow",
         &to.to_string(),
@@ -85,13 +107,9 @@ async fn who_has_the_old_certificate_ends_no_session_of_the_new_one() {
     let old = proxy.gateway();
     let files = proxy.renewed();
     let new = renewal::fingerprint(&std::fs::read_to_string(&files.cert).unwrap()).unwrap();
-    office.revoked.lock().push(RevokedGateway {
-        tenant: "acme".to_owned(),
-        gateway: "gw-1".to_owned(),
-        excepted: vec![new.to_string()],
-    });
+    office.revoke("gw-1", &[new.to_string()]);
     within(async {
-        while office.known.load(Ordering::Relaxed) == 0 {
+        while office.known.load(Ordering::Relaxed) < 2 {
             tokio::time::sleep(AGAIN_AFTER).await;
         }
     })
@@ -118,5 +136,113 @@ async fn who_has_the_old_certificate_ends_no_session_of_the_new_one() {
     .await;
     thief.close().await;
     own.close().await;
+    proxy.stop().await;
+}
+
+/// Whether a gateway of this name gets a tunnel within so long.
+async fn is_let_in(proxy: &Proxy, gateway: &str, to: SocketAddr, patience: Duration) -> bool {
+    let identity = proxy.identity(&PeerId::gateway("acme", gateway));
+    let tunnel = proxy.tunnel(&identity, &fast(), patience);
+    let opened = tunnel.open_udp(&authority_of(to), Urgency::Prompt).await;
+    tunnel.close().await;
+    opened.is_ok()
+}
+
+/// Long enough for a tunnel that is granted.
+const SOON: Duration = Duration::from_secs(2);
+
+struct Scene {
+    office: Office,
+    to: SocketAddr,
+    data: tempfile::TempDir,
+}
+
+impl Scene {
+    /// Path-telemetry does not answer yet.
+    async fn new() -> Self {
+        let office = Office::default();
+        office.closed.store(true, Ordering::Relaxed);
+        Self {
+            office,
+            to: udp_echo().await,
+            data: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    async fn proxy(&self, wait_ms: &str, flags: &[&str]) -> Proxy {
+        let (to, url) = (self.to.to_string(), self.office.serve().await);
+        let mut all = vec!["--allow", &to, "--path-telemetry", &url];
+        all.extend(["--revocations-wait-ms", wait_ms]);
+        all.extend(flags);
+        Proxy::start(&all).await
+    }
+
+    fn folder(&self) -> String {
+        self.data.path().join("proxy").display().to_string()
+    }
+
+    async fn is_let_in(&self, proxy: &Proxy, gateway: &str, patience: Duration) -> bool {
+        is_let_in(proxy, gateway, self.to, patience).await
+    }
+}
+
+#[tokio::test]
+async fn gateways_wait_until_it_is_known_who_is_revoked() {
+    let scene = Scene::new().await;
+    scene.office.revoke("gw-2", &[]);
+    let proxy = scene.proxy("60000", &[]).await;
+    assert!(!scene.is_let_in(&proxy, "gw-1", SOON).await);
+    // One that waits already is let in as soon as it is known, and without another session.
+    let waiting = scene.is_let_in(&proxy, "gw-1", DEADLINE);
+    let open = async { scene.office.closed.store(false, Ordering::Relaxed) };
+    let (is_let_in, ()) = tokio::join!(waiting, open);
+    assert!(is_let_in);
+    assert!(!scene.is_let_in(&proxy, "gw-2", SOON).await);
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn a_proxy_that_never_hears_who_is_revoked_lets_nobody_in() {
+    let scene = Scene::new().await;
+    let proxy = scene.proxy("0", &["--data-dir", &scene.folder()]).await;
+    assert!(!scene.is_let_in(&proxy, "gw-1", SOON).await);
+    within(async {
+        while proxy.context.health().warnings().is_empty() {
+            tokio::time::sleep(AGAIN_AFTER).await;
+        }
+    })
+    .await;
+    scene.office.closed.store(false, Ordering::Relaxed);
+    assert!(scene.is_let_in(&proxy, "gw-1", DEADLINE).await);
+    assert_eq!(proxy.context.health().warnings(), []);
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn the_list_on_disk_holds_while_path_telemetry_is_away() {
+    let scene = Scene::new().await;
+    scene.office.revoke("gw-2", &[]);
+    scene.office.closed.store(false, Ordering::Relaxed);
+    let before = scene.proxy("60000", &["--data-dir", &scene.folder()]).await;
+    let kept = scene.data.path().join("proxy/revoked.json");
+    within(async {
+        while !kept.exists() {
+            tokio::time::sleep(AGAIN_AFTER).await;
+        }
+    })
+    .await;
+    before.stop().await;
+    scene.office.closed.store(true, Ordering::Relaxed);
+    let proxy = scene.proxy("0", &["--data-dir", &scene.folder()]).await;
+    assert!(scene.is_let_in(&proxy, "gw-1", DEADLINE).await);
+    assert!(!scene.is_let_in(&proxy, "gw-2", SOON).await);
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn an_operator_may_prefer_data_to_certainty() {
+    let scene = Scene::new().await;
+    let proxy = scene.proxy("0", &["--admit-unheard"]).await;
+    assert!(scene.is_let_in(&proxy, "gw-1", DEADLINE).await);
     proxy.stop().await;
 }

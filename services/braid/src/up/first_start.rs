@@ -17,6 +17,7 @@ use crate::process::Failure;
 /// Identity with which the command line talks to a running `braid up`.
 pub const OPERATOR: &str = "operator";
 pub struct Start {
+    pub data: PathBuf,
     authority: LocalAuthority,
     password_file: PathBuf,
     sign_in_code: Secret,
@@ -50,6 +51,7 @@ pub fn prepare(data: &Path) -> Result<Start, Failure> {
     let identities = data.join(FOLDER);
     let authority = LocalAuthority::open_or_create(&identities).map_err(Failure::other)?;
     let start = Start {
+        data: data.to_owned(),
         authority,
         password_file: identities.join("admin.password"),
         sign_in_code: Secret::new(password::letters(32)),

@@ -256,6 +256,7 @@ pub async fn start_core(
     it.identity = identity("proxy")?;
     it.allow = vec![ingest.to_string(), path_telemetry.to_string()];
     it.path_telemetry = format!("https://{path_telemetry}");
+    it.data_dir = Some(start.data.join("proxy"));
     // The gateways have had their time before the proxy is asked to end.
     it.drain_ms = PROXY_DRAIN_MS;
     let proxy_context = services.start("proxy", Stage::Core, |context| async move {

@@ -25,7 +25,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use handshake::shake;
+use handshake::{Handshakes, Reason};
 
 use crate::{
     carrier::Carrier,
@@ -158,6 +158,7 @@ impl TunnelServer {
         let local_addr = endpoint.local_addr().map_err(at)?;
         let (ready, sessions) = mpsc::channel(SESSIONS_WAITING_MAX);
         let tasks = TaskTracker::new();
+        let said = Handshakes::default();
         let draining = CancellationToken::new();
         let closing = CancellationToken::new();
         if let Some(listener) = listener {
@@ -167,6 +168,7 @@ impl TunnelServer {
                 accepting.numbers.clone(),
                 tasks.clone(),
                 closing.clone(),
+                said.clone(),
             );
             let handshakes = Places::new(config.handshakes_max);
             tasks.spawn(by_tcp.accept_all(listener, handshakes, ready.clone(), draining.clone()));
@@ -174,6 +176,7 @@ impl TunnelServer {
         tasks.spawn(accept_all(
             endpoint.clone(),
             Places::new(config.handshakes_max),
+            said,
             accepting,
             ready,
             tasks.clone(),
@@ -252,6 +255,7 @@ struct Accepting {
 async fn accept_all(
     endpoint: noq::Endpoint,
     mut handshakes: Places,
+    said: Handshakes,
     accepting: Accepting,
     ready: mpsc::Sender<ServerSession>,
     tasks: TaskTracker,
@@ -266,11 +270,11 @@ async fn accept_all(
         let Some(place) = handshakes.take().await else {
             return;
         };
-        let (accepting, ready) = (accepting.clone(), ready.clone());
+        let (accepting, ready, said) = (accepting.clone(), ready.clone(), said.clone());
         tasks.spawn(async move {
             let remote = multipath::unmapped(incoming.remote_address());
             let shaking = accepting.handshake(incoming);
-            if let Some(session) = shake(&place, remote, "QUIC", shaking).await {
+            if let Some(session) = said.shake(&place, remote, "quic", shaking).await {
                 // Nobody accepts any more when the server is being dropped.
                 let _ = ready.send(session).await;
             }
@@ -286,6 +290,24 @@ enum HandshakeError {
     Quic(#[from] noq::ConnectionError),
     #[error("{0}")]
     Http(#[from] h3::error::ConnectionError),
+}
+
+impl Reason for HandshakeError {
+    fn reason(&self) -> &'static str {
+        use noq::ConnectionError;
+        match self {
+            Self::Quic(ConnectionError::TransportError(_)) => "tls",
+            Self::Quic(ConnectionError::TimedOut) => "timeout",
+            Self::Quic(ConnectionError::VersionMismatch) => "protocol",
+            Self::Quic(
+                ConnectionError::ConnectionClosed(_)
+                | ConnectionError::ApplicationClosed(_)
+                | ConnectionError::Reset,
+            ) => "closed",
+            Self::Quic(_) => "other",
+            Self::Http(_) => "protocol",
+        }
+    }
 }
 
 impl Accepting {

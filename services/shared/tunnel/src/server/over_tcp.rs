@@ -23,7 +23,10 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{ServerSession, SessionHandle, handshake::shake};
+use super::{
+    ServerSession, SessionHandle,
+    handshake::{Handshakes, Reason},
+};
 use crate::{
     carrier::{Carrier, TcpCarrier},
     exchange::Exchange,
@@ -52,6 +55,7 @@ pub(super) struct Accepting {
     numbers: Arc<AtomicU64>,
     tasks: TaskTracker,
     closing: CancellationToken,
+    said: Handshakes,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +66,23 @@ enum HandshakeError {
     Http(#[from] h2::Error),
 }
 
+impl Reason for HandshakeError {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Tls(error) => match error.kind() {
+                // What rustls, or the choice of a protocol, refuses.
+                io::ErrorKind::InvalidData => "tls",
+                io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe => "closed",
+                _ => "other",
+            },
+            Self::Http(_) => "protocol",
+        }
+    }
+}
+
 impl Accepting {
     pub(super) fn new(
         tls: &rustls::ServerConfig,
@@ -69,6 +90,7 @@ impl Accepting {
         numbers: Arc<AtomicU64>,
         tasks: TaskTracker,
         closing: CancellationToken,
+        said: Handshakes,
     ) -> Self {
         let mut tls = tls.clone();
         tls.alpn_protocols = vec![h2_over_tcp::ALPN.to_vec()];
@@ -78,6 +100,7 @@ impl Accepting {
             numbers,
             tasks,
             closing,
+            said,
         }
     }
 
@@ -101,10 +124,10 @@ impl Accepting {
             let Some(place) = handshakes.take().await else {
                 return;
             };
-            let (accepting, ready) = (self.clone(), ready.clone());
+            let (accepting, ready, said) = (self.clone(), ready.clone(), self.said.clone());
             self.tasks.spawn(async move {
                 let shaking = accepting.handshake(stream, remote);
-                if let Some(session) = shake(&place, remote, "TCP", shaking).await {
+                if let Some(session) = said.shake(&place, remote, "tcp", shaking).await {
                     // Nobody accepts any more when the server is being dropped.
                     let _ = ready.send(session).await;
                 }
