@@ -105,6 +105,11 @@ fn a_list_that_is_long_or_gives_no_reason_is_refused() {
 #[test]
 fn the_list_of_this_tree_is_read() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../infra/dev/unsteady.txt");
-    let ran = run(&failure(&[TEST]), PASSED, 0, &fs::read_to_string(folder).unwrap());
+    let ran = run(
+        &failure(&[TEST]),
+        PASSED,
+        0,
+        &fs::read_to_string(folder).unwrap(),
+    );
     assert_eq!(ran.code, 101, "{}", ran.text);
 }
