@@ -6,8 +6,8 @@ use std::sync::Arc;
 use contracts::alerts::{
     AcknowledgeRequest, AcknowledgeResponse, Alert, AlertState, Document, ListAlertsRequest,
     ListAlertsResponse, ListDocumentsRequest, ListDocumentsResponse, ListNoticesRequest,
-    ListNoticesResponse, PutDocumentRequest, PutDocumentResponse,
-    alerts_service_server::AlertsService,
+    ListNoticesResponse, ListUntoldRequest, ListUntoldResponse, PutDocumentRequest,
+    PutDocumentResponse, Untold, alerts_service_server::AlertsService,
 };
 use service_kit::{grpc::Peer, tls::PeerId};
 use store::{
@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tonic::{Request, Response, Status};
 use vitals::{Invalid, RuleSet};
 
-use crate::documents;
+use crate::{documents, reach_watch};
 
 /// Alerts in one answer, whatever was asked for.
 const LIST_MAX: u32 = 1000;
@@ -34,6 +34,7 @@ pub(crate) struct Alerts {
     /// Of whoever has no others.
     rules: Arc<RuleSet>,
     allow: Vec<String>,
+    untold: reach_watch::Reader,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -75,12 +76,14 @@ impl Alerts {
         outbox: Arc<Notify>,
         rules: Arc<RuleSet>,
         allow: Vec<String>,
+        untold: reach_watch::Reader,
     ) -> Alerts {
         Alerts {
             store,
             outbox,
             rules,
             allow,
+            untold,
         }
     }
 
@@ -254,6 +257,24 @@ impl AlertsService for Alerts {
             stored.map(StoredDocument::or_named).collect()
         };
         Ok(Response::new(ListDocumentsResponse { documents }))
+    }
+
+    async fn list_untold(
+        &self,
+        request: Request<ListUntoldRequest>,
+    ) -> Result<Response<ListUntoldResponse>, Status> {
+        self.authorise(&request)?;
+        let found = Arc::clone(&self.untold.borrow());
+        let untold = found.gaps.iter().map(|gap| Untold {
+            tenant: gap.tenant.clone(),
+            total: gap.is_total,
+            text: gap.says.clone(),
+            to_do: gap.to_do.to_owned(),
+        });
+        Ok(Response::new(ListUntoldResponse {
+            untold: untold.collect(),
+            omitted: u32::try_from(found.omitted).unwrap_or(u32::MAX),
+        }))
     }
 
     async fn list_notices(

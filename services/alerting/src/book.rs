@@ -29,6 +29,10 @@ pub(crate) struct Book {
 pub(crate) type Reader = watch::Receiver<Arc<Book>>;
 
 impl Book {
+    pub(crate) fn tenants_with_team(&self) -> impl Iterator<Item = &String> {
+        self.teams.keys()
+    }
+
     pub(crate) fn team(&self, tenant: &str) -> Option<&Team> {
         self.teams.get(tenant)
     }

@@ -178,7 +178,7 @@ impl Loop {
             Event::Assigned(partitions) => {
                 for partition in partitions {
                     if let Some(states) = self.writer.states(partition, &self.turns).await {
-                        let now_us = self.context.clock().now_us();
+                        let now_us = self.now_us();
                         self.ward.load(partition, states, now_us);
                     }
                 }
@@ -220,12 +220,7 @@ impl Loop {
                 }
             }
         }
-        // Written by another process, on Kafka by another machine.
-        if let Some(newest_us) = newest_us {
-            self.context.clock().witness(newest_us);
-        }
-        let readable = records.iter().map(|(_, _, record)| record);
-        self.heard.note(readable, self.context.clock());
+        self.heard.note(&deliveries, &records, self.context.clock());
         // A batch that is refused is halved until the culprit is alone, so that it takes no other's alerts with it. Each half comes
         // before what is behind it.
         let mut parts = vec![(deliveries, records)];
@@ -252,7 +247,7 @@ impl Loop {
             self.heard_us = newest_us;
         }
         if let Some(first_us) = first_us {
-            let waited_s = (self.context.clock().now_us() - first_us).max(0) as f64 / 1e6;
+            let waited_s = (self.now_us() - first_us).max(0) as f64 / 1e6;
             metrics::histogram!("braid_alerting_published_to_judged_seconds").record(waited_s);
         }
     }
@@ -261,7 +256,7 @@ impl Loop {
     /// tried next, or is final.
     async fn evaluate(&mut self, mut part: Vec<Delivery>, mut records: Vec<Readable>) -> Evaluated {
         self.follow_book();
-        let asked_us = self.context.clock().now_us();
+        let asked_us = self.now_us();
         let wanted = self.ward.wanting_profile(&records, asked_us);
         if !self.fetch_profiles(wanted, asked_us).await {
             return Evaluated::Ended;
@@ -273,7 +268,7 @@ impl Loop {
             continue_trace(&span, &traced.traceparent);
         }
         for _ in 0..ANSWERS_MAX {
-            let now_us = self.context.clock().now_us();
+            let now_us = self.now_us();
             let evaluation = span.in_scope(|| self.ward.evaluate(&records, now_us));
             let reached = self.claims.progress(&part);
             if reached.is_empty() {
@@ -385,6 +380,10 @@ impl Loop {
         self.store_each_state().await
     }
 
+    fn now_us(&self) -> i64 {
+        self.context.clock().now_us()
+    }
+
     fn follow_book(&mut self) {
         if self.book.has_changed().unwrap_or(false) {
             let book = Arc::clone(&self.book.borrow_and_update());
@@ -394,7 +393,7 @@ impl Loop {
 
     async fn on_tick(&mut self) {
         self.follow_book();
-        let now_us = self.context.clock().now_us();
+        let now_us = self.now_us();
         let strangers = self.ward.waiting_strangers(now_us);
         if !self.fetch_profiles(strangers, now_us).await {
             return;

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use bus::Delivery;
 use clocks::CheckedClock;
 use contracts::vitals::VitalsRecord;
 use parking_lot::Mutex;
@@ -19,14 +20,19 @@ const PRESENT_US: i64 = 30_000_000;
 pub(crate) struct Heard(Mutex<HashMap<(String, i32), i64>>);
 
 impl Heard {
-    pub(crate) fn note<'a>(
+    /// What was published by another process, on Kafka by another machine, is a witness for the clock, too.
+    pub(crate) fn note(
         &self,
-        records: impl Iterator<Item = &'a VitalsRecord>,
+        deliveries: &[Delivery],
+        records: &[(u32, String, VitalsRecord)],
         clock: &CheckedClock,
     ) {
+        if let Some(newest_us) = deliveries.iter().map(|it| it.published_us).max() {
+            clock.witness(newest_us);
+        }
         let mut heard = self.0.lock();
         let at_us = clock.monotonic_us();
-        for sample in records.flat_map(|record| &record.samples) {
+        for sample in records.iter().flat_map(|(_, _, record)| &record.samples) {
             if !clock.is_present(sample.ingest_time_us, PRESENT_US) {
                 continue;
             }

@@ -19,6 +19,9 @@ mod from_bus;
 mod from_store;
 mod heard;
 mod lateness;
+pub mod names;
+mod reach;
+mod reach_watch;
 mod routing;
 pub mod rules_then;
 mod signs;
@@ -30,6 +33,7 @@ pub mod to_people;
 mod to_store;
 mod ward;
 mod watermark;
+pub mod zone;
 
 use std::{sync::Arc, time::Duration};
 
@@ -68,6 +72,8 @@ pub async fn run(
     let rules = Arc::new(config.rule_set()?);
     let identity = Identity::load(&config.identity)?;
     let people = to_people::People::new(&config.people)?;
+    let channels = people.channels().clone();
+    let (found, untold) = tokio::sync::watch::channel(Arc::default());
     let listener = bind(config.listen, "listen").await?;
 
     let outbox = Arc::new(Notify::new());
@@ -113,9 +119,17 @@ pub async fn run(
         let (bus, store) = (Arc::clone(&own_bus), Arc::clone(&own_store));
         let rules = from_bus::run(bus, store, writer, ward, book.clone(), heard, own.clone());
         own.tasks().spawn(rules);
+        let looking = reach_watch::run(
+            Arc::clone(&own_store),
+            channels,
+            book.clone(),
+            found,
+            own.clone(),
+        );
+        own.tasks().spawn(looking);
         people.run(own_bus, own_store, book, own).await;
     });
-    let service = acknowledgement::Alerts::new(store, outbox, rules, config.allow.clone());
+    let service = acknowledgement::Alerts::new(store, outbox, rules, config.allow.clone(), untold);
     let routes = tonic::service::Routes::new(
         contracts::alerts::alerts_service_server::AlertsServiceServer::new(service),
     );

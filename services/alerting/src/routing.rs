@@ -12,20 +12,23 @@
 //!
 //! A notice's id follows from what it says, so a decision made twice, by two members or after a crash, is one notice.
 
-use std::collections::{BTreeSet, HashMap};
+mod progress;
 
-use bytes::Bytes;
-use clocks::Adoption;
+use std::collections::HashMap;
+
 use contracts::{
     alerts::{Alert, AlertState, Notice, NoticeOutcome, NoticeReason, NoticeResult},
     vitals::Priority,
 };
-use serde::{Deserialize, Serialize};
 use store::{NoticesBatch, Watch, WatchChange};
 
+use self::progress::{Progress, read, write};
+pub(crate) use self::progress::{moved, set_anew};
 use crate::{
+    names::NamePolicy,
     silence::InForce,
     team::{Contact, Plan, Role, Step, Team},
+    zone::Zone,
 };
 
 pub(crate) const WEBHOOK: &str = "webhook";
@@ -36,11 +39,6 @@ pub(crate) const MQTT: &str = "mqtt";
 const WINDOWS_MAX: usize = 10_000;
 /// A silenced or inhibited alert is looked at again after so long at the latest: what withholds it may end before its time.
 const WITHHELD_US: i64 = 10_000_000;
-/// What the clocks of two members may differ by.
-const CLOCKS_DIFFER_US: i64 = 10_000_000;
-/// Two members adopt the same step of their clocks within this time, and its size differs by this at most.
-const ADOPTED_WITHIN_US: u64 = 120_000_000;
-const STEP_SLACK_US: u64 = 4_000_000;
 const SECOND_US: i64 = 1_000_000;
 
 /// What is configured.
@@ -52,6 +50,8 @@ pub(crate) struct Channels {
     /// Told of every alert of a tenant that has no team.
     pub email_to: Vec<String>,
     pub group_us: i64,
+    /// Of messages about a tenant whose team names no zone.
+    pub zone: Zone,
 }
 
 /// One alert and everything that decides about it.
@@ -59,29 +59,14 @@ pub(crate) struct Channels {
 pub(crate) struct Case<'a> {
     pub alert: &'a Alert,
     pub tenant: &'a str,
+    /// Of the patient, as registered.
+    pub patient_name: &'a str,
     pub team: Option<&'a Team>,
     pub silence: Option<&'a InForce>,
     /// Id of the open alert that says the same and more.
     pub inhibited_by: Option<&'a str>,
     pub watch: Option<&'a Watch>,
     pub now_us: i64,
-}
-
-/// How far an escalation is.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Progress {
-    /// From here the delays of the steps count.
-    opened_us: i64,
-    /// When the row was written; 0: by a version that did not say.
-    #[serde(default)]
-    set_us: i64,
-    steps: u32,
-    reminders: u32,
-    /// The last step of the clock with which the row was moved: its new time and its size.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    moved: Option<(i64, i64)>,
-    /// Contacts told so far.
-    told: BTreeSet<String>,
 }
 
 pub(crate) struct Router {
@@ -110,6 +95,10 @@ impl Router {
             channels,
             windows: HashMap::new(),
         }
+    }
+
+    pub(crate) fn channels(&self) -> &Channels {
+        &self.channels
     }
 
     /// The alert has a state that people have not heard of.
@@ -267,12 +256,15 @@ impl Router {
             What::Step(number) => (format!("step-{number}"), NoticeReason::Escalation, *number),
             What::Reminder(number) => (format!("reminder-{number}"), NoticeReason::Reminder, 0),
         };
+        let zone = case.team.and_then(|team| team.time_zone.as_ref());
+        let zone = zone.unwrap_or(&self.channels.zone);
         let base = Notice {
             alert: Some(case.alert.clone()),
             tenant: case.tenant.to_owned(),
             reason: reason.into(),
             people: people.iter().map(|contact| contact.name.clone()).collect(),
             step: number,
+            time_zone: zone.name().to_owned(),
             created_us: case.now_us,
             due_us: case.now_us,
             ..Notice::default()
@@ -295,6 +287,7 @@ impl Router {
                 id,
                 channel: channel.to_owned(),
                 recipient: recipient.to_owned(),
+                patient_name: name_policy(case, channel).label(case.patient_name),
                 due_us,
                 ..base.clone()
             });
@@ -328,6 +321,16 @@ impl Router {
         for address in addresses {
             add(EMAIL, address, due_us);
         }
+    }
+}
+
+fn name_policy(case: Case<'_>, channel: &str) -> NamePolicy {
+    let names = case.team.map(|team| team.names).unwrap_or_default();
+    match channel {
+        EMAIL => names.email,
+        WEBHOOK => names.webhook,
+        MQTT => names.mqtt,
+        _ => NamePolicy::Id,
     }
 }
 
@@ -426,58 +429,6 @@ fn set(batch: &mut NoticesBatch, case: Case<'_>, progress: &Progress, due_us: Op
         due_us,
         state: write(&progress),
     }));
-}
-
-/// A timer that was set by a clock that has been set back since would be due by so much later; it is as if it were set now.
-pub(crate) fn set_anew(watch: &Watch, now_us: i64) -> Option<WatchChange> {
-    let mut progress: Progress = serde_json::from_slice(&watch.state).ok()?;
-    let back_us = progress.set_us.saturating_sub(now_us);
-    if back_us <= CLOCKS_DIFFER_US {
-        return None;
-    }
-    progress.set_us = now_us;
-    progress.opened_us = progress.opened_us.saturating_sub(back_us);
-    Some(WatchChange::Set(Watch {
-        alert: watch.alert.clone(),
-        version: watch.version + 1,
-        due_us: watch.due_us.map(|due_us| due_us.saturating_sub(back_us)),
-        state: write(&progress),
-    }))
-}
-
-/// Moves a timer with a step of the clock that its member has adopted, so that it runs for as long as it was meant to. `None`: it was
-/// set after the step, or another member has moved it. Where that cannot be known it fires earlier, never later.
-pub(crate) fn moved(watch: &Watch, step: Adoption) -> Option<WatchChange> {
-    let mut progress: Progress = serde_json::from_slice(&watch.state).ok()?;
-    let by_us = step.by_us();
-    let is_moved = progress.moved.is_some_and(|(to_us, size_us)| {
-        to_us.abs_diff(step.to_us) <= ADOPTED_WITHIN_US && size_us.abs_diff(by_us) <= STEP_SLACK_US
-    });
-    if is_moved || progress.set_us > step.from_us.saturating_add(CLOCKS_DIFFER_US) {
-        return None;
-    }
-    progress.set_us = progress.set_us.saturating_add(by_us);
-    progress.opened_us = progress.opened_us.saturating_add(by_us);
-    progress.moved = Some((step.to_us, by_us));
-    Some(WatchChange::Set(Watch {
-        alert: watch.alert.clone(),
-        version: watch.version + 1,
-        due_us: watch.due_us.map(|due_us| due_us.saturating_add(by_us)),
-        state: write(&progress),
-    }))
-}
-
-fn write(progress: &Progress) -> Bytes {
-    // Strings and numbers: serialisation has no way to fail.
-    Bytes::from(serde_json::to_vec(progress).unwrap_or_default())
-}
-
-/// One that cannot be read begins anew: told twice is better than not at all.
-fn read(watch: &Watch) -> Progress {
-    serde_json::from_slice(&watch.state).unwrap_or_else(|error| {
-        tracing::error!(alert = watch.alert, %error, "an escalation begins anew");
-        Progress::default()
-    })
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use clocks::Adoption;
+
 use super::*;
 use crate::{silence::Silence, team::EXAMPLE};
 
@@ -26,6 +28,7 @@ fn router() -> Router {
         email: true,
         email_to: vec!["ward@example.org".into()],
         group_us: 10 * S,
+        zone: Zone::default(),
     })
 }
 
@@ -56,6 +59,7 @@ fn case<'a>(alert: &'a Alert, team: Option<&'a Team>, row: &'a Row, at_s: i64) -
     Case {
         alert,
         tenant: "default",
+        patient_name: "Ada Example",
         team,
         silence: None,
         inhibited_by: None,
@@ -425,4 +429,43 @@ fn a_timer_moves_with_a_step_of_the_clock_once() {
         to_us: set_us + HOUR,
     };
     assert_eq!(moved(&watch(&later, set_us + 3 * HOUR), step), None);
+}
+
+#[test]
+fn a_name_goes_only_where_the_policy_lets_it() {
+    let names = |json: &str| {
+        let text = EXAMPLE.replacen(
+            r#"{"email": "initials", "webhook": "id", "mqtt": "id"}"#,
+            json,
+            1,
+        );
+        let team = Team::from_json(&text).unwrap();
+        let row = Row::default();
+        let active = alert("a", Priority::High, AlertState::Active, 1);
+        let batch = router().on_news(case(&active, Some(&team), &row, 0));
+        let mut names: Vec<(String, String)> = batch
+            .notices
+            .iter()
+            .map(|notice| (notice.channel.clone(), notice.patient_name.clone()))
+            .collect();
+        assert!(
+            batch
+                .notices
+                .iter()
+                .all(|it| it.time_zone == "Europe/Berlin")
+        );
+        names.sort_unstable();
+        names.dedup();
+        names
+    };
+    let expected = |email: &str, webhook: &str| {
+        [("email", email), ("webhook", webhook)]
+            .map(|(channel, name)| (channel.to_owned(), name.to_owned()))
+    };
+    assert_eq!(names("{}"), expected("", ""));
+    assert_eq!(names(r#"{"email": "full"}"#), expected("Ada Example", ""));
+    assert_eq!(
+        names(r#"{"email": "initials", "webhook": "full"}"#),
+        expected("A. E.", "Ada Example")
+    );
 }

@@ -1,10 +1,14 @@
 //! Who is told of an alert, and when: contacts, on-call shifts, and the steps of the escalation. Data, one document per tenant.
 
+mod coverage;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use contracts::vitals::Priority;
 use serde::{Deserialize, Serialize};
 use vitals::{Invalid, validate_identifier};
+
+use crate::{names::Names, zone::Zone};
 
 /// Bounds of one team; a larger one is refused.
 pub const CONTACTS_MAX: usize = 10_000;
@@ -29,6 +33,12 @@ const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 #[serde(deny_unknown_fields)]
 pub struct Team {
     pub contacts: Vec<Contact>,
+    /// Of the times in messages, and of shifts without a distance from UTC; UTC without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<Zone>,
+    /// How much of patients' names messages carry; without it none of them.
+    #[serde(default)]
+    pub names: Names,
     #[serde(default)]
     pub rota: Vec<Rota>,
     /// By patient's id.
@@ -50,9 +60,9 @@ pub struct Contact {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rota {
-    /// East of Greenwich.
-    #[serde(default)]
-    pub utc_offset_min: i32,
+    /// East of Greenwich, all year; without it the team's zone, with summer time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utc_offset_min: Option<i32>,
     pub shifts: Vec<Shift>,
 }
 
@@ -185,10 +195,11 @@ impl Team {
             ))
         };
         for rota in &self.rota {
-            if rota.utc_offset_min.abs() > 14 * 60 {
+            let offset_min = rota.utc_offset_min.unwrap_or_default();
+            if offset_min.unsigned_abs() > 14 * 60 {
                 return Err(Invalid::new(
                     "rota.utc_offset_min",
-                    format!("{} is more than 14 hours", rota.utc_offset_min),
+                    format!("{offset_min} is more than 14 hours"),
                     "60",
                 ));
             }
@@ -254,9 +265,15 @@ impl Team {
 
     fn on_call(&self, now_us: i64) -> impl Iterator<Item = &str> {
         self.rota.iter().flat_map(move |rota| {
-            let local = now_us.div_euclid(MINUTE_US) + i64::from(rota.utc_offset_min);
-            // 1 January 1970 was a Thursday.
-            let minute = (local + 3 * DAY_MINUTES).rem_euclid(WEEK_MINUTES);
+            let minute = match (rota.utc_offset_min, &self.time_zone) {
+                (None, Some(zone)) => zone.week_minute(now_us),
+                (offset_min, _) => {
+                    let offset_min = i64::from(offset_min.unwrap_or_default());
+                    let local = now_us.div_euclid(MINUTE_US) + offset_min;
+                    // 1 January 1970 was a Thursday.
+                    (local + 3 * DAY_MINUTES).rem_euclid(WEEK_MINUTES)
+                }
+            };
             rota.shifts
                 .iter()
                 .filter(move |shift| shift.covers(minute))
@@ -388,9 +405,10 @@ pub const EXAMPLE: &str = r#"{
     {"id": "nurse-day", "name": "Nurse by day", "email": "day@example.org"},
     {"id": "nurse-night", "name": "Nurse by night", "email": "night@example.org"}
   ],
+  "time_zone": "Europe/Berlin",
+  "names": {"email": "initials", "webhook": "id", "mqtt": "id"},
   "rota": [
     {
-      "utc_offset_min": 60,
       "shifts": [
         {"from": "mon 08:00", "to": "mon 20:00", "contact": "nurse-day"},
         {"from": "mon 20:00", "to": "mon 08:00", "contact": "nurse-night"}
@@ -456,7 +474,7 @@ mod tests {
                 MONDAY_US + hours * HOUR_US + minutes * MINUTE_US,
             )
         };
-        // One hour east: 08:00 there is 07:00 in Greenwich.
+        // In Berlin 08:00 is 07:00 in Greenwich, in winter.
         assert_eq!(on_call(6, 59), ["nurse-night"]);
         assert_eq!(on_call(7, 0), ["nurse-day"]);
         assert_eq!(on_call(18, 59), ["nurse-day"]);
@@ -466,6 +484,22 @@ mod tests {
             ["nurse-night"],
             "over the end of the week"
         );
+    }
+
+    #[test]
+    fn shifts_begin_at_the_same_local_time_in_summer_and_in_winter() {
+        let team = Team::from_json(EXAMPLE).unwrap();
+        // 08:00 in Berlin: on Monday 23 March 2026 at 07:00 UTC, on the Monday after at 06:00.
+        for eight_us in [1_774_249_200_000_000, 1_774_850_400_000_000] {
+            let on_call = |us| names(&team, &[Role::OnCall], us);
+            assert_eq!(on_call(eight_us - MINUTE_US), ["nurse-night"]);
+            assert_eq!(on_call(eight_us), ["nurse-day"]);
+        }
+        // With a distance of its own a rota stays at it.
+        let fixed = EXAMPLE.replacen("\"shifts\"", "\"utc_offset_min\": 60, \"shifts\"", 1);
+        let fixed = Team::from_json(&fixed).unwrap();
+        let seven_us = 1_774_850_400_000_000;
+        assert_eq!(names(&fixed, &[Role::OnCall], seven_us), ["nurse-night"]);
     }
 
     #[test]
@@ -490,9 +524,11 @@ mod tests {
         );
         assert_eq!(refused("[\"ada-son\"]", "[\"x\"]"), "patients.emergency");
         assert_eq!(
-            refused("\"utc_offset_min\": 60", "\"utc_offset_min\": 6000"),
+            refused("\"shifts\"", "\"utc_offset_min\": 6000, \"shifts\""),
             "rota.utc_offset_min"
         );
+        assert_eq!(refused("Europe/Berlin", "Europe/Nowhere"), "team");
+        assert_eq!(refused("\"initials\"", "\"everything\""), "team");
         assert_eq!(
             refused("\"after_s\": 300", "\"after_s\": 3000"),
             "escalation.steps.after_s"

@@ -31,7 +31,8 @@ use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use prost::Message;
 use service_kit::{
-    Backoff, CheckHandle, ConfigError, Context, ProgressHandle, Shutdown, telemetry::continue_trace,
+    Backoff, CheckHandle, ConfigError, Context, ProgressHandle, Shutdown, Warning,
+    telemetry::continue_trace,
 };
 use store::{AlertsQuery, NoticesBatch, QueryError, Scope, Store, Watch, WriteError};
 use tokio::{
@@ -42,7 +43,7 @@ use tracing::Instrument;
 
 use crate::{
     OFFSETS_WITHIN, PEOPLE_GROUP, SILENCE_MAX, book,
-    routing::{Case, Router},
+    routing::{Case, Channels, Router},
 };
 use config::Options;
 use told::Told;
@@ -64,7 +65,7 @@ const INHIBITING_MAX: usize = 1000;
 pub(crate) struct People {
     router: Router,
     workers: Vec<deliver::Worker>,
-    give_up_us: i64,
+    delivery: deliver::Delivery,
 }
 
 impl People {
@@ -73,9 +74,16 @@ impl People {
         Ok(People {
             router: Router::new(channels),
             workers: senders.into_iter().map(deliver::Worker::new).collect(),
-            give_up_us: i64::try_from(options.give_up_s.saturating_mul(1_000_000))
-                .unwrap_or(i64::MAX),
+            delivery: deliver::Delivery {
+                give_up_us: i64::try_from(options.give_up_s.saturating_mul(1_000_000))
+                    .unwrap_or(i64::MAX),
+                public_url: options.public_url().map(str::to_owned),
+            },
         })
+    }
+
+    pub(crate) fn channels(&self) -> &Channels {
+        self.router.channels()
     }
 
     pub(crate) async fn run(
@@ -85,12 +93,25 @@ impl People {
         book: book::Reader,
         context: Context,
     ) {
+        let says_no_link = !self.workers.is_empty() && self.delivery.public_url.is_none();
+        let warning = context.health().warning("no-link");
+        warning.set(says_no_link.then(|| {
+            Warning {
+                says:
+                    "messages carry no link to the alert: the address of the page is not configured"
+                        .to_owned(),
+                to_do: "set --public-url of alerting to the address at which people open the page"
+                    .to_owned(),
+            }
+        }));
         let mut wakes = Vec::new();
         for worker in self.workers {
             wakes.push(worker.wake());
-            context
-                .tasks()
-                .spawn(worker.run(Arc::clone(&store), self.give_up_us, context.clone()));
+            context.tasks().spawn(worker.run(
+                Arc::clone(&store),
+                self.delivery.clone(),
+                context.clone(),
+            ));
         }
         let decider = Decider {
             store,
@@ -110,6 +131,14 @@ impl People {
     }
 }
 
+/// Whom an alert is about.
+#[derive(Clone, Debug, Default)]
+struct Subject {
+    tenant: String,
+    /// Of the patient.
+    name: String,
+}
+
 struct Decider {
     store: Arc<dyn Store>,
     book: book::Reader,
@@ -117,8 +146,8 @@ struct Decider {
     /// One a channel.
     wakes: Vec<Arc<Notify>>,
     told: Told,
-    /// Tenant of a patient, and when it was asked for.
-    tenants: Mutex<HashMap<String, (String, i64)>>,
+    /// Whom an alert is about, and when it was asked for.
+    tenants: Mutex<HashMap<String, (Subject, i64)>>,
     /// Alerts whose timers could not be acted upon: they come after the others.
     failing: HashSet<String>,
     looked_ahead: Option<Instant>,
@@ -291,7 +320,8 @@ impl Decider {
                 None => Ok(self.store.watch(&alert.id).await?),
             }
         };
-        let (tenant, mut watch) = tokio::try_join!(self.tenant(alert), watch)?;
+        let (subject, mut watch) = tokio::try_join!(self.subject(alert), watch)?;
+        let Subject { tenant, name } = subject;
         for _ in 0..ATTEMPTS_MAX {
             let inhibited_by = self.inhibited_by(alert, &tenant).await?;
             let now_us = self.clock.now_us();
@@ -299,6 +329,7 @@ impl Decider {
             let case = Case {
                 alert,
                 tenant: &tenant,
+                patient_name: &name,
                 team: book.team(&tenant),
                 silence: book.silence(&tenant, alert, now_us),
                 inhibited_by: inhibited_by.as_deref(),
@@ -332,36 +363,42 @@ impl Decider {
         Err(WriteError::Unavailable("the alert's timer keeps changing".into()).into())
     }
 
-    async fn tenant(&self, alert: &Alert) -> Result<String, DecideError> {
+    async fn subject(&self, alert: &Alert) -> Result<Subject, DecideError> {
         let now_us = self.clock.now_us();
         let key = if alert.patient.is_empty() {
             format!("gateway {}", alert.gateway)
         } else {
             alert.patient.clone()
         };
-        if let Some((tenant, asked_us)) = self.tenants.lock().get(&key)
+        if let Some((subject, asked_us)) = self.tenants.lock().get(&key)
             && now_us.abs_diff(*asked_us) < TENANT_AGE_MAX_US.unsigned_abs()
         {
-            return Ok(tenant.clone());
+            return Ok(subject.clone());
         }
         let known = if alert.patient.is_empty() {
             let gateways = self.store.gateways(&Scope::Service).await?;
             let own = gateways
                 .into_iter()
                 .find(|gateway| gateway.id == alert.gateway);
-            own.map(|gateway| gateway.tenant)
+            own.map(|gateway| Subject {
+                tenant: gateway.tenant,
+                name: String::new(),
+            })
         } else {
             let patient = self.store.patient(&Scope::Service, &alert.patient).await?;
-            patient.map(|patient| patient.tenant)
+            patient.map(|patient| Subject {
+                tenant: patient.tenant,
+                name: patient.name,
+            })
         };
         // Nobody of any tenant is told of somebody who is not registered.
-        let tenant = known.unwrap_or_default();
+        let subject = known.unwrap_or_default();
         let mut tenants = self.tenants.lock();
         if tenants.len() >= TENANTS_MAX {
             tenants.clear();
         }
-        tenants.insert(key, (tenant.clone(), now_us));
-        Ok(tenant)
+        tenants.insert(key, (subject.clone(), now_us));
+        Ok(subject)
     }
 
     /// The open alert of a gateway that explains why a device behind it is silent. Only silence is ever inhibited.
@@ -424,7 +461,7 @@ mod tests {
         let decider = Decider {
             store,
             book: tokio::sync::watch::channel(Arc::default()).1,
-            router: Mutex::new(Router::new(crate::routing::Channels::default())),
+            router: Mutex::new(Router::new(Channels::default())),
             wakes: Vec::new(),
             told: Told::default(),
             tenants: Mutex::default(),

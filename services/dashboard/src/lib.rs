@@ -28,6 +28,7 @@ mod oidc;
 mod sessions;
 mod to_browser;
 mod tokens;
+mod untold;
 mod ward;
 mod warnings;
 
@@ -95,6 +96,12 @@ pub async fn run(
     context.tasks().spawn(live::publish_snapshots(
         live.clone(),
         context.shutdown().clone(),
+    ));
+
+    context.tasks().spawn(untold::follow(
+        live.clone(),
+        clients.clone(),
+        context.clone(),
     ));
 
     let app = to_browser::App::new(

@@ -1,21 +1,25 @@
-//! The gateway's clock, and what becomes of the times that it gave before it was set.
+//! The gateway's clock: what it shows, what the machine's uptime shows beside it, and what the core's clock shows.
 //!
 //! A gateway whose clock has no battery starts somewhere in the past, at worst in 1970, and takes readings by that until a network
-//! tells it the time. The journal therefore keeps the machine's uptime beside, which nobody sets: as an entry leaves, its times become what the
-//! clock would have shown if it had been then as it is now. An entry of an earlier start of the machine keeps its times.
+//! tells it the time. Others are in a wrong zone, or step. The journal therefore keeps beside each entry the uptime, which nobody sets,
+//! and the difference to the core's clock when it was known. Ingest puts the times right by them; here they stay as they were taken.
 
-use std::{sync::OnceLock, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
-use clocks::ClockError;
+use clocks::Arrivals;
 use contracts::vitals::{EdgeAlert, Sample, UploadRequest};
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use service_kit::{Shutdown, Warning, WarningHandle};
 
 const SECOND_US: i64 = 1_000_000;
 /// 1 January 2026. No clock that was ever set shows an earlier time: there was no Braid.
 const SET_US: i64 = 1_767_225_600 * SECOND_US;
-/// Less is a clock that is kept right, not one that was set.
-const STEP_US: i64 = 2 * SECOND_US;
+/// A difference to the core's clock that is worth a warning; ingest puts larger ones right.
+const WARN_US: i64 = clocks::TOLERATED_US;
 /// While the clock is not set.
 const LOOK_EACH: Duration = Duration::from_secs(1);
 
@@ -67,43 +71,37 @@ impl Moment {
         is_set(self.wall_us)
     }
 
-    /// Gives an upload that leaves now its time, and the entries in it theirs.
-    pub fn stamp(self, mut upload: UploadRequest) -> UploadRequest {
-        upload.sent_time_us = self.wall_us;
-        for sample in &mut upload.samples {
-            let taken = Moment::of_sample(sample);
-            (sample.gateway_uptime_us, sample.gateway_boot) = (0, 0);
-            if let Some(error) = self.error_of(taken) {
-                let offset_us = error.of_event_us(sample.device_time_us, taken.wall_us);
-                sample.device_time_us = sample.device_time_us.saturating_add(offset_us);
-                sample.gateway_time_us = error.put_right_us(taken.wall_us);
-            }
+    /// Gives an upload that leaves now its time.
+    pub fn stamp(self, upload: UploadRequest) -> UploadRequest {
+        UploadRequest {
+            sent_time_us: self.wall_us,
+            sent_uptime_us: self.uptime_us,
+            sent_boot: self.boot,
+            ..upload
         }
-        for alert in &mut upload.alerts {
-            let taken = Moment::of_alert(alert);
-            (alert.gateway_uptime_us, alert.gateway_boot) = (0, 0);
-            if let Some(error) = self.error_of(taken) {
-                error.put_right_alert(alert);
-                alert.gateway_time_us = error.put_right_us(taken.wall_us);
-            }
+    }
+}
+
+/// The core's clock, as its answers tell it. An answer was sent before it arrives, so each gives the least that the clock shows.
+#[derive(Debug, Default)]
+pub struct CoreClock(Mutex<Arrivals>);
+
+impl CoreClock {
+    /// An answer of the core arrives that left at `core_us` by its clock; 0: the core does not say.
+    pub fn on_answer(&self, core_us: i64, now: Moment) {
+        if core_us > 0 {
+            self.0.lock().observe(core_us, now.uptime_us);
         }
-        upload
     }
 
-    /// What was wrong with the clock at an earlier moment of this start of the machine, by what it shows now. None: it was not set since.
-    fn error_of(self, taken: Moment) -> Option<ClockError> {
-        if taken.boot == 0 || taken.boot != self.boot {
-            return None;
-        }
-        let went_us = self.wall_us.saturating_sub(taken.wall_us);
-        let passed_us = self.uptime_us.saturating_sub(taken.uptime_us);
-        let behind_us = went_us.saturating_sub(passed_us);
-        // In whole seconds, so that the readings of one stream keep their distances.
-        let seconds = behind_us
-            .saturating_add(SECOND_US / 2)
-            .div_euclid(SECOND_US);
-        (behind_us.saturating_abs() >= STEP_US)
-            .then(|| ClockError::behind(seconds.saturating_mul(SECOND_US)))
+    /// `None`: the core was not heard since the gateway's start.
+    pub fn now_us(&self, now: Moment) -> Option<i64> {
+        self.0.lock().now_us(now.uptime_us)
+    }
+
+    /// By how much the gateway's clock is behind; negative: ahead.
+    pub fn behind_us(&self, now: Moment) -> Option<i64> {
+        Some(self.now_us(now)?.saturating_sub(now.wall_us))
     }
 }
 
@@ -112,23 +110,46 @@ pub fn is_set(wall_us: i64) -> bool {
     wall_us >= SET_US
 }
 
-/// Warns until the clock is set.
-pub async fn watch(clock: Clock, warning: WarningHandle, shutdown: Shutdown) {
-    let says = "the clock was never set, and no certificate is valid by it: what sensors send is kept here";
-    if !clock().is_set() {
-        tracing::warn!("{says}");
-    }
-    while !clock().is_set() {
-        warning.set(Some(Warning {
-            says: says.to_owned(),
-            to_do: "let the machine ask a time server (NTP), or set its clock".to_owned(),
-        }));
+/// Warns while the clock is not set, or far from the core's.
+pub async fn watch(clock: Clock, core: Arc<CoreClock>, warning: WarningHandle, shutdown: Shutdown) {
+    let mut said = None;
+    loop {
+        let now = clock();
+        let is_off = core
+            .behind_us(now)
+            .is_some_and(|behind_us| behind_us.saturating_abs() > WARN_US);
+        let kind = (!now.is_set(), is_off);
+        let current = warning_of(now, core.behind_us(now));
+        if said != Some(kind) {
+            if let Some(warning) = &current {
+                tracing::warn!("{}", warning.says);
+            }
+            said = Some(kind);
+        }
+        warning.set(current);
         tokio::select! {
             () = tokio::time::sleep(LOOK_EACH) => {}
             () = shutdown.requested() => return,
         }
     }
-    warning.set(None);
+}
+
+fn warning_of(now: Moment, behind_us: Option<i64>) -> Option<Warning> {
+    let says = if !now.is_set() {
+        "the clock was never set, and no certificate is valid by it: what sensors send is kept here"
+            .to_owned()
+    } else {
+        let behind_us = behind_us.filter(|behind_us| behind_us.saturating_abs() > WARN_US)?;
+        let seconds = behind_us.unsigned_abs() / 1_000_000;
+        let direction = if behind_us > 0 { "behind" } else { "ahead of" };
+        format!(
+            "the clock is {seconds} s {direction} the core's; the core puts right the times of readings"
+        )
+    };
+    Some(Warning {
+        says,
+        to_do: "let the machine ask a time server (NTP), or set its clock".to_owned(),
+    })
 }
 
 fn boot() -> u32 {
@@ -163,72 +184,38 @@ mod tests {
         }
     }
 
-    fn sample(taken: Moment, device_time_us: i64) -> Sample {
-        Sample {
-            device_time_us,
+    #[test]
+    fn an_upload_says_what_both_clocks_show_and_leaves_entries_alone() {
+        let (taken, now) = (moment(TRUE_US, HOUR), moment(TRUE_US + HOUR, 0));
+        let sample = Sample {
+            device_time_us: taken.wall_us,
             gateway_time_us: taken.wall_us,
             gateway_uptime_us: taken.uptime_us,
             gateway_boot: taken.boot,
             ..Sample::default()
-        }
-    }
-
-    fn stamped(now: Moment, sample: Sample) -> Sample {
-        let upload = UploadRequest {
-            samples: vec![sample],
-            ..UploadRequest::default()
         };
-        let mut upload = now.stamp(upload);
-        assert_eq!(upload.sent_time_us, now.wall_us);
-        upload.samples.remove(0)
+        let upload = now.stamp(UploadRequest {
+            samples: vec![sample.clone()],
+            ..UploadRequest::default()
+        });
+        assert_eq!(upload.samples, [sample]);
+        let sent = (upload.sent_time_us, upload.sent_uptime_us, upload.sent_boot);
+        assert_eq!(sent, (now.wall_us, now.uptime_us, 7));
     }
 
     #[test]
-    fn what_was_taken_before_the_clock_was_set_gets_its_time() {
-        for behind_us in [TRUE_US - 20 * S, 60 * HOUR, 30 * S, -HOUR] {
-            let taken = moment(TRUE_US, behind_us);
-            let now = moment(TRUE_US + 2 * HOUR, 0);
-            // Of a sensor without a clock, and of one with a right clock of its own.
-            for device_time_us in [taken.wall_us, TRUE_US] {
-                let sample = stamped(now, sample(taken, device_time_us));
-                assert_eq!(sample.device_time_us, TRUE_US, "{behind_us}");
-                assert_eq!(sample.gateway_time_us, TRUE_US);
-                assert_eq!((sample.gateway_uptime_us, sample.gateway_boot), (0, 0));
-            }
-            let upload = UploadRequest {
-                alerts: vec![EdgeAlert {
-                    time_us: taken.wall_us - 3 * S,
-                    gateway_time_us: taken.wall_us,
-                    gateway_uptime_us: taken.uptime_us,
-                    gateway_boot: taken.boot,
-                    ..EdgeAlert::default()
-                }],
-                ..UploadRequest::default()
-            };
-            let expected = EdgeAlert {
-                time_us: TRUE_US - 3 * S,
-                gateway_time_us: TRUE_US,
-                ..EdgeAlert::default()
-            };
-            assert_eq!(now.stamp(upload).alerts, [expected]);
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_known_stays() {
-        let now = moment(TRUE_US + 2 * HOUR, 0);
-        let taken = moment(TRUE_US, 60 * HOUR);
-        for (now, taken) in [
-            (now, Moment { boot: 8, ..taken }),
-            (Moment { boot: 0, ..now }, Moment { boot: 0, ..taken }),
-            // A clock that is as it was, or only kept right.
-            (moment(TRUE_US + 2 * HOUR, 60 * HOUR), taken),
-            (moment(TRUE_US + 2 * HOUR, 60 * HOUR + S), taken),
-        ] {
-            let stamped = stamped(now, sample(taken, taken.wall_us));
-            assert_eq!(stamped.device_time_us, taken.wall_us, "{now:?} {taken:?}");
-            assert_eq!(stamped.gateway_time_us, taken.wall_us);
-            assert_eq!((stamped.gateway_uptime_us, stamped.gateway_boot), (0, 0));
+    fn the_core_is_known_by_its_answers_whatever_the_own_clock_does() {
+        let core = CoreClock::default();
+        assert_eq!(core.behind_us(moment(TRUE_US, 0)), None);
+        core.on_answer(0, moment(TRUE_US, 0));
+        assert_eq!(core.behind_us(moment(TRUE_US, 0)), None, "it does not say");
+        core.on_answer(TRUE_US - S / 10, moment(TRUE_US, 0));
+        for behind_us in [0, HOUR, -HOUR] {
+            let now = moment(TRUE_US + 60 * S, behind_us);
+            let known_us = core.behind_us(now).unwrap();
+            assert!((behind_us - known_us).abs() <= S / 10, "{known_us}");
+            let says = warning_of(now, Some(known_us)).map(|warning| warning.says);
+            assert_eq!(says.is_some(), behind_us != 0, "{says:?}");
         }
     }
 
@@ -241,14 +228,25 @@ mod tests {
         }
         let health = Health::new();
         let shutdown = Shutdown::default();
-        let watching = tokio::spawn(watch(clock, health.warning("clock"), shutdown));
+        let watching = tokio::spawn(watch(
+            clock,
+            Arc::default(),
+            health.warning("clock"),
+            shutdown.clone(),
+        ));
         tokio::time::sleep(LOOK_EACH / 2).await;
         let warnings = health.warnings();
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].1.says.contains("never set"), "{warnings:?}");
         IS_SET.store(true, Ordering::Relaxed);
+        let ended = async {
+            while !health.warnings().is_empty() {
+                tokio::time::sleep(LOOK_EACH / 10).await;
+            }
+        };
+        tokio::time::timeout(LOOK_EACH * 20, ended).await.unwrap();
+        shutdown.request();
         watching.await.unwrap();
-        assert_eq!(health.warnings(), []);
     }
 
     #[test]

@@ -105,6 +105,7 @@ impl EdgeRules {
                 gateway_time_us: taken.wall_us,
                 gateway_uptime_us: taken.uptime_us,
                 gateway_boot: taken.boot,
+                gateway_behind_us: sample.gateway_behind_us,
                 rules_subject: self.rules_subject(subject),
                 ..alert
             })

@@ -3,7 +3,7 @@
 //! Alerts are on disk before the sample that raised them: after a crash in between the sensor sends the sample again, and the
 //! core, which runs the same rules, merges a repeated alert by its event time. The other order could lose one.
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use contracts::vitals::{EdgeAlert, Sample};
 use parking_lot::Mutex;
@@ -16,7 +16,7 @@ use tracing::{Instrument, Span};
 use vitals::{ClockBounds, Invalid};
 
 use crate::{
-    clock::Moment,
+    clock::{CoreClock, Moment},
     edge_rules::EdgeRules,
     held::{HELD_ALERTS_MAX, Held, HeldId},
     journal::{AppendError, Condition, Disk, Journal, StageError, Staged},
@@ -88,6 +88,7 @@ pub struct Intake<D> {
     vitals: Journal<D>,
     alerts: Journal<D>,
     rules: Mutex<EdgeRules>,
+    core: Arc<CoreClock>,
     /// Raised, but refused by the disk: they go first when the next request comes, or by [`Self::try_again`].
     held: Mutex<Held>,
     held_count: watch::Sender<usize>,
@@ -102,10 +103,17 @@ impl<D: Disk> Intake<D> {
             vitals,
             alerts,
             rules: Mutex::new(rules),
+            core: Arc::default(),
             held: Mutex::default(),
             held_count: watch::Sender::new(0),
             keeping: tokio::sync::Mutex::new(()),
         }
+    }
+
+    /// Sensors' times are checked against the core's clock once it is known.
+    #[must_use]
+    pub fn with_core(self, core: Arc<CoreClock>) -> Self {
+        Self { core, ..self }
     }
 
     /// From the next sample on the rules of the core hold that this book has.
@@ -213,13 +221,22 @@ impl<D: Disk> Intake<D> {
         }
         vitals::fill_defaults(sample);
         vitals::validate_reading(sample)?;
-        // A clock that was never set judges none.
-        if now.is_set() {
-            vitals::validate_time(sample, now.wall_us, ClockBounds::GATEWAY)?;
+        match self.core.now_us(now) {
+            // A sensor may go by the gateway's clock, and be as far ahead as that is.
+            Some(core_us) => {
+                let latest_us = core_us.max(now.wall_us);
+                vitals::validate_time(sample, latest_us, ClockBounds::GATEWAY)?;
+            }
+            // A clock that was never set judges none.
+            None if now.is_set() => {
+                vitals::validate_time(sample, now.wall_us, ClockBounds::UNCHECKED_GATEWAY)?;
+            }
+            None => {}
         }
         sample.gateway_time_us = now.wall_us;
         sample.gateway_uptime_us = now.uptime_us;
         sample.gateway_boot = now.boot;
+        sample.gateway_behind_us = self.core.behind_us(now);
         sample.gateway.clone_from(&self.gateway);
         sample.sequence = 0;
         sample.ingest_time_us = 0;

@@ -47,7 +47,7 @@ use vitals::RuleSet;
 pub use config::Config;
 
 use crate::{
-    clock::Moment,
+    clock::{CoreClock, Moment},
     edge_rules::EdgeRules,
     from_applications::{Applications, Packets},
     from_ingest::{BookFile, Follower},
@@ -137,11 +137,6 @@ pub async fn run(
         let tunnel = tunnel.clone();
         context.tasks().spawn(follow(tunnel, rules));
     }
-    context.tasks().spawn(clock::watch(
-        Moment::now,
-        context.health().warning("clock"),
-        context.shutdown().clone(),
-    ));
     let warning = context.health().warning("transport");
     context
         .tasks()
@@ -258,6 +253,13 @@ pub async fn serve(
     let dead_letters = Arc::new(DeadLetters::new(config.data_dir.join("rejected.jsonl")));
     let (file, book) = open_book(&config).await?;
     let (follower, answers) = Follower::new();
+    let core = Arc::new(CoreClock::default());
+    context.tasks().spawn(clock::watch(
+        Moment::now,
+        Arc::clone(&core),
+        context.health().warning("clock"),
+        context.shutdown().clone(),
+    ));
     let courier = |options: Options,
                    journal: &Journal<Directory>,
                    check: CheckHandle,
@@ -270,6 +272,7 @@ pub async fn serve(
             dead_letters: Arc::clone(&dead_letters),
             check,
             clock: Moment::now,
+            core: Arc::clone(&core),
             rules,
         };
         context
@@ -291,12 +294,13 @@ pub async fn serve(
             Some(follower),
         ),
     ];
-    let intake = Arc::new(Intake::new(
+    let intake = Intake::new(
         gateway,
         vitals.clone(),
         alerts.clone(),
         EdgeRules::new(rules),
-    ));
+    );
+    let intake = Arc::new(intake.with_core(core));
     intake.judge_by(book.clone());
     let from_memory = FromMemory {
         intake: Arc::clone(&intake),

@@ -13,7 +13,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use contracts::vitals::{Metric, Sample, sample::Reading};
 use gateway::{
-    clock::{Clock, Moment},
+    clock::{Clock, CoreClock, Moment},
     edge_rules::EdgeRules,
     intake::{Intake, Patience},
     journal::{Entry, Journal, Limits, Options, Overflow},
@@ -118,6 +118,93 @@ fn moment(true_us: i64, skew_us: i64) -> Moment {
     }
 }
 
+/// Once the core has told its time, a reading from more than two minutes ahead is refused by its line, whatever the gateway's clock shows.
+#[tokio::test]
+async fn a_reading_of_the_future_is_refused_once_the_core_is_known() {
+    for skew_us in [0, HOUR, -HOUR] {
+        let core = Arc::new(CoreClock::default());
+        let rules = EdgeRules::new(RuleSet::default_set());
+        let intake = Intake::new("g1".into(), open("vitals"), open("alerts"), rules);
+        let intake = intake.with_core(Arc::clone(&core));
+        let now = moment(TRUE_US, skew_us);
+        // Of a sensor without a clock, of one with a right one, and of some that are ahead.
+        let sample = |device_time_us| Sample {
+            device: "belt".into(),
+            stream: format!("heart-rate-{device_time_us}"),
+            metric: Metric::HeartRate.into(),
+            device_time_us,
+            reading: Some(Reading::Value(70.0)),
+            ..Sample::default()
+        };
+        let ahead_us = [3 * 60 * S, 90 * 60 * S].map(|us| TRUE_US + skew_us.max(0) + us);
+        let samples = vec![
+            sample(0),
+            sample(TRUE_US),
+            sample(ahead_us[0]),
+            sample(ahead_us[1]),
+        ];
+        core.on_answer(TRUE_US - S / 10, now);
+        let recorded = intake
+            .record(samples, now, Patience::Wait, None, None)
+            .await
+            .unwrap();
+        assert_eq!(recorded.accepted, 2, "{skew_us}");
+        let refused: Vec<(usize, &str)> = recorded
+            .refused
+            .iter()
+            .map(|(line, refused)| (*line, refused.parts().0))
+            .collect();
+        assert_eq!(refused, [(2, "device_time_us"), (3, "device_time_us")]);
+    }
+}
+
+/// The clock of a gateway without a network steps by 90 s: what it took before leaves with what its clocks showed then.
+#[tokio::test]
+async fn entries_keep_what_the_clocks_showed_when_they_were_taken() {
+    let vitals = open("vitals");
+    let rules = EdgeRules::new(RuleSet::default_set());
+    let intake = Intake::new("g1".into(), vitals.clone(), open("alerts"), rules);
+    for second in 0..14 {
+        let true_us = TRUE_US + second * S;
+        let sample = Sample {
+            device: "belt".into(),
+            metric: Metric::HeartRate.into(),
+            device_time_us: true_us,
+            reading: Some(Reading::Value(70.0)),
+            ..Sample::default()
+        };
+        let now = moment(true_us, 0);
+        intake
+            .record(vec![sample], now, Patience::Wait, None, None)
+            .await
+            .unwrap();
+    }
+    let samples = entries(&vitals).into_iter().map(|entry| match entry {
+        Entry::Sample(sample) => sample,
+        other => panic!("{other:?}"),
+    });
+    let left = moment(TRUE_US + 60 * S, 90 * S);
+    let upload = left.stamp(contracts::vitals::UploadRequest {
+        samples: samples.collect(),
+        ..Default::default()
+    });
+    let sent = clocks::Sent {
+        wall_us: upload.sent_time_us,
+        uptime_us: upload.sent_uptime_us,
+        boot: upload.sent_boot,
+    };
+    let clock = clocks::Clocks::default()
+        .on_request("t", "g1", sent, TRUE_US + 61 * S)
+        .unwrap();
+    for (second, sample) in (0..14).zip(&upload.samples) {
+        let taken = clocks::Taken::of_sample(sample);
+        assert_eq!(
+            clock.event_us(sample.device_time_us, taken),
+            TRUE_US + second * S
+        );
+    }
+}
+
 fn ahead() -> Moment {
     moment(contracts::now_us(), HOUR)
 }
@@ -207,6 +294,7 @@ async fn an_hour_off_from_the_first_contact_on_alerts_at_once_and_at_the_right_t
                 dead_letters: dead_letters.clone(),
                 check: context.health().check(options.class),
                 clock,
+                core: Arc::default(),
                 rules: None,
             };
             context

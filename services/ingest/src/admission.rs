@@ -1,6 +1,6 @@
 //! What of an upload may go on, and what is filled in: pure, given what the register says.
 
-use clocks::ClockError;
+use clocks::{GatewayClock, Taken};
 use contracts::vitals::{EdgeAlert, Gap, Sample};
 use store::DeviceEntry;
 use vitals::{
@@ -66,21 +66,44 @@ impl GatewayId {
     }
 }
 
-/// Checks a sample and fills what ingest fills; or says why it is refused, for people. `error`: of the gateway's clock, when known.
+/// When something arrives, by the core's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    pub now_us: i64,
+    /// What is ahead of this is ahead of the core's clock although that may have been set wrong: see [`clocks::OwnClock::latest_us`].
+    pub latest_us: i64,
+}
+
+impl Arrival {
+    /// The time of an event as it may be stored. Nothing has happened in the future: a time that is further ahead than
+    /// [`ClockBounds::INGEST`] allows is one of now.
+    fn bounded_us(self, event_us: i64) -> i64 {
+        let latest_us = self.latest_us.saturating_add(ClockBounds::INGEST.future_us);
+        if event_us > latest_us {
+            self.now_us
+        } else {
+            event_us
+        }
+    }
+}
+
+/// Checks a sample and fills what ingest fills; or says why it is refused, for people. `clock`: the gateway's, when it says its time.
 pub fn admit_sample(
     sample: &mut Sample,
     gateway: &GatewayId,
     device: Option<&DeviceEntry>,
-    now_us: i64,
-    error: Option<ClockError>,
+    arrival: Arrival,
+    clock: Option<GatewayClock>,
 ) -> Result<(), Refusal> {
     validate_reading(sample).map_err(Refusal::malformed)?;
-    sample.device_offset_us =
-        error.map(|error| error.of_event_us(sample.device_time_us, sample.gateway_time_us));
-    sample.device_time_us = sample
-        .device_time_us
-        .saturating_add(sample.device_offset_us.unwrap_or_default());
-    validate_time(sample, now_us, ClockBounds::INGEST)
+    let (said_us, taken) = (sample.device_time_us, Taken::of_sample(sample));
+    let right_us = clock.map_or(said_us, |clock| clock.event_us(said_us, taken));
+    sample.device_time_us = arrival.bounded_us(right_us);
+    let offset_us = sample.device_time_us.saturating_sub(said_us);
+    sample.device_offset_us = (clock.is_some() || offset_us != 0).then_some(offset_us);
+    (sample.gateway_uptime_us, sample.gateway_boot) = (0, 0);
+    sample.gateway_behind_us = None;
+    validate_time(sample, arrival.latest_us, ClockBounds::INGEST)
         .map_err(|e| Refusal::new(Refusal::CLOCK, e))?;
     if sample.sequence == 0 || sample.sequence > SEQUENCE_MAX {
         return Err(Refusal::malformed(format!(
@@ -93,7 +116,7 @@ pub fn admit_sample(
     agree("gateway", &sample.gateway, &gateway.id)?;
     sample.patient.clone_from(&device.patient);
     sample.gateway.clone_from(&gateway.id);
-    sample.ingest_time_us = now_us;
+    sample.ingest_time_us = arrival.now_us;
     // A number beyond what the store can keep says nothing; without it the sample is still itself.
     sample.sensor_sequence = sample.sensor_sequence.filter(|n| *n <= SEQUENCE_MAX);
     Ok(())
@@ -163,18 +186,26 @@ pub fn admit_alert(
     Ok(())
 }
 
-/// An alert whose time cannot be is one of now: nobody is left without help over a clock, and rules reckon with its time.
-pub fn settle_time(alert: &mut EdgeAlert, arrived_us: i64) {
-    let bounds = ClockBounds::INGEST;
-    let ahead_us = alert.time_us.saturating_sub(arrived_us);
-    let can_be = (bounds.past_us.saturating_neg()..=bounds.future_us).contains(&ahead_us);
-    if alert.time_us <= 0 || !can_be {
-        alert.time_us = arrived_us;
-        alert.since_us = 0;
+/// Puts the time of an alert right as that of the sample that raised it. One that cannot be is one of now: nobody is left without help
+/// over a clock, and rules calculate with its time.
+pub fn settle_time(alert: &mut EdgeAlert, arrival: Arrival, clock: Option<GatewayClock>) {
+    let (said_us, taken) = (alert.time_us, Taken::of_alert(alert));
+    let right_us = clock.map_or(said_us, |clock| clock.event_us(said_us, taken));
+    let oldest_us = arrival.now_us.saturating_sub(ClockBounds::INGEST.past_us);
+    alert.time_us = match arrival.bounded_us(right_us) {
+        right_us if right_us > 0 && right_us >= oldest_us => right_us,
+        _ => arrival.now_us,
+    };
+    // What began the episode moves with the time of the transition; it is not after it.
+    if alert.since_us != 0 {
+        let offset_us = alert.time_us.saturating_sub(said_us);
+        alert.since_us = alert.since_us.saturating_add(offset_us);
     }
     if !(0..=alert.time_us).contains(&alert.since_us) {
         alert.since_us = 0;
     }
+    (alert.gateway_uptime_us, alert.gateway_boot) = (0, 0);
+    alert.gateway_behind_us = None;
 }
 
 fn owned<'a>(
@@ -207,11 +238,25 @@ fn agree(field: &str, given: &str, known: &str) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use clocks::{Clocks, Sent};
     use contracts::vitals::{Metric, sample::Reading};
 
     use super::*;
 
     const NOW_US: i64 = 1_780_000_000_000_000;
+    const NOW: Arrival = Arrival {
+        now_us: NOW_US,
+        latest_us: NOW_US,
+    };
+
+    /// Of a gateway that says now what its clock shows.
+    fn clock(ahead_us: i64) -> Option<GatewayClock> {
+        let sent = Sent {
+            wall_us: NOW_US + ahead_us,
+            ..Sent::default()
+        };
+        Clocks::default().on_request("t", "gw", sent, NOW_US)
+    }
 
     fn gateway() -> GatewayId {
         GatewayId {
@@ -246,20 +291,20 @@ mod tests {
     fn refused(change: impl FnOnce(&mut Sample, &mut GatewayId, &mut DeviceEntry)) -> Refusal {
         let (mut sample, mut gateway, mut device) = (sample(), gateway(), device());
         change(&mut sample, &mut gateway, &mut device);
-        admit_sample(&mut sample, &gateway, Some(&device), NOW_US, None).unwrap_err()
+        admit_sample(&mut sample, &gateway, Some(&device), NOW, None).unwrap_err()
     }
 
     #[test]
     fn an_owned_sample_is_filled() {
         let mut it = sample();
-        admit_sample(&mut it, &gateway(), Some(&device()), NOW_US, None).unwrap();
+        admit_sample(&mut it, &gateway(), Some(&device()), NOW, None).unwrap();
         assert_eq!((it.patient.as_str(), it.gateway.as_str()), ("ann", "gw"));
         assert_eq!(it.ingest_time_us, NOW_US);
     }
 
     #[test]
     fn a_time_is_put_right_before_it_is_judged() {
-        // A clock that is two days ahead, which nothing could be taken by, and what a gateway may not say itself.
+        // A clock that is two days ahead, and what a gateway may not say itself.
         let ahead_us = 48 * 3_600_000_000;
         let mut it = Sample {
             device_time_us: NOW_US + ahead_us,
@@ -268,13 +313,8 @@ mod tests {
             ..sample()
         };
         let admit =
-            |it: &mut Sample, error| admit_sample(it, &gateway(), Some(&device()), NOW_US, error);
-        assert_eq!(
-            admit(&mut it.clone(), None).unwrap_err().kind,
-            Refusal::CLOCK
-        );
-        let error = ClockError::behind(-ahead_us);
-        admit(&mut it, Some(error)).unwrap();
+            |it: &mut Sample, clock| admit_sample(it, &gateway(), Some(&device()), NOW, clock);
+        admit(&mut it, clock(ahead_us)).unwrap();
         assert_eq!(it.device_time_us, NOW_US);
         assert_eq!(it.gateway_time_us, NOW_US + ahead_us);
         assert_eq!(it.device_offset_us, Some(-ahead_us));
@@ -287,8 +327,41 @@ mod tests {
     }
 
     #[test]
+    fn no_reading_is_stored_in_the_future_and_none_is_refused_for_it() {
+        let future_us = ClockBounds::INGEST.future_us;
+        let stored = |ahead_us: i64, arrival, clock| {
+            let mut it = Sample {
+                device_time_us: NOW_US + ahead_us,
+                gateway_time_us: NOW_US,
+                ..sample()
+            };
+            admit_sample(&mut it, &gateway(), Some(&device()), arrival, clock).unwrap();
+            assert_eq!(
+                it.device_time_us,
+                NOW_US + ahead_us + it.device_offset_us.unwrap_or_default()
+            );
+            it.device_time_us - NOW_US
+        };
+        for ahead_us in [future_us + 1, 3_600_000_000, 48 * 3_600_000_000] {
+            assert_eq!(stored(ahead_us, NOW, clock(0)), 0);
+            assert_eq!(
+                stored(ahead_us, NOW, None),
+                0,
+                "a gateway that says no time"
+            );
+        }
+        assert_eq!(stored(future_us, NOW, clock(0)), future_us);
+        // The core's own clock was set back by an hour: it is not the readings that are wrong.
+        let set_back = Arrival {
+            now_us: NOW_US - 3_600_000_000,
+            latest_us: NOW_US,
+        };
+        assert_eq!(stored(0, set_back, None), 0);
+    }
+
+    #[test]
     fn what_is_not_the_gateways_own_is_refused() {
-        let unknown = admit_sample(&mut sample(), &gateway(), None, NOW_US, None).unwrap_err();
+        let unknown = admit_sample(&mut sample(), &gateway(), None, NOW, None).unwrap_err();
         let others = refused(|_, gateway, _| gateway.id = "other".into());
         assert_eq!(
             others.reason,
@@ -364,10 +437,11 @@ mod tests {
 
     #[test]
     fn an_alert_of_no_time_is_of_now() {
-        let day_us = 24 * 3_600_000_000;
+        let (day_us, minute_us) = (24 * 3_600_000_000, 60_000_000);
         for (time_us, settled_us) in [
             (NOW_US - day_us, NOW_US - day_us),
-            (NOW_US + day_us, NOW_US + day_us),
+            (NOW_US + minute_us, NOW_US + minute_us),
+            (NOW_US + 3 * minute_us, NOW_US),
             (NOW_US + 2 * day_us, NOW_US),
             (NOW_US - 500 * day_us, NOW_US),
             (0, NOW_US),
@@ -378,8 +452,36 @@ mod tests {
                 time_us,
                 ..EdgeAlert::default()
             };
-            settle_time(&mut alert, NOW_US);
+            settle_time(&mut alert, NOW, None);
             assert_eq!(alert.time_us, settled_us, "{time_us}");
+        }
+    }
+
+    #[test]
+    fn an_alert_moves_with_the_sample_that_raised_it() {
+        for ahead_us in [3_600_000_000, -3_600_000_000] {
+            let said_us = NOW_US + ahead_us - 1_000_000;
+            let mut alert = EdgeAlert {
+                time_us: said_us,
+                gateway_time_us: NOW_US + ahead_us,
+                ..EdgeAlert::default()
+            };
+            let mut sample = Sample {
+                device_time_us: said_us,
+                gateway_time_us: NOW_US + ahead_us,
+                ..sample()
+            };
+            settle_time(&mut alert, NOW, clock(ahead_us));
+            admit_sample(
+                &mut sample,
+                &gateway(),
+                Some(&device()),
+                NOW,
+                clock(ahead_us),
+            )
+            .unwrap();
+            assert_eq!(alert.time_us, NOW_US - 1_000_000);
+            assert_eq!(alert.time_us, sample.device_time_us);
         }
     }
 

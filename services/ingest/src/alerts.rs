@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clocks::ClockError;
+use clocks::GatewayClock;
 use contracts::vitals::{EdgeAlert, Priority, UploadResponse};
 use parking_lot::Mutex;
 use service_kit::{
@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
 
 use crate::{
-    admission::{GatewayId, admit_alert, settle_time},
+    admission::{Arrival, GatewayId, admit_alert, settle_time},
     duplicates::Duplicates,
     from_gateway::{refuse, unknown},
     register::Register,
@@ -115,7 +115,7 @@ impl Alerts {
         &self,
         gateway: &GatewayId,
         mut alerts: Vec<EdgeAlert>,
-        (arrived_us, error): (i64, Option<ClockError>),
+        (arrival, clock): (Arrival, Option<GatewayClock>),
         behind: bool,
     ) -> Result<Taken, Status> {
         let mut taken = Taken::default();
@@ -144,10 +144,7 @@ impl Alerts {
                 alert.patient.clone()
             };
             let came = alert.clone();
-            if let Some(error) = error {
-                error.put_right_alert(&mut alert);
-            }
-            settle_time(&mut alert, arrived_us);
+            settle_time(&mut alert, arrival, clock);
             let class = Class::of(&alert);
             let admitted = Admitted { key, alert, came };
             let waits = behind && class == Class::Other;

@@ -1,5 +1,6 @@
 //! The second half of a stream: waits for the lanes in the order of the uploads, and acknowledges.
 
+use clocks::CheckedClock;
 use contracts::vitals::{EdgeAlert, Rejection, UploadResponse};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -32,6 +33,7 @@ pub struct Pending {
 /// Answers each upload once the bus holds all of it, in order.
 pub async fn acknowledge(
     duplicates: &Mutex<Duplicates>,
+    clock: &CheckedClock,
     mut waiting: mpsc::Receiver<Pending>,
     answers: &Answers,
 ) -> Result<(), Status> {
@@ -68,6 +70,7 @@ pub async fn acknowledge(
         let answer = UploadResponse {
             position: pending.position,
             rejections: pending.rejections,
+            core_time_us: clock.now_us(),
         };
         if answers.send(Ok(answer)).await.is_err() {
             // The gateway has gone; it sends again what it does not know to be held.

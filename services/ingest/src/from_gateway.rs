@@ -10,11 +10,11 @@ use std::{
 };
 
 use bus::Bus;
-use clocks::{ClockError, Clocks};
+use clocks::GatewayClock;
 use contracts::vitals::{Rejection, Sample, UploadRequest, UploadResponse};
 use parking_lot::Mutex;
 use service_kit::{
-    Shutdown,
+    Context, Shutdown,
     grpc::calls::Calls,
     names::{Bound, Named, Names},
     quota::{Quota, Quotas},
@@ -30,11 +30,12 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
 
 use crate::{
-    admission::{GatewayId, Refusal, STREAMS_PER_DEVICE_MAX, admit_gap, admit_sample},
+    admission::{Arrival, GatewayId, Refusal, STREAMS_PER_DEVICE_MAX, admit_gap, admit_sample},
     alerts::{ALERTS_PER_UPLOAD_MAX, Alerts, Answers},
     answers::{Pending, acknowledge},
     caller::caller,
     duplicates::Duplicates,
+    gateway_clocks::GatewayClocks,
     newer::{self, Upload},
     readmission::Readmitted,
     register::Register,
@@ -64,7 +65,7 @@ struct Shared {
     alerts: Alerts,
     /// Of each device.
     streams: Mutex<Names<String, String>>,
-    clocks: Mutex<Clocks>,
+    clocks: GatewayClocks,
     revocations: watch::Receiver<Followed>,
     calls: Calls,
     quotas: Mutex<Quotas<GatewayId>>,
@@ -79,8 +80,9 @@ impl Gateways {
         revocations: watch::Receiver<Followed>,
         quota: Quota,
         alerts_per_s: u64,
-        shutdown: Shutdown,
+        context: &Context,
     ) -> Gateways {
+        let shutdown = context.shutdown().clone();
         let duplicates = Arc::<Mutex<Duplicates>>::default();
         let alerts = Alerts::new(
             Arc::clone(&register),
@@ -97,7 +99,7 @@ impl Gateways {
                 duplicates,
                 alerts,
                 streams: Mutex::new(Names::new(STREAMS)),
-                clocks: Mutex::default(),
+                clocks: GatewayClocks::new(context.clock().clone()),
                 revocations,
                 calls: Calls::default(),
                 quotas: Mutex::new(Quotas::new(quota)),
@@ -122,7 +124,8 @@ impl Gateways {
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
             metrics::gauge!("braid_ingest_streams").increment(1.0);
-            let acknowledging = acknowledge(&shared.duplicates, waiting, &answers);
+            let acknowledging =
+                acknowledge(&shared.duplicates, shared.clocks.own(), waiting, &answers);
             // Also while an upload waits for the bus: as long as one has a place, it takes memory.
             let reading = async {
                 tokio::select! {
@@ -207,7 +210,7 @@ impl Shared {
             continue_first_trace(&span, &mut upload.known.samples);
             let behind = waiting.as_ref().is_some_and(|it| !it.is_finished());
             let mut admitted = self
-                .admit(gateway, upload, contracts::now_us(), behind)
+                .admit(gateway, upload, self.clocks.own().now_us(), behind)
                 .instrument(span)
                 .await?;
             if let Some(taken) = admitted.paced.take() {
@@ -279,12 +282,7 @@ impl Shared {
                 "{alerts} alerts in one upload are more than {ALERTS_PER_UPLOAD_MAX}"
             )));
         }
-        let error = self.clocks.lock().on_request(
-            &gateway.tenant,
-            &gateway.id,
-            upload.sent_time_us,
-            arrived_us,
-        );
+        let clock = self.clocks.on_upload(gateway, &upload, arrived_us);
         let mut pending = Pending {
             position: upload.position,
             rejections: Vec::new(),
@@ -297,7 +295,7 @@ impl Shared {
         };
         // Alerts first, so that they are on their way before anything else of this upload is looked at.
         if !upload.alerts.is_empty() {
-            let at = (arrived_us, error);
+            let at = (self.clocks.arrival(arrived_us), clock);
             let mut taken = self.alerts.take(gateway, upload.alerts, at, behind).await?;
             pending.refused.append(&mut taken.refused);
             if taken.rest.is_empty() {
@@ -318,7 +316,7 @@ impl Shared {
         }
         let mut bulk = Records::new();
         // Of now: what waited until here has waited at the gateway.
-        let at = (contracts::now_us(), error);
+        let at = (self.clocks.arrival(self.clocks.own().now_us()), clock);
         self.admit_samples(gateway, upload.samples, at, &mut bulk, &mut pending)
             .await?;
         for mut gap in upload.gaps {
@@ -330,8 +328,8 @@ impl Shared {
             match admit_gap(&mut gap, gateway, device.as_deref()) {
                 Ok(()) => {
                     metrics::counter!("braid_ingest_gaps_total").increment(1);
-                    if let Some(error) = error {
-                        error.put_right_gap(&mut gap, arrived_us);
+                    if let Some(clock) = clock {
+                        clock.current().put_right_gap(&mut gap, arrived_us);
                     }
                     bulk.entry(gap.patient.clone()).or_default().gaps.push(gap);
                     pending.gaps += 1;
@@ -368,7 +366,7 @@ impl Shared {
         &self,
         gateway: &GatewayId,
         samples: Vec<Sample>,
-        (now_us, error): (i64, Option<ClockError>),
+        (arrival, clock): (Arrival, Option<GatewayClock>),
         bulk: &mut Records,
         pending: &mut Pending,
     ) -> Result<(), Status> {
@@ -388,7 +386,7 @@ impl Shared {
                     device
                 }
             };
-            let admitted = admit_sample(&mut sample, gateway, device.as_deref(), now_us, error)
+            let admitted = admit_sample(&mut sample, gateway, device.as_deref(), arrival, clock)
                 .and_then(|()| self.admit_stream(&sample));
             if let Err(refusal) = admitted {
                 metrics::counter!("braid_ingest_rejected_samples_total", "reason" => refusal.kind)

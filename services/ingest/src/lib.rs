@@ -18,6 +18,7 @@ pub mod config;
 mod duplicates;
 mod engines;
 mod from_gateway;
+mod gateway_clocks;
 mod holding;
 pub mod measure;
 mod newer;
@@ -61,6 +62,7 @@ pub async fn run(
     let listener = bind(config.listen, "listen").await?;
 
     let tasks = context.tasks();
+    tasks.spawn(service_kit::own_clock::watch(context.clone()));
     tasks.spawn(engines::watch(
         Arc::clone(&bus),
         Arc::clone(&store),
@@ -98,7 +100,6 @@ pub async fn run(
         calls: service_kit::grpc::calls::Calls::default(),
         shutdown: shutdown.clone(),
     };
-    let shutdown = shutdown.clone();
     let quota = Quota {
         items_per_s: config.gateway_samples_per_s,
         bytes_per_s: config.gateway_bytes_per_s,
@@ -112,7 +113,7 @@ pub async fn run(
         revocations,
         quota,
         alerts_per_s,
-        shutdown,
+        &context,
     );
     let routes = tonic::service::Routes::new(newer::Server::new(gateways, followers));
     let tls = identity.server_config(true, &[b"h2"]);

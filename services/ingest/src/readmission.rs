@@ -77,9 +77,8 @@ impl Readmission {
         // It was let in when it came; what was revoked since is another matter.
         let revocations = watch::channel(Followed::default()).1;
         let no_quota = Quota::items(0, Duration::ZERO);
-        let shutdown = context.shutdown().clone();
         Readmission {
-            gateways: Gateways::new(register, bus, lanes, revocations, no_quota, 0, shutdown),
+            gateways: Gateways::new(register, bus, lanes, revocations, no_quota, 0, &context),
             store,
         }
     }

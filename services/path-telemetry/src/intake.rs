@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Instant};
 
 use bus::PublishError;
-use clocks::{ClockError, Clocks};
+use clocks::{ClockError, Clocks, Sent};
 use contracts::paths::{
     PathReport, ReportRequest, ReportResponse, path_telemetry_service_server::PathTelemetryService,
 };
@@ -286,11 +286,15 @@ impl Taker {
         }
         let now_us = contracts::now_us();
         if let Reporter::Gateway { tenant, id } = reporter {
+            let sent = Sent {
+                wall_us: request.sent_time_us,
+                ..Sent::default()
+            };
             let error = self
                 .clocks
                 .lock()
-                .on_request(tenant, id, request.sent_time_us, now_us)
-                .unwrap_or(ClockError::behind(0));
+                .on_request(tenant, id, sent, now_us)
+                .map_or(ClockError::behind(0), |clock| clock.current());
             for report in &mut request.reports {
                 error.put_right_report(report, now_us);
                 report.tenant.clone_from(tenant);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use service_kit::{ConfigError, Secret};
+use service_kit::{ConfigError, Secret, config::parse_address};
 
 use super::{
     deliver::Channel,
@@ -10,7 +10,7 @@ use super::{
     mqtt::{Mqtt, Settings},
     webhook::Webhook,
 };
-use crate::routing::Channels;
+use crate::{routing::Channels, zone::Zone};
 
 /// Longest window for grouping; a longer one would hide that something is going on.
 const GROUP_S_MAX: u64 = 300;
@@ -68,6 +68,12 @@ pub struct Options {
     /// For how long the delivery of one notice is tried again before it is given up, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     pub give_up_s: u64,
+    /// Address at which people open the page; messages link to the alert there. Without it they carry no link.
+    #[arg(long, value_name = "URL")]
+    pub public_url: Option<String>,
+    /// IANA time zone of the times in messages about tenants whose team names none.
+    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    pub time_zone: String,
     /// E-mails about one patient that follow each other within so many seconds go as one, unless more urgent; 0: one by one.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub group_s: u64,
@@ -78,6 +84,11 @@ impl Options {
         self.build().map(drop)
     }
 
+    /// Empty, as compose passes a variable that is not set: none.
+    pub(super) fn public_url(&self) -> Option<&str> {
+        self.public_url.as_deref().filter(|url| !url.is_empty())
+    }
+
     pub(super) fn build(&self) -> Result<(Channels, Vec<Channel>), ConfigError> {
         if self.group_s > GROUP_S_MAX {
             return Err(ConfigError::new(
@@ -86,6 +97,21 @@ impl Options {
                 "--group-s 10",
             ));
         }
+        if let Some(url) = self.public_url() {
+            let example = "--public-url https://braid.example.org";
+            let refused = |reason: String| ConfigError::new("public_url", reason, example);
+            let uri = parse_address(url, &["http", "https"]).map_err(refused)?;
+            if uri.query().is_some() || url.contains('#') {
+                return Err(refused("has a query or a fragment".to_owned()));
+            }
+        }
+        let zone = Zone::parse(&self.time_zone).ok_or_else(|| {
+            ConfigError::new(
+                "time_zone",
+                format!("{:?} is no IANA time zone", self.time_zone),
+                "--time-zone Europe/Berlin",
+            )
+        })?;
         let mut senders = Vec::new();
         if let Some(url) = &self.webhook {
             let secrets = [
@@ -118,6 +144,7 @@ impl Options {
             mqtt: self.mqtt.is_some(),
             email: has_email,
             email_to: self.email_to.clone(),
+            zone,
             group_us: i64::try_from(self.group_s).unwrap_or(0) * 1_000_000,
         };
         Ok((channels, senders))

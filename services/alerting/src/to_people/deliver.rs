@@ -30,6 +30,14 @@ const POLL: Duration = Duration::from_millis(250);
 /// Pauses between attempts at one notice: doubling from the first to the last.
 const PAUSE_US: (i64, i64) = (200_000, 30_000_000);
 
+/// What holds for every message.
+#[derive(Clone, Debug)]
+pub(super) struct Delivery {
+    pub give_up_us: i64,
+    /// Address of the page, for links.
+    pub public_url: Option<String>,
+}
+
 pub(super) enum Channel {
     Webhook(Webhook),
     Email(Email),
@@ -113,7 +121,7 @@ impl Worker {
         Arc::clone(&self.wake)
     }
 
-    pub(super) async fn run(self, store: Arc<dyn Store>, give_up_us: i64, context: Context) {
+    pub(super) async fn run(self, store: Arc<dyn Store>, delivery: Delivery, context: Context) {
         let name = self.channel.name();
         let check = context.health().check(self.channel.check());
         let turns = context.health().progress(self.channel.check(), SILENCE_MAX);
@@ -153,7 +161,7 @@ impl Worker {
                     () = tokio::time::sleep(POLL) => {}
                 }
             } else {
-                self.deliver(taken, &mut lanes, &store, give_up_us, &context);
+                self.deliver(taken, &mut lanes, &store, &delivery, &context);
             }
         }
         // What has its outcome is not in the queue any more; the rest goes to whoever comes next, at once.
@@ -172,7 +180,7 @@ impl Worker {
         taken: Vec<QueuedNotice>,
         lanes: &mut Lanes,
         store: &Arc<dyn Store>,
-        give_up_us: i64,
+        delivery: &Delivery,
         context: &Context,
     ) {
         let mut sorted: BTreeMap<String, Vec<Vec<QueuedNotice>>> = BTreeMap::new();
@@ -189,14 +197,14 @@ impl Worker {
         for messages in sorted.into_values() {
             let channel = Arc::clone(&self.channel);
             let store = Arc::clone(store);
-            let context = context.clone();
+            let (delivery, context) = (delivery.clone(), context.clone());
             let queued = messages.iter().flatten();
             let ids: Vec<String> = queued.map(|queued| queued.notice.id.clone()).collect();
             let running = lanes.running.spawn(async move {
                 let mut messages = messages.into_iter();
                 while let Some(message) = messages.next() {
                     if let Some(due_us) =
-                        try_once(&channel, message, &store, give_up_us, &context).await
+                        try_once(&channel, message, &store, &delivery, &context).await
                     {
                         // What stands behind it waits with it.
                         let rest: Vec<String> =
@@ -245,14 +253,16 @@ async fn try_once(
     channel: &Channel,
     queued: Vec<QueuedNotice>,
     store: &Arc<dyn Store>,
-    give_up_us: i64,
+    delivery: &Delivery,
     context: &Context,
 ) -> Option<i64> {
     let shutdown = context.shutdown();
     let name = channel.name();
     let notices: Vec<&contracts::alerts::Notice> =
         queued.iter().map(|queued| &queued.notice).collect();
-    let sent = channel.send(&Message::new(&notices)).await;
+    let sent = channel
+        .send(&Message::new(&notices, delivery.public_url.as_deref()))
+        .await;
     let now_us = context.clock().now_us();
     let attempts = queued
         .iter()
@@ -269,7 +279,7 @@ async fn try_once(
             count(name, "delivered");
             (NoticeResult::Delivered, String::new())
         }
-        Err(error) if !error.is_retryable || tried_us(attempts) > give_up_us => {
+        Err(error) if !error.is_retryable || tried_us(attempts) > delivery.give_up_us => {
             count(name, "given_up");
             tracing::error!(
                 channel = name,

@@ -3,14 +3,31 @@
 use contracts::alerts::{Alert, Notice};
 use serde_json::{Value, json};
 
+use crate::zone::Zone;
+
 /// One or more notices that go together; the first one names the message.
 pub(super) struct Message<'a> {
     notices: &'a [&'a Notice],
+    /// Address of the page.
+    public_url: Option<&'a str>,
 }
 
 impl<'a> Message<'a> {
-    pub(super) fn new(notices: &'a [&'a Notice]) -> Message<'a> {
-        Message { notices }
+    pub(super) fn new(notices: &'a [&'a Notice], public_url: Option<&'a str>) -> Message<'a> {
+        Message {
+            notices,
+            public_url,
+        }
+    }
+
+    /// Where the page shows the alert.
+    fn link(&self, alert: &Alert) -> Option<String> {
+        let base = self.public_url?.trim_end_matches('/');
+        let patient = match alert.patient.as_str() {
+            "" => String::new(),
+            patient => format!("patient={}&", escaped(patient)),
+        };
+        Some(format!("{base}/#{patient}alert={}", escaped(&alert.id)))
     }
 
     pub(super) fn first(&self) -> Option<&'a Notice> {
@@ -43,6 +60,7 @@ impl<'a> Message<'a> {
             "revision": alert.revision,
             "tenant": notice.tenant,
             "patient": alert.patient,
+            "patient_name": notice.patient_name,
             "device": alert.device,
             "gateway": alert.gateway,
             "rule": alert.rule,
@@ -53,6 +71,9 @@ impl<'a> Message<'a> {
             "summary": alert.summary,
             "value": alert.value,
             "since_us": alert.since_us,
+            "since": zone_of(notice).rfc3339(alert.since_us),
+            "time_zone": zone_of(notice).name(),
+            "link": self.link(alert),
             "changed_us": alert.changed_us,
             "recorded_us": alert.recorded_us,
             "acknowledged_by": alert.acknowledged_by,
@@ -65,7 +86,12 @@ impl<'a> Message<'a> {
     }
 
     pub(super) fn subject(&self) -> String {
-        let Some(alert) = self.alerts().max_by_key(|alert| alert.priority) else {
+        let urgent = self.notices.iter().max_by_key(|notice| {
+            let alert = notice.alert.as_ref();
+            alert.map_or(0, |alert| alert.priority)
+        });
+        let urgent = urgent.and_then(|notice| Some((notice, notice.alert.as_ref()?)));
+        let Some((notice, alert)) = urgent else {
             return String::new();
         };
         let more = match self.notices.len() {
@@ -80,7 +106,7 @@ impl<'a> Message<'a> {
         one_line(&format!(
             "{head}[{}] {}: {}{more}",
             priority(alert),
-            subject_of(alert),
+            subject_of(notice, alert),
             alert.summary
         ))
     }
@@ -97,16 +123,19 @@ impl<'a> Message<'a> {
                 format!(" by {}", alert.acknowledged_by)
             };
             text.push_str(&format!(
-                "{}\n  {}, priority {}, rule {}, {}{by}\n  since {} (Unix seconds)\n",
+                "{}\n  {}, priority {}, rule {}, {}{by}\n  since {}\n",
                 one_line(&alert.summary),
-                subject_of(alert),
+                one_line(&subject_of(notice, alert)),
                 priority(alert),
                 alert.rule,
                 state(alert),
-                alert.since_us.div_euclid(1_000_000),
+                zone_of(notice).text(alert.since_us),
             ));
             if !alert.note.is_empty() {
                 text.push_str(&format!("  note: {}\n", one_line(&alert.note)));
+            }
+            if let Some(link) = self.link(alert) {
+                text.push_str(&format!("  {link}\n"));
             }
             text.push_str(&format!("  alert {}\n\n", alert.id));
         }
@@ -118,12 +147,30 @@ impl<'a> Message<'a> {
     }
 }
 
-fn subject_of(alert: &Alert) -> String {
+fn subject_of(notice: &Notice, alert: &Alert) -> String {
     if alert.patient.is_empty() {
         format!("gateway {}", alert.gateway)
-    } else {
+    } else if notice.patient_name.is_empty() {
         alert.patient.clone()
+    } else {
+        format!("{} ({})", notice.patient_name, alert.patient)
     }
+}
+
+/// UTC for a notice of a version that named no zone.
+fn zone_of(notice: &Notice) -> Zone {
+    Zone::parse(&notice.time_zone).unwrap_or_default()
+}
+
+/// For a value in the fragment of an address. Identifiers consist of letters, digits and `. _ : -`; anything else is encoded.
+fn escaped(text: &str) -> String {
+    let escape = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' | b':' => {
+            char::from(byte).to_string()
+        }
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(escape).collect()
 }
 
 pub(super) fn priority(alert: &Alert) -> String {
@@ -185,7 +232,7 @@ mod tests {
             notice("b", Priority::High, "Fallen\r\nBcc: everybody"),
         );
         let notices = [&low, &high];
-        let message = Message::new(&notices);
+        let message = Message::new(&notices, None);
         assert_eq!(message.key(), "a/1");
         assert_eq!(
             message.subject(),
@@ -197,5 +244,42 @@ mod tests {
             "{text}"
         );
         assert_eq!(message.json()["reason"], "news");
+    }
+
+    #[test]
+    fn a_message_says_who_when_and_where_to_look() {
+        let mut notice = notice("a b", Priority::High, "Fallen");
+        notice.time_zone = "Europe/Berlin".into();
+        let alert = notice.alert.get_or_insert_default();
+        // The first second of summer time.
+        alert.since_us = 1_774_746_000_000_000;
+        for (name, subject) in [
+            ("", "[high] ada: Fallen"),
+            ("A. E.", "[high] A. E. (ada): Fallen"),
+            ("Ada Example", "[high] Ada Example (ada): Fallen"),
+        ] {
+            notice.patient_name = name.into();
+            let notices = [&notice];
+            let message = Message::new(&notices, Some("https://braid.example.org/"));
+            assert_eq!(message.subject(), subject);
+            let text = message.text();
+            let expected = [
+                "since Sun 29 Mar 2026 03:00:00 CEST (Europe/Berlin)",
+                "https://braid.example.org/#patient=ada&alert=a%20b\n",
+            ];
+            for part in expected {
+                assert!(text.contains(part), "{text}");
+            }
+            let json = message.json();
+            assert_eq!(json["patient_name"], name);
+            assert_eq!(json["since"], "2026-03-29T03:00:00+02:00");
+            assert_eq!(json["time_zone"], "Europe/Berlin");
+            // Nothing but the policy decides whether the name is in it.
+            let says_name = text.contains("Example") || json.to_string().contains("Example");
+            assert_eq!(says_name, name.contains("Example"));
+        }
+        let notices = [&notice];
+        let message = Message::new(&notices, None);
+        assert!(message.json()["link"].is_null() && !message.text().contains("http"));
     }
 }

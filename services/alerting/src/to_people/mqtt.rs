@@ -233,7 +233,7 @@ mod tests {
         let _under_way = mqtt.connection.lock().await;
         let notice = Notice::default();
         let notices = [&notice];
-        let message = Message::new(&notices);
+        let message = Message::new(&notices, None);
         let sending = mqtt.send_within(Duration::from_millis(20), &message);
         let sent = tokio::time::timeout(Duration::from_secs(30), sending).await;
         assert!(sent.unwrap().is_err_and(|it| it.is_retryable));

@@ -10,7 +10,8 @@ use contracts::alerts::alerts_service_server::{AlertsService, AlertsServiceServe
 use contracts::alerts::{
     AcknowledgeRequest, AcknowledgeResponse, Alert, AlertState, ListAlertsRequest,
     ListAlertsResponse, ListDocumentsRequest, ListDocumentsResponse, ListNoticesRequest,
-    ListNoticesResponse, PutDocumentRequest, PutDocumentResponse,
+    ListNoticesResponse, ListUntoldRequest, ListUntoldResponse, PutDocumentRequest,
+    PutDocumentResponse,
 };
 use contracts::paths::link_service_server::{LinkService, LinkServiceServer};
 use contracts::paths::{
@@ -272,6 +273,13 @@ impl AlertsService for MadeUpAlerting {
         _: Request<ListNoticesRequest>,
     ) -> Result<Response<ListNoticesResponse>, Status> {
         Err(Status::unimplemented("not here"))
+    }
+
+    async fn list_untold(
+        &self,
+        _: Request<ListUntoldRequest>,
+    ) -> Result<Response<ListUntoldResponse>, Status> {
+        Ok(Response::new(ListUntoldResponse::default()))
     }
 
     async fn acknowledge(

@@ -21,7 +21,7 @@ use super::{
     uplink::Uplink,
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, CoreClock},
     from_ingest::Follower,
     journal::{Chunk, Disk, Entry, Journal, Reader},
 };
@@ -81,6 +81,7 @@ pub struct Courier<D> {
     pub check: CheckHandle,
     /// The one that samples are taken by.
     pub clock: Clock,
+    pub core: Arc<CoreClock>,
     /// Follows the core's rules over the same links.
     pub rules: Option<Follower>,
 }
@@ -232,7 +233,7 @@ impl<D: Disk> Courier<D> {
             generation,
             self.options.limits.in_flight_max,
             self.uplink.channel(&self.url, self.options.urgency),
-            self.clock,
+            (self.clock, Arc::clone(&self.core)),
             self.rules.clone(),
             events,
         )

@@ -1,5 +1,7 @@
 //! One link to ingest: uploads one way, answers the other.
 
+use std::sync::Arc;
+
 use contracts::vitals::{
     UploadRequest, UploadResponse, ingest_service_client::IngestServiceClient,
 };
@@ -9,7 +11,10 @@ use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::transport::Channel;
 
 use super::sender::Generation;
-use crate::{clock::Clock, from_ingest::Follower};
+use crate::{
+    clock::{Clock, CoreClock},
+    from_ingest::Follower,
+};
 
 pub(super) struct Link {
     pub(super) generation: Generation,
@@ -30,7 +35,7 @@ impl Link {
         generation: Generation,
         in_flight_max: usize,
         channel: Result<Channel, ChannelError>,
-        clock: Clock,
+        (clock, core): (Clock, Arc<CoreClock>),
         rules: Option<Follower>,
         events: mpsc::Sender<LinkEvent>,
     ) -> Link {
@@ -39,7 +44,7 @@ impl Link {
             let reason = match channel {
                 Ok(channel) => {
                     let client = IngestServiceClient::new(channel);
-                    carry(client, queue, clock, generation, &events, rules).await
+                    carry(client, queue, (clock, &core), generation, &events, rules).await
                 }
                 Err(error) => error.to_string(),
             };
@@ -62,7 +67,7 @@ impl Link {
 async fn carry(
     mut client: IngestServiceClient<Channel>,
     queue: mpsc::Receiver<UploadRequest>,
-    clock: Clock,
+    (clock, core): (Clock, &CoreClock),
     generation: Generation,
     events: &mpsc::Sender<LinkEvent>,
     rules: Option<Follower>,
@@ -81,6 +86,7 @@ async fn carry(
         loop {
             match answers.message().await {
                 Ok(Some(answer)) => {
+                    core.on_answer(answer.core_time_us, clock());
                     if events
                         .send(LinkEvent::Answer(generation, answer))
                         .await

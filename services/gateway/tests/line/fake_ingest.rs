@@ -79,6 +79,7 @@ impl FakeIngest {
         UploadResponse {
             position: request.position,
             rejections,
+            core_time_us: 0,
         }
     }
 }

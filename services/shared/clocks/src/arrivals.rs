@@ -47,6 +47,12 @@ impl Arrivals {
         let offset_us = self.bucket.map_or(offset_us, Bucket::offset_us);
         monotonic_us.saturating_add(offset_us)
     }
+
+    /// The same without a new arrival; `None`: there was none so far.
+    pub fn now_us(&self, monotonic_us: i64) -> Option<i64> {
+        let offset_us = self.bucket.map(Bucket::offset_us)?;
+        Some(monotonic_us.saturating_add(offset_us))
+    }
 }
 
 impl Bucket {

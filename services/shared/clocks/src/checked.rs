@@ -1,10 +1,8 @@
 //! The clocks of this process: reads the machine's, asks [`OwnClock`], and is shared by the tasks of a service.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{fmt, sync::Arc};
 
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::own::{Adoption, Moment, OwnClock, Seen, Steps};
@@ -91,8 +89,7 @@ impl CheckedClock {
     }
 
     fn look<T>(&self, ask: impl FnOnce(&mut OwnClock, i64) -> T) -> T {
-        // A panic of another task leaves plain numbers.
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.own.lock();
         let at = (self.source)();
         let seen = own.look(at);
         if seen != Seen::Steady {

@@ -123,6 +123,7 @@ pub fn sample(device: &str, patient: &str, metric: Metric, sequence: u64) -> Sam
         gateway_time_us: time + 5,
         gateway_uptime_us: 0,
         gateway_boot: 0,
+        gateway_behind_us: None,
         ingest_time_us: time + 70,
         reading: Some(Reading::Value(60.0 + sequence as f64)),
         patient: patient.into(),

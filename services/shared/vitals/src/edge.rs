@@ -32,6 +32,7 @@ pub fn edge_alert(alert: &Alert, sequence: u64) -> Option<EdgeAlert> {
         gateway_time_us: 0,
         gateway_uptime_us: 0,
         gateway_boot: 0,
+        gateway_behind_us: None,
         rules_subject: String::new(),
     })
 }

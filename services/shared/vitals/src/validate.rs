@@ -51,16 +51,21 @@ pub struct ClockBounds {
 }
 
 impl ClockBounds {
-    /// For a gateway facing its sensors: a sensor may have buffered for a month, and a gateway whose clock is an hour behind (a wrong
-    /// zone, a battery that failed) must not refuse a sensor whose clock is right.
+    /// For a gateway that knows the core's time. A sensor may have buffered for a month.
     pub const GATEWAY: ClockBounds = ClockBounds {
         past_us: 31 * 24 * 3600 * SECOND_US,
-        future_us: 2 * 3600 * SECOND_US,
+        future_us: 120 * SECOND_US,
     };
-    /// For ingest: what a gateway accepted by its own clock, which may be hours off, must not be lost.
+    /// For a gateway that has not heard of the core since its start. Its clock may be an hour behind (a wrong zone, a battery that
+    /// failed), and then it must not refuse a sensor whose clock is right. Ingest puts right what is too far ahead.
+    pub const UNCHECKED_GATEWAY: ClockBounds = ClockBounds {
+        future_us: 2 * 3600 * SECOND_US,
+        ..ClockBounds::GATEWAY
+    };
+    /// For ingest, after a time was put right: what a gateway accepted must not be lost.
     pub const INGEST: ClockBounds = ClockBounds {
         past_us: 400 * 24 * 3600 * SECOND_US,
-        future_us: 24 * 3600 * SECOND_US,
+        future_us: 120 * SECOND_US,
     };
 }
 

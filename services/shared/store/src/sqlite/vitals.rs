@@ -201,6 +201,7 @@ fn sample(row: &Row<'_>, reading: Reading) -> rusqlite::Result<Sample> {
         gateway_time_us: time.wrapping_add(row.get(6)?),
         gateway_uptime_us: 0,
         gateway_boot: 0,
+        gateway_behind_us: None,
         ingest_time_us: time.wrapping_add(row.get(7)?),
         patient: row.get(8)?,
         gateway: row.get(9)?,

@@ -553,6 +553,7 @@ fn sample(row: &Row, reading: Reading) -> Sample {
         gateway_time_us: row.get::<_, Micros>(6).0,
         gateway_uptime_us: 0,
         gateway_boot: 0,
+        gateway_behind_us: None,
         ingest_time_us: row.get::<_, Micros>(7).0,
         patient: row.get(8),
         gateway: row.get(9),

@@ -1,0 +1,297 @@
+//! Who would be told of an alert: finds tenants and patients of whose alerts nobody is. Sans-IO: documents, register and channels in,
+//! gaps out.
+//!
+//! A webhook or MQTT gets every transition, so with either of them somebody is told. By e-mail alone a step of the escalation reaches
+//! those of its people who have an address. A plan without steps is a choice for low priority only.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use contracts::vitals::Priority;
+use store::PatientEntry;
+
+use crate::{
+    routing::Channels,
+    team::{Role, Team},
+};
+
+/// Gaps named in one answer; the rest is counted.
+pub(crate) const GAPS_MAX: usize = 100;
+/// Patients named in one gap; the rest is counted.
+const NAMED_MAX: usize = 5;
+
+/// Alerts of which nobody is told, or a step of their escalation that reaches nobody.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Gap {
+    /// Whether nobody at all is told; else a later or an earlier step reaches somebody.
+    pub is_total: bool,
+    /// Empty: every tenant.
+    pub tenant: String,
+    /// One sentence for people.
+    pub says: String,
+    pub to_do: &'static str,
+}
+
+/// What is known at one moment.
+pub(crate) struct Known<'a> {
+    pub channels: &'a Channels,
+    pub team_of: &'a dyn Fn(&str) -> Option<&'a Team>,
+    pub tenants: &'a BTreeSet<String>,
+    pub patients: &'a [PatientEntry],
+}
+
+/// Total gaps first.
+pub(crate) fn gaps(known: &Known<'_>) -> Vec<Gap> {
+    let channels = known.channels;
+    if channels.webhook || channels.mqtt {
+        return Vec::new();
+    }
+    if !channels.email {
+        return vec![Gap {
+            is_total: true,
+            tenant: String::new(),
+            says: "no channel is configured, so nobody is told of any alert".to_owned(),
+            to_do: "configure --webhook, --mqtt or --smtp of alerting",
+        }];
+    }
+    let mut patients: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for patient in known.patients {
+        let of_tenant = patients.entry(&patient.tenant).or_default();
+        of_tenant.push(&patient.id);
+    }
+    let mut gaps = Vec::new();
+    for tenant in known.tenants {
+        let patients = patients.remove(tenant.as_str()).unwrap_or_default();
+        match (known.team_of)(tenant) {
+            Some(team) => of_team(tenant, team, &patients, &mut gaps),
+            None if channels.email_to.is_empty() => gaps.push(Gap {
+                is_total: true,
+                tenant: tenant.clone(),
+                says: format!(
+                    "tenant {tenant} has no team, so nobody is told of the alerts of its {} patients",
+                    patients.len()
+                ),
+                to_do: "put a team (`braid alerts team put`), or name --email-to",
+            }),
+            None => {}
+        }
+    }
+    gaps.sort_by(|a, b| b.is_total.cmp(&a.is_total).then_with(|| a.cmp(b)));
+    gaps
+}
+
+const MEND_TEAM: &str = "put a team with people who have addresses (`braid alerts team put`)";
+
+fn of_team(tenant: &str, team: &Team, patients: &[&str], gaps: &mut Vec<Gap>) {
+    let mut add = |is_total, says: String| {
+        gaps.push(Gap {
+            is_total,
+            tenant: tenant.to_owned(),
+            says: format!("tenant {tenant}: {says}"),
+            to_do: MEND_TEAM,
+        });
+    };
+    let plans = [
+        ("high", Priority::High),
+        ("medium", Priority::Medium),
+        ("low", Priority::Low),
+    ];
+    let mut asks_on_call = false;
+    for (name, priority) in plans {
+        let plan = team.plan(priority);
+        if plan.steps.is_empty() {
+            if priority != Priority::Low {
+                let says = format!("the escalation of {name} priority has no step");
+                add(true, says);
+            }
+            continue;
+        }
+        // Patients of whom nobody is told, and those whom one step misses.
+        let mut untold: Vec<&str> = Vec::new();
+        let mut missed: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+        for patient in patients {
+            let reached = plan
+                .steps
+                .iter()
+                .map(|step| reaches(team, &step.tell, patient));
+            let reached: Vec<bool> = reached.collect();
+            if !reached.contains(&true) {
+                untold.push(patient);
+                continue;
+            }
+            let failing = reached
+                .iter()
+                .enumerate()
+                .filter(|(_, is_reached)| !**is_reached);
+            for (index, _) in failing {
+                missed.entry(index).or_default().push(patient);
+            }
+        }
+        if !untold.is_empty() {
+            let says = format!(
+                "nobody is told of alerts of {name} priority of {}",
+                some_of(&untold)
+            );
+            add(true, says);
+        }
+        for (index, patients) in missed {
+            let says = format!(
+                "step {} of {name} priority reaches nobody for {}",
+                index + 1,
+                some_of(&patients)
+            );
+            add(false, says);
+        }
+        let mut roles = plan.steps.iter().flat_map(|step| &step.tell);
+        asks_on_call |= roles.any(|role| *role == Role::OnCall);
+    }
+    if asks_on_call && let Some(hole) = team.rota_hole() {
+        add(false, hole);
+    }
+    let without = team
+        .contacts
+        .iter()
+        .filter(|contact| contact.email.is_none());
+    let without: Vec<&str> = without.map(|contact| contact.id.as_str()).collect();
+    if !without.is_empty() {
+        let says = format!("these contacts have no address: {}", some_of(&without));
+        add(false, says);
+    }
+}
+
+/// Whether anybody with an address has one of the roles, on call at any time of the week.
+fn reaches(team: &Team, roles: &[Role], patient: &str) -> bool {
+    roles.iter().any(|role| {
+        let people = team.ever_in_role(*role, patient);
+        people.into_iter().any(|contact| contact.email.is_some())
+    })
+}
+
+fn some_of(names: &[&str]) -> String {
+    let named = names.iter().take(NAMED_MAX).copied();
+    let named: Vec<&str> = named.collect();
+    match names.len().saturating_sub(NAMED_MAX) {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use store::SpO2Scale;
+
+    use super::*;
+    use crate::team::EXAMPLE;
+
+    fn by_email(email_to: &[&str]) -> Channels {
+        Channels {
+            email: true,
+            email_to: email_to.iter().map(|&it| it.to_owned()).collect(),
+            ..Channels::default()
+        }
+    }
+
+    fn said(channels: &Channels, team: Option<&Team>, patients: &[&str]) -> Vec<(bool, String)> {
+        let patients: Vec<PatientEntry> = patients
+            .iter()
+            .map(|id| PatientEntry {
+                id: (*id).to_owned(),
+                tenant: "one".to_owned(),
+                name: "Ada Example".to_owned(),
+                spo2_scale: SpO2Scale::One,
+            })
+            .collect();
+        let found = gaps(&Known {
+            channels,
+            team_of: &|_| team,
+            tenants: &BTreeSet::from(["one".to_owned()]),
+            patients: &patients,
+        });
+        found
+            .into_iter()
+            .map(|gap| (gap.is_total, gap.says))
+            .collect()
+    }
+
+    fn example(from: &str, to: &str) -> Team {
+        assert!(EXAMPLE.contains(from), "{from}");
+        Team::from_json(&EXAMPLE.replacen(from, to, 1)).unwrap()
+    }
+
+    #[test]
+    fn without_a_channel_or_a_team_nobody_is_told() {
+        let none = said(&Channels::default(), None, &["ada"]);
+        assert!(none[0].0 && none[0].1.contains("no channel"), "{none:?}");
+        let teamless = said(&by_email(&[]), None, &["ada"]);
+        assert!(teamless[0].0 && teamless[0].1.contains("has no team"));
+        // Mended.
+        assert_eq!(said(&by_email(&["ward@example.org"]), None, &["ada"]), []);
+        for (webhook, mqtt) in [(true, false), (false, true)] {
+            let channels = Channels {
+                webhook,
+                mqtt,
+                ..Channels::default()
+            };
+            assert_eq!(said(&channels, None, &["ada"]), []);
+        }
+    }
+
+    #[test]
+    fn a_complete_team_leaves_no_gap_and_each_thing_that_is_missing_is_said() {
+        let team = Team::from_json(EXAMPLE).unwrap();
+        assert_eq!(said(&by_email(&[]), Some(&team), &["ada"]), []);
+        let found = |team: &Team, patient: &str| said(&by_email(&[]), Some(team), &[patient]);
+        // A patient whom the team does not know: low priority is for the person alone.
+        let stranger = found(&team, "ben");
+        let expected = "tenant one: nobody is told of alerts of low priority of ben";
+        assert_eq!(stranger[0], (true, expected.to_owned()));
+        assert!(stranger.iter().any(|(is_total, says)| {
+            !is_total && says.contains("step 2 of medium priority reaches nobody for ben")
+        }));
+        let without = example(r#", "email": "ada@example.org""#, "");
+        let found_without = found(&without, "ada");
+        assert!(
+            found_without
+                .iter()
+                .any(|(_, says)| says.contains("have no address: ada"))
+        );
+        assert!(
+            found_without
+                .iter()
+                .any(|(total, says)| *total && says.contains("low priority of ada"))
+        );
+        let hole = example(
+            "mon 20:00\", \"to\": \"mon 08:00",
+            "mon 20:00\", \"to\": \"sun 08:00",
+        );
+        let found_hole = found(&hole, "ada");
+        assert_eq!(found_hole.len(), 1, "{found_hole:?}");
+        assert!(
+            found_hole[0].1.contains("nobody is on call from sun 08:00"),
+            "{found_hole:?}"
+        );
+        let silent = example(
+            r#""high": {
+      "steps": [{"after_s": 0, "tell": ["person", "emergency"]}, {"after_s": 120, "tell": ["on-call"]}],"#,
+            r#""high": {"steps": [],"#,
+        );
+        assert!(
+            found(&silent, "ada")[0]
+                .1
+                .contains("high priority has no step")
+        );
+    }
+
+    #[test]
+    fn many_patients_are_counted() {
+        let ids: Vec<String> = (0..50).map(|n| format!("p{n:02}")).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let team = Team::from_json(EXAMPLE).unwrap();
+        let found = said(&by_email(&[]), Some(&team), &ids);
+        assert!(
+            found[0].1.ends_with("p00, p01, p02, p03, p04 and 45 more"),
+            "{found:?}"
+        );
+        assert!(found.len() < 10);
+    }
+}

@@ -1,0 +1,102 @@
+//! Keeps up to date of whose alerts nobody is told, and says it: in the log, in `/readyz`, and to the dashboard.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use service_kit::{Context, Warning};
+use store::{QueryError, Scope, Store};
+use tokio::sync::watch;
+
+use crate::{
+    book,
+    reach::{GAPS_MAX, Gap, Known, gaps},
+    routing::Channels,
+};
+
+/// A change of the register is met after so long; one of a document at once.
+const LOOK_EACH: Duration = Duration::from_secs(30);
+/// Gaps named in a warning; the rest is counted.
+const NAMED_MAX: usize = 3;
+
+/// Gaps as last found, since when each set of them holds, and how many more there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub gaps: Vec<Gap>,
+    pub omitted: usize,
+}
+
+pub(crate) type Reader = watch::Receiver<Arc<Found>>;
+
+/// Runs until shutdown.
+pub(crate) async fn run(
+    store: Arc<dyn Store>,
+    channels: Channels,
+    mut book: book::Reader,
+    found: watch::Sender<Arc<Found>>,
+    context: Context,
+) {
+    let warning = context.health().warning("nobody-told");
+    let shutdown = context.shutdown();
+    loop {
+        let current = Arc::clone(&book.borrow_and_update());
+        match look(store.as_ref(), &channels, &current).await {
+            Ok(now) => {
+                metrics::gauge!("braid_alerting_untold").set((now.gaps.len() + now.omitted) as f64);
+                warning.set(warning_of(&now));
+                if **found.borrow() != now {
+                    for gap in &now.gaps {
+                        tracing::warn!(tenant = gap.tenant, to_do = gap.to_do, "{}", gap.says);
+                    }
+                    if now.gaps.is_empty() {
+                        tracing::info!("somebody is told of every alert");
+                    }
+                    found.send_replace(Arc::new(now));
+                }
+            }
+            // What was found stays: the check of the documents says that the store is away.
+            Err(error) => tracing::debug!(%error, "who is told is not known anew"),
+        }
+        tokio::select! {
+            () = shutdown.requested() => return,
+            () = tokio::time::sleep(LOOK_EACH) => {}
+            Ok(()) = book.changed() => {}
+        }
+    }
+}
+
+async fn look(
+    store: &dyn Store,
+    channels: &Channels,
+    book: &book::Book,
+) -> Result<Found, QueryError> {
+    let patients = store.patients(&Scope::Service).await?;
+    let gateways = store.gateways(&Scope::Service).await?;
+    let of_patients = patients.iter().map(|patient| &patient.tenant);
+    let tenants: BTreeSet<String> = of_patients
+        .chain(gateways.iter().map(|gateway| &gateway.tenant))
+        .chain(book.tenants_with_team())
+        .cloned()
+        .collect();
+    let mut gaps = gaps(&Known {
+        channels,
+        team_of: &|tenant| book.team(tenant),
+        tenants: &tenants,
+        patients: &patients,
+    });
+    let omitted = gaps.len().saturating_sub(GAPS_MAX);
+    gaps.truncate(GAPS_MAX);
+    Ok(Found { gaps, omitted })
+}
+
+fn warning_of(found: &Found) -> Option<Warning> {
+    let first = found.gaps.first()?;
+    let named = found.gaps.iter().take(NAMED_MAX);
+    let named: Vec<&str> = named.map(|gap| gap.says.as_str()).collect();
+    let more = match found.gaps.len() + found.omitted - named.len() {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    Some(Warning {
+        says: format!("{}{more}", named.join("; ")),
+        to_do: first.to_do.to_owned(),
+    })
+}

@@ -1,0 +1,72 @@
+//! Whom a team's roles ever reach, and when nobody is on call.
+
+use std::collections::BTreeSet;
+
+use super::{Contact, DAY_MINUTES, DAYS, Role, Team, WEEK_MINUTES};
+
+impl Team {
+    /// Everybody who has the role for the patient at some time of the week.
+    pub(crate) fn ever_in_role(&self, role: Role, patient: &str) -> Vec<&Contact> {
+        let care = self.patients.get(patient);
+        let ids: BTreeSet<&str> = match role {
+            Role::Person => care.map(|care| &care.person),
+            Role::Emergency => care.map(|care| &care.emergency),
+            Role::OnCall => {
+                let shifts = self.rota.iter().flat_map(|rota| &rota.shifts);
+                let ids = shifts.map(|shift| shift.contact.as_str()).collect();
+                return self.of_ids(ids);
+            }
+        }
+        .into_iter()
+        .flatten()
+        .map(String::as_str)
+        .collect();
+        self.of_ids(ids)
+    }
+
+    fn of_ids(&self, ids: BTreeSet<&str>) -> Vec<&Contact> {
+        ids.into_iter().filter_map(|id| self.contact(id)).collect()
+    }
+
+    /// A sentence about the first time of the week at which nobody is on call. Rotas that go by different clocks are not compared.
+    pub(crate) fn rota_hole(&self) -> Option<String> {
+        let mut clocks = self.rota.iter().map(|rota| rota.utc_offset_min);
+        let first = clocks.next();
+        if clocks.any(|other| Some(other) != first) {
+            return None;
+        }
+        let covered = |minute: i64| {
+            let mut shifts = self.rota.iter().flat_map(|rota| &rota.shifts);
+            shifts.any(|shift| shift.covers(minute))
+        };
+        let covered: Vec<bool> = (0..WEEK_MINUTES).map(covered).collect();
+        let holes = covered.iter().filter(|is_covered| !**is_covered).count();
+        if holes == 0 {
+            return None;
+        }
+        if holes == covered.len() {
+            return Some("nobody is on call at any time".to_owned());
+        }
+        // The hole begins where a covered minute ends, perhaps over the end of the week.
+        let week = covered.len();
+        let begin = (0..week).find(|at| !covered[*at] && covered[(at + week - 1) % week])?;
+        let length = (0..week).find(|after| covered[(begin + after) % week])?;
+        Some(format!(
+            "nobody is on call from {} to {} ({holes} minutes of the week in all)",
+            text(begin),
+            text((begin + length) % week)
+        ))
+    }
+}
+
+fn text(minute: usize) -> String {
+    let minute = minute as i64;
+    let day = usize::try_from(minute / DAY_MINUTES).unwrap_or_default();
+    let minute = minute % DAY_MINUTES;
+    format!(
+        "{} {:02}:{:02}",
+        DAYS[day % DAYS.len()],
+        minute / 60,
+        minute % 60
+    )
+}

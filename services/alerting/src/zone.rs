@@ -1,0 +1,120 @@
+//! Time zones by their IANA names, for what people read. The zone data is part of the program, so a container needs none.
+
+use jiff::{Timestamp, Zoned, tz::TimeZone};
+use serde::{Deserialize, Serialize};
+
+const DAY_MINUTES: i64 = 1440;
+
+/// UTC unless named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Zone(TimeZone);
+
+impl Default for Zone {
+    fn default() -> Zone {
+        Zone(TimeZone::UTC)
+    }
+}
+
+impl Zone {
+    pub fn parse(name: &str) -> Option<Zone> {
+        // Only names of the database: jiff takes POSIX rules, too, which say nothing of the past.
+        let zone = TimeZone::get(name).ok()?;
+        zone.iana_name()?;
+        Some(Zone(zone))
+    }
+
+    pub fn name(&self) -> &str {
+        self.0.iana_name().unwrap_or("UTC")
+    }
+
+    /// For people, such as `Sun 29 Mar 2026 03:30:00 CEST (Europe/Berlin)`.
+    pub(crate) fn text(&self, us: i64) -> String {
+        match self.at(us) {
+            Some(at) => format!(
+                "{} ({})",
+                at.strftime("%a %d %b %Y %H:%M:%S %Z"),
+                self.name()
+            ),
+            None => format!("{us} us after 1970"),
+        }
+    }
+
+    /// For machines, such as `2026-03-29T03:30:00+02:00`.
+    pub(crate) fn rfc3339(&self, us: i64) -> Option<String> {
+        self.at(us)
+            .map(|at| at.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string())
+    }
+
+    /// Minutes since Monday 00:00 by the local clock.
+    pub(crate) fn week_minute(&self, us: i64) -> i64 {
+        self.at(us).map_or(0, |at| {
+            i64::from(at.weekday().to_monday_zero_offset()) * DAY_MINUTES
+                + i64::from(at.hour()) * 60
+                + i64::from(at.minute())
+        })
+    }
+
+    /// `None` beyond the year 9999.
+    fn at(&self, us: i64) -> Option<Zoned> {
+        let timestamp = Timestamp::from_microsecond(us).ok()?;
+        Some(timestamp.to_zoned(self.0.clone()))
+    }
+}
+
+impl Serialize for Zone {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Zone {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Zone, D::Error> {
+        let name = String::deserialize(from)?;
+        Zone::parse(&name).ok_or_else(|| {
+            serde::de::Error::custom(format!(
+                "{name:?} is no IANA time zone, for example \"Europe/Berlin\""
+            ))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const MINUTE_US: i64 = 60_000_000;
+    /// 2026-03-29T00:59:00Z: a minute before summer time begins in Berlin.
+    const SPRING_US: i64 = 1_774_745_940_000_000;
+    /// 2026-10-25T00:59:00Z: a minute before it ends.
+    const AUTUMN_US: i64 = 1_792_889_940_000_000;
+
+    #[test]
+    fn local_time_follows_summer_time() {
+        let zone = Zone::parse("Europe/Berlin").unwrap();
+        assert_eq!(
+            zone.text(SPRING_US),
+            "Sun 29 Mar 2026 01:59:00 CET (Europe/Berlin)"
+        );
+        assert_eq!(
+            zone.text(SPRING_US + MINUTE_US),
+            "Sun 29 Mar 2026 03:00:00 CEST (Europe/Berlin)"
+        );
+        let rfc = |us| zone.rfc3339(us).unwrap();
+        assert_eq!(rfc(AUTUMN_US), "2026-10-25T02:59:00+02:00");
+        assert_eq!(rfc(AUTUMN_US + MINUTE_US), "2026-10-25T02:00:00+01:00");
+        let sunday = 6 * DAY_MINUTES;
+        assert_eq!(zone.week_minute(SPRING_US), sunday + 119);
+        assert_eq!(zone.week_minute(SPRING_US + MINUTE_US), sunday + 180);
+    }
+
+    #[test]
+    fn only_names_of_the_database_are_taken() {
+        for name in ["", "Europe/Nowhere", "CET-1CEST", "../etc/passwd", "+01:00"] {
+            assert_eq!(Zone::parse(name), None, "{name}");
+        }
+        assert_eq!(Zone::default().name(), "UTC");
+        assert_eq!(Zone::parse("UTC").unwrap().name(), "UTC");
+        assert!(!Zone::default().text(i64::MAX).is_empty());
+    }
+}

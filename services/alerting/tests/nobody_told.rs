@@ -1,0 +1,93 @@
+//! Of whose alerts nobody is told is a warning until it is mended.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/stage.rs"]
+mod stage;
+
+use contracts::alerts::{Document, ListUntoldRequest};
+use service_kit::tls::PeerId;
+use stage::{Running, World, until};
+use store::{PatientEntry, SpO2Scale};
+
+fn warning(running: &Running, name: &str) -> Option<String> {
+    let warnings = running.context.health().warnings();
+    let found = warnings.into_iter().find(|(it, _)| *it == name);
+    found.map(|(_, warning)| warning.says)
+}
+
+async fn put_team(world: &World, version: u32, body: &str) {
+    let document = Document {
+        kind: "team".into(),
+        tenant: "one".into(),
+        subject: "default".into(),
+        version,
+        author: "Eve".into(),
+        reason: "test".into(),
+        at_us: contracts::now_us(),
+        body: body.into(),
+        ..Document::default()
+    };
+    world.store.put_document(&document).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_without_a_team_is_a_warning_until_it_has_one() {
+    let world = World::new();
+    let entry = PatientEntry {
+        id: "ada".into(),
+        tenant: "one".into(),
+        name: "Ada Example".into(),
+        spo2_scale: SpO2Scale::One,
+    };
+    world.store.put_patient(&entry).await.unwrap();
+    let running = world.start_with(|config| {
+        config.people.smtp = Some("smtp-plain://127.0.0.1:9".into());
+        config.people.email_from = Some("braid@example.org".into());
+    });
+    until("a warning that there is no team", || {
+        warning(&running, "nobody-told").is_some_and(|says| says.contains("one has no team"))
+    })
+    .await;
+    assert!(warning(&running, "no-link").is_some(), "no --public-url");
+    let mut client = world.client(&running, &PeerId::service("dashboard")).await;
+    let untold = client.list_untold(ListUntoldRequest {}).await.unwrap();
+    let untold = untold.into_inner().untold;
+    assert_eq!(untold.len(), 1);
+    assert!(untold[0].total && untold[0].tenant == "one");
+
+    // Somebody, but without an address.
+    let team = r#"{
+      "contacts": [{"id": "son", "name": "Ben"}],
+      "patients": {"ada": {"person": ["son"], "emergency": ["son"]}},
+      "escalation": {
+        "low": {"steps": []},
+        "medium": {"steps": [{"after_s": 0, "tell": ["emergency"]}]},
+        "high": {"steps": [{"after_s": 0, "tell": ["person"]}]}
+      }
+    }"#;
+    put_team(&world, 1, team).await;
+    until("a warning that nobody has an address", || {
+        warning(&running, "nobody-told").is_some_and(|says| says.contains("high priority of ada"))
+    })
+    .await;
+
+    let with_address = r#""name": "Ben", "email": "ben@example.org""#;
+    put_team(&world, 2, &team.replace(r#""name": "Ben""#, with_address)).await;
+    until("no warning", || warning(&running, "nobody-told").is_none()).await;
+    let untold = client.list_untold(ListUntoldRequest {}).await.unwrap();
+    assert_eq!(untold.into_inner().untold, []);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_channel_it_is_said_from_the_start() {
+    let world = World::new();
+    let running = world.start_with(|_| {});
+    until("a warning that there is no channel", || {
+        warning(&running, "nobody-told").is_some_and(|says| says.contains("no channel"))
+    })
+    .await;
+    assert_eq!(warning(&running, "no-link"), None, "there is no message");
+    running.stop().await;
+}

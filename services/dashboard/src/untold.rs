@@ -1,0 +1,101 @@
+//! Asks alerting of whose alerts nobody is told, and warns the tenant's people of it on the page.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use contracts::alerts::{ListUntoldRequest, ListUntoldResponse};
+use contracts::query::{SystemWarning, WarningSeverity};
+use service_kit::Context;
+
+use crate::clients::Clients;
+use crate::live::Live;
+use crate::warnings::warning;
+
+/// A change is on the page after so long.
+const ASK_EACH: Duration = Duration::from_secs(10);
+/// An answer that takes longer is given up, and what was known stays.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const CODE: &str = "nobody-told";
+/// Sentences in one banner; the rest is counted.
+const SENTENCES_MAX: usize = 3;
+
+/// Runs until shutdown.
+pub async fn follow(live: Arc<Live>, clients: Clients, context: Context) {
+    let mut alerting = clients.alerting;
+    let mut warned = BTreeSet::<String>::new();
+    loop {
+        let asked = alerting.list_untold(ListUntoldRequest {});
+        match tokio::time::timeout(ANSWER_WITHIN, asked).await {
+            Ok(Ok(answer)) => {
+                let current = by_tenant(answer.into_inner());
+                let mut warnings = live.warnings.lock();
+                for ended in warned.iter().filter(|it| !current.contains_key(*it)) {
+                    warnings.end(ended, CODE);
+                }
+                warned = current.keys().cloned().collect();
+                for (tenant, warning) in current {
+                    warnings.raise(&tenant, warning);
+                }
+            }
+            Ok(Err(error)) => tracing::debug!(%error, "alerting does not say who is told"),
+            Err(_) => tracing::debug!("alerting does not answer who is told"),
+        }
+        tokio::select! {
+            () = context.shutdown().requested() => return,
+            () = tokio::time::sleep(ASK_EACH) => {}
+        }
+    }
+}
+
+/// One warning for each tenant; an empty tenant stands for everybody.
+fn by_tenant(answer: ListUntoldResponse) -> BTreeMap<String, SystemWarning> {
+    let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for untold in answer.untold {
+        texts.entry(untold.tenant).or_default().push(untold.text);
+    }
+    let one = |(tenant, texts): (String, Vec<String>)| {
+        let more = texts.len().saturating_sub(SENTENCES_MAX);
+        let named: Vec<&str> = texts
+            .iter()
+            .take(SENTENCES_MAX)
+            .map(String::as_str)
+            .collect();
+        let more = match more {
+            0 => String::new(),
+            more => format!("; and {more} more"),
+        };
+        let text = format!("Alerts reach nobody: {}{more}.", named.join("; "));
+        let warning = warning(CODE, WarningSeverity::Warning, 0, text);
+        (tenant, warning)
+    };
+    texts.into_iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use contracts::alerts::Untold;
+
+    use super::*;
+
+    #[test]
+    fn each_tenant_reads_of_its_own_and_a_long_list_is_counted() {
+        let untold = |tenant: &str, text: String| Untold {
+            tenant: tenant.to_owned(),
+            text,
+            ..Untold::default()
+        };
+        let mut untold_of = vec![untold("b", "step 2 reaches nobody".to_owned())];
+        untold_of.extend((0..5).map(|n| untold("a", format!("cause {n}"))));
+        let warnings = by_tenant(ListUntoldResponse {
+            untold: untold_of,
+            omitted: 0,
+        });
+        assert_eq!(
+            warnings["a"].text,
+            "Alerts reach nobody: cause 0; cause 1; cause 2; and 2 more."
+        );
+        assert!(warnings["b"].text.contains("step 2"));
+        assert!(by_tenant(ListUntoldResponse::default()).is_empty());
+    }
+}
