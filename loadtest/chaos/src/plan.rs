@@ -36,7 +36,7 @@ const ENGINE_MS_MIN: u32 = 1_500;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
-    /// One of [`SERVICES`], or a gateway by its name.
+    /// One of [`SERVICES`] or a gateway, by its name.
     Process(&'static str),
     Broker,
     Database,
@@ -150,7 +150,7 @@ impl Plan {
 fn targets() -> Vec<(Target, u32)> {
     let mut targets: Vec<(Target, u32)> = SERVICES
         .iter()
-        .map(|noun| (Target::Process(noun), 40))
+        .map(|(name, _)| (Target::Process(name), 40))
         .collect();
     targets.extend([
         (Target::Broker, 60),

@@ -22,8 +22,15 @@ pub const GATEWAYS: [Gateway; 3] = [
     },
 ];
 
-/// Services of which there is one. The names are those of `braid`'s subcommands.
-pub const SERVICES: [&str; 5] = ["path-telemetry", "ingest", "alerting", "proxy", "dashboard"];
+/// Processes of services, each with its subcommand of `braid`. Alerting has two members, so that patients change hands.
+pub const SERVICES: [(&str, &str); 6] = [
+    ("path-telemetry", "path-telemetry"),
+    ("ingest", "ingest"),
+    ("alerting", "alerting"),
+    ("alerting-2", "alerting"),
+    ("proxy", "proxy"),
+    ("dashboard", "dashboard"),
+];
 
 /// Access networks of every gateway, and the address that each binds.
 pub const LINKS: [(&str, &str); 2] = [("wifi", "127.0.1.200"), ("lte", "127.0.2.200")];

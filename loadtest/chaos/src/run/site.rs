@@ -93,11 +93,14 @@ impl Site {
             format!("--store={}", engines.store),
             format!("--store-password={PASSWORD}"),
         ];
-        for noun in SERVICES {
-            let own = match noun {
+        for (name, noun) in SERVICES {
+            let own = match name {
                 "ingest" => vec![format!("--listen={ingest}")],
-                "alerting" => vec![
-                    format!("--listen={alerting}"),
+                "alerting" | "alerting-2" => vec![
+                    format!(
+                        "--listen={}",
+                        if name == noun { alerting } else { reserve()? }
+                    ),
                     format!("--webhook=http://{}/", site.receiver),
                     format!("--rules={}", rules.display()),
                 ],
@@ -117,7 +120,7 @@ impl Site {
             } else {
                 &engine_flags
             };
-            site.add(noun, noun, noun, [&own[..], engines].concat())?;
+            site.add(name, noun, noun, [&own[..], engines].concat())?;
         }
         for gateway in &GATEWAYS {
             let (sensors, to_proxy) = (reserve()?, reserve()?);
@@ -147,7 +150,7 @@ impl Site {
 
     fn issue_and_register(&self, engines: &Engines, rules: &Path) -> Result<(), SiteError> {
         let data = format!("--data={}", self.data().display());
-        for noun in SERVICES {
+        for (_, noun) in SERVICES.iter().filter(|(name, noun)| name == noun) {
             self.run(&["identity", "issue", "service", noun, &data])?;
         }
         let store = format!("--store={}", engines.store);
