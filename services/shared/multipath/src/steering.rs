@@ -86,6 +86,8 @@ struct Path {
     /// Pings sent since the sender fell idle with data under way, and the time of the last one.
     tail_pings: u32,
     tail_pinged_at: Option<Instant>,
+    /// When nothing of it was last seen in flight.
+    emptied_at: Option<Instant>,
     /// Since when the path's datagrams take another interface, to save what is in flight.
     rerouted_at: Option<Instant>,
     /// Where the path's packets go, and whether that is another one's way; known at the server only.
@@ -422,6 +424,7 @@ impl Steering {
             slot,
             tail_pings: 0,
             tail_pinged_at: None,
+            emptied_at: None,
             rerouted_at: None,
             peer: None,
             detour: None,

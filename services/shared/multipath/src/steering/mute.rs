@@ -18,10 +18,18 @@ use super::{Path, Side, Steering};
 /// A path is mute when nothing was acknowledged for this long, and for so many round trips, although it is pinged all the time.
 const MUTE_MIN: Duration = Duration::from_secs(2);
 const MUTE_ROUND_TRIPS: u32 = 8;
+/// Between the last acknowledgement and the next ping, where pings are dense.
+const PING_SLACK: Duration = Duration::from_millis(200);
 
 impl Steering {
     /// At most one path in each [`MUTE_MIN`] is replaced, which bounds the path ids that are used up.
     pub(super) fn replace_mute(&mut self, now: Instant) {
+        for path in self.paths.values_mut() {
+            let is_empty = |slot| self.gate.in_flight(slot) == 0;
+            if path.slot.is_some_and(is_empty) {
+                path.emptied_at = Some(now);
+            }
+        }
         let recently = self.replaced_at.is_some_and(|at| now < at + MUTE_MIN);
         if self.config.side == Side::Server || !self.config.liveness || recently {
             return;
@@ -52,7 +60,12 @@ impl Steering {
         let since = path
             .opened_at
             .max(self.gate.acked_at(slot).unwrap_or(path.opened_at));
+        // Where pings are rare, the last acknowledgement is old although the ping has only just been sent.
+        let waits = path
+            .emptied_at
+            .is_none_or(|at| now + PING_SLACK >= at + patience);
         path.established
+            && waits
             && path.rerouted_at.is_none()
             && self.gate.in_flight(slot) > 0
             && now >= since + patience
@@ -67,7 +80,7 @@ mod tests {
     use super::*;
     use crate::gate::{Gate, PathModel};
     use crate::steering::{Command, Event, InterfaceId, OpenFailure, SteeringConfig};
-    use crate::{Coupling, PathState};
+    use crate::{Coupling, Keepalive, PathState};
 
     const MS: Duration = Duration::from_millis(1);
     const WIFI: InterfaceId = InterfaceId(0);
@@ -146,6 +159,43 @@ mod tests {
         assert!(done.contains(&opened), "{done:?}");
         let closed = |(_, command): &&(Duration, Command)| matches!(command, Command::Close { path } if *path == PathId::ZERO);
         assert_eq!(done.iter().filter(closed).count(), 1, "{done:?}");
+    }
+
+    #[test]
+    fn a_rare_ping_that_is_under_way_makes_no_path_mute() {
+        let gate = Gate::new();
+        let start = Instant::now();
+        let mut steering = Steering::new(SteeringConfig::new(Side::Client), gate.clone());
+        let slot = gate.enter();
+        steering.on_event(start, Event::LinkUp { interface: WIFI });
+        let interface = Some(WIFI);
+        steering.on_event(start, Event::Connected { interface });
+        let rare = Keepalive {
+            interval: Duration::from_secs(5),
+            silent_intervals: 4,
+        };
+        steering.on_event(start, Event::Keepalive(rare.into()));
+        for tick in 1..2_000u32 {
+            let now = start + MS * 50 * tick;
+            let model = gate.models()[slot];
+            // A ping each 5 s, acknowledged after 400 ms.
+            match tick % 100 {
+                0 => gate.sent(slot, 50, 50),
+                8 => gate.report(now, model, false, Coupling::Off),
+                _ => {}
+            }
+            let in_flight_bytes = if tick % 100 < 8 && tick >= 100 { 50 } else { 0 };
+            gate.sent(slot, 0, in_flight_bytes);
+            let heard = Event::Received {
+                path: PathId::ZERO,
+                datagrams: u64::from(tick / 20),
+                rtt: MS * 100,
+            };
+            steering.on_event(now, heard);
+            while let Some(command) = steering.poll(now) {
+                assert!(!matches!(command, Command::Open { .. }), "{tick}");
+            }
+        }
     }
 
     #[test]
