@@ -57,9 +57,10 @@ function showWard(session: Session): void {
     update(response) {
       model.apply(response);
       if (model.alerts.disagrees(model.alertTotals, performance.now())) loadAlerts();
-      const worst = model.patients[0];
-      // Also when the address names somebody who is not on this ward.
-      if (worst && !model.patient()) select(worst.id);
+      // Also when the address names somebody who is not on this ward. Somebody of whom nothing was ever heard is shown when chosen.
+      const shown = model.patient();
+      const first = model.patients.find(({ lastSeenUs }) => lastSeenUs > 0n) ?? model.patients[0];
+      if (first && (!shown || (!chosen && shown.lastSeenUs === 0n))) show(first.id);
     },
     opened() {
       loadHistory(windowS);
@@ -89,7 +90,13 @@ function showWard(session: Session): void {
   const loadAlerts = () => void query.listAlerts({ limit: OPEN_MAX }).then(({ alerts, counts }) => model.setOpenAlerts(alerts, counts), ignore);
   const loadLinks = () => void query.listLinks({}).then(({ links }) => model.setLinks(links), ignore);
   const loadSilences = () => query.listDocuments({ kind: "silence" }).then(({ documents }) => model.setSilences(documents), ignore);
+  // Whether a person, or the address, says who is shown.
+  let chosen = wanted() !== "";
   const select = (patient: string) => {
+    chosen = true;
+    show(patient);
+  };
+  const show = (patient: string) => {
     if (patient === model.selected) return;
     history.replaceState(null, "", `#patient=${encodeURIComponent(patient)}`);
     model.select(patient);
