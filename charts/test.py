@@ -514,7 +514,7 @@ def main():
     image = found["Deployment", "alerting"]["spec"]["template"]["spec"]["containers"][0]["image"]
     check(image.startswith("registry.example/braid@sha256:"), "hospital: the image is the one of the digest")
     linked = lambda *values: [it for it in arguments(objects(render(CHART, *values)), "Deployment", "alerting") if it.startswith("--public-url=")]
-    check(linked() == [] and linked("--set", "dashboard.oidc.page=https://ward.example.org") == ["--public-url=https://ward.example.org"]
+    check(linked() == [] and linked("--set", "dashboard.oidc.issuer=https://idp.example.org,dashboard.oidc.page=https://ward.example.org") == ["--public-url=https://ward.example.org"]
           and linked("--set", "alerting.publicUrl=https://a.example.org") == ["--public-url=https://a.example.org"], "messages link to the page where its address is known")
     check("--rules=/etc/braid/rules.json" in arguments(found, "Deployment", "alerting") and ("ConfigMap", "alerting-rules") in found,
           "hospital: its own rules")
