@@ -160,17 +160,8 @@ impl LabCommand {
             Self::Kernel(options) => options.run(runner.identity()),
             Self::Speed(options) => finish(&options, experiments::speed(&runner)?),
             Self::Run(options) => {
-                let text = std::fs::read_to_string(&options.file).map_err(|source| {
-                    ScenarioError::Read {
-                        file: options.file.clone(),
-                        source,
-                    }
-                })?;
-                let reports = runner.run(
-                    "scenario",
-                    &[Scenario::from_toml(&text)?],
-                    Mechanisms::default(),
-                )?;
+                let scenario = Scenario::from_file(&options.file)?;
+                let reports = runner.run("scenario", &[scenario], Mechanisms::default())?;
                 let mut out = std::io::stdout().lock();
                 writeln!(out, "{}", serde_json::to_string_pretty(&reports)?)?;
                 Ok(if reports.iter().all(|report| report.completed) {

@@ -66,6 +66,8 @@ pub enum HostError {
     Connect,
     #[error("time stands still at {0:?}: {1}")]
     Standstill(Duration, &'static str),
+    #[error("the run was given up at {0:?}, after {1} turns")]
+    TooLong(Duration, u64),
 }
 
 /// Which mechanisms are in use; all but for the table of what each one is worth.

@@ -2,6 +2,7 @@
 
 mod address;
 pub mod bottleneck;
+mod bounds;
 mod chaos;
 mod command;
 pub mod drive;
@@ -32,4 +33,4 @@ pub use host::Mechanisms;
 pub use identity::{Identity, IdentityError};
 pub use runner::Runner;
 pub use selection::Selection;
-pub use world::run;
+pub use world::{run, run_within};

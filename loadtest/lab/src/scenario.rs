@@ -1,10 +1,11 @@
 //! What one run consists of: a transfer, the links it may use, and the seed. The same file format serves virtual and kernel time.
 
-use std::path::PathBuf;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::address::ADDRESSES_MAX;
+use crate::bounds::{self, OutOfBounds};
 use crate::chaos::Chaos;
 use serde::{Deserialize, Serialize};
 use testkit::link::{LinkConfig, Loss, Rate, Trace, TraceError, queue_of_one_bdp};
@@ -15,6 +16,11 @@ pub const INTERFACES_MAX: usize = 8;
 pub const IP_UDP_HEADER_BYTES: u64 = 28;
 /// Largest IP packet on the simulated links.
 pub const LINK_MTU_BYTES: u64 = 1500;
+/// Largest files of a scenario and of a trace.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+const TRACE_BYTES_MAX: u64 = 256 << 20;
+/// Longest trace; times beyond could not be counted.
+const TRACE_PERIOD_MAX: Duration = Duration::from_secs(1_000_000);
 /// Goodput that a packet of full size leaves of the link's bytes.
 pub(crate) const HEADER_SHARE: f64 = 0.958;
 
@@ -137,58 +143,33 @@ impl Scenario {
     pub fn from_toml(text: &str) -> Result<Self, ScenarioError> {
         let scenario: Self =
             toml::from_str(text).map_err(|error| ScenarioError::Toml(error.to_string()))?;
-        scenario.check()?;
+        scenario.check().map_err(|error| match error {
+            ScenarioError::Invalid { field, reason } => match bounds::line_of(text, &field) {
+                Some(line) => ScenarioError::InvalidLine {
+                    line,
+                    field,
+                    reason,
+                },
+                None => ScenarioError::Invalid { field, reason },
+            },
+            error => error,
+        })?;
         Ok(scenario)
+    }
+
+    /// From a TOML file.
+    pub fn from_file(file: &Path) -> Result<Self, ScenarioError> {
+        let text = read_bounded(file, FILE_BYTES_MAX)?;
+        Self::from_toml(&text).map_err(|source| ScenarioError::InFile {
+            file: file.to_owned(),
+            source: Box::new(source),
+        })
     }
 
     /// Refuses what cannot be run.
     pub fn check(&self) -> Result<(), ScenarioError> {
-        let refuse = |field: &'static str, reason: &'static str| {
-            Err(ScenarioError::Invalid { field, reason })
-        };
-        if self.interfaces.is_empty() || self.interfaces.len() > INTERFACES_MAX {
-            return refuse("interfaces", "give between 1 and 8");
-        }
-        if self.bytes == 0 || self.streams == 0 || self.streams > 64 {
-            return refuse(
-                "bytes, streams",
-                "give at least one byte and 1 to 64 streams",
-            );
-        }
-        if !(self.limit_s > 0.0 && self.limit_s <= 100_000.0) {
-            return refuse("limit_s", "give between 0 and 100000, for example 120.0");
-        }
-        for (index, interface) in self.interfaces.iter().enumerate() {
-            let own = |other: usize| other < index && self.interfaces[other].shares.is_none();
-            if interface.shares.is_some_and(|other| !own(other)) {
-                return refuse(
-                    "shares",
-                    "give the number of an earlier interface with a bottleneck of its own, for example 0",
-                );
-            }
-            if interface.address_changes.len() > ADDRESSES_MAX {
-                return refuse("address_changes", "give at most 200");
-            }
-            for half in [&interface.to_server, &interface.to_client] {
-                if !(0.0..=60_000.0).contains(&half.delay_ms)
-                    || !(0.0..=10_000.0).contains(&half.jitter_ms)
-                {
-                    return refuse("delay_ms, jitter_ms", "give milliseconds, for example 12.5");
-                }
-                if !(0.0..=1.0).contains(&half.duplicate) || !(0.0..=1.0).contains(&half.corrupt) {
-                    return refuse(
-                        "duplicate, corrupt",
-                        "give a share between 0 and 1, for example 0.01",
-                    );
-                }
-                if let LossSpec::Random(p) = half.loss
-                    && !(0.0..1.0).contains(&p)
-                {
-                    return refuse("loss", "give a share between 0 and 1, for example 0.02");
-                }
-            }
-        }
-        Ok(())
+        bounds::check(self)
+            .map_err(|OutOfBounds { field, reason }| ScenarioError::Invalid { field, reason })
     }
 
     pub fn limit(&self) -> Duration {
@@ -393,13 +374,36 @@ impl RateSpec {
     }
 }
 
-pub fn load_trace(file: &PathBuf) -> Result<Trace, ScenarioError> {
-    let text = std::fs::read_to_string(file).map_err(|source| ScenarioError::Read {
-        file: file.clone(),
+pub fn load_trace(file: &Path) -> Result<Trace, ScenarioError> {
+    let text = read_bounded(file, TRACE_BYTES_MAX)?;
+    let trace = Trace::parse(&text).map_err(|source| ScenarioError::Trace {
+        file: file.to_owned(),
         source,
     })?;
-    Trace::parse(&text).map_err(|source| ScenarioError::Trace {
-        file: file.clone(),
+    if trace.period() > TRACE_PERIOD_MAX {
+        let source = io::Error::other("the trace is longer than 1,000,000 s");
+        let file = file.to_owned();
+        return Err(ScenarioError::Read { file, source });
+    }
+    Ok(trace)
+}
+
+/// The text of a regular file of at most so many bytes.
+fn read_bounded(file: &Path, bytes_max: u64) -> Result<String, ScenarioError> {
+    let read = || {
+        // Opening a pipe would wait for its writer.
+        if !std::fs::metadata(file)?.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        let mut text = String::new();
+        let mut bounded = std::fs::File::open(file)?.take(bytes_max + 1);
+        if bounded.read_to_string(&mut text)? as u64 > bytes_max {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        Ok(text)
+    };
+    read().map_err(|source| ScenarioError::Read {
+        file: file.to_owned(),
         source,
     })
 }
@@ -425,15 +429,23 @@ pub enum ScenarioError {
     #[error("the scenario file is not valid TOML: {0}")]
     Toml(String),
     #[error("{field}: {reason}")]
-    Invalid {
-        field: &'static str,
-        reason: &'static str,
+    Invalid { field: String, reason: String },
+    #[error("line {line}: {field}: {reason}")]
+    InvalidLine {
+        line: usize,
+        field: String,
+        reason: String,
     },
-    #[error("cannot read {}", file.display())]
+    #[error("{}: {source}", file.display())]
+    InFile {
+        file: PathBuf,
+        source: Box<ScenarioError>,
+    },
+    #[error("cannot read {}: {source}", file.display())]
     Read {
         file: PathBuf,
         source: std::io::Error,
     },
-    #[error("{} is not a Mahimahi trace", file.display())]
+    #[error("{} is not a Mahimahi trace: {source}", file.display())]
     Trace { file: PathBuf, source: TraceError },
 }

@@ -6,6 +6,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use testkit::link::{Link, Rate, Verdict};
 
+use crate::bounds::SECONDS_MAX;
 use crate::oracle::{AHEAD, AHEAD_SLOW, PACKETS_MIN};
 use crate::report::{BIN, LinkReport, RunReport, Timeline, percentile, sorted};
 use crate::scenario::{Direction, Half, Interface, LINK_MTU_BYTES, Scenario, ScenarioError};
@@ -13,6 +14,8 @@ use crate::world::derive_seed;
 
 /// How long after a change of a link gaps are looked for.
 pub(crate) const GAP_WINDOW: Duration = Duration::from_secs(10);
+/// Bins of the longest run.
+const BINS_MAX: usize = SECONDS_MAX as usize * 10;
 /// One queueing sample per this many packets of a link.
 const QUEUE_SAMPLE_EVERY: u64 = 8;
 
@@ -99,10 +102,13 @@ impl Wire {
             return None;
         };
         let bin = (at.as_nanos() / BIN.as_nanos()) as usize;
-        if self.bins.len() <= bin {
-            self.bins.resize(bin + 1, 0);
+        // No run lasts longer; what arrives later is in no bin.
+        if bin < BINS_MAX {
+            if self.bins.len() <= bin {
+                self.bins.resize(bin + 1, 0);
+            }
+            self.bins[bin] += bytes;
         }
-        self.bins[bin] += bytes;
         self.packets += 1;
         if self.packets.is_multiple_of(QUEUE_SAMPLE_EVERY) {
             let queueing = at

@@ -18,6 +18,8 @@ use bytes::BytesMut;
 
 /// Turns at one and the same time after which the run is given up as a live-lock.
 const TURNS_AT_ONCE_MAX: u32 = 100_000;
+/// Steps of time in one run, hours of work; a run that needs more is given up with an error.
+const TURNS_MAX: u64 = 2_000_000_000;
 /// From the loss of an address to the news of the next one.
 const NEW_ADDRESS_AFTER: Duration = Duration::from_millis(80);
 
@@ -86,9 +88,19 @@ pub fn run(
     identity: &Identity,
     mechanisms: Mechanisms,
 ) -> Result<RunReport, ScenarioError> {
+    run_within(scenario, identity, mechanisms, TURNS_MAX)
+}
+
+/// The same for at most so many steps of time.
+pub fn run_within(
+    scenario: &Scenario,
+    identity: &Identity,
+    mechanisms: Mechanisms,
+    turns_max: u64,
+) -> Result<RunReport, ScenarioError> {
     scenario.check()?;
     let mut world = World::new(scenario, identity, mechanisms)?;
-    let outcome = world.run(scenario);
+    let outcome = world.run(scenario, turns_max);
     let report = world.report(scenario, outcome);
     if std::env::var_os("BRAID_LAB_TRACE").is_some() {
         trace_bins(&report);
@@ -185,7 +197,7 @@ impl World {
         })
     }
 
-    fn run(&mut self, scenario: &Scenario) -> Result<(), HostError> {
+    fn run(&mut self, scenario: &Scenario, turns_max: u64) -> Result<(), HostError> {
         let limit = scenario.limit();
         let receiver = match scenario.direction {
             Direction::Upload => SERVER,
@@ -195,7 +207,12 @@ impl World {
         let mut touched: Vec<bool> = (0..self.hosts.len()).map(is_client).collect();
         let mut timers: Vec<Option<Duration>> = vec![None; self.hosts.len()];
         let mut turns_at_once = 0;
+        let mut turns = 0;
         loop {
+            turns += 1;
+            if turns > turns_max {
+                return Err(HostError::TooLong(self.now, turns_max));
+            }
             for host in 0..self.hosts.len() {
                 if touched[host] {
                     self.foretell(host);

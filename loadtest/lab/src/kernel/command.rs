@@ -1,7 +1,7 @@
 //! `braid lab kernel`: which parts run with which flags, and the tables that they print.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::baseline::{self, Transport};
@@ -14,7 +14,7 @@ use crate::command::LabError;
 use crate::figures::{Figure, table};
 use crate::identity::Identity;
 use crate::rival;
-use crate::scenario::{HEADER_SHARE, Interface, RateSpec, Scenario, ScenarioError};
+use crate::scenario::{HEADER_SHARE, Interface, RateSpec, Scenario};
 use crate::selection::Selection;
 
 use crate::wire::NOT_COMPLETED;
@@ -103,12 +103,8 @@ impl KernelOptions {
 }
 
 impl Session<'_> {
-    fn file(&mut self, file: &PathBuf) -> Result<(), LabError> {
-        let text = std::fs::read_to_string(file).map_err(|source| ScenarioError::Read {
-            file: file.clone(),
-            source,
-        })?;
-        let scenario = Scenario::from_toml(&text)?;
+    fn file(&mut self, file: &Path) -> Result<(), LabError> {
+        let scenario = Scenario::from_file(file)?;
         self.say_comparison_header();
         self.compare(&scenario.name.clone(), "", &scenario)
     }

@@ -1,0 +1,234 @@
+//! What a scenario may ask for. A file that asks for more is refused with the field, its line and an example, before anything is allocated.
+
+use std::ops::RangeInclusive;
+
+use toml::de::{DeTable, DeValue};
+
+use crate::address::ADDRESSES_MAX;
+use crate::chaos::STREAMS_MAX;
+use crate::scenario::{Half, INTERFACES_MAX, Interface, LossSpec, RateSpec, Scenario};
+
+/// Longest virtual time of a run, and the latest moment of any change in it.
+pub(crate) const SECONDS_MAX: f64 = 100_000.0;
+/// A rate is zero, or one that a packet of full size passes in less than half a minute.
+const MBIT_MIN: f64 = 0.001;
+const MBIT_MAX: f64 = 100_000.0;
+const DELAY_MS_MAX: f64 = 60_000.0;
+const JITTER_MS_MAX: f64 = 10_000.0;
+const BURST_PACKETS_MAX: f64 = 1e6;
+/// Of a transfer, over all streams.
+const BYTES_MAX: u64 = 100_000_000_000;
+const QUEUE_BYTES_MAX: u64 = 1 << 30;
+/// Changes or steps in one list.
+const LIST_MAX: usize = 100_000;
+const COMPETITORS_MAX: usize = 16;
+const PATH_CHANGES_MAX: u32 = 1_000;
+const PAUSE_MS_MAX: f64 = 60_000.0;
+const VITALS_BYTES_MAX: u64 = 1_000_000;
+const VITALS_INTERVAL_MS_MAX: u64 = 3_600_000;
+/// Of all vitals of a run: those that cannot be sent are kept.
+const VITALS_TOTAL_BYTES_MAX: f64 = 1e9;
+const NAME_BYTES_MAX: usize = 200;
+
+/// A value that cannot be run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OutOfBounds {
+    /// Its path in the file, such as `interfaces[0].to_server.delay_ms`.
+    pub(crate) field: String,
+    pub(crate) reason: String,
+}
+
+type Checked = Result<(), OutOfBounds>;
+
+pub(crate) fn check(scenario: &Scenario) -> Checked {
+    name("name", &scenario.name)?;
+    whole("bytes", scenario.bytes, 1..=BYTES_MAX, "1000000")?;
+    whole("streams", scenario.streams.into(), 1..=64, "1")?;
+    // Without an end there is no run.
+    number("limit_s", scenario.limit_s, 1e-3..=SECONDS_MAX, "120.0")?;
+    count(
+        "competitors",
+        scenario.competitors.len(),
+        0..=COMPETITORS_MAX,
+    )?;
+    if let Some(vitals) = &scenario.vitals {
+        whole("vitals.bytes", vitals.bytes, 1..=VITALS_BYTES_MAX, "200")?;
+        let interval = 1..=VITALS_INTERVAL_MS_MAX;
+        whole("vitals.interval_ms", vitals.interval_ms, interval, "250")?;
+        let messages = scenario.limit_s * 1e3 / vitals.interval_ms as f64;
+        if messages * vitals.bytes as f64 > VITALS_TOTAL_BYTES_MAX {
+            let reason = "more than 1 GB of vitals within limit_s; give fewer, for example 200 bytes each 250 ms";
+            return refuse("vitals", reason.to_owned());
+        }
+    }
+    if let Some(chaos) = &scenario.chaos {
+        whole(
+            "chaos.streams",
+            chaos.streams.into(),
+            1..=STREAMS_MAX.into(),
+            "8",
+        )?;
+        number("chaos.until_s", chaos.until_s, 1e-3..=SECONDS_MAX, "10.0")?;
+        number("chaos.pause_ms", chaos.pause_ms, 0.0..=PAUSE_MS_MAX, "50.0")?;
+        let changes = 0..=PATH_CHANGES_MAX.into();
+        whole(
+            "chaos.path_changes",
+            chaos.path_changes.into(),
+            changes,
+            "4",
+        )?;
+    }
+    count("interfaces", scenario.interfaces.len(), 1..=INTERFACES_MAX)?;
+    for index in 0..scenario.interfaces.len() {
+        check_interface(&scenario.interfaces, index)?;
+    }
+    Ok(())
+}
+
+fn check_interface(interfaces: &[Interface], index: usize) -> Checked {
+    let interface = &interfaces[index];
+    let at = |field: &str| format!("interfaces[{index}].{field}");
+    name(&at("name"), &interface.name)?;
+    let is_own = |other: usize| other < index && interfaces[other].shares.is_none();
+    if interface.shares.is_some_and(|other| !is_own(other)) {
+        let reason =
+            "give the number of an earlier interface with a bottleneck of its own, for example 0";
+        return refuse(&at("shares"), reason.to_owned());
+    }
+    let changes = &interface.address_changes;
+    count(&at("address_changes"), changes.len(), 0..=ADDRESSES_MAX)?;
+    for (number, (at_s, _)) in changes.iter().enumerate() {
+        time(&at(&format!("address_changes[{number}]")), *at_s)?;
+    }
+    check_half(&at("to_server"), &interface.to_server)?;
+    check_half(&at("to_client"), &interface.to_client)
+}
+
+fn check_half(path: &str, half: &Half) -> Checked {
+    let at = |field: &str| format!("{path}.{field}");
+    match &half.rate {
+        RateSpec::Mbit(mbit) => rate(&at("rate.mbit"), *mbit)?,
+        RateSpec::Steps(steps) => {
+            count(&at("rate.steps"), steps.len(), 1..=LIST_MAX)?;
+            for (index, (at_s, mbit)) in steps.iter().enumerate() {
+                let field = at(&format!("rate.steps[{index}]"));
+                time(&field, *at_s)?;
+                rate(&field, *mbit)?;
+            }
+            ascending(&at("rate.steps"), steps.iter().map(|step| step.0))?;
+        }
+        // Its file is checked when it is read.
+        RateSpec::Trace { .. } | RateSpec::Loaded(_) => {}
+    }
+    number(&at("delay_ms"), half.delay_ms, 0.0..=DELAY_MS_MAX, "12.5")?;
+    number(&at("jitter_ms"), half.jitter_ms, 0.0..=JITTER_MS_MAX, "2.5")?;
+    number(&at("duplicate"), half.duplicate, 0.0..=1.0, "0.01")?;
+    number(&at("corrupt"), half.corrupt, 0.0..=1.0, "0.01")?;
+    if let Some(bytes) = half.queue_bytes {
+        whole(&at("queue_bytes"), bytes, 0..=QUEUE_BYTES_MAX, "64000")?;
+    }
+    match half.loss {
+        LossSpec::Random(share) => number(&at("loss.random"), share, 0.0..=0.999, "0.02")?,
+        LossSpec::Bursts { mean, packets } => {
+            number(&at("loss.bursts.mean"), mean, 0.0..=0.999, "0.02")?;
+            let bursts = 1.0..=BURST_PACKETS_MAX;
+            number(&at("loss.bursts.packets"), packets, bursts, "8.0")?;
+        }
+    }
+    count(&at("changes"), half.changes.len(), 0..=LIST_MAX)?;
+    for (index, (at_s, _)) in half.changes.iter().enumerate() {
+        time(&at(&format!("changes[{index}]")), *at_s)?;
+    }
+    ascending(&at("changes"), half.changes.iter().map(|change| change.0))
+}
+
+fn refuse(field: &str, reason: String) -> Checked {
+    Err(OutOfBounds {
+        field: field.to_owned(),
+        reason,
+    })
+}
+
+/// Not a number is within no range.
+fn number(field: &str, value: f64, range: RangeInclusive<f64>, example: &str) -> Checked {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let (from, to) = (range.start(), range.end());
+    refuse(
+        field,
+        format!("{value} is not between {from} and {to}; for example {example}"),
+    )
+}
+
+fn rate(field: &str, mbit: f64) -> Checked {
+    if mbit == 0.0 {
+        return Ok(());
+    }
+    number(field, mbit, MBIT_MIN..=MBIT_MAX, "12.5 (Mbit/s; or 0)")
+}
+
+fn time(field: &str, at_s: f64) -> Checked {
+    number(field, at_s, 0.0..=SECONDS_MAX, "10.0 (seconds)")
+}
+
+fn whole(field: &str, value: u64, range: RangeInclusive<u64>, example: &str) -> Checked {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let (from, to) = (range.start(), range.end());
+    refuse(
+        field,
+        format!("{value} is not between {from} and {to}; for example {example}"),
+    )
+}
+
+fn count(field: &str, length: usize, range: RangeInclusive<usize>) -> Checked {
+    if range.contains(&length) {
+        return Ok(());
+    }
+    let (from, to) = (range.start(), range.end());
+    refuse(
+        field,
+        format!("{length} entries are not between {from} and {to}; for example {from}"),
+    )
+}
+
+fn name(field: &str, name: &str) -> Checked {
+    if name.len() <= NAME_BYTES_MAX {
+        return Ok(());
+    }
+    let reason = format!("longer than {NAME_BYTES_MAX} bytes; for example \"two links\"");
+    refuse(field, reason)
+}
+
+fn ascending(field: &str, times: impl Iterator<Item = f64>) -> Checked {
+    if times.is_sorted() {
+        return Ok(());
+    }
+    refuse(
+        field,
+        "the times do not rise; for example [[1.0, ...], [2.5, ...]]".to_owned(),
+    )
+}
+
+/// The line of a field in the text of its file, or of what would hold it.
+pub(crate) fn line_of(text: &str, field: &str) -> Option<usize> {
+    let table = DeTable::parse(text).ok()?;
+    let mut at = table.span().start;
+    let mut value: Option<&DeValue<'_>> = None;
+    for part in field.split(['.', '[']) {
+        let found = match (part.strip_suffix(']'), value) {
+            (Some(index), Some(DeValue::Array(list))) => list.get(index.parse::<usize>().ok()?),
+            (None, None) => table.get_ref().get(part),
+            (None, Some(DeValue::Table(table))) => table.get(part),
+            _ => None,
+        };
+        let Some(found) = found else {
+            break;
+        };
+        at = found.span().start;
+        value = Some(found.get_ref());
+    }
+    Some(text.get(..at)?.matches('\n').count() + 1)
+}
