@@ -1,5 +1,6 @@
 //! The contracts between Braid's services, generated from `proto/braid/**/*.proto`.
 
+pub mod canary;
 pub mod codec;
 
 macro_rules! package {

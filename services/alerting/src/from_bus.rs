@@ -19,6 +19,7 @@ use tracing::Instrument;
 
 use crate::{
     GROUP, OFFSETS_WITHIN, book,
+    canary::is_canary,
     heard::Heard,
     to_store::{Outcome, Writer},
     ward::Ward,
@@ -448,7 +449,8 @@ fn read(delivery: &Delivery) -> Result<Readable, String> {
 }
 
 fn count_transitions(batch: &AlertsBatch) {
-    for alert in &batch.transitions {
+    let transitions = batch.transitions.iter();
+    for alert in transitions.filter(|alert| !is_canary(&alert.patient)) {
         metrics::counter!(
             "braid_alerting_transitions_total",
             "priority" => alert.priority().as_str_name(),

@@ -13,6 +13,7 @@
 
 mod acknowledgement;
 mod book;
+mod canary;
 pub mod config;
 pub mod documents;
 mod from_bus;
@@ -100,6 +101,8 @@ pub async fn run(
         Arc::clone(&outbox),
         context.clone(),
     ));
+    let shutdown = context.shutdown().clone();
+    tasks.spawn(canary::remove_old(Arc::clone(&store), shutdown));
     for duty in [duty::PUBLISHING, duty::TELLING] {
         tasks.spawn(consumer_health::watch(
             Arc::clone(&bus),

@@ -43,6 +43,7 @@ use tracing::Instrument;
 
 use crate::{
     OFFSETS_WITHIN, PEOPLE_GROUP, SILENCE_MAX, book,
+    canary::is_canary,
     routing::{Case, Channels, Router},
 };
 use config::Options;
@@ -245,6 +246,7 @@ impl Decider {
         let mut episodes: BTreeMap<String, Vec<Alert>> = BTreeMap::new();
         for delivery in deliveries {
             match Alert::decode(delivery.value.clone()) {
+                Ok(alert) if is_canary(&alert.patient) => {}
                 Ok(alert) if self.told.is_news(&alert) => {
                     episodes.entry(alert.id.clone()).or_default().push(alert);
                 }

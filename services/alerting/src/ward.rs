@@ -20,6 +20,7 @@ use vitals::{Engine, Origin, PRESENT_US, Profile, RuleSet};
 
 use crate::{
     book::Book,
+    canary,
     lateness::Lateness,
     watermark::{LATE_US_MIN, Watermark},
 };
@@ -126,8 +127,9 @@ impl Ward {
         self.owed.retain(|key| self.patients.contains_key(key));
     }
 
+    /// Patients, without the canary.
     pub(crate) fn len(&self) -> usize {
-        self.patients.len()
+        self.patients.len() - usize::from(self.patients.contains_key(canary::NAME))
     }
 
     /// Patients among these records whose profile is unknown or old, with their partition.
@@ -218,7 +220,8 @@ impl Ward {
     }
 
     fn rules_of(&self, tenant: &str, key: &str) -> Arc<RuleSet> {
-        Arc::clone(self.book.rules(tenant, key).unwrap_or(&self.rules))
+        let of_canary = canary::rules(key);
+        of_canary.unwrap_or_else(|| Arc::clone(self.book.rules(tenant, key).unwrap_or(&self.rules)))
     }
 
     /// Tries records: partition, key, content.

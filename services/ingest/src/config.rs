@@ -30,6 +30,10 @@ pub struct Config {
     /// others. Further alerts of this gateway go on one after the other; no other gateway's wait with them. 0: any number.
     #[arg(long, value_name = "ALERTS", default_value_t = 2)]
     pub gateway_alerts_per_s: u64,
+    /// Send a made-up reading every half minute that must raise and clear a test alert, by which the dashboard knows that alerts come
+    /// through. It is nobody's: no list, count or notice has it.
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true)]
+    pub canary: bool,
 }
 
 impl ServiceConfig for Config {

@@ -14,6 +14,7 @@ mod admission;
 mod alerts;
 mod answers;
 mod caller;
+mod canary;
 pub mod config;
 mod duplicates;
 mod engines;
@@ -74,6 +75,9 @@ pub async fn run(
         context.clone(),
     ));
     let lanes = to_bus::Lanes::start(&bus, &context);
+    if config.canary {
+        tasks.spawn(canary::run(lanes.clone(), context.shutdown().clone()));
+    }
     let refresh = Duration::from_secs(config.register_refresh_s);
     let register = Arc::new(register::Register::new(Arc::clone(&store), refresh));
     let (following, shutdown) = (Arc::clone(&register), context.shutdown().clone());

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bus::{Bus, Delivery, Event, StartAt, Topic, dead_letter};
 use consumer_health::{Level, Own, Pace, duty};
-use contracts::vitals::VitalsRecord;
+use contracts::{canary::is_canary, vitals::VitalsRecord};
 use prost::Message;
 use service_kit::{Backoff, Context, ProgressHandle, telemetry::continue_trace};
 use store::{Claims, Store, VitalsBatch, WriteError};
@@ -284,7 +284,11 @@ fn decode(deliveries: &[Delivery]) -> (VitalsBatch, Vec<(&Delivery, String)>) {
                 if record.encoded_len() < delivery.value.len() {
                     wanting.push((delivery, NEWER.to_owned()));
                 }
-                batch.samples.extend(record.samples);
+                // The canary's readings are nobody's and end here.
+                let samples = record.samples.into_iter();
+                batch
+                    .samples
+                    .extend(samples.filter(|it| !is_canary(&it.patient)));
                 batch.gaps.extend(record.gaps);
             }
             Err(e) => wanting.push((delivery, format!("no VitalsRecord: {e}"))),

@@ -169,6 +169,7 @@ impl World {
             front: Default::default(),
             register_refresh_s: 1,
             gateway_samples_per_s: self.samples_per_s,
+            canary: false,
             gateway_bytes_per_s: 0,
             gateway_alerts_per_s: self.alerts_per_s,
         };

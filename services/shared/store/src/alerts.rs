@@ -45,7 +45,7 @@ pub struct OutboxEntry {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AlertsQuery {
-    /// `None`: all in scope.
+    /// `None`: all in scope, without the system's own test alert.
     pub patient: Option<String>,
     /// Resolved ones too.
     pub include_resolved: bool,

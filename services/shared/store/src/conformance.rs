@@ -20,6 +20,7 @@ pub use alerts::{
     a_bounded_list_of_alerts_leaves_out_what_matters_least,
     a_conflicting_transition_undoes_the_whole_write, alerts_are_listed_by_their_last_revision,
     outbox_keeps_entries_until_cleared, rule_states_follow_their_partition,
+    the_canary_is_in_no_list_and_is_nobody,
 };
 pub use notices::{
     a_tenants_documents_have_a_bound_in_bytes, a_timer_belongs_to_whoever_changes_it_first,
@@ -77,6 +78,7 @@ macro_rules! conformance_suite {
             alerts_are_listed_by_their_last_revision, a_conflicting_transition_undoes_the_whole_write,
             a_bounded_list_of_alerts_leaves_out_what_matters_least,
             a_batch_that_contradicts_itself_is_refused,
+            the_canary_is_in_no_list_and_is_nobody,
             outbox_keeps_entries_until_cleared, rule_states_follow_their_partition,
             notices_wait_in_order_until_they_have_an_outcome, two_members_take_each_notice_once,
             notices_that_fail_hold_up_no_others,

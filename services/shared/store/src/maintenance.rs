@@ -13,6 +13,8 @@ pub enum Expire {
     Paths,
     /// Resolved alerts with all their transitions, by the time of the last one.
     Alerts,
+    /// The same, of the system's own test alert only.
+    CanaryAlerts,
     Audit,
 }
 

@@ -66,3 +66,9 @@ pub trait Register: Send + Sync {
     /// Devices of all tenants that were registered after `since_us`, by the clock of whoever registered them.
     async fn registered_since(&self, since_us: i64) -> Result<Vec<DeviceEntry>, QueryError>;
 }
+
+/// Why nothing of this name is registered; names that the system keeps for itself.
+pub(crate) fn reserved(what: &str, id: &str) -> Option<String> {
+    contracts::canary::is_canary(id)
+        .then(|| format!("{what} `{id}`: the name belongs to the system's own test alert"))
+}

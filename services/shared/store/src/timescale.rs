@@ -96,6 +96,21 @@ impl TimescaleStore {
         Server::new(options).map(|server| server.address)
     }
 
+    /// Opens a store that is up to date, to ask questions only: nothing is migrated, rolled up or removed.
+    pub async fn open_to_look(options: &TimescaleOptions) -> Result<TimescaleStore, OpenError> {
+        let server = Server::new(options)?;
+        let (edition, applied) = server.prepare(false).await?;
+        Ok(TimescaleStore {
+            writers: server.pool(options.writers_max)?,
+            readers: server.pool(options.readers_max)?,
+            keys: Arc::default(),
+            edition,
+            applied,
+            ages: options.ages.clone(),
+            background: tokio::spawn(async {}),
+        })
+    }
+
     /// Brings the schema up to date and ends. Needs the right to create tables; the services then need none.
     pub async fn migrate(options: &TimescaleOptions) -> Result<Applied, OpenError> {
         let server = Server::new(options)?;

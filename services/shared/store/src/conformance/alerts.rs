@@ -278,3 +278,51 @@ pub async fn rule_states_follow_their_partition(harness: &dyn Harness) {
     );
     assert_eq!(ok(store.rule_states(Topic::Paths, 0).await), []);
 }
+
+pub async fn the_canary_is_in_no_list_and_is_nobody(harness: &dyn Harness) {
+    let store = harness.start().await.store;
+    let name = contracts::canary::NAME;
+    let ended = alert("a", name, 1, AlertState::Resolved);
+    let batch = transitions(vec![
+        ended.clone(),
+        alert("b", "bob", 1, AlertState::Resolved),
+    ]);
+    ok(store.write_alerts(batch, Vec::new()).await);
+    let list = async |patient: Option<&str>| {
+        let query = AlertsQuery {
+            patient: patient.map(str::to_owned),
+            include_resolved: true,
+            ..AlertsQuery::default()
+        };
+        let alerts = ok(store.alerts(&ALL, &query).await);
+        alerts.into_iter().map(|it| it.id).collect::<Vec<_>>()
+    };
+    assert_eq!(list(None).await, ["b"], "whoever asks for all");
+    assert_eq!(list(Some(name)).await, ["a"], "whoever asks for the canary");
+    let before_us = ended.changed_us + 1;
+    assert_eq!(ok(store.expire(Expire::CanaryAlerts, before_us).await), 1);
+    assert_eq!(list(Some(name)).await, [""; 0]);
+    assert_eq!(list(None).await, ["b"], "nobody else's is removed");
+
+    let tenant = crate::DEFAULT_TENANT.to_owned();
+    let patient = crate::PatientEntry {
+        id: name.into(),
+        tenant: tenant.clone(),
+        name: "Ann".into(),
+        spo2_scale: crate::SpO2Scale::One,
+    };
+    let refused = store.put_patient(&patient).await;
+    assert!(
+        matches!(refused, Err(WriteError::Invalid(_))),
+        "{refused:?}"
+    );
+    let gateway = crate::GatewayEntry {
+        id: name.into(),
+        tenant,
+    };
+    let refused = store.put_gateway(&gateway).await;
+    assert!(
+        matches!(refused, Err(WriteError::Invalid(_))),
+        "{refused:?}"
+    );
+}

@@ -1,7 +1,10 @@
 use async_trait::async_trait;
 use bus::Topic;
 use bytes::Bytes;
-use contracts::alerts::{Alert, AlertState};
+use contracts::{
+    alerts::{Alert, AlertState},
+    canary::NAME as CANARY,
+};
 use prost::Message;
 use rusqlite::{Connection, OptionalExtension};
 
@@ -12,8 +15,6 @@ use crate::{
     alerts::{ALERT, order},
     error::readable,
 };
-
-/// Alerts of a query that sets no limit.
 
 /// An alert belongs to the tenant of its patient; one without a patient to that of its gateway.
 pub(super) const IN_SCOPE: &str = "(?1 IS NULL
@@ -210,7 +211,7 @@ impl AlertsStore for SqliteStore {
                 let (equals, order) = (if *resolved { "=" } else { "<>" }, order(*resolved));
                 let mut statement = connection.prepare_cached(&format!(
                     "SELECT payload FROM alerts a
-                     WHERE a.state {equals} {RESOLVED} AND (?2 IS NULL OR a.patient = ?2) AND {IN_SCOPE}
+                     WHERE a.state {equals} {RESOLVED} AND (a.patient = ?2 OR ?2 IS NULL AND a.patient <> '{CANARY}') AND {IN_SCOPE}
                      ORDER BY {order}, id LIMIT ?3"
                 ))?;
                 let rows = statement.query_map((&tenant, &query.patient, room), |row| row.get(0))?;
@@ -234,7 +235,7 @@ impl AlertsStore for SqliteStore {
             let mut statement = connection.prepare_cached(&format!(
                 "SELECT coalesce(p.tenant, g.tenant, '') AS owner, a.priority, count(*), sum(a.state IN ({ACTIVE}, {LATCHED}))
                  FROM alerts a LEFT JOIN patients p ON p.id = a.patient LEFT JOIN gateways g ON g.id = a.gateway AND a.patient = ''
-                 WHERE a.state NOT IN ({PENDING}, {RESOLVED}) AND (?2 IS NULL OR a.patient = ?2) AND {IN_SCOPE}
+                 WHERE a.state NOT IN ({PENDING}, {RESOLVED}) AND (a.patient = ?2 OR ?2 IS NULL AND a.patient <> '{CANARY}') AND {IN_SCOPE}
                  GROUP BY owner, a.priority ORDER BY a.priority DESC, owner"
             ))?;
             let rows = statement.query_map((tenant, patient), |row| {

@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::{SqliteStore, readable_rows};
 use crate::{
     DeviceEntry, GatewayEntry, PatientEntry, QueryError, Register, Scope, SpO2Scale, WriteError,
+    register::reserved,
 };
 
 /// Creates the row or takes over one without a tenant; refuses a row of another tenant.
@@ -15,6 +16,9 @@ fn put(
     insert: &str,
     values: impl rusqlite::Params,
 ) -> Result<(), WriteError> {
+    if let Some(reason) = reserved(what, id) {
+        return Err(WriteError::Invalid(reason));
+    }
     if id.is_empty() || tenant.is_empty() {
         return Err(WriteError::Invalid(format!(
             "a {what} needs an id and a tenant, for example `{what}-1` and `{}`",

@@ -99,6 +99,7 @@ fn name(what: Expire) -> &'static str {
         Expire::Waveforms => "waveforms",
         Expire::Paths => "paths",
         Expire::Alerts => "alerts",
+        Expire::CanaryAlerts => "canary alerts",
         Expire::Audit => "audit",
     }
 }
@@ -143,13 +144,15 @@ pub fn expire(connection: &Connection, what: Expire, before_us: i64) -> rusqlite
                 "DELETE FROM audit WHERE key IN (SELECT key FROM audit WHERE time_us < ?1 LIMIT ?2)",
             )?
             .execute((before_us, STEP)),
-        Expire::Alerts => {
+        Expire::Alerts | Expire::CanaryAlerts => {
+            let of = (what == Expire::CanaryAlerts).then_some(contracts::canary::NAME);
             // since <= changed, so the index on since narrows it.
             let ids: Vec<String> = connection
                 .prepare_cached(
-                    "SELECT id FROM alerts WHERE since_us < ?1 AND changed_us < ?1 AND state = ?2 LIMIT ?3",
+                    "SELECT id FROM alerts WHERE since_us < ?1 AND changed_us < ?1 AND state = ?2
+                         AND (?4 IS NULL OR patient = ?4) LIMIT ?3",
                 )?
-                .query_map((before_us, AlertState::Resolved as i32, STEP), |row| {
+                .query_map((before_us, AlertState::Resolved as i32, STEP, of), |row| {
                     row.get(0)
                 })?
                 .collect::<rusqlite::Result<_>>()?;

@@ -5,6 +5,7 @@ use tokio_postgres::{Row, types::ToSql};
 use super::{TimescaleStore, fault::Fault, transaction};
 use crate::{
     DeviceEntry, GatewayEntry, PatientEntry, QueryError, Register, Scope, SpO2Scale, WriteError,
+    register::reserved,
 };
 
 /// Creates the row or takes over one without a tenant; refuses a row of another tenant.
@@ -16,6 +17,9 @@ async fn put(
     insert: &str,
     values: &[&(dyn ToSql + Sync)],
 ) -> Result<(), Fault> {
+    if let Some(reason) = reserved(what, id) {
+        return Err(Fault::Invalid(reason));
+    }
     if id.is_empty() || tenant.is_empty() {
         return Err(Fault::Invalid(format!(
             "a {what} needs an id and a tenant, for example `{what}-1` and `{}`",

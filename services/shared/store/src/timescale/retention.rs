@@ -41,7 +41,11 @@ pub async fn expire(
                 .await?;
             hypertable(transaction, "paths", before_us).await
         }
-        Expire::Alerts => Ok(alerts(&**transaction, before_us, i64::MAX).await?),
+        Expire::Alerts => Ok(alerts(&**transaction, None, before_us, i64::MAX).await?),
+        Expire::CanaryAlerts => {
+            let of = Some(contracts::canary::NAME);
+            Ok(alerts(&**transaction, of, before_us, i64::MAX).await?)
+        }
         Expire::Audit => Ok(audit(&**transaction, before_us, i64::MAX).await?),
     }
 }
@@ -82,8 +86,10 @@ fn drop_chunks(table: &str) -> String {
     format!("SELECT drop_chunks('{table}', older_than => $1::timestamptz)")
 }
 
+/// `of`: those of this patient only.
 async fn alerts(
     client: &impl GenericClient,
+    of: Option<&str>,
     before_us: i64,
     limit: i64,
 ) -> Result<u64, tokio_postgres::Error> {
@@ -91,12 +97,12 @@ async fn alerts(
     let rows = client
         .query(
             "WITH old AS (DELETE FROM alerts WHERE id IN (SELECT id FROM alerts WHERE since_us < $1 AND changed_us < $1 AND state = $2
-                 LIMIT $3) RETURNING id),
+                 AND ($4::text IS NULL OR patient = $4) LIMIT $3) RETURNING id),
              gone AS (DELETE FROM alert_transitions t USING old WHERE t.id = old.id),
              untold AS (DELETE FROM notice_outcomes o USING old, notices n WHERE n.alert = old.id AND o.id = n.id),
              told AS (DELETE FROM notices n USING old WHERE n.alert = old.id)
              SELECT count(*) FROM old",
-            &[&before_us, &(AlertState::Resolved as i32), &limit],
+            &[&before_us, &(AlertState::Resolved as i32), &limit, &of],
         )
         .await?;
     Ok(rows
@@ -150,7 +156,7 @@ pub async fn round(
         }
     }
     let longest = ages.vitals.max(ages.waveforms);
-    alerts(client, cutoff(now, ages.alerts).0, STEP).await?;
+    alerts(client, None, cutoff(now, ages.alerts).0, STEP).await?;
     audit(client, cutoff(now, ages.audit).0, STEP).await?;
     for (sql, age) in [
         ("DELETE FROM gaps WHERE to_time < $1", longest),
