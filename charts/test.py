@@ -224,6 +224,24 @@ def policies(rendered):
     check(done.returncode != 0 and "form" in done.stderr, "refused: an unknown key of the backends' policies")
 
 
+def canary(rendered):
+    """The webhook of the dashboard's own: its address comes from a Secret, and the network policy has a way to it."""
+    def dashboard(text):
+        found = objects(text)
+        container = found["Deployment", "dashboard"]["spec"]["template"]["spec"]["containers"][0]
+        flags = [flag for flag in container["args"] if flag.startswith("--canary")]
+        secrets = {it["name"]: it["valueFrom"]["secretKeyRef"] for it in container.get("env", []) if "valueFrom" in it}
+        return flags, secrets.get("BRAID_DASHBOARD_CANARY_WEBHOOK"), anywhere(found["NetworkPolicy", "dashboard"])
+
+    check(dashboard(rendered["defaults"]) == ([], None, []), "defaults: nobody is called by the dashboard")
+    text = render(CHART, "--set", "dashboard.canary.webhook.name=pager", "--set", "dashboard.canary.webhookPorts={8443}")
+    flags, secret, ways = dashboard(text)
+    check(flags == ["--canary-webhook-ca=/etc/ssl/certs/ca-certificates.crt"] and secret == {"name": "pager", "key": "url"},
+          "the canary's webhook: its address comes from a Secret")
+    check(ways == [8443], "the canary's webhook: the dashboard may reach it")
+    refused("the webhook's address among the values", {"dashboard": {"canary": {"webhook": "https://pager.example/s3cret"}}}, "webhook")
+
+
 def provider(rendered):
     """People who sign in at an OpenID Connect provider: flags, secret and authority of the dashboard, and the way out to it."""
     def dashboard(text):
@@ -559,6 +577,7 @@ def main():
     rendered["all"] = render(CHART, "--set", "enrolment.authoritySecret=braid-ca-key", "--set", "enrolment.authority=all")
     check(mounted("all", "braid-ca-key") == {"dashboard": ["ca.pem", "ca.key"]}, "the authority of all: the dashboard's alone")
 
+    canary(rendered)
     provider(rendered)
     packets(rendered)
     engines(rendered)

@@ -169,11 +169,15 @@ secret: { secretName: {{ $noun }}-identity, defaultMode: 0440 }
 {{- $root := index . 0 }}{{ $noun := index . 1 -}}
 {{- $managed := eq $root.Values.identities.source "cert-manager" }}
 {{- $enrols := and (eq $noun "dashboard") $root.Values.enrolment.authoritySecret }}
-{{- $client := dict }}
-{{- if eq $noun "dashboard" }}{{ $client = $root.Values.dashboard.oidc.clientSecret }}{{ end }}
+{{- $client := dict }}{{ $webhook := dict }}
+{{- if eq $noun "dashboard" }}{{ $client = $root.Values.dashboard.oidc.clientSecret }}{{ $webhook = $root.Values.dashboard.canary.webhook }}{{ end }}
 {{- $signs := and $root.Values.bus.user (has $noun (list "ingest" "alerting" "path-telemetry" "dashboard")) }}
-{{- if or $managed $enrols $client.name $signs }}
+{{- if or $managed $enrols $client.name $webhook.name $signs }}
 env:
+{{- end }}
+{{- if $webhook.name }}
+  - name: BRAID_DASHBOARD_CANARY_WEBHOOK
+    valueFrom: { secretKeyRef: { name: {{ $webhook.name | quote }}, key: {{ $webhook.key | quote }} } }
 {{- end }}
 {{- if $signs }}
   - name: BRAID_{{ $noun | upper | replace "-" "_" }}_BUS_PASSWORD

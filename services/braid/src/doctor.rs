@@ -3,6 +3,7 @@
 mod engines;
 mod finding;
 mod identity;
+mod progress;
 mod services;
 
 use std::net::SocketAddr;
@@ -62,6 +63,7 @@ impl DoctorCommand {
             let EnginesConfig { store, bus } = &self.engines.in_directory(&self.data);
             findings.extend(engines::store(store, clock_max, ANSWER_WITHIN).await);
             findings.extend(engines::bus(bus, ANSWER_WITHIN).await);
+            findings.extend(progress::look(store, bus, ANSWER_WITHIN).await);
             for address in self.admin {
                 let asked = tokio::task::spawn_blocking(move || services::look(address));
                 findings.extend(asked.await.map_err(Failure::other)?);

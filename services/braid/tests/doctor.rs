@@ -5,12 +5,14 @@
 mod program;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use bus::{Bus, KafkaBus, KafkaOptions, Record, Topic};
+use contracts::alerts::{Alert, AlertState};
 use program::{run, run_with};
 use service_kit::tls::PeerId;
 use service_kit::tls::authority::LocalAuthority;
-use store::{TimescaleOptions, TimescaleStore};
+use store::{AlertsBatch, Claims, Store, TimescaleOptions, TimescaleStore};
 use testkit::kafka::Cluster;
 use testkit::timescale_server::{PASSWORD, TimescaleServer};
 
@@ -99,6 +101,82 @@ fn the_embedded_engines_are_looked_at_and_not_made() {
     assert_eq!(failed, ["identity", "127.0.0.1:1"]);
     let (code, out, _) = run(&["doctor", "--help"]);
     assert!(code == 0 && out.contains("Examples:"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_stands_still_is_a_failure_until_it_moves() {
+    let dir = tempfile::tempdir().unwrap();
+    let bus = bus::EmbeddedBus::open(dir.path(), bus::EmbeddedOptions::default()).unwrap();
+    let store: Arc<dyn Store> = Arc::new(store::SqliteStore::open(dir.path()).unwrap());
+    let data = dir.path().display().to_string();
+    let look = async || {
+        let data = format!("--data={data}");
+        let looked = tokio::task::spawn_blocking(move || doctor(&[&data], ""));
+        looked.await.unwrap()
+    };
+    let (code, text) = look().await;
+    assert_eq!(code, 0, "{text}");
+    has(
+        &text,
+        "ok  ",
+        "alerting",
+        "alerts are being judged: all that is there",
+    );
+    has(&text, "WARN", "canary", "no test alert is stored");
+
+    bus.publish(Topic::Vitals, vec![Record::new("ada", "what")])
+        .await
+        .unwrap();
+    let canary = |state: AlertState, revision, changed_us| AlertsBatch {
+        transitions: vec![Alert {
+            id: "canary".into(),
+            patient: contracts::canary::NAME.into(),
+            state: state.into(),
+            revision,
+            changed_us,
+            ..Alert::default()
+        }],
+        ..AlertsBatch::default()
+    };
+    let old = canary(AlertState::Active, 1, contracts::now_us() - 600_000_000);
+    store.write_alerts(old, Vec::new()).await.unwrap();
+    let (code, text) = look().await;
+    assert_eq!(code, 1, "{text}");
+    has(
+        &text,
+        "FAIL",
+        "alerting",
+        "alerts are not being judged: 1 records wait in vitals",
+    );
+    has(&text, "FAIL", "alerting", "alerts do not leave the store");
+    has(&text, "FAIL", "ingest", "readings are not being stored");
+    has(
+        &text,
+        "ok  ",
+        "path-telemetry",
+        "path reports are being stored",
+    );
+    has(&text, "FAIL", "canary", "the last test alert is 6");
+
+    for group in ["alerting", "ingest-store"] {
+        let claims = Claims::new(Arc::clone(&store), group);
+        for (partition, extent) in bus.extents(Topic::Vitals).await.unwrap() {
+            bus::StartAt::start(&*claims, Topic::Vitals, partition)
+                .await
+                .unwrap();
+            let done = claims.progress_to([(Topic::Vitals, partition, extent.next)]);
+            store.write_vitals(Arc::default(), done).await.unwrap();
+        }
+    }
+    let new = canary(AlertState::Resolved, 2, contracts::now_us());
+    store.write_alerts(new, Vec::new()).await.unwrap();
+    let ids = store.outbox(10).await.unwrap();
+    let ids: Vec<u64> = ids.iter().map(|entry| entry.id).collect();
+    store.clear_outbox(&ids).await.unwrap();
+    let (code, text) = look().await;
+    assert_eq!(code, 0, "{text}");
+    has(&text, "ok  ", "alerting", "alerts are being judged");
+    has(&text, "ok  ", "canary", "the last test alert is ");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use service_kit::config::parse_address;
 use service_kit::tls::IdentityFiles;
@@ -35,6 +36,9 @@ pub struct Config {
     pub sign_in_code: Option<Secret>,
     #[command(flatten)]
     #[serde(flatten)]
+    pub canary: CanaryConfig,
+    #[command(flatten)]
+    #[serde(flatten)]
     pub oidc: OidcConfig,
     /// Folder of the authority that gives gateways their certificates: `gateways.pem` and `gateways.key`, else `ca.pem` and `ca.key`;
     /// without it none are given here.
@@ -42,6 +46,47 @@ pub struct Config {
     pub authority: Option<PathBuf>,
     #[command(flatten)]
     pub identity: IdentityFiles,
+}
+
+/// The test alert of every minute that proves the way of alerts.
+#[derive(Clone, Debug, clap::Args, serde::Serialize)]
+pub struct CanaryConfig {
+    /// Say that alerts may not come through when the test alert of every minute was not raised and cleared within this time. 0: none is
+    /// expected (ingest has --canary=false).
+    #[arg(long, value_name = "SECONDS", default_value_t = 90)]
+    pub canary_within_s: u32,
+    /// Address that gets a POST when alerts stop coming through, and one when they do again; alerting has no part in it.
+    #[arg(long, value_name = "URL")]
+    pub canary_webhook: Option<Secret>,
+    /// Authorities that the certificate of an https webhook may be of (PEM).
+    #[arg(long, value_name = "FILE")]
+    pub canary_webhook_ca: Option<PathBuf>,
+}
+
+/// A test alert is raised once a minute, and needs some time on its way.
+const CANARY_WITHIN_S: std::ops::RangeInclusive<u32> = 75..=3600;
+
+impl CanaryConfig {
+    /// `None`: no canary is expected.
+    pub fn within(&self) -> Option<Duration> {
+        (self.canary_within_s > 0).then(|| Duration::from_secs(u64::from(self.canary_within_s)))
+    }
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        if self.canary_within_s > 0 && !CANARY_WITHIN_S.contains(&self.canary_within_s) {
+            return Err(ConfigError::new(
+                "canary_within_s",
+                format!(
+                    "{} is neither 0 nor within {} to {}",
+                    self.canary_within_s,
+                    CANARY_WITHIN_S.start(),
+                    CANARY_WITHIN_S.end()
+                ),
+                "--canary-within-s 90",
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// People who sign in elsewhere. Built-in accounts go on beside them.
@@ -164,6 +209,7 @@ impl ServiceConfig for Config {
             ));
         }
         self.oidc.validate()?;
+        self.canary.validate()?;
         url("alerting_url", &self.alerting_url, "https://alerting:7002")?;
         if !self.links_url.is_empty() {
             url("links_url", &self.links_url, "http://127.0.0.1:7010")?;

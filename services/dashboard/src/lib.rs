@@ -16,6 +16,7 @@ use store::Store;
 
 pub mod accounts;
 mod attempts;
+mod canary;
 mod clients;
 pub mod config;
 mod from_bus;
@@ -25,8 +26,11 @@ pub mod gateways;
 mod hashing;
 mod live;
 mod oidc;
+mod outage;
 mod sessions;
+mod system;
 mod to_browser;
+mod to_people;
 mod tokens;
 mod untold;
 mod ward;
@@ -79,10 +83,24 @@ pub async fn run(
         (Some(identity), true) => Some(identity.server_config(false, &[b"h2", b"http/1.1"])),
         _ => None,
     };
+    let webhook = to_people::Webhook::new(&config.canary, context.shutdown().clone())?;
+    let webhook = webhook.map(|(webhook, posting)| {
+        context.tasks().spawn(posting);
+        webhook
+    });
     let listener = service_kit::grpc::bind(config.listen, "listen").await?;
 
     let live = Arc::new(live::Live::new(vitals::RuleSet::default_set()));
-    from_bus::follow_all(&bus, &live, &context);
+    let readers = from_bus::follow_all(&bus, &live, &context);
+    system::start(
+        &bus,
+        &store,
+        &live,
+        &readers,
+        config.canary.within(),
+        webhook,
+        &context,
+    );
     context.tasks().spawn(from_store::keep_fresh(
         store.clone(),
         live.clone(),

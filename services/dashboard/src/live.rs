@@ -8,7 +8,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use consumer_health::Moment;
 use contracts::alerts::{Alert, AlertCount, AlertState};
+use contracts::canary::is_canary;
 use contracts::paths::PathReport;
 use contracts::query::{ListPatientsResponse, WarningSeverity};
 use contracts::vitals::Sample;
@@ -18,6 +20,7 @@ use store::{DeviceEntry, GatewayEntry, LatestVital, OpenAlerts, PatientEntry, is
 use tokio::sync::{Notify, broadcast, watch};
 use vitals::{RuleSet, silence};
 
+use crate::canary::Canary;
 use crate::ward::{Snapshot, Ward};
 use crate::warnings::{Warnings, warning};
 
@@ -60,6 +63,8 @@ pub struct Live {
     counts: Mutex<HashMap<String, Vec<AlertCount>>>,
     /// Rung when an alert has changed.
     pub alerts_changed: Notify,
+    /// What has come of the system's own test alert.
+    pub canary: Mutex<Canary>,
     /// Rung when a record names a patient or gateway that the register did not have.
     pub register_outdated: Notify,
     /// Rung when records may have been missed.
@@ -77,6 +82,7 @@ impl Live {
             warnings: Mutex::default(),
             counts: Mutex::default(),
             alerts_changed: Notify::new(),
+            canary: Mutex::new(Canary::new(Moment::now())),
             register_outdated: Notify::new(),
             missed: Notify::new(),
         }
@@ -148,7 +154,7 @@ impl Live {
     /// left out.
     pub fn on_samples(&self, patient: &str, mut samples: Vec<Sample>) {
         samples.retain(|sample| sample.patient == patient);
-        if samples.is_empty() {
+        if samples.is_empty() || is_canary(patient) {
             return;
         }
         let tenant: Option<Arc<str>> = {
@@ -162,6 +168,9 @@ impl Live {
     }
 
     pub fn on_alert(&self, alert: Alert) {
+        if is_canary(&alert.patient) {
+            return self.canary.lock().on_alert(&alert, Moment::now());
+        }
         if !self.ward.lock().on_alert(&alert) {
             return;
         }

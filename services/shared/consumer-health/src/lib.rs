@@ -19,4 +19,4 @@ mod watch;
 pub use duty::Duty;
 pub use measure::{Asked, Seen, Source, Unanswered, measure};
 pub use standing::{Judge, Lane, Moment, Standing};
-pub use watch::{Level, Own, Pace, Report, Watcher, watch};
+pub use watch::{Heard, Level, Own, Pace, Report, Watcher, watch};

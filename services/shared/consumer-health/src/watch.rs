@@ -130,15 +130,19 @@ pub struct Own {
     pub does: &'static str,
     pub lag_metric: &'static str,
     pub still_metric: &'static str,
-    /// Of the metrics; for a service that has several readers.
-    pub label: Option<&'static str>,
+    /// Of the metrics; for a service that watches several consumers.
+    pub label: Option<(&'static str, &'static str)>,
     pub still: Level,
     pub unanswered: Level,
     /// The partitions that this replica has. A standstill of another's is a warning, unless this one has none at all: then the
     /// subscription may be what was lost.
     pub held: Option<Arc<Claims<dyn Store>>>,
     pub to_do: &'static str,
+    /// Hears of every measurement.
+    pub heard: Option<Heard>,
 }
+
+pub type Heard = Arc<dyn Fn(&Standing) + Send + Sync>;
 
 impl Own {
     pub fn duty(duty: Duty, level: Level, held: Option<Arc<Claims<dyn Store>>>) -> Own {
@@ -154,6 +158,7 @@ impl Own {
             unanswered: level,
             held,
             to_do: "see infra/runbooks.md#standingstill; nothing is lost, the bus keeps what waits",
+            heard: None,
         }
     }
 
@@ -182,11 +187,7 @@ impl Own {
     }
 
     fn measure_out(&self, standing: &Standing, now: Moment) {
-        let labels: Vec<(&'static str, &'static str)> = self
-            .label
-            .map(|topic| ("topic", topic))
-            .into_iter()
-            .collect();
+        let labels: Vec<(&'static str, &'static str)> = self.label.into_iter().collect();
         let since = match standing {
             Standing::Unknown => None,
             Standing::Well { behind } => {
@@ -242,6 +243,9 @@ pub async fn watch<S: Asked + ?Sized>(
             turns.beat();
         }
         say(&own, &standing, &check, &mut warning);
+        if let Some(heard) = &own.heard {
+            heard(&standing);
+        }
     }
 }
 

@@ -264,7 +264,7 @@ async fn a_reader_without_a_group_is_judged_by_what_it_passed() {
         },
         stands: "the page is not up to date",
         does: "the page is up to date",
-        label: Some("dead-letters"),
+        label: Some(("topic", "dead-letters")),
         ..one_partition(Level::Failing)
     });
     stage
