@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use clocks::CheckedClock;
 use contracts::alerts::{
     AcknowledgeRequest, AcknowledgeResponse, Alert, AlertState, Document, ListAlertsRequest,
     ListAlertsResponse, ListDocumentsRequest, ListDocumentsResponse, ListNoticesRequest,
@@ -35,6 +36,7 @@ pub(crate) struct Alerts {
     rules: Arc<RuleSet>,
     allow: Vec<String>,
     untold: reach_watch::Reader,
+    clock: CheckedClock,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +79,7 @@ impl Alerts {
         rules: Arc<RuleSet>,
         allow: Vec<String>,
         untold: reach_watch::Reader,
+        clock: CheckedClock,
     ) -> Alerts {
         Alerts {
             store,
@@ -84,6 +87,7 @@ impl Alerts {
             rules,
             allow,
             untold,
+            clock,
         }
     }
 
@@ -116,7 +120,7 @@ impl Alerts {
                 .alert(&Scope::Service, &request.id)
                 .await?
                 .ok_or_else(|| AcknowledgeError::Unknown(request.id.chars().take(64).collect()))?;
-            let Some(next) = acknowledged(&alert, request, contracts::now_us()) else {
+            let Some(next) = acknowledged(&alert, request, self.clock.now_us()) else {
                 return Ok(alert);
             };
             let batch = AlertsBatch {
@@ -200,7 +204,7 @@ impl AlertsService for Alerts {
         self.authorise(&request)?;
         let given = request.into_inner().document;
         let document = Document {
-            at_us: contracts::now_us(),
+            at_us: self.clock.now_us(),
             ..given.ok_or_else(|| Status::invalid_argument("document: is missing"))?
         };
         let refused = |error: Invalid| Status::invalid_argument(error.to_string());
@@ -244,7 +248,7 @@ impl AlertsService for Alerts {
         let request = request.into_inner();
         let scope = tenant_of(request.tenant)?;
         let documents = if request.subject.is_empty() {
-            let now_us = contracts::now_us();
+            let now_us = self.clock.now_us();
             let stored = self.store.stored_documents(&scope, &request.kind, now_us);
             let stored = stored.await.map_err(AcknowledgeError::from)?.into_iter();
             stored.filter_map(StoredDocument::readable).collect()

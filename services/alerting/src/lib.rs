@@ -132,7 +132,14 @@ pub async fn run(
         own.tasks().spawn(looking);
         people.run(own_bus, own_store, book, own).await;
     });
-    let service = acknowledgement::Alerts::new(store, outbox, rules, config.allow.clone(), untold);
+    let service = acknowledgement::Alerts::new(
+        store,
+        outbox,
+        rules,
+        config.allow.clone(),
+        untold,
+        context.clock().clone(),
+    );
     let routes = tonic::service::Routes::new(
         contracts::alerts::alerts_service_server::AlertsServiceServer::new(service),
     );

@@ -145,6 +145,14 @@ impl Gateways {
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
+    /// Warns while the clocks of most gateways contradict the one of this machine.
+    pub fn watch_clocks(&self, context: &Context) {
+        let (shared, of) = (Arc::clone(&self.shared), context.clone());
+        context
+            .tasks()
+            .spawn(async move { shared.clocks.watch(&of).await });
+    }
+
     /// Once more for an upload that came at `arrived_us`; returns when the bus holds what is admitted.
     pub async fn readmit(
         &self,

@@ -1,10 +1,16 @@
 //! What is known of the clocks of gateways, and of the own one by them.
 
-use clocks::{CheckedClock, Clocks, GatewayClock, Sent};
+use std::time::Duration;
+
+use clocks::{CheckedClock, Clocks, GatewayClock, Sent, SharedError};
 use contracts::vitals::UploadRequest;
 use parking_lot::Mutex;
+use service_kit::{Context, Warning};
 
 use crate::admission::{Arrival, GatewayId};
+
+/// How often it is looked whether gateways share an error.
+const LOOK_EACH: Duration = Duration::from_secs(10);
 
 pub struct GatewayClocks {
     own: CheckedClock,
@@ -37,6 +43,30 @@ impl GatewayClocks {
         }
     }
 
+    /// Warns while most gateways share an error, until shutdown.
+    pub async fn watch(&self, context: &Context) {
+        let warning = context.health().warning("clock-of-gateways");
+        let mut said = None;
+        loop {
+            let shared = self.known.lock().clocks.shared_error();
+            if let Some(error) = shared
+                && said.is_none()
+            {
+                tracing::warn!("{}", says(error));
+            }
+            said = shared;
+            warning.set(shared.map(|error| Warning {
+                says: says(error),
+                to_do: "compare this machine's clock with a time server (NTP), then those of the gateways"
+                    .to_owned(),
+            }));
+            tokio::select! {
+                () = context.shutdown().requested() => return,
+                () = tokio::time::sleep(LOOK_EACH) => {}
+            }
+        }
+    }
+
     /// What is known of the gateway's clocks. What it says of the time is a witness for the clock of this machine.
     pub fn on_upload(
         &self,
@@ -63,6 +93,19 @@ impl GatewayClocks {
         }
         Some(clock)
     }
+}
+
+fn says(error: SharedError) -> String {
+    let seconds = error.behind_us.unsigned_abs() / 1_000_000;
+    let direction = if error.behind_us > 0 {
+        "ahead of"
+    } else {
+        "behind"
+    };
+    format!(
+        "this machine's clock is {seconds} s {direction} those of {} of {} gateways; readings are stored by this machine's",
+        error.agreeing, error.gateways
+    )
 }
 
 #[cfg(test)]

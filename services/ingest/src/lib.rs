@@ -119,6 +119,7 @@ pub async fn run(
         alerts_per_s,
         &context,
     );
+    gateways.watch_clocks(&context);
     let routes = tonic::service::Routes::new(newer::Server::new(gateways, followers));
     let tls = identity.server_config(true, &[b"h2"]);
     serve(

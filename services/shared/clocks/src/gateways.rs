@@ -34,6 +34,9 @@ const CHANGE_US: i64 = 2 * SECOND_US;
 const DELAY_US_MAX: i64 = 600 * SECOND_US;
 /// Beyond it what a gateway says is no time, and its times stay as they are: samples so far off are refused.
 const ERROR_US_MAX: i64 = 400 * 86_400 * SECOND_US;
+/// So many gateways must share an error, and differ by no more than this, before the core's own clock is in doubt.
+const AGREEING_MIN: usize = 3;
+const SHARED_WITHIN_US: u64 = 30_000_000;
 /// Gateways remembered, 100 bytes each; beyond it all are forgotten, and each is known again with its next upload.
 const GATEWAYS_MAX: usize = 100_000;
 
@@ -193,6 +196,14 @@ fn given(behind_us: i64) -> i64 {
     }
 }
 
+/// By how much most gateways are behind the core; negative: ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedError {
+    pub behind_us: i64,
+    pub agreeing: usize,
+    pub gateways: usize,
+}
+
 /// What is known of the clocks of gateways, by tenant and id.
 #[derive(Default)]
 pub struct Clocks(HashMap<(String, String), Known>);
@@ -251,6 +262,21 @@ impl Clocks {
             current: ClockError::behind(known.wall_given_us),
             start,
             expected_us: before_us.map(|before_us| sent.wall_us.saturating_add(before_us)),
+        })
+    }
+
+    /// The error that most gateways share. They do not keep each other's time, so then the core's own clock is in doubt.
+    pub fn shared_error(&self) -> Option<SharedError> {
+        let mut errors: Vec<i64> = self.0.values().map(|it| it.wall_given_us).collect();
+        errors.sort_unstable();
+        let median_us = *errors.get(errors.len() / 2)?;
+        let near = |error_us: &&i64| error_us.abs_diff(median_us) <= SHARED_WITHIN_US;
+        let agreeing = errors.iter().filter(near).count();
+        let is_shared = median_us != 0 && agreeing >= AGREEING_MIN && agreeing * 2 > errors.len();
+        is_shared.then_some(SharedError {
+            behind_us: median_us,
+            agreeing,
+            gateways: errors.len(),
         })
     }
 

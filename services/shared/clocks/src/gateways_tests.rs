@@ -314,3 +314,22 @@ fn random_steps_move_no_right_time_and_leave_none_in_the_future() {
         }
     }
 }
+
+#[test]
+fn an_error_that_most_gateways_share_is_the_cores() {
+    let shared = |errors_s: &[i64]| {
+        let mut clocks = Clocks::default();
+        for (n, behind_s) in errors_s.iter().enumerate() {
+            clocks.on_request("t", &gateway(n), by_wall(T0 - behind_s * S), T0);
+        }
+        clocks
+            .shared_error()
+            .map(|it| (it.behind_us / S, it.agreeing))
+    };
+    assert_eq!(shared(&[]), None);
+    assert_eq!(shared(&[0, 0, 0, 3600]), None);
+    assert_eq!(shared(&[3600, 3600]), None, "two are too few");
+    assert_eq!(shared(&[3600, -3600, 1800, 0]), None, "each has its own");
+    assert_eq!(shared(&[3600, 3601, 3599, 0, 7200]), Some((3600, 3)));
+    assert_eq!(shared(&[-300, -300, -300]), Some((-300, 3)));
+}

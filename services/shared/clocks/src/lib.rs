@@ -7,5 +7,5 @@ mod own;
 
 pub use arrivals::Arrivals;
 pub use checked::{CheckedClock, Condition, Source};
-pub use gateways::{ClockError, Clocks, GatewayClock, Sent, TOLERATED_US, Taken};
+pub use gateways::{ClockError, Clocks, GatewayClock, Sent, SharedError, TOLERATED_US, Taken};
 pub use own::{Adoption, CONFIRM_US, Moment, OwnClock, PAUSE_US, SETTLE_US, STEP_US, Seen, Steps};
