@@ -33,9 +33,7 @@ impl Door {
             let takes_token = request.method() == Method::POST && asked != "authority";
             return takes_token.then_some(Door::Certificate);
         }
-        if sign_in::bearer(request.headers()).is_none() {
-            return None;
-        }
+        sign_in::bearer(request.headers())?;
         let service = path.strip_prefix('/')?.split('/').next()?;
         match path {
             "/api/session" => Some(Door::Session),
