@@ -395,3 +395,31 @@ fn links_of_documents_lead_somewhere() {
     assert!(seen > 10, "only {seen} links found");
     refuse("a link leads to a file and a section that there are", found);
 }
+
+/// A log line is read by an operator, who has no source beside it.
+#[test]
+fn log_lines_hold_no_debug_dumps() {
+    let mut found = Vec::new();
+    for file in rust_files() {
+        let is_service = file.starts_with("services/") && file.contains("/src/");
+        if !is_service || file.contains("/bench") {
+            continue;
+        }
+        let text = read(&file);
+        for level in ["info!(", "warn!(", "error!("] {
+            for line in text.split(&format!("tracing::{level}")).skip(1) {
+                let line = line.split(");").next().unwrap_or_default();
+                // Before what is said in words.
+                let fields = line.split('"').next().unwrap_or_default();
+                let is_dump = fields.starts_with('?') || fields.contains(" ?");
+                if is_dump {
+                    found.push(format!("{file}: tracing::{level}{}", fields.trim()));
+                }
+            }
+        }
+    }
+    refuse(
+        "a log line names what it shows in words, without `?`",
+        found,
+    );
+}

@@ -226,7 +226,11 @@ impl Telemetry {
                 continue;
             };
             if keepalive != current {
-                tracing::info!(?keepalive, "keepalive set by policy");
+                tracing::info!(
+                    interval_ms = keepalive.interval.as_millis(),
+                    silent_intervals = keepalive.silent_intervals,
+                    "keepalive set by policy"
+                );
                 tunnel.set_keepalive(keepalive);
                 current = keepalive;
             }

@@ -87,9 +87,11 @@ pub async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
                 event = consumer.next(BATCH_RECORDS_MAX) => event,
             };
             match event {
-                Ok(Event::Assigned(partitions)) => tracing::info!(?partitions, "assigned"),
+                Ok(Event::Assigned(partitions)) => {
+                    tracing::info!(partitions = bus::listed(&partitions), "assigned");
+                }
                 Ok(Event::Revoked(partitions)) => {
-                    tracing::info!(?partitions, "revoked");
+                    tracing::info!(partitions = bus::listed(&partitions), "revoked");
                     this.claims.forget(Topic::Vitals, partitions);
                 }
                 Ok(Event::Batch(deliveries)) => {
@@ -191,8 +193,11 @@ impl Loop {
                     return Outcome::Stored;
                 }
                 Err(WriteError::Fenced(partitions)) => {
-                    tracing::info!(?partitions, "another member has taken over");
                     let lost: Vec<u32> = partitions.iter().map(|(_, p)| *p).collect();
+                    tracing::info!(
+                        partitions = bus::listed(&lost),
+                        "another member has taken over"
+                    );
                     part.retain(|d| !lost.contains(&d.partition));
                     self.claims.fenced(Topic::Vitals, lost);
                     batch = Arc::new(decode(&part).0);

@@ -231,11 +231,18 @@ impl Packets {
     fn tell(&self, known: &IpGate, standing: &Standing, complaint: Option<String>) {
         let (device, routes) = (self.device.name(), standing.routes.len());
         let owner: Vec<String> = known.owner.iter().map(IpPrefix::to_string).collect();
+        let addresses = owner.join(", ");
         match &complaint {
             Some(complaint) => {
-                tracing::warn!(device, addresses = ?owner, routes, complaint, "IP tunnel, but the device is not as it should be");
+                tracing::warn!(
+                    device,
+                    addresses,
+                    routes,
+                    complaint,
+                    "IP tunnel, but the device is not as it should be"
+                );
             }
-            None => tracing::info!(device, addresses = ?owner, routes, "IP tunnel"),
+            None => tracing::info!(device, addresses, routes, "IP tunnel"),
         }
         self.warning.set(complaint.map(|says| {
             Warning {

@@ -277,8 +277,25 @@ pub enum CommitError {
     #[error("the bus does not answer: {0}")]
     Unavailable(String),
     /// These partitions belong to another member; the others were committed. A `Revoked` event follows or has been delivered.
-    #[error("partitions {0:?} belong to another member of the group")]
+    #[error("partitions {} belong to another member of the group", listed(.0))]
     NotOwner(Vec<u32>),
+}
+
+/// Items that an error or a log line names; of more it says how many.
+const LISTED_MAX: usize = 8;
+
+/// For people: `3, 4, 7 and 12 others`.
+pub fn listed(items: impl IntoIterator<Item = impl fmt::Display>) -> String {
+    let mut items = items.into_iter();
+    let named: Vec<String> = items
+        .by_ref()
+        .take(LISTED_MAX)
+        .map(|item| item.to_string())
+        .collect();
+    match items.count() {
+        0 => named.join(", "),
+        others => format!("{} and {others} others", named.join(", ")),
+    }
 }
 
 #[derive(Debug, Clone, Error)]

@@ -125,7 +125,8 @@ impl<S: ProgressStore + ?Sized> Claims<S> {
         if !due.is_empty() {
             metrics::counter!("braid_store_claims_renewed_total", "group" => self.group.clone())
                 .increment(due.len() as u64);
-            tracing::info!(%topic, partitions = ?due, group = self.group, "claimed again");
+            let partitions = bus::listed(&due);
+            tracing::info!(%topic, partitions, group = self.group, "claimed again");
         }
         due
     }

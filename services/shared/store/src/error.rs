@@ -5,10 +5,10 @@ use thiserror::Error;
 #[derive(Debug, Clone, Error)]
 pub enum WriteError {
     /// Another member claimed these partitions. Nothing was written; without what came from them the rest may be written.
-    #[error("another member owns {0:?}")]
+    #[error("another member owns {}", owned(.0))]
     Fenced(Vec<(Topic, u32)>),
     /// A transition of these alerts exists already with other content. Nothing was written; read them and decide anew.
-    #[error("alerts {0:?} were changed by somebody else")]
+    #[error("alerts {} were changed by somebody else", bus::listed(.0))]
     Conflict(Vec<String>),
     /// The engine's fault; writing again is safe, because rows have an identity.
     #[error("the store does not answer: {0}")]
@@ -19,6 +19,13 @@ pub enum WriteError {
     /// The engine holds no such rows, and says why in its own words, which name what is inside of it: for logs. Again would fail again.
     #[error("the store refuses the rows: {0}")]
     Unfit(String),
+}
+
+fn owned(partitions: &[(Topic, u32)]) -> String {
+    let named = partitions
+        .iter()
+        .map(|(topic, partition)| format!("partition {partition} of {topic}"));
+    bus::listed(named)
 }
 
 impl WriteError {

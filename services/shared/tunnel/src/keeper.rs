@@ -210,7 +210,9 @@ impl Keeper {
         // Who is told of a change finds it done.
         self.shared.session.send_replace(fresh.clone());
         if let Some(old) = current.take() {
-            tracing::info!(session = old.number, reason = ?old.close_reason(), "session down");
+            let reason = old.close_reason();
+            let reason = reason.as_deref().unwrap_or("replaced by another");
+            tracing::info!(session = old.number, reason, "session down");
             self.shared.tell(TunnelEvent::SessionDown {
                 session: old.number,
             });
@@ -286,7 +288,8 @@ impl Keeper {
                         return Some(session);
                     }
                     Err(error) => {
-                        tracing::info!(?proxy, %error, "no session with the proxy");
+                        let proxy = proxy.map_or_else(String::new, |it| it.to_string());
+                        tracing::info!(proxy, %error, "no session with the proxy");
                         if !matches!(error, DialError::TimedOut(_)) && attempts.is_empty() {
                             self.fallback.on_quic();
                             return None;

@@ -64,24 +64,29 @@ pub fn explain_pool(error: deadpool_postgres::PoolError) -> String {
         PoolError::Backend(error) => explain(&error),
         PoolError::Timeout(TimeoutType::Wait) => "all connections are in use".to_owned(),
         PoolError::Timeout(_) => "it does not answer in time".to_owned(),
-        other => other.to_string(),
+        // A hook of the pool, of which there is none, or a pool that is closed.
+        other => chain(&other),
     }
+}
+
+/// An error with its causes, each once: an error of a library often names its kind only.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text = format!("{text}: {inner_text}");
+        }
+        cause = inner.source();
+    }
+    text
 }
 
 /// One line for an operator: what the server said, or why it could not be asked.
 pub fn explain(error: &tokio_postgres::Error) -> String {
     let Some(server) = error.as_db_error() else {
-        // The library's own words name only the kind; the cause says what happened.
-        let mut text = error.to_string();
-        let mut cause = std::error::Error::source(error);
-        while let Some(inner) = cause {
-            let inner_text = inner.to_string();
-            if !text.contains(&inner_text) {
-                text = format!("{text}: {inner_text}");
-            }
-            cause = inner.source();
-        }
-        return text;
+        return chain(error);
     };
     let code = server.code();
     let what = match code.code() {

@@ -1,8 +1,15 @@
 //! From options to a store that works: connect, check the server, bring the schema up to date.
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use deadpool_postgres::{Connect, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use futures::future::BoxFuture;
 use thiserror::Error;
-use tokio_postgres::{Client, Config, NoTls, config::SslMode, error::SqlState};
+use tokio::task::JoinHandle;
+use tokio_postgres::{
+    Client, Config, NoTls, Socket,
+    config::SslMode,
+    error::SqlState,
+    tls::{MakeTlsConnect, TlsConnect},
+};
 
 use super::{
     TimescaleOptions, fault, migrate,
@@ -151,9 +158,10 @@ impl Server {
         let how = ManagerConfig {
             recycling_method: RecyclingMethod::Fast,
         };
+        let config = self.config.clone();
         let manager = match &self.tls {
-            None => Manager::from_config(self.config.clone(), NoTls, how),
-            Some(tls) => Manager::from_config(self.config.clone(), tls.clone(), how),
+            None => Manager::from_connect(config, Connecting(NoTls), how),
+            Some(tls) => Manager::from_connect(config, Connecting(tls.clone()), how),
         };
         Pool::builder(manager)
             .max_size(connections_max)
@@ -227,6 +235,28 @@ impl Server {
             schema: applied.to,
             clock_ahead_us: row.get::<_, i64>(0) - ours_us,
             round_trip,
+        })
+    }
+}
+
+/// Makes the pool's connections as the pool itself would, but what ends one is said in words: the pool's own line is `db error`.
+struct Connecting<T>(T);
+
+impl<T> Connect for Connecting<T>
+where
+    T: MakeTlsConnect<Socket> + Clone + Sync + Send + 'static,
+    T::Stream: Sync + Send,
+    T::TlsConnect: Sync + Send,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
+    fn connect(
+        &self,
+        config: &Config,
+    ) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), tokio_postgres::Error>> {
+        let (config, tls) = (config.clone(), self.0.clone());
+        Box::pin(async move {
+            let (client, connection) = config.connect(tls).await?;
+            Ok((client, tokio::spawn(drive(connection))))
         })
     }
 }
