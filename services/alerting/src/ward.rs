@@ -253,7 +253,7 @@ impl Ward {
                 let event_us = sample.device_time_us;
                 patient
                     .watermark
-                    .on_reading(&sample.device, event_us, now_us);
+                    .on_reading(&sample.device, &sample.stream, event_us, now_us);
                 let late_us = patient.lateness_us(sample, now_us);
                 patient.engine.set_backfill(late_us > backfill_after_us);
                 let skipped = patient.engine.skipped();

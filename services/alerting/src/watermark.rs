@@ -2,9 +2,14 @@
 //!
 //! The transit of a reading is the time from its event time to its judgement, the error of the device's clock included. Event
 //! time has passed up to now less the slowest transit of late, within bounds: a reading from before that is not expected any more.
-//! One that comes even later is judged when it comes, and its alert may then differ from what a replay gives.
+//!
+//! A stream that has a rhythm says more: its next reading is expected one interval after the last one, and until it comes time has
+//! not passed beyond that. So an outage neither raises nor ends an alert that the readings behind it contradict; the readings decide
+//! when they come. Without a rhythm, as of a spot check, time passes by the clock, and an alert may differ from what a replay gives.
 
 use std::collections::BTreeMap;
+
+use vitals::PRESENT_US;
 
 /// A delay ends at the earliest so long after the quickest reading of that time would have come: a reading each second, over a path that
 /// is lost in between, still comes before it.
@@ -15,10 +20,16 @@ pub(crate) const LATE_US_MAX: i64 = 10_000_000;
 const WINDOW_US: i64 = 60_000_000;
 /// Devices of one patient; past it all are learned anew.
 const DEVICES_MAX: usize = 64;
+/// Streams of one patient; past it all are learned anew.
+const STREAMS_MAX: usize = 256;
+/// A reading that is this much later than the interval before is still of the same rhythm.
+const RHYTHM_TOLERANCE_US: i64 = 500_000;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watermark {
     devices: BTreeMap<String, Device>,
+    /// By device and stream.
+    streams: BTreeMap<(String, String), Rhythm>,
     /// The own clock at the newest reading.
     heard_us: i64,
 }
@@ -28,6 +39,15 @@ struct Device {
     window: i64,
     current: Transits,
     previous: Option<Transits>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rhythm {
+    /// Event time of the newest reading, and the own clock when it was judged.
+    event_us: i64,
+    heard_us: i64,
+    /// Between the newest two readings; none: there was one only.
+    interval_us: Option<i64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,9 +67,10 @@ impl Transits {
 
 impl Watermark {
     /// A reading of `event_us` is judged at `now_us`.
-    pub(crate) fn on_reading(&mut self, device: &str, event_us: i64, now_us: i64) {
+    pub(crate) fn on_reading(&mut self, device: &str, stream: &str, event_us: i64, now_us: i64) {
         self.on_clock(now_us);
         self.heard_us = now_us;
+        self.follow(device, stream, event_us, now_us);
         let transit_us = now_us.saturating_sub(event_us);
         let this = Transits {
             quickest_us: transit_us,
@@ -93,14 +114,44 @@ impl Watermark {
                 .saturating_sub(transits.quickest_us)
                 .saturating_sub(late_us)
         });
+        // A stream that has ended holds up no rule of the others for longer than a patient counts as present.
+        let expected = self.streams.values().filter_map(|stream| {
+            let is_present = now_us.saturating_sub(stream.heard_us) < PRESENT_US;
+            let interval_us = stream.interval_us.filter(|_| is_present)?;
+            let next_us = stream.event_us.saturating_add(interval_us);
+            Some(next_us.saturating_add(RHYTHM_TOLERANCE_US))
+        });
         // A device whose clock is ahead says nothing about the others.
-        passed.min()
+        let passed_us = passed.min()?;
+        Some(expected.fold(passed_us, i64::min))
+    }
+
+    fn follow(&mut self, device: &str, stream: &str, event_us: i64, now_us: i64) {
+        let key = (device.to_owned(), stream.to_owned());
+        let mut interval_us = None;
+        if let Some(known) = self.streams.get(&key) {
+            let gap_us = event_us.saturating_sub(known.event_us);
+            // A straggler, or one that came again. A larger step back is one of the device's clock.
+            if (-PRESENT_US..=0).contains(&gap_us) {
+                return;
+            }
+            interval_us = (gap_us > 0).then_some(gap_us);
+        } else if self.streams.len() >= STREAMS_MAX {
+            self.streams.clear();
+        }
+        let rhythm = Rhythm {
+            event_us,
+            heard_us: now_us,
+            interval_us,
+        };
+        self.streams.insert(key, rhythm);
     }
 
     /// Transits by a clock that was set back since say nothing.
     fn on_clock(&mut self, now_us: i64) {
         if now_us < self.heard_us {
             self.devices.clear();
+            self.streams.clear();
             self.heard_us = now_us;
         }
     }
@@ -118,27 +169,58 @@ mod tests {
     fn time_passes_behind_the_slowest_reading_of_late() {
         let mut watermark = Watermark::default();
         assert_eq!(watermark.before_us(T0), None);
-        watermark.on_reading("belt", T0, T0 + S);
+        watermark.on_reading("belt", "stream-1", T0, T0 + S);
         let now_us = T0 + 20 * S;
         assert_eq!(watermark.before_us(now_us), Some(now_us - S - LATE_US_MIN));
         // A path was lost: the reading is 5 s late.
-        watermark.on_reading("belt", T0 + S, T0 + 7 * S);
+        watermark.on_reading("belt", "stream-2", T0 + S, T0 + 7 * S);
         assert_eq!(watermark.before_us(now_us), Some(now_us - 6 * S));
         // A backlog of an hour does not hold up the rules for an hour.
-        watermark.on_reading("belt", T0 - 3600 * S, T0 + 8 * S);
+        watermark.on_reading("belt", "stream-3", T0 - 3600 * S, T0 + 8 * S);
         assert_eq!(watermark.before_us(now_us), Some(now_us - S - LATE_US_MAX));
         // It is forgotten after two windows.
-        watermark.on_reading("belt", T0 + 99 * S, T0 + 100 * S);
-        watermark.on_reading("belt", T0 + 199 * S, T0 + 200 * S);
+        watermark.on_reading("belt", "stream-4", T0 + 99 * S, T0 + 100 * S);
+        watermark.on_reading("belt", "stream-5", T0 + 199 * S, T0 + 200 * S);
         let now_us = T0 + 201 * S;
+        assert_eq!(watermark.before_us(now_us), Some(now_us - S - LATE_US_MIN));
+    }
+
+    #[test]
+    fn an_outage_of_a_stream_with_a_rhythm_lets_no_time_pass() {
+        let mut watermark = Watermark::default();
+        for second in 0..5 {
+            let event_us = T0 + second * S;
+            watermark.on_reading("belt", "pulse", event_us, event_us + S);
+        }
+        let expected_us = T0 + 5 * S + RHYTHM_TOLERANCE_US;
+        let in_an_outage = T0 + 60 * S;
+        assert_eq!(watermark.before_us(in_an_outage), Some(expected_us));
+        // One that came again changes nothing, and the next one lets time pass.
+        watermark.on_reading("belt", "pulse", T0 + 2 * S, T0 + 61 * S);
+        assert_eq!(watermark.before_us(T0 + 62 * S), Some(expected_us));
+        watermark.on_reading("belt", "pulse", T0 + 5 * S, T0 + 63 * S);
+        assert_eq!(watermark.before_us(T0 + 64 * S), Some(expected_us + S));
+        // A stream that has ended holds up the others for a bounded time.
+        let long_after_us = T0 + 64 * S + PRESENT_US;
+        watermark.on_reading("cuff", "systolic", long_after_us - S, long_after_us);
+        let passed_us = watermark.before_us(long_after_us);
+        assert!(passed_us.is_some_and(|passed_us| passed_us > expected_us + S));
+    }
+
+    #[test]
+    fn a_spot_check_is_judged_by_the_clock() {
+        let mut watermark = Watermark::default();
+        watermark.on_reading("cuff", "pulse", T0 - 900 * S, T0 - 899 * S);
+        watermark.on_reading("cuff", "pulse", T0, T0 + S);
+        let now_us = T0 + 20 * S;
         assert_eq!(watermark.before_us(now_us), Some(now_us - S - LATE_US_MIN));
     }
 
     #[test]
     fn a_device_that_is_ahead_hurries_no_other() {
         let mut watermark = Watermark::default();
-        watermark.on_reading("ahead", T0 + 3600 * S, T0 + S);
-        watermark.on_reading("right", T0, T0 + S);
+        watermark.on_reading("ahead", "stream-6", T0 + 3600 * S, T0 + S);
+        watermark.on_reading("right", "stream-7", T0, T0 + S);
         let now_us = T0 + 10 * S;
         assert_eq!(watermark.before_us(now_us), Some(now_us - S - LATE_US_MIN));
         // The own clock is set back: everything is learned anew.
