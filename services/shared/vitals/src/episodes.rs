@@ -9,8 +9,9 @@
 //! - A revision is given once: it rises by 1 with every transition, and an episode that was forgotten here is known to the
 //!   store, whose answer is taken over with [`Episodes::adopt`].
 //!
-//! Observers that disagree about the beginning still make one episode while their stretches overlap; its id is that of the
-//! report that came first. The end that the edge reports counts unless a later reading has shown the condition to the core.
+//! Observers that disagree about the beginning still make one episode while their stretches overlap. The earliest beginning counts:
+//! the rules at the edge forget a stretch when the gateway restarts, and see it begin later. The id is that of the report that came
+//! first. The end that the edge reports counts unless a later reading has shown the condition to the core.
 
 use std::collections::VecDeque;
 
@@ -190,6 +191,8 @@ impl Episodes {
             episode.own_open = true;
             episode.own_seen_us = episode.own_seen_us.max(at_us);
         }
+        let is_earlier = since_us < episode.since_us;
+        episode.since_us = episode.since_us.min(since_us);
         let is_confirmed = episode.backfill && !evidence.backfill;
         episode.backfill &= evidence.backfill;
         let is_back = episode.state() == AlertState::Latched && at_us > episode.until_us;
@@ -201,7 +204,9 @@ impl Episodes {
         if !episode.is_resolved() {
             episode.until_us = episode.until_us.max(at_us);
         }
-        (is_news || is_confirmed || is_back).then(|| episode.say(subject))
+        let said = (is_news || is_earlier || is_confirmed || is_back).then(|| episode.say(subject));
+        self.0.make_contiguous().sort_by_key(|it| it.since_us);
+        said
     }
 
     /// A reading of the engine's own shows that the stretch lasts.

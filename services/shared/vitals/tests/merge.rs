@@ -320,3 +320,28 @@ fn episodes_that_were_forgotten_are_asked_for_once() {
     assert_eq!(expected.conflicts, 0);
     assert_eq!(rows.last(), expected.last());
 }
+
+/// The rules at the edge forget when the gateway restarts. When that is before the delay of the rule ends, they see the stretch begin
+/// later: the beginning that the core's readings show counts.
+#[test]
+fn a_restart_of_the_gateway_within_a_delay_moves_no_beginning() {
+    let day: Vec<(i64, f64)> = (0..60)
+        .map(|n| (1, if (10..40).contains(&n) { 140.0 } else { 80.0 }))
+        .collect();
+    let core = readings(&day);
+    let edge = at_edge(&core[12..]);
+    assert!(!edge.is_empty());
+    let all = core.len() + edge.len();
+    let alternating: Vec<bool> = (0..all).map(|n| n % 2 == 0).collect();
+    for picks in [vec![true; all], vec![false; all], alternating] {
+        for batch in [1, 7, 1_000] {
+            let rows = run(&mixed(&edge, &core, &picks, 3), &[batch], None);
+            let last = rows.last();
+            assert_eq!(last.len(), rules().rules.len(), "one of each rule");
+            for alert in last.values() {
+                assert_eq!(alert.since_us, core[10].device_time_us, "{alert:?}");
+                assert!(alert.from_edge && alert.from_core, "{alert:?}");
+            }
+        }
+    }
+}
