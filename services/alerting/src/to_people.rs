@@ -59,6 +59,8 @@ const TENANTS_MAX: usize = 50_000;
 const TENANT_AGE_MAX_US: i64 = 60_000_000;
 /// Another member may act on the same timer; so often is decided anew.
 const ATTEMPTS_MAX: u32 = 8;
+/// Rounds of so many attempts, with a pause before each; past it the alert is passed over and the log says so.
+const CONTESTED_MAX: u32 = 4;
 /// Open alerts of a tenant's gateways among which one that inhibits is looked for.
 const INHIBITING_MAX: usize = 1000;
 
@@ -167,6 +169,8 @@ enum DecideError {
     Write(#[from] WriteError),
     #[error("{0}")]
     Query(#[from] QueryError),
+    #[error("the alert's timer has changed under {ATTEMPTS_MAX} decisions")]
+    Contested,
 }
 
 impl Decider {
@@ -288,6 +292,7 @@ impl Decider {
         continue_trace(&span, &alert.traceparent);
         let shutdown = self.shutdown.clone();
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+        let mut contested = 0;
         loop {
             self.turns.beat();
             match self.decide(alert, None).instrument(span.clone()).await {
@@ -304,6 +309,13 @@ impl Decider {
                     tracing::error!(alert = alert.id, %error, "nobody can be told of this alert");
                     return true;
                 }
+                // Another member may be deciding about the same alert; a store that contradicts itself does not stop.
+                Err(error @ DecideError::Contested) if contested >= CONTESTED_MAX => {
+                    tracing::error!(alert = alert.id, %error, "nobody can be told of this alert");
+                    metrics::counter!("braid_alerting_unpublishable_total").increment(1);
+                    return true;
+                }
+                Err(DecideError::Contested) => contested += 1,
                 Err(error) => check.failing(error.to_string()),
             }
             tokio::select! {
@@ -362,7 +374,7 @@ impl Decider {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(WriteError::Unavailable("the alert's timer keeps changing".into()).into())
+        Err(DecideError::Contested)
     }
 
     async fn subject(&self, alert: &Alert) -> Result<Subject, DecideError> {

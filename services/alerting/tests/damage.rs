@@ -8,6 +8,7 @@ mod peers;
 #[path = "support/stage.rs"]
 mod stage;
 
+use alerting::team::Team;
 use contracts::{
     alerts::{Alert, AlertState, Document, Notice, NoticeResult},
     vitals::Priority,
@@ -263,4 +264,67 @@ async fn a_row_of_the_register_that_cannot_be_read_hides_no_other() {
     let devices = store.devices(&Scope::Service, None).await.unwrap();
     assert_eq!(devices.len(), 1);
     assert_eq!(store.registered_since(0).await.unwrap(), devices);
+}
+
+/// A store that contradicts every decision about one alert: the others are told all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_alert_whose_timer_is_contested_for_ever_holds_up_no_other() {
+    let world = World::new();
+    let rows = rusqlite::Connection::open(world.dir.path().join("store.db")).unwrap();
+    rows.execute_batch(
+        "CREATE TRIGGER contested BEFORE INSERT ON watches WHEN NEW.alert = 'contested'
+         BEGIN SELECT RAISE(IGNORE); END;",
+    )
+    .unwrap();
+    // Timers are for teams, which are for registered patients.
+    let ann = store::PatientEntry {
+        id: "ann".into(),
+        tenant: "default".into(),
+        name: "Ann".into(),
+        spo2_scale: store::SpO2Scale::One,
+    };
+    world.store.put_patient(&ann).await.unwrap();
+    let team = r#"{
+        "contacts": [{"id": "self", "name": "Ann", "email": "ann@example.org"}],
+        "patients": {"ann": {"person": ["self"]}},
+        "escalation": {
+            "low": {"steps": []},
+            "medium": {"steps": []},
+            "high": {"steps": [{"after_s": 0, "tell": ["person"]}]}
+        }
+    }"#;
+    Team::from_json(team).unwrap();
+    put(&world, TEAM, "default", 1, team).await;
+    let peer = PeerId::service("peer");
+    let files = world.authority.issue(&peer, &[]).unwrap();
+    let tls = Identity::load(&files).unwrap().server_config(false, &[]);
+    let server = MailServer::start(Security::Plain, tls).await;
+    let running = world.start_with(|config| {
+        config.people.smtp = Some(format!("smtp-plain://127.0.0.1:{}", server.address.port()));
+        config.people.email_from = Some("braid@example.org".into());
+        config.people.email_to = vec!["ward@example.org".into()];
+        config.people.group_s = 0;
+    });
+    // More than one batch, so that the last one comes behind the first; of a backfill nobody is told.
+    let between = (0..100).map(|n| Alert {
+        backfill: true,
+        ..alert(&format!("between-{n}"))
+    });
+    let first = std::iter::once(alert("contested"));
+    let transitions = first.chain(between).chain([alert("later")]).collect();
+    let batch = AlertsBatch {
+        transitions,
+        ..AlertsBatch::default()
+    };
+    world.store.write_alerts(batch, Vec::new()).await.unwrap();
+    world.outcomes("later", 1, NoticeResult::Delivered).await;
+    assert_eq!(
+        world
+            .store
+            .notices(&Scope::Service, "contested")
+            .await
+            .unwrap(),
+        []
+    );
+    running.stop().await;
 }

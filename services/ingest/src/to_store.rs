@@ -198,6 +198,11 @@ impl Loop {
                         partitions = bus::listed(&lost),
                         "another member has taken over"
                     );
+                    // Without one of these partitions the same write would be fenced again.
+                    if part.iter().all(|d| !lost.contains(&d.partition)) {
+                        let reason = format!("fenced by partitions it does not have: {}", bus::listed(&lost));
+                        return Outcome::Refused(part, reason);
+                    }
                     part.retain(|d| !lost.contains(&d.partition));
                     self.claims.fenced(Topic::Vitals, lost);
                     batch = Arc::new(decode(&part).0);

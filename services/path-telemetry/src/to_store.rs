@@ -140,6 +140,10 @@ impl Sink {
             match self.write(part).await {
                 Written::Stored => {}
                 Written::Refused(part, reason) => match <[_; 1]>::try_from(part) {
+                    // Buried already: the next batch carries the progress past it.
+                    Ok([(_, reports)]) if reports.is_empty() => {
+                        tracing::error!(reason, "progress cannot be stored");
+                    }
                     Ok([(delivery, _)]) => {
                         if !self.bury(&delivery, &reason).await {
                             return;
@@ -176,7 +180,12 @@ impl Sink {
                     return Written::Stored;
                 }
                 Err(WriteError::Fenced(partitions)) => {
-                    let lost = partitions.iter().map(|(_, partition)| *partition);
+                    let lost: Vec<u32> = partitions.iter().map(|(_, p)| *p).collect();
+                    // Without one of these partitions the same write would be fenced again.
+                    if part.iter().all(|(d, _)| !lost.contains(&d.partition)) {
+                        let reason = format!("fenced by partitions it does not have: {}", bus::listed(&lost));
+                        return Written::Refused(part, reason);
+                    }
                     self.claims.fenced(Topic::Paths, lost);
                     part.retain(|(d, _)| self.claims.holds(Topic::Paths, d.partition));
                 }
@@ -187,9 +196,10 @@ impl Sink {
                         () = backoff.wait() => {}
                     }
                 }
+                // The records are buried; the next batch carries the progress past them.
                 Err(error) if is_progress_alone => {
                     tracing::error!(%error, "progress cannot be stored");
-                    return Written::Ended;
+                    return Written::Stored;
                 }
                 Err(error) => {
                     tracing::error!(%error, records = part.len(), "the store refuses reports");
