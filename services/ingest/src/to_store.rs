@@ -200,7 +200,10 @@ impl Loop {
                     );
                     // Without one of these partitions the same write would be fenced again.
                     if part.iter().all(|d| !lost.contains(&d.partition)) {
-                        let reason = format!("fenced by partitions it does not have: {}", bus::listed(&lost));
+                        let reason = format!(
+                            "fenced by partitions it does not have: {}",
+                            bus::listed(&lost)
+                        );
                         return Outcome::Refused(part, reason);
                     }
                     part.retain(|d| !lost.contains(&d.partition));

@@ -183,7 +183,10 @@ impl Sink {
                     let lost: Vec<u32> = partitions.iter().map(|(_, p)| *p).collect();
                     // Without one of these partitions the same write would be fenced again.
                     if part.iter().all(|(d, _)| !lost.contains(&d.partition)) {
-                        let reason = format!("fenced by partitions it does not have: {}", bus::listed(&lost));
+                        let reason = format!(
+                            "fenced by partitions it does not have: {}",
+                            bus::listed(&lost)
+                        );
                         return Written::Refused(part, reason);
                     }
                     self.claims.fenced(Topic::Paths, lost);
