@@ -453,8 +453,14 @@ impl Episodes {
         } else {
             since_us
         };
+        let id = episode_id(subject.patient, subject.rule, since_us);
+        // An id is given once: another beginning may have been counted for its episode since.
+        if let Some(known) = self.0.iter_mut().find(|it| it.id == id) {
+            let is_news = known.see(source, subject.origin);
+            return is_news.then(|| known.say(subject));
+        }
         let mut episode = Episode {
-            id: episode_id(subject.patient, subject.rule, since_us),
+            id,
             since_us,
             changed_us: evidence.time_us,
             revision: 0,
