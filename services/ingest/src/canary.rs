@@ -7,7 +7,7 @@ use contracts::{canary::NAME, vitals::VitalsRecord};
 use service_kit::Shutdown;
 use vitals::canary::{next_us, reading};
 
-use crate::to_bus::{Lane, Lanes, Records};
+use crate::to_bus::{Lane, Lanes, NotPublished, Records};
 
 /// One after the other, so at most one waits in the lane; halves that pass while the bus is away are left out.
 pub async fn run(lanes: Lanes, shutdown: Shutdown) {
@@ -32,8 +32,10 @@ pub async fn run(lanes: Lanes, shutdown: Shutdown) {
             published = published => match published {
                 Ok(Ok(())) => metrics::counter!("braid_ingest_canaries_total").increment(1),
                 // Whoever waits for it says that it did not come.
-                Ok(Err(reason)) => tracing::warn!(?reason, "the canary is not published"),
-                Err(_) => return,
+                Ok(Err(NotPublished::Refused(reason))) => {
+                    tracing::warn!(reason, "the canary is not published");
+                }
+                Ok(Err(NotPublished::Ending)) | Err(_) => return,
             },
         }
     }
