@@ -15,7 +15,8 @@ use crate::ward::unit;
 
 /// New patients and changed names show within this time even when nothing rings.
 const REGISTER_INTERVAL: Duration = Duration::from_secs(10);
-/// However often unknown patients ring, the register is read at most this often.
+/// The first record of somebody unknown has the register read again after this. Each further one in a row doubles the pause, up to
+/// [`REGISTER_INTERVAL`]: a gateway that nobody has registered would have the whole register read all the time.
 const REGISTER_INTERVAL_MIN: Duration = Duration::from_millis(250);
 /// Open alerts of one tenant folded into the ward at once; of more those that matter most.
 const OPEN_ALERTS_MAX: usize = 10_000;
@@ -43,6 +44,7 @@ pub async fn keep_fresh(store: Arc<dyn Store>, live: Arc<Live>, context: Context
     );
     let shutdown = context.shutdown().clone();
     let mut backoff = Backoff::for_reconnect();
+    let mut unknown = Backoff::new(REGISTER_INTERVAL_MIN, REGISTER_INTERVAL);
     let mut everything = true;
     loop {
         match refresh(store.as_ref(), &live, everything).await {
@@ -62,12 +64,14 @@ pub async fn keep_fresh(store: Arc<dyn Store>, live: Arc<Live>, context: Context
         }
         tokio::select! {
             () = shutdown.requested() => return,
-            () = tokio::time::sleep(REGISTER_INTERVAL) => {}
+            () = tokio::time::sleep(REGISTER_INTERVAL) => unknown.reset(),
             () = live.missed.notified() => everything = true,
-            () = live.register_outdated.notified() => {
-                // An unknown patient's first samples were not folded under its tenant's eyes.
-                tokio::time::sleep(REGISTER_INTERVAL_MIN).await;
-            }
+            // An unknown patient's first samples were not folded under its tenant's eyes.
+            () = live.register_outdated.notified() => tokio::select! {
+                () = shutdown.requested() => return,
+                () = live.missed.notified() => everything = true,
+                () = unknown.wait() => {}
+            },
         }
     }
 }
