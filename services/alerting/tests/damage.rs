@@ -252,7 +252,7 @@ async fn a_row_of_the_register_that_cannot_be_read_hides_no_other() {
     let rows = rusqlite::Connection::open(world.dir.path().join("store.db")).unwrap();
     rows.execute_batch(
         "UPDATE patients SET name = CAST(x'61ff' AS TEXT) WHERE id = 'ann';
-         UPDATE devices SET patient = CAST(x'61ff' AS TEXT) WHERE id = 'ann-belt';
+         UPDATE assignments SET patient = CAST(x'61ff' AS TEXT) WHERE device = 'ann-belt';
          UPDATE gateways SET id = CAST(x'67ff' AS TEXT) WHERE id = 'gateway-ann';",
     )
     .unwrap();
@@ -263,7 +263,8 @@ async fn a_row_of_the_register_that_cannot_be_read_hides_no_other() {
     assert_eq!(store.gateways(&Scope::Service).await.unwrap().len(), 1);
     let devices = store.devices(&Scope::Service, None).await.unwrap();
     assert_eq!(devices.len(), 1);
-    assert_eq!(store.registered_since(0).await.unwrap(), devices);
+    let of_ann = store.assignments(&Scope::Service, store::Of::Device("ann-belt"));
+    assert_eq!(of_ann.await.unwrap(), []);
 }
 
 /// A store that contradicts every decision about one alert: the others are told all the same.

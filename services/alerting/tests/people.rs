@@ -566,7 +566,7 @@ async fn a_silent_gateway_is_told_once_and_inhibits_its_devices() {
         }
         let batch = Arc::new(store::VitalsBatch {
             samples: record.samples,
-            gaps: Vec::new(),
+            ..store::VitalsBatch::default()
         });
         world.store.write_vitals(batch, Vec::new()).await.unwrap();
     };

@@ -26,6 +26,7 @@ use crate::identity::IdentityCommand;
 use crate::links::LinkCommand;
 use crate::migrate::MigrateCommand;
 use crate::process::{self, Failure};
+use crate::quarantine::QuarantineCommand;
 use crate::register::RegisterCommand;
 use crate::rules::RulesCommand;
 use crate::run_service::ServiceCommand;
@@ -86,8 +87,11 @@ enum Braid {
     Link(LinkCommand),
     /// Let a simulated patient of a running `braid up` fall ill.
     Episode(EpisodeCommand),
-    /// Enter a device, its gateway and its patient into the register.
+    /// Say who wears which device at which gateway, since when and until when.
     Register(RegisterCommand),
+    /// List, assign and discard readings that belong to nobody.
+    #[command(subcommand)]
+    Quarantine(QuarantineCommand),
     /// Show, check and try alert rules before they go live.
     #[command(subcommand)]
     Rules(RulesCommand),
@@ -179,6 +183,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
         Braid::Link(link) => link.run()?,
         Braid::Episode(episode) => episode.run()?,
         Braid::Register(register) => register.run()?,
+        Braid::Quarantine(quarantine) => quarantine.run()?,
         Braid::Rules(rules) => return rules.run(),
         Braid::Alerts(alerts) => alerts.run()?,
         Braid::Gateways(gateways) => gateways.run()?,

@@ -73,7 +73,8 @@ pub enum DeadLettersCommand {
     },
     /// Let kept uploads of newer gateways in again, after an upgrade: as ingest does with every upload, as the gateway they came from.
     ///
-    /// What came in at the first time is left out. What is refused is said, and the letter stays in the list. Stands in the audit log.
+    /// What came in at the first time is left out. Readings go to whoever wore the device at their time. What is refused is said, and the
+    /// letter stays in the list. Stands in the audit log.
     #[command(
         after_help = "Example:\n  braid dead-letters readmit --every --by \"Eve Operator\" \\\n      --reason \"ingest is upgraded\""
     )]
@@ -84,9 +85,6 @@ pub enum DeadLettersCommand {
         /// All that were not let in before.
         #[arg(long, conflicts_with = "ids", default_value_t = false)]
         every: bool,
-        /// Also what came from devices that were registered anew since: they are with the same people as then.
-        #[arg(long, default_value_t = false)]
-        same_patients: bool,
         #[command(flatten)]
         signed: Signed,
         #[command(flatten)]
@@ -137,12 +135,11 @@ impl DeadLettersCommand {
                 Self::Readmit {
                     ids,
                     every,
-                    same_patients,
                     signed,
                     engines,
                 } => {
                     let engines = engines.open().await?;
-                    readmit::run(engines, &ids, every, same_patients, &signed).await
+                    readmit::run(engines, &ids, every, &signed).await
                 }
             }
         })?

@@ -1,26 +1,51 @@
-//! `braid register`: who wears which sensor, and which gateway speaks for it.
+//! `braid register`: who wears which sensor at which gateway, and since when.
+//!
+//! A reading goes to whoever wore its device at its time. So a change never moves what was measured before, also when it is still in the
+//! journal of a gateway.
 
-use service_kit::{ConfigError, tls::PeerId};
-use store::{DeviceEntry, PatientEntry, Scope, SpO2Scale, Store};
+mod enter;
+mod list;
+
+use service_kit::ConfigError;
+use service_kit::tls::PeerId;
+use store::{Change, PatientEntry, Scope, SpO2Scale, Store};
 use vitals::validate_identifier;
 
+use crate::alerts::{Place, Signed};
 use crate::engines::StoreChoice;
+use crate::moment::{Moment, shown};
 use crate::process::{self, Failure};
+use enter::Entry;
+
+/// Bytes of a patient's name.
+const NAME_BYTES_MAX: usize = 256;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  braid register --device chest-7 --gateway gw-1 --patient ada \\\n      --name \"Ada Example\""
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  braid register --device chest-7 --gateway gw-1 --patient ada --create \\\n      --name \"Ada Example\"\n  braid register end --device chest-7 --by \"Eve Nurse\" --reason \"discharged\"\n  braid register list --patient ada"
 )]
 pub struct RegisterCommand {
+    #[command(subcommand)]
+    command: Option<Subcommand>,
+    #[command(flatten)]
+    assign: Assign,
+}
+
+#[derive(Debug, clap::Args)]
+struct Assign {
     /// The sensor; unique over all tenants.
     #[arg(long, value_name = "ID")]
-    device: String,
+    device: Option<String>,
     /// The gateway that may speak for it.
     #[arg(long, value_name = "ID")]
-    gateway: String,
+    gateway: Option<String>,
     /// Who wears it.
     #[arg(long, value_name = "ID")]
-    patient: String,
+    patient: Option<String>,
+    /// Create the patient and the gateway if the register does not know them.
+    #[arg(long, default_value_t = false)]
+    create: bool,
     /// The patient's name for people. Absent: as it was entered before, or the id.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -28,152 +53,302 @@ pub struct RegisterCommand {
     /// before, or by the first.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     spo2_scale_two: Option<bool>,
-    /// Whose all of it is.
+    /// Since when, in RFC 3339. Absent: now, or 3 seconds later when somebody else wears it, so that every service knows in time.
+    #[arg(long, value_name = "TIME")]
+    from: Option<Moment>,
+    /// Until when. Absent: until further notice.
+    #[arg(long, value_name = "TIME")]
+    until: Option<Moment>,
+    /// Who enters this; stored in the audit log. Absent: the name of the operating system's user.
+    #[arg(long, value_name = "NAME")]
+    by: Option<String>,
+    /// Reason for the change; stored in the audit log.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "entered on the command line"
+    )]
+    reason: String,
+    /// Tenant of device, gateway and patient.
     #[arg(long, value_name = "ID", default_value = store::DEFAULT_TENANT)]
     tenant: String,
     #[command(flatten)]
     store: StoreChoice,
 }
 
+#[derive(Debug, clap::Subcommand)]
+enum Subcommand {
+    /// Nobody wears the device any more.
+    #[command(
+        after_help = "Example:\n  braid register end --device chest-7 --by \"Eve Nurse\" --reason \"discharged\""
+    )]
+    End {
+        /// The sensor.
+        #[arg(long, value_name = "ID")]
+        device: String,
+        /// Since when, in RFC 3339. Absent: now.
+        #[arg(long, value_name = "TIME")]
+        at: Option<Moment>,
+        #[command(flatten)]
+        signed: Signed,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Take back an assignment that was a mistake. Stored readings stay; what still comes from its time is kept apart.
+    #[command(
+        after_help = "Example:\n  braid register remove --device chest-7 --from 2026-03-01T12:00:00Z \\\n      --by \"Eve Nurse\" --reason \"wrong belt\""
+    )]
+    Remove {
+        /// The sensor.
+        #[arg(long, value_name = "ID")]
+        device: String,
+        /// The beginning of the assignment, as `braid register list` shows it.
+        #[arg(long, value_name = "TIME", required_unless_present = "every")]
+        from: Option<Moment>,
+        /// All assignments of the device.
+        #[arg(long, conflicts_with = "from", default_value_t = false)]
+        every: bool,
+        #[command(flatten)]
+        signed: Signed,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List who wore what, where, from when until when, and who entered it.
+    #[command(after_help = "Example:\n  braid register list --device chest-7")]
+    List {
+        #[command(flatten)]
+        of: list::Filter,
+        /// Print JSON.
+        #[arg(long, default_value_t = false)]
+        json: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Create a patient or change its name.
+    #[command(after_help = "Example:\n  braid register patient ada --name \"Ada Example\"")]
+    Patient {
+        /// Its id.
+        #[arg(value_name = "ID")]
+        patient: String,
+        /// The name for people.
+        #[arg(long, value_name = "NAME")]
+        name: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Create a gateway, before a device is assigned to it.
+    #[command(after_help = "Example:\n  braid register gateway gw-1")]
+    Gateway {
+        /// Its id.
+        #[arg(value_name = "ID")]
+        gateway: String,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
 impl RegisterCommand {
     pub fn run(self) -> Result<(), Failure> {
-        self.check()?;
+        match self.command {
+            Some(command) => process::block_on(command.run())?,
+            None => self.assign.run(),
+        }
+    }
+}
+
+/// A name that no sample, no certificate and no rule can bear would be in the register for nothing.
+fn check_id(field: &'static str, id: &str, example: &str) -> Result<(), ConfigError> {
+    validate_identifier(field, id, example)
+        .map_err(|it| ConfigError::new(it.field, it.reason, format!("--{field} {example}")))
+}
+
+fn check_gateway(tenant: &str, gateway: &str) -> Result<(), ConfigError> {
+    let peer = PeerId::gateway(tenant, gateway);
+    if peer.to_string().parse::<PeerId>().is_err() {
+        return Err(ConfigError::new(
+            "gateway",
+            format!("no certificate can be for {gateway:?} of {tenant:?}"),
+            "--gateway gw-1",
+        ));
+    }
+    Ok(())
+}
+
+fn check_name(name: &str) -> Result<(), ConfigError> {
+    let reason = if name.trim().is_empty() {
+        "is empty".to_owned()
+    } else if name.len() > NAME_BYTES_MAX {
+        format!("is longer than {NAME_BYTES_MAX} bytes")
+    } else {
+        return Ok(());
+    };
+    Err(ConfigError::new("name", reason, "--name \"Ada Example\""))
+}
+
+impl Assign {
+    fn run(self) -> Result<(), Failure> {
+        let entry = self.entry()?;
         process::block_on(async move {
             let store = self.store.open().await?;
-            let entry = self.enter(&*store).await?;
-            println!(
-                "{} of {} is spoken for by {}",
-                entry.id, entry.patient, entry.gateway
-            );
+            for line in entry.enter(&*store).await? {
+                process::say(&line)?;
+            }
             Ok(())
         })?
     }
 
-    /// A name that no sample, no certificate and no rule can bear would be in the register for nothing.
-    fn check(&self) -> Result<(), ConfigError> {
-        let named = |field, id: &str, example| {
-            validate_identifier(field, id, example)
-                .map_err(|it| ConfigError::new(it.field, it.reason, format!("--{field} {example}")))
+    fn entry(&self) -> Result<Entry, ConfigError> {
+        let given = |field, id: &Option<String>, example: &str| {
+            id.clone().ok_or_else(|| {
+                ConfigError::new(field, "is missing", format!("--{field} {example}"))
+            })
         };
-        named("device", &self.device, "chest-7")?;
-        named("patient", &self.patient, "ada")?;
-        let gateway = PeerId::gateway(self.tenant.as_str(), self.gateway.as_str());
-        if gateway.to_string().parse::<PeerId>().is_err() {
-            return Err(ConfigError::new(
-                "gateway",
-                format!(
-                    "no certificate can be for {:?} of {:?}",
-                    self.gateway, self.tenant
-                ),
-                "--gateway gw-1",
-            ));
-        }
-        if self
-            .name
-            .as_deref()
-            .is_some_and(|name| name.trim().is_empty())
-        {
-            return Err(ConfigError::new(
-                "name",
-                "is empty",
-                "--name \"Ada Example\"",
-            ));
-        }
-        Ok(())
-    }
-
-    async fn enter(self, store: &dyn Store) -> Result<DeviceEntry, Failure> {
-        let refused = |error: store::WriteError| Failure::other(error.to_string());
-        let scope = Scope::tenant(self.tenant.clone());
-        // What was decided about the patient does not change because of another sensor.
-        let known = store.patient(&scope, &self.patient).await;
-        let known = known.map_err(Failure::other)?;
-        let scale = known.as_ref().map_or(SpO2Scale::One, |it| it.spo2_scale);
-        let patient = PatientEntry {
-            id: self.patient.clone(),
+        let device = given("device", &self.device, "chest-7")?;
+        let gateway = given("gateway", &self.gateway, "gw-1")?;
+        let patient = given("patient", &self.patient, "ada")?;
+        check_id("device", &device, "chest-7")?;
+        check_id("patient", &patient, "ada")?;
+        check_gateway(&self.tenant, &gateway)?;
+        self.name.as_deref().map_or(Ok(()), check_name)?;
+        Ok(Entry {
+            device,
+            gateway,
+            patient,
             tenant: self.tenant.clone(),
-            name: self
-                .name
-                .or(known.map(|it| it.name))
-                .unwrap_or_else(|| self.patient.clone()),
-            spo2_scale: match self.spo2_scale_two {
-                Some(true) => SpO2Scale::Two,
-                Some(false) => SpO2Scale::One,
-                None => scale,
+            create: self.create,
+            name: self.name.clone(),
+            spo2_scale_two: self.spo2_scale_two,
+            from_us: self.from.map(|it| it.0),
+            until_us: self.until.map_or(i64::MAX, |it| it.0),
+            change: Change {
+                author: self.by.clone().unwrap_or_else(user),
+                reason: self.reason.clone(),
+                at_us: contracts::now_us(),
             },
-        };
-        store.put_patient(&patient).await.map_err(refused)?;
-        let entry = DeviceEntry {
-            id: self.device,
-            tenant: self.tenant,
-            gateway: self.gateway,
-            patient: self.patient,
-            registered_us: contracts::now_us(),
-        };
-        store.put_device(&entry).await.map_err(refused)?;
-        Ok(entry)
+        })
     }
+}
+
+fn user() -> String {
+    std::env::var("USER")
+        .ok()
+        .filter(|name| !name.trim().is_empty())
+        .unwrap_or_else(|| "command line".to_owned())
+}
+
+fn change(signed: &Signed) -> Change {
+    Change {
+        author: signed.by.clone(),
+        reason: signed.reason.clone(),
+        at_us: contracts::now_us(),
+    }
+}
+
+impl Subcommand {
+    async fn run(self) -> Result<(), Failure> {
+        match self {
+            Self::End {
+                device,
+                at,
+                signed,
+                place,
+            } => {
+                let store = place.store.open().await?;
+                let scope = Scope::tenant(place.tenant);
+                let at_us = at.map_or_else(contracts::now_us, |it| it.0);
+                let ended = store
+                    .end_assignment(&scope, &device, at_us, &change(&signed))
+                    .await
+                    .map_err(Failure::other)?
+                    .ok_or_else(|| Failure::other(format!("nobody wears {device}")))?;
+                process::say(&format!(
+                    "{device} was with {} at {} until {}",
+                    ended.patient,
+                    ended.gateway,
+                    shown(at_us)
+                ))?;
+                for line in enter::waiting(&*store, &scope, &ended).await? {
+                    process::say(&line)?;
+                }
+                Ok(())
+            }
+            Self::Remove {
+                device,
+                from,
+                every: _,
+                signed,
+                place,
+            } => {
+                let store = place.store.open().await?;
+                let scope = Scope::tenant(place.tenant);
+                let from_us = match from {
+                    Some(from) => Some(list::begun_at(&*store, &scope, &device, from).await?),
+                    None => None,
+                };
+                let removed = store
+                    .remove_assignments(&scope, &device, from_us, &change(&signed))
+                    .await
+                    .map_err(Failure::other)?;
+                if removed == 0 {
+                    return Err(Failure::other(format!("{device} has no such assignment")));
+                }
+                process::say(&format!("{removed} assignments of {device} are removed"))
+            }
+            Self::List { of, json, place } => {
+                let store = place.store.open().await?;
+                list::run(&*store, &Scope::tenant(place.tenant), &of, json).await
+            }
+            Self::Patient {
+                patient,
+                name,
+                place,
+            } => {
+                check_id("patient", &patient, "ada")?;
+                check_name(&name)?;
+                let store = place.store.open().await?;
+                put_patient(&*store, &place.tenant, &patient, Some(name), None).await?;
+                process::say(&format!("{patient} is in the register"))
+            }
+            Self::Gateway { gateway, place } => {
+                check_gateway(&place.tenant, &gateway)?;
+                let store = place.store.open().await?;
+                let entry = store::GatewayEntry {
+                    id: gateway.clone(),
+                    tenant: place.tenant,
+                };
+                store.put_gateway(&entry).await.map_err(Failure::other)?;
+                process::say(&format!("{gateway} is in the register"))
+            }
+        }
+    }
+}
+
+/// What was decided about the patient before stays, where nothing else is said.
+async fn put_patient(
+    store: &dyn Store,
+    tenant: &str,
+    patient: &str,
+    name: Option<String>,
+    spo2_scale_two: Option<bool>,
+) -> Result<(), Failure> {
+    let scope = Scope::tenant(tenant);
+    let known = store.patient(&scope, patient).await;
+    let known = known.map_err(Failure::other)?;
+    let scale = known.as_ref().map_or(SpO2Scale::One, |it| it.spo2_scale);
+    let entry = PatientEntry {
+        id: patient.to_owned(),
+        tenant: tenant.to_owned(),
+        name: name
+            .or(known.map(|it| it.name))
+            .unwrap_or_else(|| patient.to_owned()),
+        spo2_scale: match spo2_scale_two {
+            Some(true) => SpO2Scale::Two,
+            Some(false) => SpO2Scale::One,
+            None => scale,
+        },
+    };
+    store.put_patient(&entry).await.map_err(Failure::other)
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use clap::Parser;
-    use store::SqliteStore;
-
-    use super::*;
-
-    #[derive(clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        command: RegisterCommand,
-    }
-
-    fn command(line: &str) -> RegisterCommand {
-        let words = std::iter::once("register").chain(line.split(' '));
-        Line::try_parse_from(words).unwrap().command
-    }
-
-    #[tokio::test]
-    async fn a_second_sensor_changes_nothing_about_its_patient() {
-        let directory = tempfile::tempdir().unwrap();
-        let store: &dyn Store = &SqliteStore::open(directory.path()).unwrap();
-        let base = "--gateway gw-1 --patient ada --device";
-        for (line, name, scale) in [
-            ("chest-1", "ada", SpO2Scale::One),
-            ("chest-1 --name Ada --spo2-scale-two", "Ada", SpO2Scale::Two),
-            ("wrist-1", "Ada", SpO2Scale::Two),
-            ("wrist-1 --name Countess", "Countess", SpO2Scale::Two),
-            ("wrist-1 --spo2-scale-two false", "Countess", SpO2Scale::One),
-        ] {
-            let entry = command(&format!("{base} {line}")).enter(store).await;
-            assert_eq!(entry.unwrap().patient, "ada");
-            let scope = Scope::tenant(store::DEFAULT_TENANT);
-            let patient = store.patient(&scope, "ada").await.unwrap().unwrap();
-            assert_eq!(
-                (patient.name.as_str(), patient.spo2_scale),
-                (name, scale),
-                "{line}"
-            );
-        }
-    }
-
-    #[test]
-    fn what_no_sample_and_no_certificate_can_name_is_refused_by_field() {
-        for (line, field) in [
-            ("--device ä --gateway gw-1 --patient ada", "device"),
-            ("--device d --gateway gw/1 --patient ada", "gateway"),
-            ("--device d --gateway gw-1 --patient 患者", "patient"),
-            ("--device d --gateway gw-1 --patient ada --name=", "name"),
-            (
-                "--device d --gateway gw-1 --patient ada --tenant a/b",
-                "gateway",
-            ),
-        ] {
-            assert_eq!(command(line).check().unwrap_err().field, field);
-        }
-        command("--device d --gateway gw-1 --patient ada")
-            .check()
-            .unwrap();
-    }
-}
+mod tests;

@@ -148,6 +148,10 @@ impl TrialCommand {
             .into_inner();
         match answers.message().await.map_err(|status| for_now(&status))? {
             Some(answer) => match answer.rejections.first() {
+                // The gateway has not heard of the device yet.
+                Some(rejection) if rejection.reason.contains(gateway::intake::NOT_REGISTERED) => {
+                    Err(Refusal::ForNow(rejection.reason.clone()))
+                }
                 Some(rejection) => Err(Refusal::ForGood(rejection.reason.clone())),
                 None => Ok(()),
             },

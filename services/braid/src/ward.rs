@@ -1,6 +1,6 @@
 //! A ward of simulated patients: who lies in it, which sensors they wear, and which gateway speaks for each.
 
-use store::{DEFAULT_TENANT, DeviceEntry, PatientEntry, Scope, SpO2Scale, Store, WriteError};
+use store::{DEFAULT_TENANT, DeviceEntry, Of, PatientEntry, Scope, SpO2Scale, Store, WriteError};
 use swarm::{Patient, Profile};
 
 use crate::process::Failure;
@@ -109,12 +109,29 @@ async fn enter(
         };
         store.put_patient(&entry).await.map_err(refused)?;
     }
+    let present = store
+        .device(&Scope::Service, device)
+        .await
+        .map_err(|error| Failure::other(format!("register: {error}")))?;
+    if present.is_some_and(|it| it.gateway == gateway && it.patient == patient) {
+        return Ok(());
+    }
+    let scope = Scope::tenant(DEFAULT_TENANT);
+    let worn = store
+        .assignments(&scope, Of::Device(device))
+        .await
+        .map_err(|error| Failure::other(format!("register: {error}")))?;
     let entry = DeviceEntry {
         id: device.to_owned(),
         tenant: DEFAULT_TENANT.to_owned(),
         gateway: gateway.to_owned(),
         patient: patient.to_owned(),
-        registered_us: contracts::now_us(),
+        // A sensor of the simulation has never been with anybody else.
+        registered_us: if worn.is_empty() {
+            i64::MIN
+        } else {
+            contracts::now_us()
+        },
     };
     store.put_device(&entry).await.map_err(refused)
 }

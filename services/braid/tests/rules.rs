@@ -242,7 +242,7 @@ mod replay {
         for chunk in samples.chunks(2000) {
             let batch = VitalsBatch {
                 samples: chunk.to_vec(),
-                gaps: Vec::new(),
+                ..VitalsBatch::default()
             };
             store
                 .write_vitals(Arc::new(batch), Vec::new())

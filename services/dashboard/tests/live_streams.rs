@@ -37,7 +37,7 @@ async fn a_viewer_gets_what_the_store_learns_after_the_snapshot() {
         // Not over the bus.
         let batch = VitalsBatch {
             samples: vec![heart_rate("p1", sequence, 71.0)],
-            gaps: Vec::new(),
+            ..VitalsBatch::default()
         };
         let stored = ward.store.write_vitals(Arc::new(batch), Vec::new()).await;
         stored.unwrap();

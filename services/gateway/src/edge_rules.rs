@@ -1,7 +1,7 @@
 //! Alerts without the core: the rules of the `vitals` crate, run beside the sensor.
 //!
-//! A gateway does not know which patient wears a device unless the sensor says so; until then each device is judged by itself, and
-//! the core, which knows, merges what it hears. Rule state lives in memory: after a restart a lasting condition is raised anew
+//! A reading is judged with those of the patient who wore its device at its time, as the core has told the gateway. Where the gateway
+//! cannot tell, the sensor may have said whose it is, or else the device is judged by itself. Rule state lives in memory: after a restart a lasting condition is raised anew
 //! with the event time of the first sample that shows it.
 
 use std::{collections::HashMap, sync::Arc};
@@ -62,6 +62,10 @@ impl EdgeRules {
         rules.map(|(of, _)| of.clone()).unwrap_or_default()
     }
 
+    pub fn book(&self) -> &Rulebook {
+        &self.book
+    }
+
     /// Alerts that the sample raises or ends. Their sequence is the journal's to give.
     pub fn on_sample(&mut self, sample: &Sample) -> Vec<EdgeAlert> {
         let taken = Moment::of_sample(sample);
@@ -78,11 +82,15 @@ impl EdgeRules {
             sequence: self.clock + self.sensors.steps(sample),
             ..sample.clone()
         };
-        let subject = if sample.patient.is_empty() {
-            &sample.device
-        } else {
-            &sample.patient
+        let wearer = self.book.wearer(&sample.device, sample.device_time_us);
+        let subject = match wearer {
+            Some(wearer) if sample.patient.is_empty() || sample.patient == wearer => wearer,
+            // The sensor contradicts the register: it is nobody's.
+            Some(_) => &sample.device,
+            None if sample.patient.is_empty() => &sample.device,
+            None => &sample.patient,
         };
+        let subject = &subject.to_owned();
         if !self.subjects.contains_key(subject) {
             self.make_room();
             let (rules, profile) = judged(&self.book, &self.own, subject);
@@ -114,8 +122,13 @@ impl EdgeRules {
 
     /// Somebody says that it was no fall. None: there is none that nobody was told of.
     pub fn cancel_falls(&mut self, device: &str, patient: &str) -> Vec<EdgeAlert> {
-        let subject = if patient.is_empty() { device } else { patient };
-        let Some(engine) = self.subjects.get_mut(subject) else {
+        let wearer = self.book.wearer(device, self.newest.wall_us);
+        let subject = match wearer {
+            _ if !patient.is_empty() => patient.to_owned(),
+            Some(wearer) => wearer.to_owned(),
+            None => device.to_owned(),
+        };
+        let Some(engine) = self.subjects.get_mut(&subject) else {
             return Vec::new();
         };
         // By the sensor's clock, as everything that rules see.
@@ -128,7 +141,7 @@ impl EdgeRules {
                 patient: patient.to_owned(),
                 device: device.to_owned(),
                 rule_version,
-                rules_subject: self.rules_subject(subject),
+                rules_subject: self.rules_subject(&subject),
                 metric: rule.condition.metric().into(),
                 priority: rule.priority.into(),
                 rule: rule.id,
@@ -300,6 +313,7 @@ mod tests {
                 subject: "patient:ada".into(),
                 spo2_scale: 1,
             }],
+            ..FollowRulesResponse::default()
         };
         let (book, refused) = Rulebook::default().take(answer);
         assert_eq!(refused, []);
@@ -339,6 +353,44 @@ mod tests {
         let raised = feed(&mut rules, 360..480, 170.0);
         assert!(raised.iter().any(|alert| alert.device == "d1"));
         assert!(raised.iter().all(|it| it.rules_subject.is_empty()));
+    }
+
+    #[test]
+    fn a_belt_that_changes_hands_takes_nothing_of_one_patient_to_the_next() {
+        use contracts::vitals::DeviceInterval;
+        let mut rules = EdgeRules::new(RuleSet::default_set());
+        let worn = |patient: &str, from_us, until_us| DeviceInterval {
+            device: "d1".into(),
+            patient: patient.into(),
+            from_us,
+            until_us,
+        };
+        let handed_over_us = START_US + 600 * 1_000_000;
+        let (book, refused) = Rulebook::default().take(FollowRulesResponse {
+            intervals: vec![
+                worn("ada", i64::MIN, handed_over_us),
+                worn("ben", handed_over_us, i64::MAX),
+            ],
+            has_intervals: true,
+            ..FollowRulesResponse::default()
+        });
+        assert_eq!(refused, []);
+        rules.judge_by(book);
+        let feed = |rules: &mut EdgeRules, seconds: std::ops::Range<i64>, value| {
+            let mut raised = Vec::new();
+            for second in seconds {
+                raised.extend(rules.on_sample(&heart_rate("d1", second, value)));
+            }
+            raised
+        };
+        let of_ada = feed(&mut rules, 0..300, 170.0);
+        assert!(of_ada.iter().any(|alert| !alert.resolved));
+        // Ben is well from his first reading on, and nothing of Ada ends by it.
+        assert_eq!(feed(&mut rules, 800..1000, 75.0), []);
+        assert!(rules.subjects.contains_key("ada") && rules.subjects.contains_key("ben"));
+        // What the belt kept of Ada goes on where she was.
+        let ended = feed(&mut rules, 300..420, 75.0);
+        assert!(ended.iter().any(|alert| alert.resolved));
     }
 
     #[test]

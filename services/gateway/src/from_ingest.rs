@@ -1,9 +1,16 @@
-//! The rules of the core: followed over the links that carry vitals, kept on disk, and judged by from then on.
+//! The rules of the core and who wears what at this gateway: followed over the links that carry vitals, kept on disk, and judged by from then on.
 //!
 //! One link follows at a time; when it is lost the next one does. What was judged by last is on disk before it is judged by, so that a
 //! gateway that starts without a network goes on by it.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use contracts::vitals::{
     FollowRulesRequest, FollowRulesResponse, ingest_service_client::IngestServiceClient,
@@ -28,18 +35,42 @@ const FILE_BYTES_MAX: usize = 8 << 20;
 const FILE: &str = "rules";
 const FILE_NEW: &str = "rules.new";
 
+/// Whether the core tells at present what changes. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Following(Arc<AtomicBool>);
+
+impl Following {
+    pub fn is_on(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub fn set(&self, is_on: bool) {
+        self.0.store(is_on, Ordering::Relaxed);
+    }
+}
+
 /// What links hand the core's answers to. Clones are the same.
 #[derive(Clone)]
 pub struct Follower {
     turn: Arc<Semaphore>,
     answers: mpsc::Sender<FollowRulesResponse>,
+    following: Following,
 }
 
 impl Follower {
     pub fn new() -> (Follower, mpsc::Receiver<FollowRulesResponse>) {
         let (answers, taken) = mpsc::channel(ANSWERS_MAX);
         let turn = Arc::new(Semaphore::new(1));
-        (Follower { turn, answers }, taken)
+        let follower = Follower {
+            turn,
+            answers,
+            following: Following::default(),
+        };
+        (follower, taken)
+    }
+
+    pub fn following(&self) -> Following {
+        self.following.clone()
     }
 
     /// Follows by this link, once no other does, for as long as the link lasts or somebody takes the answers.
@@ -48,6 +79,8 @@ impl Follower {
             return;
         };
         let mut backoff = Backoff::for_reconnect();
+        // Also when the link, and with it this future, is dropped.
+        let _off = Off(&self.following);
         loop {
             let status = match link.follow_rules(FollowRulesRequest {}).await {
                 Ok(answers) => {
@@ -59,6 +92,7 @@ impl Follower {
                                 if self.answers.send(answer).await.is_err() {
                                     return;
                                 }
+                                self.following.set(true);
                             }
                             Ok(None) => break Status::unavailable("ingest ended the stream"),
                             Err(status) => break status,
@@ -67,6 +101,7 @@ impl Follower {
                 }
                 Err(status) => status,
             };
+            self.following.set(false);
             tracing::debug!(%status, "the core's rules are not followed");
             match status.code() {
                 Code::Unimplemented | Code::ResourceExhausted | Code::OutOfRange => {
@@ -75,6 +110,14 @@ impl Follower {
                 _ => backoff.wait().await,
             }
         }
+    }
+}
+
+struct Off<'a>(&'a Following);
+
+impl Drop for Off<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
     }
 }
 

@@ -3,14 +3,19 @@
 //! Alerts are on disk before the sample that raised them: after a crash in between the sensor sends the sample again, and the
 //! core, which runs the same rules, merges a repeated alert by its event time. The other order could lose one.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use contracts::vitals::{EdgeAlert, Sample};
 use parking_lot::Mutex;
 use service_kit::{Backoff, Shutdown, Warning, WarningHandle};
 use tokio::{
     sync::watch,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout_at},
 };
 use tracing::{Instrument, Span};
 use vitals::{ClockBounds, Invalid};
@@ -18,6 +23,7 @@ use vitals::{ClockBounds, Invalid};
 use crate::{
     clock::{CoreClock, Moment},
     edge_rules::EdgeRules,
+    from_ingest::Following,
     held::{HELD_ALERTS_MAX, Held, HeldId},
     journal::{AppendError, Condition, Disk, Journal, StageError, Staged},
     rulebook::Rulebook,
@@ -28,6 +34,13 @@ pub const SAMPLES_PER_REQUEST_MAX: usize = 10_000;
 /// Pauses between the attempts to have the journal take what it refused. Each is one write on a disk that is full.
 const AGAIN_INITIAL: Duration = Duration::from_millis(500);
 const AGAIN_MAX: Duration = Duration::from_secs(30);
+
+/// A device that the core has just registered is known here by then, or else it is refused.
+const KNOWN_WITHIN: Duration = Duration::from_secs(3);
+/// Devices that were waited for since the core told of a change; others are not waited for.
+const WAITED_FOR_MAX: usize = 1024;
+/// Why a device is refused whose readings the core would give to nobody.
+pub const NOT_REGISTERED: &str = "is not registered at this gateway";
 
 /// Why one sample was not taken; sending it again will not help unless said so.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +102,12 @@ pub struct Intake<D> {
     alerts: Journal<D>,
     rules: Mutex<EdgeRules>,
     core: Arc<CoreClock>,
+    /// While the core tells which devices the gateway has, others are refused. Else it is for the core to say later whose they are.
+    following: Following,
+    /// Counts books.
+    books: watch::Sender<u64>,
+    /// Until when.
+    waited_for: Mutex<HashMap<String, Instant>>,
     /// Raised, but refused by the disk: they go first when the next request comes, or by [`Self::try_again`].
     held: Mutex<Held>,
     held_count: watch::Sender<usize>,
@@ -104,6 +123,9 @@ impl<D: Disk> Intake<D> {
             alerts,
             rules: Mutex::new(rules),
             core: Arc::default(),
+            following: Following::default(),
+            books: watch::Sender::new(0),
+            waited_for: Mutex::default(),
             held: Mutex::default(),
             held_count: watch::Sender::new(0),
             keeping: tokio::sync::Mutex::new(()),
@@ -119,6 +141,51 @@ impl<D: Disk> Intake<D> {
     /// From the next sample on the rules of the core hold that this book has.
     pub fn judge_by(&self, book: Rulebook) {
         self.rules.lock().judge_by(book);
+        self.waited_for.lock().clear();
+        self.books.send_modify(|books| *books += 1);
+    }
+
+    /// Refuses devices that the core does not know, as long as it tells which it knows.
+    #[must_use]
+    pub fn while_following(mut self, following: Following) -> Self {
+        self.following = following;
+        self
+    }
+
+    fn is_unknown(&self, device: &str) -> bool {
+        self.following.is_on() && !self.rules.lock().book().knows(device)
+    }
+
+    /// Returns when the core has told of every device, or will not. One that was waited for in vain keeps nobody waiting again.
+    async fn until_known(&self, samples: &[Sample]) {
+        let mut books = self.books.subscribe();
+        let unknown: HashSet<&str> = samples
+            .iter()
+            .map(|sample| sample.device.as_str())
+            .collect::<HashSet<&str>>()
+            .into_iter()
+            .filter(|device| self.is_unknown(device))
+            .collect();
+        if unknown.is_empty() {
+            return;
+        }
+        let deadline = {
+            let mut waited_for = self.waited_for.lock();
+            if waited_for.len() + unknown.len() > WAITED_FOR_MAX {
+                return;
+            }
+            let within = Instant::now() + KNOWN_WITHIN;
+            let until = unknown
+                .iter()
+                .map(|device| *waited_for.entry((*device).to_owned()).or_insert(within));
+            until.max().unwrap_or(within)
+        };
+        while unknown.iter().any(|device| self.is_unknown(device)) {
+            match timeout_at(deadline, books.changed()).await {
+                Ok(Ok(())) => {}
+                _ => return,
+            }
+        }
     }
 
     /// Returns once every accepted sample is on disk. `from` is whose address they come from, where one is known.
@@ -165,6 +232,7 @@ impl<D: Disk> Intake<D> {
         span: &Span,
     ) -> Result<Recorded, RecordError> {
         let traceparent = service_kit::telemetry::traceparent(span);
+        self.until_known(&samples).await;
         let mut recorded = Recorded::default();
         let mut valid = Vec::with_capacity(samples.len());
         let mut indices = Vec::with_capacity(samples.len());
@@ -221,6 +289,13 @@ impl<D: Disk> Intake<D> {
         }
         vitals::fill_defaults(sample);
         vitals::validate_reading(sample)?;
+        if self.is_unknown(&sample.device) {
+            return Err(Invalid::new(
+                "device",
+                format!("{:?} {NOT_REGISTERED}", sample.device),
+                "a device that `braid register` has entered for it",
+            ));
+        }
         match self.core.now_us(now) {
             // A sensor may go by the gateway's clock, and be as far ahead as that is.
             Some(core_us) => {

@@ -260,6 +260,7 @@ pub async fn serve(
         context.health().warning("clock"),
         context.shutdown().clone(),
     ));
+    let following = follower.following();
     let courier = |options: Options,
                    journal: &Journal<Directory>,
                    check: CheckHandle,
@@ -300,7 +301,8 @@ pub async fn serve(
         alerts.clone(),
         EdgeRules::new(rules),
     );
-    let intake = Arc::new(intake.with_core(core));
+    let intake = intake.with_core(core).while_following(following);
+    let intake = Arc::new(intake);
     intake.judge_by(book.clone());
     let from_memory = FromMemory {
         intake: Arc::clone(&intake),

@@ -1,4 +1,4 @@
-//! The rules that the core has handed out, as far as this gateway can judge by them: pure.
+//! The rules that the core has handed out, and who wore which device at this gateway, as far as this gateway can judge by them: pure.
 //!
 //! What cannot be read changes nothing. A set is replaced only by one that is in order, and a patient whose own set is not goes on by
 //! what held before; so a mistake in the core, or a core that is newer than this gateway, leaves nobody without rules.
@@ -8,11 +8,18 @@ use std::{
     sync::Arc,
 };
 
-use contracts::vitals::{FollowRulesResponse, PatientRules, RulesDocument};
-use vitals::{Invalid, Profile, RuleSet, Spo2Scale};
+use contracts::vitals::{DeviceInterval, FollowRulesResponse, PatientRules, RulesDocument};
+use vitals::{
+    Invalid, Profile, RuleSet, Spo2Scale,
+    attribution::{Interval, When, attribute},
+};
 
 /// Patients in one book; an answer with more is refused whole.
 pub const PATIENTS_MAX: usize = 1024;
+/// Intervals in one book; an answer with more is refused whole. A core hands out no more.
+pub const INTERVALS_MAX: usize = 8192;
+/// The gateway does not know by how much its own clock is wrong. Within this of a change of hands a device is judged by itself.
+const DOUBT_US: i64 = 120_000_000;
 
 /// What was handed out and is not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +34,8 @@ pub enum Refused {
     Missing { patient: String, subject: String },
     #[error("rules for {0} patients at once, at most {PATIENTS_MAX} are taken")]
     TooMany(usize),
+    #[error("{0} intervals of devices at once, at most {INTERVALS_MAX} are taken")]
+    TooManyIntervals(usize),
 }
 
 /// By which rules somebody is judged.
@@ -44,6 +53,10 @@ pub struct Rulebook {
     patients: BTreeMap<String, PatientRules>,
     /// By patient and by device.
     judged: HashMap<String, Judged>,
+    /// By device: who wore it at this gateway. None has a gateway's name, since all are of this one.
+    worn: BTreeMap<String, Vec<Interval>>,
+    /// These are all devices of the gateway.
+    has_all: bool,
 }
 
 impl Rulebook {
@@ -52,8 +65,24 @@ impl Rulebook {
         if answer.patients.len() > PATIENTS_MAX {
             return (self.clone(), vec![Refused::TooMany(answer.patients.len())]);
         }
+        let intervals = answer.intervals.len();
+        if intervals > INTERVALS_MAX {
+            return (self.clone(), vec![Refused::TooManyIntervals(intervals)]);
+        }
         let mut refused = Vec::new();
-        let mut book = Rulebook::default();
+        let mut book = Rulebook {
+            has_all: answer.has_intervals,
+            ..Rulebook::default()
+        };
+        for it in answer.intervals {
+            let interval = Interval {
+                patient: it.patient,
+                gateway: String::new(),
+                from_us: it.from_us,
+                until_us: it.until_us,
+            };
+            book.worn.entry(it.device).or_default().push(interval);
+        }
         for document in answer.documents {
             let subject = document.subject.clone();
             match RuleSet::from_json(&document.body) {
@@ -136,6 +165,18 @@ impl Rulebook {
         self.judged.get(subject)
     }
 
+    /// Who wore the device at that time. `None`: nobody did, or the gateway cannot tell.
+    pub fn wearer(&self, device: &str, time_us: i64) -> Option<&str> {
+        let intervals = self.worn.get(device)?;
+        let interval = attribute(intervals, "", When::at(time_us, DOUBT_US));
+        interval.ok().map(|it| it.patient.as_str())
+    }
+
+    /// Whether the core lets this gateway speak for the device, now or lately; also when the core has not said for which.
+    pub fn knows(&self, device: &str) -> bool {
+        !self.has_all || self.worn.contains_key(device)
+    }
+
     /// Version in force of each document.
     pub fn versions(&self) -> impl Iterator<Item = (&str, u32)> {
         let documents = self.documents.iter();
@@ -147,8 +188,19 @@ impl Rulebook {
         FollowRulesResponse {
             documents: self.documents.values().map(|it| it.0.clone()).collect(),
             patients: self.patients.values().cloned().collect(),
+            intervals: self.worn.iter().flat_map(of_device).collect(),
+            has_intervals: self.has_all,
         }
     }
+}
+
+fn of_device((device, worn): (&String, &Vec<Interval>)) -> impl Iterator<Item = DeviceInterval> {
+    worn.iter().map(move |it| DeviceInterval {
+        device: device.clone(),
+        patient: it.patient.clone(),
+        from_us: it.from_us,
+        until_us: it.until_us,
+    })
 }
 
 #[cfg(test)]
@@ -181,6 +233,7 @@ mod tests {
         FollowRulesResponse {
             documents,
             patients: patients.collect(),
+            ..FollowRulesResponse::default()
         }
     }
 
@@ -264,6 +317,43 @@ mod tests {
         assert_eq!((held(&gone, "ada"), refused.as_slice()), (None, &[][..]));
         let (nobody, _) = book.take(FollowRulesResponse::default());
         assert_eq!(nobody, Rulebook::default());
+    }
+
+    #[test]
+    fn who_wore_a_device_is_known_by_time_and_kept() {
+        const HOUR_US: i64 = 3_600_000_000;
+        let interval = |patient: &str, from_us, until_us| DeviceInterval {
+            device: "belt".into(),
+            patient: patient.into(),
+            from_us,
+            until_us,
+        };
+        let mut told = answer(Vec::new(), &[]);
+        told.intervals = vec![
+            interval("ben", HOUR_US, i64::MAX),
+            interval("ada", i64::MIN, HOUR_US),
+        ];
+        let (partial, _) = Rulebook::default().take(told.clone());
+        assert!(partial.knows("other"), "these may not be all");
+        told.has_intervals = true;
+        let (book, refused) = Rulebook::default().take(told);
+        assert_eq!(refused, []);
+        assert!(book.knows("belt") && !book.knows("other"));
+        assert!(
+            Rulebook::default().knows("belt"),
+            "nobody has said anything"
+        );
+        assert_eq!(book.wearer("belt", 0), Some("ada"));
+        assert_eq!(book.wearer("belt", 2 * HOUR_US), Some("ben"));
+        assert_eq!(book.wearer("belt", HOUR_US + 1), None, "too close to tell");
+        assert_eq!(book.wearer("other", 0), None);
+        let (kept, _) = Rulebook::default().take(book.to_answer());
+        assert_eq!(kept, book);
+        let mut many = answer(Vec::new(), &[]);
+        many.intervals = vec![interval("ada", 0, 1); INTERVALS_MAX + 1];
+        let (same, refused) = book.take(many);
+        assert_eq!(same, book);
+        assert_eq!(refused, [Refused::TooManyIntervals(INTERVALS_MAX + 1)]);
     }
 
     #[test]

@@ -28,6 +28,7 @@ fn book(version: u32) -> Rulebook {
             subject: "default".into(),
             spo2_scale: 1,
         }],
+        ..FollowRulesResponse::default()
     };
     Rulebook::default().take(answer).0
 }

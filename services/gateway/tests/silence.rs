@@ -167,7 +167,7 @@ impl World {
         };
         let batch = Arc::new(VitalsBatch {
             samples: vec![sample],
-            gaps: Vec::new(),
+            ..VitalsBatch::default()
         });
         self.store.write_vitals(batch, Vec::new()).await.unwrap();
     }

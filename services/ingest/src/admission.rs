@@ -1,11 +1,11 @@
 //! What of an upload may go on, and what is filled in: pure, given what the register says.
 
-use clocks::{GatewayClock, Taken};
+use clocks::{GatewayClock, TOLERATED_US, Taken};
 use contracts::vitals::{EdgeAlert, Gap, Sample};
-use store::DeviceEntry;
 use vitals::{
-    ClockBounds, IDENTIFIER_BYTES_MAX, TRACEPARENT_BYTES_MAX, validate_identifier,
-    validate_reading, validate_time,
+    ClockBounds, IDENTIFIER_BYTES_MAX, TRACEPARENT_BYTES_MAX,
+    attribution::{Interval, When, attribute},
+    validate_identifier, validate_reading, validate_time,
 };
 
 /// Longest summary of an alert, in bytes; a longer one is cut.
@@ -26,13 +26,28 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// The gateway may not speak for the device, or there is none: which of both stays unsaid.
+    /// A gateway of nobody, or one that has nothing to do with the patient.
     pub const NOT_OWNED: &'static str = "not-owned";
     /// Names another patient or gateway than the register and the certificate do.
     pub const CONTRADICTS: &'static str = "contradicts-register";
     pub const CLOCK: &'static str = "clock";
+    /// It would be kept apart, and there is no room.
+    pub const NO_ROOM: &'static str = "no-room";
     pub const MALFORMED: &'static str = "malformed";
     pub const STREAMS: &'static str = "too-many-streams";
+
+    /// Whether it may be somebody's all the same: then it is kept apart, for people to say whose. Of anything else nothing can be kept.
+    pub fn is_kept_apart(&self) -> bool {
+        !matches!(
+            self.kind,
+            Refusal::CLOCK | Refusal::MALFORMED | Refusal::STREAMS
+        )
+    }
+
+    pub fn without_room(self) -> Refusal {
+        let reason = format!("{}, and no more is kept apart of this gateway", self.reason);
+        Refusal::new(Refusal::NO_ROOM, reason)
+    }
 
     fn new(kind: &'static str, reason: impl ToString) -> Refusal {
         Refusal {
@@ -60,10 +75,9 @@ pub struct GatewayId {
     pub id: String,
 }
 
-impl GatewayId {
-    pub fn owns(&self, device: &DeviceEntry) -> bool {
-        device.gateway == self.id && device.tenant == self.tenant
-    }
+/// By how much the time of an entry that was put right may be wrong. Of a gateway that does not say its time, as much as is tolerated.
+pub fn doubt_us(clock: Option<GatewayClock>, taken: Taken) -> i64 {
+    clock.map_or(TOLERATED_US, |clock| clock.doubt_us(taken))
 }
 
 /// When something arrives, by the core's clock.
@@ -87,11 +101,12 @@ impl Arrival {
     }
 }
 
-/// Checks a sample and fills what ingest fills; or says why it is refused, for people. `clock`: the gateway's, when it says its time.
+/// Checks a sample and fills what ingest fills; or says why it is refused, for people. `worn`: when somebody wore its device. `clock`:
+/// the gateway's, when it says its time.
 pub fn admit_sample(
     sample: &mut Sample,
     gateway: &GatewayId,
-    device: Option<&DeviceEntry>,
+    worn: &[Interval],
     arrival: Arrival,
     clock: Option<GatewayClock>,
 ) -> Result<(), Refusal> {
@@ -111,21 +126,20 @@ pub fn admit_sample(
             sample.sequence
         )));
     }
-    let device = owned(&sample.device, gateway, device)?;
-    agree("patient", &sample.patient, &device.patient)?;
     agree("gateway", &sample.gateway, &gateway.id)?;
-    sample.patient.clone_from(&device.patient);
     sample.gateway.clone_from(&gateway.id);
     sample.ingest_time_us = arrival.now_us;
-    // A number beyond what the store can keep says nothing; without it the sample is still itself.
-    sample.sensor_sequence = sample.sensor_sequence.filter(|n| *n <= SEQUENCE_MAX);
-    Ok(())
+    let when = When::at(sample.device_time_us, doubt_us(clock, taken));
+    attributed(&mut sample.patient, gateway, worn, when)
 }
 
+/// Puts the gap's times right and says whose it is.
 pub fn admit_gap(
     gap: &mut Gap,
     gateway: &GatewayId,
-    device: Option<&DeviceEntry>,
+    worn: &[Interval],
+    now_us: i64,
+    clock: Option<GatewayClock>,
 ) -> Result<(), Refusal> {
     validate_identifier("device", &gap.device, "chest-belt-7").map_err(Refusal::malformed)?;
     validate_identifier("stream", &gap.stream, "heart-rate").map_err(Refusal::malformed)?;
@@ -137,39 +151,40 @@ pub fn admit_gap(
             gap.first_sequence, gap.last_sequence
         )));
     }
-    let device = owned(&gap.device, gateway, device)?;
-    gap.patient.clone_from(&device.patient);
     gap.gateway.clone_from(&gateway.id);
-    Ok(())
+    if let Some(clock) = clock {
+        clock.current().put_right_gap(gap, now_us);
+    }
+    let when = When {
+        from_us: gap.from_time_us,
+        to_us: gap.to_time_us.max(gap.from_time_us),
+        // Nothing tells when the gateway took what it dropped.
+        doubt_us: TOLERATED_US,
+    };
+    // What a gateway says of it beside the device counts for nothing.
+    gap.patient.clear();
+    attributed(&mut gap.patient, gateway, worn, when)
 }
 
-/// `cares`: whether the gateway has any device of the patient that the alert names, or is one of its tenant's when it names none; asked
-/// for when it names no device.
+/// Whose alert it is.
+#[derive(Debug, Clone, Copy)]
+pub enum Concerned<'a> {
+    /// It names a device, which was worn so.
+    Device(&'a [Interval]),
+    /// It names none. Whether the gateway had any device of the patient that the alert names, or is one of its tenant's when it names no
+    /// patient either.
+    Cares(bool),
+}
+
+/// `when`: its time, put right.
 pub fn admit_alert(
     alert: &mut EdgeAlert,
     gateway: &GatewayId,
-    device: Option<&DeviceEntry>,
-    cares: bool,
+    concerned: &Concerned<'_>,
+    when: When,
 ) -> Result<(), Refusal> {
     validate_identifier("rule", &alert.rule, "spo2-low").map_err(Refusal::malformed)?;
     agree("gateway", &alert.gateway, &gateway.id)?;
-    if alert.device.is_empty() {
-        if !cares {
-            let reason = if alert.patient.is_empty() {
-                format!("gateway: `{}` is not registered", gateway.id)
-            } else {
-                format!(
-                    "patient: `{}` has no device at gateway `{}`",
-                    alert.patient, gateway.id
-                )
-            };
-            return Err(Refusal::new(Refusal::NOT_OWNED, reason));
-        }
-    } else {
-        let device = owned(&alert.device, gateway, device)?;
-        agree("patient", &alert.patient, &device.patient)?;
-        alert.patient.clone_from(&device.patient);
-    }
     alert.gateway.clone_from(&gateway.id);
     // Notes beside the alert, for which no alert is refused.
     if alert.rules_subject.len() > SUBJECT_BYTES_MAX {
@@ -183,7 +198,21 @@ pub fn admit_alert(
         end -= 1;
     }
     alert.summary.truncate(end);
-    Ok(())
+    match concerned {
+        Concerned::Device(worn) => attributed(&mut alert.patient, gateway, worn, when),
+        Concerned::Cares(true) => Ok(()),
+        Concerned::Cares(false) => {
+            let reason = if alert.patient.is_empty() {
+                format!("gateway: `{}` is not registered", gateway.id)
+            } else {
+                format!(
+                    "patient: `{}` had no device at gateway `{}`",
+                    alert.patient, gateway.id
+                )
+            };
+            Err(Refusal::new(Refusal::NOT_OWNED, reason))
+        }
+    }
 }
 
 /// Puts the time of an alert right as that of the sample that raised it. One that cannot be is one of now: nobody is left without help
@@ -208,21 +237,18 @@ pub fn settle_time(alert: &mut EdgeAlert, arrival: Arrival, clock: Option<Gatewa
     alert.gateway_behind_us = None;
 }
 
-fn owned<'a>(
-    id: &str,
+/// Fills in whose it is. What names somebody else than the register does is nobody's.
+fn attributed(
+    patient: &mut String,
     gateway: &GatewayId,
-    device: Option<&'a DeviceEntry>,
-) -> Result<&'a DeviceEntry, Refusal> {
-    // One answer for both, so that a gateway cannot find out what others have.
-    device.filter(|device| gateway.owns(device)).ok_or_else(|| {
-        Refusal::new(
-            Refusal::NOT_OWNED,
-            format!(
-                "device: `{id}` is not registered for gateway `{}`",
-                gateway.id
-            ),
-        )
-    })
+    worn: &[Interval],
+    when: When,
+) -> Result<(), Refusal> {
+    let interval =
+        attribute(worn, &gateway.id, when).map_err(|why| Refusal::new(why.kind(), why))?;
+    agree("patient", patient, &interval.patient)?;
+    patient.clone_from(&interval.patient);
+    Ok(())
 }
 
 fn agree(field: &str, given: &str, known: &str) -> Result<(), Refusal> {
@@ -265,14 +291,13 @@ mod tests {
         }
     }
 
-    fn device() -> DeviceEntry {
-        DeviceEntry {
-            id: "belt".into(),
-            tenant: "t".into(),
-            gateway: "gw".into(),
+    fn worn() -> [Interval; 1] {
+        [Interval {
             patient: "ann".into(),
-            registered_us: 0,
-        }
+            gateway: "gw".into(),
+            from_us: i64::MIN,
+            until_us: i64::MAX,
+        }]
     }
 
     fn sample() -> Sample {
@@ -288,16 +313,16 @@ mod tests {
         sample
     }
 
-    fn refused(change: impl FnOnce(&mut Sample, &mut GatewayId, &mut DeviceEntry)) -> Refusal {
-        let (mut sample, mut gateway, mut device) = (sample(), gateway(), device());
-        change(&mut sample, &mut gateway, &mut device);
-        admit_sample(&mut sample, &gateway, Some(&device), NOW, None).unwrap_err()
+    fn refused(change: impl FnOnce(&mut Sample, &mut GatewayId, &mut Interval)) -> Refusal {
+        let (mut sample, mut gateway, mut worn) = (sample(), gateway(), worn());
+        change(&mut sample, &mut gateway, &mut worn[0]);
+        admit_sample(&mut sample, &gateway, &worn, NOW, None).unwrap_err()
     }
 
     #[test]
     fn an_owned_sample_is_filled() {
         let mut it = sample();
-        admit_sample(&mut it, &gateway(), Some(&device()), NOW, None).unwrap();
+        admit_sample(&mut it, &gateway(), &worn(), NOW, None).unwrap();
         assert_eq!((it.patient.as_str(), it.gateway.as_str()), ("ann", "gw"));
         assert_eq!(it.ingest_time_us, NOW_US);
     }
@@ -312,8 +337,7 @@ mod tests {
             device_offset_us: Some(7),
             ..sample()
         };
-        let admit =
-            |it: &mut Sample, clock| admit_sample(it, &gateway(), Some(&device()), NOW, clock);
+        let admit = |it: &mut Sample, clock| admit_sample(it, &gateway(), &worn(), NOW, clock);
         admit(&mut it, clock(ahead_us)).unwrap();
         assert_eq!(it.device_time_us, NOW_US);
         assert_eq!(it.gateway_time_us, NOW_US + ahead_us);
@@ -335,7 +359,7 @@ mod tests {
                 gateway_time_us: NOW_US,
                 ..sample()
             };
-            admit_sample(&mut it, &gateway(), Some(&device()), arrival, clock).unwrap();
+            admit_sample(&mut it, &gateway(), &worn(), arrival, clock).unwrap();
             assert_eq!(
                 it.device_time_us,
                 NOW_US + ahead_us + it.device_offset_us.unwrap_or_default()
@@ -360,30 +384,46 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_gateways_own_is_refused() {
-        let unknown = admit_sample(&mut sample(), &gateway(), None, NOW, None).unwrap_err();
-        let others = refused(|_, gateway, _| gateway.id = "other".into());
-        assert_eq!(
-            others.reason,
-            unknown.reason.replace("`gw`", "`other`"),
-            "no hint of what others own"
-        );
-        assert_eq!(others.kind, unknown.kind);
+    fn what_is_nobodys_is_filled_and_kept_apart() {
+        let mut it = sample();
+        let mut worn = worn();
+        worn[0].until_us = NOW_US;
+        let refusal = admit_sample(&mut it, &gateway(), &worn, NOW, None).unwrap_err();
+        assert!(refusal.is_kept_apart() && refusal.kind == "not-assigned");
+        assert_eq!((it.patient.as_str(), it.gateway.as_str()), ("", "gw"));
+        assert_eq!(it.ingest_time_us, NOW_US, "it can go on as it is");
+        // The clock of the gateway is two hours behind: the belt changed hands an hour ago, and the reading is of before.
+        let hour_us = 3_600_000_000;
+        worn[0].until_us = NOW_US - hour_us;
+        let mut wrong = Sample {
+            device_time_us: NOW_US - 4 * hour_us,
+            gateway_time_us: NOW_US - 4 * hour_us,
+            ..sample()
+        };
+        let behind = clock(-2 * hour_us);
+        admit_sample(&mut wrong, &gateway(), &worn, NOW, behind).unwrap();
+        assert_eq!(wrong.device_time_us, NOW_US - 2 * hour_us);
+        assert_eq!(wrong.patient, "ann");
     }
 
     #[test]
     fn a_refusal_has_a_kind_and_names_the_field() {
-        type Change = fn(&mut Sample, &mut GatewayId, &mut DeviceEntry);
-        let cases: [(Change, &str, &str); 9] = [
+        type Change = fn(&mut Sample, &mut GatewayId, &mut Interval);
+        let cases: [(Change, &str, &str); 10] = [
             (
                 |_, gw, _| gw.id = "other".into(),
-                Refusal::NOT_OWNED,
-                "device",
+                "other-gateway",
+                "the device was with another gateway",
             ),
             (
-                |_, gw, _| gw.tenant = "x".into(),
-                Refusal::NOT_OWNED,
-                "device",
+                |_, _, worn| worn.from_us = NOW_US + 1,
+                "not-assigned",
+                "nobody wore",
+            ),
+            (
+                |s, _, _| s.sensor_sequence = Some(1 << 63),
+                Refusal::MALFORMED,
+                "sensor_sequence",
             ),
             (
                 |s, _, _| s.patient = "bob".into(),
@@ -413,6 +453,8 @@ mod tests {
             let refusal = refused(change);
             assert_eq!(refusal.kind, kind, "{refusal}");
             assert!(refusal.reason.starts_with(field), "{refusal}");
+            let of_the_form = [Refusal::MALFORMED, Refusal::CLOCK].contains(&kind);
+            assert_eq!(refusal.is_kept_apart(), !of_the_form, "{refusal}");
         }
     }
 
@@ -425,14 +467,22 @@ mod tests {
             traceparent: "0".repeat(1 << 20),
             ..EdgeAlert::default()
         };
-        assert!(admit_alert(&mut alert.clone(), &gateway(), None, false).is_err());
-        admit_alert(&mut alert, &gateway(), None, true).unwrap();
+        let admit = |alert: &mut EdgeAlert, concerned: Concerned<'_>| {
+            admit_alert(alert, &gateway(), &concerned, When::at(NOW_US, 0))
+        };
+        assert!(admit(&mut alert.clone(), Concerned::Cares(false)).is_err());
+        admit(&mut alert, Concerned::Cares(true)).unwrap();
         assert_eq!(alert.gateway, "gw");
         assert_eq!(alert.summary.len(), SUMMARY_BYTES_MAX);
         assert_eq!(alert.traceparent, "");
         alert.device = "belt".into();
         alert.patient = "bob".into();
-        assert!(admit_alert(&mut alert, &gateway(), Some(&device()), false).is_err());
+        let worn = worn();
+        let refused = admit(&mut alert.clone(), Concerned::Device(&worn)).unwrap_err();
+        assert_eq!(refused.kind, Refusal::CONTRADICTS);
+        alert.patient.clear();
+        admit(&mut alert, Concerned::Device(&worn)).unwrap();
+        assert_eq!(alert.patient, "ann");
     }
 
     #[test]
@@ -472,14 +522,7 @@ mod tests {
                 ..sample()
             };
             settle_time(&mut alert, NOW, clock(ahead_us));
-            admit_sample(
-                &mut sample,
-                &gateway(),
-                Some(&device()),
-                NOW,
-                clock(ahead_us),
-            )
-            .unwrap();
+            admit_sample(&mut sample, &gateway(), &worn(), NOW, clock(ahead_us)).unwrap();
             assert_eq!(alert.time_us, NOW_US - 1_000_000);
             assert_eq!(alert.time_us, sample.device_time_us);
         }
@@ -494,12 +537,13 @@ mod tests {
             last_sequence: last,
             ..Gap::default()
         };
-        let admit = |mut gap: Gap| admit_gap(&mut gap, &gateway(), Some(&device()));
+        let admit = |mut gap: Gap| admit_gap(&mut gap, &gateway(), &worn(), NOW_US, None);
         admit(gap(1, 1)).unwrap();
         admit(gap(5, 9)).unwrap();
         for bad in [gap(0, 3), gap(4, 3), gap(1, u64::MAX)] {
             assert!(admit(bad.clone()).is_err(), "{bad:?}");
         }
-        assert!(admit_gap(&mut gap(1, 1), &gateway(), None).is_err());
+        let nobodys = admit_gap(&mut gap(1, 1), &gateway(), &[], NOW_US, None);
+        assert_eq!(nobodys.unwrap_err().kind, "unknown-device");
     }
 }

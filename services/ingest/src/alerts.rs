@@ -12,8 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clocks::GatewayClock;
-use contracts::vitals::{EdgeAlert, Priority, UploadResponse};
+use clocks::{GatewayClock, Taken as TakenAt};
+use contracts::vitals::{EdgeAlert, Priority, Quarantined, UploadResponse, quarantined::Entry};
 use parking_lot::Mutex;
 use service_kit::{
     Shutdown,
@@ -21,9 +21,11 @@ use service_kit::{
 };
 use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
+use vitals::attribution::When;
 
 use crate::{
-    admission::{Arrival, GatewayId, admit_alert, settle_time},
+    admission::{Arrival, Concerned, GatewayId, admit_alert, doubt_us, settle_time},
+    apart::Apart,
     duplicates::Duplicates,
     from_gateway::{refuse, unknown},
     register::Register,
@@ -75,6 +77,8 @@ pub struct Taken {
     pub sent: Vec<EdgeAlert>,
     /// Those beyond the quota, in the order in which they are to go.
     pub rest: Vec<Admitted>,
+    /// Those that are nobody's.
+    pub apart: Vec<Quarantined>,
     /// Why alerts were refused; the protocol has no index for them.
     pub refused: Vec<String>,
 }
@@ -86,6 +90,7 @@ pub struct Alerts {
     quotas: Mutex<Quotas<(GatewayId, Class)>>,
     /// Between two looks at a quota that is used up.
     pause: Duration,
+    apart: Arc<Apart>,
     shutdown: Shutdown,
 }
 
@@ -96,6 +101,7 @@ impl Alerts {
         lanes: Lanes,
         duplicates: Arc<Mutex<Duplicates>>,
         per_s: u64,
+        apart: Arc<Apart>,
         shutdown: Shutdown,
     ) -> Alerts {
         Alerts {
@@ -105,6 +111,7 @@ impl Alerts {
             quotas: Mutex::new(Quotas::new(Quota::items(per_s, SAVED))),
             pause: (Duration::from_secs(1) / u32::try_from(per_s.max(1)).unwrap_or(u32::MAX))
                 .max(PAUSE_MIN),
+            apart,
             shutdown,
         }
     }
@@ -122,20 +129,31 @@ impl Alerts {
         // Stable, so that what a rule raised and ended keeps its order.
         alerts.sort_by_key(|alert| Reverse(alert.priority));
         let mut urgent = Records::new();
-        for mut alert in alerts {
-            let (mut device, mut cares) = (None, false);
-            if !alert.device.is_empty() {
-                let found = self.register.device(&alert.device, gateway).await;
-                device = found.map_err(unknown)?;
+        for came in alerts {
+            let mut alert = came.clone();
+            settle_time(&mut alert, arrival, clock);
+            let doubt_us = doubt_us(clock, TakenAt::of_alert(&came));
+            let when = When::at(alert.time_us, doubt_us);
+            let device;
+            let concerned = if alert.device.is_empty() {
+                let found = self
+                    .register
+                    .cares_for(gateway, &alert.patient, when.from_us);
+                Concerned::Cares(found.await.map_err(unknown)?)
             } else {
-                let found = self.register.cares_for(gateway, &alert.patient).await;
-                cares = found.map_err(unknown)?;
-            }
-            if let Err(refusal) = admit_alert(&mut alert, gateway, device.as_deref(), cares) {
-                taken.refused.push(refuse("alert", gateway, refusal));
+                let found = self.register.device(&alert.device, gateway);
+                device = found.await.map_err(unknown)?;
+                Concerned::Device(device.intervals(gateway))
+            };
+            if let Err(refusal) = admit_alert(&mut alert, gateway, &concerned, when) {
+                let entry = Entry::Alert(alert);
+                let (at_us, kept) = (arrival.now_us, &mut taken.apart);
+                if let Err(refusal) = self.apart.keep(gateway, refusal, entry, at_us, kept) {
+                    taken.refused.push(refuse("alert", gateway, refusal));
+                }
                 continue;
             }
-            if self.is_held(&alert) {
+            if self.is_held(&came) {
                 continue;
             }
             let key = if alert.patient.is_empty() {
@@ -143,8 +161,6 @@ impl Alerts {
             } else {
                 alert.patient.clone()
             };
-            let came = alert.clone();
-            settle_time(&mut alert, arrival, clock);
             let class = Class::of(&alert);
             let admitted = Admitted { key, alert, came };
             let waits = behind && class == Class::Other;

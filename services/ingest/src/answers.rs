@@ -1,7 +1,7 @@
 //! The second half of a stream: waits for the lanes in the order of the uploads, and acknowledges.
 
 use clocks::CheckedClock;
-use contracts::vitals::{EdgeAlert, Rejection, UploadResponse};
+use contracts::vitals::{EdgeAlert, Quarantined, Rejection, UploadResponse};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -16,6 +16,7 @@ use crate::{
 const REFUSED_BY_BUS: &str = "the bus refuses the upload; the log of ingest tells why";
 
 /// An upload on its way to the bus.
+#[derive(Default)]
 pub struct Pending {
     pub position: u64,
     pub rejections: Vec<Rejection>,
@@ -26,6 +27,10 @@ pub struct Pending {
     /// When some of the alerts are beyond the gateway's quota: all of them.
     pub paced: Option<Taken>,
     pub gaps: usize,
+    /// What is nobody's, until it is handed to its lane; how much that is in all, and the samples' places in the request.
+    pub apart: Vec<Quarantined>,
+    pub apart_count: usize,
+    pub apart_samples: Vec<u32>,
     /// Why alerts and gaps were refused, for which the protocol has no index.
     pub refused: Vec<String>,
 }
@@ -48,12 +53,13 @@ pub async fn acknowledge(
                 Err(NotPublished::Refused(reason)) => {
                     tracing::error!(reason, "the bus refuses an upload");
                     let refused = std::mem::take(&mut pending.samples);
-                    pending
-                        .rejections
-                        .extend(refused.into_iter().map(|(index, ..)| Rejection {
-                            index,
-                            reason: REFUSED_BY_BUS.to_owned(),
-                        }));
+                    let refused = refused.into_iter().map(|(index, ..)| index);
+                    let apart = std::mem::take(&mut pending.apart_samples);
+                    let rejections = refused.chain(apart).map(|index| Rejection {
+                        index,
+                        reason: REFUSED_BY_BUS.to_owned(),
+                    });
+                    pending.rejections.extend(rejections);
                     pending.alerts.clear();
                 }
             }

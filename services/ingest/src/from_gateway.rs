@@ -3,6 +3,8 @@
 //! A stream has two halves. The first reads uploads, admits them and hands them to the lanes; the second waits for the lanes in the
 //! order of the uploads and acknowledges. Between them are at most [`IN_FLIGHT_MAX`] uploads.
 
+mod entries;
+
 use std::{
     pin::Pin,
     sync::Arc,
@@ -10,17 +12,16 @@ use std::{
 };
 
 use bus::Bus;
-use clocks::GatewayClock;
-use contracts::vitals::{Rejection, Sample, UploadRequest, UploadResponse};
+use contracts::vitals::{Sample, UploadRequest, UploadResponse};
 use parking_lot::Mutex;
 use service_kit::{
     Context, Shutdown,
     grpc::calls::Calls,
-    names::{Bound, Named, Names},
+    names::{Bound, Names},
     quota::{Quota, Quotas},
     telemetry::{continue_trace, traceparent},
 };
-use store::{DeviceEntry, Followed, QueryError};
+use store::{Followed, QueryError};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
@@ -30,9 +31,10 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
 
 use crate::{
-    admission::{Arrival, GatewayId, Refusal, STREAMS_PER_DEVICE_MAX, admit_gap, admit_sample},
+    admission::{GatewayId, Refusal, STREAMS_PER_DEVICE_MAX},
     alerts::{ALERTS_PER_UPLOAD_MAX, Alerts, Answers},
     answers::{Pending, acknowledge},
+    apart::Apart,
     caller::caller,
     duplicates::Duplicates,
     gateway_clocks::GatewayClocks,
@@ -53,6 +55,15 @@ const STREAMS: Bound = Bound {
     names_max: STREAMS_PER_DEVICE_MAX,
     unused: Duration::from_secs(86_400),
 };
+/// What bounds a gateway beside the constants.
+pub struct Bounds {
+    /// Of samples and bytes.
+    pub quota: Quota,
+    /// 0: any number.
+    pub alerts_per_s: u64,
+    pub apart: Arc<Apart>,
+}
+
 pub struct Gateways {
     shared: Arc<Shared>,
 }
@@ -69,6 +80,7 @@ struct Shared {
     revocations: watch::Receiver<Followed>,
     calls: Calls,
     quotas: Mutex<Quotas<GatewayId>>,
+    apart: Arc<Apart>,
     shutdown: Shutdown,
 }
 
@@ -78,10 +90,14 @@ impl Gateways {
         bus: Arc<dyn Bus>,
         lanes: Lanes,
         revocations: watch::Receiver<Followed>,
-        quota: Quota,
-        alerts_per_s: u64,
+        bounds: Bounds,
         context: &Context,
     ) -> Gateways {
+        let Bounds {
+            quota,
+            alerts_per_s,
+            apart,
+        } = bounds;
         let shutdown = context.shutdown().clone();
         let duplicates = Arc::<Mutex<Duplicates>>::default();
         let alerts = Alerts::new(
@@ -89,6 +105,7 @@ impl Gateways {
             lanes.clone(),
             Arc::clone(&duplicates),
             alerts_per_s,
+            Arc::clone(&apart),
             shutdown.clone(),
         );
         Gateways {
@@ -103,6 +120,7 @@ impl Gateways {
                 revocations,
                 calls: Calls::default(),
                 quotas: Mutex::new(Quotas::new(quota)),
+                apart,
                 shutdown,
             }),
         }
@@ -182,6 +200,7 @@ impl Gateways {
             samples: pending.samples.len(),
             alerts: pending.alerts.len(),
             gaps: pending.gaps,
+            apart: pending.apart_count,
             refused: pending.refused.into_iter().chain(rejections).collect(),
         })
     }
@@ -293,19 +312,14 @@ impl Shared {
         let clock = self.clocks.on_upload(gateway, &upload, arrived_us);
         let mut pending = Pending {
             position: upload.position,
-            rejections: Vec::new(),
-            published: Vec::new(),
-            samples: Vec::new(),
-            alerts: Vec::new(),
-            paced: None,
-            gaps: 0,
-            refused: Vec::new(),
+            ..Pending::default()
         };
         // Alerts first, so that they are on their way before anything else of this upload is looked at.
         if !upload.alerts.is_empty() {
             let at = (self.clocks.arrival(arrived_us), clock);
             let mut taken = self.alerts.take(gateway, upload.alerts, at, behind).await?;
             pending.refused.append(&mut taken.refused);
+            pending.apart.append(&mut taken.apart);
             if taken.rest.is_empty() {
                 pending.published.extend(taken.published);
                 pending.alerts = taken.sent;
@@ -327,26 +341,17 @@ impl Shared {
         let at = (self.clocks.arrival(self.clocks.own().now_us()), clock);
         self.admit_samples(gateway, upload.samples, at, &mut bulk, &mut pending)
             .await?;
-        for mut gap in upload.gaps {
-            let device = self
-                .register
-                .device(&gap.device, gateway)
-                .await
-                .map_err(unknown)?;
-            match admit_gap(&mut gap, gateway, device.as_deref()) {
-                Ok(()) => {
-                    metrics::counter!("braid_ingest_gaps_total").increment(1);
-                    if let Some(clock) = clock {
-                        clock.current().put_right_gap(&mut gap, arrived_us);
-                    }
-                    bulk.entry(gap.patient.clone()).or_default().gaps.push(gap);
-                    pending.gaps += 1;
-                }
-                Err(refusal) => pending.refused.push(refuse("gap", gateway, refusal)),
-            }
+        let at = (arrived_us, clock);
+        self.admit_gaps(gateway, upload.gaps, at, &mut bulk, &mut pending)
+            .await?;
+        let apart = std::mem::take(&mut pending.apart);
+        pending.apart_count = apart.len();
+        if !apart.is_empty() {
+            let record = bulk.entry(gateway.id.clone()).or_default();
+            record.quarantined = apart;
         }
         // What came before costs nothing, lest a gateway pays for what it sends again after a lost link.
-        let new = pending.samples.len() + pending.gaps;
+        let new = pending.samples.len() + pending.gaps + pending.apart_count;
         let bytes = if is_kept_whole {
             bytes
         } else {
@@ -359,74 +364,6 @@ impl Shared {
                 .push(self.lanes.publish(Lane::Bulk, bulk).await);
         }
         Ok(pending)
-    }
-
-    /// Names of streams are the gateway's to choose, and the store keeps each for good.
-    fn admit_stream(&self, sample: &Sample) -> Result<(), Refusal> {
-        let mut streams = self.streams.lock();
-        match streams.enter(&sample.device, &sample.stream, Instant::now()) {
-            Named::Known | Named::New | Named::Replaces => Ok(()),
-            Named::Refused => Err(Refusal::too_many_streams(&sample.device)),
-        }
-    }
-
-    async fn admit_samples(
-        &self,
-        gateway: &GatewayId,
-        samples: Vec<Sample>,
-        (arrival, clock): (Arrival, Option<GatewayClock>),
-        bulk: &mut Records,
-        pending: &mut Pending,
-    ) -> Result<(), Status> {
-        // Uploads come in runs of one device.
-        let mut last: Option<(String, Option<Arc<DeviceEntry>>)> = None;
-        let mut duplicates = 0;
-        for (index, mut sample) in (0_u32..).zip(samples) {
-            let device = match &last {
-                Some((id, device)) if *id == sample.device => device.clone(),
-                _ => {
-                    let device = self
-                        .register
-                        .device(&sample.device, gateway)
-                        .await
-                        .map_err(unknown)?;
-                    last = Some((sample.device.clone(), device.clone()));
-                    device
-                }
-            };
-            let admitted = admit_sample(&mut sample, gateway, device.as_deref(), arrival, clock)
-                .and_then(|()| self.admit_stream(&sample));
-            if let Err(refusal) = admitted {
-                metrics::counter!("braid_ingest_rejected_samples_total", "reason" => refusal.kind)
-                    .increment(1);
-                let reason = refusal.reason;
-                pending.rejections.push(Rejection { index, reason });
-                continue;
-            }
-            if self.duplicates.lock().has_sample(&sample) {
-                duplicates += 1;
-                continue;
-            }
-            pending.samples.push((
-                index,
-                sample.device.clone(),
-                sample.stream.clone(),
-                sample.sequence,
-            ));
-            match bulk.get_mut(&sample.patient) {
-                Some(record) => record.samples.push(sample),
-                None => {
-                    let key = sample.patient.clone();
-                    bulk.entry(key).or_default().samples.push(sample);
-                }
-            }
-        }
-        metrics::counter!("braid_ingest_samples_total").increment(pending.samples.len() as u64);
-        if duplicates > 0 {
-            metrics::counter!("braid_ingest_duplicates_total", "kind" => "sample")
-                .increment(duplicates);
-        }
-        Ok(())
     }
 }
 

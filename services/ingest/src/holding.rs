@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use contracts::{
     alerts::Document,
-    vitals::{FollowRulesResponse, PatientRules, RulesDocument},
+    vitals::{DeviceInterval, FollowRulesResponse, PatientRules, RulesDocument},
 };
 use serde::Deserialize;
-use store::{DeviceEntry, SpO2Scale};
+use store::{Assignment, SpO2Scale};
 use vitals::rules::subjects;
 
 /// Bytes of the documents in one answer, below what a gateway takes in one message (4 MiB). A gateway whose people need more is told
@@ -32,11 +32,54 @@ pub struct Holding {
     documents: HashMap<(String, String), RulesDocument>,
 }
 
-/// Somebody who wears a device of the gateway.
+/// Somebody who wears a device of the gateway, or did lately.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Wearer {
+    /// Those that are worn at present.
     pub devices: Vec<String>,
     pub scale: SpO2Scale,
+}
+
+/// A gateway takes no readings that are older: see `ClockBounds::GATEWAY`.
+const LATELY_US: i64 = 31 * 24 * 3600 * 1_000_000;
+/// Intervals in one answer, the newest. A gateway of more does not refuse devices that it does not know.
+pub const INTERVALS_MAX: usize = 8192;
+
+/// Who wore what at one gateway lately.
+#[derive(Debug, Default, PartialEq)]
+pub struct Worn {
+    /// By patient.
+    pub wearers: BTreeMap<String, Wearer>,
+    pub intervals: Vec<DeviceInterval>,
+    /// These are all.
+    pub is_whole: bool,
+}
+
+impl Worn {
+    pub fn new(mut assignments: Vec<Assignment>, now_us: i64) -> Worn {
+        assignments.retain(|it| it.until_us > now_us.saturating_sub(LATELY_US));
+        assignments.sort_by_key(|it| (std::cmp::Reverse(it.until_us), it.from_us));
+        let is_whole = assignments.len() <= INTERVALS_MAX;
+        assignments.truncate(INTERVALS_MAX);
+        let mut worn = Worn {
+            is_whole,
+            ..Worn::default()
+        };
+        for it in assignments {
+            let is_open = it.is_open();
+            let wearer = worn.wearers.entry(it.patient.clone()).or_default();
+            if is_open {
+                wearer.devices.push(it.device.clone());
+            }
+            worn.intervals.push(DeviceInterval {
+                device: it.device,
+                patient: it.patient,
+                from_us: it.from_us,
+                until_us: it.until_us,
+            });
+        }
+        worn
+    }
 }
 
 /// What a team's document says about groups; the rest is alerting's.
@@ -89,16 +132,16 @@ impl Holding {
         }
     }
 
-    /// For these wearers, by patient, who are all of the tenant.
-    pub fn answer(
-        &self,
-        tenant: &str,
-        wearers: &BTreeMap<String, Wearer>,
-    ) -> Result<FollowRulesResponse, TooLarge> {
+    /// For these wearers, who are all of the tenant.
+    pub fn answer(&self, tenant: &str, worn: &Worn) -> Result<FollowRulesResponse, TooLarge> {
         let of = |name: &str| (tenant.to_owned(), name.to_owned());
-        let mut answer = FollowRulesResponse::default();
+        let mut answer = FollowRulesResponse {
+            intervals: worn.intervals.clone(),
+            has_intervals: worn.is_whole,
+            ..FollowRulesResponse::default()
+        };
         let mut told = BTreeSet::new();
-        for (patient, wearer) in wearers {
+        for (patient, wearer) in &worn.wearers {
             let group = self.groups.get(&of(patient)).map(String::as_str);
             let document =
                 subjects(patient, group).find_map(|subject| self.documents.get(&of(&subject)));
@@ -125,16 +168,6 @@ impl Holding {
     }
 }
 
-/// By patient.
-pub fn wearers(devices: Vec<DeviceEntry>) -> BTreeMap<String, Wearer> {
-    let mut wearers: BTreeMap<String, Wearer> = BTreeMap::new();
-    for device in devices {
-        let wearer = wearers.entry(device.patient).or_default();
-        wearer.devices.push(device.id);
-    }
-    wearers
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -150,15 +183,55 @@ mod tests {
         }
     }
 
-    fn people(of: &[(&str, &str)]) -> BTreeMap<String, Wearer> {
-        let devices = of.iter().map(|(device, patient)| DeviceEntry {
-            id: (*device).into(),
+    fn assignment(device: &str, patient: &str, from_us: i64, until_us: i64) -> Assignment {
+        Assignment {
+            device: device.into(),
             tenant: "one".into(),
             gateway: "gw".into(),
-            patient: (*patient).into(),
-            registered_us: 0,
-        });
-        wearers(devices.collect())
+            patient: patient.into(),
+            from_us,
+            until_us,
+            entered: store::Change::by_program("test"),
+        }
+    }
+
+    fn people(of: &[(&str, &str)]) -> Worn {
+        let assignments = of.iter();
+        let assignments =
+            assignments.map(|(device, patient)| assignment(device, patient, 0, i64::MAX));
+        Worn::new(assignments.collect(), 0)
+    }
+
+    #[test]
+    fn who_wore_a_device_lately_is_told_and_older_and_more_is_not() {
+        let now_us = 2 * LATELY_US;
+        let worn = Worn::new(
+            vec![
+                assignment("d1", "ada", 0, now_us - LATELY_US),
+                assignment("d1", "ben", now_us - LATELY_US, now_us - 9),
+                assignment("d1", "eve", now_us - 9, i64::MAX),
+            ],
+            now_us,
+        );
+        let patients: Vec<_> = worn.wearers.iter().collect();
+        assert_eq!(patients.len(), 2, "{patients:?}");
+        assert_eq!(
+            (patients[0].0.as_str(), patients[0].1.devices.len()),
+            ("ben", 0)
+        );
+        assert_eq!(patients[1].1.devices, ["d1"]);
+        assert!(worn.is_whole && worn.intervals.len() == 2);
+        let many = (0..=INTERVALS_MAX as i64).map(|n| assignment("d1", "ada", n, n + 1));
+        let worn = Worn::new(many.collect(), 0);
+        assert_eq!(
+            (worn.intervals.len(), worn.is_whole),
+            (INTERVALS_MAX, false)
+        );
+        assert_eq!(
+            worn.intervals[0].until_us,
+            INTERVALS_MAX as i64 + 1,
+            "the newest"
+        );
     }
 
     fn read(rules: Vec<Document>) -> Holding {

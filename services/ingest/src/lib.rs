@@ -7,12 +7,15 @@
 //! ```
 //!
 //! - A sample is acknowledged after the bus holds it, in the order of the gateway's journal.
+//! - Whose a sample, a gap or an alert is, is decided once, here, by its time. What is nobody's is kept apart in the store until somebody
+//!   assigns or discards it.
 //! - An alert has its own lane to the bus, so it waits behind no bulk data.
 //! - Replicas share nothing but bus and store. What two of them let through twice the store leaves out, by (device, stream, sequence).
 
 mod admission;
 mod alerts;
 mod answers;
+mod apart;
 mod caller;
 mod canary;
 pub mod config;
@@ -25,6 +28,7 @@ pub mod measure;
 mod newer;
 pub mod readmission;
 mod register;
+pub mod release;
 mod to_bus;
 mod to_gateway;
 mod to_store;
@@ -96,8 +100,16 @@ pub async fn run(
         context.health().warning("damaged-documents"),
         shutdown.clone(),
     ));
+    let apart = Arc::default();
+    tasks.spawn(apart::follow(
+        Arc::clone(&store),
+        Arc::clone(&apart),
+        context.health().warning("quarantine"),
+        shutdown.clone(),
+    ));
     let followers = to_gateway::Followers {
         store,
+        register: Arc::clone(&register),
         holding,
         refresh,
         revocations: revocations.clone(),
@@ -109,16 +121,12 @@ pub async fn run(
         bytes_per_s: config.gateway_bytes_per_s,
         saved: SAVED,
     };
-    let alerts_per_s = config.gateway_alerts_per_s;
-    let gateways = from_gateway::Gateways::new(
-        register,
-        bus,
-        lanes,
-        revocations,
+    let bounds = from_gateway::Bounds {
         quota,
-        alerts_per_s,
-        &context,
-    );
+        alerts_per_s: config.gateway_alerts_per_s,
+        apart,
+    };
+    let gateways = from_gateway::Gateways::new(register, bus, lanes, revocations, bounds, &context);
     gateways.watch_clocks(&context);
     let routes = tonic::service::Routes::new(newer::Server::new(gateways, followers));
     let tls = identity.server_config(true, &[b"h2"]);

@@ -137,6 +137,9 @@ fn encode(records: Records) -> Vec<Record> {
         for gap in record.gaps {
             open.room(gap.encoded_len()).gaps.push(gap);
         }
+        for apart in record.quarantined {
+            open.room(apart.encoded_len()).quarantined.push(apart);
+        }
         open.close();
     }
     encoded
@@ -349,6 +352,7 @@ mod tests {
                 })
                 .collect(),
             alerts: Vec::new(),
+            ..VitalsRecord::default()
         };
         let records = encode(Records::from([("ann".to_owned(), record)]));
         assert!(records.len() > 10);

@@ -1,11 +1,12 @@
 //! FollowRules: the rules in force go out to the gateways, so that they judge as the core does when they cannot reach it.
 
-use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use contracts::vitals::{FollowRulesRequest, FollowRulesResponse};
 use service_kit::{Backoff, Shutdown, Warning, WarningHandle, grpc::calls::Calls};
 use store::{
-    Damaged, Followed, Otherwise, PUT_ANEW, QueryError, RULES, Said, Scope, Store, TEAM, in_force,
+    Damaged, Followed, Of, Otherwise, PUT_ANEW, QueryError, RULES, Said, Scope, Store, TEAM,
+    in_force,
 };
 use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
@@ -14,7 +15,8 @@ use tonic::{Request, Response, Status};
 use crate::{
     admission::GatewayId,
     caller::caller,
-    holding::{Groups, Holding, Wearer, wearers},
+    holding::{Groups, Holding, Worn},
+    register::Register,
 };
 
 pub type RulesStream = Pin<Box<dyn Stream<Item = Result<FollowRulesResponse, Status>> + Send>>;
@@ -90,6 +92,7 @@ async fn read(store: &dyn Store) -> Result<(Holding, Vec<Damaged>), QueryError> 
 /// Gateways that follow their rules.
 pub struct Followers {
     pub store: Arc<dyn Store>,
+    pub register: Arc<Register>,
     pub holding: Reader,
     /// How old what is known of a gateway's devices may be.
     pub refresh: Duration,
@@ -101,6 +104,7 @@ pub struct Followers {
 struct Follower {
     gateway: GatewayId,
     store: Arc<dyn Store>,
+    register: Arc<Register>,
     holding: Reader,
     refresh: Duration,
 }
@@ -114,6 +118,7 @@ impl Followers {
         let follower = Follower {
             gateway,
             store: Arc::clone(&self.store),
+            register: Arc::clone(&self.register),
             holding: self.holding.clone(),
             refresh: self.refresh,
         };
@@ -145,25 +150,36 @@ impl Follower {
         }
         let mut refresh = tokio::time::interval(self.refresh);
         refresh.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut wearers = None;
+        let mut changes = self.register.changes();
+        let mut worn = None;
         let mut told = None;
         loop {
-            tokio::select! {
+            let is_asked = tokio::select! {
                 changed = holding.changed() => if changed.is_err() {
                     return ended();
+                } else {
+                    false
                 },
-                _ = refresh.tick() => match self.wearers().await {
-                    Ok(found) => wearers = Some(found),
+                changed = changes.changed() => if changed.is_err() {
+                    return ended();
+                } else {
+                    true
+                },
+                _ = refresh.tick() => true,
+            };
+            if is_asked {
+                match self.worn().await {
+                    Ok(found) => worn = Some(found),
                     Err(error) => {
                         tracing::debug!(gateway = self.gateway.id, %error, "the register does not answer");
                     }
-                },
+                }
             }
-            let Some(wearers) = &wearers else { continue };
+            let Some(worn) = &worn else { continue };
             let Some(holding) = holding.borrow_and_update().clone() else {
                 continue;
             };
-            let answer = match holding.answer(&self.gateway.tenant, wearers) {
+            let answer = match holding.answer(&self.gateway.tenant, worn) {
                 Ok(answer) => answer,
                 Err(error) => {
                     tracing::error!(gateway = self.gateway.id, %error, "rules are not handed out");
@@ -182,15 +198,16 @@ impl Follower {
     }
 
     /// Asked in the tenant of the certificate: a gateway of that name elsewhere has nothing to do with it.
-    async fn wearers(&self) -> Result<BTreeMap<String, Wearer>, QueryError> {
+    async fn worn(&self) -> Result<Worn, QueryError> {
         let scope = Scope::tenant(&self.gateway.tenant);
-        let devices = self.store.devices(&scope, Some(&self.gateway.id)).await?;
-        let mut wearers = wearers(devices);
-        for (patient, wearer) in &mut wearers {
+        let of = Of::Gateway(&self.gateway.id);
+        let assignments = self.store.assignments(&scope, of).await?;
+        let mut worn = Worn::new(assignments, contracts::now_us());
+        for (patient, wearer) in &mut worn.wearers {
             if let Some(entry) = self.store.patient(&scope, patient).await? {
                 wearer.scale = entry.spo2_scale;
             }
         }
-        Ok(wearers)
+        Ok(worn)
     }
 }

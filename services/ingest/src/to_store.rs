@@ -303,6 +303,7 @@ fn decode(deliveries: &[Delivery]) -> (VitalsBatch, Vec<(&Delivery, String)>) {
                     .samples
                     .extend(samples.filter(|it| !is_canary(&it.patient)));
                 batch.gaps.extend(record.gaps);
+                batch.quarantined.extend(record.quarantined);
             }
             Err(e) => wanting.push((delivery, format!("no VitalsRecord: {e}"))),
         }

@@ -14,7 +14,8 @@ use store::Scope;
 use world::{Mode, PATIENCE, World, gateway, sample, upload};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_acknowledged_is_stored_once_and_what_is_wrong_is_refused_by_its_index() {
+async fn what_is_acknowledged_is_stored_once_or_kept_apart_and_what_is_wrong_is_refused_by_its_index()
+ {
     let world = World::new().await;
     let running = world.start().await;
     let mut uplink = world.gateway(&running, gateway("gw")).await;
@@ -30,6 +31,10 @@ async fn what_is_acknowledged_is_stored_once_and_what_is_wrong_is_refused_by_its
             sample("belt-1", 1),
             foreign,
             sample("belt-0", 2),
+            Sample {
+                sensor_sequence: Some(u64::MAX),
+                ..sample("belt-0", 8)
+            },
         ],
     );
     first.gaps.push(Gap {
@@ -45,8 +50,8 @@ async fn what_is_acknowledged_is_stored_once_and_what_is_wrong_is_refused_by_its
     let answer = uplink.answer().await;
     assert_eq!(answer.position, 10);
     let refused: Vec<_> = answer.rejections.iter().map(|r| r.index).collect();
-    assert_eq!(refused, [1, 3], "{:?}", answer.rejections);
-    assert!(answer.rejections[0].reason.contains("not registered"));
+    assert_eq!(refused, [5], "{:?}", answer.rejections);
+    assert!(answer.rejections[0].reason.contains("sensor_sequence"));
 
     // Again, as after a lost acknowledgement; then through another replica, which does not know the first one.
     uplink
@@ -86,6 +91,21 @@ async fn what_is_acknowledged_is_stored_once_and_what_is_wrong_is_refused_by_its
         .await
         .unwrap();
     assert_eq!(gaps.len(), 1);
+    let apart = world.store.quarantine_cases(&Scope::Service).await;
+    let apart: Vec<_> = apart
+        .unwrap()
+        .into_iter()
+        .map(|it| (it.device, it.kind, it.entries))
+        .collect();
+    let kept = |device: &str, kind: &str| (device.to_owned(), kind.to_owned(), 1);
+    assert_eq!(
+        apart,
+        [
+            kept("belt-0", "contradicts-register"),
+            kept("nobodys", "unknown-device")
+        ],
+        "once, though they came twice"
+    );
     running.stop().await;
     other.stop().await;
 }

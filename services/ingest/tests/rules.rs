@@ -104,6 +104,13 @@ async fn a_gateway_is_told_what_holds_for_its_patients_and_whenever_that_changes
     assert_eq!(answer.documents.len(), 1, "once for all four");
     assert_eq!(answer.documents[0].body, "of all", "as somebody put it");
     assert_eq!(answer.patients[2].devices, ["belt-2"]);
+    let worn = answer.intervals.iter();
+    let mut worn: Vec<_> = worn
+        .map(|it| (&*it.device, &*it.patient, it.until_us))
+        .collect();
+    worn.sort_unstable();
+    assert_eq!(worn[2], ("belt-2", "patient-2", i64::MAX));
+    assert!(answer.has_intervals && worn.len() == 4);
 
     // Whatever it is that changes: a version, a team, what a clinician chose, who wears what.
     put(RULES, "default", 2, "of all, anew").await;
@@ -151,7 +158,11 @@ async fn nobody_is_told_of_other_gateways_or_tenants() {
     for id in [gateway("other"), PeerId::gateway("two", "gw")] {
         let mut answers = follow(id.clone()).await.unwrap();
         let answer = next(&mut answers).await.unwrap();
-        assert_eq!(answer, FollowRulesResponse::default(), "{id}");
+        let nothing = FollowRulesResponse {
+            has_intervals: true,
+            ..FollowRulesResponse::default()
+        };
+        assert_eq!(answer, nothing, "{id}");
     }
     let zoe = of_tenant_two("gw-2", "belt-9", "zoe");
     world.store.put_device(&zoe).await.unwrap();

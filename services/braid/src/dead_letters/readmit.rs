@@ -19,7 +19,6 @@ pub async fn run(
     engines: Engines,
     ids: &[LetterId],
     every: bool,
-    same_patients: bool,
     signed: &Signed,
 ) -> Result<(), Failure> {
     let letters = read(&*engines.bus).await?;
@@ -65,7 +64,7 @@ pub async fn run(
             .store
             .append_audit(vec![entry.because(&signed.reason)]);
         audited.await.map_err(|error| failed(error.to_string()))?;
-        let readmitted = match readmission.readmit(kept, same_patients).await {
+        let readmitted = match readmission.readmit(kept).await {
             Ok(readmitted) => readmitted,
             Err(error @ NotReadmitted::Failed(_)) => return Err(failed(error.to_string())),
             // The letter stays; those behind it have nothing to do with it.
@@ -75,10 +74,11 @@ pub async fn run(
             }
         };
         say(&format!(
-            "{id}: {} samples, {} alerts, {} gaps let in, {} refused",
+            "{id}: {} samples, {} alerts, {} gaps let in, {} kept apart, {} refused",
             readmitted.samples,
             readmitted.alerts,
             readmitted.gaps,
+            readmitted.apart,
             readmitted.refused.len()
         ))?;
         for reason in readmitted.refused.iter().take(REASONS_MAX) {

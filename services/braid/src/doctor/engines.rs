@@ -33,6 +33,7 @@ pub async fn store(config: &StoreConfig, clock_max: Duration, within: Duration) 
                     let says = format!("SQLite in {}", dir.display());
                     let mut findings = vec![Finding::ok(SUBJECT, says)];
                     findings.extend(documents(&*store).await);
+                    findings.push(quarantine(&*store).await);
                     findings
                 }
                 Err(error) => refused(error),
@@ -76,6 +77,23 @@ async fn documents(store: &dyn store::Store) -> Vec<Finding> {
             error.to_string(),
             "restore the store from a copy (infra/backup)",
         )],
+    }
+}
+
+async fn quarantine(store: &dyn store::Store) -> Finding {
+    const SUBJECT: &str = "quarantine";
+    const TO_DO: &str = "see whose they are with `braid quarantine list`; assign or discard them";
+    match store.quarantine_fill().await {
+        Ok(fill) if fill.is_empty() => Finding::ok(SUBJECT, "every reading belongs to somebody"),
+        Ok(fill) => {
+            let entries: u64 = fill.iter().map(|of| of.entries).sum();
+            let says = format!(
+                "{entries} readings, gaps or alerts of {} gateways belong to nobody",
+                fill.len()
+            );
+            Finding::warning(SUBJECT, says, TO_DO)
+        }
+        Err(error) => Finding::failed(SUBJECT, error.to_string(), TO_DO),
     }
 }
 

@@ -71,6 +71,7 @@ impl Separate {
             let patient = format!("wearer-of-{device}");
             let entry = [
                 "register",
+                "--create",
                 "--device",
                 device,
                 "--gateway",

@@ -119,7 +119,7 @@ impl Ward {
             tenant: tenant.to_owned(),
             gateway: gateway.to_owned(),
             patient: id.to_owned(),
-            registered_us: contracts::now_us(),
+            registered_us: 0,
         };
         self.store.put_device(&entry).await.expect("device");
     }
@@ -136,7 +136,7 @@ impl Ward {
         publish(&self.bus, Topic::Vitals, &patient, record.encode_to_vec()).await;
         let batch = Arc::new(VitalsBatch {
             samples,
-            gaps: Vec::new(),
+            ..VitalsBatch::default()
         });
         self.store
             .write_vitals(batch, Vec::new())

@@ -314,7 +314,7 @@ test("a lost connection is shown, and the page comes back by itself", async () =
 test("a long name pushes nothing out of sight", async (t) => {
   if (!data) return t.skip("only with BRAID_BIN");
   const name = `Ada ${"Wolfeschlegelsteinhausen".repeat(4)}`;
-  execFileSync(process.env.BRAID_BIN, ["register", "--device", "long-sensor", "--patient", "long", "--name", name, "--gateway", "gw-1", "--data", data]);
+  execFileSync(process.env.BRAID_BIN, ["register", "--create", "--device", "long-sensor", "--patient", "long", "--name", name, "--gateway", "gw-1", "--data", data]);
   await measure("long-sensor", "systolic-pressure", 70);
   const acknowledge = page.locator('.alert[data-priority="high"]', { hasText: name }).getByRole("button", { name: "Acknowledge" });
   await acknowledge.waitFor();
@@ -343,7 +343,7 @@ test("a new alert of high priority sounds where somebody has asked for it, unles
   const sound = (state) => other.getByRole("button", { name: `Sound: ${state}`, exact: true });
   // falls has a person fall ill whom nobody knew, and waits until the page has the alert.
   const falls = async (id, more = async () => {}) => {
-    execFileSync(process.env.BRAID_BIN, ["register", "--device", `${id}-sensor`, "--patient", id, "--name", id, "--gateway", "gw-1", "--data", data]);
+    execFileSync(process.env.BRAID_BIN, ["register", "--create", "--device", `${id}-sensor`, "--patient", id, "--name", id, "--gateway", "gw-1", "--data", data]);
     await more();
     await measure(`${id}-sensor`, "systolic-pressure", 70);
     await other.locator('.alert[data-priority="high"]', { hasText: id }).waitFor();

@@ -162,6 +162,20 @@ impl GatewayClock {
         }
     }
 
+    /// By how much a time that was put right may still be wrong, as far as the gateway's clocks are concerned.
+    pub fn doubt_us(&self, taken: Taken) -> i64 {
+        let left_us = match (taken.behind_us, self.start) {
+            (Some(behind_us), _) => behind_us.saturating_sub(given(behind_us)),
+            (None, Some((boot, start_us))) if boot == taken.boot && boot != 0 => {
+                let true_us = start_us.saturating_add(taken.uptime_us);
+                let behind_us = true_us.saturating_sub(taken.wall_us);
+                behind_us.saturating_sub(given(behind_us))
+            }
+            _ => TOLERATED_US,
+        };
+        left_us.saturating_abs().saturating_add(CHANGE_US)
+    }
+
     /// Of the clock as it was when an entry was taken. A later step of it changes nothing.
     pub fn error_at(&self, taken: Taken) -> ClockError {
         let known = |behind_us: i64| ClockError::behind(given(behind_us));

@@ -8,6 +8,7 @@ mod notices;
 mod paths;
 mod people;
 mod progress;
+mod register;
 mod vitals;
 
 use std::{fmt::Debug, sync::Arc};
@@ -41,6 +42,9 @@ pub use people::{
 pub use progress::{
     a_fenced_write_leaves_nothing, a_newer_claim_fences_the_older, progress_survives_reopening,
     two_processes_write_at_once, writes_are_ready_and_durable,
+};
+pub use register::{
+    assignments_of_a_device_do_not_overlap, what_is_kept_apart_stays_until_it_is_settled,
 };
 pub use vitals::{
     duplicates_are_left_out_and_counted, expiry_removes_only_what_is_older,
@@ -89,7 +93,8 @@ macro_rules! conformance_suite {
             newest_values_are_read_in_pages,
             a_namesakes_reports_are_not_shown_to_whom_the_name_belongs,
             accounts_are_created_once, audit_is_kept_in_order, every_question_stays_in_its_tenant,
-            the_register_refuses_other_tenants);
+            the_register_refuses_other_tenants, assignments_of_a_device_do_not_overlap,
+            what_is_kept_apart_stays_until_it_is_settled);
     };
     ($harness:expr; $($check:ident),+) => {
         $(
@@ -150,6 +155,6 @@ pub fn waveform(device: &str, patient: &str, sequence: u64, values: Vec<f32>) ->
 pub fn batch(samples: Vec<Sample>) -> Arc<VitalsBatch> {
     Arc::new(VitalsBatch {
         samples,
-        gaps: Vec::new(),
+        ..VitalsBatch::default()
     })
 }

@@ -9,7 +9,7 @@
 //!   [`WriteError::Fenced`], so a member that lost its partition without noticing cannot write.
 //!
 //! The trait is split by what a service is for: [`VitalsStore`], [`AlertsStore`], [`NoticesStore`], [`DocumentsStore`], [`PathsStore`],
-//! [`Register`], [`Accounts`], [`ProgressStore`], [`Maintenance`]. Questions that come from people carry a [`Scope`], so that no query can forget the tenant.
+//! [`Register`], [`QuarantineStore`], [`Accounts`], [`ProgressStore`], [`Maintenance`]. Questions that come from people carry a [`Scope`], so that no query can forget the tenant.
 
 mod accounts;
 mod alerts;
@@ -24,6 +24,7 @@ mod maintenance;
 mod notices;
 mod paths;
 mod progress;
+mod quarantine;
 mod register;
 pub mod sqlite;
 mod thinning;
@@ -50,7 +51,15 @@ pub use paths::{
     each_latest_path, is_namesakes,
 };
 pub use progress::{Claim, Progress, ProgressStore};
-pub use register::{DeviceEntry, GatewayEntry, PatientEntry, Register, SpO2Scale};
+pub use quarantine::{
+    CASES_LISTED_MAX, QuarantineCase, QuarantineEntry, QuarantineFill, QuarantineQuery,
+    QuarantineStore,
+};
+pub use register::{
+    ASSIGN_LEAD_US, ASSIGNMENTS_LISTED_MAX, ASSIGNMENTS_PER_DEVICE_MAX, Assigned, Assignment,
+    Change, DeviceEntry, GatewayEntry, Of, PatientEntry, REGISTER_TEXT_BYTES_MAX, Register,
+    SpO2Scale,
+};
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use thinning::Thinner;
 pub use timescale::{TimescaleOptions, TimescaleStore};
@@ -67,6 +76,7 @@ pub trait Store:
     + DocumentsStore
     + PathsStore
     + Register
+    + QuarantineStore
     + Accounts
     + ProgressStore
     + Maintenance
@@ -80,6 +90,7 @@ impl<T> Store for T where
         + DocumentsStore
         + PathsStore
         + Register
+        + QuarantineStore
         + Accounts
         + ProgressStore
         + Maintenance

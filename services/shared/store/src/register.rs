@@ -1,9 +1,20 @@
 use async_trait::async_trait;
 
 use crate::{
-    Scope,
+    AuditEntry, Scope,
     error::{QueryError, WriteError},
 };
+
+/// Assignments of one device. A further one is refused; `braid register remove` makes room.
+pub const ASSIGNMENTS_PER_DEVICE_MAX: usize = 1000;
+/// Assignments in one answer, the newest; the command line says so when there are more.
+pub const ASSIGNMENTS_LISTED_MAX: usize = 10_000;
+/// Bytes of an author and of a reason; longer ones are refused.
+pub const REGISTER_TEXT_BYTES_MAX: usize = 1024;
+
+/// A device that somebody wears is handed over so long after the change is entered, so that ingest and gateways know the change before
+/// it begins. They look each second.
+pub const ASSIGN_LEAD_US: i64 = 3_000_000;
 
 /// Which of NEWS2's two SpO2 scales applies to a patient.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -30,7 +41,7 @@ pub struct GatewayEntry {
     pub tenant: String,
 }
 
-/// A sensor: who wears it and which gateway may speak for it.
+/// A device as it is assigned at present.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceEntry {
     /// Unique over all tenants.
@@ -38,37 +49,339 @@ pub struct DeviceEntry {
     pub tenant: String,
     pub gateway: String,
     pub patient: String,
+    /// Since when. What the device measured before is not this patient's.
     pub registered_us: i64,
 }
 
-/// Patients, gateways and devices. Putting is idempotent: it creates or changes. An id that another tenant has is
-/// refused with `Invalid`, and so is a device whose gateway or patient belongs to another tenant.
+/// Who changes the register and why; an audit row of the same transaction holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    pub author: String,
+    pub reason: String,
+    pub at_us: i64,
+}
+
+impl Change {
+    /// What a program does for itself.
+    pub fn by_program(reason: &str) -> Change {
+        Change {
+            author: "braid".to_owned(),
+            reason: reason.to_owned(),
+            at_us: contracts::now_us(),
+        }
+    }
+}
+
+/// A patient wears a device at a gateway, from `from_us` inclusive to `until_us` exclusive. Those of one device do not overlap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assignment {
+    /// Unique over all tenants.
+    pub device: String,
+    pub tenant: String,
+    pub gateway: String,
+    pub patient: String,
+    /// [`i64::MIN`]: no beginning is known.
+    pub from_us: i64,
+    /// [`i64::MAX`]: it goes on.
+    pub until_us: i64,
+    /// Who entered it, why and when.
+    pub entered: Change,
+}
+
+impl Assignment {
+    pub fn is_open(&self) -> bool {
+        self.until_us == i64::MAX
+    }
+
+    fn overlaps(&self, other: &Assignment) -> bool {
+        self.from_us < other.until_us && other.from_us < self.until_us
+    }
+
+    pub(crate) fn entry(self) -> DeviceEntry {
+        DeviceEntry {
+            id: self.device,
+            tenant: self.tenant,
+            gateway: self.gateway,
+            patient: self.patient,
+            registered_us: self.from_us,
+        }
+    }
+
+    /// Refuses an end that is not behind the beginning.
+    pub(crate) fn end_at(&mut self, until_us: i64) -> Result<(), WriteError> {
+        if until_us <= self.from_us || until_us == i64::MAX {
+            return Err(WriteError::Invalid(format!(
+                "{} cannot end at {until_us} us",
+                self.detail()
+            )));
+        }
+        self.until_us = until_us;
+        Ok(())
+    }
+
+    pub(crate) fn audit(&self, action: &str, change: &Change) -> [AuditEntry; 1] {
+        let entry = AuditEntry {
+            time_us: change.at_us,
+            tenant: self.tenant.clone(),
+            who: change.author.clone(),
+            action: action.to_owned(),
+            patient: self.patient.clone(),
+            detail: self.detail(),
+        };
+        [entry.because(&change.reason)]
+    }
+
+    fn detail(&self) -> String {
+        let end = |us: i64| match us {
+            i64::MIN => "the beginning".to_owned(),
+            i64::MAX => "further notice".to_owned(),
+            us => format!("{us} us"),
+        };
+        format!(
+            "device {} at gateway {} from {} until {}",
+            self.device,
+            self.gateway,
+            end(self.from_us),
+            end(self.until_us)
+        )
+    }
+}
+
+/// Which assignments a question is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of<'a> {
+    Everything,
+    Device(&'a str),
+    Gateway(&'a str),
+    Patient(&'a str),
+}
+
+/// What an assignment changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Assigned {
+    /// The device is assigned so already.
+    Unchanged,
+    /// This one ended, if any, where the new one begins.
+    New(Option<Assignment>),
+}
+
+/// Patients, gateways and who wore which device at which gateway. Putting is idempotent: it creates or changes. An id that another
+/// tenant has is refused with `Invalid`, and so is a device whose gateway or patient belongs to another tenant.
 #[async_trait]
 pub trait Register: Send + Sync {
     async fn put_patient(&self, entry: &PatientEntry) -> Result<(), WriteError>;
     async fn put_gateway(&self, entry: &GatewayEntry) -> Result<(), WriteError>;
-    /// Also creates its gateway and its patient (named by its id) when they are not there.
-    async fn put_device(&self, entry: &DeviceEntry) -> Result<(), WriteError>;
-    /// False: it was not there. Its samples stay.
-    async fn remove_device(&self, scope: &Scope, id: &str) -> Result<bool, WriteError>;
+
+    /// Also creates its gateway and its patient (named by its id) when they are not there. An assignment that goes on and began earlier
+    /// ends where this one begins. One that began at the same time, or differs in nothing but a later beginning, is replaced. Any other
+    /// that overlaps refuses it.
+    async fn assign(&self, assignment: &Assignment) -> Result<Assigned, WriteError>;
+    /// Ends the assignment that goes on. `None`: there is none. Refused when it began at `until_us` or later.
+    async fn end_assignment(
+        &self,
+        scope: &Scope,
+        device: &str,
+        until_us: i64,
+        change: &Change,
+    ) -> Result<Option<Assignment>, WriteError>;
+    /// Takes back the one that began at `from_us`, or all; returns how many. Readings that are stored stay; what still comes from such a
+    /// time is nobody's.
+    async fn remove_assignments(
+        &self,
+        scope: &Scope,
+        device: &str,
+        from_us: Option<i64>,
+        change: &Change,
+    ) -> Result<u64, WriteError>;
+
+    /// By device and beginning, the newest [`ASSIGNMENTS_LISTED_MAX`].
+    async fn assignments(&self, scope: &Scope, of: Of<'_>) -> Result<Vec<Assignment>, QueryError>;
+    /// Devices of all tenants whose assignments were changed after `since_us`, and when, by the clock of whoever changed them.
+    async fn assignments_changed_since(
+        &self,
+        since_us: i64,
+    ) -> Result<Vec<(String, i64)>, QueryError>;
 
     async fn patient(&self, scope: &Scope, id: &str) -> Result<Option<PatientEntry>, QueryError>;
     async fn patients(&self, scope: &Scope) -> Result<Vec<PatientEntry>, QueryError>;
     async fn gateways(&self, scope: &Scope) -> Result<Vec<GatewayEntry>, QueryError>;
-    async fn device(&self, scope: &Scope, id: &str) -> Result<Option<DeviceEntry>, QueryError>;
-    /// `gateway`: only those of this one.
+    /// What is assigned at present. `gateway`: only those of this one.
     async fn devices(
         &self,
         scope: &Scope,
         gateway: Option<&str>,
     ) -> Result<Vec<DeviceEntry>, QueryError>;
 
-    /// Devices of all tenants that were registered after `since_us`, by the clock of whoever registered them.
-    async fn registered_since(&self, since_us: i64) -> Result<Vec<DeviceEntry>, QueryError>;
+    /// [`Self::assign`] by a program, from `registered_us` on.
+    async fn put_device(&self, entry: &DeviceEntry) -> Result<(), WriteError> {
+        let assignment = Assignment {
+            device: entry.id.clone(),
+            tenant: entry.tenant.clone(),
+            gateway: entry.gateway.clone(),
+            patient: entry.patient.clone(),
+            from_us: entry.registered_us,
+            until_us: i64::MAX,
+            entered: Change::by_program("entered by a program"),
+        };
+        self.assign(&assignment).await.map(drop)
+    }
+
+    /// [`Self::remove_assignments`] by a program. False: it was not there.
+    async fn remove_device(&self, scope: &Scope, id: &str) -> Result<bool, WriteError> {
+        let change = Change::by_program("removed by a program");
+        let removed = self.remove_assignments(scope, id, None, &change).await?;
+        Ok(removed > 0)
+    }
+
+    /// As it is assigned at present.
+    async fn device(&self, scope: &Scope, id: &str) -> Result<Option<DeviceEntry>, QueryError> {
+        let assignments = self.assignments(scope, Of::Device(id)).await?;
+        let open = assignments.into_iter().find(Assignment::is_open);
+        Ok(open.map(Assignment::entry))
+    }
+}
+
+/// How the rows of one device change beside the new one. Rows are known by their beginning.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// The one that ends where the new one begins.
+    pub cut: Option<Assignment>,
+    /// Goes away.
+    pub replaced: Option<Assignment>,
+}
+
+/// What `new` does to the assignments that its device has. `None`: it is there already.
+pub(crate) fn plan(existing: &[Assignment], new: &Assignment) -> Result<Option<Plan>, WriteError> {
+    let invalid = |reason: String| Err(WriteError::Invalid(reason));
+    for (field, id) in [
+        ("device", &new.device),
+        ("tenant", &new.tenant),
+        ("gateway", &new.gateway),
+        ("patient", &new.patient),
+    ] {
+        if id.is_empty() {
+            return invalid(format!(
+                "an assignment needs a {field}, for example `{field}-1`"
+            ));
+        }
+    }
+    check_texts(&new.entered)?;
+    let device = &new.device;
+    if new.from_us >= new.until_us {
+        return invalid(format!(
+            "device `{device}`: the assignment ends before it begins"
+        ));
+    }
+    let is_same = |it: &&Assignment| it.patient == new.patient && it.gateway == new.gateway;
+    let holds = existing.iter().find(|it| {
+        it.from_us <= new.from_us && new.from_us < it.until_us && it.until_us == new.until_us
+    });
+    if holds.as_ref().is_some_and(is_same) {
+        return Ok(None);
+    }
+    let (mut cut, mut replaced) = (None, None);
+    for other in existing.iter().filter(|other| other.overlaps(new)) {
+        // The same one with an earlier beginning, or another from the same moment on.
+        let is_extended = is_same(&other) && other.until_us == new.until_us;
+        if other.from_us == new.from_us || (is_extended && replaced.is_none()) {
+            replaced = Some(other.clone());
+        } else if other.is_open() && other.from_us < new.from_us {
+            cut = Some(other.clone());
+        } else {
+            return invalid(format!(
+                "device `{device}` is with patient `{}` in that time: {}; end or remove that assignment first",
+                other.patient,
+                other.detail()
+            ));
+        }
+    }
+    if replaced.is_none() && existing.len() >= ASSIGNMENTS_PER_DEVICE_MAX {
+        return invalid(format!(
+            "device `{device}` has {ASSIGNMENTS_PER_DEVICE_MAX} assignments, as many as one may have; remove old ones"
+        ));
+    }
+    Ok(Some(Plan { cut, replaced }))
+}
+
+/// Refuses what no log should hold.
+pub(crate) fn check_texts(change: &Change) -> Result<(), WriteError> {
+    for (field, text) in [("author", &change.author), ("reason", &change.reason)] {
+        if text.trim().is_empty() || text.len() > REGISTER_TEXT_BYTES_MAX || text.contains('\0') {
+            return Err(WriteError::Invalid(format!(
+                "a change of the register needs a {field} of 1 to {REGISTER_TEXT_BYTES_MAX} bytes"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Why nothing of this name is registered; names that the system keeps for itself.
 pub(crate) fn reserved(what: &str, id: &str) -> Option<String> {
     contracts::canary::is_canary(id)
         .then(|| format!("{what} `{id}`: the name belongs to the system's own test alert"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assignment(patient: &str, from_us: i64, until_us: i64) -> Assignment {
+        Assignment {
+            device: "belt".into(),
+            tenant: "t".into(),
+            gateway: "gw".into(),
+            patient: patient.into(),
+            from_us,
+            until_us,
+            entered: Change::by_program("test"),
+        }
+    }
+
+    #[test]
+    fn an_assignment_cuts_the_one_that_goes_on_and_no_other() {
+        let closed = assignment("ada", 0, 10);
+        let open = assignment("ben", 10, i64::MAX);
+        let existing = [closed.clone(), open.clone()];
+        let planned = |patient: &str, from_us, until_us| {
+            plan(&existing, &assignment(patient, from_us, until_us))
+        };
+        let insert = |cut, replaced| Some(Some(Plan { cut, replaced }));
+        assert_eq!(planned("ben", 12, i64::MAX).ok(), Some(None));
+        assert_eq!(
+            planned("eve", 12, i64::MAX).ok(),
+            insert(Some(open.clone()), None)
+        );
+        let same_moment = planned("eve", 10, i64::MAX).ok();
+        assert_eq!(same_moment, insert(None, Some(open.clone())));
+        assert_eq!(planned("eve", -5, 0).ok(), insert(None, None));
+        assert!(planned("ben", 9, i64::MAX).is_err(), "ada's last moment");
+        let later = assignment("ben", 12, i64::MAX);
+        let earlier = plan(
+            std::slice::from_ref(&later),
+            &assignment("ben", 3, i64::MAX),
+        );
+        assert_eq!(earlier.ok(), insert(None, Some(later)));
+        for (from_us, until_us) in [(5, i64::MAX), (5, 8), (-5, 1), (9, 9), (-5, i64::MAX)] {
+            assert!(
+                matches!(
+                    planned("eve", from_us, until_us),
+                    Err(WriteError::Invalid(_))
+                ),
+                "{from_us} to {until_us}"
+            );
+        }
+    }
+
+    #[test]
+    fn assignments_of_a_device_are_bounded() {
+        let existing: Vec<Assignment> = (0..ASSIGNMENTS_PER_DEVICE_MAX as i64)
+            .map(|n| assignment("ada", n, n + 1))
+            .collect();
+        let next = assignment("ben", ASSIGNMENTS_PER_DEVICE_MAX as i64, i64::MAX);
+        assert!(plan(&existing, &next).is_err());
+        assert!(plan(&existing[1..], &next).is_ok());
+        let mut unsigned = next;
+        unsigned.entered.reason = " ".into();
+        assert!(plan(&[], &unsigned).is_err());
+    }
 }

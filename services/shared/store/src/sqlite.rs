@@ -11,6 +11,7 @@ mod maintenance;
 mod notices;
 mod paths;
 mod progress;
+mod quarantine;
 mod register;
 mod retention;
 mod schema;

@@ -22,6 +22,7 @@ mod open;
 mod options;
 mod paths;
 mod progress;
+mod quarantine;
 mod register;
 mod retention;
 mod rollups;

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use contracts::vitals::{Gap, Metric, Sample};
+use contracts::vitals::{Gap, Metric, Quarantined, Sample};
 
 use crate::{
     Progress, Scope,
@@ -13,6 +13,14 @@ use crate::{
 pub struct VitalsBatch {
     pub samples: Vec<Sample>,
     pub gaps: Vec<Gap>,
+    /// Kept apart: nobody's.
+    pub quarantined: Vec<Quarantined>,
+}
+
+impl VitalsBatch {
+    pub(crate) fn len(&self) -> u64 {
+        (self.samples.len() + self.gaps.len() + self.quarantined.len()) as u64
+    }
 }
 
 /// What a write did. `new + duplicate` is what it was given.

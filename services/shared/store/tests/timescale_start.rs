@@ -7,7 +7,7 @@ mod support;
 
 use std::process::{Command, Stdio};
 
-use store::{Maintenance, VitalsStore};
+use store::{Maintenance, Of, Register, Scope, VitalsStore};
 use store::{
     TimescaleOptions, TimescaleStore,
     conformance::{batch, ok, sample},
@@ -109,6 +109,58 @@ async fn a_schema_of_another_version_is_refused() {
         refused(options).await,
         OpenError::Changed { version: 1 }
     ));
+}
+
+#[tokio::test]
+async fn a_register_without_times_becomes_one_with_assignments() {
+    let url = TimescaleServer::shared().database().await;
+    let client = connect(&url).await;
+    client
+        .batch_execute(
+            "CREATE EXTENSION IF NOT EXISTS timescaledb;
+             CREATE TABLE schema_migrations (version int PRIMARY KEY, name text NOT NULL, checksum text NOT NULL,
+                 applied timestamptz NOT NULL DEFAULT now(), program text NOT NULL)",
+        )
+        .await
+        .unwrap();
+    for (version, sql) in [
+        (
+            1,
+            include_str!("../src/timescale/migrations/0001_tables.sql"),
+        ),
+        (
+            2,
+            include_str!("../src/timescale/migrations/0002_notices.sql"),
+        ),
+    ] {
+        client.batch_execute(sql).await.unwrap();
+        client
+            .execute(
+                "INSERT INTO schema_migrations (version, name, checksum, program)
+                 VALUES ($1, 'before', encode(sha256($2), 'hex'), 'before')",
+                &[&version, &sql.as_bytes()],
+            )
+            .await
+            .unwrap();
+    }
+    client
+        .batch_execute(
+            "INSERT INTO patients (id, tenant, name, spo2_scale) VALUES ('ada', 'one', 'Ada', 2);
+             INSERT INTO devices VALUES ('belt', 'one', 'gw', 'ada', 1700000000000000)",
+        )
+        .await
+        .unwrap();
+    let options = TimescaleOptions::new(&url, PASSWORD);
+    let store = TimescaleStore::open(&options).await.unwrap();
+    assert_eq!(store.applied().from, 2);
+    let found = ok(store.assignments(&Scope::Service, Of::Everything).await);
+    assert_eq!(found.len(), 1);
+    assert_eq!(
+        (&*found[0].patient, found[0].from_us, found[0].is_open()),
+        ("ada", 1_700_000_000_000_000, true)
+    );
+    let of_one = ok(store.devices(&Scope::tenant("one"), Some("gw")).await);
+    assert_eq!(of_one.len(), 1);
 }
 
 #[tokio::test]

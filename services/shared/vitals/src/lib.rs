@@ -5,6 +5,7 @@
 //! runs it in the core, so the two reach the same conclusion from the same samples. Every time is an
 //! event time in microseconds since the Unix epoch, handed in by the caller.
 
+pub mod attribution;
 pub mod canary;
 pub mod cases;
 mod catalogue;

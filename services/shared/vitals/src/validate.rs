@@ -16,6 +16,9 @@ const WAVEFORM_PERIOD_US: (u32, u32) = (10, 10_000_000);
 /// A W3C traceparent is 55 bytes; later versions may append to it.
 pub const TRACEPARENT_BYTES_MAX: usize = 256;
 
+/// The store's integers are signed.
+const SENSOR_SEQUENCE_MAX: u64 = i64::MAX as u64;
+
 const SECOND_US: i64 = 1_000_000;
 
 /// Refused sample: what is wrong, and a value that would have passed.
@@ -81,6 +84,16 @@ pub fn validate_reading(sample: &Sample) -> Result<(), Invalid> {
             "traceparent",
             format!("is longer than {TRACEPARENT_BYTES_MAX} bytes"),
             "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        ));
+    }
+    if sample
+        .sensor_sequence
+        .is_some_and(|number| number > SENSOR_SEQUENCE_MAX)
+    {
+        return Err(Invalid::new(
+            "sensor_sequence",
+            format!("is above {SENSOR_SEQUENCE_MAX}"),
+            "1",
         ));
     }
     let entry = known(sample)?;

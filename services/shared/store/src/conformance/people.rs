@@ -31,8 +31,6 @@ pub async fn the_register_refuses_other_tenants(harness: &dyn Harness) {
     let of_gateway = ok(store.devices(&all, Some("gw-one")).await);
     assert_eq!(of_gateway, std::slice::from_ref(&one));
     assert_eq!(ok(store.devices(&all, None).await).len(), 2);
-    let since = async |us| ok(store.registered_since(us).await).len();
-    assert_eq!((since(START_US - 1).await, since(START_US).await), (2, 0));
     let patient = ok(store.patient(&all, "patient-one").await);
     assert_eq!(
         patient.map(|p| (p.name, p.spo2_scale)),
@@ -121,6 +119,7 @@ async fn fill(store: &dyn Store) {
         let batch = VitalsBatch {
             samples: vec![sample],
             gaps: vec![gap],
+            ..VitalsBatch::default()
         };
         ok(store.write_vitals(batch.into(), Vec::new()).await);
         let alert = |id: String, patient: String| Alert {

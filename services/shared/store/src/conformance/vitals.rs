@@ -254,8 +254,8 @@ pub async fn gaps_that_overlap_are_found(harness: &dyn Harness) {
         gateway: "gw-1".into(),
     };
     let gaps = Arc::new(VitalsBatch {
-        samples: Vec::new(),
         gaps: vec![gap(10, 19), gap(30, 39), gap(50, 59)],
+        ..VitalsBatch::default()
     });
     assert_eq!(
         ok(store.write_vitals(Arc::clone(&gaps), Vec::new()).await).new,

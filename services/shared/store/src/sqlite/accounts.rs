@@ -1,5 +1,5 @@
 use async_trait::async_trait;
-use rusqlite::{OptionalExtension, Row};
+use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::SqliteStore;
 use crate::{Account, Accounts, AuditEntry, AuditQuery, QueryError, Role, Scope, WriteError};
@@ -40,6 +40,22 @@ impl SqliteStore {
         })
         .await
     }
+}
+
+pub fn insert_audit(connection: &Connection, entries: &[AuditEntry]) -> Result<(), WriteError> {
+    let mut insert =
+        connection.prepare_cached("INSERT INTO audit VALUES (NULL, ?1, ?2, ?3, ?4, ?5, ?6)")?;
+    for entry in entries {
+        insert.execute((
+            entry.time_us,
+            &entry.tenant,
+            &entry.who,
+            &entry.action,
+            &entry.patient,
+            &entry.detail,
+        ))?;
+    }
+    Ok(())
 }
 
 #[async_trait]
@@ -90,23 +106,8 @@ impl Accounts for SqliteStore {
     }
 
     async fn append_audit(&self, entries: Vec<AuditEntry>) -> Result<(), WriteError> {
-        self.write(move |writing| {
-            let mut insert = writing
-                .connection
-                .prepare_cached("INSERT INTO audit VALUES (NULL, ?1, ?2, ?3, ?4, ?5, ?6)")?;
-            for entry in &entries {
-                insert.execute((
-                    entry.time_us,
-                    &entry.tenant,
-                    &entry.who,
-                    &entry.action,
-                    &entry.patient,
-                    &entry.detail,
-                ))?;
-            }
-            Ok(())
-        })
-        .await
+        self.write(move |writing| insert_audit(writing.connection, &entries))
+            .await
     }
 
     async fn audit(

@@ -1,10 +1,11 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::{SqliteStore, readable_rows};
+use super::{SqliteStore, accounts::insert_audit, readable_rows};
 use crate::{
-    DeviceEntry, GatewayEntry, PatientEntry, QueryError, Register, Scope, SpO2Scale, WriteError,
-    register::reserved,
+    ASSIGNMENTS_LISTED_MAX, Assigned, Assignment, Change, DeviceEntry, GatewayEntry, Of,
+    PatientEntry, QueryError, Register, Scope, SpO2Scale, WriteError,
+    register::{Plan, check_texts, plan, reserved},
 };
 
 /// Creates the row or takes over one without a tenant; refuses a row of another tenant.
@@ -89,14 +90,152 @@ fn patient(row: &Row<'_>) -> rusqlite::Result<PatientEntry> {
     })
 }
 
-fn device(row: &Row<'_>) -> rusqlite::Result<DeviceEntry> {
-    Ok(DeviceEntry {
-        id: row.get(0)?,
+const ASSIGNMENT_COLUMNS: &str = "a.device, d.tenant, a.gateway, a.patient, a.from_us, a.until_us, a.author, a.reason, a.entered_us";
+
+fn assignment(row: &Row<'_>) -> rusqlite::Result<Assignment> {
+    Ok(Assignment {
+        device: row.get(0)?,
         tenant: row.get(1)?,
         gateway: row.get(2)?,
         patient: row.get(3)?,
-        registered_us: row.get(4)?,
+        from_us: row.get(4)?,
+        until_us: row.get(5)?,
+        entered: Change {
+            author: row.get(6)?,
+            reason: row.get(7)?,
+            at_us: row.get(8)?,
+        },
     })
+}
+
+/// All of one device, in scope.
+fn of_device(
+    connection: &Connection,
+    tenant: Option<&str>,
+    device: &str,
+) -> rusqlite::Result<Vec<Assignment>> {
+    connection
+        .prepare_cached(&format!(
+            "SELECT {ASSIGNMENT_COLUMNS} FROM assignments a JOIN devices d ON d.id = a.device
+             WHERE a.device = ?2 AND (?1 IS NULL OR d.tenant = ?1) ORDER BY a.from_us"
+        ))?
+        .query_map((tenant, device), assignment)?
+        .collect()
+}
+
+/// The time rises with every change, whatever the clock of whoever changes it says: that is how others notice.
+fn changed(connection: &Connection, device: &str, at_us: i64) -> Result<(), WriteError> {
+    connection
+        .prepare_cached("UPDATE devices SET changed_us = max(min(changed_us, 9223372036854775806) + 1, ?2) WHERE id = ?1")?
+        .execute((device, at_us))?;
+    Ok(())
+}
+
+fn assign(connection: &Connection, new: &Assignment) -> Result<Assigned, WriteError> {
+    let existing = of_device(connection, Some(&new.tenant), &new.device)?;
+    let Some(Plan { cut, replaced }) = plan(&existing, new)? else {
+        return Ok(Assigned::Unchanged);
+    };
+    put_gateway(
+        connection,
+        &GatewayEntry {
+            id: new.gateway.clone(),
+            tenant: new.tenant.clone(),
+        },
+    )?;
+    if find_patient(connection, Some(&new.tenant), &new.patient)?.is_none() {
+        put_patient(
+            connection,
+            &PatientEntry {
+                id: new.patient.clone(),
+                tenant: new.tenant.clone(),
+                name: new.patient.clone(),
+                spo2_scale: SpO2Scale::One,
+            },
+        )?;
+    }
+    // A device without assignments may change its tenant.
+    put(
+        connection,
+        "device",
+        &new.device,
+        &new.tenant,
+        "INSERT INTO devices VALUES (?1, ?2, ?3)
+         ON CONFLICT (id) DO UPDATE SET tenant = excluded.tenant, changed_us = max(min(changed_us, 9223372036854775806) + 1, excluded.changed_us)
+             WHERE tenant = excluded.tenant OR NOT EXISTS (SELECT 1 FROM assignments WHERE device = excluded.id)",
+        (&new.device, &new.tenant, new.entered.at_us),
+    )?;
+    if let Some(cut) = &cut {
+        connection
+            .prepare_cached(
+                "UPDATE assignments SET until_us = ?3 WHERE device = ?1 AND from_us = ?2",
+            )?
+            .execute((&cut.device, cut.from_us, new.from_us))?;
+    }
+    if let Some(replaced) = &replaced {
+        connection
+            .prepare_cached("DELETE FROM assignments WHERE device = ?1 AND from_us = ?2")?
+            .execute((&replaced.device, replaced.from_us))?;
+    }
+    connection
+        .prepare_cached("INSERT INTO assignments VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?
+        .execute((
+            &new.device,
+            new.from_us,
+            new.until_us,
+            &new.gateway,
+            &new.patient,
+            &new.entered.author,
+            &new.entered.reason,
+            new.entered.at_us,
+        ))?;
+    insert_audit(connection, &new.audit("assign device", &new.entered))?;
+    Ok(Assigned::New(cut.or(replaced)))
+}
+
+fn end(
+    connection: &Connection,
+    tenant: Option<&str>,
+    device: &str,
+    until_us: i64,
+    change: &Change,
+) -> Result<Option<Assignment>, WriteError> {
+    check_texts(change)?;
+    let existing = of_device(connection, tenant, device)?;
+    let Some(mut open) = existing.into_iter().find(Assignment::is_open) else {
+        return Ok(None);
+    };
+    open.end_at(until_us)?;
+    connection
+        .prepare_cached("UPDATE assignments SET until_us = ?3 WHERE device = ?1 AND from_us = ?2")?
+        .execute((device, open.from_us, until_us))?;
+    changed(connection, device, change.at_us)?;
+    insert_audit(connection, &open.audit("end assignment", change))?;
+    Ok(Some(open))
+}
+
+fn remove(
+    connection: &Connection,
+    tenant: Option<&str>,
+    device: &str,
+    from_us: Option<i64>,
+    change: &Change,
+) -> Result<u64, WriteError> {
+    check_texts(change)?;
+    let mut removed = 0;
+    for existing in of_device(connection, tenant, device)? {
+        if from_us.is_some_and(|from_us| from_us != existing.from_us) {
+            continue;
+        }
+        removed += connection
+            .prepare_cached("DELETE FROM assignments WHERE device = ?1 AND from_us = ?2")?
+            .execute((device, existing.from_us))? as u64;
+        insert_audit(connection, &existing.audit("remove assignment", change))?;
+    }
+    if removed > 0 {
+        changed(connection, device, change.at_us)?;
+    }
+    Ok(removed)
 }
 
 #[async_trait]
@@ -113,58 +252,85 @@ impl Register for SqliteStore {
             .await
     }
 
-    async fn put_device(&self, entry: &DeviceEntry) -> Result<(), WriteError> {
-        let entry = entry.clone();
+    async fn assign(&self, assignment: &Assignment) -> Result<Assigned, WriteError> {
+        let new = assignment.clone();
+        self.write(move |writing| assign(writing.connection, &new))
+            .await
+    }
+
+    async fn end_assignment(
+        &self,
+        scope: &Scope,
+        device: &str,
+        until_us: i64,
+        change: &Change,
+    ) -> Result<Option<Assignment>, WriteError> {
+        let (tenant, device) = (scope.as_tenant().map(str::to_owned), device.to_owned());
+        let change = change.clone();
         self.write(move |writing| {
-            let connection = writing.connection;
-            put_gateway(
-                connection,
-                &GatewayEntry {
-                    id: entry.gateway.clone(),
-                    tenant: entry.tenant.clone(),
-                },
-            )?;
-            if find_patient(connection, Some(&entry.tenant), &entry.patient)?.is_none() {
-                put_patient(
-                    connection,
-                    &PatientEntry {
-                        id: entry.patient.clone(),
-                        tenant: entry.tenant.clone(),
-                        name: entry.patient.clone(),
-                        spo2_scale: SpO2Scale::One,
-                    },
-                )?;
-            }
-            put(
-                connection,
-                "device",
-                &entry.id,
-                &entry.tenant,
-                "INSERT INTO devices VALUES (?1, ?2, ?3, ?4, ?5)
-                 ON CONFLICT (id) DO UPDATE SET gateway = excluded.gateway, patient = excluded.patient,
-                     registered_us = excluded.registered_us WHERE tenant = excluded.tenant",
-                (
-                    &entry.id,
-                    &entry.tenant,
-                    &entry.gateway,
-                    &entry.patient,
-                    entry.registered_us,
-                ),
+            end(
+                writing.connection,
+                tenant.as_deref(),
+                &device,
+                until_us,
+                &change,
             )
         })
         .await
     }
 
-    async fn remove_device(&self, scope: &Scope, id: &str) -> Result<bool, WriteError> {
-        let (tenant, id) = (scope.as_tenant().map(str::to_owned), id.to_owned());
+    async fn remove_assignments(
+        &self,
+        scope: &Scope,
+        device: &str,
+        from_us: Option<i64>,
+        change: &Change,
+    ) -> Result<u64, WriteError> {
+        let (tenant, device) = (scope.as_tenant().map(str::to_owned), device.to_owned());
+        let change = change.clone();
         self.write(move |writing| {
-            let removed = writing
-                .connection
-                .prepare_cached(
-                    "DELETE FROM devices WHERE id = ?2 AND (?1 IS NULL OR tenant = ?1)",
-                )?
-                .execute((tenant, id))?;
-            Ok(removed > 0)
+            remove(
+                writing.connection,
+                tenant.as_deref(),
+                &device,
+                from_us,
+                &change,
+            )
+        })
+        .await
+    }
+
+    async fn assignments(&self, scope: &Scope, of: Of<'_>) -> Result<Vec<Assignment>, QueryError> {
+        let tenant = scope.as_tenant().map(str::to_owned);
+        let (column, id) = match of {
+            Of::Everything => ("?2 IS NULL", None),
+            Of::Device(id) => ("a.device = ?2", Some(id.to_owned())),
+            Of::Gateway(id) => ("a.gateway = ?2", Some(id.to_owned())),
+            Of::Patient(id) => ("a.patient = ?2", Some(id.to_owned())),
+        };
+        self.read(move |connection| {
+            let mut statement = connection.prepare_cached(&format!(
+                "SELECT {ASSIGNMENT_COLUMNS} FROM assignments a JOIN devices d ON d.id = a.device
+                 WHERE {column} AND (?1 IS NULL OR d.tenant = ?1) ORDER BY a.entered_us DESC LIMIT ?3"
+            ))?;
+            let rows = statement.query_map((tenant, id, ASSIGNMENTS_LISTED_MAX), assignment)?;
+            let mut found = readable_rows("assignment", rows)?;
+            found.sort_by(|a, b| (&a.device, a.from_us).cmp(&(&b.device, b.from_us)));
+            Ok(found)
+        })
+        .await
+    }
+
+    async fn assignments_changed_since(
+        &self,
+        since_us: i64,
+    ) -> Result<Vec<(String, i64)>, QueryError> {
+        self.read(move |connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT id, changed_us FROM devices WHERE changed_us > ?1 ORDER BY id",
+            )?;
+            let rows = statement.query_map([since_us], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            readable_rows("device", rows)
         })
         .await
     }
@@ -204,20 +370,6 @@ impl Register for SqliteStore {
         .await
     }
 
-    async fn device(&self, scope: &Scope, id: &str) -> Result<Option<DeviceEntry>, QueryError> {
-        let (tenant, id) = (scope.as_tenant().map(str::to_owned), id.to_owned());
-        self.read(move |connection| {
-            Ok(connection
-                .prepare_cached(
-                    "SELECT id, tenant, gateway, patient, registered_us FROM devices
-                     WHERE id = ?2 AND (?1 IS NULL OR tenant = ?1)",
-                )?
-                .query_row((tenant, id), device)
-                .optional()?)
-        })
-        .await
-    }
-
     async fn devices(
         &self,
         scope: &Scope,
@@ -228,21 +380,14 @@ impl Register for SqliteStore {
             gateway.map(str::to_owned),
         );
         self.read(move |connection| {
-            let mut statement = connection.prepare_cached(
-                "SELECT id, tenant, gateway, patient, registered_us FROM devices
-                 WHERE (?1 IS NULL OR tenant = ?1) AND (?2 IS NULL OR gateway = ?2) ORDER BY id",
-            )?;
-            readable_rows("device", statement.query_map((tenant, gateway), device)?)
-        })
-        .await
-    }
-
-    async fn registered_since(&self, since_us: i64) -> Result<Vec<DeviceEntry>, QueryError> {
-        self.read(move |connection| {
-            let mut statement = connection.prepare_cached(
-                "SELECT id, tenant, gateway, patient, registered_us FROM devices WHERE registered_us > ?1 ORDER BY id",
-            )?;
-            readable_rows("device", statement.query_map([since_us], device)?)
+            let mut statement = connection.prepare_cached(&format!(
+                "SELECT {ASSIGNMENT_COLUMNS} FROM assignments a JOIN devices d ON d.id = a.device
+                 WHERE a.until_us = 9223372036854775807 AND (?1 IS NULL OR d.tenant = ?1) AND (?2 IS NULL OR a.gateway = ?2)
+                 ORDER BY a.device"
+            ))?;
+            let rows = statement.query_map((tenant, gateway), assignment)?;
+            let open = readable_rows("assignment", rows)?;
+            Ok(open.into_iter().map(Assignment::entry).collect())
         })
         .await
     }

@@ -133,6 +133,28 @@ CREATE TRIGGER audit_immutable BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, 
 -- An alert whose priority is not known counts as one of the highest.
 ALTER TABLE alerts ADD COLUMN priority INTEGER NOT NULL DEFAULT 3;
 CREATE INDEX alerts_open ON alerts (priority, since_us) WHERE state <> 5;
+", "
+-- Who wore what, and at which gateway, are intervals. `devices` has one row for each device that was ever assigned: its tenant, and
+-- when its assignments were changed last.
+ALTER TABLE devices RENAME TO devices_before;
+CREATE TABLE devices (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, changed_us INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX devices_changed ON devices (changed_us);
+-- From inclusive, until exclusive; the greatest number goes on, the least has no known beginning.
+CREATE TABLE assignments (device TEXT NOT NULL, from_us INTEGER NOT NULL, until_us INTEGER NOT NULL CHECK (until_us > from_us),
+    gateway TEXT NOT NULL, patient TEXT NOT NULL, author TEXT NOT NULL, reason TEXT NOT NULL, entered_us INTEGER NOT NULL,
+    PRIMARY KEY (device, from_us)) WITHOUT ROWID;
+CREATE INDEX assignments_gateway ON assignments (gateway, until_us);
+CREATE INDEX assignments_patient ON assignments (patient);
+-- What was measured before a device was registered is nobody's: it may have been with somebody else, whose row was replaced.
+INSERT INTO devices SELECT id, tenant, registered_us FROM devices_before;
+INSERT INTO assignments SELECT id, min(registered_us, 9223372036854775806), 9223372036854775807, gateway, patient, 'migration',
+    'registered before assignments had times', registered_us FROM devices_before;
+DROP TABLE devices_before;
+-- What nobody can be said to have worn: kept apart until it is assigned or discarded by hand. Payloads are encoded
+-- braid.vitals.v1.Quarantined.
+CREATE TABLE quarantine (key INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, gateway TEXT NOT NULL, device TEXT NOT NULL,
+    identity TEXT NOT NULL, kind TEXT NOT NULL, time_us INTEGER NOT NULL, arrived_us INTEGER NOT NULL, payload BLOB NOT NULL,
+    UNIQUE (device, gateway, identity));
 "];
 /// The first version whose alerts have a priority.
 const ALERTS_WITH_PRIORITY: usize = 4;
@@ -204,6 +226,38 @@ mod tests {
     use prost::Message;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_register_without_times_becomes_one_with_assignments() {
+        use crate::{Of, Register, Scope, SqliteStore};
+        const BEFORE: usize = 4;
+        let dir = tempfile::tempdir().unwrap();
+        let old = Connection::open(dir.path().join(FILE)).unwrap();
+        for migration in &MIGRATIONS[..BEFORE] {
+            old.execute_batch(migration).unwrap();
+        }
+        old.pragma_update(None, "user_version", BEFORE).unwrap();
+        old.execute_batch(
+            "INSERT INTO patients (id, tenant, name, spo2_scale) VALUES ('ada', 'one', 'Ada', 2);
+             INSERT INTO devices VALUES ('belt', 'one', 'gw', 'ada', 1700000000000000);
+             INSERT INTO devices VALUES ('clip', 'two', 'gw-2', 'ben', 9223372036854775807);",
+        )
+        .unwrap();
+        drop(old);
+        let store = SqliteStore::open(dir.path()).unwrap();
+        let found = store.assignments(&Scope::Service, Of::Everything).await;
+        let found = found.unwrap();
+        let worn = |n: usize| (&*found[n].device, &*found[n].patient, found[n].from_us);
+        assert_eq!(worn(0), ("belt", "ada", 1_700_000_000_000_000));
+        assert_eq!(worn(1), ("clip", "ben", i64::MAX - 1), "a clock far ahead");
+        assert!(
+            found
+                .iter()
+                .all(|it| it.is_open() && it.entered.author == "migration")
+        );
+        let of_one = store.devices(&Scope::tenant("one"), Some("gw")).await;
+        assert_eq!(of_one.unwrap().len(), 1);
+    }
 
     #[test]
     fn alerts_of_an_older_schema_get_their_priority() {

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use contracts::vitals::{Gap, Metric, Sample, Waveform, sample::Reading};
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::{SqliteStore, progress, series, writer::Writing};
+use super::{SqliteStore, progress, quarantine, series, writer::Writing};
 use crate::{
     LatestVital, LatestVitalsPage, Progress, QueryError, Scope, SeriesPoints, SeriesQuery,
     VitalsBatch, VitalsStore, WriteError, Written, vitals::future_us,
@@ -31,6 +31,7 @@ fn write(writing: &mut Writing<'_>, batch: &VitalsBatch) -> Result<Written, Writ
     for gap in &batch.gaps {
         new += insert_gap(writing, gap)?;
     }
+    new += quarantine::insert(writing.connection, &batch.quarantined)?;
     let mut update = writing.connection.prepare_cached(
         "INSERT INTO latest VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
          ON CONFLICT DO UPDATE SET value = excluded.value, time_us = excluded.time_us, ingest_us = excluded.ingest_us,
@@ -57,10 +58,9 @@ fn write(writing: &mut Writing<'_>, batch: &VitalsBatch) -> Result<Written, Writ
             lengthen.execute((patient, metric, row.longest_us))?;
         }
     }
-    let total = (batch.samples.len() + batch.gaps.len()) as u64;
     Ok(Written {
         new,
-        duplicate: total - new,
+        duplicate: batch.len() - new,
     })
 }
 

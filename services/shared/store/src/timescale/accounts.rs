@@ -1,4 +1,5 @@
 use async_trait::async_trait;
+use deadpool_postgres::Transaction;
 use tokio_postgres::Row;
 
 use super::{TimescaleStore, fault::Fault, transaction};
@@ -36,6 +37,32 @@ impl TimescaleStore {
             Ok::<_, Fault>(inserted > 0)
         })
     }
+}
+
+pub async fn insert_audit(
+    transaction: &Transaction<'_>,
+    entries: &[AuditEntry],
+) -> Result<(), Fault> {
+    let times: Vec<i64> = entries.iter().map(|e| e.time_us).collect();
+    let column = |of: fn(&AuditEntry) -> &str| entries.iter().map(of).collect::<Vec<&str>>();
+    let (tenants, who) = (column(|e| &e.tenant), column(|e| &e.who));
+    let (actions, patients) = (column(|e| &e.action), column(|e| &e.patient));
+    let details = column(|e| &e.detail);
+    let statement = transaction
+        .prepare_cached(
+            "INSERT INTO audit (time_us, tenant, who, action, patient, detail)
+             SELECT time_us, tenant, who, action, patient, detail
+             FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[])
+                 WITH ORDINALITY AS w (time_us, tenant, who, action, patient, detail, n) ORDER BY n",
+        )
+        .await?;
+    transaction
+        .execute(
+            &statement,
+            &[&times, &tenants, &who, &actions, &patients, &details],
+        )
+        .await?;
+    Ok(())
 }
 
 #[async_trait]
@@ -83,24 +110,7 @@ impl Accounts for TimescaleStore {
     }
 
     async fn append_audit(&self, entries: Vec<AuditEntry>) -> Result<(), WriteError> {
-        let times: Vec<i64> = entries.iter().map(|e| e.time_us).collect();
-        let column = |of: fn(&AuditEntry) -> &str| entries.iter().map(of).collect::<Vec<&str>>();
-        let (tenants, who) = (column(|e| &e.tenant), column(|e| &e.who));
-        let (actions, patients) = (column(|e| &e.action), column(|e| &e.patient));
-        let details = column(|e| &e.detail);
-        transaction!(self, tx => async {
-            let statement = tx
-                .prepare_cached(
-                    "INSERT INTO audit (time_us, tenant, who, action, patient, detail)
-                     SELECT time_us, tenant, who, action, patient, detail
-                     FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[])
-                         WITH ORDINALITY AS w (time_us, tenant, who, action, patient, detail, n) ORDER BY n",
-                )
-                .await?;
-            tx.execute(&statement, &[&times, &tenants, &who, &actions, &patients, &details])
-                .await?;
-            Ok::<_, Fault>(())
-        })
+        transaction!(self, tx => insert_audit(tx, &entries))
     }
 
     async fn audit(

@@ -52,6 +52,19 @@ impl From<tokio_postgres::Error> for Fault {
     }
 }
 
+/// What both engines refuse by the same code.
+impl From<WriteError> for Fault {
+    fn from(error: WriteError) -> Fault {
+        match error {
+            WriteError::Fenced(partitions) => Fault::Fenced(partitions),
+            WriteError::Conflict(ids) => Fault::Conflict(ids),
+            WriteError::Unavailable(reason) => Fault::Unavailable(reason),
+            WriteError::Invalid(reason) => Fault::Invalid(reason),
+            WriteError::Unfit(reason) => Fault::Unfit(reason),
+        }
+    }
+}
+
 impl From<deadpool_postgres::PoolError> for Fault {
     fn from(error: deadpool_postgres::PoolError) -> Fault {
         Fault::Unavailable(explain_pool(error))

@@ -175,7 +175,7 @@ async fn sink(
 async fn reset(store: &TimescaleStore, batches: &[Batch]) -> Result<(), WriteError> {
     let first = batches.iter().flatten().next().map(|batch| VitalsBatch {
         samples: batch.samples[..1].to_vec(),
-        gaps: Vec::new(),
+        ..VitalsBatch::default()
     });
     transaction!(store, tx => async {
         tx.batch_execute(

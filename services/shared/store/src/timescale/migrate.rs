@@ -14,6 +14,10 @@ const MIGRATIONS: &[(&str, &str)] = &[
         "alert_priority",
         include_str!("migrations/0003_alert_priority.sql"),
     ),
+    (
+        "assignments",
+        include_str!("migrations/0004_assignments.sql"),
+    ),
 ];
 /// Roll-ups depend on the edition: made by TimescaleDB where it can, else by the store.
 const ROLLUPS_OWN: &str = include_str!("rollups_own.sql");

@@ -2,10 +2,11 @@ use async_trait::async_trait;
 use deadpool_postgres::Transaction;
 use tokio_postgres::{Row, types::ToSql};
 
-use super::{TimescaleStore, fault::Fault, transaction};
+use super::{TimescaleStore, accounts::insert_audit, fault::Fault, transaction};
 use crate::{
-    DeviceEntry, GatewayEntry, PatientEntry, QueryError, Register, Scope, SpO2Scale, WriteError,
-    register::reserved,
+    ASSIGNMENTS_LISTED_MAX, Assigned, Assignment, Change, DeviceEntry, GatewayEntry, Of,
+    PatientEntry, QueryError, Register, Scope, SpO2Scale, WriteError,
+    register::{Plan, check_texts, plan, reserved},
 };
 
 /// Creates the row or takes over one without a tenant; refuses a row of another tenant.
@@ -65,40 +66,182 @@ async fn put_gateway(transaction: &Transaction<'_>, id: &str, tenant: &str) -> R
     .await
 }
 
-async fn put_device(transaction: &Transaction<'_>, entry: &DeviceEntry) -> Result<(), Fault> {
-    put_gateway(transaction, &entry.gateway, &entry.tenant).await?;
+const ASSIGNMENT_COLUMNS: &str = "a.device, d.tenant, a.gateway, a.patient, a.from_us, a.until_us, a.author, a.reason, a.entered_us";
+
+fn assignment(row: &Row) -> Assignment {
+    Assignment {
+        device: row.get(0),
+        tenant: row.get(1),
+        gateway: row.get(2),
+        patient: row.get(3),
+        from_us: row.get(4),
+        until_us: row.get(5),
+        entered: Change {
+            author: row.get(6),
+            reason: row.get(7),
+            at_us: row.get(8),
+        },
+    }
+}
+
+/// All of one device, in scope. Its row is locked, if it is there, so that no two change it at a time.
+async fn of_device(
+    transaction: &Transaction<'_>,
+    tenant: Option<&str>,
+    device: &str,
+) -> Result<Vec<Assignment>, Fault> {
+    transaction
+        .execute("SELECT 1 FROM devices WHERE id = $1 FOR UPDATE", &[&device])
+        .await?;
+    let rows = transaction
+        .query(
+            &format!(
+                "SELECT {ASSIGNMENT_COLUMNS} FROM assignments a JOIN devices d ON d.id = a.device
+                 WHERE a.device = $2 AND ($1::text IS NULL OR d.tenant = $1) ORDER BY a.from_us"
+            ),
+            &[&tenant, &device],
+        )
+        .await?;
+    Ok(rows.iter().map(assignment).collect())
+}
+
+/// The time rises with every change, whatever the clock of whoever changes it says: that is how others notice.
+async fn changed(transaction: &Transaction<'_>, device: &str, at_us: i64) -> Result<(), Fault> {
+    transaction
+        .execute(
+            "UPDATE devices SET changed_us = greatest(least(changed_us, 9223372036854775806) + 1, $2) WHERE id = $1",
+            &[&device, &at_us],
+        )
+        .await?;
+    Ok(())
+}
+
+async fn cut(
+    transaction: &Transaction<'_>,
+    assignment: &Assignment,
+    until_us: i64,
+) -> Result<(), Fault> {
+    transaction
+        .execute(
+            "UPDATE assignments SET until_us = $3 WHERE device = $1 AND from_us = $2",
+            &[&assignment.device, &assignment.from_us, &until_us],
+        )
+        .await?;
+    Ok(())
+}
+
+async fn delete(transaction: &Transaction<'_>, assignment: &Assignment) -> Result<u64, Fault> {
+    Ok(transaction
+        .execute(
+            "DELETE FROM assignments WHERE device = $1 AND from_us = $2",
+            &[&assignment.device, &assignment.from_us],
+        )
+        .await?)
+}
+
+async fn assign(transaction: &Transaction<'_>, new: &Assignment) -> Result<Assigned, Fault> {
+    // First, so that its row is locked when the assignments are read.
+    // A device without assignments may change its tenant.
+    put(
+        transaction,
+        "device",
+        &new.device,
+        &new.tenant,
+        "INSERT INTO devices VALUES ($1, $2, $3)
+         ON CONFLICT (id) DO UPDATE SET tenant = excluded.tenant,
+             changed_us = greatest(least(devices.changed_us, 9223372036854775806) + 1, excluded.changed_us)
+             WHERE devices.tenant = excluded.tenant OR NOT EXISTS (SELECT 1 FROM assignments WHERE device = excluded.id)",
+        &[&new.device, &new.tenant, &new.entered.at_us],
+    )
+    .await?;
+    let existing = of_device(transaction, Some(&new.tenant), &new.device).await?;
+    let Some(Plan {
+        cut: shorter,
+        replaced,
+    }) = plan(&existing, new)?
+    else {
+        return Ok(Assigned::Unchanged);
+    };
+    put_gateway(transaction, &new.gateway, &new.tenant).await?;
     let known = transaction
         .query_opt(
             "SELECT 1 FROM patients WHERE id = $1 AND tenant = $2 AND tenant <> ''",
-            &[&entry.patient, &entry.tenant],
+            &[&new.patient, &new.tenant],
         )
         .await?;
     if known.is_none() {
         let patient = PatientEntry {
-            id: entry.patient.clone(),
-            tenant: entry.tenant.clone(),
-            name: entry.patient.clone(),
+            id: new.patient.clone(),
+            tenant: new.tenant.clone(),
+            name: new.patient.clone(),
             spo2_scale: SpO2Scale::One,
         };
         put_patient(transaction, &patient).await?;
     }
-    put(
-        transaction,
-        "device",
-        &entry.id,
-        &entry.tenant,
-        "INSERT INTO devices VALUES ($1, $2, $3, $4, $5)
-         ON CONFLICT (id) DO UPDATE SET gateway = excluded.gateway, patient = excluded.patient,
-             registered_us = excluded.registered_us WHERE devices.tenant = excluded.tenant",
-        &[
-            &entry.id,
-            &entry.tenant,
-            &entry.gateway,
-            &entry.patient,
-            &entry.registered_us,
-        ],
-    )
-    .await
+    if let Some(shorter) = &shorter {
+        cut(transaction, shorter, new.from_us).await?;
+    }
+    if let Some(replaced) = &replaced {
+        delete(transaction, replaced).await?;
+    }
+    transaction
+        .execute(
+            "INSERT INTO assignments VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+            &[
+                &new.device,
+                &new.from_us,
+                &new.until_us,
+                &new.gateway,
+                &new.patient,
+                &new.entered.author,
+                &new.entered.reason,
+                &new.entered.at_us,
+            ],
+        )
+        .await?;
+    insert_audit(transaction, &new.audit("assign device", &new.entered)).await?;
+    Ok(Assigned::New(shorter.or(replaced)))
+}
+
+async fn end(
+    transaction: &Transaction<'_>,
+    tenant: Option<&str>,
+    device: &str,
+    until_us: i64,
+    change: &Change,
+) -> Result<Option<Assignment>, Fault> {
+    check_texts(change)?;
+    let existing = of_device(transaction, tenant, device).await?;
+    let Some(mut open) = existing.into_iter().find(Assignment::is_open) else {
+        return Ok(None);
+    };
+    open.end_at(until_us)?;
+    cut(transaction, &open, until_us).await?;
+    changed(transaction, device, change.at_us).await?;
+    insert_audit(transaction, &open.audit("end assignment", change)).await?;
+    Ok(Some(open))
+}
+
+async fn remove(
+    transaction: &Transaction<'_>,
+    tenant: Option<&str>,
+    device: &str,
+    from_us: Option<i64>,
+    change: &Change,
+) -> Result<u64, Fault> {
+    check_texts(change)?;
+    let mut removed = 0;
+    for existing in of_device(transaction, tenant, device).await? {
+        if from_us.is_some_and(|from_us| from_us != existing.from_us) {
+            continue;
+        }
+        removed += delete(transaction, &existing).await?;
+        insert_audit(transaction, &existing.audit("remove assignment", change)).await?;
+    }
+    if removed > 0 {
+        changed(transaction, device, change.at_us).await?;
+    }
+    Ok(removed)
 }
 
 fn patient(row: &Row) -> PatientEntry {
@@ -114,16 +257,6 @@ fn patient(row: &Row) -> PatientEntry {
     }
 }
 
-fn device(row: &Row) -> DeviceEntry {
-    DeviceEntry {
-        id: row.get(0),
-        tenant: row.get(1),
-        gateway: row.get(2),
-        patient: row.get(3),
-        registered_us: row.get(4),
-    }
-}
-
 #[async_trait]
 impl Register for TimescaleStore {
     async fn put_patient(&self, entry: &PatientEntry) -> Result<(), WriteError> {
@@ -134,20 +267,67 @@ impl Register for TimescaleStore {
         transaction!(self, tx => put_gateway(tx, &entry.id, &entry.tenant))
     }
 
-    async fn put_device(&self, entry: &DeviceEntry) -> Result<(), WriteError> {
-        transaction!(self, tx => put_device(tx, entry))
+    async fn assign(&self, assignment: &Assignment) -> Result<Assigned, WriteError> {
+        transaction!(self, tx => assign(tx, assignment))
     }
 
-    async fn remove_device(&self, scope: &Scope, id: &str) -> Result<bool, WriteError> {
-        transaction!(self, tx => async {
-            let removed = tx
-                .execute(
-                    "DELETE FROM devices WHERE id = $2 AND ($1::text IS NULL OR tenant = $1)",
-                    &[&scope.as_tenant(), &id],
-                )
-                .await?;
-            Ok::<_, Fault>(removed > 0)
-        })
+    async fn end_assignment(
+        &self,
+        scope: &Scope,
+        device: &str,
+        until_us: i64,
+        change: &Change,
+    ) -> Result<Option<Assignment>, WriteError> {
+        transaction!(self, tx => end(tx, scope.as_tenant(), device, until_us, change))
+    }
+
+    async fn remove_assignments(
+        &self,
+        scope: &Scope,
+        device: &str,
+        from_us: Option<i64>,
+        change: &Change,
+    ) -> Result<u64, WriteError> {
+        transaction!(self, tx => remove(tx, scope.as_tenant(), device, from_us, change))
+    }
+
+    async fn assignments(&self, scope: &Scope, of: Of<'_>) -> Result<Vec<Assignment>, QueryError> {
+        let (column, id) = match of {
+            Of::Everything => ("$2::text IS NULL", None),
+            Of::Device(id) => ("a.device = $2", Some(id)),
+            Of::Gateway(id) => ("a.gateway = $2", Some(id)),
+            Of::Patient(id) => ("a.patient = $2", Some(id)),
+        };
+        let limit = i64::try_from(ASSIGNMENTS_LISTED_MAX).unwrap_or(i64::MAX);
+        let rows = self
+            .reader()
+            .await?
+            .query(
+                &format!(
+                    "SELECT {ASSIGNMENT_COLUMNS} FROM assignments a JOIN devices d ON d.id = a.device
+                     WHERE {column} AND ($1::text IS NULL OR d.tenant = $1) ORDER BY a.entered_us DESC LIMIT $3"
+                ),
+                &[&scope.as_tenant(), &id, &limit],
+            )
+            .await?;
+        let mut found: Vec<Assignment> = rows.iter().map(assignment).collect();
+        found.sort_by(|a, b| (&a.device, a.from_us).cmp(&(&b.device, b.from_us)));
+        Ok(found)
+    }
+
+    async fn assignments_changed_since(
+        &self,
+        since_us: i64,
+    ) -> Result<Vec<(String, i64)>, QueryError> {
+        let rows = self
+            .reader()
+            .await?
+            .query(
+                "SELECT id, changed_us FROM devices WHERE changed_us > $1 ORDER BY id COLLATE \"C\"",
+                &[&since_us],
+            )
+            .await?;
+        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
     async fn patient(&self, scope: &Scope, id: &str) -> Result<Option<PatientEntry>, QueryError> {
@@ -193,19 +373,6 @@ impl Register for TimescaleStore {
         Ok(rows.iter().map(gateway).collect())
     }
 
-    async fn device(&self, scope: &Scope, id: &str) -> Result<Option<DeviceEntry>, QueryError> {
-        let row = self
-            .reader()
-            .await?
-            .query_opt(
-                "SELECT id, tenant, gateway, patient, registered_us FROM devices
-                 WHERE id = $2 AND ($1::text IS NULL OR tenant = $1)",
-                &[&scope.as_tenant(), &id],
-            )
-            .await?;
-        Ok(row.as_ref().map(device))
-    }
-
     async fn devices(
         &self,
         scope: &Scope,
@@ -215,24 +382,14 @@ impl Register for TimescaleStore {
             .reader()
             .await?
             .query(
-                "SELECT id, tenant, gateway, patient, registered_us FROM devices
-                 WHERE ($1::text IS NULL OR tenant = $1) AND ($2::text IS NULL OR gateway = $2) ORDER BY id COLLATE \"C\"",
+                &format!(
+                    "SELECT {ASSIGNMENT_COLUMNS} FROM assignments a JOIN devices d ON d.id = a.device
+                     WHERE a.until_us = 9223372036854775807 AND ($1::text IS NULL OR d.tenant = $1)
+                         AND ($2::text IS NULL OR a.gateway = $2) ORDER BY a.device COLLATE \"C\""
+                ),
                 &[&scope.as_tenant(), &gateway],
             )
             .await?;
-        Ok(rows.iter().map(device).collect())
-    }
-
-    async fn registered_since(&self, since_us: i64) -> Result<Vec<DeviceEntry>, QueryError> {
-        let rows = self
-            .reader()
-            .await?
-            .query(
-                "SELECT id, tenant, gateway, patient, registered_us FROM devices WHERE registered_us > $1
-                 ORDER BY id COLLATE \"C\"",
-                &[&since_us],
-            )
-            .await?;
-        Ok(rows.iter().map(device).collect())
+        Ok(rows.iter().map(|row| assignment(row).entry()).collect())
     }
 }

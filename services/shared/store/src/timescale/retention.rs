@@ -274,7 +274,7 @@ mod tests {
         });
         let batch = VitalsBatch {
             samples: samples.into(),
-            gaps: Vec::new(),
+            ..VitalsBatch::default()
         };
         let written = store.write_vitals(Arc::new(batch), Vec::new()).await;
         assert_eq!(written.unwrap().new, 2);

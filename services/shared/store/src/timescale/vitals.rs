@@ -12,7 +12,7 @@ use super::{
     fault::Fault,
     keys::{self, Place},
     ledger::{DEVICES, Head, Latest, Locked, Wanted},
-    progress,
+    progress, quarantine,
     series::{self, Which},
     time::Micros,
     transaction,
@@ -363,6 +363,7 @@ impl VitalsStore for TimescaleStore {
         advance: Vec<Progress>,
     ) -> Result<Written, WriteError> {
         check(&batch)?;
+        let apart = quarantine::columns(&batch.quarantined)?;
         let plan = self.plan(&batch).await.map_err(Fault::into_write)?;
         let mark_stale = !self.applied.continuous;
         let (new, longest) = transaction!(self, tx => async {
@@ -371,14 +372,15 @@ impl VitalsStore for TimescaleStore {
                 futures::try_join!(progress::hold(tx, &advance), DEVICES.admit(tx, &plan.wanted))?;
             let changes = write_rows(tx, &batch, &plan, &new, &mut locked).await?;
             // Sent together: the server works them off in this order.
-            let (gaps, ..) = futures::try_join!(
+            let (gaps, apart, ..) = futures::try_join!(
                 write_gaps(tx, &batch.gaps, &plan.gaps),
+                quarantine::insert(tx, &batch.quarantined, &apart),
                 write_heads(tx, &locked, &changes, mark_stale),
                 DEVICES.settle(tx, &locked),
                 write_longest(tx, &changes),
                 progress::advance(tx, &advance),
             )?;
-            Ok::<_, Fault>((changes.new + gaps, changes.longest))
+            Ok::<_, Fault>((changes.new + gaps + apart, changes.longest))
         })?;
         if !longest.is_empty() {
             let mut keys = self.keys.lock();
@@ -386,10 +388,9 @@ impl VitalsStore for TimescaleStore {
                 keys.lengthen(&batch.samples[index], us);
             }
         }
-        let total = (batch.samples.len() + batch.gaps.len()) as u64;
         Ok(Written {
             new,
-            duplicate: total - new,
+            duplicate: batch.len() - new,
         })
     }
 

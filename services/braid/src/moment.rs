@@ -1,0 +1,50 @@
+//! Moments on the command line, as RFC 3339.
+
+use std::str::FromStr;
+
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// A time in microseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment(pub i64);
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Moment, String> {
+        let wrong = || "is no time of RFC 3339; for example 2026-03-01T12:00:00Z".to_owned();
+        let time = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| wrong())?;
+        i64::try_from(time.unix_timestamp_nanos() / 1000)
+            .map(Moment)
+            .map_err(|_| wrong())
+    }
+}
+
+/// Seconds are enough for people; the ends of what has none are words.
+pub fn shown(us: i64) -> String {
+    match us {
+        i64::MIN => "the beginning".to_owned(),
+        i64::MAX => "further notice".to_owned(),
+        us => OffsetDateTime::from_unix_timestamp(us.div_euclid(1_000_000))
+            .ok()
+            .and_then(|time| time.format(&Rfc3339).ok())
+            .unwrap_or_else(|| format!("{us} us")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_moment_is_shown_as_it_was_typed() {
+        let moment: Moment = "2026-03-01T12:00:00Z".parse().unwrap();
+        assert_eq!(shown(moment.0), "2026-03-01T12:00:00Z");
+        let same: Moment = "2026-03-01T13:00:00+01:00".parse().unwrap();
+        assert_eq!(same, moment);
+        assert!("noon".parse::<Moment>().unwrap_err().contains("RFC 3339"));
+        assert_eq!(shown(i64::MAX), "further notice");
+    }
+}

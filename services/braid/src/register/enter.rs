@@ -1,0 +1,174 @@
+//! Enters an assignment, and says what it does not change.
+
+use dashboard::gateways;
+use store::{ASSIGN_LEAD_US, Assigned, Assignment, Change, Of, Scope, Store};
+
+use super::put_patient;
+use crate::moment::shown;
+use crate::process::Failure;
+
+/// Stored readings of the former wearer that are looked at for what was measured after the change; the newest of more are passed over.
+const LOOKED_AT_MAX: usize = 10_000;
+/// A device that was heard of so lately has nothing of its past waiting at the gateway.
+const HEARD_LATELY_US: i64 = 60_000_000;
+
+pub struct Entry {
+    pub device: String,
+    pub gateway: String,
+    pub patient: String,
+    pub tenant: String,
+    /// Patient and gateway, when they are unknown.
+    pub create: bool,
+    pub name: Option<String>,
+    pub spo2_scale_two: Option<bool>,
+    pub from_us: Option<i64>,
+    pub until_us: i64,
+    pub change: Change,
+}
+
+impl Entry {
+    /// Returns what there is to say of it.
+    pub async fn enter(self, store: &dyn Store) -> Result<Vec<String>, Failure> {
+        let scope = Scope::tenant(self.tenant.clone());
+        if !self.create {
+            self.refuse_unknown(store, &scope).await?;
+        }
+        let present = store.device(&scope, &self.device).await;
+        let present = present.map_err(Failure::other)?;
+        let is_handed_over = present.is_some_and(|it| it.patient != self.patient);
+        let lead_us = if is_handed_over { ASSIGN_LEAD_US } else { 0 };
+        let assignment = Assignment {
+            device: self.device,
+            tenant: self.tenant,
+            gateway: self.gateway,
+            patient: self.patient,
+            from_us: self.from_us.unwrap_or(self.change.at_us + lead_us),
+            until_us: self.until_us,
+            entered: self.change,
+        };
+        let (tenant, patient) = (&assignment.tenant, &assignment.patient);
+        put_patient(store, tenant, patient, self.name, self.spo2_scale_two).await?;
+        let assigned = store.assign(&assignment).await.map_err(Failure::other)?;
+        let mut lines = vec![match &assigned {
+            Assigned::Unchanged => format!(
+                "{} is with {} at {} already",
+                assignment.device, assignment.patient, assignment.gateway
+            ),
+            Assigned::New(_) => format!(
+                "{} is with {} at {} from {} until {}",
+                assignment.device,
+                assignment.patient,
+                assignment.gateway,
+                shown(assignment.from_us),
+                shown(assignment.until_us)
+            ),
+        }];
+        if let Assigned::New(Some(before)) = assigned {
+            let ended = Assignment {
+                until_us: assignment.from_us.max(before.from_us),
+                ..before
+            };
+            if ended.patient != assignment.patient {
+                lines.extend(waiting(store, &scope, &ended).await?);
+                lines.extend(taken_before(store, &scope, &ended).await?);
+            }
+        }
+        lines.extend(kept_apart(store, &scope, &assignment.device).await?);
+        Ok(lines)
+    }
+
+    async fn refuse_unknown(&self, store: &dyn Store, scope: &Scope) -> Result<(), Failure> {
+        let patient = store.patient(scope, &self.patient).await;
+        if patient.map_err(Failure::other)?.is_none() {
+            return Err(Failure::other(format!(
+                "patient `{}` is unknown: add --create, or `braid register patient {}` first",
+                self.patient, self.patient
+            )));
+        }
+        let known = gateways::list(store, scope).await.map_err(Failure::other)?;
+        if !known.iter().any(|it| it.id == self.gateway) {
+            return Err(Failure::other(format!(
+                "gateway `{}` is unknown: add --create, or `braid register gateway {}` first",
+                self.gateway, self.gateway
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// What may still be in the journal of the gateway of an assignment that has ended.
+pub async fn waiting(
+    store: &dyn Store,
+    scope: &Scope,
+    ended: &Assignment,
+) -> Result<Vec<String>, Failure> {
+    let latest = store.latest_vitals(scope, Some(&ended.patient)).await;
+    let latest = latest.map_err(Failure::other)?;
+    let of_device = latest.iter().filter(|it| it.device == ended.device);
+    let newest_us = of_device.map(|it| it.device_time_us).max();
+    let end_us = ended.until_us.min(contracts::now_us());
+    let goes = format!(
+        "what waits there of before {} goes to {}",
+        shown(ended.until_us),
+        ended.patient
+    );
+    Ok(match newest_us {
+        Some(newest_us) if newest_us >= end_us.saturating_sub(HEARD_LATELY_US) => Vec::new(),
+        Some(newest_us) => vec![format!(
+            "warning: the last stored reading of {} is of {}; {} may hold later ones: {goes}",
+            ended.device,
+            shown(newest_us),
+            ended.gateway
+        )],
+        None => vec![format!(
+            "warning: no reading of {} with {} is stored; {} may hold some: {goes}",
+            ended.device, ended.patient, ended.gateway
+        )],
+    })
+}
+
+/// Readings that were stored with the former wearer before anybody said that the device had changed hands.
+async fn taken_before(
+    store: &dyn Store,
+    scope: &Scope,
+    ended: &Assignment,
+) -> Result<Option<String>, Failure> {
+    let (patient, from_us) = (&ended.patient, ended.until_us);
+    let stored = store
+        .samples(scope, patient, from_us, i64::MAX, LOOKED_AT_MAX)
+        .await
+        .map_err(Failure::other)?;
+    let count = stored.iter().filter(|it| it.device == ended.device).count();
+    Ok((count > 0).then(|| {
+        format!(
+            "warning: {count} readings since {} are in the record of {patient} already and stay there",
+            shown(from_us)
+        )
+    }))
+}
+
+async fn kept_apart(
+    store: &dyn Store,
+    scope: &Scope,
+    device: &str,
+) -> Result<Option<String>, Failure> {
+    let cases = store.quarantine_cases(scope).await;
+    let cases = cases.map_err(Failure::other)?;
+    let of_device = cases.iter().filter(|it| it.device == device);
+    let entries: u64 = of_device.map(|it| it.entries).sum();
+    Ok((entries > 0).then(|| {
+        format!(
+            "{entries} entries of {device} are kept apart: `braid quarantine assign --device {device}` takes them in"
+        )
+    }))
+}
+
+/// Of a device, for tests and lists.
+pub async fn worn(
+    store: &dyn Store,
+    scope: &Scope,
+    device: &str,
+) -> Result<Vec<Assignment>, Failure> {
+    let worn = store.assignments(scope, Of::Device(device)).await;
+    worn.map_err(Failure::other)
+}

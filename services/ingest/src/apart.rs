@@ -1,0 +1,233 @@
+//! How much may be kept apart: a bound for each gateway and one for all, so that nobody fills the store with what belongs to nobody.
+//!
+//! What does not fit is refused by its index: the gateway keeps it in its own file, counts it and warns. What is in the store is read
+//! every [`LOOK_EVERY`]; what was let in since the look before the last counts beside it. So the bounds may be passed by what replicas let in
+//! within two looks.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use contracts::vitals::{Quarantined, quarantined::Entry};
+use parking_lot::Mutex;
+use prost::Message;
+use service_kit::{Shutdown, Warning, WarningHandle};
+use store::{QuarantineFill, Store};
+
+use crate::admission::{GatewayId, Refusal};
+
+/// Entries kept apart of one gateway: half a day of five values a second.
+pub const GATEWAY_ENTRIES_MAX: u64 = 200_000;
+pub const GATEWAY_BYTES_MAX: u64 = 256 << 20;
+/// The same of all gateways.
+pub const ALL_ENTRIES_MAX: u64 = 2_000_000;
+pub const ALL_BYTES_MAX: u64 = 2 << 30;
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Amount {
+    entries: u64,
+    bytes: u64,
+}
+
+impl Amount {
+    fn add(&mut self, other: Amount) {
+        self.entries += other.entries;
+        self.bytes += other.bytes;
+    }
+
+    fn plus(mut self, other: Amount) -> Amount {
+        self.add(other);
+        self
+    }
+
+    fn is_within(self, entries: u64, bytes: u64) -> bool {
+        self.entries <= entries && self.bytes <= bytes
+    }
+}
+
+/// By tenant and gateway. As many gateways as have something kept apart, of which the bound of all leaves no more than its entries.
+type ByGateway = HashMap<(String, String), Amount>;
+
+/// Keeps apart what is nobody's, as far as there is room.
+#[derive(Default)]
+pub struct Apart(Mutex<Room>);
+
+impl Apart {
+    /// Adds the entry to `kept` if it may be somebody's and there is room. Returns why not.
+    pub fn keep(
+        &self,
+        gateway: &GatewayId,
+        refusal: Refusal,
+        entry: Entry,
+        arrived_us: i64,
+        kept: &mut Vec<Quarantined>,
+    ) -> Result<(), Refusal> {
+        if !refusal.is_kept_apart() {
+            return Err(refusal);
+        }
+        let quarantined = Quarantined {
+            tenant: gateway.tenant.clone(),
+            gateway: gateway.id.clone(),
+            kind: refusal.kind.to_owned(),
+            reason: refusal.reason.clone(),
+            arrived_us,
+            entry: Some(entry),
+        };
+        if !self.0.lock().take(gateway, &quarantined) {
+            return Err(refusal.without_room());
+        }
+        metrics::counter!("braid_ingest_quarantined_total", "kind" => refusal.kind).increment(1);
+        kept.push(quarantined);
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Room {
+    stored: ByGateway,
+    stored_in_all: Amount,
+    /// Let in since the last look, and between that and the one before.
+    since: ByGateway,
+    since_in_all: Amount,
+    before: ByGateway,
+    before_in_all: Amount,
+}
+
+impl Room {
+    /// Whether there is room for one more; then it is taken.
+    fn take(&mut self, gateway: &GatewayId, quarantined: &Quarantined) -> bool {
+        let more = Amount {
+            entries: 1,
+            bytes: quarantined.encoded_len() as u64,
+        };
+        let key = (gateway.tenant.clone(), gateway.id.clone());
+        let of = |amounts: &ByGateway| amounts.get(&key).copied().unwrap_or_default();
+        let own = of(&self.stored)
+            .plus(of(&self.since))
+            .plus(of(&self.before));
+        let all = self.stored_in_all.plus(self.since_in_all);
+        let all = all.plus(self.before_in_all).plus(more);
+        let fits = own
+            .plus(more)
+            .is_within(GATEWAY_ENTRIES_MAX, GATEWAY_BYTES_MAX)
+            && all.is_within(ALL_ENTRIES_MAX, ALL_BYTES_MAX);
+        if fits {
+            self.since.entry(key).or_default().add(more);
+            self.since_in_all.add(more);
+        }
+        fits
+    }
+
+    fn on_look(&mut self, fill: Vec<QuarantineFill>) {
+        self.before = std::mem::take(&mut self.since);
+        self.before_in_all = std::mem::take(&mut self.since_in_all);
+        self.stored.clear();
+        self.stored_in_all = Amount::default();
+        for fill in fill {
+            let amount = Amount {
+                entries: fill.entries,
+                bytes: fill.bytes,
+            };
+            self.stored_in_all.add(amount);
+            self.stored.insert((fill.tenant, fill.gateway), amount);
+        }
+    }
+
+    fn says(&self) -> Option<Warning> {
+        let Amount { entries, bytes } = self.stored_in_all;
+        let full = self
+            .stored
+            .values()
+            .filter(|of| !of.is_within(GATEWAY_ENTRIES_MAX - 1, GATEWAY_BYTES_MAX - 1))
+            .count();
+        let full = match (full, self.stored_in_all) {
+            (_, all) if !all.is_within(ALL_ENTRIES_MAX - 1, ALL_BYTES_MAX - 1) => {
+                "; no more is taken".to_owned()
+            }
+            (0, _) => String::new(),
+            (gateways, _) => format!("; of {gateways} gateways no more is taken"),
+        };
+        (entries > 0).then(|| Warning {
+            says: format!(
+                "{entries} readings, gaps and alerts of {} gateways ({bytes} bytes) belong to nobody and are kept apart{full}",
+                self.stored.len()
+            ),
+            to_do: "see whose they are with `braid quarantine list`; assign or discard them".to_owned(),
+        })
+    }
+}
+
+/// Keeps the room in step with the store until shutdown.
+pub async fn follow(
+    store: Arc<dyn Store>,
+    apart: Arc<Apart>,
+    warning: WarningHandle,
+    shutdown: Shutdown,
+) {
+    loop {
+        match store.quarantine_fill().await {
+            Ok(fill) => {
+                let mut room = apart.0.lock();
+                room.on_look(fill);
+                metrics::gauge!("braid_ingest_quarantined_entries")
+                    .set(room.stored_in_all.entries as f64);
+                metrics::gauge!("braid_ingest_quarantined_bytes")
+                    .set(room.stored_in_all.bytes as f64);
+                warning.set(room.says());
+            }
+            Err(error) => tracing::debug!(%error, "what is kept apart is not known"),
+        }
+        tokio::select! {
+            () = shutdown.requested() => return,
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gateway(id: &str) -> GatewayId {
+        GatewayId {
+            tenant: "t".into(),
+            id: id.into(),
+        }
+    }
+
+    #[test]
+    fn one_gateway_leaves_room_for_others_and_all_have_a_bound() {
+        let mut room = Room::default();
+        let kept = Quarantined::default();
+        let mut taken = 0;
+        while room.take(&gateway("a"), &kept) {
+            taken += 1;
+        }
+        assert_eq!(taken, GATEWAY_ENTRIES_MAX);
+        assert!(room.take(&gateway("b"), &kept));
+        // What the store does not show yet still counts at the next look, and what it shows counts from then on.
+        room.on_look(Vec::new());
+        assert!(!room.take(&gateway("a"), &kept));
+        let fill = |gateway: &str, entries, bytes| QuarantineFill {
+            tenant: "t".into(),
+            gateway: gateway.into(),
+            entries,
+            bytes,
+        };
+        room.on_look(vec![fill("a", GATEWAY_ENTRIES_MAX - 1, 9)]);
+        assert!(room.take(&gateway("a"), &kept));
+        assert!(!room.take(&gateway("a"), &kept));
+        assert!(room.says().is_some());
+        room.on_look(vec![fill("c", 1, ALL_BYTES_MAX)]);
+        assert!(
+            room.says()
+                .is_some_and(|it| it.says.contains("no more is taken"))
+        );
+        let large = Quarantined {
+            reason: "x".repeat(9),
+            ..Quarantined::default()
+        };
+        assert!(!room.take(&gateway("d"), &large));
+        room.on_look(Vec::new());
+        assert_eq!(room.says(), None);
+    }
+}

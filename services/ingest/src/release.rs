@@ -1,0 +1,154 @@
+//! What was kept apart goes on to the topic, once somebody has said whose it is: as a backfill, by the way of everything else.
+//!
+//! Doing it twice has the effect of once: consumers leave out what they have, by (device, stream, sequence).
+
+use std::{sync::Arc, time::Duration};
+
+use bus::Bus;
+use clocks::TOLERATED_US;
+use contracts::vitals::{Quarantined, quarantined::Entry};
+use service_kit::Context;
+use store::{QuarantineEntry, QueryError, Store};
+use vitals::attribution::{When, attribute};
+
+use crate::{
+    admission::GatewayId,
+    register::Register,
+    to_bus::{Lane, Lanes, NotPublished, Records},
+};
+
+/// An engine that does not answer for so long is away.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Who wore a device is asked once a run.
+const REGISTER_REFRESH: Duration = Duration::from_secs(3600);
+
+/// Whose it is.
+#[derive(Debug, Clone)]
+pub enum To {
+    Patient(String),
+    /// Whoever wore the device at the time, by the register as it is now.
+    Wearer,
+}
+
+/// What became of one page.
+#[derive(Debug, Default)]
+pub struct Released {
+    /// On the topic: these may be taken out of the quarantine.
+    pub keys: Vec<i64>,
+    /// Still nobody's, and why.
+    pub left: Vec<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum NotReleased {
+    #[error(transparent)]
+    Register(#[from] QueryError),
+    #[error("the bus does not take it: {0}; it can be tried again, nothing comes in twice")]
+    Bus(String),
+}
+
+pub struct Release {
+    register: Register,
+    lanes: Lanes,
+}
+
+impl Release {
+    pub fn new(bus: &Arc<dyn Bus>, store: Arc<dyn Store>) -> Release {
+        Release {
+            register: Register::new(store, REGISTER_REFRESH),
+            lanes: Lanes::start(bus, &Context::new("release")),
+        }
+    }
+
+    /// Returns when the bus holds what is released.
+    pub async fn release(
+        &self,
+        page: Vec<QuarantineEntry>,
+        to: &To,
+    ) -> Result<Released, NotReleased> {
+        let mut released = Released::default();
+        let (mut urgent, mut bulk) = (Records::new(), Records::new());
+        for QuarantineEntry { key, quarantined } in page {
+            let patient = match to {
+                To::Patient(patient) => Ok(patient.clone()),
+                To::Wearer => self.wearer(&quarantined).await?,
+            };
+            match patient {
+                Ok(patient) => {
+                    add(quarantined, patient, &mut urgent, &mut bulk);
+                    released.keys.push(key);
+                }
+                Err(why) => released.left.push(why),
+            }
+        }
+        for (lane, records) in [(Lane::Alerts, urgent), (Lane::Bulk, bulk)] {
+            if records.is_empty() {
+                continue;
+            }
+            let published = async { self.lanes.publish(lane, records).await.await };
+            let published = tokio::time::timeout(PATIENCE, published).await;
+            let refused = match published {
+                Ok(Ok(Ok(()))) => continue,
+                Ok(Ok(Err(NotPublished::Refused(reason)))) => reason,
+                Ok(Ok(Err(NotPublished::Ending)) | Err(_)) => "the lane has ended".to_owned(),
+                Err(_) => format!("no answer within {PATIENCE:?}"),
+            };
+            return Err(NotReleased::Bus(refused));
+        }
+        Ok(released)
+    }
+
+    async fn wearer(&self, it: &Quarantined) -> Result<Result<String, String>, QueryError> {
+        let gateway = GatewayId {
+            tenant: it.tenant.clone(),
+            id: it.gateway.clone(),
+        };
+        let Some((device, from_us, to_us)) = event(it) else {
+            return Ok(Err("it says nothing".to_owned()));
+        };
+        let known = self.register.device(device, &gateway).await?;
+        let when = When {
+            from_us,
+            to_us,
+            // What the gateway's clock was wrong by is not known any more.
+            doubt_us: TOLERATED_US,
+        };
+        let interval = attribute(known.intervals(&gateway), &it.gateway, when);
+        Ok(interval
+            .map(|it| it.patient.clone())
+            .map_err(|why| format!("{device} at {from_us} us: {why}")))
+    }
+}
+
+/// Its device and its time.
+fn event(it: &Quarantined) -> Option<(&str, i64, i64)> {
+    Some(match it.entry.as_ref()? {
+        Entry::Sample(it) => (&it.device, it.device_time_us, it.device_time_us),
+        Entry::Gap(it) => (
+            &it.device,
+            it.from_time_us,
+            it.to_time_us.max(it.from_time_us),
+        ),
+        Entry::Alert(it) => (&it.device, it.time_us, it.time_us),
+    })
+}
+
+fn add(it: Quarantined, patient: String, urgent: &mut Records, bulk: &mut Records) {
+    match it.entry {
+        Some(Entry::Sample(mut sample)) => {
+            sample.patient.clone_from(&patient);
+            // It comes now, so that alerting takes it for a backfill and wakes nobody.
+            sample.ingest_time_us = contracts::now_us();
+            bulk.entry(patient).or_default().samples.push(sample);
+        }
+        Some(Entry::Gap(mut gap)) => {
+            gap.patient.clone_from(&patient);
+            bulk.entry(patient).or_default().gaps.push(gap);
+        }
+        Some(Entry::Alert(mut alert)) => {
+            alert.patient.clone_from(&patient);
+            urgent.entry(patient).or_default().alerts.push(alert);
+        }
+        None => {}
+    }
+}
