@@ -3,19 +3,16 @@
 //! Alerts are on disk before the sample that raised them: after a crash in between the sensor sends the sample again, and the
 //! core, which runs the same rules, merges a repeated alert by its event time. The other order could lose one.
 
-use std::{
-    collections::{HashMap, HashSet},
-    net::IpAddr,
-    sync::Arc,
-    time::Duration,
-};
+mod unknown;
+
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use contracts::vitals::{EdgeAlert, Sample};
 use parking_lot::Mutex;
 use service_kit::{Backoff, Shutdown, Warning, WarningHandle};
 use tokio::{
     sync::watch,
-    time::{Instant, sleep_until, timeout_at},
+    time::{Instant, sleep_until},
 };
 use tracing::{Instrument, Span};
 use vitals::{ClockBounds, Invalid};
@@ -35,10 +32,6 @@ pub const SAMPLES_PER_REQUEST_MAX: usize = 10_000;
 const AGAIN_INITIAL: Duration = Duration::from_millis(500);
 const AGAIN_MAX: Duration = Duration::from_secs(30);
 
-/// A device that the core has just registered is known here by then, or else it is refused.
-const KNOWN_WITHIN: Duration = Duration::from_secs(3);
-/// Devices that were waited for since the core told of a change; others are not waited for.
-const WAITED_FOR_MAX: usize = 1024;
 /// Why a device is refused whose readings the core would give to nobody.
 pub const NOT_REGISTERED: &str = "is not registered at this gateway";
 
@@ -150,42 +143,6 @@ impl<D: Disk> Intake<D> {
     pub fn while_following(mut self, following: Following) -> Self {
         self.following = following;
         self
-    }
-
-    fn is_unknown(&self, device: &str) -> bool {
-        self.following.is_on() && !self.rules.lock().book().knows(device)
-    }
-
-    /// Returns when the core has told of every device, or will not. One that was waited for in vain keeps nobody waiting again.
-    async fn until_known(&self, samples: &[Sample]) {
-        let mut books = self.books.subscribe();
-        let unknown: HashSet<&str> = samples
-            .iter()
-            .map(|sample| sample.device.as_str())
-            .collect::<HashSet<&str>>()
-            .into_iter()
-            .filter(|device| self.is_unknown(device))
-            .collect();
-        if unknown.is_empty() {
-            return;
-        }
-        let deadline = {
-            let mut waited_for = self.waited_for.lock();
-            if waited_for.len() + unknown.len() > WAITED_FOR_MAX {
-                return;
-            }
-            let within = Instant::now() + KNOWN_WITHIN;
-            let until = unknown
-                .iter()
-                .map(|device| *waited_for.entry((*device).to_owned()).or_insert(within));
-            until.max().unwrap_or(within)
-        };
-        while unknown.iter().any(|device| self.is_unknown(device)) {
-            match timeout_at(deadline, books.changed()).await {
-                Ok(Ok(())) => {}
-                _ => return,
-            }
-        }
     }
 
     /// Returns once every accepted sample is on disk. `from` is whose address they come from, where one is known.
