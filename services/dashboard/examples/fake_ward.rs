@@ -117,10 +117,10 @@ async fn main() {
             continue;
         }
         if tick.is_multiple_of(FURTHER_TICKS) {
-            for id in &further {
-                ward.vitals(healthy(id, "gw-3", tick + 1, contracts::now_us()))
-                    .await;
-            }
+            let now_us = contracts::now_us();
+            let further = further.iter();
+            let samples = further.map(|id| healthy(id, "gw-3", tick + 1, now_us));
+            ward.vitals_of_many(samples.collect()).await;
         }
         let now = contracts::now_us();
         for (id, patient, sequences) in &mut patients {

@@ -126,16 +126,27 @@ impl Ward {
 
     /// On the bus and in the store, as ingest does it. All samples are of one patient.
     pub async fn vitals(&self, samples: Vec<Sample>) {
-        let Some(patient) = samples.first().map(|sample| sample.patient.clone()) else {
+        self.vitals_of_many(vec![samples]).await;
+    }
+
+    /// The same of many patients at once; each has a record of its own.
+    pub async fn vitals_of_many(&self, patients: Vec<Vec<Sample>>) {
+        let record = |samples: &Vec<Sample>| {
+            let patient = samples.first()?.patient.clone();
+            let record = VitalsRecord {
+                samples: samples.clone(),
+                ..VitalsRecord::default()
+            };
+            Some(Record::new(patient, record.encode_to_vec()))
+        };
+        let records: Vec<Record> = patients.iter().filter_map(record).collect();
+        if records.is_empty() {
             return;
-        };
-        let record = VitalsRecord {
-            samples: samples.clone(),
-            ..VitalsRecord::default()
-        };
-        publish(&self.bus, Topic::Vitals, &patient, record.encode_to_vec()).await;
+        }
+        let published = self.bus.publish(Topic::Vitals, records).await;
+        published.expect("published");
         let batch = Arc::new(VitalsBatch {
-            samples,
+            samples: patients.into_iter().flatten().collect(),
             ..VitalsBatch::default()
         });
         self.store

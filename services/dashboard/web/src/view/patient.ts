@@ -177,7 +177,8 @@ function vitalRow(model: Model, metrics: readonly Metric[]): VitalRow {
       setText(value, text);
       setAttribute(reading, "data-time", timeS > 0 ? timeS.toFixed(3) : null);
       const passed = nowS() - timeS;
-      const stale = timeS > 0 && passed > Math.max(10, series.holeThresholdS() * 2);
+      const late = passed > Math.max(10, series.holeThresholdS() * 2);
+      const stale = timeS > 0 && (late || model.patient()?.unknown !== undefined);
       setAttribute(element, "data-stale", stale);
       setText(note, timeS === 0 ? "not measured" : stale ? age(passed) : "");
     },
