@@ -371,7 +371,7 @@ impl PolicyService for Office {
         request: Request<ListRevocationsRequest>,
     ) -> Result<Response<ListRevocationsResponse>, Status> {
         let gateways = self.0.lock().clone();
-        let version = gateways.len() as u64;
+        let version = 1 + gateways.len() as u64;
         Ok(Response::new(ListRevocationsResponse {
             version,
             unchanged: version == request.into_inner().version,

@@ -62,7 +62,10 @@ async fn every_path_is_reported_also_what_was_measured_while_nobody_listened() {
     let address: SocketAddr = reserved.local_addr().unwrap();
     drop(reserved);
     let url = format!("http://{address}");
-    let proxy = Proxy::start(&["--path-telemetry", &url, "--report-interval-ms", "100"]).await;
+    // Who is revoked is not known either.
+    let unheard = ["--revocations-wait-ms", "0", "--admit-unheard"];
+    let reporting = ["--path-telemetry", &url, "--report-interval-ms", "100"];
+    let proxy = Proxy::start(&[&unheard[..], &reporting].concat()).await;
     let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
     assert!(within(tunnel.up()).await);
     within(async {
