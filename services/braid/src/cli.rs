@@ -371,6 +371,9 @@ fn effective(
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod as_written;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod reference;
 
 #[cfg(test)]
 mod tests {
