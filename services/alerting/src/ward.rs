@@ -298,7 +298,10 @@ impl Ward {
             let known_us = patient.engine.clock_us().saturating_add(since_us);
             let before_us = patient.watermark.before_us(heard_us);
             let before_us = before_us.unwrap_or(known_us.saturating_sub(LATE_US_MIN));
-            let alerts = patient.engine.on_time(before_us);
+            let mut alerts = patient.engine.on_time(before_us);
+            if let Some(clock_us) = patient.watermark.clock_us(heard_us) {
+                alerts.extend(patient.engine.on_time_of_falls(clock_us));
+            }
             collect(&mut self.said, &mut transitions, alerts, now_us);
         }
         self.note_changes();

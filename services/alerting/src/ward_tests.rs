@@ -389,3 +389,30 @@ fn what_waits_on_the_bus_is_judged_before_a_delay_ends() {
     assert!(!is_raised(T0 + 5 * S));
     assert!(is_raised(T0 + 60 * S));
 }
+
+/// A reading of activity each second.
+fn activity(sequence: u64, value: f64) -> (u32, String, VitalsRecord) {
+    let (partition, key, mut record) = record(sequence, value);
+    record.samples[0].metric = Metric::Activity.into();
+    vitals::fill_defaults(&mut record.samples[0]);
+    (partition, key, record)
+}
+
+#[test]
+fn a_fall_that_breaks_the_sensor_is_raised() {
+    let mut ward = ward();
+    ward.set_profile("p", 3, "t", Profile::default(), T0);
+    for (sequence, value) in [(1, 1.0), (2, 1.3), (3, 6.0), (4, 1.0), (5, 1.0)] {
+        let now_us = T0 + sequence as i64 * S;
+        ward.evaluate(&[activity(sequence, value)], now_us + S / 10);
+        ward.keep();
+    }
+    let fall_at = |ward: &mut Ward, second: i64| {
+        let now_us = T0 + second * S;
+        let alerts = ward.on_time(now_us, now_us);
+        ward.keep();
+        alerts.iter().filter(|alert| alert.rule == "fall").count()
+    };
+    assert_eq!(fall_at(&mut ward, 12), 0);
+    assert_eq!(fall_at(&mut ward, 20), 1);
+}

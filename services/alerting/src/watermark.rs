@@ -101,8 +101,9 @@ impl Watermark {
         self.devices.insert(device.to_owned(), new);
     }
 
-    /// No reading from before this event time is expected any more. `None`: nothing is known.
-    pub(crate) fn before_us(&mut self, now_us: i64) -> Option<i64> {
+    /// Event time that has passed by the clock, less the slowest transit of late. `None`: nothing is
+    /// known.
+    pub(crate) fn clock_us(&mut self, now_us: i64) -> Option<i64> {
         self.on_clock(now_us);
         let passed = self.devices.values().map(|device| {
             let transits = device
@@ -114,15 +115,20 @@ impl Watermark {
                 .saturating_sub(transits.quickest_us)
                 .saturating_sub(late_us)
         });
-        // A stream that has ended holds up no rule of the others for longer than a patient counts as present.
+        // A device whose clock is ahead says nothing about the others.
+        passed.min()
+    }
+
+    /// No reading from before this event time is expected any more. `None`: nothing is known.
+    pub(crate) fn before_us(&mut self, now_us: i64) -> Option<i64> {
+        let passed_us = self.clock_us(now_us)?;
+        // A stream that has ended holds up the other rules only while a patient counts as present.
         let expected = self.streams.values().filter_map(|stream| {
             let is_present = now_us.saturating_sub(stream.heard_us) < PRESENT_US;
             let interval_us = stream.interval_us.filter(|_| is_present)?;
             let next_us = stream.event_us.saturating_add(interval_us);
             Some(next_us.saturating_add(RHYTHM_TOLERANCE_US))
         });
-        // A device whose clock is ahead says nothing about the others.
-        let passed_us = passed.min()?;
         Some(expected.fold(passed_us, i64::min))
     }
 

@@ -71,7 +71,10 @@ fn flags() -> String {
     let root = layered(None).unwrap();
     for noun in SERVICES {
         let command = root.find_subcommand(noun).unwrap();
-        let _ = write!(page, "\n## {noun}\n\n| flag | variable | default | meaning |\n|---|---|---|---|\n");
+        let _ = write!(
+            page,
+            "\n## {noun}\n\n| flag | variable | default | meaning |\n|---|---|---|---|\n"
+        );
         for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
             let Some(long) = arg.get_long() else { continue };
             if long == "help" || long == "config" {
@@ -98,10 +101,15 @@ fn metrics_page() -> String {
     for (file, text) in code() {
         for name in text.split('"').skip(1).step_by(2) {
             let is_name = name.starts_with("braid_")
-                && name.chars().all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || it == '_')
+                && name
+                    .chars()
+                    .all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || it == '_')
                 && name.matches('_').count() >= 2;
             if is_name && !file.starts_with("services/braid/src/bench") {
-                found.entry(name.to_owned()).or_default().insert(file.clone());
+                found
+                    .entry(name.to_owned())
+                    .or_default()
+                    .insert(file.clone());
             }
         }
     }
@@ -129,7 +137,9 @@ fn bounds() -> String {
                 comment.push_str(text);
                 continue;
             }
-            let declared = line.trim_start_matches("pub(crate) ").trim_start_matches("pub ");
+            let declared = line
+                .trim_start_matches("pub(crate) ")
+                .trim_start_matches("pub ");
             if let Some((name, rest)) = declared
                 .strip_prefix("const ")
                 .and_then(|it| it.split_once(':'))
@@ -137,8 +147,16 @@ fn bounds() -> String {
                 && let Some((_, value)) = rest.split_once('=')
             {
                 let value = value.trim().trim_end_matches(';');
-                let first = comment.split_inclusive(['.', ';']).next().unwrap_or_default();
-                let _ = writeln!(page, "| `{name}` | `{}` | {} | `{file}` |", cell(value), cell(first));
+                let first = comment
+                    .split_inclusive(['.', ';'])
+                    .next()
+                    .unwrap_or_default();
+                let _ = writeln!(
+                    page,
+                    "| `{name}` | `{}` | {} | `{file}` |",
+                    cell(value),
+                    cell(first)
+                );
             }
             if !line.starts_with("#[") {
                 comment.clear();

@@ -378,6 +378,23 @@ impl Engine {
         self.note(alerts)
     }
 
+    /// Lets time pass for pending falls alone. The impact may have broken the sensor, so a pending
+    /// fall does not wait for a reading that would end it.
+    pub fn on_time_of_falls(&mut self, before_us: i64) -> Vec<Alert> {
+        let mut alerts = Vec::new();
+        let rules = Arc::clone(&self.rules);
+        for (index, rule) in rules.rules.iter().enumerate() {
+            let is_pending = self.watched[index].machine.phase == Phase::Pending;
+            if !is_pending || !matches!(rule.condition, Condition::Fall { .. }) {
+                continue;
+            }
+            let frame = self.frame(&rules, index);
+            let fact = self.watched[index].machine.pass(frame, before_us);
+            alerts.extend(self.tell(&rules, index, fact));
+        }
+        self.note(alerts)
+    }
+
     fn frame<'a>(&self, rules: &'a RuleSet, index: usize) -> Frame<'a> {
         let rule = &rules.rules[index];
         Frame {
