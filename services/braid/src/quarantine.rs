@@ -45,7 +45,7 @@ pub enum QuarantineCommand {
     },
     /// Take it in, as a backfill: for a patient, or for whoever wore the device by the register as it is now.
     #[command(
-        after_help = "Examples:\n  braid quarantine assign --device chest-7 \\\n      --by \"Eve Nurse\" --reason \"registered late\"\n  braid quarantine assign --device chest-7 --patient ada \\\n      --until 2026-03-01T12:00:00Z --by \"Eve Nurse\" --reason \"she wore it until noon\""
+        after_help = "Examples:\n  braid quarantine assign --device chest-7 \\\n      --by \"Eve Nurse\" --reason \"registered late\"\n  braid quarantine assign --device chest-7 --patient ada \\\n      --until 2026-03-01T12:00:00Z --by \"Eve Nurse\" --reason \"until noon\""
     )]
     Assign {
         /// Whose it is. Absent: whoever wore the device at the time, by the register.

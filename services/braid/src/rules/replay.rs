@@ -27,7 +27,7 @@ const SHOWN_MAX: usize = 20;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  braid rules replay --rules rules.json --by Eve   beside the rules in force, 7 days\n  braid rules replay --by Eve                      what the rules in force raised\n  braid rules replay --rules new.json --against old.json --days 30 \\\n      --patient ada --by Eve --reason \"she is called too often\""
+    after_help = "Examples:\n  braid rules replay --rules rules.json --by Eve   beside those in force, 7 days\n  braid rules replay --by Eve                      what those in force raised\n  braid rules replay --rules new.json --against old.json --days 30 \\\n      --patient ada --by Eve --reason \"she is called too often\""
 )]
 pub struct ReplayCommand {
     /// The proposed rule set; without it the present one.
