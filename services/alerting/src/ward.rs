@@ -296,9 +296,14 @@ impl Ward {
             // After a restart time passes from the newest reading that is known.
             let since_us = heard_us.saturating_sub(patient.seen_us).max(0);
             let known_us = patient.engine.clock_us().saturating_add(since_us);
-            let before_us = patient.watermark.before_us(heard_us);
-            let before_us = before_us.unwrap_or(known_us.saturating_sub(LATE_US_MIN));
-            let mut alerts = patient.engine.on_time(before_us);
+            let mut alerts = match patient.watermark.before_us(heard_us) {
+                Some(before_us) => patient.engine.on_time(before_us),
+                // Taken over, and nothing heard since: there may be an outage.
+                None => {
+                    let before_us = known_us.saturating_sub(LATE_US_MIN);
+                    patient.engine.on_time_raising(before_us)
+                }
+            };
             if let Some(clock_us) = patient.watermark.clock_us(heard_us) {
                 alerts.extend(patient.engine.on_time_of_falls(clock_us));
             }

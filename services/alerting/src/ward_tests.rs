@@ -351,6 +351,39 @@ fn what_waits_for_time_to_pass_is_raised_by_whoever_takes_over() {
     }
 }
 
+/// The condition may have returned behind an outage: whoever takes over ends nothing before a reading is heard.
+#[test]
+fn nothing_is_resolved_by_time_alone_after_a_takeover() {
+    let rule = "heart-rate-very-high";
+    let pulse = |second: i64, value: f64| {
+        let mut pulse = record(second as u64 + 1, 0.0);
+        let sample = &mut pulse.2.samples[0];
+        sample.metric = Metric::HeartRate.into();
+        sample.device_time_us = T0 + second * S;
+        sample.reading = Some(sample::Reading::Value(value));
+        pulse
+    };
+    let mut first = ward();
+    first.set_profile("p", 3, "", Profile::default(), T0);
+    let ill: Vec<_> = (0..20).map(|second| pulse(second, 150.0)).collect();
+    let raised = first.evaluate(&ill, T0 + 20 * S).transitions;
+    assert!(raised.iter().any(|alert| alert.rule == rule));
+    first.evaluate(&[pulse(20, 80.0)], T0 + 21 * S);
+    first.keep();
+
+    let mut second = ward();
+    second.load(3, first.states(), T0 + 22 * S);
+    second.set_profile("p", 3, "", Profile::default(), T0 + 22 * S);
+    let is_said = |alerts: Vec<Alert>| alerts.iter().any(|alert| alert.rule == rule);
+    assert!(!is_said(second.on_time(T0 + 60 * S, T0 + 60 * S)));
+    second.keep();
+    // It had returned, and ends later.
+    let back = second.evaluate(&[pulse(21, 150.0)], T0 + 61 * S);
+    assert!(!is_said(back.transitions), "the same alert goes on");
+    let well: Vec<_> = (22..40).map(|second| pulse(second, 80.0)).collect();
+    assert!(is_said(second.evaluate(&well, T0 + 62 * S).transitions));
+}
+
 #[test]
 fn a_state_that_cannot_be_read_begins_anew() {
     let mut ward = ward();

@@ -368,9 +368,22 @@ impl Engine {
     /// Lets event time pass for rules that wait: no reading from before `before_us` will come. Transitions carry the time at which
     /// the delay of their rule ended.
     pub fn on_time(&mut self, before_us: i64) -> Vec<Alert> {
+        self.pass(before_us, |_| true)
+    }
+
+    /// The same, but ends nothing: for who does not know whether readings are under way. An alert too many is better than one that
+    /// is resolved while its condition lasts.
+    pub fn on_time_raising(&mut self, before_us: i64) -> Vec<Alert> {
+        self.pass(before_us, |phase| phase == Phase::Pending)
+    }
+
+    fn pass(&mut self, before_us: i64, waits: impl Fn(Phase) -> bool) -> Vec<Alert> {
         let mut alerts = self.end_retired(before_us);
         let rules = Arc::clone(&self.rules);
         for index in 0..rules.rules.len() {
+            if !waits(self.watched[index].machine.phase) {
+                continue;
+            }
             let frame = self.frame(&rules, index);
             let fact = self.watched[index].machine.pass(frame, before_us);
             alerts.extend(self.tell(&rules, index, fact));
