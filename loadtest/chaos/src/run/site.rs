@@ -169,6 +169,7 @@ impl Site {
                     gateway.name,
                     "--patient",
                     patient,
+                    "--create",
                     &tenant,
                 ];
                 self.run(&[&entry[..], &on_store].concat())?;
