@@ -9,7 +9,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use clap::Parser;
 use contracts::vitals::{
-    EdgeAlert, FollowRulesResponse, Metric, RecordRequest, Sample,
+    EdgeAlert, FollowRulesResponse, Metric, RecordRequest, RecordResponse, Sample,
     gateway_service_client::GatewayServiceClient, sample::Reading,
 };
 use core::Core;
@@ -67,8 +67,13 @@ impl Gateway {
         }
     }
 
-    /// A minute of readings, one a second, the last of them at `end_us`.
+    /// A minute of readings, one a second, the last of them at `end_us`; all are taken.
     async fn minute(&self, device: &str, end_us: i64, value: f64) {
+        let answer = self.answer(device, end_us, value).await;
+        assert_eq!((answer.accepted, answer.rejections), (60, vec![]));
+    }
+
+    async fn answer(&self, device: &str, end_us: i64, value: f64) -> RecordResponse {
         let samples = (0..60).map(|second| Sample {
             device: device.into(),
             metric: Metric::HeartRate.into(),
@@ -82,8 +87,7 @@ impl Gateway {
         };
         let mut client = GatewayServiceClient::new(channel(&self.sensors, None).unwrap());
         let answers = client.record(tokio_stream::iter([request])).await.unwrap();
-        let answer = answers.into_inner().message().await.unwrap().unwrap();
-        assert_eq!((answer.accepted, answer.rejections), (60, vec![]));
+        answers.into_inner().message().await.unwrap().unwrap()
     }
 
     fn warning(&self) -> Option<Warning> {
@@ -287,12 +291,26 @@ async fn a_gateway_of_the_same_name_elsewhere_is_told_nothing() {
     core.put_rules("one", "default", 2, 75.0).await;
     until_kept(&own, "default", 2).await;
     assert_eq!(kept(&foreign), [], "no patient of its own");
+    // The core tells theirs that it has no device, so a reading of one that is another tenant's is refused, by line.
+    let hour_ago_us = contracts::now_us() - 3600 * S;
+    let answer = theirs.answer("belt-1", hour_ago_us, 90.0).await;
+    assert_eq!((answer.accepted, answer.rejections.len()), (0, 60));
+    let reason = &answer.rejections[0].reason;
+    assert!(
+        reason.contains("is not registered at this gateway"),
+        "{reason}"
+    );
+    ours.minute("belt-1", hour_ago_us, 60.0).await;
+    // Without the core nobody is refused: it is for the core to say later whose the readings are.
+    ingest.stop().await;
+    theirs.stop().await;
+    let theirs = Gateway::start(&foreign, core.url(), core.identity("two")).await;
     for n in 1..=3 {
-        let minute = contracts::now_us() - 3600 * S + n * 60 * S;
-        theirs.minute("belt-1", minute, 90.0).await;
+        theirs
+            .minute("belt-1", hour_ago_us + n * 60 * S, 90.0)
+            .await;
     }
     theirs.stop().await;
     ours.stop().await;
-    ingest.stop().await;
     assert_eq!(waiting(&foreign), [], "well by the built-in rules");
 }
