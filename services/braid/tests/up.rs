@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use program::{Program, eventually, http, rows, run, run_with};
+use program::{Program, eventually, eventually_within, http, rows, run, run_with};
 
 const ANYWHERE: [&str; 6] = [
     "--listen",
@@ -263,4 +263,41 @@ fn configuration_is_layered_and_printed_with_its_origins() {
         error.contains("proxi") && error.contains("proxy = "),
         "{error}"
     );
+}
+
+/// There is one a minute, so this takes as long.
+#[test]
+fn the_test_alert_of_every_minute_comes_through_and_is_nobodys() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let data = data.to_str().unwrap();
+    let admin = program::free_port();
+    let address = admin.to_string();
+    let listeners = ["--listen", "127.0.0.1:0", "--sensors", "127.0.0.1:0"];
+    let rest = ["--patients", "1", "--data", data, "--admin", &address];
+    let args = [&["up"][..], &listeners, &rest].concat();
+    let mut program = Program::start(dir.path(), "up", &args);
+    let begun = Instant::now();
+    let age_s = || {
+        let (_, text) = http(admin, "GET", "/metrics", "", "").ok()?;
+        let mut lines = text.lines();
+        let age = lines.find_map(|it| it.strip_prefix("braid_dashboard_canary_age_seconds "));
+        age?.parse::<f64>().ok()
+    };
+    // It is less than the time since the start once both halves have come.
+    eventually_within(Duration::from_secs(150), "the test alert", || {
+        age_s().is_some_and(|age_s| age_s + 5.0 < begun.elapsed().as_secs_f64())
+    });
+    let (code, text, _) = run(&["doctor", "--data", data]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("ok    canary"), "{text}");
+    let (_, body) = http(admin, "GET", "/readyz", "", "").unwrap();
+    assert!(body.contains("\"ready\":true"), "{body}");
+    assert!(!body.contains("canary"), "{body}");
+    let (code, listed, error) = run(&["alerts", "list", "--all", "--by", "Eve", "--data", data]);
+    assert_eq!(code, 0, "{error}");
+    assert!(!listed.contains("braid-canary"), "{listed}");
+    program.interrupt();
+    let status = program.wait(Duration::from_secs(20));
+    assert!(status.success(), "{status}\n{}", program.log());
 }
