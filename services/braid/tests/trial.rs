@@ -26,11 +26,14 @@ fn a_trial_reads_back_what_it_sent_and_says_so_when_it_cannot() {
         assert!(said.contains("read back as sent"), "{said}");
     }
 
-    // A gateway of somebody else takes the reading, and ingest does not believe that it may.
+    // The gateway of another tenant knows from the core that the device is not its own.
     let to = format!("--to=http://{}", separate.sensors());
     let (code, _, error) = run(&["trial", &store, &to, "--within-s=5"]);
     assert_eq!(code, 1);
-    assert!(error.contains("the store does not have it"), "{error}");
+    assert!(
+        error.contains("is not registered at this gateway"),
+        "{error}"
+    );
     let nobody = "--to=http://127.0.0.1:1";
     let (code, _, error) = run(&["trial", &store, nobody, "--within-s=1"]);
     assert_eq!(code, 1);
