@@ -23,7 +23,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, Streaming};
 
 use envoy::{Envoy, braid, prepare};
-use program::{PATIENCE, eventually, http, rows};
+use program::{PATIENCE, eventually, http, rows, run};
 use separate::{NOUNS, Separate};
 
 /// Between two attempts.
@@ -154,11 +154,18 @@ async fn nobody_speaks_for_another() {
 
     let by_envoy = format!("https://{}", envoy.devices);
     let direct = format!("https://{}", separate.ports.ingest);
-    // Another gateway that claims to be gw-1 is heard as itself, on either way, and does not own the device.
+    // Another gateway that claims to be gw-1 counts as itself on either way. The device is with
+    // gw-1, so what gw-2 brings of it is kept apart and is nobody's.
     for url in [&by_envoy, &direct] {
         let answer = offer(url, &identity("gw-2")).await.unwrap();
-        assert_eq!(answer.rejections.len(), 1, "{url}: {answer:?}");
+        assert!(answer.rejections.is_empty(), "{url}: {answer:?}");
     }
+    let data = separate.data.to_str().unwrap();
+    eventually("both readings are kept apart", || {
+        let (_, listed, _) = run(&["quarantine", "list", "--json", "--data", data]);
+        listed.contains("gw-2") && listed.contains("other-gateway")
+    });
+    assert_eq!(rows(&separate.data, "sensor-%"), (1, 1));
     // A service that is neither front nor gateway is turned away: by Envoy's TLS, by ingest itself.
     let refused = offer(&by_envoy, &identity("dashboard")).await.unwrap_err();
     assert_ne!(refused.code(), tonic::Code::PermissionDenied, "{refused:?}");

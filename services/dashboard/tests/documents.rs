@@ -145,6 +145,10 @@ async fn what_is_read_beside_somebody_is_in_the_log_by_their_name() {
     assert_eq!(
         log,
         [
+            row(
+                "assign device",
+                "device ann-device at gateway g1 from 0 us until further notice; reason: entered by a program"
+            ),
             row("read documents", "rules patient:ann"),
             row("read notices", "a1")
         ]

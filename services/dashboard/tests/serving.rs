@@ -224,7 +224,11 @@ async fn a_viewer_sees_what_arrives_and_only_of_the_own_tenant() {
         .unwrap();
     let mut actions: Vec<_> = rows.iter().map(|row| row.action.as_str()).collect();
     actions.dedup();
-    assert_eq!(actions, ["read series", "watch"], "newest first");
+    assert_eq!(
+        actions,
+        ["read series", "watch", "assign device"],
+        "newest first"
+    );
     ward.end().await;
 }
 
@@ -401,6 +405,7 @@ async fn administrators_read_the_log_and_nobody_rewrites_it() {
             ("ada", "read series"),
             ("carl", "read series"),
             ("vera", "read series"),
+            ("braid", "assign device"),
         ];
         assert_eq!(
             read, expected,

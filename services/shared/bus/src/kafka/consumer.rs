@@ -401,10 +401,6 @@ impl Consumer for KafkaConsumer {
             };
             self.positions.iter().map(waiting).sum()
         };
-        if let Some(group) = &self.group {
-            metrics::gauge!("braid_bus_lag_records", "topic" => self.topic.name(), "group" => group.name.clone())
-                .set(lag as f64);
-        }
         Ok(lag)
     }
 }
