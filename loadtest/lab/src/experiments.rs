@@ -265,7 +265,13 @@ pub fn mechanisms(runner: &Runner, options: &Options) -> Outcome {
     let all = Mechanisms::default();
     let variants = [
         ("all", all),
-        ("without_gate", Mechanisms { gate: false, ..all }),
+        (
+            "without_gate",
+            Mechanisms {
+                path_scheduler: false,
+                ..all
+            },
+        ),
         (
             "without_acknowledgement_steering",
             Mechanisms {

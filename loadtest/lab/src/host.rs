@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use multipath::{
-    Command, ControllerConfig, Controllers, Coupling, Gate, InterfaceId, OpenFailure, PathState,
-    Steering, SteeringConfig,
+    Command, ControllerConfig, Controllers, Coupling, InterfaceId, OpenFailure, PathScheduler,
+    PathState, Steering, SteeringConfig,
 };
 use noq_proto::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig};
 use noq_proto::{
@@ -77,7 +77,7 @@ pub struct Mechanisms {
     pub startup_floor: bool,
     pub liveness: bool,
     pub reroute: bool,
-    pub gate: bool,
+    pub path_scheduler: bool,
     pub coupling: bool,
 }
 
@@ -88,7 +88,7 @@ impl Default for Mechanisms {
             startup_floor: true,
             liveness: true,
             reroute: true,
-            gate: true,
+            path_scheduler: true,
             coupling: true,
         }
     }
@@ -127,7 +127,7 @@ pub struct Host {
     pub paths_opened: u32,
     pub paths_closed: u32,
     buffer: Vec<u8>,
-    gate: Arc<Gate>,
+    path_scheduler: Arc<PathScheduler>,
     /// Only where the controller is one.
     oracle: Option<Arc<Oracle>>,
     /// When the models are looked at next, how often that was, and how often two paths were coupled.
@@ -146,9 +146,14 @@ impl Host {
         start: Instant,
         seed: u64,
     ) -> Self {
-        let gate = Gate::new();
+        let path_scheduler = PathScheduler::new();
         let oracle = (scenario.controller == Controller::Oracle).then(Arc::<Oracle>::default);
-        let transport = Arc::new(transport(scenario, &gate, mechanisms, oracle.as_ref()));
+        let transport = Arc::new(transport(
+            scenario,
+            &path_scheduler,
+            mechanisms,
+            oracle.as_ref(),
+        ));
         let mut config = EndpointConfig::default();
         let mut rng_seed = [0; 32];
         rng_seed[..8].copy_from_slice(&seed.to_be_bytes());
@@ -168,7 +173,7 @@ impl Host {
             config.steer_acknowledgements = mechanisms.steer_acknowledgements;
             config.liveness = mechanisms.liveness;
             config.reroute = mechanisms.reroute;
-            Manager::Ours(Box::new(Steering::new(config, gate.clone())))
+            Manager::Ours(Box::new(Steering::new(config, path_scheduler.clone())))
         } else {
             Manager::Plain {
                 missing: Vec::new(),
@@ -209,7 +214,7 @@ impl Host {
             paths_opened: 0,
             paths_closed: 0,
             buffer: Vec::with_capacity(65_536),
-            gate,
+            path_scheduler,
             oracle,
             look_at: Duration::ZERO,
             looks: 0,
@@ -430,7 +435,7 @@ impl Host {
             return;
         }
         self.look_at = now + LOOK_EVERY;
-        let models = self.gate.models();
+        let models = self.path_scheduler.models();
         self.looks += 1;
         self.coupled += u32::from(models.iter().any(|model| model.coupled));
         if self.trace {
@@ -561,7 +566,7 @@ impl Host {
             self.lost = Some(HostError::Silent);
         }
         if self.application.wants_to_send() {
-            self.tell_steering(at, multipath::Event::Backlog { bytes: 1 });
+            self.feed_steering(at, multipath::Event::Backlog { bytes: 1 });
         }
         let mut suspected = false;
         while let Some(command) = self.next_command(at) {
@@ -586,7 +591,7 @@ impl Host {
         }
     }
 
-    fn tell_steering(&mut self, at: Instant, event: multipath::Event) {
+    fn feed_steering(&mut self, at: Instant, event: multipath::Event) {
         if let Manager::Ours(steering) = &mut self.manager {
             steering.on_event(at, event);
         }
@@ -656,7 +661,7 @@ impl Host {
                     }
                     Err(_) => failed(OpenFailure::Refused),
                 };
-                self.tell_steering(at, event);
+                self.feed_steering(at, event);
             }
         }
         false
@@ -716,7 +721,7 @@ fn open(
 
 fn transport(
     scenario: &Scenario,
-    gate: &Arc<Gate>,
+    path_scheduler: &Arc<PathScheduler>,
     mechanisms: Mechanisms,
     oracle: Option<&Arc<Oracle>>,
 ) -> TransportConfig {
@@ -724,7 +729,7 @@ fn transport(
     let ours = || {
         let controller = ControllerConfig {
             startup_floor: mechanisms.startup_floor,
-            gated: mechanisms.gate,
+            scheduled: mechanisms.path_scheduler,
             coupling: if mechanisms.coupling {
                 Coupling::Detected
             } else {
@@ -732,7 +737,7 @@ fn transport(
             },
             ..ControllerConfig::default()
         };
-        Controllers::new(gate.clone(), controller)
+        Controllers::new(path_scheduler.clone(), controller)
     };
     let factory: Arc<dyn ControllerFactory + Send + Sync> = match scenario.controller {
         Controller::Ours => ours(),

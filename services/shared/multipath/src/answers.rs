@@ -1,29 +1,30 @@
-//! How long answers take, and what follows for a message that has none yet: when a copy of it goes out on a second stream, and when it is
-//! overdue. The gateway's sender and the lab's vitals ask the same questions.
+//! Timers of a message that waits for its answer: when a copy is sent on a second stream, and when
+//! the answer is overdue. The gateway's sender and the lab's vitals use the same timers.
 //!
-//! The copy comes so soon after the message that it does not wait for anything to be known: it is in another packet, perhaps on another path,
-//! so that the loss of one, or a path's death that nobody has noticed yet, costs no round trip. Whoever receives tells
-//! copies by their number. Later than that an answer is overdue as a retransmission is: after the mean and four deviations.
+//! The copy follows so soon that no loss is known yet. It is in another packet, perhaps on another
+//! path, so a lost packet or an undetected dead path costs no round trip. The receiver recognises
+//! copies by their number. An answer is overdue after the mean and four deviations, as for a
+//! retransmission timer.
 
 use std::time::Duration;
 
 const DEVIATIONS: u32 = 4;
-/// A copy follows after this part of the usual time, within these bounds: long enough to be in another packet also on a slow link, where answers take
-/// longer, and to be left out where they come at once.
+/// A copy follows after this part of the usual time, within these bounds. It is then in another
+/// packet even on a slow link, and unnecessary where answers come at once.
 const COPY_PART: u32 = 8;
 const COPY_AFTER_MIN: Duration = Duration::from_millis(5);
 const COPY_AFTER_MAX: Duration = Duration::from_millis(60);
-/// Before the first answer.
+/// Values before the first answer.
 const COPY_AFTER_FIRST: Duration = Duration::from_millis(15);
 
-/// The usual time to an answer: mean and deviation, as of a retransmission timer.
+/// Usual time to an answer: mean and deviation, as of a retransmission timer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Answers {
     usual: Option<(Duration, Duration)>,
 }
 
 impl Answers {
-    /// The answer to a message that was sent once has come after `sample`.
+    /// The answer to a message that was sent once came after `sample`.
     pub fn learn(&mut self, sample: Duration) {
         self.usual = Some(match self.usual {
             None => (sample, sample / 2),
@@ -34,13 +35,13 @@ impl Answers {
         });
     }
 
-    /// After this time an answer is overdue; unknown before the first one.
+    /// Time after which an answer is overdue; unknown before the first one.
     pub fn overdue_after(&self) -> Option<Duration> {
         self.usual
             .map(|(mean, deviation)| mean + deviation * DEVIATIONS)
     }
 
-    /// After this time without an answer a copy is sent.
+    /// Time without an answer after which a copy is sent.
     pub fn copy_after(&self) -> Duration {
         self.usual.map_or(COPY_AFTER_FIRST, |(mean, _)| {
             (mean / COPY_PART).clamp(COPY_AFTER_MIN, COPY_AFTER_MAX)

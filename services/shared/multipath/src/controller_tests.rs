@@ -1,4 +1,5 @@
-//! The controller over a link in closed form: a rate, a delay, a queue without end, every packet acknowledged.
+//! The controller over a link in closed form: a rate, a delay, an unbounded queue, every packet
+//! acknowledged.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use noq_proto::{PathId, PathStatus};
 
 use crate::controller::{ControllerConfig, PathController};
 use crate::coupling::Coupling;
-use crate::gate::{Gate, PathModel, Turn};
+use crate::path_scheduler::{Admission, PathModel, PathScheduler};
 use crate::steering::{Command, Event, InterfaceId, Side, Steering, SteeringConfig};
 
 const PACKET: u64 = 1_200;
@@ -18,7 +19,7 @@ struct Link {
     free_at: Instant,
     rate_bytes_per_s: f64,
     delay: Duration,
-    /// Sent, acknowledged at, number; every `lose_every`th is lost behind the bottleneck.
+    /// Sent, acknowledged at, number; every `lose_every`th packet is lost behind the bottleneck.
     under_way: VecDeque<(Instant, Instant, u64)>,
     next_pn: u64,
     lose_every: u64,
@@ -41,7 +42,7 @@ impl Link {
         }
     }
 
-    /// The sender always has data; pacing is as exact as a step.
+    /// The sender always has data, and the pacer has the resolution of a step.
     fn run(&mut self, controller: &mut PathController, length: Duration) {
         let end = self.now + length;
         let step = Duration::from_micros(500);
@@ -86,10 +87,16 @@ impl Link {
 }
 
 fn controller(now: Instant) -> PathController {
-    PathController::new(Gate::new(), ControllerConfig::default(), now, PACKET as u16)
+    PathController::new(
+        PathScheduler::new(),
+        ControllerConfig::default(),
+        now,
+        PACKET as u16,
+    )
 }
 
-/// After `settling_s` seconds, over `seconds`: the share of the link's rate that is delivered, and the longest queue.
+/// Share of the link's rate that is delivered over `seconds` after `settling_s`, and the longest
+/// queue.
 fn filled(
     rate_bytes_per_s: f64,
     delay_ms: u64,
@@ -138,17 +145,18 @@ fn a_tenfold_rise_is_found() {
 #[test]
 fn a_permit_passes_a_full_window_once() {
     let start = Instant::now();
-    let gate = Gate::new();
+    let scheduler = PathScheduler::new();
     let config = ControllerConfig::default();
-    let mut controller = PathController::new(gate.clone(), config, start, PACKET as u16);
+    let mut controller = PathController::new(scheduler.clone(), config, start, PACKET as u16);
     let window = controller.window();
-    gate.permit(controller.slot());
+    scheduler.permit(controller.slot());
     assert!(controller.window() > window);
     controller.on_packet_sent(start, PACKET as u16, 0);
     assert_eq!(controller.window(), window);
 }
 
-/// What a link without loss and without a bottom to its queue holds after a tenfold drop: the own queue, which is nobody else's.
+/// A link without loss and with an unbounded queue holds the sender's own queue after a tenfold
+/// drop.
 #[test]
 fn a_tenfold_drop_drains_its_queue_although_nothing_is_lost() {
     let start = Instant::now();
@@ -156,7 +164,7 @@ fn a_tenfold_drop_drains_its_queue_although_nothing_is_lost() {
     let mut link = Link::new(start, 2_500_000.0, 20, 0);
     link.run(&mut controller, Duration::from_secs(5));
     link.rate_bytes_per_s = 250_000.0;
-    // Three times what the packets in flight take to leave.
+    // Three times the time that the packets in flight need to leave.
     let in_flight = link.under_way.len() as f64 * PACKET as f64;
     link.run(
         &mut controller,
@@ -173,15 +181,15 @@ fn a_tenfold_drop_drains_its_queue_although_nothing_is_lost() {
     assert!((link.delivered - before) as f64 > 0.95 * 2.5e6);
 }
 
-/// A route that has become longer looks like a stranger's queue until less in flight has shown that it does not give way.
+/// A longer route looks like cross-traffic until a deep probe shows an unchanged round trip.
 #[test]
-fn a_longer_path_is_no_strangers_queue() {
+fn a_longer_path_is_not_cross_traffic() {
     let start = Instant::now();
     let mut controller = controller(start);
     let mut link = Link::new(start, 1_000_000.0, 20, 0);
     link.run(&mut controller, Duration::from_secs(5));
     link.delay = Duration::from_millis(40);
-    // Met as a stranger, seen the same again five seconds later, and confirmed.
+    // Detected as cross-traffic, seen again five seconds later, and confirmed.
     link.run(&mut controller, Duration::from_secs(20));
     link.queue_max = Duration::ZERO;
     let before = link.delivered;
@@ -194,21 +202,21 @@ fn a_longer_path_is_no_strangers_queue() {
     assert!((link.delivered - before) as f64 > 0.97 * 10e6);
 }
 
-/// What a new path may have in flight after its first acknowledgement, beside one that delivers this much.
+/// Window of a new path after its first acknowledgement, beside a path that delivers this rate.
 fn window_beside(others_bytes_per_s: f64) -> u64 {
     let start = Instant::now();
-    let gate = Gate::new();
+    let scheduler = PathScheduler::new();
     let other = PathModel {
         rate_bytes_per_s: others_bytes_per_s,
         promised_bytes_per_s: others_bytes_per_s,
         rtt_min: Duration::from_millis(20),
         busy: true,
-        ..model_of(&gate)
+        ..model_of(&scheduler)
     };
     let config = ControllerConfig::default();
-    let mut new = PathController::new(gate.clone(), config, start, PACKET as u16);
+    let mut new = PathController::new(scheduler.clone(), config, start, PACKET as u16);
     let acked = start + Duration::from_millis(100);
-    gate.report(acked, other, false, Coupling::Off);
+    scheduler.report(acked, other, false, Coupling::Off);
     new.on_packet_sent(start, PACKET as u16, 0);
     new.acked(acked, start, PACKET, 0);
     new.on_end_acks(acked, 0, false, Some(0));
@@ -217,68 +225,71 @@ fn window_beside(others_bytes_per_s: f64) -> u64 {
 }
 
 /// The model of a slot that was just taken.
-fn model_of(gate: &Gate) -> PathModel {
-    let slot = gate.enter();
-    let models = gate.models();
+fn model_of(scheduler: &PathScheduler) -> PathModel {
+    let slot = scheduler.enter();
+    let models = scheduler.models();
     *models.iter().find(|model| model.slot == slot).unwrap()
 }
 
-/// A new path promises its initial window a round trip, here 0.77 MB/s; among others that are far faster its queue is not filled with it.
+/// A new path expects its initial window a round trip, here 0.77 MB/s. Far faster paths limit it to
+/// few packets.
 #[test]
 fn a_new_path_is_tried_with_little_among_far_faster_ones() {
     assert!(window_beside(10e6) <= 8 * PACKET);
     assert!(window_beside(1e6) >= 64 * PACKET);
 }
 
-/// What was lost holds up all that came after it, so a path that is 20 times slower takes nothing until it is sent anew.
+/// All later data waits for a loss, so a path that is 20 times slower sends nothing until the
+/// retransmission.
 #[test]
 fn a_far_slower_path_does_not_send_anew_what_was_lost() {
     let now = Instant::now();
-    let gate = Gate::new();
+    let scheduler = PathScheduler::new();
     let config = ControllerConfig::default();
-    let mut fast = PathController::new(gate.clone(), config, now, PACKET as u16);
+    let mut fast = PathController::new(scheduler.clone(), config, now, PACKET as u16);
     let of_fast = PathModel {
         rate_bytes_per_s: 2e6,
         promised_bytes_per_s: 2e6,
         rtt_min: Duration::from_millis(20),
         busy: true,
-        ..gate.models()[0]
+        ..scheduler.models()[0]
     };
     let of_slow = PathModel {
         rate_bytes_per_s: 1e5,
         promised_bytes_per_s: 1e5,
         rtt_min: Duration::from_millis(100),
         in_flight_bytes: 3 * PACKET,
-        ..model_of(&gate)
+        ..model_of(&scheduler)
     };
     for model in [of_fast, of_slow] {
-        gate.report(now, model, false, Coupling::Off);
+        scheduler.report(now, model, false, Coupling::Off);
     }
     fast.on_packet_sent(now, PACKET as u16, 0);
-    assert_eq!(gate.turn(of_slow.slot, true), Turn::Open);
+    assert_eq!(scheduler.admission(of_slow.slot, true), Admission::ByWindow);
     fast.on_packet_lost(PACKET as u16, 0, now);
-    assert_eq!(gate.turn(of_slow.slot, true), Turn::Held);
-    assert_eq!(gate.turn(of_fast.slot, true), Turn::Open);
+    assert_eq!(scheduler.admission(of_slow.slot, true), Admission::Deferred);
+    assert_eq!(scheduler.admission(of_fast.slot, true), Admission::ByWindow);
     fast.on_packet_sent(now, PACKET as u16, 1);
-    assert_eq!(gate.turn(of_slow.slot, true), Turn::Open);
+    assert_eq!(scheduler.admission(of_slow.slot, true), Admission::ByWindow);
 }
 
-/// Two paths of 3 Gbit/s after a transfer: a ping's answer, which may wait for 25 ms, made the first seem so late that the others would have filled the window before
-/// it. But all that is thin was to go over that one, and requests in both directions waited for up to two seconds.
+/// The last round trip of the first path includes 25 ms of delayed acknowledgement, so its packets
+/// seem to stall the other path. An application-limited connection uses only the first path, so the
+/// scheduler must not defer it.
 #[test]
-fn the_one_path_that_takes_what_is_thin_is_not_held() {
+fn the_only_path_of_an_application_limited_connection_is_not_deferred() {
     let now = Instant::now();
-    let gate = Gate::new();
-    let mut steering = Steering::new(SteeringConfig::new(Side::Client), gate.clone());
+    let scheduler = PathScheduler::new();
+    let mut steering = Steering::new(SteeringConfig::new(Side::Client), scheduler.clone());
     let [first, second] = [InterfaceId(0), InterfaceId(1)];
     for interface in [first, second] {
         steering.on_event(now, Event::LinkUp { interface });
     }
     let interface = Some(first);
-    let of_first = model_of(&gate);
+    let of_first = model_of(&scheduler);
     steering.on_event(now, Event::Connected { interface });
     let (path, interface) = (PathId::from(1u8), second);
-    let of_second = model_of(&gate);
+    let of_second = model_of(&scheduler);
     steering.on_event(now, Event::Opened { interface, path });
     steering.on_event(now, Event::Established { path });
     for (path, rtt_us) in [(PathId::ZERO, 300), (path, 1_200)] {
@@ -299,7 +310,7 @@ fn the_one_path_that_takes_what_is_thin_is_not_held() {
             ..model
         });
     for model in [late, fast] {
-        gate.report(now, model, false, Coupling::Off);
+        scheduler.report(now, model, false, Coupling::Off);
     }
     let mut settle = |bytes: u64| {
         steering.on_event(now, Event::Backlog { bytes });
@@ -311,9 +322,9 @@ fn the_one_path_that_takes_what_is_thin_is_not_held() {
         statuses.collect::<Vec<_>>()
     };
     assert_eq!(settle(0), [(path, PathStatus::Backup)]);
-    assert_eq!(gate.turn(late.slot, true), Turn::Open);
+    assert_eq!(scheduler.admission(late.slot, true), Admission::ByWindow);
     assert_eq!(settle(1_000_000), [(path, PathStatus::Available)]);
-    assert_eq!(gate.turn(late.slot, true), Turn::Held);
+    assert_eq!(scheduler.admission(late.slot, true), Admission::Deferred);
 }
 
 #[test]
@@ -329,32 +340,33 @@ fn a_slow_link_has_a_queue_of_few_packets() {
 }
 
 #[test]
-fn what_passes_a_full_window_leaves_a_slow_links_queue_time_to_drain() {
-    let gate = Gate::new();
-    let slot = gate.enter();
+fn packets_beyond_a_full_window_leave_a_low_rate_queue_time_to_drain() {
+    let scheduler = PathScheduler::new();
+    let slot = scheduler.enter();
     let start = Instant::now();
     let turn_after = |rate_bytes_per_s, quiet_ms| {
         let model = PathModel {
             rate_bytes_per_s,
             rtt_smoothed: Duration::from_secs(2),
-            ..gate.models()[0]
+            ..scheduler.models()[0]
         };
-        gate.report(start, model, false, Coupling::Off);
-        gate.tick(start);
-        gate.sent(slot, PACKET, 30 * PACKET);
-        gate.tick(start + Duration::from_millis(quiet_ms));
-        gate.turn(slot, false)
+        scheduler.report(start, model, false, Coupling::Off);
+        scheduler.tick(start);
+        scheduler.sent(slot, PACKET, 30 * PACKET);
+        scheduler.tick(start + Duration::from_millis(quiet_ms));
+        scheduler.admission(slot, false)
     };
-    assert_eq!(turn_after(150_000.0, 99), Turn::Open);
-    assert_eq!(turn_after(150_000.0, 100), Turn::Passes);
+    assert_eq!(turn_after(150_000.0, 99), Admission::ByWindow);
+    assert_eq!(turn_after(150_000.0, 100), Admission::Unconditional);
     // One packet takes 100 ms.
-    assert_eq!(turn_after(15_000.0, 199), Turn::Open);
-    assert_eq!(turn_after(15_000.0, 200), Turn::Passes);
+    assert_eq!(turn_after(15_000.0, 199), Admission::ByWindow);
+    assert_eq!(turn_after(15_000.0, 200), Admission::Unconditional);
 }
 
-/// What was sent in a drained round stands in the own queue when the rate falls meanwhile: taken for a stranger's, it was followed by Cubic's window to 20 s.
+/// Packets sent during a probe stand in the sender's own queue when the rate drops meanwhile. Taken
+/// for cross-traffic, the queue would grow to 20 s.
 #[test]
-fn a_rate_that_falls_during_a_drained_round_is_no_company() {
+fn a_rate_drop_during_an_rtt_probe_is_not_cross_traffic() {
     for after_ms in (9_600..10_200).step_by(50) {
         let start = Instant::now();
         let mut controller = controller(start);

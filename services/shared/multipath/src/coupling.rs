@@ -1,49 +1,51 @@
-//! Paths of one connection behind one bottleneck: found out, and counted as one sender.
+//! Detection of paths of one connection behind one bottleneck, which then count as one sender.
 //!
-//! Each path that competes as Cubic takes a sender's share of its bottleneck, so two paths through the same one would take two shares.
-//! Their packets wait in one queue, so their round trips rise and fall together, and by the same amount. That is the test, in the spirit
-//! of RFC 8382 but with less: the round trips of each path are averaged in bins of common time, and two paths of which one competes share a bottleneck
-//! when their bins agree in the concordance of their variations, `2 cov / (var + var)`. Unlike a correlation it is low for queues that
-//! merely move together by chance of phase but differ in depth.
+//! Each path that follows Cubic takes the share of one sender, so two paths through one bottleneck
+//! would take two shares. Their packets wait in one queue, so their round trips rise and fall
+//! together by the same amount. The test is a simplification of RFC 8382. The round trips of each
+//! path are averaged in bins of common time. Two paths share a bottleneck when their bins agree in
+//! the concordance of their variations, `2 cov / (var + var)`, and one of them follows Cubic.
+//! Unlike a correlation, this value is low for queues that move together by chance but differ in
+//! depth.
 //!
-//! The members of a group follow one window of Cubic, divided evenly: one growth, one cut per round trip, whichever path lost. A drained round
-//! of one member is a drained round of all, or each would take the other's queue for a stranger's.
+//! The members of a group follow one Cubic window, divided evenly: one growth, and one cut per
+//! round trip, whichever path lost. An RTT probe of one member is a probe of all. Otherwise each
+//! would take the queue of the others for cross-traffic. Cross-traffic that one member detects
+//! counts for all.
 //!
-//! Where one member meets a stranger all have met it.
-//!
-//! Invariant: groups are disjoint, have at least two members, and form only where one of them competes: where no stranger is met, nothing
-//! is coupled and nothing can be lost by it. Bounds: `BINS` bins per path, `SLOTS_MAX` paths; paths beyond are never coupled.
+//! Invariant: groups are disjoint, have at least two members, and form only with cross-traffic.
+//! Bounds: `BINS` bins a path, `SLOTS_MAX` paths; paths beyond are never coupled.
 
 use std::time::{Duration, Instant};
 
-use crate::compete::Compete;
+use crate::cubic::CubicWindow;
 
-/// How paths of one connection that may share a bottleneck are treated.
+/// Treatment of paths of one connection that may share a bottleneck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Coupling {
     /// Each path is a sender of its own.
     Off,
-    /// Paths whose queues agree are one sender together.
+    /// Paths whose queues agree are one sender.
     #[default]
     Detected,
-    /// All paths that compete are one sender together: the links are known to end in one.
+    /// All paths that follow Cubic are one sender: the links are known to share a bottleneck.
     Always,
 }
 
-/// Paths that the tables hold: one bit each.
+/// Maximum number of paths in the tables, one bit each.
 pub(crate) const SLOTS_MAX: usize = 64;
 const BIN: Duration = Duration::from_millis(100);
-/// Bins compared: a swing of Cubic's window or two.
+/// Bins compared: one or two periods of a Cubic window.
 const BINS: usize = 80;
-/// Bins in which both paths had acknowledgements, before anything is said.
+/// Bins with acknowledgements of both paths that a verdict needs.
 const BINS_MIN: usize = 30;
 const JUDGED_EVERY: Duration = Duration::from_secs(1);
-/// Concordance at which two paths join, and below which they part.
+/// Concordance at which two paths join, and below which they separate.
 const JOIN: f64 = 0.7;
 const PART: f64 = 0.3;
-/// Variation that jitter alone may make, in squared seconds.
+/// Variation that jitter alone explains, in squared seconds.
 const VARIANCE_MIN_S2: f64 = 1e-6;
-/// How long a group outlives the competition that showed it.
+/// Time that a group outlives the cross-traffic that showed it.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -56,35 +58,35 @@ struct Bin {
 #[derive(Debug, Clone)]
 struct Series {
     bins: [Bin; BINS],
-    /// The path competes, and found the stranger itself.
-    met: bool,
+    /// The path itself detected cross-traffic and follows Cubic.
+    found_cross_traffic: bool,
     window_packets: f64,
-    /// Counts the drained rounds that another member of the group began.
-    drains: u64,
-    drains_deep: bool,
+    /// Number of RTT probes that another member of the group started.
+    group_probes: u64,
+    group_probe_deep: bool,
 }
 
 impl Default for Series {
     fn default() -> Self {
         Self {
             bins: [Bin::default(); BINS],
-            met: false,
+            found_cross_traffic: false,
             window_packets: 0.0,
-            drains: 0,
-            drains_deep: false,
+            group_probes: 0,
+            group_probe_deep: false,
         }
     }
 }
 
 #[derive(Debug)]
 struct Group {
-    /// A bit per slot.
+    /// One bit per slot.
     members: u64,
-    compete: Compete,
+    cubic: CubicWindow,
     shown_at: Instant,
 }
 
-/// What the gate knows of the queues of its paths.
+/// Queues of the paths of one scheduler.
 #[derive(Debug, Default)]
 pub(crate) struct Bottlenecks {
     origin: Option<Instant>,
@@ -115,13 +117,13 @@ impl Bottlenecks {
         }
     }
 
-    /// A round trip of the path.
+    /// A round-trip sample of the path.
     pub(crate) fn observe(
         &mut self,
         now: Instant,
         slot: usize,
         rtt: Duration,
-        met: bool,
+        found_cross_traffic: bool,
         mode: Coupling,
     ) {
         if slot >= SLOTS_MAX || mode == Coupling::Off {
@@ -132,7 +134,7 @@ impl Bottlenecks {
         }
         let number = self.bin_of(now);
         let series = &mut self.series[slot];
-        series.met = met;
+        series.found_cross_traffic = found_cross_traffic;
         let bin = &mut series.bins[(number % BINS as u64) as usize];
         if bin.number != number {
             *bin = Bin {
@@ -150,17 +152,17 @@ impl Bottlenecks {
 
     fn bin_of(&mut self, now: Instant) -> u64 {
         let origin = *self.origin.get_or_insert(now);
-        // Number zero is an empty bin's.
+        // Number zero marks an empty bin.
         1 + (now.saturating_duration_since(origin).as_nanos() / BIN.as_nanos()) as u64
     }
 
-    /// Joins and parts paths.
+    /// Joins and separates paths.
     fn judge(&mut self, now: Instant, mode: Coupling) {
         let newest = self.bin_of(now);
         let count = self.series.len();
         for a in 0..count {
             for b in a + 1..count {
-                if !self.series[a].met && !self.series[b].met {
+                if !self.series[a].found_cross_traffic && !self.series[b].found_cross_traffic {
                     continue;
                 }
                 let together = self
@@ -192,19 +194,19 @@ impl Bottlenecks {
             let joins = group.members & members != 0;
             if joins {
                 members |= group.members;
-                window += group.compete.window_packets();
+                window += group.cubic.window_packets();
             }
             !joins
         });
         if window == 0.0 {
             window = self.series[a].window_packets + self.series[b].window_packets;
         }
-        let mut compete = Compete::new(now, window);
-        // What was taken too much is given back as after a loss.
-        compete.on_loss(now, now + BIN);
+        let mut cubic = CubicWindow::new(now, window);
+        // The excess share is returned as after a loss.
+        cubic.on_loss(now, now + BIN);
         self.groups.push(Group {
             members,
-            compete,
+            cubic,
             shown_at: now,
         });
     }
@@ -226,12 +228,12 @@ impl Bottlenecks {
                 .any(|group| group.members & bit(slot) != 0)
     }
 
-    /// Lets the path's window grow by an acknowledgement: its own, or its part of the group's.
-    pub(crate) fn on_ack(&mut self, now: Instant, slot: usize, rtt_s: f64, own: &mut Compete) {
+    /// An acknowledgement grows the path's window: its own, or its share of the group's.
+    pub(crate) fn on_ack(&mut self, now: Instant, slot: usize, rtt_s: f64, own: &mut CubicWindow) {
         match self.group_of(slot) {
             Some(group) => {
-                group.compete.on_ack(now, rtt_s);
-                own.follow(now, group.part_packets());
+                group.cubic.on_ack(now, rtt_s);
+                own.follow(now, group.share_packets());
             }
             None => own.on_ack(now, rtt_s),
         }
@@ -241,52 +243,62 @@ impl Bottlenecks {
     }
 
     /// The loss of a packet sent at `sent` cuts the path's window, or the group's.
-    pub(crate) fn on_loss(&mut self, now: Instant, slot: usize, sent: Instant, own: &mut Compete) {
+    pub(crate) fn on_loss(
+        &mut self,
+        now: Instant,
+        slot: usize,
+        sent: Instant,
+        own: &mut CubicWindow,
+    ) {
         match self.group_of(slot) {
             Some(group) => {
-                group.compete.on_loss(now, sent);
-                own.follow(now, group.part_packets());
+                group.cubic.on_loss(now, sent);
+                own.follow(now, group.share_packets());
             }
             None => own.on_loss(now, sent),
         }
     }
 
-    /// Whether another path of the same bottleneck has met a stranger there.
-    pub(crate) fn others_met(&self, slot: usize) -> bool {
+    /// Whether another path of the same bottleneck detected cross-traffic.
+    pub(crate) fn others_report_cross_traffic(&self, slot: usize) -> bool {
         let of = |group: &&Group| slot < SLOTS_MAX && group.members & bit(slot) != 0;
         let members = self.groups.iter().find(of).map_or(0, |group| group.members);
         let mut series = self.series.iter().enumerate();
-        series.any(|(other, series)| other != slot && members & bit(other) != 0 && series.met)
+        series.any(|(other, series)| {
+            other != slot && members & bit(other) != 0 && series.found_cross_traffic
+        })
     }
 
-    /// The path begins a drained round, and so shall its group.
-    pub(crate) fn drain(&mut self, slot: usize, deep: bool) {
+    /// The path starts an RTT probe; its group follows.
+    pub(crate) fn start_probe(&mut self, slot: usize, deep: bool) {
         let members = self.group_of(slot).map_or(0, |group| group.members);
         for (other, series) in self.series.iter_mut().enumerate() {
             if other != slot && members & bit(other) != 0 {
-                series.drains += 1;
-                series.drains_deep = deep;
+                series.group_probes += 1;
+                series.group_probe_deep = deep;
             }
         }
     }
 
-    /// Drained rounds that others of the group have begun so far, and whether the last is a deep one.
-    pub(crate) fn drains(&self, slot: usize) -> (u64, bool) {
+    /// Number of probes that others of the group started, and whether the last is a deep one.
+    pub(crate) fn group_probes(&self, slot: usize) -> (u64, bool) {
         let series = self.series.get(slot);
-        series.map_or((0, false), |series| (series.drains, series.drains_deep))
+        series.map_or((0, false), |series| {
+            (series.group_probes, series.group_probe_deep)
+        })
     }
 }
 
 impl Group {
-    fn part_packets(&self) -> f64 {
-        self.compete.window_packets() / f64::from(self.members.count_ones())
+    fn share_packets(&self) -> f64 {
+        self.cubic.window_packets() / f64::from(self.members.count_ones())
     }
 }
 
-/// How far two series vary alike, in -1..1; none where too little is known, or nothing varies.
+/// Concordance of two series, in -1..1; none without enough bins or variation.
 fn concordance(a: &Series, b: &Series, newest: u64) -> Option<f64> {
     let oldest = newest.saturating_sub(BINS as u64 - 1).max(1);
-    // The newest bin is not full yet.
+    // The newest bin is incomplete.
     let pairs = (oldest..newest).filter_map(|number| {
         let index = (number % BINS as u64) as usize;
         let (x, y) = (a.bins[index], b.bins[index]);

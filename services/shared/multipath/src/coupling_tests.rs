@@ -59,7 +59,7 @@ fn paths_with_queues_of_their_own_are_not_coupled() {
 }
 
 #[test]
-fn queues_that_do_not_vary_say_nothing() {
+fn queues_without_variation_join_no_paths() {
     let mut bottlenecks = Bottlenecks::default();
     watch(&mut bottlenecks, Instant::now(), 20, |_, _| 15.0);
     assert!(!bottlenecks.is_coupled(0));
@@ -69,7 +69,7 @@ fn queues_that_do_not_vary_say_nothing() {
 fn a_group_grows_and_is_cut_as_one_flow() {
     let start = Instant::now();
     let mut bottlenecks = Bottlenecks::default();
-    let mut own = [Compete::new(start, 50.0), Compete::new(start, 30.0)];
+    let mut own = [CubicWindow::new(start, 50.0), CubicWindow::new(start, 30.0)];
     for (slot, own) in own.iter_mut().enumerate() {
         bottlenecks.observe(start, slot, 30 * MS, true, Coupling::Always);
         bottlenecks.on_ack(start, slot, 0.03, own);
@@ -94,18 +94,18 @@ fn a_group_grows_and_is_cut_as_one_flow() {
 }
 
 #[test]
-fn a_drained_round_of_one_member_is_one_of_all() {
+fn an_rtt_probe_of_one_member_is_one_of_all() {
     let start = Instant::now();
     let mut bottlenecks = Bottlenecks::default();
     let now = watch(&mut bottlenecks, start, 10, |_, at| sawtooth(at, 3.0, 0.0));
     assert!(bottlenecks.is_coupled(1));
-    let (before, _) = bottlenecks.drains(1);
-    bottlenecks.drain(0, true);
-    assert_eq!(bottlenecks.drains(1), (before + 1, true));
-    assert_eq!(bottlenecks.drains(0).0, 0);
+    let (before, _) = bottlenecks.group_probes(1);
+    bottlenecks.start_probe(0, true);
+    assert_eq!(bottlenecks.group_probes(1), (before + 1, true));
+    assert_eq!(bottlenecks.group_probes(0).0, 0);
     bottlenecks.forget(1);
     assert!(!bottlenecks.is_coupled(0));
-    bottlenecks.drain(0, true);
-    assert_eq!(bottlenecks.drains(1).0, 0);
+    bottlenecks.start_probe(0, true);
+    assert_eq!(bottlenecks.group_probes(1).0, 0);
     assert!(now > start);
 }

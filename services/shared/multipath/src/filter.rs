@@ -53,9 +53,9 @@ impl MaxFilter {
     }
 }
 
-/// Smallest round-trip time since the filter was last started anew.
+/// Smallest round-trip time since the last restart of the filter.
 ///
-/// Who owns it decides when: after a drained round, or when the acknowledgement path has changed.
+/// The owner restarts the filter after an RTT probe or a change of the acknowledgements' route.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MinRtt {
     value: Option<Duration>,

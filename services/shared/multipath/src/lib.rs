@@ -1,26 +1,28 @@
 //! Multipath transport without a socket and without a clock.
 //!
-//! One [`Gate`] belongs to one connection. The [`ControllerFactory`](noq_proto::congestion::ControllerFactory)
-//! made from it ([`Controllers`]) builds one congestion controller per path; they share the gate, which
-//! decides whose turn it is. One [`Steering`] per connection and end keeps the paths alive: it is fed events and
-//! time, and returns commands for the connection.
+//! One [`PathScheduler`] belongs to one connection. The
+//! [`ControllerFactory`](noq_proto::congestion::ControllerFactory) made from it ([`Controllers`])
+//! builds one congestion controller per path. The controllers share the scheduler, which decides
+//! which path sends the next packet. One [`Steering`] per connection and end keeps the paths alive:
+//! it takes events and time, and returns commands for the connection.
 //!
 //! ```text
 //!              events, now                        commands
-//!   connection ------------> Steering ---------------------------> connection (ping, status, close, open)
+//!   connection ------------> Steering ---------------------> connection (ping, status, close, open)
 //!        |                      | tick, rebase, bulk?
 //!        | acks, losses         v
-//!        +--> PathController -> Gate -> PathController::window(): how much of the path may be used
+//!        +--> PathController -> PathScheduler -> PathController::window()
 //! ```
 //!
-//! How an IO shell uses it:
-//! 1. Per connection: `let gate = Gate::new(); transport.congestion_controller_factory(Controllers::new(gate.clone(), ControllerConfig::default()))`.
-//!    A server needs a transport configuration per connection, since the gate is per connection.
-//! 2. `Steering::new(SteeringConfig::new(side), gate)`; feed [`Event`]s (path events of the library convert by
-//!    [`Event::from_path_event`]); after each turn of the connection's loop call [`Steering::poll`] until it returns `None`,
-//!    and arrange to be called again at [`Steering::next_deadline`].
-//! 3. Before `poll` report what each open path has received ([`Event::Received`], cumulative datagrams from the path's statistics),
-//!    and at a server where its packets go ([`Event::PeerAddress`]).
+//! Use by an IO shell:
+//! 1. Per connection: make a [`PathScheduler`] and give `Controllers::new` to the transport
+//!    configuration. A server needs one configuration per connection, because the scheduler is per
+//!    connection.
+//! 2. `Steering::new(SteeringConfig::new(side), scheduler)`. Feed [`Event`]s; path events of the
+//!    library convert by [`Event::from_path_event`]. After each turn of the connection's loop call
+//!    [`Steering::poll`] until it returns `None`, and again at [`Steering::next_deadline`].
+//! 3. Before `poll` report the received datagrams of each open path ([`Event::Received`],
+//!    cumulative), and at a server the destination of its packets ([`Event::PeerAddress`]).
 //! 4. Apply the commands; answer [`Command::Open`] with [`Event::Opened`] or [`Event::OpenFailed`].
 
 use std::{
@@ -32,37 +34,37 @@ use noq_proto::{TransportConfig, VarInt};
 
 mod agreement;
 mod answers;
-mod compete;
+mod burstiness;
 mod controller;
 #[cfg(test)]
 mod controller_tests;
 mod coupling;
+mod cubic;
 mod filter;
-mod gate;
 mod liveness;
+mod path_scheduler;
 mod sampler;
 mod steering;
-mod swing;
 
 pub use agreement::{KeepaliveAcceptor, KeepaliveProposer, KeepaliveTerms};
 pub use answers::Answers;
 pub use controller::{ControllerConfig, Controllers, PathController};
 pub use coupling::Coupling;
-pub use gate::{Gate, PathModel};
 pub use liveness::{Keepalive, PathState};
+pub use path_scheduler::{PathModel, PathScheduler};
 pub use steering::{
     Command, Event, InterfaceId, OpenFailure, PathSnapshot, Side, Steering, SteeringConfig,
 };
 
-/// Round trip assumed before one is measured: a lost packet of the handshake, or of a path's challenge, is repeated after three of
-/// it, and then after twice the pause before.
+/// Round trip assumed before a measurement. A lost handshake packet or path challenge is repeated
+/// after three times this value, then after twice the former pause.
 const INITIAL_RTT: Duration = Duration::from_millis(50);
-/// What one stream may hold that nobody has read, or nobody can read for a gap. The library ends the whole connection over more than 2,048
-/// chunks of one stream (1.4), and each packet's part stays a chunk of its own: 1,158 bytes of the smallest packet.
+/// Flow-control window of a stream. The library ends a connection with more than 2,048 chunks in a
+/// stream, and every packet is a chunk of at least 1,158 bytes.
 pub const STREAM_WINDOW_BYTES: u32 = 2_300_000;
 
-/// Settings of the library that multipath relies on, at both ends: quick repeats in the handshake, the bound on the
-/// reassembly, and no idle timer of the library's own on paths that the steering judges.
+/// Settings of the library that multipath needs at both ends: quick handshake repeats, the bound on
+/// reassembly, and no idle timer on paths that steering judges.
 pub fn tune(transport: &mut TransportConfig) {
     transport
         .initial_rtt(INITIAL_RTT)
@@ -70,9 +72,8 @@ pub fn tune(transport: &mut TransportConfig) {
         .default_path_max_idle_timeout(None);
 }
 
-/// The address of a client as a server has to tell it to the library: always one of IPv6. When such a one changes, the library begins the path's
-/// state anew. When one of IPv4 only changes its port, it goes on with a copy of the state, and with it with the probe of the path's size that is
-/// under way; if a second change fails, 1.4 takes that copy back, and panics when the path ends, since the probe was settled long ago.
+/// The IPv6 form of a client's address, which a server must give to the library. Decision 0069 has
+/// the reason.
 pub fn mapped(client: SocketAddr) -> SocketAddr {
     match client.ip() {
         IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), client.port()),
@@ -80,7 +81,7 @@ pub fn mapped(client: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The reverse of [`mapped`], for sending and for people.
+/// The reverse of [`mapped`], for sending and for display.
 pub fn unmapped(client: SocketAddr) -> SocketAddr {
     SocketAddr::new(client.ip().to_canonical(), client.port())
 }

@@ -1,12 +1,13 @@
-//! Delivery-rate samples: what was delivered between the sending of a packet and its acknowledgement, over the longer
-//! of the interval in which it was sent and the one in which it was acknowledged.
+//! Delivery-rate samples: the bytes delivered between sending and acknowledgement of a packet, over
+//! the longer of the sending and the acknowledging interval.
 //!
-//! Packets are known by number and time of sending, since the handshake's number spaces share the path's controller.
+//! A packet is identified by its number and its time of sending, because the number spaces of the
+//! handshake share the path's controller.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Packets remembered per path; the oldest are forgotten, which only makes their samples missing.
+/// Packets remembered per path. The oldest are removed, and only their samples are missing.
 const RECORDS_MAX: usize = 32_768;
 
 #[derive(Debug, Clone, Copy)]
@@ -20,13 +21,13 @@ struct Record {
     settled: bool,
 }
 
-/// What the newest packet of a batch of acknowledgements tells.
+/// The sample of the newest packet in a batch of acknowledgements.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) rtt: Duration,
     pub(crate) interval: Duration,
     pub(crate) rate_bytes_per_s: f64,
-    /// The application had less to send than the path could take: a lower bound.
+    /// The application had less to send than the path could carry: the rate is a lower bound.
     pub(crate) app_limited: bool,
     /// Bytes delivered when the packet was sent.
     pub(crate) delivered_before: u64,
@@ -36,17 +37,18 @@ pub(crate) struct Sample {
 #[derive(Debug, Clone)]
 pub(crate) struct Sampler {
     records: VecDeque<Record>,
-    /// Records that were forgotten, so that the others can be counted through.
+    /// Number of removed records, so that positions stay countable.
     forgotten: u64,
-    /// The record behind the one acknowledged last, counted from the very first: acknowledgements come in order mostly.
+    /// Position of the record behind the last acknowledged one, counted from the first:
+    /// acknowledgements mostly come in order.
     next: u64,
     delivered: u64,
     delivered_at: Instant,
     first_sent: Instant,
-    /// Delivered bytes up to which samples count as limited by the application.
+    /// Delivered bytes up to which samples count as application-limited.
     app_limited_until: u64,
     app_limited: bool,
-    /// The newest packet of the batch of acknowledgements under way.
+    /// The newest packet of the current batch of acknowledgements.
     batch: Option<Record>,
 }
 
@@ -69,12 +71,12 @@ impl Sampler {
         self.delivered
     }
 
-    /// The connection had more to send than the window took.
+    /// The connection had more to send than the window allowed.
     pub(crate) fn on_limited(&mut self) {
         self.app_limited = false;
     }
 
-    /// `idle`: nothing else is in flight. Records older than `horizon` are forgotten.
+    /// `idle`: nothing else is in flight. Records older than `horizon` are removed.
     pub(crate) fn on_sent(&mut self, now: Instant, pn: u64, idle: bool, horizon: Duration) {
         if idle {
             self.first_sent = now;

@@ -25,47 +25,49 @@ pub use dialogue::{Command, Event, InterfaceId, OpenFailure, PathSnapshot, Side,
 use noq_proto::{PathId, PathStatus};
 
 use crate::agreement::KeepaliveTerms;
-use crate::gate::Gate;
 use crate::liveness::{Liveness, PathState};
+use crate::path_scheduler::PathScheduler;
 use detour::Detour;
 use fastest::{Brought, Fastest, Living};
 use release::Closing;
 
-/// Interfaces steered at once; further ones are ignored.
+/// Maximum number of steered interfaces; further ones are ignored.
 const INTERFACES_MAX: usize = 16;
-/// Paths tracked at once; paths beyond are left to the library's own timers.
+/// Maximum number of tracked paths; only the library's timers watch the others.
 const PATHS_MAX: usize = 32;
-/// The peer issues connection ids for a path right after the handshake: ask again soon.
+/// The peer issues connection ids for a path right after the handshake, so the next request follows
+/// soon.
 const RETRY_CIDS: Duration = Duration::from_millis(20);
 /// First pause before a path is opened again, and the longest.
 const REOPEN_BACKOFF_MIN: Duration = Duration::from_millis(200);
 const REOPEN_BACKOFF_MAX: Duration = Duration::from_secs(5);
-/// Failures in a row before the back-off starts to grow: an interface that comes back soon is found soon.
+/// Failures in a row before the back-off grows: an interface that soon returns is found soon.
 const REOPEN_FAILURES_FREE: u32 = 20;
-/// An opened path that the peer has answered on, but whose challenge was lost, is opened anew after this time: the library
-/// repeats a challenge only every second or two. One that was never answered stays open, since a path id that the peer has
-/// not seen is not given back, and is pinged until the peer hears of it.
+/// An opened path is opened again after this time if the peer answered but its challenge was lost;
+/// the library repeats a challenge only every second or two. A path without any answer stays open,
+/// because its path id would be lost, and is pinged until the peer answers.
 const VALIDATION_HEARD: Duration = Duration::from_millis(600);
 /// Pause between the pings of a path that is not validated: at first, and at most; it grows with the path's age.
 const VALIDATION_PING_MIN: Duration = Duration::from_millis(200);
-/// At most so that a network that returns after hours carries traffic within a second.
+/// Bound on the back-off: a network that returns after hours carries traffic within a second.
 const VALIDATION_PING_MAX: Duration = Duration::from_millis(500);
-/// In this time the pause doubles.
+/// Time in which the pause doubles.
 const VALIDATION_PING_GROWTH: Duration = Duration::from_secs(60);
-/// How long after the last backlog a sender counts as thin.
-const THIN_AFTER: Duration = Duration::from_millis(300);
+/// Time after the last backlog until a sender counts as application-limited.
+const BULK_ENDS_AFTER: Duration = Duration::from_millis(300);
 
-/// A server waits longer before it closes, and as long again after an outage of everything: the client may still be saving
-/// what was in flight.
+/// Extra time before a server closes a path, also after an outage of all paths: the client may
+/// still save the data in flight.
 const SERVER_PATIENCE: u32 = 4;
-/// The interface of a path whose way around died takes a new one so much later, when the old path is closed if anything lives by then.
+/// If a detour died, the interface gets a new path after this time; the old path is closed if any
+/// path is alive by then.
 const RECALLED_OPENS_AFTER: Duration = Duration::from_millis(500);
-/// How long a dead path's datagrams take another interface: two round trips and this, until little is left, and at most that.
+/// Minimum and maximum time of a detour beyond two round trips; it ends when little is in flight.
 const REROUTE_MIN: Duration = Duration::from_millis(50);
 const REROUTE_MAX: Duration = Duration::from_secs(2);
 const REROUTE_LEFT_BYTES: u64 = 3_000;
 
-/// While the end of a transfer is under way each path is pinged four times a round trip, but no more often and no longer than this.
+/// At the end of a transfer each path is pinged four times a round trip, within these bounds.
 const TAIL_PING_MIN: Duration = Duration::from_millis(5);
 const TAIL_PINGS_MAX: u32 = 16;
 
@@ -73,30 +75,31 @@ const TAIL_PINGS_MAX: u32 = 16;
 struct Path {
     interface: Option<InterfaceId>,
     established: bool,
-    /// When it was opened; once it is established, when it was.
+    /// Time of opening, later of establishment.
     opened_at: Instant,
     status: PathStatus,
     liveness: Liveness,
-    /// Something was received on the path.
+    /// At least one datagram arrived on the path.
     heard: bool,
     rtt: Duration,
     brought: Brought,
-    /// The path's place in the gate; known at the client only.
+    /// Slot of the path in the scheduler; known at the client only.
     slot: Option<usize>,
-    /// Pings sent since the sender fell idle with data under way, and the time of the last one.
+    /// Number and last time of pings since the sender became idle with data in flight.
     tail_pings: u32,
     tail_pinged_at: Option<Instant>,
-    /// When nothing of it was last seen in flight.
+    /// Last time at which no data was in flight.
     emptied_at: Option<Instant>,
-    /// Since when the path's datagrams take another interface, to save what is in flight.
+    /// Begin of a detour that saves the data in flight.
     rerouted_at: Option<Instant>,
-    /// Where the path's packets go, and whether that is another one's way; known at the server only.
+    /// Destination of the path's packets, and whether it belongs to another path; known at the
+    /// server only.
     peer: Option<SocketAddr>,
     detour: Option<Detour>,
 }
 
 impl Path {
-    /// When the end of a transfer is pinged next, if it still is.
+    /// Next ping at the end of a transfer, if one is due.
     fn tail_at(&self) -> Option<Instant> {
         if !self.established || self.tail_pings >= TAIL_PINGS_MAX {
             return None;
@@ -119,38 +122,39 @@ struct Interface {
     waits_for_id: bool,
     open_at: Instant,
     failures: u32,
-    /// It came back while its path was being given up: the next one is opened without a pause.
+    /// The interface returned while its path was being closed: the next path is opened without a
+    /// pause.
     returned: bool,
-    /// The interface over which this one's datagrams leave meanwhile.
+    /// Interface that carries the datagrams of this one during a detour.
     via: Option<InterfaceId>,
 }
 
-/// See the module's head.
+/// See the head of the module.
 #[derive(Debug)]
 pub struct Steering {
     config: SteeringConfig,
     terms: KeepaliveTerms,
-    gate: Arc<Gate>,
+    scheduler: Arc<PathScheduler>,
     connected: bool,
     paths: BTreeMap<PathId, Path>,
     interfaces: BTreeMap<InterfaceId, Interface>,
     fastest: Fastest,
     backlog_at: Option<Instant>,
-    /// Since when there has been a living path without a break.
+    /// Begin of the current period with a living path.
     lively_since: Option<Instant>,
-    /// When a mute path was last replaced.
+    /// When an unacknowledged path was last replaced.
     replaced_at: Option<Instant>,
     closing: Closing,
-    /// When `poll` last ran; what was due then has been done or waits for an event.
+    /// Time of the last `poll`; everything due before was done or waits for an event.
     polled_at: Option<Instant>,
 }
 
 impl Steering {
-    pub fn new(config: SteeringConfig, gate: Arc<Gate>) -> Self {
+    pub fn new(config: SteeringConfig, scheduler: Arc<PathScheduler>) -> Self {
         Self {
             terms: config.keepalive.into(),
             config,
-            gate,
+            scheduler,
             connected: false,
             paths: BTreeMap::new(),
             interfaces: BTreeMap::new(),
@@ -201,7 +205,7 @@ impl Steering {
                 self.abandoned(now, path);
             }
             Event::Discarded { path } => self.closing.discarded(path),
-            Event::RemoteStatus { .. } => self.gate.rebase(),
+            Event::RemoteStatus { .. } => self.scheduler.rebase(),
             Event::Received {
                 path,
                 datagrams,
@@ -233,7 +237,7 @@ impl Steering {
         }
     }
 
-    /// What was received may have brought the ids that an interface waits for.
+    /// The received packets may have brought the connection ids that an interface waits for.
     fn ids_may_have_come(&mut self, now: Instant) {
         for interface in self.interfaces.values_mut() {
             if std::mem::take(&mut interface.waits_for_id) {
@@ -242,9 +246,9 @@ impl Steering {
         }
     }
 
-    /// The next thing to do, until there is none.
+    /// The next command, until there is none.
     pub fn poll(&mut self, now: Instant) -> Option<Command> {
-        self.gate.tick(now);
+        self.scheduler.tick(now);
         if !self.connected {
             self.polled_at = Some(now);
             return None;
@@ -257,7 +261,7 @@ impl Steering {
             self.lively_since = None;
             self.recall_reroutes(now);
         }
-        // That nothing is acknowledged may be because a path is not released.
+        // A path that is not released may stop all acknowledgements.
         if self.paths.values().any(|path| self.is_heard(now, path)) {
             self.wait_for_release(now);
         }
@@ -270,23 +274,23 @@ impl Steering {
             .or_else(|| self.poll_open(now))
     }
 
-    /// What a path was asked may have been acknowledged over another one.
+    /// The answer to a ping may have arrived as an acknowledgement over another path.
     fn look_for_answers(&mut self) {
         for path in self.paths.values_mut() {
             if let Some(slot) = path.slot.filter(|_| path.liveness.awaits_answer())
-                && let Some(sent) = self.gate.acked_sent_at(slot)
+                && let Some(sent) = self.scheduler.acked_sent_at(slot)
             {
                 path.liveness.acked(sent);
             }
         }
     }
 
-    /// When `poll` has something to do without a further event.
+    /// The next time at which `poll` has work without an event.
     pub fn next_deadline(&self) -> Option<Instant> {
         if !self.connected {
             return None;
         }
-        let is_tail = self.config.liveness && self.gate.is_tail();
+        let is_tail = self.config.liveness && self.scheduler.is_tail();
         let paths = self.paths.values().flat_map(|path| {
             let liveness = &path.liveness;
             let judged = if path.established {
@@ -301,7 +305,7 @@ impl Steering {
                 [liveness.ping_at(), heard, heard, heard]
             };
             let tail = if is_tail { path.tail_at() } else { None };
-            let stalls = path.slot.and_then(|slot| self.gate.stalls_at(slot));
+            let stalls = path.slot.and_then(|slot| self.scheduler.stalls_at(slot));
             let emptied = path.rerouted_at.map(|at| at + REROUTE_MIN);
             let detour = path
                 .detour
@@ -362,7 +366,7 @@ impl Steering {
                 entry.failures = 0;
                 entry.open_at = now;
                 entry.returned = entry.path.is_some();
-                // A path that is still there goes on, from another address perhaps: a ping tells both ends.
+                // A living path continues, perhaps from another address: a ping informs both ends.
                 let path = entry.path.and_then(|id| self.paths.get_mut(&id));
                 if let Some(path) = path {
                     path.liveness.ping_at_once(now);
@@ -406,9 +410,9 @@ impl Steering {
             entry.path = Some(id);
             entry.returned = false;
         }
-        // The controller built last belongs to the path opened last; a server cannot know that.
+        // The newest controller belongs to the path opened last. A server does not know this.
         let slot = match self.config.side {
-            Side::Client => self.gate.newest(),
+            Side::Client => self.scheduler.newest(),
             Side::Server => None,
         };
         let liveness = Liveness::new(self.terms, self.patience(), slot.is_some(), now);
@@ -432,7 +436,7 @@ impl Steering {
     }
 
     fn established(&mut self, now: Instant, id: PathId) {
-        // A server learns of a path when the client has opened it.
+        // A server learns of a path when the client opens it.
         self.add_path(now, id, None, true);
         let (terms, patience) = (self.terms, self.patience());
         let Some(path) = self.paths.get_mut(&id) else {
@@ -451,13 +455,13 @@ impl Steering {
 
     fn abandoned(&mut self, now: Instant, id: PathId) {
         if let Some(path) = self.paths.remove(&id) {
-            self.gate.rebase();
+            self.scheduler.rebase();
             self.release(now, id, &path);
         }
         self.fastest.forget(id);
     }
 
-    /// The interface of a path that is gone may be used for another.
+    /// The interface of a closed path is free for another path.
     fn release(&mut self, now: Instant, id: PathId, path: &Path) {
         let Some(entry) = path
             .interface
@@ -485,7 +489,7 @@ impl Steering {
         }
     }
 
-    /// The interface that datagrams of this one are to leave by: another one while a dead path is being emptied.
+    /// Interface for the datagrams of this one: another one during a detour.
     pub fn route_of(&self, interface: InterfaceId) -> InterfaceId {
         self.interfaces
             .get(&interface)
@@ -493,7 +497,8 @@ impl Steering {
             .unwrap_or(interface)
     }
 
-    /// The path does what it should not: silent, its interface gone, or its data not acknowledged while others' is.
+    /// Whether the path is silent, without interface, or unacknowledged while others are
+    /// acknowledged.
     fn is_suspect(&self, now: Instant, path: &Path) -> bool {
         path.rerouted_at.is_some()
             || path.detour.is_some()
@@ -502,7 +507,7 @@ impl Steering {
                 && (path.liveness.is_suspect(now)
                     || path
                         .slot
-                        .and_then(|slot| self.gate.stalls_at(slot))
+                        .and_then(|slot| self.scheduler.stalls_at(slot))
                         .is_some_and(|at| now >= at))
     }
 
@@ -511,7 +516,7 @@ impl Steering {
             || path.liveness.is_dead(now) && self.closes_from().is_some_and(|at| now >= at)
     }
 
-    /// From when on this end may close a silent path.
+    /// Earliest time at which this end may close a silent path.
     fn closes_from(&self) -> Option<Instant> {
         let patience = match self.config.side {
             Side::Client => Duration::ZERO,
@@ -550,7 +555,8 @@ impl Steering {
             } else if path.established {
                 self.is_dead(now, path)
             } else {
-                // One that was never answered waits for its interface, for its id would be lost.
+                // A path that never had an answer waits for its interface, because its path id
+                // would be lost.
                 path.heard
                     && (now >= path.opened_at + VALIDATION_HEARD || self.interface_is_down(path))
             };
@@ -561,12 +567,13 @@ impl Steering {
         }
         let path = self.paths.remove(&id)?;
         self.release(now, id, &path);
-        self.gate.rebase();
+        self.scheduler.rebase();
         self.fastest.forget(id);
         Some(Command::Close { path: id })
     }
 
-    /// Send what belongs to a dead path over the best living interface. Its ping, acknowledged, tells what was lost.
+    /// Sends the data of a dead path over the best living interface. The acknowledgement of its
+    /// ping reveals the losses.
     fn reroute(&mut self, now: Instant, id: PathId) -> bool {
         if !self.config.reroute {
             return false;
@@ -593,14 +600,15 @@ impl Steering {
         if let Some(path) = self.paths.get_mut(&id) {
             path.rerouted_at = Some(now);
             if let Some(slot) = path.slot {
-                self.gate.permit(slot);
+                self.scheduler.permit(slot);
             }
         }
         true
     }
 
-    /// The way around has died too. The library has taken it for the path's own by then, so the path cannot return to its
-    /// interface: that is free for a new one, and the old path is emptied and closed once anything lives.
+    /// The detour died too. The library has adopted it as the path's own route, so the path cannot
+    /// return to its interface. The interface gets a new path, and the old one is drained and
+    /// closed once any path is alive.
     fn recall_reroutes(&mut self, now: Instant) {
         let mut freed = Vec::new();
         for (id, path) in &mut self.paths {
@@ -609,14 +617,15 @@ impl Steering {
                 freed.push((*id, path.interface.take()));
             }
         }
-        // To the library a new path at the old one's address needs no validation until that one is closed, and is filled before it answers.
+        // The library needs no validation for a new path at the address of a path that is still
+        // open, and would fill it before an answer.
         let open_at = now + RECALLED_OPENS_AFTER;
         for (id, interface) in freed {
             self.free_interface(open_at, id, interface);
         }
     }
 
-    /// The interface that this path had takes a new one from then on.
+    /// The interface of this path gets a new path from now on.
     fn free_interface(&mut self, open_at: Instant, id: PathId, interface: Option<InterfaceId>) {
         let entry = interface.and_then(|interface| self.interfaces.get_mut(&interface));
         if let Some(entry) = entry.filter(|entry| entry.path == Some(id)) {
@@ -628,7 +637,7 @@ impl Steering {
         }
     }
 
-    /// Whether a rerouted path has nothing left to save: both directions had the time for their acknowledgements.
+    /// Whether a detour is complete: both directions had time for their acknowledgements.
     fn is_emptied(&self, now: Instant, since: Instant, path: &Path) -> bool {
         let rtt = self
             .paths
@@ -638,21 +647,22 @@ impl Steering {
             .max()
             .unwrap_or_default();
         let passed = now.saturating_duration_since(since);
-        let in_flight = path.slot.map_or(0, |slot| self.gate.in_flight(slot));
+        let in_flight = path.slot.map_or(0, |slot| self.scheduler.in_flight(slot));
         passed >= REROUTE_MAX || passed >= rtt * 2 + REROUTE_MIN && in_flight < REROUTE_LEFT_BYTES
     }
 
     fn is_bulk(&self, now: Instant) -> bool {
-        [self.gate.busy_at(), self.backlog_at]
+        [self.scheduler.busy_at(), self.backlog_at]
             .into_iter()
             .flatten()
-            .any(|at| now < at + THIN_AFTER)
+            .any(|at| now < at + BULK_ENDS_AFTER)
     }
 
     fn poll_status(&mut self, now: Instant) -> Option<Command> {
         self.choose_fastest(now);
         let thin = self.config.steer_acknowledgements && !self.is_bulk(now);
-        self.gate.set_thin(thin && self.fastest.get().is_some());
+        self.scheduler
+            .set_single_path(thin && self.fastest.get().is_some());
         let (id, status) = self.paths.iter().find_map(|(id, path)| {
             if !path.established {
                 return None;
@@ -673,7 +683,8 @@ impl Steering {
         Some(Command::SetStatus { path: id, status })
     }
 
-    /// A rerouted path takes another one's interface, with a window for its own: never while a path of that way is there, silent or not.
+    /// A path on a detour has a window for its former interface. It never shares an interface with
+    /// an open path, silent or not.
     fn is_second_on_its_way(&self, path: &Path) -> bool {
         path.rerouted_at.is_some()
             && self
@@ -697,10 +708,10 @@ impl Steering {
         self.fastest = fastest;
     }
 
-    /// After the last of a transfer nothing follows whose acknowledgement would show what was lost, and the library's own timer
-    /// takes two round trips and more. So the end is pinged while it is under way.
+    /// No later acknowledgement reveals losses at the end of a transfer, and the library's timer
+    /// takes two round trips or more. Pings therefore follow until the end is acknowledged.
     fn poll_tail(&mut self, now: Instant) -> Option<PathId> {
-        let is_tail = self.gate.is_tail();
+        let is_tail = self.scheduler.is_tail();
         let (id, path) = self.paths.iter_mut().find_map(|(id, path)| {
             if !is_tail {
                 path.tail_pings = 0;
@@ -725,7 +736,7 @@ impl Steering {
         });
         if let Some((path, slot)) = asks {
             if let Some(slot) = slot {
-                self.gate.permit(slot);
+                self.scheduler.permit(slot);
             }
             return Some(Command::Ping { path });
         }
@@ -743,7 +754,7 @@ impl Steering {
         })?;
         let silent = now >= path.liveness.heard_at() + self.terms.judge_by.interval;
         if let Some(slot) = path.slot.filter(|_| silent) {
-            self.gate.permit(slot);
+            self.scheduler.permit(slot);
         }
         Some(Command::Ping { path: id })
     }

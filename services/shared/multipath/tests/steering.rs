@@ -1,5 +1,5 @@
-//! The steering against a model of a connection: whatever happens, the last living path stays, every interface that is up is
-//! tried again, deadlines lie ahead, and nothing grows without bound.
+//! The steering against a model of a connection. The last living path stays, every interface that
+//! is up is tried again, deadlines lie ahead, and nothing grows without bound.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use multipath::{
-    Command, Event, Gate, InterfaceId, Keepalive, OpenFailure, PathState, Side, Steering,
+    Command, Event, InterfaceId, Keepalive, OpenFailure, PathScheduler, PathState, Side, Steering,
     SteeringConfig,
 };
 use noq_proto::{PathId, PathStatus};
 use proptest::prelude::*;
 
 const MS: Duration = Duration::from_millis(1);
-/// Commands after which a round of polling has not come to an end.
+/// Commands after which a round of polling has not ended.
 const COMMANDS_PER_ROUND_MAX: usize = 200;
 
-/// What the connection and its network would know.
+/// State of the connection and its network.
 struct World {
     start: Instant,
     now: Instant,
@@ -28,7 +28,7 @@ struct World {
     works: BTreeMap<u16, bool>,
     next_id: u32,
     opens: usize,
-    /// Reroutes happen, and may die.
+    /// Detours happen, and may die.
     recalls: bool,
     log: Vec<(Duration, Command)>,
 }
@@ -38,7 +38,7 @@ impl World {
         let mut config = SteeringConfig::new(Side::Client);
         config.reroute = reroute;
         let start = Instant::now();
-        let mut steering = Steering::new(config, Gate::new());
+        let mut steering = Steering::new(config, PathScheduler::new());
         for interface in 0..interfaces {
             let interface = InterfaceId(interface);
             steering.on_event(start, Event::LinkUp { interface });
@@ -104,7 +104,7 @@ impl World {
             Command::Open { interface, status } => {
                 assert_eq!(status, PathStatus::Available);
                 let taken = self.paths.values().filter(|path| path.0 == interface.0);
-                // One more may be left of a reroute that died.
+                // One more path may remain of a detour that died.
                 let bound = usize::from(self.recalls);
                 assert!(
                     taken.count() <= bound,
@@ -213,7 +213,8 @@ fn a_rerouted_interface_gets_its_own_route_back() {
     assert_eq!(world.steering.route_of(InterfaceId(0)), InterfaceId(0));
 }
 
-/// The way around dies too; the library has taken it for the path's own, so the returning interface gets a fresh path.
+/// The detour dies too. The library has adopted it as the path's own route, so the returning
+/// interface gets a fresh path.
 #[test]
 fn an_interface_whose_reroute_died_is_opened_anew_when_it_returns() {
     let mut world = World::new(true, 2);
@@ -246,8 +247,8 @@ fn an_interface_whose_reroute_died_is_opened_anew_when_it_returns() {
     assert_eq!(left, [0], "what was left of the outage is closed");
 }
 
-/// The way around falls silent for a moment, as a slow link full of data does. The rerouted path, with a window for its own fast link, would fill
-/// it for seconds.
+/// The detour falls silent for a moment, like a slow link full of data. The path on it has a window
+/// for its own fast link, and would fill the slow link for seconds.
 #[test]
 fn a_rerouted_path_carries_no_data_beside_the_path_whose_way_it_takes() {
     let mut world = World::new(true, 2);
@@ -276,11 +277,11 @@ fn a_rerouted_path_carries_no_data_beside_the_path_whose_way_it_takes() {
     assert!(!since(aside), "the other one is all there is");
 }
 
-/// After an outage of everything a server gives the client time to save what is in flight on the other paths.
+/// After an outage of all paths a server gives the client time to save the data in flight.
 #[test]
 fn a_server_closes_no_path_as_soon_as_another_is_heard_again() {
     let start = Instant::now();
-    let mut server = Steering::new(SteeringConfig::new(Side::Server), Gate::new());
+    let mut server = Steering::new(SteeringConfig::new(Side::Server), PathScheduler::new());
     server.on_event(start, Event::Connected { interface: None });
     let other = PathId::from(1_u32);
     server.on_event(start, Event::Established { path: other });
@@ -359,7 +360,7 @@ fn the_last_path_is_kept_however_silent() {
 #[test]
 fn a_server_opens_nothing_and_pings_what_the_client_opened() {
     let start = Instant::now();
-    let mut server = Steering::new(SteeringConfig::new(Side::Server), Gate::new());
+    let mut server = Steering::new(SteeringConfig::new(Side::Server), PathScheduler::new());
     server.on_event(start, Event::Connected { interface: None });
     server.on_event(
         start,
@@ -425,7 +426,8 @@ proptest! {
                     let event = if up { Event::LinkUp { interface } } else { Event::LinkDown { interface } };
                     world.steering.on_event(world.now, event);
                 }
-                // The library and the peer may abandon any path, the last one too, but then the connection ends.
+                // The library and the peer may abandon any path, even the last one, but then the
+                // connection ends.
                 Step::Abandon(index) if world.paths.values().filter(|path| path.1).count() > 1 => {
                     if let Some(path) = path_at(&world, index) {
                         world.paths.remove(&path);
@@ -452,7 +454,7 @@ proptest! {
                 }
             }
         }
-        // When all is well again, every interface has a path within the longest back-off.
+        // When the network works again, every interface has a path within the longest back-off.
         world.steering.on_event(world.now, Event::Keepalive(Keepalive::default().into()));
         for interface in 0..4 {
             world.works.insert(interface, true);

@@ -18,7 +18,7 @@ use std::{
 };
 
 use multipath::{
-    ControllerConfig, Controllers, Gate, KeepaliveTerms, Side, Steering, SteeringConfig,
+    ControllerConfig, Controllers, KeepaliveTerms, PathScheduler, Side, Steering, SteeringConfig,
 };
 use noq::crypto::rustls::QuicServerConfig;
 use rustls::pki_types::CertificateDer;
@@ -313,11 +313,11 @@ impl Reason for HandshakeError {
 impl Accepting {
     async fn handshake(self, incoming: noq::Incoming) -> Result<ServerSession, HandshakeError> {
         // The gate joins the controllers of one connection, so each connection has its own configuration.
-        let gate = Gate::new();
+        let path_scheduler = PathScheduler::new();
         let mut config = self.config;
         config.transport_config(transport_config(|transport| {
             transport.congestion_controller_factory(Controllers::new(
-                gate.clone(),
+                path_scheduler.clone(),
                 ControllerConfig::default(),
             ));
         }));
@@ -346,7 +346,7 @@ impl Accepting {
         let steering = SteeringConfig::new(Side::Server);
         let steered = Steered {
             connection: connection.clone(),
-            steering: Steering::new(steering, gate),
+            steering: Steering::new(steering, path_scheduler),
             paths: paths.clone(),
             handles: handles.clone(),
             ways: None,

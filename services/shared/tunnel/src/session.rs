@@ -17,7 +17,8 @@ use bytes::Bytes;
 use h3::{ConnectionState, client::SendRequest};
 use http::{HeaderMap, StatusCode, uri::Authority};
 use multipath::{
-    ControllerConfig, Controllers, Gate, Keepalive, KeepaliveTerms, Side, Steering, SteeringConfig,
+    ControllerConfig, Controllers, Keepalive, KeepaliveTerms, PathScheduler, Side, Steering,
+    SteeringConfig,
 };
 use noq::crypto::rustls::QuicClientConfig;
 use parking_lot::Mutex;
@@ -120,11 +121,11 @@ impl Dialler {
         number: u64,
     ) -> Result<Arc<Session>, DialError> {
         let timeout = shared.config.handshake_timeout;
-        let gate = Gate::new();
+        let path_scheduler = PathScheduler::new();
         let mut config = noq::ClientConfig::new(self.crypto.clone());
         config.transport_config(transport_config(|transport| {
             transport.congestion_controller_factory(Controllers::new(
-                gate.clone(),
+                path_scheduler.clone(),
                 ControllerConfig::default(),
             ));
         }));
@@ -170,7 +171,7 @@ impl Dialler {
         steering.reroute = true;
         let mut steered = Steered {
             connection: connection.clone(),
-            steering: Steering::new(steering, gate),
+            steering: Steering::new(steering, path_scheduler),
             paths: paths.clone(),
             handles,
             ways: Some(Ways::new(shared.slots.clone(), shared.routes.clone())),

@@ -1,30 +1,33 @@
-//! What was acknowledged in most of a round trip. A sample of the delivery rate is no faster than its packets were sent, so a link that serves in bursts has
-//! risen for some round trips before the samples have; what comes back of its queue tells it at once.
+//! Rate of acknowledged bytes over most of a round trip. A delivery-rate sample is never above the
+//! sending rate, so it follows a burst some round trips late. The acknowledgements of the link's
+//! queue show the burst at once.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Part of the bare round trip over which acknowledgements are counted. Recorded drives, two and three links, mean of three runs, counted in any queue and with another
-/// route's floor found without a drained round (without either 84.4 and 82.3 %): over 0.35 of it 85.2 and 80.2, for what one link loses the others wait; over 0.5
-/// 85.3 and 82.4, over 0.7 85.9 and 83.2, 0.85 86.0 and 83.0, 1.0 85.7 and 83.1.
+/// Part of the minimum round trip over which acknowledgements are counted. The trials of other
+/// values are in docs/lab/bursty-links.md.
 const SPAN: f64 = 0.75;
-/// Marks in such a span; older ones are forgotten.
+/// Marks within the span; older marks are removed.
 const MARKS: u32 = 32;
-/// When the span grows, more than this are forgotten, too, and no rate is told until the rest is old enough.
+/// Bound on marks. Beyond it the oldest marks go, and no rate is reported until the others are old
+/// enough.
 const MARKS_MAX: usize = 128;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct AckedRate {
-    /// Instants of acknowledgements, and what had been delivered then.
+    /// Instants of acknowledgements, and the delivered bytes at each.
     marks: VecDeque<(Instant, u64)>,
 }
 
 impl AckedRate {
-    /// Bytes a second over the last part of a round trip, once it is over; `delivered` in all, on a path of `bare`.
+    /// Bytes a second over the span, once the span has passed. `delivered` counts all bytes; `bare`
+    /// is the minimum round trip of the path.
     pub(super) fn on_ack(&mut self, now: Instant, delivered: u64, bare: Duration) -> Option<f64> {
         let span = bare.mul_f64(SPAN);
         match self.marks.back_mut() {
-            // A whole train is before the mark or behind it: counted at both ends it would be a burst of its own.
+            // A packet train belongs to one side of a mark. Counted at both ends of the span, it
+            // would look like a burst.
             Some(mark) if now < mark.0 + span / MARKS => mark.1 = delivered,
             _ => self.marks.push_back((now, delivered)),
         }
@@ -44,8 +47,8 @@ mod tests {
 
     const BARE: Duration = Duration::from_millis(40);
 
-    /// The rate in bytes a millisecond that is told at last, when so many are acknowledged at each of these milliseconds.
-    fn told(acked: impl IntoIterator<Item = (u32, u64)>) -> (Option<f64>, usize) {
+    /// The last reported rate in bytes a millisecond, for `(millisecond, bytes)` acknowledgements.
+    fn reported(acked: impl IntoIterator<Item = (u32, u64)>) -> (Option<f64>, usize) {
         let start = Instant::now();
         let (mut rate, mut delivered) = (AckedRate::default(), 0);
         let mut last = None;
@@ -58,26 +61,26 @@ mod tests {
     }
 
     #[test]
-    fn a_rise_is_told_when_it_has_lasted_for_the_span() {
+    fn a_rise_is_reported_after_the_span() {
         let steady = (0..100).map(|ms| (ms, 1_000));
-        assert_eq!(told(steady.clone()).0, Some(1_000.0));
-        assert_eq!(told(steady.clone().take(20)).0, None, "not yet");
+        assert_eq!(reported(steady.clone()).0, Some(1_000.0));
+        assert_eq!(reported(steady.clone().take(20)).0, None, "not yet");
         let rises = |to| steady.clone().chain((100..to).map(|ms| (ms, 5_000)));
-        assert_eq!(told(rises(115)).0, Some(3_000.0));
-        assert_eq!(told(rises(130)).0, Some(5_000.0));
+        assert_eq!(reported(rises(115)).0, Some(3_000.0));
+        assert_eq!(reported(rises(130)).0, Some(5_000.0));
     }
 
     #[test]
     fn a_train_at_the_beginning_of_the_span_does_not_count() {
         let trains = (0..8).flat_map(|train| (0..10).map(move |_| (train * 30, 3_000)));
-        assert_eq!(told(trains).0, Some(1_000.0));
+        assert_eq!(reported(trains).0, Some(1_000.0));
     }
 
     #[test]
     fn a_train_after_a_pause_counts_over_the_pause() {
         let steady = (0..100).map(|ms| (ms, 1_000));
         let train = (0..30).map(|_| (199, 3_000));
-        let (rate, marks) = told(steady.chain(train));
+        let (rate, marks) = reported(steady.chain(train));
         assert_eq!(rate, Some(900.0));
         assert!(marks <= MARKS as usize, "{marks}");
     }

@@ -1,16 +1,18 @@
-//! What is lost, and whose doing it is: a lossy link loses a share that stays, a queue that is shorter than the own window makes it loses more.
+//! Losses and their cause: a lossy link loses a constant share; a queue shorter than the sender's
+//! window loses more.
 
 use std::time::{Duration, Instant};
 
-/// Share of loss that pacing makes good; beyond it the loss is taken for congestion.
+/// Share of loss that pacing compensates; more loss counts as congestion.
 pub(super) const LOSS_COMPENSATED_MAX: f64 = 0.08;
-/// More loss than that, in so much time and so many packets, is the own doing.
+/// More than that share over this time, these round trips and these packets is caused by the
+/// sender.
 const LOSSY_LONG: Duration = Duration::from_secs(1);
 const LOSSY_ROUND_TRIPS: u32 = 4;
 const LOSSY_PACKETS: u64 = 100;
-/// Packets that the smoothed share remembers.
+/// Packets that the smoothed share covers.
 const REMEMBERED_PACKETS: u64 = 256;
-/// The most that one acknowledgement or loss weighs in it.
+/// Maximum weight of one acknowledgement or loss in the share.
 const WEIGHT_MAX: f64 = 0.5;
 
 #[derive(Debug, Clone, Default)]
@@ -21,7 +23,7 @@ pub(super) struct Losses {
     suspicion: Option<Suspicion>,
 }
 
-/// What was told to be lost in the round under way and the one before.
+/// Losses reported in the current round and the one before.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RoundLosses {
     acked: u64,
@@ -39,7 +41,7 @@ impl RoundLosses {
         self.lost += bytes;
     }
 
-    /// A round ends; of the share that was lost before this part is left.
+    /// A round ends; `fading` is the factor on the former share.
     pub(super) fn on_round(&mut self, fading: f64) {
         let all = (self.acked + self.lost).max(1);
         self.share = (self.lost as f64 / all as f64).max(self.share * fading);
@@ -50,29 +52,30 @@ impl RoundLosses {
         };
     }
 
-    /// In the worse one of the two rounds.
+    /// Lost bytes of the worse of the two rounds.
     pub(super) fn lost(&self) -> u64 {
         self.lost.max(self.lost_before)
     }
 
-    /// The largest of the last rounds, fading.
+    /// The largest share of the last rounds, with decay.
     pub(super) fn share(&self) -> f64 {
         self.share
     }
 }
 
-/// What was acknowledged and lost of what was sent since more than a lossy link's share was lost.
+/// Acknowledged and lost bytes of the packets sent since the loss exceeded the share of a lossy
+/// link.
 #[derive(Debug, Clone, Copy)]
 struct Suspicion {
     since: Instant,
-    /// The newest packet then.
+    /// The newest packet at that time.
     after: u64,
     acked: u64,
     lost: u64,
 }
 
 impl Losses {
-    /// Of what was sent lately.
+    /// Smoothed share of the packets sent lately.
     pub(super) fn share(&self) -> f64 {
         self.share
     }
@@ -101,17 +104,18 @@ impl Losses {
             .filter(|suspicion| pn > suspicion.after)
     }
 
-    /// There is another reason for them.
+    /// The losses have another known cause.
     pub(super) fn excuse(&mut self) {
         self.suspicion = None;
     }
 
-    /// More than a lossy link loses, for long: the queue is shorter than the own window makes it, and others starve in it.
+    /// Whether this sender causes the losses: more loss than on a lossy link, for long, because the
+    /// queue is shorter than the window. Other flows starve in such a queue.
     ///
-    /// The smoothed share remembers 256 packets, on a slow link many seconds, so it only raises the suspicion; what is lost of what is sent from
-    /// then on decides, for a rate that falls once loses up to a window, which was sent before. Before, the losses of a start-up turned 0.2 Mbit/s into a
-    /// flow that filled its queue of 1.2 s alone, and vitals waited in it.
-    pub(super) fn are_own_doing(&mut self, now: Instant, rtt: Duration, mtu: u64) -> bool {
+    /// The smoothed share covers many seconds on a slow link, so it only raises the suspicion. The
+    /// losses of packets sent after the suspicion decide, because a drop of the rate loses up to a
+    /// window of packets that were sent before.
+    pub(super) fn are_caused_by_sender(&mut self, now: Instant, rtt: Duration, mtu: u64) -> bool {
         if self.share <= LOSS_COMPENSATED_MAX {
             self.suspicion = None;
             return false;
@@ -163,7 +167,8 @@ mod tests {
         assert_eq!((losses.lost(), losses.share()), (0, 0.05));
     }
 
-    /// Whether a second and a half of packets, one a millisecond, of which every `lose_every`th is lost, are the own doing after a start-up that lost half.
+    /// Whether losses of every `lose_every`th packet, over a second and a half after a start-up
+    /// that lost half, count as caused by the sender.
     fn blamed(lose_every: u64) -> (bool, f64) {
         let start = Instant::now();
         let mut losses = Losses::default();
@@ -181,13 +186,13 @@ mod tests {
             } else {
                 losses.acked(pn, MTU, MTU);
             }
-            is_own_doing |= losses.are_own_doing(start + MS * packet as u32, 20 * MS, MTU);
+            is_own_doing |= losses.are_caused_by_sender(start + MS * packet as u32, 20 * MS, MTU);
         }
         (is_own_doing, losses.share())
     }
 
     #[test]
-    fn a_tenth_for_a_second_is_the_own_doing_and_a_start_up_that_lost_half_is_not() {
+    fn a_tenth_for_a_second_is_caused_by_the_sender_and_a_start_up_that_lost_half_is_not() {
         assert!(blamed(8).0);
         let (is_own_doing, share) = blamed(25);
         assert!(!is_own_doing);
@@ -195,20 +200,20 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_overran_the_queue_of_a_rate_that_fell_is_no_own_doing() {
+    fn a_window_that_overran_the_queue_after_a_rate_drop_is_excused() {
         let start = Instant::now();
         let mut losses = Losses::default();
         losses.sent(299);
         for packet in 0..2_000 {
             losses.sent(300 + packet);
-            // Half of what was in flight then, told little by little.
+            // Half of the packets in flight at that time, reported little by little.
             if packet < 300 && packet % 2 == 0 {
                 losses.lost(packet, MTU, MTU);
             } else {
                 losses.acked(packet, MTU, MTU);
             }
             let now = start + 10 * MS * packet as u32;
-            assert!(!losses.are_own_doing(now, 20 * MS, MTU), "{packet}");
+            assert!(!losses.are_caused_by_sender(now, 20 * MS, MTU), "{packet}");
         }
     }
 }

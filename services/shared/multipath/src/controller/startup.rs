@@ -1,14 +1,15 @@
-//! The first phase of a path: the window grows by what is acknowledged, so that it doubles every round, until the rate stops growing or a
-//! queue shows.
+//! The first phase of a path: the window grows by the acknowledged bytes, which doubles it every
+//! round, until the rate stops growing or a queue shows.
 
 use std::time::Duration;
 
-/// Rounds without a growth of a quarter that end it.
+/// Rounds with less than this growth that end the start-up.
 const FLAT_ROUNDS: u32 = 3;
 const GROWTH: f64 = 1.25;
-/// Acknowledgements in a row that saw a queue and end it.
+/// Acknowledgements in a row that saw a queue and end the start-up.
 const QUEUED_SAMPLES: u32 = 4;
-/// A round trip longer by a quarter and by this, or the time of two packets, has seen a queue.
+/// A round trip has seen a queue when it is longer by a quarter and by this time, or by the time of
+/// two packets.
 const QUEUE_PART: u32 = 4;
 const QUEUE_MIN: Duration = Duration::from_millis(4);
 const QUEUE_PACKETS: f64 = 2.0;
@@ -16,7 +17,7 @@ const QUEUE_PACKETS: f64 = 2.0;
 #[derive(Debug, Clone)]
 pub(super) struct Startup {
     window: u64,
-    /// Of the last round that grew.
+    /// Rate of the last round that grew.
     rate: f64,
     flat_rounds: u32,
     queued_samples: u32,

@@ -1,13 +1,15 @@
-//! What a server does with a path whose datagrams the client sends over another interface, because its own one is dead.
+//! A server's handling of a path whose datagrams arrive over another interface, because the
+//! client's own interface is dead.
 //!
-//! The client does so to learn what was lost, and closes the path soon (see [`Steering::route_of`]). The library (1.4) takes it for a
-//! move: the path starts anew at the server, Available and with a whole initial window, which is sent over the way around beside that way's
-//! own data; what of it is under way when the client closes is held back for three of the path's probe time-outs. And those count
-//! from round trips of packets that were sent long before the cut: in a download over a drive, nothing moved for 6 s.
+//! The client uses the detour to learn of losses, and closes the path soon
+//! ([`Steering::route_of`]). The library takes the detour for a migration: at the server the path
+//! restarts as Available with a full initial window, which competes with the data of the other
+//! path. Its data in flight at the close is retransmitted only after three probe time-outs, which
+//! count from old round trips.
 //!
-//! So a path that has moved to the address of another one carries nothing more, and is pinged: the acknowledgements of a few pings
-//! tell that everything before them was lost, by packet threshold. A path that the client has not closed by then is a path like others: it may
-//! be the only one that is left.
+//! A path that has moved to the address of another path therefore carries no more data, and is
+//! pinged. The acknowledgements of a few pings reveal all earlier losses by packet threshold. A
+//! path that the client has not closed by then becomes a normal path: it may be the only one.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,14 +18,14 @@ use noq_proto::{PathId, PathStatus};
 
 use super::{REROUTE_MAX, Side, Steering};
 
-/// Pings after a move: three packets more tell that one was lost, and one ping may get lost itself.
+/// Pings after a migration: three reveal a loss by packet threshold, and one ping may be lost.
 const PINGS: u32 = 4;
 /// Between them.
 const PING_GAP: Duration = Duration::from_millis(10);
-/// The client closes the path sooner; half of it again for the way.
+/// The client closes the path sooner; half of this time is a margin.
 const DETOUR_MAX: Duration = REROUTE_MAX.saturating_add(Duration::from_secs(1));
 
-/// A path that came to another one's address.
+/// A path that moved to the address of another path.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Detour {
     since: Instant,
@@ -32,7 +34,7 @@ pub(super) struct Detour {
 }
 
 impl Detour {
-    /// When the path is pinged next, if it still is.
+    /// Next ping of the path, if one is due.
     pub(super) fn ping_at(&self) -> Option<Instant> {
         (self.pings < PINGS).then_some(self.ping_at)
     }
@@ -43,12 +45,12 @@ impl Detour {
 }
 
 impl Steering {
-    /// The library sends to this address on the path.
+    /// The library's destination for the path changed to this address.
     pub(super) fn on_peer_address(&mut self, now: Instant, id: PathId, address: SocketAddr) {
         if self.config.side == Side::Client {
             return;
         }
-        // Of paths that came to one address some must go on, so one that is aside counts for none.
+        // Some paths of a shared address must carry data, so a path set aside does not count.
         let is_anothers = self.paths.iter().any(|(other, path)| {
             *other != id && path.established && path.detour.is_none() && path.peer == Some(address)
         });
@@ -62,7 +64,7 @@ impl Steering {
         if before.is_none_or(|before| before == address) {
             return;
         }
-        // The library has forgotten the status.
+        // The library has lost the status.
         path.status = PathStatus::Available;
         path.detour = is_anothers.then_some(Detour {
             since: now,
@@ -93,7 +95,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::{Command, Event, Gate, PathState, SteeringConfig};
+    use crate::{Command, Event, PathScheduler, PathState, SteeringConfig};
 
     const MS: Duration = Duration::from_millis(1);
     const LTE: PathId = PathId::ZERO;
@@ -102,7 +104,7 @@ mod tests {
         (Ipv4Addr::new(192, 0, 2, last), 4433).into()
     }
 
-    /// A server with two paths, both heard all the time, of which the second moves to this address.
+    /// A server with two busy paths; the second one moves to this address.
     struct Server {
         steering: Steering,
         start: Instant,
@@ -113,7 +115,8 @@ mod tests {
     impl Server {
         fn new() -> Self {
             let start = Instant::now();
-            let mut steering = Steering::new(SteeringConfig::new(Side::Server), Gate::new());
+            let mut steering =
+                Steering::new(SteeringConfig::new(Side::Server), PathScheduler::new());
             steering.on_event(start, Event::Connected { interface: None });
             let wifi = PathId::from(1u32);
             steering.on_event(start, Event::Established { path: wifi });
@@ -125,7 +128,7 @@ mod tests {
             }
         }
 
-        /// Half a second with the second path at this address; returns what was done to it: statuses, and pings.
+        /// Half a second with the second path at this address; returns its statuses and pings.
         fn run(&mut self, wifi_at: SocketAddr) -> (Vec<PathStatus>, usize) {
             let (mut statuses, mut pings) = (Vec::new(), 0);
             for _ in 0..100 {
@@ -140,7 +143,7 @@ mod tests {
                     self.steering.on_event(now, heard);
                     self.steering
                         .on_event(now, Event::PeerAddress { path, address });
-                    // With a backlog no path is put aside for being the slower one.
+                    // With a backlog no path is set aside for its speed.
                     self.steering.on_event(now, Event::Backlog { bytes: 1 });
                 }
                 while let Some(command) = self.steering.poll(now) {
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_on_anothers_way_carries_nothing_and_is_pinged() {
+    fn a_path_on_a_detour_carries_no_data_and_is_pinged() {
         let mut server = Server::new();
         let (statuses, usual) = server.run(address(2));
         assert_eq!(statuses, []);
@@ -178,7 +181,7 @@ mod tests {
         assert_eq!(statuses, [PathStatus::Backup]);
         assert_eq!(server.state(), Some(PathState::Suspect));
         assert_eq!(pings, usual + PINGS as usize);
-        // It has its own way again.
+        // The path has its own route again.
         let (statuses, pings) = server.run(address(2));
         assert_eq!(statuses, []);
         assert_eq!(server.state(), Some(PathState::Available));

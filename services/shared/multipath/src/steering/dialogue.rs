@@ -1,4 +1,4 @@
-//! What the steering of a connection is told, and what it says: its settings, events, commands and reports.
+//! Settings, events, commands and reports of the steering of a connection.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,14 +22,14 @@ pub struct InterfaceId(pub u16);
 #[derive(Debug, Clone)]
 pub struct SteeringConfig {
     pub side: Side,
-    /// Of both ends, until another one is agreed.
+    /// Keepalive of both ends until another one is agreed.
     pub keepalive: Keepalive,
-    /// Close silent paths. Without it only the library's timers do.
+    /// Close silent paths. Otherwise only the library's timers do.
     pub liveness: bool,
     /// Keep only the fastest path Available while there is little to send.
     pub steer_acknowledgements: bool,
-    /// The IO shell obeys [`route_of`](crate::Steering::route_of): a dead path's datagrams are sent over a living interface, so that the
-    /// peer's acknowledgements tell at once what was lost, instead of after the library's drain.
+    /// The IO shell follows [`route_of`](crate::Steering::route_of): datagrams of a dead path take
+    /// a living interface. The acknowledgements of the peer then reveal the losses at once.
     pub reroute: bool,
 }
 
@@ -45,24 +45,24 @@ impl SteeringConfig {
     }
 }
 
-/// Why a path could not be opened.
+/// Cause of a failed opening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenFailure {
     /// `PathError::RemoteCidsExhausted` or `MaxPathIdReached`: the peer has not yet granted an id.
     NoIdYet,
-    /// Anything else.
+    /// Any other cause.
     Refused,
 }
 
-/// What the steering is told.
+/// Input of the steering.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Event {
-    /// The handshake is done; path zero runs over this interface (none at a server).
+    /// The handshake is complete; path zero uses this interface (none at a server).
     Connected { interface: Option<InterfaceId> },
-    /// The interface exists, has an address and a carrier. Said again when there is reason to try it at once: it has
-    /// returned, or has another address.
+    /// The interface exists, has an address and a carrier. Repeated when the interface should be
+    /// tried at once: it returned, or has another address.
     LinkUp { interface: InterfaceId },
-    /// Its address is gone or its carrier lost.
+    /// The address is gone or the carrier lost.
     LinkDown { interface: InterfaceId },
     /// Answer to [`Command::Open`].
     Opened {
@@ -76,29 +76,31 @@ pub enum Event {
     },
     /// The library validated the path.
     Established { path: PathId },
-    /// The library, this end or the peer gave the path up.
+    /// The library, this end or the peer closed the path.
     Abandoned { path: PathId },
-    /// The library has released a path that was given up, and declared lost what was in flight there.
+    /// The library released a closed path and declared its data in flight lost.
     Discarded { path: PathId },
     /// The peer changed its status of the path.
     RemoteStatus { path: PathId, status: PathStatus },
-    /// Datagrams received on the path so far (`PathStats::udp_rx.datagrams`), and its round trip (`PathStats::rtt`).
+    /// Cumulative datagrams received on the path (`PathStats::udp_rx.datagrams`), and its round
+    /// trip (`PathStats::rtt`).
     Received {
         path: PathId,
         datagrams: u64,
         rtt: Duration,
     },
-    /// Where a server's library sends this path's packets (`Connection::network_path`): a path that has come to another one's address
-    /// carries nothing more. Needed from servers only.
+    /// Destination of this path's packets at a server (`Connection::network_path`). A path that
+    /// moved to another path's address carries no more data.
     PeerAddress { path: PathId, address: SocketAddr },
-    /// Bytes that the streams of this end hold and the connection has not sent, as far as the shell knows.
+    /// Bytes in the streams of this end that the connection has not sent, as far as the shell
+    /// knows.
     Backlog { bytes: u64 },
-    /// How all paths are probed and judged from now on, as agreed with the peer.
+    /// The agreed keepalive of all paths from now on.
     Keepalive(KeepaliveTerms),
 }
 
 impl Event {
-    /// The event for what the library says of a path; none for what does not matter here.
+    /// Converts an event of the library; none for events without relevance here.
     pub fn from_path_event(event: &PathEvent) -> Option<Self> {
         match event {
             PathEvent::Established { id, .. } => Some(Self::Established { path: *id }),
@@ -113,7 +115,7 @@ impl Event {
     }
 }
 
-/// What the connection is to do. A command for a path that is gone by then may be ignored.
+/// Output of the steering. A command for a closed path may be ignored.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Command {
     /// `Connection::ping_path`
@@ -122,22 +124,23 @@ pub enum Command {
     SetStatus { path: PathId, status: PathStatus },
     /// `Connection::close_path`
     Close { path: PathId },
-    /// `Connection::close`: this path was given up and cannot be released, so that its bytes are lost to the streams.
+    /// `Connection::close`: a closed path cannot be released, so its bytes are lost to the streams.
     GiveUp { path: PathId },
-    /// `Connection::open_path` from this interface's address; answer with `Opened` or `OpenFailed`.
+    /// `Connection::open_path` from the address of this interface; the answer is `Opened` or
+    /// `OpenFailed`.
     Open {
         interface: InterfaceId,
         status: PathStatus,
     },
 }
 
-/// A path as reported to people and to telemetry.
+/// Report of a path for people and telemetry.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PathSnapshot {
     pub path: PathId,
     pub interface: Option<InterfaceId>,
     pub state: PathState,
     pub rtt: Duration,
-    /// Time since the path was last heard of.
+    /// Time since the last datagram on the path.
     pub silence: Duration,
 }

@@ -1,29 +1,33 @@
-//! The path for what is thin: acknowledgements above all, and vitals. Of those that have room for it the one with the shortest round trip.
+//! Choice of the path for application-limited data: acknowledgements above all, and vitals. It is
+//! the path with the shortest round trip among those with room.
 //!
-//! Of a transfer that arrives every second packet is acknowledged, over one path: 66 bytes for two of 1,472. A narrow link, however quick while it is empty, is filled by
-//! that: 0.5 Mbit/s and 10 ms beside 100 Mbit/s and 100 ms made an upload last four times as long as without it, because its queue made the fast path's round trip
-//! longer, and more acknowledgements than pass it are for ever behind. That shows in no round trip here, since even with its queue it may be the quickest.
-//! What a path brings tells how much it may carry away: whoever sends fills all of them.
+//! A receiver acknowledges every second packet over one path: 66 bytes for two packets of 1,472. A
+//! narrow link is filled by acknowledgements alone, however short its round trip is while empty.
+//! The full queue then delays all acknowledgements, and even with it the link may remain the
+//! quickest. The received rate of a path therefore bounds its use: a sender fills all paths, so a
+//! path that brings little carries little.
 
 use std::time::{Duration, Instant};
 
 use noq_proto::PathId;
 
-/// It is changed at most this often; to a quicker one only for a gain of an eighth and a millisecond.
+/// Minimum time between two changes; a quicker path must gain an eighth and a millisecond.
 const DWELL: Duration = Duration::from_millis(500);
-/// What all paths brought within [`RECENTLY`] where acknowledging takes room: 2.4 Mbit/s.
+/// Datagrams within [`RECENTLY`] on all paths from which on acknowledgements need room: 2.4 Mbit/s.
 const FILLING_DATAGRAMS: f64 = 200.0;
-/// A path that brings less than this part of all is left; at a forty-fifth acknowledgements fill a link that is as wide both ways.
+/// A path that brings less than this part of all datagrams is left. At a forty-fifth,
+/// acknowledgements fill a symmetric link.
 const LEFT_BELOW: f64 = 1.0 / 40.0;
-/// And chosen again from this one on, lest each change brings the next: it moves the round trips of all paths.
+/// Part above which the path may be chosen again; the gap avoids oscillation, because each change
+/// moves the round trips of all paths.
 const CHOSEN_FROM: f64 = 1.0 / 28.0;
 const RECENTLY: Duration = Duration::from_secs(1);
 
-/// Datagrams that a path has brought.
+/// Datagrams received on a path.
 #[derive(Debug, Default)]
 pub(super) struct Brought {
     so_far: u64,
-    /// About as many within [`RECENTLY`].
+    /// Approximate number within [`RECENTLY`].
     recently: f64,
     noted_at: Option<Instant>,
 }
@@ -44,7 +48,7 @@ impl Brought {
     }
 }
 
-/// A path that lives and has been measured.
+/// A living path with a measured round trip.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Living {
     pub path: PathId,
@@ -79,7 +83,7 @@ impl Fastest {
             let living = living.clone().find(|it| it.path == chosen.path)?;
             Some((living, chosen.since))
         });
-        // None where 28 and more bring the same; then it stays as it is.
+        // None with 28 and more equal paths; the choice then stays.
         let wide = living.filter(|it| !is_narrow(it, CHOSEN_FROM));
         let Some(best) = wide.min_by_key(|it| (it.rtt, it.path)) else {
             return;
@@ -105,7 +109,8 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const NARROW: PathId = PathId::ZERO;
 
-    /// Two paths for so many rounds of 100 ms, the first quicker; each brings so many datagrams a round. Returns the chosen one after each round.
+    /// Two paths for this number of rounds of 100 ms, the first one quicker; `brings` are datagrams
+    /// a round. Returns the choice after each round.
     fn run(fastest: &mut Fastest, start: Instant, brings: [u64; 2], rounds: u32) -> Vec<PathId> {
         let mut brought = [Brought::default(), Brought::default()];
         let chosen = (1..=rounds).map(|round| {
@@ -134,7 +139,7 @@ mod tests {
         let start = Instant::now();
         let mut fastest = Fastest::default();
         assert_eq!(run(&mut fastest, start, [8, 800], 20), [wide; 20]);
-        // A thirtieth is neither.
+        // A thirtieth changes nothing.
         let later = start + MS * 2_000;
         assert_eq!(run(&mut fastest, later, [27, 800], 20), [wide; 20]);
         let later = start + MS * 4_000;
@@ -153,7 +158,7 @@ mod tests {
         assert_eq!(brought.recently(), 1_000.0);
         brought.note(start + MS * 500, 1_000);
         assert_eq!(brought.recently(), 500.0);
-        // A count that falls, as of another connection's, brings nothing.
+        // A count that decreases, as for another connection, adds nothing.
         brought.note(start + MS * 500, 0);
         assert_eq!(brought.recently(), 500.0);
         brought.note(start + MS * 1_600, 1_010);

@@ -1,4 +1,5 @@
-//! Policies that change the keepalive of both ends close no healthy path and hide no cut: in virtual time, over seeds.
+//! Policies that change the keepalive of both ends close no healthy path and hide no cut: in
+//! virtual time, over seeds.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ fn every(interval_ms: u64, silent_intervals: u32) -> Keepalive {
     }
 }
 
-/// Policies up and down, at random times.
+/// Random policies at random times.
 fn policies(seed: u64, length_s: u64) -> Vec<(Duration, Keepalive)> {
     let mut random = Random(seed ^ 0x5eed);
     let mut at = Duration::ZERO;
@@ -49,7 +50,7 @@ fn no_policy_closes_a_healthy_path() {
     }
 }
 
-/// The case that was met in the field: each 100 ms, and from the 3rd second on each 5 s.
+/// From 100 ms to 5 s in the third second.
 #[test]
 fn a_rare_keepalive_is_kept_to_by_both_ends() {
     let mut plan = Plan::quiet(1, 60);
@@ -62,7 +63,7 @@ fn a_rare_keepalive_is_kept_to_by_both_ends() {
 }
 
 #[test]
-fn a_policy_that_one_end_never_hears_of_closes_nothing() {
+fn a_policy_that_never_reaches_one_end_closes_nothing() {
     for seed in 0..12 {
         let mut plan = Plan::quiet(seed, 90);
         plan.policies = policies(seed, 60);
@@ -74,7 +75,7 @@ fn a_policy_that_one_end_never_hears_of_closes_nothing() {
 }
 
 #[test]
-fn a_peer_of_an_older_release_closes_nothing_here() {
+fn a_peer_of_an_older_release_closes_no_path() {
     for seed in 0..12 {
         for old in [CLIENT, SERVER] {
             let mut plan = Plan::quiet(seed, 90);
@@ -87,7 +88,7 @@ fn a_peer_of_an_older_release_closes_nothing_here() {
     }
 }
 
-/// How long after a cut the client closed the path, and what the terms in force meanwhile promise.
+/// Time from a cut to the close at the client, and the bound that the terms in force promise.
 fn closed_after(plan: Plan) -> (Duration, Duration) {
     let (cut, seed) = (plan.cut, plan.seed);
     let [client, _] = World::new(plan).run();
@@ -97,7 +98,7 @@ fn closed_after(plan: Plan) -> (Duration, Duration) {
     (at - cut, client.promised)
 }
 
-/// The round trip, the jitter, and the pauses of both ends' shells.
+/// The round trip, the jitter, and the pauses of both shells.
 const SLACK: Duration = Duration::from_millis(600);
 
 #[test]
@@ -121,7 +122,7 @@ fn a_cut_at_any_moment_of_a_change_is_noticed_as_the_terms_in_force_promise() {
 
 /// The proposal of a rarer keepalive is under way: the client still judges by the denser one.
 #[test]
-fn a_cut_while_nothing_is_agreed_is_noticed_by_the_denser_keepalive() {
+fn a_cut_during_an_open_proposal_is_detected_by_the_denser_keepalive() {
     let mut plan = Plan::quiet(3, 40);
     plan.policies = vec![(MS * 5_000, every(5_000, 4))];
     plan.cut = MS * 5_000;
@@ -130,7 +131,7 @@ fn a_cut_while_nothing_is_agreed_is_noticed_by_the_denser_keepalive() {
     assert!(after <= every(100, 4).silence_max() + SLACK, "{after:?}");
 }
 
-/// Back to the denser keepalive: from then on a cut is noticed by that, wherever the rare pings were.
+/// Back to the denser keepalive: a later cut is detected by it, whenever the rare pings were.
 #[test]
 fn a_cut_after_a_change_to_a_denser_keepalive_is_noticed_by_that() {
     for seed in 0..12 {
@@ -145,7 +146,7 @@ fn a_cut_after_a_change_to_a_denser_keepalive_is_noticed_by_that() {
     }
 }
 
-/// In the midst of traffic a cut shows soon, however rare the pings are.
+/// Within traffic a cut is detected soon, however rare the pings are.
 #[test]
 fn a_cut_under_traffic_is_noticed_by_its_rhythm_at_a_rare_keepalive() {
     for seed in 0..12 {

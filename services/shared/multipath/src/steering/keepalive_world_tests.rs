@@ -1,26 +1,27 @@
-//! Both ends of a connection in virtual time while policies change: two paths with delay, jitter and loss, and a stream that carries the
-//! messages of the agreement in order, late or never. Acknowledgements ride on the lowest Available path, as the library sends them, so the
-//! other path hears nothing but the peer's pings. The IO shell's pauses are those of the tunnel.
+//! Both ends of a connection in virtual time while policies change. There are two paths with delay,
+//! jitter and loss, and a stream that carries the messages of the agreement in order, late or
+//! never. Acknowledgements use the lowest Available path, as in the library, so the other path
+//! receives only pings. The pauses of the IO shell are those of the tunnel.
 
 use std::time::{Duration, Instant};
 
 use noq_proto::{PathId, PathStatus};
 
 use crate::{
-    Command, Coupling, Event, Gate, Keepalive, KeepaliveAcceptor, KeepaliveProposer,
-    KeepaliveTerms, PathModel, Side, Steering, SteeringConfig,
+    Command, Coupling, Event, Keepalive, KeepaliveAcceptor, KeepaliveProposer, KeepaliveTerms,
+    PathModel, PathScheduler, Side, Steering, SteeringConfig,
 };
 
 pub(super) const MS: Duration = Duration::from_millis(1);
 const TICK: Duration = Duration::from_millis(2);
-/// Longest pause of the IO shell between two looks.
+/// Longest pause of the IO shell between two polls.
 const TURN_MAX: Duration = Duration::from_millis(50);
 const COMMANDS_PER_TURN_MAX: usize = 200;
 const PATHS: [PathId; 2] = [PathId::ZERO, PathId::MAX];
 pub(super) const CLIENT: usize = 0;
 pub(super) const SERVER: usize = 1;
 
-/// SplitMix64: a run is its seed.
+/// SplitMix64: the seed determines a run.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
@@ -49,7 +50,7 @@ enum Arrival {
         path: usize,
         sent: Instant,
     },
-    /// A packet on `path` that acknowledges one of the path `of`.
+    /// A packet on `path` that acknowledges a packet of the path `of`.
     Ack {
         path: usize,
         of: usize,
@@ -58,22 +59,22 @@ enum Arrival {
     Message(Message),
 }
 
-/// The end's part in the agreement.
+/// The role of the end in the agreement.
 enum Agreeing {
     Client(KeepaliveProposer),
     Server(KeepaliveAcceptor),
-    /// Of an older release: it does at once what it is told, from its next ping on, and answers nothing.
+    /// An older release: applies a proposal from its next ping on, and answers nothing.
     Old,
 }
 
 pub(super) struct End {
     steering: Steering,
-    gate: std::sync::Arc<Gate>,
+    scheduler: std::sync::Arc<PathScheduler>,
     agreeing: Agreeing,
     statuses: [PathStatus; 2],
     heard: [u64; 2],
     turn_at: Instant,
-    /// Of an old end: its interval, and when it pings each path next.
+    /// State of an older end: its interval, and the next ping of each path.
     old: (Duration, [Instant; 2]),
     pub(super) closed: Vec<(Duration, usize)>,
     /// The longest silence that the terms allowed since the cut.
@@ -83,10 +84,10 @@ pub(super) struct End {
 
 impl End {
     fn new(side: Side, agreeing: Agreeing, start: Instant) -> Self {
-        let gate = Gate::new();
-        let mut steering = Steering::new(SteeringConfig::new(side), gate.clone());
+        let scheduler = PathScheduler::new();
+        let mut steering = Steering::new(SteeringConfig::new(side), scheduler.clone());
         for (index, path) in PATHS.into_iter().enumerate() {
-            gate.enter();
+            scheduler.enter();
             let event = match index {
                 0 => Event::Connected { interface: None },
                 _ => Event::Established { path },
@@ -95,7 +96,7 @@ impl End {
         }
         Self {
             steering,
-            gate,
+            scheduler,
             agreeing,
             statuses: [PathStatus::Available; 2],
             heard: [0; 2],
@@ -125,21 +126,21 @@ impl End {
     }
 }
 
-/// What happens in a run.
+/// Events of a run.
 pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) length: Duration,
-    /// Policies that the client is given.
+    /// Policies given to the client.
     pub(super) policies: Vec<(Duration, Keepalive)>,
     /// The second path loses everything from then on.
     pub(super) cut: Duration,
-    /// Messages of the agreement that are sent from then on never arrive.
+    /// Messages of the agreement sent from then on are lost.
     pub(super) mute: Duration,
     /// Percent of packets lost.
     pub(super) loss: u64,
-    /// Data flows both ways on all Available paths in every second of these.
+    /// Seconds in which data flows both ways on all Available paths.
     pub(super) busy: fn(u64) -> bool,
-    /// That data is a backlog, for which every living path is made Available.
+    /// The data is a backlog, so every living path becomes Available.
     pub(super) bulk: bool,
     pub(super) old: Option<usize>,
 }
@@ -202,7 +203,7 @@ impl World {
         let mut policies = std::mem::take(&mut self.plan.policies)
             .into_iter()
             .peekable();
-        // The last of the handshakes.
+        // End of the last handshake.
         for (from, path) in [(CLIENT, 0), (CLIENT, 1), (SERVER, 0), (SERVER, 1)] {
             self.send(from, path);
         }
@@ -223,7 +224,7 @@ impl World {
                 }
             }
             for index in [CLIENT, SERVER] {
-                self.turn(index);
+                self.admission(index);
             }
         }
         self.ends
@@ -251,7 +252,7 @@ impl World {
         }
     }
 
-    /// Messages arrive in order, late after a loss.
+    /// Messages arrive in order, and late after a loss.
     fn tell(&mut self, from: usize, message: Message) {
         if self.now - self.start >= self.plan.mute {
             return;
@@ -266,7 +267,7 @@ impl World {
     fn fly(&mut self, to: usize, path: usize, arrival: Arrival) {
         let passed = self.now - self.start;
         let is_cut = path == 1 && passed >= self.plan.cut;
-        // The handshakes are not lost.
+        // Handshakes are not lost.
         let is_lost = passed > MS * 1_000 && self.random.below(100) < self.plan.loss;
         if is_cut || is_lost {
             return;
@@ -302,12 +303,12 @@ impl World {
                 Arrival::Ack { path, of, sent } => {
                     let end = &mut self.ends[to];
                     end.heard[path] += 1;
-                    let models = end.gate.models();
+                    let models = end.scheduler.models();
                     let model = PathModel {
                         acked_sent_at: models[of].acked_sent_at.max(Some(sent)),
                         ..models[of]
                     };
-                    end.gate.report(now, model, false, Coupling::Off);
+                    end.scheduler.report(now, model, false, Coupling::Off);
                 }
                 Arrival::Message(message) => self.take(to, message),
             }
@@ -339,8 +340,8 @@ impl World {
         }
     }
 
-    /// As the IO shell does: the counters, then the commands, at deadlines and at least every [`TURN_MAX`].
-    fn turn(&mut self, index: usize) {
+    /// As in the IO shell: counters, then commands, at deadlines and at least every [`TURN_MAX`].
+    fn admission(&mut self, index: usize) {
         let now = self.now;
         if matches!(self.ends[index].agreeing, Agreeing::Old) {
             for path in 0..2 {

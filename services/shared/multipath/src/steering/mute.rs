@@ -1,31 +1,32 @@
-//! A path that is heard and yet of no use: the peer sends nothing on it but pings, so that nothing sent on it is acknowledged.
+//! A path on which the peer sends only pings: nothing sent on the path is acknowledged.
 //!
-//! A peer that sees the client's address change checks the new one by a challenge. The library (1.4) asks only until three of its probe
-//! time-outs have passed; when both challenges are lost, it keeps the path, takes it for not validated for ever, and sends neither data nor
-//! acknowledgements on it. Pings still pass, so that silence never shows. Where it was the only path, the connection stood still until the
-//! application gave up.
+//! A peer that sees a new client address challenges it. The library repeats the challenge only
+//! within three probe time-outs. If all are lost, the library keeps the path as not validated, and
+//! sends neither data nor acknowledgements on it. Pings still arrive, so the path never looks
+//! silent. A connection with only this path stands still.
 //!
-//! The client sees that acknowledgements stay out, frees the path's interface for a new path, and has the old one emptied and closed like one
-//! whose way around has died. One path at a time: the new one may well bring the acknowledgements of the others too.
+//! The client detects the missing acknowledgements, frees the path's interface for a new path, and
+//! drains and closes the old one. It replaces one path at a time, because the new path may bring
+//! the acknowledgements of the others.
 //!
-//! A new path needs an id, which the peer may never have been able to send. Then nothing can get through, and the connection ends
-//! with an error as one that cannot release a path.
+//! A new path needs a connection id from the peer. If the peer could never send one, the connection
+//! ends with an error, like a connection that cannot release a path.
 
 use std::time::{Duration, Instant};
 
 use super::{Path, Side, Steering};
 
-/// A path is mute when nothing was acknowledged for this long, and for so many round trips, although it is pinged all the time.
+/// A pinged path counts as unacknowledged after this time and this number of round trips.
 const MUTE_MIN: Duration = Duration::from_secs(2);
 const MUTE_ROUND_TRIPS: u32 = 8;
-/// Between the last acknowledgement and the next ping, where pings are dense.
+/// Time between the last acknowledgement and the next ping, where pings are dense.
 const PING_SLACK: Duration = Duration::from_millis(200);
 
 impl Steering {
-    /// At most one path in each [`MUTE_MIN`] is replaced, which bounds the path ids that are used up.
+    /// At most one path in each [`MUTE_MIN`] is replaced, which bounds the use of path ids.
     pub(super) fn replace_mute(&mut self, now: Instant) {
         for path in self.paths.values_mut() {
-            let is_empty = |slot| self.gate.in_flight(slot) == 0;
+            let is_empty = |slot| self.scheduler.in_flight(slot) == 0;
             if path.slot.is_some_and(is_empty) {
                 path.emptied_at = Some(now);
             }
@@ -56,18 +57,19 @@ impl Steering {
             return false;
         };
         let patience = MUTE_MIN.max(path.rtt * MUTE_ROUND_TRIPS);
-        // It is heard after so long without an acknowledgement, so it is not just silent.
+        // The path is received on after this time without an acknowledgement, so it is not merely
+        // silent.
         let since = path
             .opened_at
-            .max(self.gate.acked_at(slot).unwrap_or(path.opened_at));
-        // Where pings are rare, the last acknowledgement is old although the ping has only just been sent.
+            .max(self.scheduler.acked_at(slot).unwrap_or(path.opened_at));
+        // With rare pings the last acknowledgement is old although the ping was just sent.
         let waits = path
             .emptied_at
             .is_none_or(|at| now + PING_SLACK >= at + patience);
         path.established
             && waits
             && path.rerouted_at.is_none()
-            && self.gate.in_flight(slot) > 0
+            && self.scheduler.in_flight(slot) > 0
             && now >= since + patience
             && now < path.liveness.heard_at() + self.terms.judge_by.silence_max()
     }
@@ -78,20 +80,20 @@ mod tests {
     use noq_proto::{PathId, PathStatus};
 
     use super::*;
-    use crate::gate::{Gate, PathModel};
+    use crate::path_scheduler::{PathModel, PathScheduler};
     use crate::steering::{Command, Event, InterfaceId, OpenFailure, SteeringConfig};
     use crate::{Coupling, Keepalive, PathState};
 
     const MS: Duration = Duration::from_millis(1);
     const WIFI: InterfaceId = InterfaceId(0);
 
-    /// Runs a client's only path for so long, heard every 50 ms, and acknowledged for the first second or from some time on again; returns what it
-    /// did, and when.
+    /// A client's only path for this time, with a datagram every 50 ms, acknowledged in the first
+    /// second or from a given time on. Returns the commands and their times.
     fn run(length: Duration, acked_from: Duration, has_ids: bool) -> Vec<(Duration, Command)> {
-        let gate = Gate::new();
+        let scheduler = PathScheduler::new();
         let start = Instant::now();
-        let mut steering = Steering::new(SteeringConfig::new(Side::Client), gate.clone());
-        let slot = gate.enter();
+        let mut steering = Steering::new(SteeringConfig::new(Side::Client), scheduler.clone());
+        let slot = scheduler.enter();
         steering.on_event(start, Event::LinkUp { interface: WIFI });
         let interface = Some(WIFI);
         steering.on_event(start, Event::Connected { interface });
@@ -103,13 +105,13 @@ mod tests {
                 break;
             }
             let now = start + passed;
-            gate.sent(slot, 1_200, 3_000);
+            scheduler.sent(slot, 1_200, 3_000);
             if passed >= acked_from || passed < Duration::from_secs(1) {
                 let model = PathModel {
                     in_flight_bytes: 3_000,
-                    ..gate.models()[0]
+                    ..scheduler.models()[0]
                 };
-                gate.report(now, model, false, Coupling::Off);
+                scheduler.report(now, model, false, Coupling::Off);
             }
             for path in steering.snapshot(now) {
                 let heard = Event::Received {
@@ -130,7 +132,7 @@ mod tests {
                         continue;
                     }
                     Command::Open { interface, .. } => {
-                        gate.enter();
+                        scheduler.enter();
                         let path = PathId::from(next);
                         next += 1;
                         steering.on_event(now, Event::Opened { interface, path });
@@ -163,10 +165,10 @@ mod tests {
 
     #[test]
     fn a_rare_ping_that_is_under_way_makes_no_path_mute() {
-        let gate = Gate::new();
+        let scheduler = PathScheduler::new();
         let start = Instant::now();
-        let mut steering = Steering::new(SteeringConfig::new(Side::Client), gate.clone());
-        let slot = gate.enter();
+        let mut steering = Steering::new(SteeringConfig::new(Side::Client), scheduler.clone());
+        let slot = scheduler.enter();
         steering.on_event(start, Event::LinkUp { interface: WIFI });
         let interface = Some(WIFI);
         steering.on_event(start, Event::Connected { interface });
@@ -177,15 +179,15 @@ mod tests {
         steering.on_event(start, Event::Keepalive(rare.into()));
         for tick in 1..2_000u32 {
             let now = start + MS * 50 * tick;
-            let model = gate.models()[slot];
+            let model = scheduler.models()[slot];
             // A ping each 5 s, acknowledged after 400 ms.
             match tick % 100 {
-                0 => gate.sent(slot, 50, 50),
-                8 => gate.report(now, model, false, Coupling::Off),
+                0 => scheduler.sent(slot, 50, 50),
+                8 => scheduler.report(now, model, false, Coupling::Off),
                 _ => {}
             }
             let in_flight_bytes = if tick % 100 < 8 && tick >= 100 { 50 } else { 0 };
-            gate.sent(slot, 0, in_flight_bytes);
+            scheduler.sent(slot, 0, in_flight_bytes);
             let heard = Event::Received {
                 path: PathId::ZERO,
                 datagrams: u64::from(tick / 20),
@@ -214,16 +216,16 @@ mod tests {
 
     #[test]
     fn a_path_is_not_mute_as_soon_as_it_is_established() {
-        let gate = Gate::new();
+        let scheduler = PathScheduler::new();
         let start = Instant::now();
-        let mut steering = Steering::new(SteeringConfig::new(Side::Client), gate.clone());
+        let mut steering = Steering::new(SteeringConfig::new(Side::Client), scheduler.clone());
         steering.on_event(start, Event::LinkUp { interface: WIFI });
         steering.on_event(start, Event::Connected { interface: None });
-        let slot = gate.enter();
+        let slot = scheduler.enter();
         let path = PathId::from(1u32);
         let interface = WIFI;
         steering.on_event(start, Event::Opened { interface, path });
-        gate.sent(slot, 1_200, 1_200);
+        scheduler.sent(slot, 1_200, 1_200);
         let late = start + Duration::from_secs(30);
         steering.on_event(late, Event::Established { path });
         while steering.poll(late).is_some() {}

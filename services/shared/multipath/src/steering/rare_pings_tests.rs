@@ -1,28 +1,28 @@
-//! Rare pings: what silence says of a path that was busy before.
+//! Rare pings: the meaning of silence on a path that was busy before.
 
 use std::time::{Duration, Instant};
 
 use noq_proto::PathId;
 
-use crate::{Command, Event, Gate, Keepalive, Side, Steering, SteeringConfig};
+use crate::{Command, Event, Keepalive, PathScheduler, Side, Steering, SteeringConfig};
 
 const MS: Duration = Duration::from_millis(1);
-/// Commands after which a round of polling has not come to an end.
+/// Commands after which a round of polling has not ended.
 const COMMANDS_PER_ROUND_MAX: usize = 200;
 
-/// Two paths of a client with rare pings: both are busy, the first one until `dense`, and then only its pings are answered until it is cut.
-/// Returns when paths were closed, and the pings on the first one.
+/// A client's two paths with rare pings. Both are busy, the first one until `dense`; later only its
+/// pings are answered, until it is cut. Returns the closes, and the pings on the first path.
 fn closings_after_dense_traffic(dense: Duration, cut: Duration) -> (Vec<(Duration, PathId)>, u32) {
     const TICK_MS: u32 = 5;
     let round_trip_ticks = 8;
     let interval = Duration::from_secs(2);
     let start = Instant::now();
-    let gate = Gate::new();
-    let mut steering = Steering::new(SteeringConfig::new(Side::Client), gate.clone());
-    gate.enter();
+    let scheduler = PathScheduler::new();
+    let mut steering = Steering::new(SteeringConfig::new(Side::Client), scheduler.clone());
+    scheduler.enter();
     steering.on_event(start, Event::Connected { interface: None });
     let paths = [PathId::ZERO, PathId::from(1u32)];
-    gate.enter();
+    scheduler.enter();
     steering.on_event(start, Event::Established { path: paths[1] });
     let keepalive = Keepalive {
         interval,
@@ -69,13 +69,13 @@ fn closings_after_dense_traffic(dense: Duration, cut: Duration) -> (Vec<(Duratio
     (closed, pings)
 }
 
-/// With pings each 2 s a path that was busy is silent when the traffic ends, and not dead.
+/// With pings each 2 s a busy path becomes silent when the traffic ends, and is not dead.
 #[test]
 fn the_end_of_dense_traffic_is_not_the_death_of_a_path() {
     let never = Duration::MAX;
     let (closed, pings) = closings_after_dense_traffic(MS * 3_000, never);
     assert_eq!(closed, []);
-    // One each interval, and those that ask until the rhythm is that of the pings.
+    // One in each interval, and the questions until the rhythm is that of the pings.
     assert!((50..=70).contains(&pings), "{pings}");
 }
 
@@ -87,10 +87,11 @@ fn a_path_that_is_cut_is_found_dead_by_asking_or_by_its_keepalive() {
         assert_eq!(closed[0].1, PathId::ZERO);
         closed[0].0 - MS * cut_ms
     };
-    // In the midst of traffic: out of rhythm after 90 ms, asked four times 50 ms apart, an answer is overdue after 140 ms.
+    // Within traffic: overdue after 90 ms, four questions 50 ms apart, the answer is overdue after
+    // 140 ms.
     let dense = closed_after(60_000, 20_000);
     assert!(dense > MS * 200 && dense <= MS * 450, "{dense:?}");
-    // Long after it: four intervals.
+    // Long after the traffic: four intervals.
     let idle = closed_after(3_000, 40_010);
     assert!(idle > MS * 4_000 && idle <= MS * 8_000, "{idle:?}");
 }

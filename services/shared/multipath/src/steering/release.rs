@@ -1,10 +1,11 @@
-//! Paths that were given up and that the library does not release.
+//! Closed paths that the library does not release.
 //!
-//! What is in flight on a closed path is declared lost when the peer has confirmed the closing and the path has drained. A peer of the
-//! library (1.4) that never saw a packet of the path confirms nothing, so its data would be neither sent again nor reported: streams stand still
-//! for ever while the connection looks well. The steering closes no such path, but others may. A connection that cannot release a path
-//! although another one was heard all the time has lost bytes, and ends with an error instead. So does one whose path is heard and not
-//! acknowledged, and cannot be replaced.
+//! Data in flight on a closed path is declared lost when the peer has confirmed the close and the
+//! path has drained. A peer that never received a packet of the path confirms nothing. The data
+//! would be neither retransmitted nor reported, and streams would stand still in a connection that
+//! looks healthy. Steering closes no such path, but the library or the peer may. A connection that
+//! cannot release a path for [`RELEASE_MAX`] although another path is alive ends with an error.
+//! The same holds for a path that is unacknowledged and cannot be replaced.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,12 +15,14 @@ use noq_proto::PathId;
 use super::{PATHS_MAX, Steering};
 use crate::Command;
 
-/// Time with a path that is heard after which a path that was given up must be released; usual are two round trips and three probe time-outs.
+/// Time with a living path until a closed path must be released; two round trips and three probe
+/// time-outs are usual.
 const RELEASE_MAX: Duration = Duration::from_secs(30);
-/// Longest pause between two looks that counts as lived through.
+/// Longest pause between two polls that counts as continuous.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
-/// For each path that is closing or to be replaced, how long one has been heard since. Paths beyond `PATHS_MAX` are not watched.
+/// For each path that is closing or to be replaced: the time with another living path since. Paths
+/// beyond `PATHS_MAX` are not watched.
 #[derive(Debug, Default)]
 pub(super) struct Closing {
     waited: BTreeMap<PathId, Duration>,
@@ -39,7 +42,7 @@ impl Closing {
 }
 
 impl Steering {
-    /// Counts the time since the last look, in which a path was heard.
+    /// Adds the time since the last poll in which a path was alive.
     pub(super) fn wait_for_release(&mut self, now: Instant) {
         let Some(before) = self.polled_at else {
             return;
@@ -47,7 +50,7 @@ impl Steering {
         let passed = now.saturating_duration_since(before).min(LOOK_MAX);
         for (id, waited) in &mut self.closing.waited {
             let slot = self.paths.get(id).and_then(|path| path.slot);
-            let acked_at = slot.and_then(|slot| self.gate.acked_at(slot));
+            let acked_at = slot.and_then(|slot| self.scheduler.acked_at(slot));
             *waited = if acked_at.is_some_and(|at| at >= before) {
                 Duration::ZERO
             } else {
@@ -56,7 +59,7 @@ impl Steering {
         }
     }
 
-    /// Said once.
+    /// Reported once.
     pub(super) fn poll_give_up(&mut self) -> Option<Command> {
         let mut overdue = self.closing.waited.iter();
         let (path, _) = overdue.find(|(_, waited)| **waited >= RELEASE_MAX)?;
@@ -68,15 +71,15 @@ impl Steering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Event, Gate, Side, SteeringConfig};
+    use crate::{Event, PathScheduler, Side, SteeringConfig};
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Runs a server whose path 1 is given up at the start while path 0 is heard every 100 ms in the seconds of `heard`; returns
-    /// when it gave up.
+    /// A server whose path 1 closes at the start while path 0 receives every 100 ms in the seconds
+    /// of `heard`. Returns the time of the error.
     fn run(heard: impl Fn(u32) -> bool, discarded_s: Option<u32>) -> Option<Duration> {
         let start = Instant::now();
-        let mut steering = Steering::new(SteeringConfig::new(Side::Server), Gate::new());
+        let mut steering = Steering::new(SteeringConfig::new(Side::Server), PathScheduler::new());
         steering.on_event(start, Event::Connected { interface: None });
         let path = PathId::from(1u32);
         steering.on_event(start, Event::Established { path });
@@ -116,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_of_everything_does_not_count() {
+    fn an_outage_of_all_paths_does_not_count() {
         let outage = 5..60;
         let gave_up = run(|second| !outage.contains(&second), None).unwrap_or_default();
         assert!(gave_up >= RELEASE_MAX + MS * 54_000, "{gave_up:?}");

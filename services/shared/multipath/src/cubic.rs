@@ -1,20 +1,20 @@
-//! Sharing a queue with strangers: the window of Cubic, for as long as somebody else keeps the bottleneck's queue full.
+//! The window of Cubic, used while cross-traffic keeps the queue of the bottleneck full.
 //!
-//! A model of the path that ignores loss drives loss-based senders away. So when a round with the queue drained by this
-//! end still sees one, the window follows Cubic's curve and its cuts (RFC 9438), and the two share alike.
-//! Under random loss the caller keeps the window at one bandwidth-delay product at the least.
+//! A model of the path that ignores losses would starve loss-based senders. After an RTT probe that
+//! saw a queue, the window follows the curve and the cuts of Cubic (RFC 9438), and both senders
+//! share alike. Under random loss the caller keeps the window at one BDP or more.
 
 use std::time::Instant;
 
-/// RFC 9438: window growth in packets per cubed second, and what is left of the window after a loss.
+/// RFC 9438: window growth in packets per cubed second, and the factor of a cut.
 const GROWTH: f64 = 0.4;
 const LEFT_AFTER_LOSS: f64 = 0.7;
 /// Additive increase that matches Reno with that cut.
 const RENO_INCREASE: f64 = 3.0 * (1.0 - LEFT_AFTER_LOSS) / (1.0 + LEFT_AFTER_LOSS);
 
-/// Cubic's window, in packets.
+/// The window of Cubic, in packets.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Compete {
+pub(crate) struct CubicWindow {
     epoch: Instant,
     plateau: f64,
     start: f64,
@@ -22,7 +22,7 @@ pub(crate) struct Compete {
     cut_at: Option<Instant>,
 }
 
-impl Compete {
+impl CubicWindow {
     pub(crate) fn new(now: Instant, window_packets: f64) -> Self {
         Self {
             epoch: now,
@@ -37,22 +37,22 @@ impl Compete {
         self.window
     }
 
-    /// Let the window grow to what the curve says now.
+    /// Grows the window along the curve.
     pub(crate) fn on_ack(&mut self, now: Instant, rtt_s: f64) {
         let elapsed = now.saturating_duration_since(self.epoch).as_secs_f64();
         let to_plateau = ((self.plateau - self.start).max(0.0) / GROWTH).cbrt();
         let cubic = self.plateau + GROWTH * (elapsed + rtt_s - to_plateau).powi(3);
         let reno = self.start + RENO_INCREASE * elapsed / rtt_s.max(1e-3);
-        // At most half as much again in one step, however long the silence was.
+        // At most by half in one step, however long the pause was.
         self.window = cubic.max(reno).clamp(self.window, self.window * 1.5);
     }
 
-    /// Take over a window that another curve has led to.
+    /// Adopts a window of another curve.
     pub(crate) fn follow(&mut self, now: Instant, window_packets: f64) {
         *self = Self::new(now, window_packets);
     }
 
-    /// One cut per round trip: a packet sent before the last cut tells nothing new.
+    /// One cut a round trip: a packet sent before the last cut carries no news.
     pub(crate) fn on_loss(&mut self, now: Instant, sent: Instant) {
         if self.cut_at.is_some_and(|at| sent <= at) {
             return;
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_loss_leaves_seven_tenths_and_the_curve_returns_to_the_plateau() {
         let start = Instant::now();
-        let mut window = Compete::new(start, 100.0);
+        let mut window = CubicWindow::new(start, 100.0);
         window.on_loss(start, start);
         assert!((window.window_packets() - 70.0).abs() < 1e-9);
         window.on_loss(start + Duration::from_millis(30), start);

@@ -1,72 +1,77 @@
-//! The gate: what the congestion controllers of one connection know of each other.
+//! The path scheduler: the state that the congestion controllers of one connection share.
 //!
-//! The library asks the paths in order of their ids and takes the first with room. The gate turns that into a
-//! schedule: a controller whose path should not take the next packet answers with a window of zero.
+//! The library asks the paths in order of their ids and takes the first with room. The scheduler
+//! turns this order into a schedule: a controller whose path should not send the next packet
+//! reports a window of zero.
 //!
-//! What was lost is sent anew before anything else, by whichever path has room. All that was delivered since waits for it, so a far slower
-//! path leaves it to the others.
+//! Lost data is retransmitted first, by any path with room. All later data of the stream waits for
+//! it, so a far slower path leaves retransmissions to the others.
 //!
-//! Invariants: at least one path is always admitted; a held path lets a packet through whenever a ping is due on it.
+//! Invariants: at least one path is always admitted; a deferred path still sends a packet whenever
+//! a ping is due.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::compete::Compete;
 use crate::coupling::{Bottlenecks, Coupling, SLOTS_MAX};
+use crate::cubic::CubicWindow;
 use crate::liveness::Rhythm;
 
-/// What the faster paths may deliver while a packet of a far slower one is under way; a fifth of a stream's receive window.
+/// Bytes that faster paths may deliver while a packet of a far slower path is in flight: a fifth of
+/// the receive window of a stream.
 const HEAD_START_BYTES: f64 = 512_000.0;
-/// Whatever its round trip: what the others deliver ahead of it fills seven tenths of the window, and loss needs the rest.
+/// Bound for any round trip: seven tenths of the receive window. Retransmissions need the rest.
 const STALL_BYTES: f64 = 1_620_000.0;
-/// A path filled once, and its short queue, take this many of its own round trips.
+/// Round trips of its own in which a path fills itself and its short queue.
 const OWN_ROUND_TRIPS: f64 = 2.5;
-/// A path is only held if the others together are this much faster.
+/// A path is deferred only if the others together are faster by this factor.
 const SLOWER_BY: f64 = 4.0;
-/// A new path among others that measure so many times what its initial window promises starts from less.
-const UNTRIED_SLOWER_BY: f64 = 2.0;
-/// A path acknowledged within this time counts among the others.
+/// A new path starts with a smaller window if the others measure this multiple of its initial
+/// window per round trip.
+const NEW_PATH_SLOWER_BY: f64 = 2.0;
+/// A path acknowledged within this time counts as alive.
 const OTHERS_ALIVE: Duration = Duration::from_millis(300);
 const PACKET_BYTES: u64 = 1_500;
-/// Pings are less than this in flight.
+/// Pings are fewer bytes in flight than this.
 const TAIL_BYTES: u64 = 600;
-/// How recent another path's acknowledgement must be when a path is judged stalled.
+/// Maximum age of another path's acknowledgement when a path is judged stalled.
 const OTHERS_RECENT: Duration = Duration::from_millis(40);
 
-/// What one path's controller last told.
+/// The last report of a path's controller.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PathModel {
     /// Number of the controller in its connection, in the order of creation.
     pub slot: usize,
     /// Estimated delivery rate; zero until measured.
     pub rate_bytes_per_s: f64,
-    /// What the gate counts the path for: the same, but in start-up, when the estimate only says how little was tried.
+    /// Rate that the scheduler expects of the path. In start-up it exceeds the estimate, which then
+    /// only shows how little was sent.
     pub promised_bytes_per_s: f64,
     pub rtt_min: Duration,
     pub rtt_smoothed: Duration,
     pub rtt_latest: Duration,
     pub in_flight_bytes: u64,
     pub window_bytes: u64,
-    /// The path was blocked by its window or pacing when it last had an acknowledgement: there was more to send.
+    /// The window or the pacer limited the path at its last acknowledgement.
     pub busy: bool,
     pub lost_share: f64,
     /// When the youngest acknowledged packet was sent.
     pub acked_sent_at: Option<Instant>,
-    /// The window follows Cubic because somebody else fills the bottleneck's queue.
+    /// The window follows Cubic because of cross-traffic.
     pub competing: bool,
-    /// It is a part of one window that paths through the same bottleneck have together.
+    /// The path shares one window with other paths of the same bottleneck.
     pub coupled: bool,
 }
 
 impl PathModel {
-    /// How long the packet that was acknowledged last was under way to the peer, whatever made it late.
+    /// One-way delay of the last acknowledged packet, with all its causes.
     fn trip_latest(&self) -> Duration {
         self.rtt_latest.saturating_sub(self.rtt_min / 2)
     }
 
-    /// What the link takes for one packet, at most a second; zero until the rate is measured.
+    /// Time of one packet on the link, at most a second; zero until the rate is measured.
     fn packet_time(&self) -> Duration {
         if self.rate_bytes_per_s <= 0.0 {
             return Duration::ZERO;
@@ -80,9 +85,9 @@ impl PathModel {
 struct Slot {
     owners: usize,
     model: PathModel,
-    /// The next packet passes whatever is in flight.
+    /// The next packet passes whatever the window says.
     permit: bool,
-    /// When anything was last sent, to the precision of `State::now`.
+    /// When the last packet was sent, to the precision of `State::now`.
     sent_at: Option<Instant>,
     acked_at: Option<Instant>,
     acks: Rhythm,
@@ -92,20 +97,20 @@ struct Slot {
 struct State {
     slots: Vec<Slot>,
     newest: Option<usize>,
-    /// Counts changes of the route of acknowledgements; controllers start their RTT minimum anew.
+    /// Number of changes of the acknowledgements' route; the controllers restart their RTT minimum.
     rebase_epoch: u64,
     acked_at: Option<Instant>,
     busy_at: Option<Instant>,
     bottlenecks: Bottlenecks,
     now: Option<Instant>,
-    /// Lost and not sent anew yet: what is sent is that first.
+    /// Lost bytes that are not yet retransmitted; sent bytes count against them first.
     to_resend_bytes: u64,
-    /// The steering leaves all data to one path.
-    is_thin: bool,
+    /// Steering assigns all data to one path.
+    single_path: bool,
 }
 
 impl State {
-    /// The living paths but this one.
+    /// The other paths that are alive.
     fn living_others(&self, slot: usize, now: Instant) -> impl Iterator<Item = &PathModel> {
         let others = self.slots.iter().enumerate();
         let living = others.filter(move |(index, other)| {
@@ -115,14 +120,14 @@ impl State {
         living.map(|(_, other)| &other.model)
     }
 
-    /// What the busy ones of them deliver together, and the shortest way of theirs.
+    /// Total rate of the busy ones of them, and the shortest one-way delay.
     fn others(&self, slot: usize, now: Instant) -> (f64, Duration) {
         let busy = self.living_others(slot, now).filter(|other| other.busy);
         together(busy, |other| other.rtt_min / 2)
     }
 
-    /// Whether a packet, were it as late as the path's last one, would come after the others have filled the receive window and stand still. All that
-    /// live count: those that stand still are not busy.
+    /// Whether a packet, as late as the last one of this path, would arrive after the others have
+    /// filled the receive window. Stalled paths count as well, although they are not busy.
     fn stalls_others(&self, own: &Slot, now: Instant) -> bool {
         let is_measured = !own.model.rtt_latest.is_zero();
         let others = self.living_others(own.model.slot, now);
@@ -132,13 +137,14 @@ impl State {
             && own.model.trip_latest() > trip + Duration::from_secs_f64(STALL_BYTES / rate)
     }
 
-    /// Also where nothing was sent for a while: a full window holds pings back, and the peer would take the silence for death.
+    /// Also true after a pause in sending: a full window would hold pings back, and the peer would
+    /// judge the path silent.
     fn is_permitted(&self, slot: &Slot) -> bool {
         slot.permit || self.is_quiet(slot, QUIET_MAX)
     }
 
-    /// The same, sooner, for a path that the gate does not hold: what is in flight for so long is acknowledged or lost, and
-    /// the acknowledgement of one more packet tells which.
+    /// The same after a shorter pause, for a path that is not deferred. Its data is acknowledged or
+    /// lost by then, and one more packet reveals which.
     fn is_stuck(&self, slot: &Slot) -> bool {
         let limit = (slot.model.rtt_smoothed * 2).clamp(QUIET_MIN, QUIET_MAX);
         self.is_quiet(slot, limit)
@@ -147,23 +153,24 @@ impl State {
     fn is_quiet(&self, slot: &Slot, limit: Duration) -> bool {
         let model = &slot.model;
         let mut packets_time = model.packet_time() * QUIET_PACKETS;
-        // In start-up the measured rate only says how little was tried.
+        // In start-up the measured rate only shows how little was sent.
         if model.promised_bytes_per_s > model.rate_bytes_per_s {
-            packets_time = packets_time.min(QUIET_UNTRIED_MAX);
+            packets_time = packets_time.min(QUIET_STARTUP_MAX);
         }
         let limit = limit.max(packets_time);
         let sent = self.now.zip(slot.sent_at);
         sent.is_some_and(|(now, sent)| now >= sent + limit)
     }
 
-    /// Whether the path may take the next packet.
+    /// Whether the path may send the next packet.
     ///
-    /// What a far slower path takes is waited for by all that comes after it in the stream. So such a path is held when the
-    /// packet would arrive later than `HEAD_START_BYTES` that the other paths deliver meanwhile: the receive window is
-    /// then never filled by waiting for it, and the end of a transfer waits no longer than that. Where even one packet would fill it, none is sent but
-    /// what pings take along. What is thin has one path, and nothing comes before it over another.
+    /// All later data of a stream waits for a packet of a far slower path. Such a path is therefore
+    /// deferred when its packet would arrive later than `HEAD_START_BYTES` of the other paths. The
+    /// receive window then never fills while it waits, and the end of a transfer waits no longer
+    /// than that. A path whose single packet would fill the window sends only pings. An
+    /// application-limited connection uses one path, so no data overtakes there.
     fn admits(&self, own: &Slot) -> bool {
-        let Some(now) = self.now.filter(|_| !self.is_thin) else {
+        let Some(now) = self.now.filter(|_| !self.single_path) else {
             return true;
         };
         if self.stalls_others(own, now) {
@@ -175,12 +182,13 @@ impl State {
         if promised <= 0.0 || rate < promised * SLOWER_BY {
             return true;
         }
-        // One packet may always be under way: it is how a recovered path is noticed.
+        // One packet may always be in flight: it detects the recovery of the path.
         let is_empty = model.in_flight_bytes < PACKET_BYTES;
         if self.to_resend_bytes > 0 {
             return is_empty;
         }
-        // Where the others are so fast that this is less than the path's own round trips, it may still be filled once.
+        // The path may always be filled once, even if the others are so fast that the head start is
+        // shorter than its own round trips.
         let ahead = (trip + Duration::from_secs_f64(HEAD_START_BYTES / rate))
             .max(model.rtt_min.mul_f64(OWN_ROUND_TRIPS))
             .min(trip + Duration::from_secs_f64(STALL_BYTES / rate));
@@ -194,7 +202,7 @@ impl State {
     }
 }
 
-/// What these paths deliver together, and the shortest of their ways.
+/// Total rate of these paths, and the shortest of their delays.
 fn together<'a>(
     paths: impl Iterator<Item = &'a PathModel>,
     way: impl Fn(&PathModel) -> Duration,
@@ -204,51 +212,53 @@ fn together<'a>(
     })
 }
 
-/// What the gate says of a path's next packet.
+/// The scheduler's answer for the next packet of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// It passes whatever is in flight.
-    Passes,
-    /// The path leaves it to the others.
-    Held,
+pub(crate) enum Admission {
+    /// The packet passes whatever the window says.
+    Unconditional,
+    /// The path leaves the packet to the others.
+    Deferred,
     /// The path's own window decides.
-    Open,
+    ByWindow,
 }
 
-/// A path with more than its window in flight, lost and not yet known to be, may still send a packet this often.
+/// A path with a full window may still send one packet in this time: its losses may be unreported.
 const QUIET_MAX: Duration = Duration::from_millis(100);
-/// And a path that the gate does not hold after two round trips, but no more often than this.
+/// The same for a path that is not deferred after two round trips, with this minimum.
 const QUIET_MIN: Duration = Duration::from_millis(20);
-/// Nor more often than one in the time of so many packets: as many as the link carries would keep the queue full for ever.
+/// The interval is also at least the time of this number of packets, or the extra packets would
+/// keep the queue full.
 const QUIET_PACKETS: u32 = 2;
-/// But in start-up no more seldom than the other end bears: a path that was dense and says nothing for 0.2 s is dead there.
-const QUIET_UNTRIED_MAX: Duration = Duration::from_millis(150);
+/// In start-up the interval is at most this: the peer judges a busy path dead after 0.2 s of
+/// silence.
+const QUIET_STARTUP_MAX: Duration = Duration::from_millis(150);
 
 /// Shared by all controllers of one connection and its [`Steering`](crate::Steering).
 #[derive(Debug, Default)]
-pub struct Gate {
+pub struct PathScheduler {
     state: Mutex<State>,
 }
 
-/// A place in the gate, given up with its last owner.
+/// A slot of the scheduler, released by its last owner.
 #[derive(Debug)]
 pub(crate) struct Membership {
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) scheduler: Arc<PathScheduler>,
     pub(crate) slot: usize,
 }
 
 impl Membership {
-    pub(crate) fn new(gate: Arc<Gate>) -> Self {
-        let slot = gate.enter();
-        Self { gate, slot }
+    pub(crate) fn new(scheduler: Arc<PathScheduler>) -> Self {
+        let slot = scheduler.enter();
+        Self { scheduler, slot }
     }
 }
 
 impl Clone for Membership {
     fn clone(&self) -> Self {
-        self.gate.share(self.slot);
+        self.scheduler.share(self.slot);
         Self {
-            gate: self.gate.clone(),
+            scheduler: self.scheduler.clone(),
             slot: self.slot,
         }
     }
@@ -256,28 +266,29 @@ impl Clone for Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.gate.leave(self.slot);
+        self.scheduler.leave(self.slot);
     }
 }
 
-impl Gate {
+impl PathScheduler {
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// The route of acknowledgements may have changed: round-trip minima are measured anew.
+    /// The route of acknowledgements may have changed: round-trip minima are measured again.
     pub fn rebase(&self) {
         self.state.lock().rebase_epoch += 1;
     }
 
-    /// Let time pass where no acknowledgement does it.
+    /// Advances the time without an acknowledgement.
     pub fn tick(&self, now: Instant) {
         self.state.lock().now = Some(now);
     }
 
-    /// Whether the steering leaves all data to one path: the library takes no other while that one lives, however much it has to wait.
-    pub(crate) fn set_thin(&self, is_thin: bool) {
-        self.state.lock().is_thin = is_thin;
+    /// Whether steering assigns all data to one path: the library uses no other while that path is
+    /// alive.
+    pub(crate) fn set_single_path(&self, single_path: bool) {
+        self.state.lock().single_path = single_path;
     }
 
     /// The models of the living controllers.
@@ -287,7 +298,7 @@ impl Gate {
         living.map(|slot| slot.model).collect()
     }
 
-    /// When a path was last seen with more to send than it could, if ever.
+    /// The last time at which a path was limited by its window, if ever.
     pub fn busy_at(&self) -> Option<Instant> {
         self.state.lock().busy_at
     }
@@ -352,11 +363,19 @@ impl Gate {
         }
     }
 
-    /// `met`: the path competes, and found the stranger itself.
-    pub(crate) fn report(&self, now: Instant, mut model: PathModel, met: bool, coupling: Coupling) {
+    /// `found_cross_traffic`: the path itself detected cross-traffic and follows Cubic.
+    pub(crate) fn report(
+        &self,
+        now: Instant,
+        mut model: PathModel,
+        found_cross_traffic: bool,
+        coupling: Coupling,
+    ) {
         let mut state = self.state.lock();
         let (slot, rtt) = (model.slot, model.rtt_latest);
-        state.bottlenecks.observe(now, slot, rtt, met, coupling);
+        state
+            .bottlenecks
+            .observe(now, slot, rtt, found_cross_traffic, coupling);
         model.coupled = model.competing && state.bottlenecks.is_coupled(slot);
         state.acked_at = Some(now);
         state.now = state.now.max(Some(now));
@@ -371,28 +390,38 @@ impl Gate {
         }
     }
 
-    /// A competing path's acknowledgement or loss, which concerns all paths of its bottleneck.
-    pub(crate) fn compete_acked(&self, now: Instant, slot: usize, rtt_s: f64, own: &mut Compete) {
+    /// An acknowledgement or loss of a path that follows Cubic; it changes all paths of its
+    /// bottleneck.
+    pub(crate) fn cubic_acked(&self, now: Instant, slot: usize, rtt_s: f64, own: &mut CubicWindow) {
         self.state.lock().bottlenecks.on_ack(now, slot, rtt_s, own);
     }
 
-    pub(crate) fn compete_lost(&self, now: Instant, slot: usize, sent: Instant, own: &mut Compete) {
+    pub(crate) fn cubic_lost(
+        &self,
+        now: Instant,
+        slot: usize,
+        sent: Instant,
+        own: &mut CubicWindow,
+    ) {
         self.state.lock().bottlenecks.on_loss(now, slot, sent, own);
     }
 
-    /// The path's drained round begins; those that share its bottleneck are to follow.
-    pub(crate) fn drain(&self, slot: usize, deep: bool) {
-        self.state.lock().bottlenecks.drain(slot, deep);
+    /// The path starts an RTT probe; the paths of the same bottleneck follow.
+    pub(crate) fn start_probe(&self, slot: usize, deep: bool) {
+        self.state.lock().bottlenecks.start_probe(slot, deep);
     }
 
-    /// Counts the drained rounds that the path is to join, and whether the last is a deep one.
-    pub(crate) fn drains(&self, slot: usize) -> (u64, bool) {
-        self.state.lock().bottlenecks.drains(slot)
+    /// Number of probes that the path has to join, and whether the last is a deep one.
+    pub(crate) fn group_probes(&self, slot: usize) -> (u64, bool) {
+        self.state.lock().bottlenecks.group_probes(slot)
     }
 
-    /// Whether a path through the same bottleneck has met a stranger there.
-    pub(crate) fn others_met(&self, slot: usize) -> bool {
-        self.state.lock().bottlenecks.others_met(slot)
+    /// Whether another path of the same bottleneck detected cross-traffic.
+    pub(crate) fn others_report_cross_traffic(&self, slot: usize) -> bool {
+        self.state
+            .lock()
+            .bottlenecks
+            .others_report_cross_traffic(slot)
     }
 
     pub(crate) fn lost(&self, bytes: u64) {
@@ -400,7 +429,7 @@ impl Gate {
         state.to_resend_bytes = state.to_resend_bytes.saturating_add(bytes);
     }
 
-    /// A packet of so many bytes, and what is in flight with it.
+    /// A packet of this size was sent; the bytes in flight include it.
     pub(crate) fn sent(&self, slot: usize, bytes: u64, in_flight_bytes: u64) {
         let mut state = self.state.lock();
         state.to_resend_bytes = state.to_resend_bytes.saturating_sub(bytes);
@@ -417,27 +446,28 @@ impl Gate {
         self.state.lock().newest
     }
 
-    /// Let the slot's next packet pass a full window: a ping must go out to be answered.
+    /// The next packet of the slot passes a full window: a ping must be sent to be answered.
     pub(crate) fn permit(&self, slot: usize) {
         if let Some(slot) = self.state.lock().slots.get_mut(slot) {
             slot.permit = true;
         }
     }
 
-    /// Asked for each packet, so all that there is to say is said at once. `gated`: far slower paths wait for their turn.
-    pub(crate) fn turn(&self, slot: usize, gated: bool) -> Turn {
+    /// Asked for each packet, so one call answers everything. `scheduled`: far slower paths are
+    /// deferred.
+    pub(crate) fn admission(&self, slot: usize, scheduled: bool) -> Admission {
         let state = self.state.lock();
         let Some(slot) = state.slots.get(slot) else {
-            return Turn::Open;
+            return Admission::ByWindow;
         };
         if state.is_permitted(slot) {
-            Turn::Passes
-        } else if gated && !state.admits(slot) {
-            Turn::Held
+            Admission::Unconditional
+        } else if scheduled && !state.admits(slot) {
+            Admission::Deferred
         } else if state.is_stuck(slot) {
-            Turn::Passes
+            Admission::Unconditional
         } else {
-            Turn::Open
+            Admission::ByWindow
         }
     }
 
@@ -459,7 +489,7 @@ impl Gate {
         self.state.lock().slots.get(slot)?.model.acked_sent_at
     }
 
-    /// There is nothing more to send, and data is under way that may have been lost.
+    /// Nothing more is to be sent, and data in flight may be lost.
     pub(crate) fn is_tail(&self) -> bool {
         let state = self.state.lock();
         let alive = || state.slots.iter().filter(|slot| slot.owners > 0);
@@ -467,8 +497,9 @@ impl Gate {
         in_flight > TAIL_BYTES && alive().all(|slot| !slot.model.busy)
     }
 
-    /// When the acknowledgements of a path with data in flight fall out of their rhythm, while those of another path
-    /// go on (if nothing is acknowledged at all, it is the acknowledgements' route that is broken).
+    /// When the acknowledgements of a path with data in flight become overdue while those of
+    /// another path continue. If no path is acknowledged, the route of acknowledgements is broken
+    /// instead.
     pub(crate) fn stalls_at(&self, slot: usize) -> Option<Instant> {
         let state = self.state.lock();
         let own = state.slots.get(slot)?;
@@ -487,11 +518,11 @@ impl Gate {
         others_go_on.then_some(overdue)
     }
 
-    /// Whether a path that promises this much, untried, is to be tried with little first. What stands in its queue, should it be far slower than
-    /// that, is waited for by all that the others deliver.
+    /// Whether a new path with this expected rate must start with few packets. If it is far slower
+    /// than expected, all later data waits for its queue.
     pub(crate) fn outruns(&self, slot: usize, promised_bytes_per_s: f64) -> bool {
         let state = self.state.lock();
         let others = state.now.map(|now| state.others(slot, now).0);
-        others.is_some_and(|rate| rate >= promised_bytes_per_s * UNTRIED_SLOWER_BY)
+        others.is_some_and(|rate| rate >= promised_bytes_per_s * NEW_PATH_SLOWER_BY)
     }
 }
