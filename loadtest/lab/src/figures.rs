@@ -1,9 +1,11 @@
 //! A figure: what was measured beside what was published and what is asked for.
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Which side of the target is good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Goal {
     AtLeast,
@@ -13,18 +15,23 @@ pub enum Goal {
 }
 
 /// One row of a table of targets.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Figure {
     /// Section and row of the experiments, for example `pals.loss.efficiency`.
     pub id: String,
-    pub unit: &'static str,
+    pub unit: Cow<'static, str>,
     /// What the paper or the rival reached.
     pub reference: Option<f64>,
     pub target: Option<f64>,
+    /// JSON has no infinity: a value that never came is null there.
+    #[serde(deserialize_with = "null_is_infinite")]
     pub measured: f64,
     pub met: bool,
-    #[serde(skip)]
     pub goal: Goal,
+}
+
+fn null_is_infinite<'de, D: Deserializer<'de>>(input: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(input)?.unwrap_or(f64::INFINITY))
 }
 
 impl Figure {
@@ -37,7 +44,7 @@ impl Figure {
     ) -> Self {
         Self {
             id: id.into(),
-            unit,
+            unit: Cow::Borrowed(unit),
             reference,
             target: Some(target),
             measured,
@@ -55,7 +62,7 @@ impl Figure {
     ) -> Self {
         Self {
             id: id.into(),
-            unit,
+            unit: Cow::Borrowed(unit),
             reference,
             target: Some(target),
             measured,
@@ -72,7 +79,7 @@ impl Figure {
     ) -> Self {
         Self {
             id: id.into(),
-            unit,
+            unit: Cow::Borrowed(unit),
             reference,
             target: None,
             measured,
