@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use bus::{Bus, Event, Topic};
+use bus::{Bus, Delivery, Extent, Topic};
 use contracts::{
     paths::{End, PathReport, PathState, PathsRecord},
     policy::{
@@ -21,7 +21,7 @@ use contracts::{
 use parking_lot::Mutex;
 use path_probe::{AsymmetricEwma, Choice, Target, optimise};
 use prost::Message;
-use service_kit::{Backoff, Context, grpc::Peer, tls::PeerId};
+use service_kit::{Context, grpc::Peer, tls::PeerId};
 use store::{Followed, Scope, Store};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
@@ -242,8 +242,6 @@ pub(crate) async fn follow(
     estimates: Arc<Estimates>,
     context: Context,
 ) {
-    let shutdown = context.shutdown().clone();
-    let mut backoff = Backoff::for_reconnect();
     // What was last known before this replica started; without it the first reports fill in.
     let known = store::each_latest_path(store.as_ref(), &Scope::Service, 0, |report| {
         estimates.observe(&report);
@@ -252,45 +250,28 @@ pub(crate) async fn follow(
         Ok(()) => {}
         Err(error) => tracing::warn!(%error, "estimates begin without history"),
     }
-    while !shutdown.is_requested() {
-        let mut tail = match bus.tail(Topic::Paths).await {
-            Ok(tail) => tail,
-            Err(error) => {
-                tracing::warn!(%error, "the topic of path reports cannot be followed");
-                tokio::select! {
-                    () = shutdown.requested() => return,
-                    () = backoff.wait() => continue,
-                }
-            }
-        };
-        loop {
-            let event = tokio::select! {
-                () = shutdown.requested() => return,
-                event = tail.next(BATCH_RECORDS_MAX) => event,
-            };
-            match event {
-                Ok(Event::Batch(deliveries)) => {
-                    backoff.reset();
-                    for delivery in deliveries {
-                        // A record that is none is buried by the writer of the store.
-                        if let Ok(record) = PathsRecord::decode(delivery.value) {
-                            record
-                                .reports
-                                .iter()
-                                .for_each(|report| estimates.observe(report));
-                        }
-                    }
-                }
-                Ok(Event::Assigned(_) | Event::Revoked(_)) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "the topic of path reports cannot be followed");
-                    tokio::select! {
-                        () = shutdown.requested() => return,
-                        () = backoff.wait() => break,
-                    }
-                }
+    let mut following = Following(estimates);
+    let (topic, shutdown) = (Topic::Paths, context.shutdown());
+    consumer::tail(&*bus, topic, BATCH_RECORDS_MAX, &mut following, shutdown).await;
+}
+
+struct Following(Arc<Estimates>);
+
+impl consumer::Follower for Following {
+    fn on_begun(&mut self, _: &BTreeMap<u32, Extent>) {}
+
+    fn on_records(&mut self, deliveries: Vec<Delivery>) {
+        for delivery in deliveries {
+            // The writer of the store buries a record that cannot be read.
+            if let Ok(record) = PathsRecord::decode(delivery.value) {
+                let reports = record.reports.iter();
+                reports.for_each(|report| self.0.observe(report));
             }
         }
+    }
+
+    fn on_away(&mut self, reason: String) {
+        tracing::warn!(reason, "the topic of path reports cannot be followed");
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 use bus::{
-    Bus, Consumer, EmbeddedBus, EmbeddedOptions, NotReady, PublishError, Record, Start, StartAt,
+    Bus, Consumer, EmbeddedBus, EmbeddedOptions, Interposed, PublishError, Record, Start, StartAt,
     StartAtError, SubscribeError, Topic,
 };
 use contracts::paths::{
@@ -67,7 +67,11 @@ impl StartAt for Unanswered {
 }
 
 #[async_trait]
-impl Bus for Forgetful {
+impl Interposed for Forgetful {
+    fn inner(&self) -> &dyn Bus {
+        &self.inner
+    }
+
     async fn publish(&self, topic: Topic, records: Vec<Record>) -> Result<(), PublishError> {
         match &self.says {
             Some(error) => Err(error.clone()),
@@ -88,37 +92,6 @@ impl Bus for Forgetful {
             asked: Arc::clone(&self.asked),
         });
         self.inner.subscribe(topic, group, start).await
-    }
-
-    async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
-        self.inner.tail(topic).await
-    }
-
-    async fn read_back(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
-        self.inner.read_back(topic).await
-    }
-
-    async fn partitions(&self, topic: Topic) -> Result<u32, NotReady> {
-        self.inner.partitions(topic).await
-    }
-
-    async fn extents(
-        &self,
-        topic: Topic,
-    ) -> Result<std::collections::BTreeMap<u32, bus::Extent>, NotReady> {
-        self.inner.extents(topic).await
-    }
-
-    async fn committed(
-        &self,
-        topic: Topic,
-        group: &str,
-    ) -> Result<std::collections::BTreeMap<u32, u64>, NotReady> {
-        self.inner.committed(topic, group).await
-    }
-
-    async fn ready(&self) -> Result<(), NotReady> {
-        self.inner.ready().await
     }
 }
 

@@ -14,11 +14,15 @@ mod beginning;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod embedded;
+#[cfg(feature = "conformance")]
+mod interposed;
 pub mod kafka;
 mod keys;
 pub mod slow_clock;
 
 pub use embedded::{EmbeddedBus, EmbeddedOptions};
+#[cfg(feature = "conformance")]
+pub use interposed::Interposed;
 pub use kafka::{KafkaBus, KafkaOptions};
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};

@@ -2,13 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use bus::{
-    Bus, Consumer, Delivery, EmbeddedBus, EmbeddedOptions, Event, NotReady, PublishError, Record,
-    StartAt, SubscribeError, Topic, dead_letter,
+    Bus, Delivery, EmbeddedBus, EmbeddedOptions, Event, Interposed, PublishError, Record, Topic,
+    dead_letter,
 };
 use bytes::Bytes;
 
@@ -19,7 +18,11 @@ struct Away {
 }
 
 #[async_trait]
-impl Bus for Away {
+impl Interposed for Away {
+    fn inner(&self) -> &dyn Bus {
+        &self.inner
+    }
+
     async fn publish(&self, topic: Topic, records: Vec<Record>) -> Result<(), PublishError> {
         let one_less = |left: u32| left.checked_sub(1);
         if self
@@ -30,46 +33,6 @@ impl Bus for Away {
             return Err(PublishError::Unavailable("away".into()));
         }
         self.inner.publish(topic, records).await
-    }
-
-    async fn subscribe(
-        &self,
-        topic: Topic,
-        group: &str,
-        start: Arc<dyn StartAt>,
-    ) -> Result<Box<dyn Consumer>, SubscribeError> {
-        self.inner.subscribe(topic, group, start).await
-    }
-
-    async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
-        self.inner.tail(topic).await
-    }
-
-    async fn read_back(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
-        self.inner.read_back(topic).await
-    }
-
-    async fn partitions(&self, topic: Topic) -> Result<u32, NotReady> {
-        self.inner.partitions(topic).await
-    }
-
-    async fn extents(
-        &self,
-        topic: Topic,
-    ) -> Result<std::collections::BTreeMap<u32, bus::Extent>, NotReady> {
-        self.inner.extents(topic).await
-    }
-
-    async fn committed(
-        &self,
-        topic: Topic,
-        group: &str,
-    ) -> Result<std::collections::BTreeMap<u32, u64>, NotReady> {
-        self.inner.committed(topic, group).await
-    }
-
-    async fn ready(&self) -> Result<(), NotReady> {
-        self.inner.ready().await
     }
 }
 

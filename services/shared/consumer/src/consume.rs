@@ -1,0 +1,298 @@
+//! Runs a [`Sink`] on a topic: carries out what [`Work`] commands.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bus::{Bus, Delivery, Event, StartAt, Topic, dead_letter};
+use consumer_health::{Duty, Level, Own, Pace};
+use service_kit::{Backoff, Context, ProgressHandle};
+use store::{Claims, Store};
+use tokio::time::{Interval, MissedTickBehavior, timeout};
+
+use crate::{
+    Answer, Away, Done, Sink, lanes,
+    work::{Command, Work},
+};
+
+/// Interval of commits, and of the search for lost claims.
+const TICK: Duration = Duration::from_secs(1);
+/// A commit that takes longer is cut short: the bus needs it for its figures only.
+const COMMIT_WITHIN: Duration = Duration::from_millis(250);
+/// A loop without a turn for so long counts as stalled.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+pub struct Setup {
+    /// Names topic and group, and how the consumer's health is reported.
+    pub duty: Duty,
+    /// What a consumer that stands still is to the readiness of its service.
+    pub level: Level,
+    /// Name of the loop in `/healthz`.
+    pub turns: &'static str,
+    /// Records taken from the bus at once; more wait there.
+    pub records_max: usize,
+    /// A batch of so many records is two transactions at once, of different partitions.
+    pub two_lanes_from: Option<usize>,
+    pub tick: Duration,
+    pub silence_max: Duration,
+}
+
+impl Setup {
+    pub fn new(duty: Duty, level: Level, turns: &'static str, records_max: usize) -> Setup {
+        Setup {
+            duty,
+            level,
+            turns,
+            records_max,
+            two_lanes_from: None,
+            tick: TICK,
+            silence_max: SILENCE_MAX,
+        }
+    }
+}
+
+/// One member of a group.
+pub struct Consumer<S> {
+    sink: S,
+    bus: Arc<dyn Bus>,
+    store: Arc<dyn Store>,
+    claims: Arc<Claims<dyn Store>>,
+    setup: Setup,
+    /// Beats with each write, too: a store that is away is no reason for a restart.
+    turns: ProgressHandle,
+    context: Context,
+}
+
+impl<S: Sink> Consumer<S> {
+    pub fn new(
+        sink: S,
+        bus: Arc<dyn Bus>,
+        store: Arc<dyn Store>,
+        setup: Setup,
+        context: Context,
+    ) -> Consumer<S> {
+        let claims = Claims::new(Arc::clone(&store), setup.duty.group);
+        let turns = context.health().progress(setup.turns, setup.silence_max);
+        Consumer {
+            sink,
+            bus,
+            store,
+            claims,
+            setup,
+            turns,
+            context,
+        }
+    }
+
+    /// Consumes until shutdown is requested. The health of the group is watched beside it.
+    pub async fn run(self) {
+        let claims = Some(Arc::clone(&self.claims));
+        self.context.tasks().spawn(consumer_health::watch(
+            Arc::clone(&self.bus),
+            Arc::clone(&self.store),
+            Own::duty(self.setup.duty, self.setup.level, claims),
+            Pace::default(),
+            self.context.clone(),
+        ));
+        let mut tick = tokio::time::interval(self.setup.tick);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut backoff = Backoff::for_reconnect();
+        while !self.context.shutdown().is_requested() {
+            self.turns.beat();
+            let start = Arc::clone(&self.claims) as Arc<dyn StartAt>;
+            let group = self.setup.duty.group;
+            match self.bus.subscribe(self.topic(), group, start).await {
+                Ok(consumer) => {
+                    self.sink.on_well();
+                    return self.follow(consumer, &mut tick, &mut backoff).await;
+                }
+                Err(error) => {
+                    self.sink.on_away(Away::Bus(&error.to_string()));
+                    if !self.pause(backoff.next_delay()).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn topic(&self) -> Topic {
+        self.setup.duty.topic
+    }
+
+    /// Returns when the service ends. A member stays in its group while an engine is away: leaving
+    /// would cost the group a rebalance at every try.
+    async fn follow(
+        &self,
+        mut consumer: Box<dyn bus::Consumer>,
+        tick: &mut Interval,
+        backoff: &mut Backoff,
+    ) {
+        loop {
+            self.turns.beat();
+            let event = tokio::select! {
+                // The end comes first: behind a batch that it cut short nothing may be written.
+                biased;
+                () = self.context.shutdown().requested() => return,
+                _ = tick.tick() => {
+                    self.on_tick(&mut *consumer).await;
+                    continue;
+                }
+                event = consumer.next(self.setup.records_max) => event,
+            };
+            match event {
+                Ok(event) => {
+                    backoff.reset();
+                    self.sink.on_well();
+                    if !self.on_event(event).await {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    self.sink.on_away(Away::Bus(&error.to_string()));
+                    if !self.pause(backoff.next_delay()).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn on_tick(&self, consumer: &mut dyn bus::Consumer) {
+        consumer.renew(&self.claims.to_renew(self.topic()));
+        let reached = self.claims.to_commit(self.topic());
+        match timeout(COMMIT_WITHIN, consumer.commit(&reached)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "offsets not committed"),
+            Err(_) => tracing::debug!("offsets not committed yet"),
+        }
+    }
+
+    /// False: the service ends.
+    async fn on_event(&self, event: Event) -> bool {
+        let group = self.setup.duty.group;
+        match event {
+            Event::Assigned(partitions) => {
+                tracing::info!(group, partitions = bus::listed(&partitions), "assigned");
+            }
+            Event::Revoked(partitions) => {
+                tracing::info!(group, partitions = bus::listed(&partitions), "revoked");
+                self.claims.forget(self.topic(), partitions);
+            }
+            Event::Batch(deliveries) => return self.on_batch(deliveries).await,
+        }
+        true
+    }
+
+    /// False: the service ends before the batch is done, and nothing behind it may be written.
+    async fn on_batch(&self, mut deliveries: Vec<Delivery>) -> bool {
+        deliveries.retain(|it| self.claims.holds(it.topic, it.partition));
+        let Some(published_us) = deliveries.first().map(|it| it.published_us) else {
+            return true;
+        };
+        let started = Instant::now();
+        let is_large = |from| deliveries.len() >= from;
+        let [one, other] = if self.setup.two_lanes_from.is_some_and(is_large) {
+            lanes::divide(deliveries)
+        } else {
+            [deliveries, Vec::new()]
+        };
+        let done = tokio::join!(self.on_part(one), self.on_part(other));
+        if done != (true, true) {
+            return false;
+        }
+        self.sink.on_done(Done {
+            published_us,
+            took: started.elapsed(),
+        });
+        true
+    }
+
+    /// False: the service ends before the part is done.
+    async fn on_part(&self, deliveries: Vec<Delivery>) -> bool {
+        let mut work = Work::new(&self.sink, deliveries);
+        loop {
+            match work.command() {
+                Command::Done => return true,
+                Command::Bury { delivery, reason } => {
+                    if !self.bury(&delivery, &reason).await {
+                        return false;
+                    }
+                }
+                Command::Lost(partitions) => {
+                    let lost = bus::listed(&partitions);
+                    tracing::info!(partitions = lost, "another member has taken over");
+                    self.claims.fenced(self.topic(), partitions);
+                }
+                Command::PassOver(reason) => {
+                    tracing::error!(reason, "progress cannot be stored");
+                }
+                Command::Pause(delay, reason) => {
+                    self.sink.on_away(Away::Store(&reason));
+                    if !self.pause(delay).await {
+                        return false;
+                    }
+                }
+                Command::Write { batch, reached } => {
+                    if !self.write(&mut work, batch, &reached).await {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// False: the service ends, and nothing was written.
+    async fn write(
+        &self,
+        work: &mut Work<'_, S>,
+        batch: Arc<S::Batch>,
+        reached: &[(u32, u64)],
+    ) -> bool {
+        self.turns.beat();
+        let topic = self.topic();
+        let steps = reached
+            .iter()
+            .map(|(partition, next)| (topic, *partition, *next));
+        let progress = self.claims.progress_to(steps);
+        if progress.len() < reached.len() {
+            // Rows without the fence of their partition must not be written.
+            let partitions = reached.iter().map(|(partition, _)| *partition);
+            let lost: Vec<u32> = partitions
+                .filter(|partition| !self.claims.holds(topic, *partition))
+                .collect();
+            work.lose(&lost);
+            return true;
+        }
+        let answer = self.sink.write(batch, &progress).await;
+        match &answer {
+            Answer::Ended => return false,
+            Answer::Stored => {
+                self.claims.stored(&progress);
+                self.sink.on_well();
+            }
+            Answer::Refused(reason) => {
+                let group = self.setup.duty.group;
+                tracing::error!(group, reason, "the store refuses rows");
+            }
+            _ => {}
+        }
+        work.on_answer(answer);
+        true
+    }
+
+    /// False when the service ends before the record is kept.
+    async fn bury(&self, delivery: &Delivery, reason: &str) -> bool {
+        let ending = self.context.shutdown().requested();
+        dead_letter::bury(&*self.bus, delivery, self.setup.duty.group, reason, ending).await
+    }
+
+    /// False when the service ends meanwhile.
+    async fn pause(&self, delay: Duration) -> bool {
+        tokio::select! {
+            () = self.context.shutdown().requested() => false,
+            () = tokio::time::sleep(delay) => true,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The part of a consumer that a service writes.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bus::Delivery;
+use store::{Progress, WriteError};
+
+/// Result of reading one record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decoded {
+    /// Its rows are in the batch.
+    Whole,
+    /// The known part is in the batch; a copy of the record goes to the dead letters.
+    InPart(String),
+    /// It cannot be read: it goes to the dead letters, and progress passes it.
+    Refused(String),
+}
+
+/// The store's answer to one write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Rows and progress are durable.
+    Stored,
+    /// The store is away. The same write is repeated until the store answers.
+    Transient(String),
+    /// The store has other rows. The sink has taken them over, and the write is repeated, at most
+    /// [`crate::work::ANSWERS_MAX`] times.
+    Contradicts(String),
+    /// Other members claimed these partitions. The rest is written without them.
+    Fenced(Vec<u32>),
+    /// The store will never take this batch.
+    Refused(String),
+    /// The service ends, and nothing was written.
+    Ended,
+}
+
+impl From<WriteError> for Answer {
+    fn from(error: WriteError) -> Answer {
+        match error {
+            WriteError::Fenced(lost) => {
+                Answer::Fenced(lost.into_iter().map(|(_, partition)| partition).collect())
+            }
+            WriteError::Unavailable(reason) => Answer::Transient(reason),
+            WriteError::Conflict(_) => Answer::Contradicts(error.to_string()),
+            WriteError::Invalid(_) | WriteError::Unfit(_) => Answer::Refused(error.to_string()),
+        }
+    }
+}
+
+/// The engine that does not answer, with its reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Away<'a> {
+    Bus(&'a str),
+    Store(&'a str),
+}
+
+/// A batch of which every record is stored, buried, or another member's.
+#[derive(Debug, Clone, Copy)]
+pub struct Done {
+    /// When the bus took the first record, by the clock of the bus.
+    pub published_us: i64,
+    pub took: Duration,
+}
+
+#[async_trait]
+pub trait Sink: Send + Sync {
+    /// Rows of several records, in their order. The default is a batch without rows.
+    type Batch: Default + Send + Sync;
+
+    /// Adds the rows of one record to the batch. It is called again for the same record when a batch
+    /// is divided, so it must depend on nothing but the record.
+    fn decode(&self, delivery: &Delivery, batch: &mut Self::Batch) -> Decoded;
+
+    /// One try to write rows and progress in one transaction. `progress` carries the fence.
+    async fn write(&self, batch: Arc<Self::Batch>, progress: &[Progress]) -> Answer;
+
+    /// Called before each pause.
+    fn on_away(&self, away: Away<'_>) {
+        match away {
+            Away::Bus(reason) => tracing::warn!(reason, "the bus or the claims do not answer"),
+            Away::Store(reason) => {
+                tracing::warn!(reason, "the store does not take rows; the bus keeps them");
+            }
+        }
+    }
+
+    /// Called after each answer of an engine that shows it is there.
+    fn on_well(&self) {}
+
+    fn on_done(&self, _: Done) {}
+}
