@@ -45,6 +45,7 @@ mod liveness;
 mod path_scheduler;
 mod sampler;
 mod steering;
+pub mod steering_rules;
 
 pub use agreement::{KeepaliveAcceptor, KeepaliveProposer, KeepaliveTerms};
 pub use answers::Answers;

@@ -1,0 +1,307 @@
+//! The steering document: accesses with their price, and an ordered list of rules.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The only format so far.
+pub(super) const FORMAT: u32 = 1;
+
+/// What a steering document says. It is valid: [`Document::from_toml`] and
+/// [`Document::from_json`] refuse any other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Document {
+    /// Format of the document, 1.
+    pub format: u32,
+    /// What is known of accesses. An entry with a name comes before one with a kind alone.
+    #[serde(default, rename = "access", skip_serializing_if = "Vec::is_empty")]
+    pub accesses: Vec<AccessTerms>,
+    /// The first rule that matches decides. Without one, flows are steered as by mode `auto`.
+    #[serde(default, rename = "rule", skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<Rule>,
+}
+
+impl Default for Document {
+    fn default() -> Self {
+        Self {
+            format: FORMAT,
+            accesses: Vec::new(),
+            rules: Vec::new(),
+        }
+    }
+}
+
+/// Price and limits of one access by its name, or of all accesses of a kind.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccessTerms {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<Kind>,
+    /// In the currency of the installation.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub price_per_gb: f64,
+    /// Bytes of a month in GB (10^9), both directions. Bulk leaves the access at the cap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap_gb: Option<f64>,
+    /// Day of the month on which the cap begins anew, 1 to 28.
+    #[serde(default = "first")]
+    pub reset_day: u8,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub metered: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub roaming: bool,
+}
+
+fn first() -> u8 {
+    1
+}
+
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_true(value: &bool) -> bool {
+    *value
+}
+
+impl AccessTerms {
+    pub fn cap_bytes(&self) -> Option<u64> {
+        // Saturates.
+        self.cap_gb.map(|gb| (gb * 1e9) as u64)
+    }
+}
+
+/// Kind of access network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    Wifi,
+    Cellular,
+    Satellite,
+    Ethernet,
+}
+
+impl Kind {
+    pub const ALL: [Self; 4] = [Self::Wifi, Self::Cellular, Self::Satellite, Self::Ethernet];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Wifi => "wifi",
+            Self::Cellular => "cellular",
+            Self::Satellite => "satellite",
+            Self::Ethernet => "ethernet",
+        }
+    }
+
+    /// What the usual names of interfaces suggest, where the document does not say.
+    pub fn suggested_by(name: &str) -> Option<Self> {
+        const PREFIXES: [(&str, Kind); 11] = [
+            ("wifi", Kind::Wifi),
+            ("wl", Kind::Wifi),
+            ("lte", Kind::Cellular),
+            ("ww", Kind::Cellular),
+            ("5g", Kind::Cellular),
+            ("cell", Kind::Cellular),
+            ("mobile", Kind::Cellular),
+            ("sat", Kind::Satellite),
+            ("starlink", Kind::Satellite),
+            ("eth", Kind::Ethernet),
+            ("en", Kind::Ethernet),
+        ];
+        let known = PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix));
+        known.map(|(_, kind)| *kind)
+    }
+}
+
+/// Steering mode of TS 23.501, 5.32.8, and `auto`.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// All accesses for bulk; small flows take the fastest.
+    #[default]
+    Auto,
+    /// The first access alone; the next one only while the ones before it are unusable.
+    ActiveStandby,
+    /// The access with the smallest round trip; more only while it is full.
+    SmallestDelay,
+    /// With `weights`: fixed parts of the traffic. Without: by what each access delivers.
+    LoadBalancing,
+    /// The accesses in their order; the next one only while the ones before it are full.
+    Priority,
+    /// A copy on each of two accesses; the first that arrives counts.
+    Redundant,
+}
+
+impl Mode {
+    pub const ALL: [Self; 6] = [
+        Self::Auto,
+        Self::ActiveStandby,
+        Self::SmallestDelay,
+        Self::LoadBalancing,
+        Self::Priority,
+        Self::Redundant,
+    ];
+
+    pub fn name(self) -> &'static str {
+        self.shape().name
+    }
+
+    /// The mode as data.
+    pub const fn shape(self) -> Shape {
+        let shape = Shape {
+            name: "auto",
+            sorted_by: SortedBy::Document,
+            first_only: false,
+            spills: false,
+            takes_weights: false,
+            copies: 1,
+            gathers: true,
+        };
+        match self {
+            Self::Auto => shape,
+            Self::ActiveStandby => Shape {
+                name: "active-standby",
+                first_only: true,
+                ..shape
+            },
+            Self::SmallestDelay => Shape {
+                name: "smallest-delay",
+                sorted_by: SortedBy::Delay,
+                first_only: true,
+                spills: true,
+                ..shape
+            },
+            Self::LoadBalancing => Shape {
+                name: "load-balancing",
+                takes_weights: true,
+                gathers: false,
+                ..shape
+            },
+            Self::Priority => Shape {
+                name: "priority",
+                first_only: true,
+                spills: true,
+                ..shape
+            },
+            Self::Redundant => Shape {
+                name: "redundant",
+                sorted_by: SortedBy::Delay,
+                copies: 2,
+                gathers: false,
+                ..shape
+            },
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A mode as data: all that tells one from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    pub name: &'static str,
+    pub sorted_by: SortedBy,
+    /// Only the first access is active; otherwise all are.
+    pub first_only: bool,
+    /// The others are used while the ones before them are full; otherwise while those are unusable.
+    pub spills: bool,
+    pub takes_weights: bool,
+    pub copies: u8,
+    /// Small flows stay on the fastest active access.
+    pub gathers: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SortedBy {
+    /// The order in `accesses` of the rule.
+    Document,
+    Delay,
+}
+
+/// One steering rule.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Unique in the document; shown wherever the rule decides.
+    pub name: String,
+    #[serde(default, rename = "match")]
+    pub matches: Match,
+    #[serde(default)]
+    pub mode: Mode,
+    /// Names or kinds, in order of preference. All others are forbidden. Empty: all are allowed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub accesses: Vec<String>,
+    /// Parts of the traffic for `load-balancing`, by name or kind.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub weights: BTreeMap<String, u32>,
+    /// An access with a longer round trip stands by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rtt_ms_max: Option<u32>,
+    /// An access that loses more (0 to 1) stands by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_max: Option<f64>,
+    /// Whether metered accesses are allowed.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub metered: bool,
+    /// Whether roaming accesses are allowed.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub roaming: bool,
+}
+
+/// Conditions that all must hold; an empty list holds for every flow. Alerts are different: a rule
+/// holds for them only if its `urgency` names them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Match {
+    /// `applications`, `applications-prompt`, `tun`, `vitals`, `alerts`, or `user:NAME` of SOCKS5.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub application: Vec<String>,
+    /// `host`, `*.domain`, an address, or a prefix such as `10.0.0.0/8`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub destination: Vec<String>,
+    /// A port, or a range such as `8000-8099`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub port: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub protocol: Vec<Protocol>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub urgency: Vec<Urgency>,
+    /// Gateway groups, as the proxy's allow-list names them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub group: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Ip,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Urgency {
+    Alert,
+    /// Vitals, and applications that somebody waits for.
+    Prompt,
+    Bulk,
+}

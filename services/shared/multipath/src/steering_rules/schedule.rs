@@ -1,0 +1,119 @@
+//! One session carries many flows, and the library's scheduler knows no flow. So the decisions of all
+//! flows of a session are joined to one schedule for its paths: for each access the strictest rank.
+//!
+//! An access that some flow may take and another may not stands by: it carries data only while no
+//! other lives, so that an alert gets through. Flows that may not take it are held by the gateway then.
+
+use super::decide::{Decision, Rank};
+
+/// What the path scheduler obeys for one path. Paths without one are used as by mode `auto`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathSchedule {
+    /// Place in the order; a lower one comes first.
+    pub place: u8,
+    /// None: the path is forbidden, and carries nothing but what keeps it alive.
+    pub rank: Option<Rank>,
+    pub weight: Option<u32>,
+}
+
+impl PathSchedule {
+    /// All traffic may take it, as without any rule.
+    pub const FREE: Self = Self {
+        place: 0,
+        rank: Some(Rank::Active),
+        weight: None,
+    };
+    pub const FORBIDDEN: Self = Self {
+        place: u8::MAX,
+        rank: None,
+        weight: None,
+    };
+}
+
+/// The schedule of a session, by name of the access.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schedule {
+    pub paths: Vec<(String, PathSchedule)>,
+    pub copies: u8,
+    /// Small flows stay on the fastest active access.
+    pub gathers: bool,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self {
+            paths: Vec::new(),
+            copies: 1,
+            gathers: true,
+        }
+    }
+}
+
+impl Schedule {
+    /// An access that the schedule does not name is free while it names none, and forbidden otherwise.
+    pub fn of(&self, access: &str) -> PathSchedule {
+        let named = self.paths.iter().find(|(name, _)| name == access);
+        match named {
+            Some((_, schedule)) => *schedule,
+            None if self.paths.is_empty() => PathSchedule::FREE,
+            None => PathSchedule::FORBIDDEN,
+        }
+    }
+}
+
+/// Joins the decisions of a session's flows. No flow: nothing is restricted.
+pub fn schedule(decisions: &[Decision]) -> Schedule {
+    let mut names: Vec<&str> = Vec::new();
+    for choice in decisions.iter().flat_map(|decision| &decision.order) {
+        if !names.contains(&choice.access.as_str()) {
+            names.push(&choice.access);
+        }
+    }
+    let mut entries: Vec<(&str, usize, Rank, Option<u32>)> = names
+        .into_iter()
+        .map(|name| {
+            let mut rank = Rank::Active;
+            let mut places = 0;
+            let mut weight = None;
+            for decision in decisions.iter().filter(|it| !it.is_blocked()) {
+                let found = decision
+                    .order
+                    .iter()
+                    .enumerate()
+                    .find(|(_, it)| it.access == name);
+                match found {
+                    Some((place, choice)) => {
+                        rank = rank.max(choice.rank);
+                        // Where all are active the order has no meaning.
+                        let orders = decision.order.iter().any(|it| it.rank != Rank::Active);
+                        places += if orders { place } else { 0 };
+                        weight = weight.or(choice.weight);
+                    }
+                    None => {
+                        rank = Rank::Standby;
+                        places += decision.order.len();
+                    }
+                }
+            }
+            (name, places, rank, weight)
+        })
+        .collect();
+    entries.sort_by_key(|(_, places, rank, _)| (*rank, *places));
+    let place = |index: usize| u8::try_from(index).unwrap_or(u8::MAX - 1);
+    Schedule {
+        paths: entries
+            .iter()
+            .enumerate()
+            .map(|(index, (name, _, rank, weight))| {
+                let schedule = PathSchedule {
+                    place: place(index),
+                    rank: Some(*rank),
+                    weight: weight.filter(|_| *rank == Rank::Active),
+                };
+                ((*name).to_owned(), schedule)
+            })
+            .collect(),
+        copies: decisions.iter().map(|it| it.copies).max().unwrap_or(1),
+        gathers: decisions.iter().all(|it| it.gathers),
+    }
+}

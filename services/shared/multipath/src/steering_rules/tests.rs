@@ -1,0 +1,510 @@
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const TWO: &str = r#"
+format = 1
+
+[[access]]
+name = "lte"
+kind = "cellular"
+price_per_gb = 4.0
+cap_gb = 5
+metered = true
+
+[[rule]]
+name = "updates"
+match = { destination = ["*.example.org"], port = ["80", "8000-8099"], urgency = ["bulk"] }
+mode = "active-standby"
+accesses = ["wifi", "ethernet"]
+
+[[rule]]
+name = "video"
+match = { application = ["user:video"], destination = ["10.0.0.0/8", "2001:db8::/32"] }
+mode = "load-balancing"
+weights = { wifi = 70, cellular = 30 }
+
+[[rule]]
+name = "the rest"
+match = { urgency = ["bulk"] }
+mode = "priority"
+accesses = ["wifi", "cellular"]
+rtt_ms_max = 200
+loss_max = 0.1
+"#;
+
+fn document(text: &str) -> Document {
+    Document::from_toml(text, "steering.toml").unwrap()
+}
+
+fn states(names: &[&str]) -> Vec<AccessState> {
+    names.iter().copied().map(AccessState::usable).collect()
+}
+
+fn measured(rtt_ms: u64, rate: f64, month_bytes: u64) -> Measurement {
+    Measurement {
+        rtt: Some(Duration::from_millis(rtt_ms)),
+        loss: Some(0.0),
+        rate_bytes_per_s: Some(rate),
+        month_bytes,
+    }
+}
+
+fn order(decision: &Decision) -> Vec<(&str, Rank)> {
+    let choices = decision.order.iter();
+    choices
+        .map(|choice| (choice.access.as_str(), choice.rank))
+        .collect()
+}
+
+#[test]
+fn the_first_rule_that_matches_decides() {
+    let document = document(TWO);
+    let rule_for =
+        |flow: &Flow| decide(&document, flow, &states(&["wifi"]), &Measurements::new()).rule;
+    let bulk = Flow::new("applications", Urgency::Bulk);
+    let name = |name: &str| Some(name.to_owned());
+    assert_eq!(
+        rule_for(&bulk.clone().to("deb.example.org:80")),
+        name("updates")
+    );
+    assert_eq!(
+        rule_for(&bulk.clone().to("deb.EXAMPLE.org:8042")),
+        name("updates")
+    );
+    assert_eq!(
+        rule_for(&bulk.clone().to("deb.example.org:443")),
+        name("the rest")
+    );
+    assert_eq!(
+        rule_for(&bulk.clone().to("example.org:80")),
+        name("the rest")
+    );
+    let video = Flow::new("user:video", Urgency::Prompt);
+    assert_eq!(rule_for(&video.clone().to("10.2.3.4:554")), name("video"));
+    assert_eq!(
+        rule_for(&video.clone().to("[2001:db8::1]:554")),
+        name("video")
+    );
+    assert_eq!(rule_for(&video.to("11.2.3.4:554")), None);
+    assert_eq!(rule_for(&Flow::new("vitals", Urgency::Prompt)), None);
+}
+
+#[test]
+fn alerts_obey_only_rules_that_name_them() {
+    let everything = "format = 1\n[[rule]]\nname = \"all\"\naccesses = [\"wifi\"]\n";
+    let alert = Flow::new("alerts", Urgency::Alert);
+    let accesses = states(&["wifi", "lte"]);
+    let decision = decide(
+        &document(everything),
+        &alert,
+        &accesses,
+        &Measurements::new(),
+    );
+    assert_eq!(
+        (decision.rule, decision.copies, decision.order.len()),
+        (None, 2, 2)
+    );
+    let named = format!("{everything}match = {{ urgency = [\"alert\"] }}\n");
+    let decision = decide(&document(&named), &alert, &accesses, &Measurements::new());
+    assert_eq!(decision.rule.as_deref(), Some("all"));
+    assert_eq!(order(&decision), [("wifi", Rank::Active)]);
+}
+
+#[test]
+fn each_mode_is_a_row_of_ranks() {
+    use Rank::{Active, Spill, Standby};
+    let accesses = states(&["lte", "wifi"]);
+    let measurements = Measurements::from([
+        ("lte".to_owned(), measured(20, 1e6, 0)),
+        ("wifi".to_owned(), measured(30, 3e6, 0)),
+    ]);
+    let decided = |mode: &str| {
+        let text = format!(
+            "format = 1\n[[rule]]\nname = \"it\"\nmode = \"{mode}\"\naccesses = [\"wifi\", \"lte\"]\n\
+             match = {{ urgency = [\"bulk\"] }}\n"
+        );
+        let flow = Flow::new("tun", Urgency::Bulk);
+        decide(&document(&text), &flow, &accesses, &measurements)
+    };
+    let rows = [
+        ("auto", [("wifi", Active), ("lte", Active)], 1, [0.75, 0.25]),
+        (
+            "active-standby",
+            [("wifi", Active), ("lte", Standby)],
+            1,
+            [1.0, 0.0],
+        ),
+        (
+            "smallest-delay",
+            [("lte", Active), ("wifi", Spill)],
+            1,
+            [1.0, 0.0],
+        ),
+        (
+            "load-balancing",
+            [("wifi", Active), ("lte", Active)],
+            1,
+            [0.75, 0.25],
+        ),
+        (
+            "priority",
+            [("wifi", Active), ("lte", Spill)],
+            1,
+            [1.0, 0.0],
+        ),
+        (
+            "redundant",
+            [("lte", Active), ("wifi", Active)],
+            2,
+            [1.0, 1.0],
+        ),
+    ];
+    for (mode, expected, copies, share) in rows {
+        let decision = decided(mode);
+        assert_eq!(order(&decision), expected, "{mode}");
+        assert_eq!(
+            (decision.copies, decision.share.as_slice()),
+            (copies, &share[..]),
+            "{mode}"
+        );
+        assert_eq!(decision.mode.name(), mode);
+    }
+    assert!(decided("auto").gathers && !decided("load-balancing").gathers);
+}
+
+#[test]
+fn a_cap_that_is_reached_moves_bulk_away_and_no_alert() {
+    let document = document(TWO);
+    let accesses = states(&["wifi", "lte"]);
+    let at = |month_bytes| Measurements::from([("lte".to_owned(), measured(40, 1e6, month_bytes))]);
+    let bulk = Flow::new("tun", Urgency::Bulk);
+    let before = decide(&document, &bulk, &accesses, &at(4_999_999_999));
+    assert_eq!(
+        order(&before),
+        [("wifi", Rank::Active), ("lte", Rank::Spill)]
+    );
+    assert_eq!(before.why[1].cap_left_bytes, Some(1));
+    let after = decide(&document, &bulk, &accesses, &at(5_000_000_000));
+    assert_eq!(order(&after), [("wifi", Rank::Active)]);
+    assert_eq!(after.why[1].cap_left_bytes, Some(0));
+    assert_eq!(
+        after.why[1].reason.to_string(),
+        "the month's cap of 5.000 GB is reached"
+    );
+    let vitals = decide(
+        &document,
+        &Flow::new("vitals", Urgency::Prompt),
+        &accesses,
+        &at(6_000_000_000),
+    );
+    assert_eq!(
+        order(&vitals),
+        [("wifi", Rank::Active), ("lte", Rank::Standby)]
+    );
+    let alert = decide(
+        &document,
+        &Flow::new("alerts", Urgency::Alert),
+        &accesses,
+        &at(6_000_000_000),
+    );
+    assert_eq!(
+        order(&alert),
+        [("lte", Rank::Active), ("wifi", Rank::Active)]
+    );
+}
+
+#[test]
+fn thresholds_put_an_access_behind_the_others() {
+    let document = document(TWO);
+    let accesses = states(&["wifi", "lte"]);
+    let mut slow = Measurements::from([("wifi".to_owned(), measured(250, 1e6, 0))]);
+    let bulk = Flow::new("tun", Urgency::Bulk);
+    let decision = decide(&document, &bulk, &accesses, &slow);
+    assert_eq!(
+        order(&decision),
+        [("lte", Rank::Active), ("wifi", Rank::Standby)]
+    );
+    let reason = decision.why[0].reason.to_string();
+    assert_eq!(reason, "its round trip of 250 ms is above 200 ms");
+    slow.get_mut("wifi").unwrap().rtt = None;
+    slow.get_mut("wifi").unwrap().loss = Some(0.2);
+    let decision = decide(&document, &bulk, &accesses, &slow);
+    assert_eq!(order(&decision)[1], ("wifi", Rank::Standby));
+}
+
+#[test]
+fn vitals_go_redundantly_while_an_alert_is_raised() {
+    let mut vitals = Flow::new("vitals", Urgency::Prompt);
+    let accesses = states(&["wifi", "lte"]);
+    let copies =
+        |flow: &Flow| decide(&Document::default(), flow, &accesses, &Measurements::new()).copies;
+    assert_eq!(copies(&vitals), 1);
+    vitals.raised = true;
+    assert_eq!(copies(&vitals), 2);
+}
+
+#[test]
+fn without_an_order_the_cheaper_access_comes_first() {
+    let text = "format = 1\n[[access]]\nkind = \"cellular\"\nprice_per_gb = 4.0\n\
+                [[access]]\nkind = \"satellite\"\nprice_per_gb = 9.0\n\
+                [[rule]]\nname = \"cheap\"\nmode = \"priority\"\n";
+    let accesses = states(&["sat0", "wwan0", "wlan0"]);
+    let decision = decide(
+        &document(text),
+        &Flow::new("tun", Urgency::Bulk),
+        &accesses,
+        &Measurements::new(),
+    );
+    let names: Vec<&str> = decision.order.iter().map(|it| it.access.as_str()).collect();
+    assert_eq!(names, ["wlan0", "wwan0", "sat0"]);
+}
+
+#[test]
+fn an_error_names_the_file_the_line_the_field_the_reason_and_an_example() {
+    let refused = |text: &str| Document::from_toml(text, "s.toml").unwrap_err().to_string();
+    let cases = [
+        (
+            "format = 2\n",
+            "s.toml: format: 2 is not known; for example: format = 1",
+        ),
+        (
+            "format = 1\n[[rule]]\nname = \"a\"\n\n[[rule]]\nname = \"b\"\nweights = { wifi = 1 }\n",
+            "s.toml:5: rule[1] \"b\".weights: mode auto takes none; for example: \
+             weights = { wifi = 70, cellular = 30 }",
+        ),
+        (
+            "format = 1\n[[access]]\nname = \"lte\"\ncap_gb = -1\n",
+            "s.toml:2: access[0] \"lte\".cap_gb: -1 is not within 0 to 1000000; for example: \
+             cap_gb = 5",
+        ),
+        (
+            "format = 1\n[[access]]\nprice_per_gb = 1.0\n",
+            "s.toml:2: access[0].name: has neither name nor kind; for example: name = \"lte\"",
+        ),
+    ];
+    for (text, error) in cases {
+        assert_eq!(refused(text), error);
+    }
+    let unknown = refused("format = 1\n[[rule]]\nname = \"a\"\naccess = [\"wifi\"]\n");
+    assert!(
+        unknown.starts_with("s.toml:4: unknown field `access`"),
+        "{unknown}"
+    );
+    let mode = refused("format = 1\n[[rule]]\nname = \"a\"\nmode = \"fast\"\n");
+    assert!(
+        mode.starts_with("s.toml:4: unknown variant `fast`"),
+        "{mode}"
+    );
+}
+
+#[test]
+fn what_would_harm_is_refused() {
+    let rules = [
+        "mode = \"redundant\"",
+        "match = { urgency = [\"alert\"] }\nmode = \"active-standby\"",
+        "accesses = [\"wifi\", \"wifi\"]",
+        "mode = \"load-balancing\"\naccesses = [\"wifi\"]\nweights = { lte = 1 }",
+        "mode = \"load-balancing\"\nweights = { lte = 0 }",
+        "loss_max = 1.5",
+        "loss_max = nan",
+        "rtt_ms_max = 0",
+        "match = { port = [\"99999\"] }",
+        "match = { port = [\"20-10\"] }",
+        "match = { destination = [\"10.0.0.0/33\"] }",
+        "match = { destination = [\"*.\"] }",
+        "match = { application = [\"socks\"] }",
+        "match = { group = [\"\"] }",
+    ];
+    for rule in rules {
+        let text = format!("format = 1\n[[rule]]\nname = \"it\"\n{rule}\n");
+        let outcome = Document::from_toml(&text, "s.toml");
+        assert!(outcome.is_err(), "{rule}");
+    }
+    let twice = "format = 1\n[[rule]]\nname = \"a\"\n[[rule]]\nname = \"a\"\n";
+    assert!(Document::from_toml(twice, "s.toml").is_err());
+    let large = "#".repeat(300_000);
+    assert!(Document::from_toml(&large, "s.toml").is_err());
+}
+
+#[test]
+fn both_forms_of_a_document_mean_the_same() {
+    let document = document(TWO);
+    assert_eq!(
+        Document::from_text(&document.to_json(), "store").unwrap(),
+        document
+    );
+    assert_eq!(
+        Document::from_text(&document.to_toml(), "file").unwrap(),
+        document
+    );
+}
+
+#[test]
+fn a_session_is_scheduled_by_the_strictest_decision_of_its_flows() {
+    use Rank::{Active, Standby};
+    let document = document(TWO);
+    let accesses = states(&["wifi", "lte"]);
+    let nothing = Measurements::new();
+    let alert = decide(
+        &document,
+        &Flow::new("alerts", Urgency::Alert),
+        &accesses,
+        &nothing,
+    );
+    let updates = Flow::new("applications", Urgency::Bulk).to("deb.example.org:80");
+    let updates = decide(&document, &updates, &accesses, &nothing);
+    let ranks = |decisions: &[Decision]| {
+        let joined = schedule(decisions);
+        ["wifi", "lte"].map(|name| joined.of(name).rank)
+    };
+    assert_eq!(ranks(&[]), [Some(Active), Some(Active)]);
+    assert_eq!(ranks(std::slice::from_ref(&updates)), [Some(Active), None]);
+    assert_eq!(
+        ranks(&[alert.clone(), updates]),
+        [Some(Active), Some(Standby)]
+    );
+    assert_eq!(schedule(std::slice::from_ref(&alert)).copies, 2);
+    assert_eq!(schedule(&[alert.at_rest()]).copies, 1);
+}
+
+fn any_access() -> impl Strategy<Value = (AccessState, Measurement)> {
+    let names = prop::sample::select(vec!["wifi", "lte", "wwan1", "eth0", "sat", "tether"]);
+    let rtt = prop::option::of(0u64..2_000);
+    let rate = prop::option::of(any::<f64>());
+    let loss = prop::option::of(any::<f64>());
+    (names, any::<bool>(), rtt, rate, loss, any::<u64>()).prop_map(
+        |(name, usable, rtt, rate, loss, month_bytes)| {
+            let state = AccessState {
+                name: name.to_owned(),
+                usable,
+            };
+            let measurement = Measurement {
+                rtt: rtt.map(Duration::from_millis),
+                loss,
+                rate_bytes_per_s: rate,
+                month_bytes,
+            };
+            (state, measurement)
+        },
+    )
+}
+
+fn any_rule() -> impl Strategy<Value = Rule> {
+    let words = ["wifi", "lte", "cellular", "ethernet", "satellite", "none"];
+    let accesses = prop::sample::subsequence(words.to_vec(), 0..=4).prop_shuffle();
+    let urgencies = [Urgency::Alert, Urgency::Prompt, Urgency::Bulk];
+    let urgency = prop::sample::subsequence(urgencies.to_vec(), 0..=2);
+    let weights = prop::collection::btree_map(
+        prop::sample::select(words.to_vec()).prop_map(str::to_owned),
+        1u32..100,
+        0..4,
+    );
+    let thresholds = (prop::option::of(1u32..500), prop::option::of(0.0f64..1.0));
+    let mode = prop::sample::select(Mode::ALL.to_vec());
+    (
+        mode,
+        accesses,
+        urgency,
+        weights,
+        thresholds,
+        any::<bool>(),
+        any::<bool>(),
+    )
+        .prop_map(
+            |(mode, accesses, urgency, weights, (rtt_ms_max, loss_max), metered, roaming)| Rule {
+                name: "it".into(),
+                matches: Match {
+                    urgency,
+                    ..Match::default()
+                },
+                mode,
+                accesses: accesses.into_iter().map(str::to_owned).collect(),
+                weights,
+                rtt_ms_max,
+                loss_max,
+                metered,
+                roaming,
+            },
+        )
+}
+
+fn any_document() -> impl Strategy<Value = Document> {
+    let terms = (prop::option::of(0.0f64..20.0), any::<bool>(), any::<bool>());
+    (prop::collection::vec(any_rule(), 0..3), terms).prop_map(
+        |(mut rules, (cap_gb, metered, roaming))| {
+            for (number, rule) in rules.iter_mut().enumerate() {
+                rule.name = number.to_string();
+            }
+            let lte = AccessTerms {
+                name: Some("lte".into()),
+                kind: Some(Kind::Cellular),
+                cap_gb,
+                metered,
+                roaming,
+                reset_day: 1,
+                ..AccessTerms::default()
+            };
+            Document {
+                accesses: vec![lte],
+                rules,
+                ..Document::default()
+            }
+        },
+    )
+}
+
+fn any_flow() -> impl Strategy<Value = Flow> {
+    let urgency = prop::sample::select(vec![Urgency::Alert, Urgency::Prompt, Urgency::Bulk]);
+    (urgency, any::<bool>()).prop_map(|(urgency, raised)| Flow {
+        raised,
+        ..Flow::new("tun", urgency)
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_decision_is_total_deterministic_and_obeys_its_rule(
+        document in any_document(),
+        flow in any_flow(),
+        accesses in prop::collection::vec(any_access(), 0..8),
+    ) {
+        let measurements: Measurements =
+            accesses.iter().map(|(state, it)| (state.name.clone(), *it)).collect();
+        let states: Vec<AccessState> = accesses.into_iter().map(|it| it.0).collect();
+        let decision = decide(&document, &flow, &states, &measurements);
+        // Numbers that are none compare as text.
+        let again = decide(&document, &flow, &states, &measurements);
+        prop_assert_eq!(format!("{decision:?}"), format!("{again:?}"));
+        prop_assert_eq!(decision.share.len(), decision.order.len());
+        let sum: f64 = decision.share.iter().sum();
+        let expected = if decision.order.is_empty() { 0.0 } else { f64::from(decision.copies) };
+        prop_assert!(decision.copies > 1 || (sum - expected).abs() < 1e-9, "{sum}");
+        let rule = document.rules.iter().find(|rule| decision.rule.as_ref() == Some(&rule.name));
+        for why in &decision.why {
+            let chosen = decision.order.iter().any(|it| it.access == why.access);
+            prop_assert_eq!(chosen, why.verdict != Verdict::Rejected);
+            let (terms, kind) = document.terms_of(&why.access);
+            if let Some(rule) = rule {
+                let listed = rule.accesses.is_empty()
+                    || rule.accesses.iter().any(|word| flow::is_meant(word, &why.access, kind));
+                let metered = terms.is_some_and(|terms| terms.metered) && !rule.metered;
+                let roaming = terms.is_some_and(|terms| terms.roaming) && !rule.roaming;
+                prop_assert!(!chosen || listed && !metered && !roaming, "{why:?}");
+            }
+            let capped = why.cap_left_bytes == Some(0);
+            let by_cap = matches!(why.reason, Reason::CapReached { .. });
+            prop_assert!(flow.urgency != Urgency::Alert || !by_cap, "{why:?}");
+            prop_assert!(flow.urgency != Urgency::Bulk || flow.raised || !capped || !chosen);
+        }
+        // An access is usable by the session if any flow may take it.
+        let joined = schedule(std::slice::from_ref(&decision));
+        for choice in &decision.order {
+            prop_assert_eq!(joined.of(&choice.access).rank, Some(choice.rank));
+        }
+    }
+}
