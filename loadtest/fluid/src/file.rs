@@ -1,0 +1,638 @@
+//! An experiment from the text of a TOML file. Each error names line, field and an example.
+
+use serde::Deserialize;
+use toml::de::{DeTable, DeValue};
+
+use crate::mobility::{NODE_AHEAD_M_MAX, Segment, Track};
+use crate::network::{Capacity, Decay, Invalid, Network, Resource, Route, Source};
+use crate::solver::{Run, Settings, solve};
+
+/// Longest name or title.
+const TEXT_BYTES_MAX: usize = 400;
+const NODES_MAX: usize = 64;
+const STATIONS_MAX: usize = 256;
+const FIGURES_MAX: usize = 32;
+
+/// What one file holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Experiment {
+    pub name: String,
+    pub title: String,
+    /// Inputs that the paper does not publish, in words.
+    pub assumed: Vec<String>,
+    pub network: Network,
+    pub settings: Settings,
+    pub way: Vec<Segment>,
+    /// Name and metres ahead of the middle.
+    pub nodes: Vec<(String, f64)>,
+    pub stations: Vec<(String, (f64, f64))>,
+    pub figures: Vec<Panel>,
+}
+
+/// A figure that the file asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Panel {
+    pub file: String,
+    pub title: String,
+    pub show: Show,
+    /// Name, routes whose values are added, and whether the line is dashed.
+    pub series: Vec<(String, Vec<usize>, bool)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Show {
+    Rates,
+    Capacities,
+    /// Rates as areas upon each other.
+    Stacked,
+    /// The way, its nodes and the stations.
+    Map,
+    /// The sum of the capacities at each place of the plane.
+    Field,
+    /// The factor of capacity by distance.
+    Decay,
+}
+
+/// An experiment that cannot be run; the writer of the file is at fault.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum FileError {
+    #[error("line {line}: {reason}")]
+    Toml { line: usize, reason: String },
+    #[error("line {line}: {field}: {reason}")]
+    Field {
+        line: usize,
+        field: String,
+        reason: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    title: String,
+    #[serde(default)]
+    assumed: Vec<String>,
+    #[serde(default = "one")]
+    step_ms: f64,
+    #[serde(default = "hundred")]
+    record_every_ms: f64,
+    /// Default: the way's.
+    duration_s: Option<f64>,
+    increase: f64,
+    decrease: f64,
+    #[serde(default = "tenth")]
+    floor: f64,
+    decay: Option<FileDecay>,
+    #[serde(default)]
+    way: Vec<FileSegment>,
+    #[serde(default)]
+    node: Vec<FileNode>,
+    #[serde(default)]
+    station: Vec<FileStation>,
+    source: Vec<FileSource>,
+    resource: Vec<FileResource>,
+    route: Vec<FileRoute>,
+    #[serde(default)]
+    figure: Vec<FileFigure>,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn hundred() -> f64 {
+    100.0
+}
+
+fn tenth() -> f64 {
+    0.1
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileDecay {
+    alpha_per_m: f64,
+    d0_m: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+enum FileSegment {
+    Clover {
+        radius_m: f64,
+        gamma_per_s: f64,
+        revolutions: f64,
+    },
+    Arc {
+        centre_m: (f64, f64),
+        radius_m: f64,
+        from_deg: f64,
+        sweep_deg: f64,
+        speed_m_s: f64,
+    },
+    Line {
+        from_m: (f64, f64),
+        to_m: (f64, f64),
+        speed_m_s: f64,
+    },
+    Stay {
+        at_m: (f64, f64),
+        heading_deg: f64,
+        seconds: f64,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileNode {
+    name: String,
+    ahead_m: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileStation {
+    name: String,
+    at_m: (f64, f64),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileSource {
+    name: String,
+    #[serde(default = "one")]
+    weight: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileResource {
+    name: String,
+    capacity: f64,
+    responsiveness: f64,
+    node: Option<String>,
+    station: Option<String>,
+    steps: Option<Vec<(f64, f64)>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileRoute {
+    name: String,
+    source: String,
+    decrease: Option<f64>,
+    resources: Vec<FileUse>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileUse {
+    name: String,
+    there_ms: f64,
+    back_ms: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileFigure {
+    file: String,
+    title: String,
+    show: Show,
+    #[serde(default)]
+    series: Vec<FileSeries>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileSeries {
+    name: String,
+    routes: Vec<String>,
+    #[serde(default)]
+    dashed: bool,
+}
+
+/// What to write where a field is missing or has the wrong type.
+const EXAMPLES: [(&str, &str); 20] = [
+    ("name", "name = \"convoy\""),
+    ("title", "title = \"head, tail and satellite\""),
+    ("increase", "increase = 0.025"),
+    ("decrease", "decrease = 0.875"),
+    ("capacity", "capacity = 20.0"),
+    ("responsiveness", "responsiveness = 15.0"),
+    ("source", "[[source]] with name = \"convoy\""),
+    (
+        "resource",
+        "[[resource]] with name, capacity and responsiveness",
+    ),
+    ("route", "[[route]] with name, source and resources"),
+    (
+        "resources",
+        "resources = [{ name = \"satellite\", there_ms = 15.0, back_ms = 15.0 }]",
+    ),
+    ("there_ms", "there_ms = 15.0"),
+    ("back_ms", "back_ms = 15.0"),
+    ("ahead_m", "ahead_m = 100.0"),
+    ("at_m", "at_m = [-200.0, -400.0]"),
+    ("kind", "kind = \"clover\", \"arc\", \"line\" or \"stay\""),
+    ("alpha_per_m", "alpha_per_m = 0.007"),
+    ("d0_m", "d0_m = 500.0"),
+    (
+        "show",
+        "show = \"rates\", \"capacities\", \"stacked\", \"map\", \"field\" or \"decay\"",
+    ),
+    (
+        "series",
+        "series = [{ name = \"WiFi\", routes = [\"r1\"] }]",
+    ),
+    ("routes", "routes = [\"r1\", \"r2\"]"),
+];
+
+impl Experiment {
+    pub fn from_toml(text: &str) -> Result<Self, FileError> {
+        let file: File = toml::from_str(text).map_err(|error| toml_error(text, &error))?;
+        Self::from_file(file).map_err(|Invalid { field, reason }| FileError::Field {
+            line: line_of(text, &field).unwrap_or(1),
+            field,
+            reason,
+        })
+    }
+
+    fn from_file(file: File) -> Result<Self, Invalid> {
+        short("name", &file.name)?;
+        short("title", &file.title)?;
+        let way = way(&file.way)?;
+        let nodes = nodes(&file.node)?;
+        let stations = stations(&file.station)?;
+        let decay = file.decay.map(|it| Decay {
+            alpha_per_m: it.alpha_per_m,
+            d0_m: it.d0_m,
+        });
+        let places = Places {
+            nodes: &nodes,
+            stations: &stations,
+            decay,
+        };
+        let mut network = Network {
+            increase: file.increase,
+            ..Network::default()
+        };
+        for (index, source) in file.source.into_iter().enumerate() {
+            short(&format!("source[{index}].name"), &source.name)?;
+            network.sources.push(Source {
+                name: source.name,
+                weight: source.weight,
+            });
+        }
+        for (index, resource) in file.resource.into_iter().enumerate() {
+            let field = format!("resource[{index}]");
+            network.resources.push(places.resource(&field, resource)?);
+        }
+        for (index, own) in file.route.into_iter().enumerate() {
+            let field = format!("route[{index}]");
+            let next = route(&field, own, &network, file.decrease)?;
+            network.routes.push(next);
+        }
+        network.check()?;
+        let settings = settings(
+            &file.duration_s,
+            &way,
+            [file.step_ms, file.floor, file.record_every_ms],
+        )?;
+        let figures = figures(file.figure, &network)?;
+        Ok(Self {
+            name: file.name,
+            title: file.title,
+            assumed: file.assumed,
+            network,
+            settings,
+            way,
+            nodes,
+            stations,
+            figures,
+        })
+    }
+
+    /// The way's table; none without a way.
+    pub fn track(&self) -> Option<Track> {
+        let reach = self
+            .nodes
+            .iter()
+            .map(|node| node.1.abs())
+            .fold(0.0, f64::max);
+        Track::new(&self.way, reach).ok()
+    }
+
+    /// Integrates the experiment.
+    pub fn solve(&self) -> Result<Run, Invalid> {
+        let track = self.track();
+        let ahead: Vec<f64> = self.nodes.iter().map(|node| node.1).collect();
+        solve(&self.network, track.as_ref(), &ahead, self.settings)
+    }
+}
+
+struct Places<'a> {
+    nodes: &'a [(String, f64)],
+    stations: &'a [(String, (f64, f64))],
+    decay: Option<Decay>,
+}
+
+impl Places<'_> {
+    fn resource(&self, field: &str, own: FileResource) -> Result<Resource, Invalid> {
+        short(&format!("{field}.name"), &own.name)?;
+        let capacity = match (own.node, own.station, own.steps) {
+            (None, None, None) => Capacity::Constant,
+            (None, None, Some(steps)) => Capacity::Steps(steps),
+            (Some(node), Some(station), None) => {
+                let node = find(
+                    &format!("{field}.node"),
+                    &node,
+                    self.nodes.iter().map(|it| &it.0),
+                )?;
+                let names = self.stations.iter().map(|it| &it.0);
+                let station = find(&format!("{field}.station"), &station, names)?;
+                let Some(decay) = self.decay else {
+                    let reason = "a capacity by distance needs a [decay] table; for example \
+                                  alpha_per_m = 0.007 and d0_m = 500.0";
+                    return refuse(field, reason);
+                };
+                Capacity::Distance {
+                    node,
+                    station_m: self.stations[station].1,
+                    decay,
+                }
+            }
+            _ => {
+                let reason = "either node and station, or steps; for example \
+                              node = \"head\" and station = \"B1\"";
+                return refuse(field, reason);
+            }
+        };
+        Ok(Resource {
+            name: own.name,
+            nominal: own.capacity,
+            responsiveness: own.responsiveness,
+            capacity,
+        })
+    }
+}
+
+fn route(field: &str, own: FileRoute, network: &Network, decrease: f64) -> Result<Route, Invalid> {
+    short(&format!("{field}.name"), &own.name)?;
+    let sources = network.sources.iter().map(|it| &it.name);
+    let source = find(&format!("{field}.source"), &own.source, sources)?;
+    let mut resources = Vec::new();
+    for (index, used) in own.resources.iter().enumerate() {
+        let names = network.resources.iter().map(|it| &it.name);
+        let resource = find(
+            &format!("{field}.resources[{index}].name"),
+            &used.name,
+            names,
+        )?;
+        resources.push((resource, used.there_ms / 1e3, used.back_ms / 1e3));
+    }
+    let round_trip_s = resources.first().map_or(0.0, |used| used.1 + used.2);
+    Ok(Route {
+        name: own.name,
+        source,
+        decrease: own.decrease.unwrap_or(decrease),
+        round_trip_s,
+        resources,
+    })
+}
+
+fn settings(
+    duration_s: &Option<f64>,
+    way: &[Segment],
+    [step_ms, floor, record_every_ms]: [f64; 3],
+) -> Result<Settings, Invalid> {
+    let of_the_way: f64 = way.iter().map(Segment::seconds).sum();
+    let settings = Settings {
+        step_s: step_ms / 1e3,
+        duration_s: duration_s.unwrap_or(of_the_way),
+        floor,
+        record_every_s: record_every_ms / 1e3,
+    };
+    settings.check()?;
+    Ok(settings)
+}
+
+fn way(segments: &[FileSegment]) -> Result<Vec<Segment>, Invalid> {
+    let mut way = Vec::new();
+    for (index, segment) in segments.iter().enumerate() {
+        let segment = match *segment {
+            FileSegment::Clover {
+                radius_m,
+                gamma_per_s,
+                revolutions,
+            } => Segment::Clover {
+                radius_m,
+                gamma_per_s,
+                revolutions,
+            },
+            FileSegment::Arc {
+                centre_m,
+                radius_m,
+                from_deg,
+                sweep_deg,
+                speed_m_s,
+            } => Segment::Arc {
+                centre_m,
+                radius_m,
+                from_deg,
+                sweep_deg,
+                speed_m_s,
+            },
+            FileSegment::Line {
+                from_m,
+                to_m,
+                speed_m_s,
+            } => Segment::Line {
+                from_m,
+                to_m,
+                speed_m_s,
+            },
+            FileSegment::Stay {
+                at_m,
+                heading_deg,
+                seconds,
+            } => Segment::Stay {
+                at_m,
+                heading_deg,
+                seconds,
+            },
+        };
+        segment.check(&format!("way[{index}]"))?;
+        way.push(segment);
+    }
+    if !way.is_empty()
+        && let Err(error) = Track::new(&way, 0.0)
+    {
+        return refuse(
+            "way",
+            format!("{error}; for example one revolution of a clover"),
+        );
+    }
+    Ok(way)
+}
+
+fn nodes(own: &[FileNode]) -> Result<Vec<(String, f64)>, Invalid> {
+    few("node", own.len(), NODES_MAX)?;
+    let mut nodes = Vec::new();
+    for (index, node) in own.iter().enumerate() {
+        short(&format!("node[{index}].name"), &node.name)?;
+        if !(node.ahead_m.abs() <= NODE_AHEAD_M_MAX) {
+            let reason = "not within 100 km; for example 100.0, or -100.0 for the tail";
+            return refuse(&format!("node[{index}].ahead_m"), reason);
+        }
+        nodes.push((node.name.clone(), node.ahead_m));
+    }
+    Ok(nodes)
+}
+
+fn stations(own: &[FileStation]) -> Result<Vec<(String, (f64, f64))>, Invalid> {
+    few("station", own.len(), STATIONS_MAX)?;
+    let mut stations = Vec::new();
+    for (index, station) in own.iter().enumerate() {
+        short(&format!("station[{index}].name"), &station.name)?;
+        if !(station.at_m.0.abs() <= 1e7 && station.at_m.1.abs() <= 1e7) {
+            let reason = "not within 10,000 km; for example [-200.0, -400.0]";
+            return refuse(&format!("station[{index}].at_m"), reason);
+        }
+        stations.push((station.name.clone(), station.at_m));
+    }
+    Ok(stations)
+}
+
+fn figures(own: Vec<FileFigure>, network: &Network) -> Result<Vec<Panel>, Invalid> {
+    few("figure", own.len(), FIGURES_MAX)?;
+    let mut figures = Vec::new();
+    for (index, figure) in own.into_iter().enumerate() {
+        let field = format!("figure[{index}]");
+        short(&format!("{field}.title"), &figure.title)?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        if figure.file.is_empty() || figure.file.len() > 100 || !figure.file.chars().all(plain) {
+            let reason = "letters, digits and dashes only; for example \"figure-09-rates\"";
+            return refuse(&format!("{field}.file"), reason);
+        }
+        let mut series = Vec::new();
+        for (nth, line) in figure.series.into_iter().enumerate() {
+            let field = format!("{field}.series[{nth}]");
+            short(&format!("{field}.name"), &line.name)?;
+            let mut routes = Vec::new();
+            for (at, route) in line.routes.iter().enumerate() {
+                let names = network.routes.iter().map(|it| &it.name);
+                routes.push(find(&format!("{field}.routes[{at}]"), route, names)?);
+            }
+            series.push((line.name, routes, line.dashed));
+        }
+        figures.push(Panel {
+            file: figure.file,
+            title: figure.title,
+            show: figure.show,
+            series,
+        });
+    }
+    Ok(figures)
+}
+
+fn find<'a>(
+    field: &str,
+    name: &str,
+    names: impl Iterator<Item = &'a String> + Clone,
+) -> Result<usize, Invalid> {
+    if let Some(index) = names.clone().position(|it| it == name) {
+        return Ok(index);
+    }
+    let known: Vec<&str> = names.map(String::as_str).take(8).collect();
+    let example = known.first().copied().unwrap_or("none is declared");
+    refuse(
+        field,
+        format!(
+            "{name:?} is not declared (there are: {}); for example \"{example}\"",
+            known.join(", ")
+        ),
+    )
+}
+
+fn short(field: &str, text: &str) -> Result<(), Invalid> {
+    if (1..=TEXT_BYTES_MAX).contains(&text.len()) {
+        return Ok(());
+    }
+    refuse(field, "not between 1 and 400 bytes; for example \"convoy\"")
+}
+
+fn few(field: &str, length: usize, most: usize) -> Result<(), Invalid> {
+    if length <= most {
+        return Ok(());
+    }
+    refuse(
+        field,
+        format!("{length} entries are more than {most}; for example {most}"),
+    )
+}
+
+fn refuse<T>(field: &str, reason: impl Into<String>) -> Result<T, Invalid> {
+    Err(Invalid {
+        field: field.to_owned(),
+        reason: reason.into(),
+    })
+}
+
+fn toml_error(text: &str, error: &toml::de::Error) -> FileError {
+    let at = error.span().map_or(0, |span| span.start);
+    let mut reason = error.message().to_owned();
+    let named = |(field, _): &&(&str, &str)| reason.contains(&format!("`{field}`"));
+    let line_text = |at: usize| {
+        let begin = text[..at].rfind('\n').map_or(0, |it| it + 1);
+        text[begin..]
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    };
+    let at = at.min(text.len());
+    let at = (0..=at)
+        .rev()
+        .find(|it| text.is_char_boundary(*it))
+        .unwrap_or(0);
+    let written = line_text(at);
+    let key = written
+        .split(['=', ' '])
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    let example = EXAMPLES
+        .iter()
+        .find(named)
+        .or_else(|| EXAMPLES.iter().find(|it| it.0 == key))
+        .map_or("increase = 0.025", |it| it.1);
+    reason = format!("{reason}, at {written:?}; for example {example}");
+    FileError::Toml {
+        line: text[..at].matches('\n').count() + 1,
+        reason,
+    }
+}
+
+/// The line of a field such as `route[2].resources[0].there_ms` in its file, or of what would hold it.
+pub fn line_of(text: &str, field: &str) -> Option<usize> {
+    let table = DeTable::parse(text).ok()?;
+    let mut at = table.span().start;
+    let mut value: Option<&DeValue<'_>> = None;
+    for part in field.split(['.', '[']) {
+        let found = match (part.strip_suffix(']'), value) {
+            (Some(index), Some(DeValue::Array(list))) => list.get(index.parse::<usize>().ok()?),
+            (None, None) => table.get_ref().get(part),
+            (None, Some(DeValue::Table(table))) => table.get(part),
+            _ => None,
+        };
+        let Some(found) = found else {
+            break;
+        };
+        at = found.span().start;
+        value = Some(found.get_ref());
+    }
+    Some(text.get(..at)?.matches('\n').count() + 1)
+}
