@@ -12,7 +12,7 @@ use contracts::identity::{Gateway, Revoked};
 use rand::RngExt;
 use service_kit::Secret;
 use service_kit::tls::authority::{AuthorityError, LocalAuthority, Signed};
-use service_kit::tls::{Fingerprint, PeerId, renewal};
+use service_kit::tls::{Fingerprint, GatewayId, PeerId, renewal};
 use sha2::{Digest, Sha256};
 use store::{
     AuditEntry, CERTIFICATE, DOCUMENTS_MAX, ENROLMENT, Enrolment, GatewayEntry, Issued, QueryError,
@@ -277,10 +277,10 @@ pub async fn renew(
             of_theirs => not_in_force(&of_theirs),
         })?;
     let id = PeerId::from_certificate(&leaf).map_err(|error| not_in_force(&error))?;
-    let PeerId::Gateway {
+    let PeerId::Gateway(GatewayId {
         tenant,
         id: gateway,
-    } = &id
+    }) = &id
     else {
         return Err(not_in_force(&format!("{id} is no gateway")));
     };

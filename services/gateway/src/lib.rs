@@ -115,7 +115,7 @@ pub async fn run(
         context.tasks().spawn(renewing);
     }
     let gateway = match identity.peer_id()? {
-        PeerId::Gateway { id, .. } => id,
+        PeerId::Gateway(gateway) => gateway.id,
         other => return Err(RunError::NotAGateway(other)),
     };
     let applications = bind_applications(&config, &context).await?;

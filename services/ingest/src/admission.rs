@@ -68,12 +68,7 @@ impl Refusal {
     }
 }
 
-/// The gateway at the other end, from its certificate.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct GatewayId {
-    pub tenant: String,
-    pub id: String,
-}
+pub use service_kit::tls::GatewayId;
 
 /// By how much the time of an entry that was put right may be wrong. Of a gateway that does not say its time, as much as is tolerated.
 pub fn doubt_us(clock: Option<GatewayClock>, taken: Taken) -> i64 {

@@ -22,10 +22,7 @@ pub fn caller(
         return Err(Status::unauthenticated("no client certificate"));
     };
     let gateway = match &peer {
-        PeerId::Gateway { tenant, id } => GatewayId {
-            tenant: tenant.clone(),
-            id: id.clone(),
-        },
+        PeerId::Gateway(gateway) => gateway.clone(),
         PeerId::Service { noun } => {
             return Err(Status::permission_denied(format!(
                 "the certificate is that of the service {noun}; this needs a gateway's"

@@ -9,6 +9,7 @@ use contracts::paths::{End, PathReport};
 use service_kit::{
     names::{Bound, Named, Names},
     quota::{Quota, Quotas, Wait},
+    tls::GatewayId,
 };
 use store::PATHS_PER_GATEWAY_MAX;
 
@@ -23,9 +24,6 @@ const SESSION_UNUSED: Duration = Duration::from_secs(600);
 /// Questions of one gateway for its policy; it asks every 30 s. Beyond it they are refused.
 pub(crate) const POLICIES_PER_S_MAX: u64 = 10;
 const POLICIES_SAVED: Duration = Duration::from_secs(60);
-
-/// A gateway by tenant and name.
-pub(crate) type Owner = (String, String);
 
 /// A path at one end, and the session in which it was reported.
 type Session = (String, i32, u64);
@@ -50,10 +48,10 @@ impl LeftOut {
 
 #[derive(Debug)]
 pub(crate) struct Bounds {
-    reports: Quotas<(Owner, End)>,
-    policies: Quotas<Owner>,
-    paths: Names<Owner, String>,
-    sessions: Names<Owner, Session>,
+    reports: Quotas<(GatewayId, End)>,
+    policies: Quotas<GatewayId>,
+    paths: Names<GatewayId, String>,
+    sessions: Names<GatewayId, Session>,
 }
 
 impl Bounds {
@@ -74,12 +72,12 @@ impl Bounds {
     }
 
     /// How long the next reports of a gateway have to wait.
-    pub(crate) fn owed(&mut self, gateway: &Owner, now: Instant) -> Wait {
+    pub(crate) fn owed(&mut self, gateway: &GatewayId, now: Instant) -> Wait {
         self.reports.owed(&(gateway.clone(), End::Gateway), now)
     }
 
     /// A gateway has sent so many reports, whether or not they are left out.
-    pub(crate) fn take(&mut self, gateway: &Owner, now: Instant, reports: usize) {
+    pub(crate) fn take(&mut self, gateway: &GatewayId, now: Instant, reports: usize) {
         let payer = (gateway.clone(), End::Gateway);
         self.reports.take(&payer, now, reports, 0);
     }
@@ -87,7 +85,7 @@ impl Bounds {
     /// Whether a report of this gateway may go on. A proxy's counts against the gateway's rate here.
     pub(crate) fn admit(
         &mut self,
-        gateway: &Owner,
+        gateway: &GatewayId,
         report: &PathReport,
         now: Instant,
     ) -> Result<(), LeftOut> {
@@ -109,7 +107,7 @@ impl Bounds {
     }
 
     /// Whether a gateway may ask for its policy.
-    pub(crate) fn may_ask(&mut self, gateway: &Owner, now: Instant) -> bool {
+    pub(crate) fn may_ask(&mut self, gateway: &GatewayId, now: Instant) -> bool {
         let may_ask = self.policies.room(gateway, now) > 0;
         if may_ask {
             self.policies.take(gateway, now, 1, 0);
@@ -122,8 +120,8 @@ impl Bounds {
 mod tests {
     use super::*;
 
-    fn owner(gateway: &str) -> Owner {
-        ("t".to_owned(), gateway.to_owned())
+    fn named(id: &str) -> GatewayId {
+        GatewayId::new("t", id)
     }
 
     fn report(path: usize, session: u64, end: End) -> PathReport {
@@ -138,8 +136,8 @@ mod tests {
     #[test]
     fn ever_new_names_leave_no_more_than_the_bound() {
         let mut bounds = Bounds::new(0);
-        let (thief, other, start) = (owner("thief"), owner("other"), Instant::now());
-        let mut admit = |of: &Owner, path: usize, session: u64| {
+        let (thief, other, start) = (named("thief"), named("other"), Instant::now());
+        let mut admit = |of: &GatewayId, path: usize, session: u64| {
             bounds.admit(of, &report(path, session, End::Gateway), start)
         };
         let passed = (0..10_000).filter(|n| admit(&thief, *n, 1).is_ok());
@@ -155,7 +153,7 @@ mod tests {
     #[test]
     fn each_end_has_a_rate_of_its_own() {
         let mut bounds = Bounds::new(1);
-        let (gateway, start) = (owner("g"), Instant::now());
+        let (gateway, start) = (named("g"), Instant::now());
         let saved = REPORTS_SAVED.as_secs() as usize;
         bounds.take(&gateway, start, saved + 5);
         assert_eq!(bounds.owed(&gateway, start).wait, Duration::from_secs(5));
@@ -172,11 +170,11 @@ mod tests {
     #[test]
     fn a_gateway_that_asks_over_and_over_is_refused() {
         let mut bounds = Bounds::new(0);
-        let (gateway, start) = (owner("g"), Instant::now());
+        let (gateway, start) = (named("g"), Instant::now());
         let asked = (0..10_000).filter(|_| bounds.may_ask(&gateway, start));
         let saved = POLICIES_PER_S_MAX * POLICIES_SAVED.as_secs();
         assert_eq!(asked.count() as u64, saved);
         assert!(bounds.may_ask(&gateway, start + Duration::from_secs(1)));
-        assert!(bounds.may_ask(&owner("other"), start));
+        assert!(bounds.may_ask(&named("other"), start));
     }
 }

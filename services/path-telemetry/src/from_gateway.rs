@@ -1,25 +1,25 @@
 //! Reports of gateways: a gateway speaks only for itself, and only for its own end.
 
 use contracts::paths::{End, PathReport};
+use service_kit::tls::GatewayId;
 
 use crate::{intake::Refused, owners::Owners};
 
 pub(crate) fn admit(
-    tenant: &str,
-    id: &str,
+    gateway: &GatewayId,
     report: &PathReport,
     owners: &Owners,
 ) -> Result<(), Refused> {
-    if report.gateway != id || report.end() != End::Gateway {
+    if report.gateway != gateway.id || report.end() != End::Gateway {
         return Err(Refused::NotYours {
-            reporter: format!("gateway {id}"),
+            reporter: format!("gateway {}", gateway.id),
             gateway: report.gateway.clone(),
         });
     }
-    if owners.is_anothers(tenant, id) {
+    if owners.is_anothers(gateway) {
         return Err(Refused::Anothers {
-            tenant: tenant.to_owned(),
-            gateway: id.to_owned(),
+            tenant: gateway.tenant.clone(),
+            gateway: gateway.id.clone(),
         });
     }
     Ok(())

@@ -11,19 +11,14 @@ use parking_lot::Mutex;
 use service_kit::{
     Context,
     grpc::{Peer, calls::Calls},
-    tls::PeerId,
+    tls::{GatewayId, PeerId},
 };
 use store::Followed;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::{
-    bounds::{Bounds, Owner},
-    from_gateway, from_proxy,
-    owners::Owners,
-    to_bus::Publisher,
-};
+use crate::{bounds::Bounds, from_gateway, from_proxy, owners::Owners, to_bus::Publisher};
 
 /// Reports of one request; more are refused. A proxy sends at most 500.
 pub(crate) const REPORTS_MAX: usize = 1024;
@@ -70,14 +65,14 @@ impl From<Refused> for Status {
 /// Who reports; decides what may be reported.
 #[derive(Clone, Debug)]
 enum Reporter {
-    Gateway { tenant: String, id: String },
+    Gateway(GatewayId),
     Proxy(String),
 }
 
 impl fmt::Display for Reporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reporter::Gateway { tenant, id } => write!(f, "gateway {id} of tenant {tenant}"),
+            Reporter::Gateway(gateway) => write!(f, "{gateway}"),
             Reporter::Proxy(noun) => write!(f, "service {noun}"),
         }
     }
@@ -87,22 +82,22 @@ impl Reporter {
     fn admit(&self, report: &PathReport, owners: &Owners) -> Result<(), Refused> {
         check(report)?;
         match self {
-            Reporter::Gateway { tenant, id } => from_gateway::admit(tenant, id, report, owners),
+            Reporter::Gateway(gateway) => from_gateway::admit(gateway, report, owners),
             Reporter::Proxy(noun) => from_proxy::admit(noun, report),
         }
     }
 
     /// The gateway, when it is one that reports.
-    fn gateway(&self) -> Option<Owner> {
+    fn gateway(&self) -> Option<GatewayId> {
         match self {
-            Reporter::Gateway { tenant, id } => Some((tenant.clone(), id.clone())),
+            Reporter::Gateway(gateway) => Some(gateway.clone()),
             Reporter::Proxy(_) => None,
         }
     }
 
     fn kind(&self) -> &'static str {
         match self {
-            Reporter::Gateway { .. } => "gateway",
+            Reporter::Gateway(_) => "gateway",
             Reporter::Proxy(_) => "proxy",
         }
     }
@@ -147,10 +142,7 @@ impl Intake {
             .get::<Peer>()
             .and_then(|peer| peer.id.as_ref())
         {
-            Some(PeerId::Gateway { tenant, id }) => Ok(Reporter::Gateway {
-                tenant: tenant.clone(),
-                id: id.clone(),
-            }),
+            Some(PeerId::Gateway(gateway)) => Ok(Reporter::Gateway(gateway.clone())),
             Some(PeerId::Service { noun }) if self.allow.contains(noun) => {
                 Ok(Reporter::Proxy(noun.clone()))
             }
@@ -173,7 +165,7 @@ impl PathTelemetryService for Intake {
         let reporter = self.reporter(&request)?;
         let peer = request.extensions().get::<Peer>().cloned();
         let (id, certificate) = peer.map_or((None, None), |peer| (peer.id, peer.certificate));
-        let of_gateway = id.clone().filter(|id| matches!(id, PeerId::Gateway { .. }));
+        let of_gateway = id.clone().filter(|id| matches!(id, PeerId::Gateway(_)));
         let call = of_gateway.map(|id| self.calls.enter(id));
         let revoked = store::until_revoked(self.revocations.clone(), id, certificate);
         let mut requests = request.into_inner();
@@ -254,8 +246,8 @@ impl Taker {
         let owed = self.bounds.lock().owed(&gateway, Instant::now());
         if owed.is_first {
             tracing::warn!(
-                gateway = gateway.1,
-                tenant = gateway.0,
+                gateway = gateway.id,
+                tenant = gateway.tenant,
                 "reports more than its rate and is read more slowly"
             );
         }
@@ -285,7 +277,7 @@ impl Taker {
             return Err(refused.into());
         }
         let now_us = contracts::now_us();
-        if let Reporter::Gateway { tenant, id } = reporter {
+        if let Reporter::Gateway(GatewayId { tenant, id }) = reporter {
             let sent = Sent {
                 wall_us: request.sent_time_us,
                 ..Sent::default()
@@ -311,7 +303,10 @@ impl Taker {
             request.reports.retain(|report| {
                 // An older proxy does not say whose.
                 report.tenant.is_empty()
-                    || !self.owners.is_anothers(&report.tenant, &report.gateway)
+                    || !self.owners.is_anothers(&GatewayId::new(
+                        report.tenant.as_str(),
+                        report.gateway.as_str(),
+                    ))
             });
             metrics::counter!("braid_path_telemetry_refused_total", "end" => reporter.kind())
                 .increment(count - request.reports.len() as u64);
@@ -334,7 +329,7 @@ impl Taker {
             bounds.take(&gateway, now, reports.len());
         }
         reports.retain(|report| {
-            let gateway = (report.tenant.clone(), report.gateway.clone());
+            let gateway = GatewayId::new(report.tenant.as_str(), report.gateway.as_str());
             let Err(left_out) = bounds.admit(&gateway, report, now) else {
                 return true;
             };
@@ -342,8 +337,8 @@ impl Taker {
             metrics::counter!("braid_path_telemetry_left_out_total", "end" => end, "reason" => reason)
                 .increment(1);
             tracing::warn!(
-                gateway = gateway.1,
-                tenant = gateway.0,
+                gateway = gateway.id,
+                tenant = gateway.tenant,
                 reason,
                 "reports are left out: the gateway is beyond its bounds"
             );
@@ -429,10 +424,7 @@ mod tests {
     }
 
     fn gateway(id: &str) -> Reporter {
-        Reporter::Gateway {
-            tenant: "default".into(),
-            id: id.into(),
-        }
+        Reporter::Gateway(GatewayId::new("default", id))
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use service_kit::Context;
+use service_kit::{Context, tls::GatewayId};
 use store::{Scope, Store};
 use tokio::time::MissedTickBehavior;
 
@@ -21,11 +21,11 @@ pub(crate) struct Owners {
 
 impl Owners {
     /// Whether the gateway of this name belongs to another tenant.
-    pub(crate) fn is_anothers(&self, tenant: &str, gateway: &str) -> bool {
+    pub(crate) fn is_anothers(&self, gateway: &GatewayId) -> bool {
         let tenants = self.tenants.lock();
         // Entered by what was stored of it, a gateway has no tenant until it is registered.
-        let owner = tenants.get(gateway).filter(|owner| !owner.is_empty());
-        owner.is_some_and(|owner| owner != tenant)
+        let owner = tenants.get(&gateway.id).filter(|owner| !owner.is_empty());
+        owner.is_some_and(|owner| *owner != gateway.tenant)
     }
 
     async fn read(&self, store: &dyn Store) {

@@ -313,11 +313,10 @@ impl PolicyService for Policies {
             .get::<Peer>()
             .and_then(|peer| peer.id.as_ref())
         {
-            Some(PeerId::Gateway { tenant, id })
-                if id == asked && !self.owners.is_anothers(tenant, id) =>
+            Some(PeerId::Gateway(gateway))
+                if gateway.id == *asked && !self.owners.is_anothers(gateway) =>
             {
-                let gateway = (tenant.clone(), id.clone());
-                if !self.bounds.lock().may_ask(&gateway, Instant::now()) {
+                if !self.bounds.lock().may_ask(gateway, Instant::now()) {
                     return Err(Status::resource_exhausted(format!(
                         "more than {POLICIES_PER_S_MAX} questions a second"
                     )));
@@ -357,9 +356,9 @@ impl PolicyService for Policies {
         let unchanged = followed.version == request.get_ref().version;
         let gateways = followed.revocations.iter().filter(|_| !unchanged);
         let gateways = gateways.filter_map(|(id, excepted)| match id {
-            PeerId::Gateway { tenant, id } => Some(RevokedGateway {
-                tenant: tenant.clone(),
-                gateway: id.clone(),
+            PeerId::Gateway(gateway) => Some(RevokedGateway {
+                tenant: gateway.tenant.clone(),
+                gateway: gateway.id.clone(),
                 excepted: excepted.iter().map(ToString::to_string).collect(),
             }),
             PeerId::Service { .. } => None,

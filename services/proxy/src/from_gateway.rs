@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Instant};
 
 use service_kit::{
     Shutdown,
-    tls::{Fingerprint, PeerId},
+    tls::{Fingerprint, GatewayId, PeerId},
 };
 use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
@@ -15,7 +15,7 @@ use tunnel::{ServerSession, SessionHandle, StatusCode, TunnelServer};
 
 use crate::{
     revocations::Known,
-    sessions::{DeviceId, Entered, Sessions},
+    sessions::{Entered, Sessions},
     to_upstream::Upstream,
 };
 
@@ -72,10 +72,10 @@ impl FromGateway {
         let handle = session.handle().clone();
         let revoked = revoked(
             self.known.clone(),
-            entered.device(),
+            entered.gateway(),
             session.peer_certificate().map(Fingerprint::of),
         );
-        let device = entered.device().clone();
+        let gateway = entered.gateway().clone();
         let upstream = self.upstream.clone();
         let serving = serve(session, entered, upstream.clone(), self.tasks.clone());
         self.tasks.spawn(async move {
@@ -92,7 +92,7 @@ impl FromGateway {
             handle.close("the certificate is revoked");
             serving.await;
             if let Some(ip) = &upstream.ip {
-                ip.forget(&device);
+                ip.forget(&gateway);
             }
         });
     }
@@ -100,8 +100,8 @@ impl FromGateway {
     fn admit(&self, session: &ServerSession) -> Option<Entered<SessionHandle>> {
         let handle = session.handle();
         let remote = session.remote_address();
-        let device = match identify(session) {
-            Ok(device) => device,
+        let gateway = match identify(session) {
+            Ok(gateway) => gateway,
             Err(reason) => {
                 tracing::warn!(%remote, reason, "session refused");
                 count_refused("identity");
@@ -110,7 +110,7 @@ impl FromGateway {
             }
         };
         // Before it takes a place: one that is out of force must not push out the session of the one after it.
-        let id = PeerId::gateway(device.tenant.clone(), device.gateway.clone());
+        let id = PeerId::Gateway(gateway.clone());
         let certificate = session.peer_certificate().map(Fingerprint::of);
         let known = self.known.borrow().clone();
         if known == Known::Unheard {
@@ -118,24 +118,24 @@ impl FromGateway {
             return None;
         }
         if known.refuses(&id, certificate.as_ref()) {
-            tracing::warn!(%remote, gateway = device.gateway, "session refused: the certificate is revoked");
+            tracing::warn!(%remote, gateway = gateway.id, "session refused: the certificate is revoked");
             count_refused("revoked");
             handle.close("the certificate is revoked");
             return None;
         }
         match self
             .sessions
-            .enter(device.clone(), handle.number(), handle.clone())
+            .enter(gateway.clone(), handle.number(), handle.clone())
         {
             Ok(entered) => {
                 let transport = handle.transport();
-                tracing::info!(%remote, tenant = device.tenant, gateway = device.gateway, session = handle.number(), %transport, "session");
+                tracing::info!(%remote, tenant = gateway.tenant, gateway = gateway.id, session = handle.number(), %transport, "session");
                 metrics::counter!("braid_proxy_sessions_total", "transport" => transport.as_str())
                     .increment(1);
                 Some(entered)
             }
             Err(full) => {
-                tracing::warn!(%remote, gateway = device.gateway, %full, "session refused");
+                tracing::warn!(%remote, gateway = gateway.id, %full, "session refused");
                 count_refused("full");
                 handle.close("too many sessions");
                 None
@@ -157,15 +157,12 @@ fn refuse_unheard(session: &ServerSession) {
         .close("it is not known who is revoked: try again");
 }
 
-fn identify(session: &ServerSession) -> Result<DeviceId, String> {
+fn identify(session: &ServerSession) -> Result<GatewayId, String> {
     let certificate = session
         .peer_certificate()
         .ok_or_else(|| "no certificate".to_owned())?;
     match PeerId::from_certificate(certificate) {
-        Ok(PeerId::Gateway { tenant, id }) => Ok(DeviceId {
-            tenant,
-            gateway: id,
-        }),
+        Ok(PeerId::Gateway(gateway)) => Ok(gateway),
         Ok(PeerId::Service { noun }) => Err(format!("the certificate is of the service {noun}")),
         Err(error) => Err(error.to_string()),
     }
@@ -174,10 +171,10 @@ fn identify(session: &ServerSession) -> Result<DeviceId, String> {
 /// Ends once the gateway's certificate is out of force.
 fn revoked(
     mut known: watch::Receiver<Known>,
-    device: &DeviceId,
+    gateway: &GatewayId,
     certificate: Option<Fingerprint>,
 ) -> impl Future<Output = ()> + use<> {
-    let id = PeerId::gateway(device.tenant.clone(), device.gateway.clone());
+    let id = PeerId::Gateway(gateway.clone());
     async move {
         let refused = |known: &Known| known.refuses(&id, certificate.as_ref());
         if known.wait_for(refused).await.is_err() {
@@ -201,15 +198,15 @@ async fn serve(
             continue;
         };
         let upstream = upstream.clone();
-        let device = entered.device().clone();
+        let gateway = entered.gateway().clone();
         tasks.spawn(async move {
-            upstream.serve(&device, request).await;
+            upstream.serve(&gateway, request).await;
             drop(permit);
         });
     }
-    let device = entered.device();
+    let gateway = entered.gateway();
     tracing::info!(
-        gateway = device.gateway,
+        gateway = gateway.id,
         session = session.handle().number(),
         "session ended"
     );

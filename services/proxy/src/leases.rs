@@ -13,9 +13,8 @@ use std::{
     time::Instant,
 };
 
+use service_kit::tls::GatewayId;
 use tunnel::IpPrefix;
-
-use crate::sessions::DeviceId;
 
 /// Leases of one pool. A search for a free address takes as many steps at most.
 const LEASES_MAX: usize = 65_536;
@@ -38,8 +37,8 @@ pub(crate) struct Leases {
     pool: IpPrefix,
     /// How many addresses there are to give, from `FIRST_OFFSET` on.
     count: u128,
-    leases: HashMap<DeviceId, Lease>,
-    holders: BTreeMap<u128, DeviceId>,
+    leases: HashMap<GatewayId, Lease>,
+    holders: BTreeMap<u128, GatewayId>,
 }
 
 impl Leases {
@@ -69,7 +68,7 @@ impl Leases {
     }
 
     /// For one more tunnel of this gateway; to be given back by [`release`](Self::release). `wanted` counts where it is free and the gateway has none.
-    pub(crate) fn claim(&mut self, id: &DeviceId, wanted: Option<IpAddr>) -> Option<IpAddr> {
+    pub(crate) fn claim(&mut self, id: &GatewayId, wanted: Option<IpAddr>) -> Option<IpAddr> {
         if let Some(lease) = self.leases.get_mut(id) {
             lease.tunnels += 1;
             lease.forgotten = false;
@@ -95,7 +94,7 @@ impl Leases {
     }
 
     /// A tunnel uses it no longer. The lease stays, unless it was forgotten.
-    pub(crate) fn release(&mut self, id: &DeviceId, now: Instant) {
+    pub(crate) fn release(&mut self, id: &GatewayId, now: Instant) {
         if let Some(lease) = self.leases.get_mut(id) {
             lease.tunnels = lease.tunnels.saturating_sub(1);
             lease.quiet_since = now;
@@ -107,14 +106,14 @@ impl Leases {
 
     /// The gateway was turned away: whoever comes next may have the address, once no tunnel uses it. One may still end, and one of the
     /// gateway's new certificate may have begun.
-    pub(crate) fn forget(&mut self, id: &DeviceId) {
+    pub(crate) fn forget(&mut self, id: &GatewayId) {
         match self.leases.get_mut(id) {
             Some(lease) if lease.tunnels > 0 => lease.forgotten = true,
             _ => self.remove(id),
         }
     }
 
-    fn remove(&mut self, id: &DeviceId) {
+    fn remove(&mut self, id: &GatewayId) {
         if let Some(lease) = self.leases.remove(id) {
             self.holders.remove(&lease.offset);
         }
@@ -136,7 +135,7 @@ impl Leases {
     }
 
     /// The first free one from the identity's own on; there is one.
-    fn free(&self, id: &DeviceId) -> u128 {
+    fn free(&self, id: &GatewayId) -> u128 {
         let mut hasher = DefaultHasher::new();
         id.hash(&mut hasher);
         let mut index = u128::from(hasher.finish()) % self.count;
@@ -167,11 +166,8 @@ mod tests {
 
     use super::*;
 
-    fn gateway(number: u32) -> DeviceId {
-        DeviceId {
-            tenant: "acme".to_owned(),
-            gateway: format!("gw-{number}"),
-        }
+    fn gateway(number: u32) -> GatewayId {
+        GatewayId::new("acme", format!("gw-{number}"))
     }
 
     fn pool(text: &str) -> Option<Leases> {

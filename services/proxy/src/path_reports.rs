@@ -10,9 +10,8 @@ use std::{
 };
 
 use contracts::paths::{End, PathReport, PathState as State};
+use service_kit::tls::GatewayId;
 use tunnel::{PathSnapshot, PathState};
-
-use crate::sessions::DeviceId;
 
 /// Intervals that a path without a name is held back.
 const UNNAMED_INTERVALS_MAX: u32 = 3;
@@ -32,8 +31,8 @@ struct Reported {
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     paths: HashMap<(u64, u64), Reported>,
-    /// Last sequence number by device, path and session.
-    sequences: HashMap<(DeviceId, String, u64), u64>,
+    /// Last sequence number by gateway, path and session.
+    sequences: HashMap<(GatewayId, String, u64), u64>,
     turn: u64,
 }
 
@@ -43,13 +42,13 @@ impl Reports {
         &mut self,
         now_us: i64,
         interval: Duration,
-        sessions: &[(DeviceId, Vec<PathSnapshot>)],
+        sessions: &[(GatewayId, Vec<PathSnapshot>)],
     ) -> Vec<PathReport> {
         self.turn += 1;
         let mut reports = Vec::new();
-        for (device, paths) in sessions {
+        for (gateway, paths) in sessions {
             for path in paths {
-                if let Some(report) = self.report(now_us, interval, device, path) {
+                if let Some(report) = self.report(now_us, interval, gateway, path) {
                     reports.push(report);
                 }
             }
@@ -66,7 +65,7 @@ impl Reports {
         &mut self,
         now_us: i64,
         interval: Duration,
-        device: &DeviceId,
+        gateway: &GatewayId,
         path: &PathSnapshot,
     ) -> Option<PathReport> {
         let last = self.paths.entry((path.session, path.path_id)).or_default();
@@ -83,11 +82,11 @@ impl Reports {
         } else {
             path.name.clone()
         };
-        let key = (device.clone(), name.clone(), path.session);
+        let key = (gateway.clone(), name.clone(), path.session);
         let sequence = self.sequences.entry(key).or_default();
         *sequence += 1;
         let report = PathReport {
-            gateway: device.gateway.clone(),
+            gateway: gateway.id.clone(),
             path: name,
             end: End::Proxy.into(),
             session: path.session,
@@ -107,7 +106,7 @@ impl Reports {
                 .remote_address
                 .map_or_else(String::new, |address| address.to_string()),
             sequence: *sequence,
-            tenant: device.tenant.clone(),
+            tenant: gateway.tenant.clone(),
         };
         last.sent_bytes = path.sent_bytes;
         last.received_bytes = path.received_bytes;
@@ -154,12 +153,8 @@ mod tests {
         }
     }
 
-    fn sessions(paths: Vec<PathSnapshot>) -> Vec<(DeviceId, Vec<PathSnapshot>)> {
-        let device = DeviceId {
-            tenant: "acme".into(),
-            gateway: "gw-1".into(),
-        };
-        vec![(device, paths)]
+    fn sessions(paths: Vec<PathSnapshot>) -> Vec<(GatewayId, Vec<PathSnapshot>)> {
+        vec![(GatewayId::new("acme", "gw-1"), paths)]
     }
 
     #[test]

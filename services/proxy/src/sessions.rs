@@ -1,4 +1,4 @@
-//! The sessions there are, by device: who may have how many, and what their paths carry.
+//! The sessions there are, by gateway: who may have how many, and what their paths carry.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -7,6 +7,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use service_kit::tls::GatewayId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tunnel::{PathSnapshot, SessionHandle, Urgency};
 
@@ -28,28 +29,21 @@ impl Handle for SessionHandle {
     }
 }
 
-/// Of a device's tunnels, bulk leaves one in so many to vitals and alerts.
+/// Of a gateway's tunnels, bulk leaves one in so many to vitals and alerts.
 const KEPT_PART: usize = 8;
 
-/// Of a device's plain tunnels, bulk leaves a third: a gateway's own to ingest are plain, up to nine a session, and those of a session
+/// Of a gateway's plain tunnels, bulk leaves a third: a gateway's own to ingest are plain, up to nine a session, and those of a session
 /// that died without a word are there for two minutes more.
 const PLAIN_KEPT_PART: usize = 3;
 
-/// Devices remembered without a session, so that a new one brings no new requests; beyond it the one that left first is forgotten.
+/// Gateways remembered without a session, so that a new one brings no new requests; beyond it the one that left first is forgotten.
 const RESTING_MAX: usize = 20_000;
-
-/// A device, unique over all tenants.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct DeviceId {
-    pub(crate) tenant: String,
-    pub(crate) gateway: String,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0} sessions are open, the most there may be")]
 pub(crate) struct Full(usize);
 
-struct Device<H> {
+struct Gateway<H> {
     /// By session number, which rises: the first is the oldest.
     sessions: BTreeMap<u64, H>,
     /// When the last of them ended.
@@ -63,22 +57,22 @@ struct Device<H> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) sessions_max: usize,
-    pub(crate) sessions_per_device_max: usize,
-    pub(crate) tunnels_per_device_max: usize,
+    pub(crate) sessions_per_gateway_max: usize,
+    pub(crate) tunnels_per_gateway_max: usize,
     /// Of these.
-    pub(crate) plain_per_device_max: usize,
+    pub(crate) plain_per_gateway_max: usize,
     pub(crate) requests_per_second_max: u32,
 }
 
 struct State<H> {
-    devices: HashMap<DeviceId, Device<H>>,
-    /// Devices that have left, the first first; some have come back since.
-    resting: VecDeque<(Instant, DeviceId)>,
+    gateways: HashMap<GatewayId, Gateway<H>>,
+    /// Gateways that have left, the first first; some have come back since.
+    resting: VecDeque<(Instant, GatewayId)>,
     count: usize,
 }
 
 impl<H> State<H> {
-    /// Forgets the devices that have rested long enough and hold no tunnel that waits for them.
+    /// Forgets the gateways that have rested long enough and hold no tunnel that waits for them.
     fn forget_rested(&mut self, now: Instant, tunnels_max: usize) {
         while let Some((left_at, _)) = self.resting.front() {
             let is_crowded = self.resting.len() > RESTING_MAX;
@@ -88,15 +82,15 @@ impl<H> State<H> {
             let Some((left_at, id)) = self.resting.pop_front() else {
                 return;
             };
-            let resting = self.devices.get_mut(&id);
-            let Some(device) = resting.filter(|device| device.left_at == Some(left_at)) else {
+            let resting = self.gateways.get_mut(&id);
+            let Some(gateway) = resting.filter(|gateway| gateway.left_at == Some(left_at)) else {
                 continue;
             };
-            if device.tunnels.available_permits() < tunnels_max && !is_crowded {
-                device.left_at = Some(now);
+            if gateway.tunnels.available_permits() < tunnels_max && !is_crowded {
+                gateway.left_at = Some(now);
                 self.resting.push_back((now, id));
             } else {
-                self.devices.remove(&id);
+                self.gateways.remove(&id);
             }
         }
     }
@@ -113,73 +107,73 @@ impl<H: Handle> Sessions<H> {
         Arc::new(Self {
             limits,
             state: Mutex::new(State {
-                devices: HashMap::new(),
+                gateways: HashMap::new(),
                 resting: VecDeque::new(),
                 count: 0,
             }),
         })
     }
 
-    /// Takes a session in; the permits are for the device's tunnels. A device that has its full number loses its oldest
+    /// Takes a session in; the permits are for the gateway's tunnels. A gateway that has its full number loses its oldest
     /// session: a gateway that lost all its networks comes back long before its dead session has timed out here.
     pub(crate) fn enter(
         self: &Arc<Self>,
-        id: DeviceId,
+        id: GatewayId,
         number: u64,
         handle: H,
     ) -> Result<Entered<H>, Full> {
         let state = &mut *self.state.lock();
         let limits = self.limits;
-        state.forget_rested(Instant::now(), limits.tunnels_per_device_max);
+        state.forget_rested(Instant::now(), limits.tunnels_per_gateway_max);
         let has = state
-            .devices
+            .gateways
             .get(&id)
-            .map_or(0, |device| device.sessions.len());
-        let evicts = has >= limits.sessions_per_device_max;
+            .map_or(0, |gateway| gateway.sessions.len());
+        let evicts = has >= limits.sessions_per_gateway_max;
         if state.count >= limits.sessions_max && !evicts {
             return Err(Full(limits.sessions_max));
         }
-        let device = state.devices.entry(id.clone()).or_insert_with(|| Device {
+        let gateway = state.gateways.entry(id.clone()).or_insert_with(|| Gateway {
             sessions: BTreeMap::new(),
             left_at: None,
-            tunnels: Arc::new(Semaphore::new(limits.tunnels_per_device_max)),
-            plain: Arc::new(Semaphore::new(limits.plain_per_device_max)),
+            tunnels: Arc::new(Semaphore::new(limits.tunnels_per_gateway_max)),
+            plain: Arc::new(Semaphore::new(limits.plain_per_gateway_max)),
             requests: Arc::new(Mutex::new(Budget::new(
                 limits.requests_per_second_max,
                 Instant::now(),
             ))),
         });
-        if evicts && let Some((_, oldest)) = device.sessions.pop_first() {
-            oldest.close("replaced by a newer session of the same device");
+        if evicts && let Some((_, oldest)) = gateway.sessions.pop_first() {
+            oldest.close("replaced by a newer session of the same gateway");
             state.count -= 1;
         }
-        device.sessions.insert(number, handle);
-        device.left_at = None;
+        gateway.sessions.insert(number, handle);
+        gateway.left_at = None;
         state.count += 1;
         metrics::gauge!("braid_proxy_sessions_open").set(state.count as f64);
         Ok(Entered {
             sessions: self.clone(),
-            tunnels: device.tunnels.clone(),
-            plain: device.plain.clone(),
-            requests: device.requests.clone(),
+            tunnels: gateway.tunnels.clone(),
+            plain: gateway.plain.clone(),
+            requests: gateway.requests.clone(),
             id,
             number,
         })
     }
 
-    fn leave(&self, id: &DeviceId, number: u64) {
+    fn leave(&self, id: &GatewayId, number: u64) {
         let state = &mut *self.state.lock();
-        let Some(device) = state.devices.get_mut(id) else {
+        let Some(gateway) = state.gateways.get_mut(id) else {
             return;
         };
-        if device.sessions.remove(&number).is_some() {
+        if gateway.sessions.remove(&number).is_some() {
             state.count -= 1;
         }
-        if device.sessions.is_empty() {
+        if gateway.sessions.is_empty() {
             let now = Instant::now();
-            device.left_at = Some(now);
+            gateway.left_at = Some(now);
             state.resting.push_back((now, id.clone()));
-            state.forget_rested(now, self.limits.tunnels_per_device_max);
+            state.forget_rested(now, self.limits.tunnels_per_gateway_max);
         }
         metrics::gauge!("braid_proxy_sessions_open").set(state.count as f64);
     }
@@ -187,25 +181,25 @@ impl<H: Handle> Sessions<H> {
     pub(crate) fn handles(&self) -> Vec<H> {
         let state = self.state.lock();
         state
-            .devices
+            .gateways
             .values()
-            .flat_map(|device| device.sessions.values().cloned())
+            .flat_map(|gateway| gateway.sessions.values().cloned())
             .collect()
     }
 
-    /// The paths of every session with the device they belong to.
-    pub(crate) fn paths(&self) -> Vec<(DeviceId, Vec<PathSnapshot>)> {
-        let handles: Vec<(DeviceId, H)> = {
+    /// The paths of every session with the gateway they belong to.
+    pub(crate) fn paths(&self) -> Vec<(GatewayId, Vec<PathSnapshot>)> {
+        let handles: Vec<(GatewayId, H)> = {
             let state = self.state.lock();
-            let each = state.devices.iter().flat_map(|(id, device)| {
-                let handles = device.sessions.values();
+            let each = state.gateways.iter().flat_map(|(id, gateway)| {
+                let handles = gateway.sessions.values();
                 handles.map(|handle| (id.clone(), handle.clone()))
             });
             each.collect()
         };
         handles
             .into_iter()
-            .map(|(device, handle)| (device, handle.paths()))
+            .map(|(gateway, handle)| (gateway, handle.paths()))
             .collect()
     }
 }
@@ -216,12 +210,12 @@ pub(crate) struct Entered<H: Handle> {
     tunnels: Arc<Semaphore>,
     plain: Arc<Semaphore>,
     requests: Arc<Mutex<Budget>>,
-    id: DeviceId,
+    id: GatewayId,
     number: u64,
 }
 
 impl<H: Handle> Entered<H> {
-    /// A place for one more tunnel of the device; none when it has its full number, or asks too often. Bulk leaves some places: sessions that
+    /// A place for one more tunnel of the gateway; none when it has its full number, or asks too often. Bulk leaves some places: sessions that
     /// ask in the same moment may each take one more.
     pub(crate) fn tunnel(
         &self,
@@ -238,14 +232,14 @@ impl<H: Handle> Entered<H> {
             Urgency::Prompt | Urgency::Urgent => 0,
         };
         let plain = if is_plain {
-            let kept = kept(limits.plain_per_device_max, PLAIN_KEPT_PART);
+            let kept = kept(limits.plain_per_gateway_max, PLAIN_KEPT_PART);
             Some(place(&self.plain, kept)?)
         } else {
             None
         };
         let any = place(
             &self.tunnels,
-            kept(limits.tunnels_per_device_max, KEPT_PART),
+            kept(limits.tunnels_per_gateway_max, KEPT_PART),
         )?;
         Some(TunnelPlace {
             _any: any,
@@ -253,7 +247,7 @@ impl<H: Handle> Entered<H> {
         })
     }
 
-    pub(crate) fn device(&self) -> &DeviceId {
+    pub(crate) fn gateway(&self) -> &GatewayId {
         &self.id
     }
 }
@@ -301,31 +295,28 @@ mod tests {
         }
     }
 
-    fn device(gateway: &str) -> DeviceId {
-        DeviceId {
-            tenant: "acme".into(),
-            gateway: gateway.into(),
-        }
+    fn gateway(id: &str) -> GatewayId {
+        GatewayId::new("acme", id)
     }
 
     fn table() -> Arc<Sessions<Fake>> {
         Sessions::new(Limits {
             sessions_max: 3,
-            sessions_per_device_max: 2,
-            tunnels_per_device_max: 1,
-            plain_per_device_max: 1,
+            sessions_per_gateway_max: 2,
+            tunnels_per_gateway_max: 1,
+            plain_per_gateway_max: 1,
             requests_per_second_max: 1,
         })
     }
 
     #[test]
-    fn a_device_loses_its_oldest_session() {
+    fn a_gateway_loses_its_oldest_session() {
         let table = table();
         let fakes = [Fake::default(), Fake::default(), Fake::default()];
         let entered: Vec<_> = fakes
             .iter()
             .zip(1..)
-            .map(|(fake, number)| table.enter(device("a"), number, fake.clone()).unwrap())
+            .map(|(fake, number)| table.enter(gateway("a"), number, fake.clone()).unwrap())
             .collect();
         assert_eq!(
             fakes.each_ref().map(|fake| *fake.closed.lock()),
@@ -340,20 +331,20 @@ mod tests {
     #[test]
     fn a_full_table_takes_nobody_new() {
         let table = table();
-        let a = table.enter(device("a"), 1, Fake::default()).unwrap();
-        let _b = table.enter(device("b"), 2, Fake::default()).unwrap();
-        let _c = table.enter(device("c"), 3, Fake::default()).unwrap();
-        assert!(table.enter(device("d"), 4, Fake::default()).is_err());
+        let a = table.enter(gateway("a"), 1, Fake::default()).unwrap();
+        let _b = table.enter(gateway("b"), 2, Fake::default()).unwrap();
+        let _c = table.enter(gateway("c"), 3, Fake::default()).unwrap();
+        assert!(table.enter(gateway("d"), 4, Fake::default()).is_err());
         drop(a);
-        assert!(table.enter(device("d"), 5, Fake::default()).is_ok());
+        assert!(table.enter(gateway("d"), 5, Fake::default()).is_ok());
     }
 
     #[test]
-    fn tunnels_are_counted_per_device_not_per_session() {
+    fn tunnels_are_counted_per_gateway_not_per_session() {
         let table = table();
-        let first = table.enter(device("a"), 1, Fake::default()).unwrap();
-        let second = table.enter(device("a"), 2, Fake::default()).unwrap();
-        let other = table.enter(device("b"), 3, Fake::default()).unwrap();
+        let first = table.enter(gateway("a"), 1, Fake::default()).unwrap();
+        let second = table.enter(gateway("a"), 2, Fake::default()).unwrap();
+        let other = table.enter(gateway("b"), 3, Fake::default()).unwrap();
         let now = Instant::now();
         let permit = first.tunnel(Urgency::Prompt, false, now).unwrap();
         assert!(second.tunnel(Urgency::Prompt, false, now).is_none());
@@ -371,13 +362,13 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_has_rested_is_forgotten_unless_tunnels_wait_for_it() {
+    fn a_gateway_that_has_rested_is_forgotten_unless_tunnels_wait_for_it() {
         let table = table();
-        let entered = table.enter(device("a"), 1, Fake::default()).unwrap();
+        let entered = table.enter(gateway("a"), 1, Fake::default()).unwrap();
         let now = Instant::now();
         let permit = entered.tunnel(Urgency::Prompt, false, now).unwrap();
         drop(entered);
-        let again = table.enter(device("a"), 2, Fake::default()).unwrap();
+        let again = table.enter(gateway("a"), 2, Fake::default()).unwrap();
         assert!(
             again.tunnel(Urgency::Prompt, false, now).is_none(),
             "has its full number"
@@ -386,7 +377,7 @@ mod tests {
         let rested = |times: u32| {
             let at = now + FULL_AFTER * 2 * times;
             table.state.lock().forget_rested(at, 1);
-            table.state.lock().devices.is_empty()
+            table.state.lock().gateways.is_empty()
         };
         assert!(!rested(1));
         drop(permit);
@@ -398,12 +389,12 @@ mod tests {
     fn bulk_leaves_places() {
         let table = Sessions::new(Limits {
             sessions_max: 1,
-            sessions_per_device_max: 1,
-            tunnels_per_device_max: 16,
-            plain_per_device_max: 16,
+            sessions_per_gateway_max: 1,
+            tunnels_per_gateway_max: 16,
+            plain_per_gateway_max: 16,
             requests_per_second_max: 100,
         });
-        let entered = table.enter(device("a"), 1, Fake::default()).unwrap();
+        let entered = table.enter(gateway("a"), 1, Fake::default()).unwrap();
         let now = Instant::now();
         let take = |urgency| {
             std::iter::from_fn(|| entered.tunnel(urgency, false, now)).collect::<Vec<_>>()
@@ -417,12 +408,12 @@ mod tests {
     fn plain_tunnels_have_a_bound_of_their_own_over_all_sessions() {
         let table = Sessions::new(Limits {
             sessions_max: 3,
-            sessions_per_device_max: 2,
-            tunnels_per_device_max: 64,
-            plain_per_device_max: 6,
+            sessions_per_gateway_max: 2,
+            tunnels_per_gateway_max: 64,
+            plain_per_gateway_max: 6,
             requests_per_second_max: 100,
         });
-        let sessions = [1, 2].map(|n| table.enter(device("a"), n, Fake::default()).unwrap());
+        let sessions = [1, 2].map(|n| table.enter(gateway("a"), n, Fake::default()).unwrap());
         let now = Instant::now();
         let all_of = |urgency| -> Vec<_> {
             let asked = sessions.iter().cycle().take(40);

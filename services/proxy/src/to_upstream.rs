@@ -12,13 +12,13 @@ use std::{
 };
 
 use futures::{StreamExt, stream::FuturesUnordered};
+use service_kit::tls::GatewayId;
 use socket2::SockRef;
 use tokio::net::{TcpStream, UdpSocket};
 use tunnel::{ConnectRequest, FollowError, StatusCode, Traffic, splice};
 
 use crate::{
     destinations::{Admitted, Destinations},
-    sessions::DeviceId,
     special::innermost,
 };
 use ip::IpUpstream;
@@ -80,17 +80,17 @@ impl ReachError {
 
 impl Upstream {
     /// Serves one request to its end.
-    pub(crate) async fn serve(self: Arc<Self>, device: &DeviceId, request: ConnectRequest) {
+    pub(crate) async fn serve(self: Arc<Self>, gateway: &GatewayId, request: ConnectRequest) {
         if request.is_ip() {
             return match &self.ip {
-                Some(ip) => ip.serve(device, request).await,
+                Some(ip) => ip.serve(gateway, request).await,
                 None => {
                     count_connect("not_offered");
                     request.refuse(StatusCode::NOT_IMPLEMENTED).await;
                 }
             };
         }
-        let DeviceId { tenant, gateway } = device;
+        let GatewayId { tenant, id } = gateway;
         let authority = request.authority().clone();
         let reached = match self.destinations.admit(tenant, &authority) {
             Some(admitted) => self.reach(&admitted, request.is_udp()).await,
@@ -99,7 +99,7 @@ impl Upstream {
         let reached = match reached {
             Ok(reached) => reached,
             Err(error) => {
-                tracing::info!(gateway, %authority, %error, "destination not reached");
+                tracing::info!(gateway = id, %authority, %error, "destination not reached");
                 count_connect(error.label());
                 request.refuse(error.status()).await;
                 return;
@@ -110,8 +110,10 @@ impl Upstream {
             Reached::Udp(socket) => carry_datagrams(request, socket).await,
         };
         match carried {
-            Ok(ended) => tracing::debug!(gateway, %authority, ended, "tunnel ended"),
-            Err(error) => tracing::debug!(gateway, %authority, %error, "the gateway went away"),
+            Ok(ended) => tracing::debug!(gateway = id, %authority, ended, "tunnel ended"),
+            Err(error) => {
+                tracing::debug!(gateway = id, %authority, %error, "the gateway went away")
+            }
         }
     }
 

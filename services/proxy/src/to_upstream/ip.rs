@@ -17,7 +17,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use service_kit::WarningHandle;
+use service_kit::{WarningHandle, tls::GatewayId};
 use tokio_util::sync::CancellationToken;
 use tunnel::{
     ConnectRequest, IpAddressEntry, IpCapsule, IpGate, IpPacket, IpPrefix, IpRanges, IpTunnel,
@@ -28,7 +28,6 @@ use super::{Open, count_connect, udp::Lane};
 use crate::{
     ip_destinations::{IpDestinations, OWN_MAX},
     leases::Leases,
-    sessions::DeviceId,
 };
 
 /// What IP needs of the configuration.
@@ -117,29 +116,29 @@ impl IpUpstream {
     }
 
     /// Serves one request to its end.
-    pub(crate) async fn serve(self: &Arc<Self>, device: &DeviceId, request: ConnectRequest) {
-        let gateway = &device.gateway;
-        let Some(routes) = self.routes(device).await else {
+    pub(crate) async fn serve(self: &Arc<Self>, gateway: &GatewayId, request: ConnectRequest) {
+        let id = &gateway.id;
+        let Some(routes) = self.routes(gateway).await else {
             count_connect("unknown_addresses");
             return request.refuse(StatusCode::SERVICE_UNAVAILABLE).await;
         };
         if routes.is_empty() {
-            tracing::info!(gateway, "IP refused: nothing is allowed");
+            tracing::info!(gateway = id, "IP refused: nothing is allowed");
             count_connect("forbidden");
             return request.refuse(StatusCode::FORBIDDEN).await;
         }
         match request.accept_ip().await {
             Ok(tunnel) => {
                 let _open = Open::enter();
-                let ended = self.carry(device, Arc::new(tunnel), routes).await;
-                tracing::debug!(gateway, %ended, "IP tunnel ended");
+                let ended = self.carry(gateway, Arc::new(tunnel), routes).await;
+                tracing::debug!(gateway = id, %ended, "IP tunnel ended");
             }
-            Err(error) => tracing::debug!(gateway, %error, "the gateway went away"),
+            Err(error) => tracing::debug!(gateway = id, %error, "the gateway went away"),
         }
     }
 
     /// None, with a message, where the addresses of this machine are not known. One that it gets later is taken out for whoever asks then.
-    async fn routes(&self, device: &DeviceId) -> Option<IpRanges> {
+    async fn routes(&self, gateway: &GatewayId) -> Option<IpRanges> {
         let own = match tunnel::local_addresses().await {
             Ok(own) => own,
             Err(error) => {
@@ -147,7 +146,7 @@ impl IpUpstream {
                 return None;
             }
         };
-        let routes = self.destinations.routes(&device.tenant, &own);
+        let routes = self.destinations.routes(&gateway.tenant, &own);
         if routes.is_none() {
             tracing::error!("IP refused: this machine has more than {OWN_MAX} public addresses");
         }
@@ -156,7 +155,7 @@ impl IpUpstream {
 
     async fn carry(
         self: &Arc<Self>,
-        device: &DeviceId,
+        gateway: &GatewayId,
         tunnel: Arc<IpTunnel>,
         routes: IpRanges,
     ) -> Ended {
@@ -167,7 +166,7 @@ impl IpUpstream {
         let replaced = CancellationToken::new();
         let mut held = Held {
             upstream: self.clone(),
-            device: device.clone(),
+            gateway: gateway.clone(),
             tunnel: tunnel.clone(),
             replaced: replaced.clone(),
             gate: IpGate {
@@ -212,9 +211,9 @@ impl IpUpstream {
     }
 
     /// A gateway that was turned away loses its addresses, with the last of its tunnels.
-    pub(crate) fn forget(&self, device: &DeviceId) {
+    pub(crate) fn forget(&self, gateway: &GatewayId) {
         for leases in self.leases.lock().iter_mut() {
-            leases.forget(device);
+            leases.forget(gateway);
         }
         self.show_leases();
     }
@@ -237,7 +236,7 @@ enum Ended {
 /// What one tunnel has, given back on drop.
 struct Held {
     upstream: Arc<IpUpstream>,
-    device: DeviceId,
+    gateway: GatewayId,
     tunnel: Arc<IpTunnel>,
     replaced: CancellationToken,
     gate: IpGate,
@@ -282,7 +281,7 @@ impl Held {
             let mut wanted = asked.iter().map(|asked| asked.prefix.network());
             let wanted =
                 wanted.find(|wanted| wanted.is_ipv4() == is_v4 && !wanted.is_unspecified());
-            if let Some(address) = leases.claim(&self.device, wanted) {
+            if let Some(address) = leases.claim(&self.gateway, wanted) {
                 self.gate.owner.push(IpPrefix::host(address));
             }
         }
@@ -299,7 +298,7 @@ impl Held {
             }
         }
         if self.gate.owner.is_empty() {
-            tracing::warn!(gateway = self.device.gateway, "all addresses are in use");
+            tracing::warn!(gateway = self.gateway.id, "all addresses are in use");
         }
     }
 }
@@ -321,7 +320,7 @@ impl Drop for Held {
         for leases in self.upstream.leases.lock().iter_mut() {
             let pool = leases.pool();
             if self.gate.owner.iter().any(|own| pool.covers(own)) {
-                leases.release(&self.device, Instant::now());
+                leases.release(&self.gateway, Instant::now());
             }
         }
         self.upstream.show_leases();

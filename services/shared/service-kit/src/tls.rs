@@ -13,7 +13,7 @@ mod verifier;
 
 pub use files::{IdentityError, IdentityFiles};
 pub use identity::Identity;
-pub use peer_id::{PeerId, PeerIdError};
+pub use peer_id::{GatewayId, PeerId, PeerIdError};
 pub use revocations::{Fingerprint, Revocations};
 
 /// Makes ring the process's default provider, for libraries that ask for one. Idempotent.

@@ -263,7 +263,7 @@ impl LocalAuthority {
         // Kafka knows the services by this name, and a tenant may call its gateways what it likes.
         let name = match id {
             PeerId::Service { noun } => noun.clone(),
-            PeerId::Gateway { id, .. } => format!("gateway {id}"),
+            PeerId::Gateway(gateway) => format!("gateway {}", gateway.id),
         };
         params.distinguished_name.push(DnType::CommonName, name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

@@ -11,9 +11,31 @@ const TRUST_DOMAIN: &str = "spiffe://braid/";
 /// Longest name within an identity; longer ones are refused.
 const SEGMENT_BYTES_MAX: usize = 128;
 
+/// A gateway, unique over all tenants.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GatewayId {
+    pub tenant: String,
+    pub id: String,
+}
+
+impl GatewayId {
+    pub fn new(tenant: impl Into<String>, id: impl Into<String>) -> GatewayId {
+        GatewayId {
+            tenant: tenant.into(),
+            id: id.into(),
+        }
+    }
+}
+
+impl fmt::Display for GatewayId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "gateway {} of tenant {}", self.id, self.tenant)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PeerId {
-    Gateway { tenant: String, id: String },
+    Gateway(GatewayId),
     Service { noun: String },
 }
 
@@ -31,10 +53,7 @@ pub enum PeerIdError {
 
 impl PeerId {
     pub fn gateway(tenant: impl Into<String>, id: impl Into<String>) -> PeerId {
-        PeerId::Gateway {
-            tenant: tenant.into(),
-            id: id.into(),
-        }
+        PeerId::Gateway(GatewayId::new(tenant, id))
     }
 
     pub fn service(noun: impl Into<String>) -> PeerId {
@@ -65,7 +84,7 @@ impl PeerId {
     /// A short name for files and logs.
     pub fn name(&self) -> &str {
         match self {
-            PeerId::Gateway { id, .. } => id,
+            PeerId::Gateway(gateway) => &gateway.id,
             PeerId::Service { noun } => noun,
         }
     }
@@ -74,7 +93,7 @@ impl PeerId {
 impl fmt::Display for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PeerId::Gateway { tenant, id } => {
+            PeerId::Gateway(GatewayId { tenant, id }) => {
                 write!(f, "{TRUST_DOMAIN}tenant/{tenant}/gateway/{id}")
             }
             PeerId::Service { noun } => write!(f, "{TRUST_DOMAIN}service/{noun}"),
