@@ -1,7 +1,9 @@
-//! What one gateway may fill: reports a second, paths, sessions, and questions for its policy. Sans-IO: times are handed in.
+//! Bounds of one gateway: reports a second, paths, sessions, and questions for its policy. Sans-IO:
+//! the caller passes the time.
 //!
-//! Both ends report on a gateway, each with a rate of its own, so a gateway cannot use up what the proxy may say of it. A gateway beyond
-//! its rate is read more slowly. Of what a proxy reports beyond it, only that gateway's reports are left out: a proxy speaks for many.
+//! Both ends report on a gateway, and each end has its own rate. So a gateway cannot use up the
+//! rate of the proxy. A gateway beyond its rate is read more slowly. A proxy reports on many
+//! gateways, so beyond the rate of one gateway only the reports on that gateway are left out.
 
 use std::time::{Duration, Instant};
 
@@ -13,15 +15,17 @@ use service_kit::{
 };
 use store::PATHS_PER_GATEWAY_MAX;
 
-/// What a gateway did not use of its rate of reports in so long it may send at once.
+/// Time over which an unused rate of reports accumulates; a gateway may send the saved reports at
+/// once.
 const REPORTS_SAVED: Duration = Duration::from_secs(600);
-/// A path may be replaced by a new one when nothing was reported of it for so long.
+/// A path without a report for this time may be replaced by a new path.
 const PATH_UNUSED: Duration = Duration::from_secs(600);
-/// Sessions of one gateway's paths, of both ends, within [`SESSION_UNUSED`]; reports of further ones are left out. A gateway with three
-/// paths that lost its connection every 15 s would need as many.
+/// Sessions of one gateway's paths, of both ends, within [`SESSION_UNUSED`]; reports of further
+/// sessions are left out. A gateway with three paths reaches the bound if it reconnects every 15 s.
 pub(crate) const SESSIONS_MAX: usize = 240;
 const SESSION_UNUSED: Duration = Duration::from_secs(600);
-/// Questions of one gateway for its policy; it asks every 30 s. Beyond it they are refused.
+/// Questions of one gateway for its policy per second; further questions are refused. A gateway
+/// asks every 30 s.
 pub(crate) const POLICIES_PER_S_MAX: u64 = 10;
 const POLICIES_SAVED: Duration = Duration::from_secs(60);
 
@@ -55,7 +59,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// `reports_per_s`: of one gateway at one end; 0: any number.
+    /// `reports_per_s` is the rate of one gateway at one end; 0 means no bound.
     pub(crate) fn new(reports_per_s: u64) -> Bounds {
         Bounds {
             reports: Quotas::new(Quota::items(reports_per_s, REPORTS_SAVED)),
@@ -71,18 +75,18 @@ impl Bounds {
         }
     }
 
-    /// How long the next reports of a gateway have to wait.
+    /// Time that the next reports of a gateway have to wait.
     pub(crate) fn owed(&mut self, gateway: &GatewayId, now: Instant) -> Wait {
         self.reports.owed(&(gateway.clone(), End::Gateway), now)
     }
 
-    /// A gateway has sent so many reports, whether or not they are left out.
+    /// Charges reports that a gateway has sent, whether or not they are left out.
     pub(crate) fn take(&mut self, gateway: &GatewayId, now: Instant, reports: usize) {
         let payer = (gateway.clone(), End::Gateway);
         self.reports.take(&payer, now, reports, 0);
     }
 
-    /// Whether a report of this gateway may go on. A proxy's counts against the gateway's rate here.
+    /// Whether a report of this gateway is kept. A proxy's report is charged to the gateway here.
     pub(crate) fn admit(
         &mut self,
         gateway: &GatewayId,

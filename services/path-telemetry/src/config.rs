@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use service_kit::{ConfigError, ServiceConfig, grpc::FrontConfig, tls::IdentityFiles};
 
-/// How gateways may be told to spread their traffic.
+/// Steering modes that a policy can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Steering {
-    /// Redundant while every path of the gateway is lossy, else by smallest delay.
+    /// Redundant while every path of the gateway is lossy, otherwise smallest delay.
     Auto,
     SmallestDelay,
     LoadBalancing,
@@ -36,21 +36,23 @@ pub struct Config {
         value_delimiter = ','
     )]
     pub allow: Vec<String>,
-    /// Reports of one gateway's paths that either end may bring a second, beside what was not used in the last ten minutes. Beyond it a
-    /// gateway is read more slowly, and what proxies report of it is left out. 0: any number.
+    /// Reports a second on one gateway's paths from one end; what was not used in the last ten
+    /// minutes is saved. Beyond it a gateway is read more slowly, and proxies' reports on it are
+    /// left out. 0: no bound.
     #[arg(long, value_name = "REPORTS", default_value_t = 10)]
     pub gateway_reports_per_s: u64,
-    /// Steering mode that the policy names. Gateways of this version take the keepalive from the policy and not the mode: each path is used
-    /// as its own measurements say.
+    /// Steering mode that the policy names. Gateways of this version take only the keepalive from
+    /// the policy: they use each path by their own measurements.
     #[arg(long, value_enum, default_value = "auto")]
     pub steering: Steering,
-    /// How long a dead path may go unnoticed on average, in milliseconds.
+    /// Mean time in milliseconds until a dead path is detected.
     #[arg(long, value_name = "MS", default_value_t = 500)]
     pub detection_ms: u32,
-    /// How far apart two false alarms about a path shall be, in seconds.
+    /// Mean time in seconds between two false alarms of a path.
     #[arg(long, value_name = "SECONDS", default_value_t = 100_000)]
     pub false_alarm_interval_s: u32,
-    /// Shortest keepalive interval that a gateway is told, in milliseconds; spares batteries.
+    /// Shortest keepalive interval in milliseconds that a policy contains; a longer interval saves
+    /// battery.
     #[arg(long, value_name = "MS", default_value_t = 50)]
     pub keepalive_interval_ms_min: u32,
 }

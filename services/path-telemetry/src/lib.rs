@@ -1,20 +1,23 @@
-//! Path-telemetry: takes in what both ends of each tunnel measure, keeps it, and derives how a gateway should probe and
-//! steer its paths.
+//! Path-telemetry takes the measurements of both ends of each tunnel and stores them. From them it
+//! derives how a gateway should probe and steer its paths.
 //!
 //! ```text
 //! gateways --from_gateway--\                 /--to_store--> rows + progress (one transaction)
 //!                           >--to_bus--> paths
-//! proxies  --from_proxy----/                 \--policy (tail)--> estimates --> PolicyService
+//! proxies  --from_proxy----/                 \--from_bus--> estimate --from_gateway/policy--> gateways
+//! proxies <--to_proxy-- list of revoked gateways
 //! ```
 
 mod bounds;
 pub mod config;
+mod estimate;
+mod from_bus;
 mod from_gateway;
 mod from_proxy;
-mod intake;
 mod owners;
-mod policy;
+mod report;
 mod to_bus;
+mod to_proxy;
 mod to_store;
 
 use std::sync::Arc;
@@ -39,7 +42,7 @@ pub use config::{Config, Steering};
 /// Consumer group of the topic `paths` that writes the store.
 pub const STORE_GROUP: &str = consumer_health::duty::STORING_PATHS.group;
 
-/// Runs until shutdown is requested; returns when what was acknowledged is on the bus.
+/// Runs until shutdown is requested. It returns when every acknowledged report is on the bus.
 pub async fn run(
     config: Config,
     bus: Arc<dyn Bus>,
@@ -51,14 +54,14 @@ pub async fn run(
     let listener = bind(config.listen, "listen").await?;
 
     let publisher = to_bus::Publisher::new(Arc::clone(&bus), &context);
-    let estimates = policy::Estimates::new(policy::Goals::from(&config));
+    let estimates = estimate::Estimates::new(estimate::Goals::from(&config));
     let tasks = context.tasks();
     tasks.spawn(to_store::run(
         Arc::clone(&bus),
         Arc::clone(&store),
         context.clone(),
     ));
-    tasks.spawn(policy::follow(
+    tasks.spawn(from_bus::follow(
         bus,
         Arc::clone(&store),
         Arc::clone(&estimates),
@@ -75,7 +78,7 @@ pub async fn run(
     let bounds = Arc::new(Mutex::new(bounds::Bounds::new(
         config.gateway_reports_per_s,
     )));
-    let intake = intake::Intake::new(
+    let reports = from_gateway::Reports::new(
         publisher,
         config.allow.clone(),
         owners.clone(),
@@ -83,10 +86,15 @@ pub async fn run(
         revocations.clone(),
         context.clone(),
     );
-    let policies =
-        policy::Policies::new(estimates, config.allow.clone(), owners, bounds, revocations);
-    let reports = PathTelemetryServiceServer::new(intake)
-        .max_decoding_message_size(intake::MESSAGE_BYTES_MAX);
+    let policies = from_gateway::policy::Policies::new(
+        estimates,
+        config.allow.clone(),
+        owners,
+        bounds,
+        revocations,
+    );
+    let reports = PathTelemetryServiceServer::new(reports)
+        .max_decoding_message_size(from_gateway::MESSAGE_BYTES_MAX);
     let mut routes = tonic::service::RoutesBuilder::default();
     routes
         .add_service(reports)
@@ -101,7 +109,7 @@ pub async fn run(
     )
     .await?;
     if !context.drain_tasks().await {
-        tracing::warn!("drained incompletely; what was in hand is read again from the bus");
+        tracing::warn!("drained incompletely; unwritten records are read again from the bus");
     }
     Ok(())
 }

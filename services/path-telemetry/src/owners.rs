@@ -1,7 +1,9 @@
-//! Which tenant a gateway belongs to, as the register says. A gateway of the same name elsewhere neither writes nor reads its paths.
+//! The tenant of each gateway, from the register. A gateway of the same name in another tenant can
+//! neither write nor read its paths.
 //!
-//! A name that nobody has registered is everybody's: no tenant is shown its paths. So it is while the store has not answered yet, for
-//! reports name no patient, and those of a start could not wait for a store that is away.
+//! A name that is not registered belongs to no tenant: every tenant may report under it, and no
+//! tenant is shown its paths. The same holds until the store answers for the first time. Reports
+//! name no patient, and the reports after a start cannot wait for the store.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -10,12 +12,12 @@ use service_kit::{Context, tls::GatewayId};
 use store::{Scope, Store};
 use tokio::time::MissedTickBehavior;
 
-/// How often the register is read anew; a name that is registered is so long everybody's.
+/// Interval at which the register is read; a new registration takes effect after it.
 const REFRESH: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Owners {
-    /// Tenant by gateway; as many as the register has.
+    /// Tenant by gateway; bounded by the register.
     tenants: Arc<Mutex<HashMap<String, String>>>,
 }
 
@@ -23,7 +25,7 @@ impl Owners {
     /// Whether the gateway of this name belongs to another tenant.
     pub(crate) fn is_anothers(&self, gateway: &GatewayId) -> bool {
         let tenants = self.tenants.lock();
-        // Entered by what was stored of it, a gateway has no tenant until it is registered.
+        // A gateway that was entered from stored rows has no tenant until it is registered.
         let owner = tenants.get(&gateway.id).filter(|owner| !owner.is_empty());
         owner.is_some_and(|owner| *owner != gateway.tenant)
     }
@@ -34,12 +36,12 @@ impl Owners {
                 let tenants = gateways.into_iter().map(|entry| (entry.id, entry.tenant));
                 *self.tenants.lock() = tenants.collect();
             }
-            // What was read last holds on.
+            // The last answer of the store stays in force.
             Err(error) => tracing::debug!(%error, "the register of gateways could not be read"),
         }
     }
 
-    /// Keeps them in step with the store until shutdown.
+    /// Reads the register at intervals until shutdown.
     pub(crate) async fn follow(self, store: Arc<dyn Store>, context: Context) {
         let mut tick = tokio::time::interval(REFRESH);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -20,7 +20,7 @@ impl Publisher {
         let probing = publisher.clone();
         let shutdown = context.shutdown().clone();
         context.tasks().spawn(async move {
-            // Ready once the bus takes writes; from then on publishing itself tells.
+            // Ready once the bus takes writes; later failures are set by `publish`.
             let mut backoff = service_kit::Backoff::for_reconnect();
             loop {
                 match probing.bus.ready().await {
@@ -55,7 +55,8 @@ impl Publisher {
         let published = self.bus.publish(Topic::Paths, records).await;
         match &published {
             Ok(()) => self.check.ok(),
-            // What the bus will never take says nothing of the bus: no gateway may put this out of service.
+            // A record that the bus can never take is no failure of the bus. Otherwise one gateway
+            // could take the service out of readiness.
             Err(error) if !error.is_retryable() => {}
             Err(error) => self.check.failing(error.to_string()),
         }

@@ -1,4 +1,5 @@
-//! One gateway, whose certificate may be stolen, fills neither memory nor store, and harms no other.
+//! A gateway whose certificate is stolen fills neither memory nor store, and harms no other
+//! gateway.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +17,7 @@ use store::{PATHS_PER_GATEWAY_MAX, Scope};
 use tonic::Code;
 use world::{LIMIT, World, reports};
 
-/// Reports with a new name each, as many as a gateway of two a second may send at once.
+/// Reports under new names, as many as a gateway with two reports a second may send at once.
 const SAVED: u64 = 1_200;
 
 fn made_up(gateway: &str, end: End, from: u64, count: u64) -> Vec<PathReport> {
@@ -45,21 +46,21 @@ async fn ever_new_names_fill_neither_memory_nor_store_and_harm_no_other() {
     });
     let flood = client.report(tokio_stream::iter(requests));
     let mut answers = flood.await.unwrap().into_inner();
-    // What it had saved, and the request that made the debt; the others are not read.
+    // The saved reports, and the request that overdrew the rate, are read; later requests are not.
     for taken in [SAVED / 2, SAVED, 3 * SAVED / 2] {
         let answer = tokio::time::timeout(LIMIT, answers.message()).await;
         assert_eq!(answer.unwrap().unwrap().unwrap().accepted, taken);
     }
     let waits = tokio::time::timeout(Duration::from_secs(2), answers.message());
     assert!(waits.await.is_err(), "it is read on");
-    // A proxy speaks for the thief and for others: only the thief's reports are left out.
+    // A proxy reports on the thief and on others: only the reports on the thief are left out.
     let mut both = made_up("thief", End::Proxy, 1, 900);
     both.extend(reports(End::Proxy, "wifi", 0));
     assert_eq!(world.report(&proxy, both).await.unwrap(), 930);
     let own = reports(End::Gateway, "lte", 0);
     assert_eq!(world.report(&honest, own).await.unwrap(), 30);
 
-    // Both ends of the paths that the thief has.
+    // The thief's paths at both ends.
     let of_thief = 2 * PATHS_PER_GATEWAY_MAX;
     let most = 60 + of_thief;
     let rows = world.rows(most).await;

@@ -1,4 +1,4 @@
-//! Path-telemetry as a whole, on the embedded bus and store: reports in, rows and policy out.
+//! Path-telemetry as a whole on the embedded bus and store: reports in, rows and policy out.
 
 #![allow(clippy::unwrap_used)]
 
@@ -38,7 +38,8 @@ async fn both_ends_report_and_the_gateway_gets_its_policy() {
         30
     );
     assert_eq!(world.rows(60).await.len(), 60);
-    // Sent again after a lost acknowledgement: accepted, stored once. The last one is new and shows that the others were handled.
+    // These reports are sent again after a lost acknowledgement: accepted, and stored once. The
+    // last report is new and shows that the others were handled.
     let mut again = up;
     again.push(PathReport {
         sequence: 31,
@@ -52,7 +53,7 @@ async fn both_ends_report_and_the_gateway_gets_its_policy() {
         let gateway = gateway.to_owned();
         client.get_policy(GetPolicyRequest { gateway }).await
     };
-    // The paper's example: 100 ms and 5 % give K 7 and 60 ms, once the estimates have followed the topic.
+    // The example of the paper, after the estimates have followed the topic.
     let deadline = tokio::time::Instant::now() + LIMIT;
     let policy = loop {
         let policy = ask("gateway-1").await.unwrap().into_inner();
@@ -117,7 +118,7 @@ async fn nobody_reports_for_somebody_else() {
         .await
         .unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
-    // What is accepted afterwards is all there is.
+    // Only the report that is accepted afterwards is stored.
     world
         .report(&PeerId::service("proxy"), reports(End::Proxy, "wifi", 0))
         .await
@@ -132,7 +133,7 @@ async fn a_report_dated_long_ago_is_taken_as_of_its_arrival() {
     let world = World::start();
     let dated = |end: End| {
         let mut reports = reports(end, "wifi", 0);
-        // A clock that was never set, and days made up.
+        // The first clock was never set; the other times are invented.
         for (days, report) in (0..).zip(&mut reports) {
             report.time_us = 1 + days * 86_400_000_000;
         }
@@ -166,7 +167,7 @@ async fn a_namesake_in_another_tenant_neither_writes_nor_reads() {
     let policy = GetPolicyRequest {
         gateway: "gateway-1".into(),
     };
-    // Once the register has been read.
+    // The register has been read by now.
     let deadline = tokio::time::Instant::now() + LIMIT;
     while asking.get_policy(policy.clone()).await.is_ok() {
         assert!(tokio::time::Instant::now() < deadline, "it reads on");
@@ -177,14 +178,15 @@ async fn a_namesake_in_another_tenant_neither_writes_nor_reads() {
         .await
         .unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
-    // The proxy has both as peers: the namesake's reports go nowhere, and those beside them are kept.
+    // The proxy serves both gateways: reports on the namesake are dropped, the reports beside them
+    // are kept.
     let of = |tenant: &str, path: &str| {
         let mut reports = reports(End::Proxy, path, 0);
         reports.iter_mut().for_each(|it| it.tenant = tenant.into());
         reports
     };
     let mut both = [of("other", "lte"), of("default", "wifi")].concat();
-    // As an older proxy says it.
+    // A proxy of an older release names no tenant.
     both[59].tenant.clear();
     let proxy = PeerId::service("proxy");
     assert_eq!(world.report(&proxy, both).await.unwrap(), 60);
@@ -253,7 +255,7 @@ async fn a_store_that_does_not_say_where_to_begin_costs_the_group_no_rebalance()
     world.joined.await.unwrap().unwrap();
 }
 
-/// A gateway may be in anybody's hands.
+/// A gateway may be in foreign hands.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_gateway_is_told_what_the_bus_says_of_itself() {
     let inside = "broker kafka-0.inside:9092";

@@ -1,18 +1,18 @@
-//! How many requests a device may make per second: a token bucket; sans-IO. The last second's worth in it is not for bulk, so that a page
-//! with a hundred connections keeps no alert out.
+//! Requests per second of one gateway: a token bucket. Sans-IO. The last second's worth is not for
+//! bulk, so a page with a hundred connections cannot keep an alert out.
 
 use std::time::{Duration, Instant};
 
 use tunnel::Urgency;
 
-/// Requests that may come at once after a pause, as seconds of the steady rate: a gateway that comes back opens all its
+/// Burst after a pause, in seconds of the steady rate: a gateway that comes back opens all its
 /// tunnels together.
 const BURST_SECONDS: f64 = 4.0;
 
-/// Whoever asks for nothing for so long may ask as if for the first time.
+/// After a pause of this length the bucket is full.
 pub(crate) const FULL_AFTER: Duration = Duration::from_secs(BURST_SECONDS as u64);
 
-/// What bulk leaves, as seconds of the steady rate.
+/// Reserve that bulk must leave, in seconds of the steady rate.
 const KEPT_SECONDS: f64 = 1.0;
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Budget {
         }
     }
 
-    /// Whether one more request is within the budget; if so it is spent.
+    /// Spends one request if the budget has room; returns whether it had.
     pub(crate) fn spend(&mut self, urgency: Urgency, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.filled_at).as_secs_f64();
         self.filled_at = now;
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!((0..100).filter(|_| spent(500)).count(), 5);
         assert!(!spent(550));
         assert!(spent(601));
-        // An hour of rest gives no more than the burst.
+        // An hour without requests gives no more than the burst.
         assert_eq!((0..100).filter(|_| spent(3_600_000)).count(), 40);
     }
 

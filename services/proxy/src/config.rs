@@ -24,92 +24,108 @@ pub struct Config {
     /// Address that gateways reach (UDP, multipath QUIC).
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:4433")]
     pub listen: SocketAddr,
-    /// Whether the TCP port of the same number takes gateways whose networks block UDP: the same requests as HTTP/2 over TLS over MPTCP.
+    /// Accept gateways on the TCP port of the same number as well, for networks that block UDP. The
+    /// requests are the same, as HTTP/2 over TLS over MPTCP.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true)]
     pub tcp_fallback: bool,
-    /// What a balancer that speaks QUIC-LB knows this proxy by, 2 to 16 hexadecimal digits, behind `NUMBER/` where its configuration is not
-    /// 0: every connection id carries it, so all paths of a gateway meet this proxy. None: connection ids say nothing.
+    /// Server id for a load balancer that speaks QUIC-LB: 2 to 16 hexadecimal digits, after
+    /// `NUMBER/` if the number of its configuration is not 0. Every connection id contains it, so
+    /// all paths of a gateway reach this proxy. Empty: connection ids contain no server id.
     #[arg(long, value_name = "[NUMBER/]HEX")]
     pub server_id: Option<String>,
-    /// A destination that gateways may reach, `host:port` or `tenant@host:port`. The host may be `*.suffix` or `*`, the port `*`.
-    /// A name must not resolve to a private or loopback address; an address listed literally may be one. `*` and `*.suffix` never lead to
-    /// this machine's own addresses.
+    /// A destination that gateways may reach, `host:port` or `tenant@host:port`. The host may be
+    /// `*.suffix` or `*`, the port `*`. A name must not resolve to a private or loopback address;
+    /// an address that is listed literally may be private. `*` and `*.suffix` never match addresses
+    /// of this machine.
     #[arg(long = "allow", value_name = "DESTINATION", value_delimiter = ',')]
     pub allow: Vec<String>,
-    /// The same for names that may resolve to private and loopback addresses: services of the same network.
+    /// The same for names that may resolve to private and loopback addresses: services of the same
+    /// network.
     #[arg(
         long = "allow-private",
         value_name = "DESTINATION",
         value_delimiter = ','
     )]
     pub allow_private: Vec<String>,
-    /// Addresses for gateways that ask for IP (CONNECT-IP), at most one prefix of each version; the first one of each is the proxy's own. None: IP is not
-    /// offered.
+    /// Addresses for gateways that ask for IP (CONNECT-IP), at most one prefix of each version. The
+    /// first address of each prefix is the proxy's own. Empty: IP is not offered.
     #[arg(long = "ip-pool", value_name = "PREFIX", value_delimiter = ',')]
     pub ip_pool: Vec<String>,
-    /// The TUN device by which their packets come and go; made if it is not there, which takes NET_ADMIN.
+    /// TUN device for these packets. If the device does not exist it is created, which needs
+    /// NET_ADMIN.
     #[arg(long, value_name = "DEVICE")]
     pub tun: Option<String>,
-    /// Where their packets may go, `prefix` or `tenant@prefix`. Private and other special ranges, and the pool, are allowed by entries within them only.
+    /// Where these packets may go, `prefix` or `tenant@prefix`. Private and other special ranges,
+    /// and the pool, need an entry that lies within them.
     #[arg(
         long = "allow-ip",
         value_name = "[TENANT@]PREFIX",
         value_delimiter = ','
     )]
     pub allow_ip: Vec<String>,
-    /// Path-telemetry's gRPC address; empty: paths are not reported, and no gateway is known to be revoked.
+    /// gRPC address of path-telemetry. Empty: paths are not reported, and no gateway counts as
+    /// revoked.
     #[arg(
         long,
         value_name = "URL",
         default_value = "https://path-telemetry:7003"
     )]
     pub path_telemetry: String,
-    /// Folder in which the list of revoked gateways is kept, for a start while path-telemetry does not answer. None: it is not kept.
+    /// Folder for the list of revoked gateways, for a start while path-telemetry does not answer.
+    /// Empty: the list is not kept.
     #[arg(long, value_name = "FOLDER")]
     pub data_dir: Option<PathBuf>,
-    /// After a start, how long gateways wait for path-telemetry to say who is revoked, in milliseconds; then the list in `--data-dir` holds, or
-    /// every gateway is refused until path-telemetry answers.
+    /// Time in milliseconds that gateways wait after a start for path-telemetry's list of revoked
+    /// gateways. Then the list in `--data-dir` is in force. Without that list every gateway is
+    /// refused until path-telemetry answers.
     #[arg(long, value_name = "MS", default_value_t = 5_000)]
     pub revocations_wait_ms: u64,
-    /// Let every gateway in when nothing is known of who is revoked after that wait; ingest still refuses those that are.
+    /// Admit every gateway if no list of revoked gateways is known after that wait; ingest still
+    /// refuses revoked gateways.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = false)]
     pub admit_unheard: bool,
     /// Interval of path reports, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 1_000)]
     pub report_interval_ms: u64,
-    /// Sessions of all devices together; beyond it new ones are closed at once.
+    /// Sessions of all gateways together; at the bound new sessions are closed at once.
     #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
     pub sessions_max: usize,
-    /// Sessions of one device; beyond it the oldest one is closed, since it is most likely dead.
+    /// Sessions of one gateway; at the bound the oldest session is closed, since it is most likely
+    /// dead.
     #[arg(long, value_name = "COUNT", default_value_t = 4)]
     pub sessions_per_device_max: usize,
-    /// Tunnels of one device, an eighth of them not for bulk; beyond it requests are answered 429.
+    /// Tunnels of one gateway, an eighth of them not for bulk; at the bound requests are answered
+    /// with 429.
     #[arg(long, value_name = "COUNT", default_value_t = 256)]
     pub tunnels_per_device_max: usize,
-    /// Of these, tunnels over TCP that are not resumable, a third of them not for bulk: each may hold 2.3 MB that its destination does not
-    /// read. Beyond it requests are answered 429. More for clients that know no resumption.
+    /// Tunnels over TCP of one gateway that are not resumable, a third of them not for bulk. Each
+    /// may hold 2.3 MB that its destination does not read. At the bound requests are answered with
+    /// 429. Clients without resumption need a higher bound.
     #[arg(long, value_name = "COUNT", default_value_t = 48)]
     pub plain_tunnels_per_device_max: usize,
-    /// Requests of one device per second, four seconds' worth at once (bulk: three); beyond it they are answered 429.
+    /// Requests of one gateway per second, four seconds' worth at once (bulk: three); beyond it
+    /// requests are answered with 429.
     #[arg(long, value_name = "COUNT", default_value_t = 25)]
     pub requests_per_second_max: u32,
-    /// Longest wait for a name's addresses and for the destination to accept, in milliseconds; then 504.
+    /// Longest wait in milliseconds for a name's addresses and for the destination to accept; then
+    /// 504.
     #[arg(long, value_name = "MS", default_value_t = 5_000)]
     pub connect_timeout_ms: u64,
-    /// A tunnel that carries nothing for so long is closed, in seconds.
+    /// Time in seconds after which a tunnel without traffic is closed.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     pub idle_timeout_s: u64,
-    /// A resumable tunnel that its gateway has lost is kept for so long, in seconds; then the destination gets a reset. 0: tunnels are not
-    /// resumable.
+    /// Time in seconds for which a resumable tunnel is kept without its gateway; then the
+    /// destination gets a reset. 0: tunnels are not resumable.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub resume_within_s: u64,
-    /// Bytes that the resumable tunnels of one device hold, in MiB, beyond 64 KiB each; beyond it they take nothing more in.
+    /// MiB that the resumable tunnels of one gateway hold, beyond 64 KiB each; at the bound they
+    /// read nothing more.
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     pub resume_mib_per_device_max: usize,
-    /// The same for all devices together.
+    /// The same for all gateways together.
     #[arg(long, value_name = "MIB", default_value_t = 1_024)]
     pub resume_mib_max: usize,
-    /// How long open tunnels may go on after a shutdown was requested, in milliseconds.
+    /// Time in milliseconds that open tunnels get after a shutdown was requested.
     #[arg(long, value_name = "MS", default_value_t = 3_000)]
     pub drain_ms: u64,
     #[command(flatten)]
@@ -121,7 +137,7 @@ impl Config {
         Destinations::parse(&self.allow, &self.allow_private)
     }
 
-    /// What IP takes; none where it is not offered.
+    /// The settings of IP, or `None` where IP is not offered.
     pub(crate) fn ip(&self) -> Result<Option<IpSettings>, ConfigError> {
         let refuse = |field: &str, reason: String, example: &str| {
             Err(ConfigError::new(field, reason, example))

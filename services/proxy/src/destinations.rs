@@ -1,10 +1,12 @@
-//! Which destinations a gateway may reach: the proxy is no open relay.
+//! Destinations that a gateway may reach: the proxy is no open relay.
 //!
-//! A request is checked twice. First its `host:port` must match an entry of the list, for any tenant or for the device's own. Then
-//! every address that the name resolves to is checked on its own: private, loopback, link-local and other special ranges are refused unless
-//! the entry lists that address literally or says that private addresses are meant. So a listed public name cannot
-//! be pointed into our network by whoever owns its DNS. A pattern, `*` or `*.suffix`, does not cover the public addresses of this machine
-//! either (`Admitted::by_pattern`): no firewall stands between the proxy and what else this machine serves.
+//! A request is checked twice. First its `host:port` must match an entry of the list, for any
+//! tenant or for the gateway's tenant. Then every address of the name is checked: private,
+//! loopback, link-local and other special ranges are refused. An entry permits them if it lists the
+//! address literally or stands in the list for private names. So the owner of a listed name cannot
+//! point it into the proxy's network. A pattern, `*` or `*.suffix`, does not cover the public
+//! addresses of this machine either (`Admitted::by_pattern`), because no firewall stands between
+//! the proxy and other services of this machine.
 
 use std::net::IpAddr;
 
@@ -13,13 +15,14 @@ use tunnel::Authority;
 
 use crate::special::is_special;
 
-/// Entries of the list; every request is compared with each.
+/// Entries of the list; a longer list is refused, because every request is compared with each
+/// entry.
 const ENTRIES_MAX: usize = 1_024;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Host {
     Any,
-    /// `*.suffix`, kept as `.suffix`.
+    /// `*.suffix`, stored as `.suffix`.
     Under(String),
     Name(String),
     Address(IpAddr),
@@ -29,7 +32,7 @@ enum Host {
 struct Entry {
     tenant: Option<String>,
     host: Host,
-    /// None: any.
+    /// `None`: any port.
     port: Option<u16>,
     private: bool,
 }
@@ -40,13 +43,13 @@ pub struct Destinations {
     entries: Vec<Entry>,
 }
 
-/// A destination that the list admits; its addresses are still to be checked.
+/// A destination that the list admits. Its addresses are not checked yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admitted {
     /// Without the brackets of an IPv6 address.
     pub host: String,
     pub port: u16,
-    /// Only by public entries that name no host: `*` and `*.suffix`.
+    /// Only entries of the public list match, and all of them are patterns: `*` or `*.suffix`.
     pub by_pattern: bool,
     private: bool,
     literal: Option<IpAddr>,
@@ -84,7 +87,7 @@ impl Destinations {
         self.entries.is_empty()
     }
 
-    /// None: refused.
+    /// Returns `None` if the destination is refused.
     pub fn admit(&self, tenant: &str, authority: &Authority) -> Option<Admitted> {
         let port = authority.port_u16()?;
         let host = bare(authority.host()).to_ascii_lowercase();

@@ -1,7 +1,8 @@
-//! Sessions of gateways: who they are, what they may, and their requests.
+//! Sessions of gateways: identity, limits, and requests.
 //!
-//! TLS has verified the certificate's chain by the time a session arrives here. The certificate must name a gateway;
-//! services and anything else are turned away. A session that comes before it is known who is revoked waits for that (`revocations`).
+//! TLS has verified the certificate's chain before a session arrives here. The certificate must
+//! name a gateway; other certificates are refused. A session that comes before the list of revoked
+//! gateways is known waits for that list (`from_path_telemetry`).
 
 use std::{sync::Arc, time::Instant};
 
@@ -19,7 +20,8 @@ use crate::{
     to_upstream::Upstream,
 };
 
-/// Sessions that wait at once; further ones are refused and try again.
+/// Sessions that wait for the list of revoked gateways; further sessions are refused, and their
+/// gateways try again.
 const WAITING_MAX: usize = 1_024;
 
 pub(crate) struct FromGateway {
@@ -64,7 +66,7 @@ impl FromGateway {
         }
     }
 
-    /// Serves the session if it may be.
+    /// Serves the session if it is admitted.
     fn begin(&self, session: ServerSession) {
         let Some(entered) = self.admit(&session) else {
             return;
@@ -109,7 +111,8 @@ impl FromGateway {
                 return None;
             }
         };
-        // Before it takes a place: one that is out of force must not push out the session of the one after it.
+        // Checked before the session takes a place: a revoked certificate must not evict the
+        // session of its successor.
         let id = PeerId::Gateway(gateway.clone());
         let certificate = session.peer_certificate().map(Fingerprint::of);
         let known = self.known.borrow().clone();
@@ -148,7 +151,7 @@ fn count_refused(reason: &'static str) {
     metrics::counter!("braid_proxy_sessions_refused_total", "reason" => reason).increment(1);
 }
 
-/// The gateway tries again.
+/// Closes the session; the gateway tries again.
 fn refuse_unheard(session: &ServerSession) {
     tracing::warn!(remote = %session.remote_address(), "session refused: it is not known who is revoked");
     count_refused("unheard");
@@ -168,7 +171,7 @@ fn identify(session: &ServerSession) -> Result<GatewayId, String> {
     }
 }
 
-/// Ends once the gateway's certificate is out of force.
+/// Ends once the gateway's certificate is revoked.
 fn revoked(
     mut known: watch::Receiver<Known>,
     gateway: &GatewayId,
@@ -178,7 +181,7 @@ fn revoked(
     async move {
         let refused = |known: &Known| known.refuses(&id, certificate.as_ref());
         if known.wait_for(refused).await.is_err() {
-            // Nobody follows the revocations (any more).
+            // The follower of revocations has ended, so no revocation can come.
             std::future::pending::<()>().await;
         }
     }

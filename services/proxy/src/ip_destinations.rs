@@ -1,9 +1,13 @@
-//! Where packets of gateways may go: the list of `destinations`, for IP.
+//! Prefixes that packets of gateways may reach: the list of `destinations`, for IP.
 //!
-//! A tenant's entries together are its routes. Private, loopback and other special ranges are taken out of an entry that holds more than
-//! such a range, so that `0.0.0.0/0` means the public network; an entry within one means it. So it is with the addresses that gateways get: no
-//! entry for more than them lets one gateway reach another. And with the public addresses of this machine: what it serves beside the
-//! tunnel is behind no firewall for who comes by it, and a client that routed the proxy's address into its tunnel would cut itself off.
+//! The entries of a tenant together are its routes. Special ranges (private, loopback and others)
+//! are cut out of a wider entry, so `0.0.0.0/0` means the public network. An entry within a special
+//! range permits it. The same holds for the addresses of the pools: only an entry within a pool
+//! lets one gateway reach another.
+//!
+//! The public addresses of this machine are cut out as well. Its other services have no firewall
+//! against packets from the tunnel. A client that routed the proxy's address into its tunnel would
+//! cut itself off.
 
 use std::net::IpAddr;
 
@@ -12,10 +16,12 @@ use tunnel::{IpPrefix, IpRanges};
 
 use crate::special::{self, is_special};
 
-/// Entries of the list. With what is taken out of them that makes less than half of the ranges that one capsule may tell.
+/// Entries of the list; a longer list is refused. With the ranges that are cut out, they make less
+/// than half of the ranges of one capsule.
 const ENTRIES_MAX: usize = 256;
 
-/// Public addresses of this machine: each parts one range in two at most, and so they make the other half. With more of them IP is refused.
+/// Public addresses of this machine; with more of them IP is refused. Each splits at most one range
+/// in two, so they make the other half of a capsule.
 pub(crate) const OWN_MAX: usize = 512;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +37,7 @@ pub(crate) struct IpDestinations {
 }
 
 impl IpDestinations {
-    /// `pools` are the addresses of gateways.
+    /// `pools` are the address pools of gateways.
     pub(crate) fn parse(allow: &[String], pools: Vec<IpPrefix>) -> Result<Self, ConfigError> {
         let refuse = |reason: String| {
             ConfigError::new(
@@ -68,10 +74,11 @@ impl IpDestinations {
         self.entries.is_empty()
     }
 
-    /// What a tenant's gateways may reach by a machine that has these addresses; none where it has too many.
+    /// The routes of a tenant's gateways on a machine with these addresses; `None` if there are
+    /// more than `OWN_MAX`.
     pub(crate) fn routes(&self, tenant: &str, own: &[IpAddr]) -> Option<IpRanges> {
         let mut routes = IpRanges::default();
-        // The others are taken out with their ranges, or meant.
+        // Special addresses are cut out with their ranges, or listed on purpose.
         let own = own.iter().filter(|address| !is_special(**address));
         let own: Vec<IpPrefix> = own.copied().map(IpPrefix::host).collect();
         if own.len() > OWN_MAX {
@@ -153,9 +160,9 @@ mod tests {
     fn special_ranges_are_meant_by_entries_within_them() {
         let list = list(&["10.0.0.0/8", "192.168.0.0/15", "127.0.0.1/32"]);
         assert!(allows(&list, "10.1.2.3") && allows(&list, "127.0.0.1"));
-        // Wider than 192.168.0.0/16, so that is not meant.
+        // The entry is wider than 192.168.0.0/16, so it does not permit that range.
         assert!(!allows(&list, "192.168.1.1") && allows(&list, "192.169.0.1"));
-        // Gateways are not, either: they want an entry of their own.
+        // Other gateways are not reachable either without an entry of their own.
         assert!(!allows(&list, "10.64.0.2"));
         let neighbours = self::list(&["10.64.0.0/16"]);
         assert!(allows(&neighbours, "10.64.0.2") && !allows(&neighbours, "10.65.0.2"));
@@ -169,9 +176,10 @@ mod tests {
         let leads = |to: &str| routes.contains(to.parse().unwrap());
         assert!(!leads("5.0.0.7") && leads("5.0.0.6") && leads("5.0.0.8"));
         assert!(!leads("2600::7") && leads("2600::6") && leads("2600::8"));
-        // A private one is one of its range; one that is listed by itself is meant.
+        // A private address belongs to a cut-out range; an address that is listed itself is
+        // reachable.
         assert!(leads("10.1.0.7") && leads("5.0.1.7"));
-        // As many as there may be are told by one capsule.
+        // One capsule holds the largest number of ranges.
         let entries = (0..ENTRIES_MAX as u32)
             .map(|n| format!("{}/25", Ipv4Addr::from_bits((80 << 24) + (n << 8))));
         let entries: Vec<String> = entries.chain(["::/0".to_owned()]).skip(1).collect();

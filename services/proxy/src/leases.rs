@@ -1,10 +1,12 @@
-//! Which gateway has which address of a pool; sans-IO.
+//! Leases of the addresses of a pool, by gateway. Sans-IO.
 //!
-//! A lease belongs to an identity, not to a session: whoever comes back gets what it had, so that connections inside the tunnel survive the
-//! loss of the session. The first choice follows from the identity, so that mostly it is the same after a restart of the proxy, too, and
-//! in front of another one. A lease that no tunnel uses stays until its place is needed; then the one that was unused for longest goes.
+//! A lease belongs to an identity and not to a session. A gateway that comes back gets the same
+//! address, so connections inside the tunnel survive the loss of the session. The first choice is a
+//! hash of the identity, so it is mostly the same after a restart and at another proxy. A lease
+//! without a tunnel stays until its place is needed; then the lease that was unused for longest is
+//! removed.
 //!
-//! Bounds: the pool, and `LEASES_MAX`. When all are in use nobody new gets one.
+//! Bounds: the pool, and `LEASES_MAX`. While all leases are in use, a new gateway gets no address.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,35 +18,36 @@ use std::{
 use service_kit::tls::GatewayId;
 use tunnel::IpPrefix;
 
-/// Leases of one pool. A search for a free address takes as many steps at most.
+/// Leases of one pool; at the bound an unused lease is removed. A search for a free address takes
+/// at most as many steps.
 const LEASES_MAX: usize = 65_536;
 
-/// The first address is the network's, the second the proxy's own.
+/// The first address belongs to the network, the second to the proxy.
 const FIRST_OFFSET: u128 = 2;
 
 #[derive(Debug)]
 struct Lease {
     offset: u128,
-    /// Tunnels that use it.
+    /// Tunnels that use the lease.
     tunnels: usize,
     quiet_since: Instant,
-    /// Its holder was turned away: it goes with the last tunnel.
+    /// The holder was revoked: the lease ends with the last tunnel.
     forgotten: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Leases {
     pool: IpPrefix,
-    /// How many addresses there are to give, from `FIRST_OFFSET` on.
+    /// Number of addresses to lease, from `FIRST_OFFSET` on.
     count: u128,
     leases: HashMap<GatewayId, Lease>,
     holders: BTreeMap<u128, GatewayId>,
 }
 
 impl Leases {
-    /// None where the pool has no address to give.
+    /// Returns `None` if the pool has no address to lease.
     pub(crate) fn new(pool: IpPrefix) -> Option<Self> {
-        // The last one of IPv4 is the broadcast's.
+        // The last address of an IPv4 prefix is the broadcast address.
         let last = pool
             .last_offset()
             .checked_sub(u128::from(pool.network().is_ipv4()))?;
@@ -59,7 +62,7 @@ impl Leases {
 
     /// The proxy's own address of the pool.
     pub(crate) fn own(&self) -> IpAddr {
-        // There is one: a pool is larger.
+        // The address exists: a pool has at least two.
         self.pool.nth(1).unwrap_or(self.pool.network())
     }
 
@@ -67,7 +70,8 @@ impl Leases {
         self.pool
     }
 
-    /// For one more tunnel of this gateway; to be given back by [`release`](Self::release). `wanted` counts where it is free and the gateway has none.
+    /// Leases an address to one more tunnel of this gateway, until [`release`](Self::release).
+    /// `wanted` is used if it is free and the gateway has no lease.
     pub(crate) fn claim(&mut self, id: &GatewayId, wanted: Option<IpAddr>) -> Option<IpAddr> {
         if let Some(lease) = self.leases.get_mut(id) {
             lease.tunnels += 1;
@@ -93,7 +97,7 @@ impl Leases {
         self.pool.nth(offset)
     }
 
-    /// A tunnel uses it no longer. The lease stays, unless it was forgotten.
+    /// A tunnel ends. The lease stays, unless it was forgotten.
     pub(crate) fn release(&mut self, id: &GatewayId, now: Instant) {
         if let Some(lease) = self.leases.get_mut(id) {
             lease.tunnels = lease.tunnels.saturating_sub(1);
@@ -104,8 +108,8 @@ impl Leases {
         }
     }
 
-    /// The gateway was turned away: whoever comes next may have the address, once no tunnel uses it. One may still end, and one of the
-    /// gateway's new certificate may have begun.
+    /// The gateway was revoked: its address is free once no tunnel uses it. The old tunnel may
+    /// still be ending, and a tunnel of the gateway's new certificate may have begun.
     pub(crate) fn forget(&mut self, id: &GatewayId) {
         match self.leases.get_mut(id) {
             Some(lease) if lease.tunnels > 0 => lease.forgotten = true,
@@ -134,19 +138,19 @@ impl Leases {
         (index < self.count).then_some(offset)
     }
 
-    /// The first free one from the identity's own on; there is one.
+    /// The first free offset from the hash of the identity on; a free offset exists.
     fn free(&self, id: &GatewayId) -> u128 {
         let mut hasher = DefaultHasher::new();
         id.hash(&mut hasher);
         let mut index = u128::from(hasher.finish()) % self.count;
-        // As many are taken as there are leases.
+        // The loop ends: there are more offsets than leases.
         while self.holders.contains_key(&(FIRST_OFFSET + index)) {
             index = (index + 1) % self.count;
         }
         FIRST_OFFSET + index
     }
 
-    /// None where all are in use.
+    /// Returns `None` if all leases are in use.
     fn drop_quietest(&mut self) -> Option<()> {
         let quiet = self.leases.iter().filter(|(_, lease)| lease.tunnels == 0);
         let (id, _) = quiet.min_by_key(|(_, lease)| lease.quiet_since)?;
@@ -216,7 +220,7 @@ mod tests {
             leases.release(&gateway(4), start);
             leases.forget(&gateway(4));
         }
-        // After a restart, too.
+        // The choice is the same after a restart.
         let mut again = pool("10.64.0.0/16").unwrap();
         assert_eq!(again.claim(&gateway(1), None), Some(first));
     }
@@ -234,14 +238,14 @@ mod tests {
         assert_eq!(leases.claim(&gateway(5), None), Some(given[3]));
         assert_eq!(leases.claim(&gateway(6), None), Some(given[1]));
         assert_eq!(leases.claim(&gateway(7), None), None);
-        // Of one that was turned away its end is awaited.
+        // The address of a forgotten gateway stays leased until its tunnel ends.
         leases.forget(&gateway(0));
         assert_eq!(leases.claim(&gateway(7), None), None);
         leases.release(&gateway(0), start);
         assert_eq!(leases.claim(&gateway(7), None), Some(given[0]));
     }
 
-    /// Its old certificate is revoked while it is here by a new one.
+    /// The old certificate is revoked while the gateway is connected with a new certificate.
     #[test]
     fn who_was_forgotten_and_came_back_keeps_the_address_while_the_old_tunnel_ends() {
         let now = Instant::now();
@@ -266,7 +270,7 @@ mod tests {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             let mut leases = pool("10.0.0.0/28").unwrap();
             let mut now = Instant::now();
-            // Who holds what, by the rules: an address given is the holder's until it was released.
+            // A model of the rules: an address belongs to its holder until it is released.
             let mut held: HashMap<u32, (IpAddr, usize)> = HashMap::new();
             for _ in 0..200 {
                 now += Duration::from_millis(1);

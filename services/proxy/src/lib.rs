@@ -1,15 +1,18 @@
-//! The proxy in the core: ends the multipath tunnels of gateways and connects their streams to the destinations they may reach.
+//! The proxy in the core ends the multipath tunnels of gateways, and connects their streams to
+//! permitted destinations.
 //!
 //! ```text
-//!   gateway ==paths==> from_gateway (identity, limits) --> to_upstream (allow-list, addresses, splice) --> TCP, UDP, IP
-//!                           |
-//!                           +--> sessions --> path_reports --> outbox --> to_path_telemetry --> gRPC
+//! gateway ==paths==> from_gateway (identity, limits) --> to_upstream (allow-list) --> TCP, UDP, IP
+//!                         |
+//!                         +--> sessions --> path_reports --> outbox --> to_path_telemetry --> gRPC
+//! from_path_telemetry --> revocations --> from_gateway
 //! ```
 
 mod budget;
 pub mod config;
 mod destinations;
 mod from_gateway;
+mod from_path_telemetry;
 mod ip_destinations;
 mod leases;
 mod outbox;
@@ -35,7 +38,8 @@ pub use config::Config;
 
 use crate::{
     from_gateway::FromGateway,
-    revocations::{Follower, Known},
+    from_path_telemetry::Follower,
+    revocations::Known,
     sessions::{Limits, Sessions},
     to_path_telemetry::ToPathTelemetry,
     to_upstream::{Upstream, ip::IpUpstream},
@@ -56,7 +60,8 @@ pub enum RunError {
     Channel(#[from] ChannelError),
 }
 
-/// Runs until a shutdown is requested and the open tunnels have ended or had their time.
+/// Runs until a shutdown is requested and the open tunnels have ended, or until the drain time is
+/// over.
 pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
     config.validate()?;
     let listening = context.health().check(service_kit::LISTENER);

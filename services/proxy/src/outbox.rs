@@ -1,14 +1,15 @@
-//! Reports on their way to path-telemetry; sans-IO.
+//! Path reports that path-telemetry has not acknowledged yet; sans-IO.
 //!
-//! Path-telemetry acknowledges by the number of reports that it holds of the current stream. What is not acknowledged when a stream
-//! breaks is sent again on the next one; it tells duplicates by their sequence.
+//! Path-telemetry acknowledges the number of reports that it has of the current stream. Reports
+//! without an acknowledgement are sent again on the next stream; path-telemetry finds duplicates by
+//! their sequence number.
 
 use std::collections::VecDeque;
 
 use contracts::paths::PathReport;
 
-/// Reports kept while path-telemetry is away; beyond it the oldest are dropped, since fresh figures are worth more.
-/// At 300 bytes each this is 6 MB, and an hour of three sessions with two paths.
+/// Reports kept while path-telemetry is away; at the bound the oldest report is dropped. At 300
+/// bytes each they take 6 MB.
 pub(crate) const REPORTS_MAX: usize = 20_000;
 
 #[derive(Debug, Default)]
@@ -60,7 +61,7 @@ impl Outbox {
         self.reports.is_empty()
     }
 
-    /// The peer holds the first `accepted` reports of the stream.
+    /// The peer has the first `accepted` reports of the stream.
     pub(crate) fn acknowledge(&mut self, accepted: u64) {
         while self.first < accepted.min(self.sent) {
             self.reports.pop_front();
@@ -112,11 +113,12 @@ mod tests {
         let full = REPORTS_MAX as u64;
         assert_eq!(outbox.push(reports(0..full)), 0);
         assert_eq!(outbox.next_batch(10).len(), 10);
-        // Four of the ten that are under way are dropped.
+        // Four of the ten unacknowledged reports are dropped.
         assert_eq!(outbox.push(reports(full..full + 4)), 4);
         outbox.acknowledge(10);
         assert_eq!(sequences(&outbox.next_batch(1)), [10]);
-        // Nothing under way but one: the drop of unsent ones does not count for the peer.
+        // One report is sent and unacknowledged: the peer does not count the dropped reports that
+        // were not sent.
         outbox.acknowledge(11);
         let room = REPORTS_MAX - outbox.reports.len();
         assert_eq!(outbox.push(reports(0..room as u64 + 2)), 2);

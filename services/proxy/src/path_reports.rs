@@ -1,8 +1,8 @@
-//! Turns what the paths have carried so far into one report per path and interval; sans-IO.
+//! Turns the counters of paths into one report per path and interval; sans-IO.
 //!
-//! The counters of a path only rise, so an interval's figures are differences. A path is reported as closed once, then
-//! forgotten. Until the gateway has told the name of a path, its report waits for `UNNAMED_INTERVALS_MAX` intervals (the counters lose
-//! nothing by it) and then goes out under `path-<id>`.
+//! The counters of a path only rise, so an interval's figures are differences. A path is reported
+//! as closed once and then forgotten. A path whose name has not arrived is held back for
+//! `UNNAMED_INTERVALS_MAX` intervals; its counters go on. Then it is reported under `path-<id>`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,7 +13,7 @@ use contracts::paths::{End, PathReport, PathState as State};
 use service_kit::tls::GatewayId;
 use tunnel::{PathSnapshot, PathState};
 
-/// Intervals that a path without a name is held back.
+/// Intervals for which a path without a name is held back; then it is reported under its id.
 const UNNAMED_INTERVALS_MAX: u32 = 3;
 
 #[derive(Debug, Default)]
@@ -27,7 +27,8 @@ struct Reported {
     seen: u64,
 }
 
-/// What has been reported so far. Bounded by the paths of the sessions there are: what is not seen any more is forgotten.
+/// The values that were reported last. Bounded by the open sessions: a path that is gone is
+/// forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     paths: HashMap<(u64, u64), Reported>,
@@ -37,7 +38,7 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
-    /// The reports for the interval that ends now.
+    /// The reports of the interval that ends now.
     pub(crate) fn take(
         &mut self,
         now_us: i64,
@@ -167,7 +168,7 @@ mod tests {
             ("acme", "gw-1"),
             "of two gateways of one name it is told which"
         );
-        // The path is opened anew under another id: the name's sequence goes on.
+        // The path is opened again under another id: the sequence of its name continues.
         let mut closed = path(0, "wifi", 600);
         closed.state = PathState::Closed;
         let second = reports.take(

@@ -1,4 +1,4 @@
-//! The sessions there are, by gateway: who may have how many, and what their paths carry.
+//! The table of sessions by gateway: limits of each gateway, and the counters of their paths.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -13,7 +13,7 @@ use tunnel::{PathSnapshot, SessionHandle, Urgency};
 
 use crate::budget::{Budget, FULL_AFTER};
 
-/// What the table needs of a session; a trait so that the rules can be tested without a network.
+/// The part of a session that the table needs; a trait so that tests need no network.
 pub(crate) trait Handle: Clone {
     fn close(&self, reason: &str);
     fn paths(&self) -> Vec<PathSnapshot>;
@@ -29,14 +29,16 @@ impl Handle for SessionHandle {
     }
 }
 
-/// Of a gateway's tunnels, bulk leaves one in so many to vitals and alerts.
+/// Divisor of a gateway's tunnels: this part of them is not for bulk.
 const KEPT_PART: usize = 8;
 
-/// Of a gateway's plain tunnels, bulk leaves a third: a gateway's own to ingest are plain, up to nine a session, and those of a session
-/// that died without a word are there for two minutes more.
+/// Divisor of a gateway's plain tunnels: this part of them is not for bulk. A gateway has up to
+/// nine plain tunnels to ingest in each session, and those of a dead session remain for two
+/// minutes.
 const PLAIN_KEPT_PART: usize = 3;
 
-/// Gateways remembered without a session, so that a new one brings no new requests; beyond it the one that left first is forgotten.
+/// Gateways remembered without a session, so that a new session gets no fresh request budget; at
+/// the bound the gateway that left first is forgotten.
 const RESTING_MAX: usize = 20_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -44,9 +46,9 @@ const RESTING_MAX: usize = 20_000;
 pub(crate) struct Full(usize);
 
 struct Gateway<H> {
-    /// By session number, which rises: the first is the oldest.
+    /// By session number. Numbers rise, so the first session is the oldest.
     sessions: BTreeMap<u64, H>,
-    /// When the last of them ended.
+    /// Time at which the last session ended.
     left_at: Option<Instant>,
     tunnels: Arc<Semaphore>,
     plain: Arc<Semaphore>,
@@ -59,24 +61,24 @@ pub(crate) struct Limits {
     pub(crate) sessions_max: usize,
     pub(crate) sessions_per_gateway_max: usize,
     pub(crate) tunnels_per_gateway_max: usize,
-    /// Of these.
+    /// Part of the tunnels.
     pub(crate) plain_per_gateway_max: usize,
     pub(crate) requests_per_second_max: u32,
 }
 
 struct State<H> {
     gateways: HashMap<GatewayId, Gateway<H>>,
-    /// Gateways that have left, the first first; some have come back since.
+    /// Gateways without a session in the order in which they left; some have come back since.
     resting: VecDeque<(Instant, GatewayId)>,
     count: usize,
 }
 
 impl<H> State<H> {
-    /// Forgets the gateways that have rested long enough and hold no tunnel that waits for them.
+    /// Forgets gateways that left long ago, unless a tunnel of theirs is still open.
     fn forget_rested(&mut self, now: Instant, tunnels_max: usize) {
         while let Some((left_at, _)) = self.resting.front() {
-            let is_crowded = self.resting.len() > RESTING_MAX;
-            if now.saturating_duration_since(*left_at) < FULL_AFTER && !is_crowded {
+            let is_over_bound = self.resting.len() > RESTING_MAX;
+            if now.saturating_duration_since(*left_at) < FULL_AFTER && !is_over_bound {
                 return;
             }
             let Some((left_at, id)) = self.resting.pop_front() else {
@@ -86,7 +88,7 @@ impl<H> State<H> {
             let Some(gateway) = resting.filter(|gateway| gateway.left_at == Some(left_at)) else {
                 continue;
             };
-            if gateway.tunnels.available_permits() < tunnels_max && !is_crowded {
+            if gateway.tunnels.available_permits() < tunnels_max && !is_over_bound {
                 gateway.left_at = Some(now);
                 self.resting.push_back((now, id));
             } else {
@@ -96,7 +98,7 @@ impl<H> State<H> {
     }
 }
 
-/// See the module's head. Entries live as long as their sessions, and for a rest after them.
+/// The table of sessions. An entry lives as long as its sessions, and for `FULL_AFTER` beyond them.
 pub(crate) struct Sessions<H> {
     limits: Limits,
     state: Mutex<State<H>>,
@@ -114,8 +116,8 @@ impl<H: Handle> Sessions<H> {
         })
     }
 
-    /// Takes a session in; the permits are for the gateway's tunnels. A gateway that has its full number loses its oldest
-    /// session: a gateway that lost all its networks comes back long before its dead session has timed out here.
+    /// Enters a session. A gateway at its bound loses its oldest session: after an outage of all
+    /// networks the dead session times out later than the gateway returns.
     pub(crate) fn enter(
         self: &Arc<Self>,
         id: GatewayId,
@@ -204,7 +206,7 @@ impl<H: Handle> Sessions<H> {
     }
 }
 
-/// A session's place in the table, given up on drop.
+/// A session's place in the table; dropping it frees the place.
 pub(crate) struct Entered<H: Handle> {
     sessions: Arc<Sessions<H>>,
     tunnels: Arc<Semaphore>,
@@ -215,8 +217,8 @@ pub(crate) struct Entered<H: Handle> {
 }
 
 impl<H: Handle> Entered<H> {
-    /// A place for one more tunnel of the gateway; none when it has its full number, or asks too often. Bulk leaves some places: sessions that
-    /// ask in the same moment may each take one more.
+    /// A place for one more tunnel. `None` if the gateway is at its bound or asks too often. Bulk
+    /// leaves some places free; concurrent sessions may each take one of them.
     pub(crate) fn tunnel(
         &self,
         urgency: Urgency,
@@ -252,14 +254,14 @@ impl<H: Handle> Entered<H> {
     }
 }
 
-/// One tunnel's places, given back on drop.
+/// The places of one tunnel; dropping it frees them.
 #[derive(Debug)]
 pub(crate) struct TunnelPlace {
     _any: OwnedSemaphorePermit,
     _plain: Option<OwnedSemaphorePermit>,
 }
 
-/// None when no more than `kept` are free.
+/// Returns `None` if no more than `kept` places are free.
 fn place(places: &Arc<Semaphore>, kept: usize) -> Option<OwnedSemaphorePermit> {
     if places.available_permits() <= kept {
         return None;
@@ -351,7 +353,7 @@ mod tests {
         assert!(other.tunnel(Urgency::Prompt, false, now).is_some());
         drop(permit);
         assert!(second.tunnel(Urgency::Prompt, false, now).is_some());
-        // Four requests are the burst of one per second; three were made.
+        // The burst of one request per second is four; three were made.
         assert!(first.tunnel(Urgency::Prompt, false, now).is_some());
         assert!(second.tunnel(Urgency::Prompt, false, now).is_none());
         assert!(
@@ -425,7 +427,7 @@ mod tests {
         assert_eq!(bulk.len(), 4, "two are left to what is urgent");
         let urgent = all_of(Urgency::Urgent);
         assert_eq!(urgent.len(), 2);
-        // Resumable ones are another matter, and none has taken a place of theirs.
+        // Resumable tunnels have their own bound, and plain tunnels took no place of it.
         assert!(sessions[0].tunnel(Urgency::Bulk, false, now).is_some());
         drop(bulk);
         assert!(sessions[1].tunnel(Urgency::Bulk, true, now).is_some());

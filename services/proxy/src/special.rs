@@ -1,4 +1,5 @@
-//! Addresses that do not lead into the public network (IANA's special-purpose registries, and a cloud's inside), and those that embed one.
+//! Addresses outside the public network: IANA's special-purpose registries, metadata addresses of
+//! clouds, and addresses that embed such an address.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -7,10 +8,11 @@ use std::{
 
 use tunnel::IpPrefix;
 
-/// In their order: this network, private, carriers' NAT, loopback, what manages a machine in Azure from a public range, link-local,
-/// private, protocols, documentation, private, benchmarks, documentation twice, multicast, reserved; of IPv6 unspecified, loopback and
-/// IPv4-compatible, local NAT64, discard, Teredo, documentation twice, segment routing, unique local, link-local, the former site-local,
-/// multicast.
+/// IPv4 in this order: this network, private, carrier NAT, loopback, Azure's public management
+/// address, link-local, private, protocols, documentation, private, benchmarks, documentation
+/// twice, multicast, reserved. IPv6 in this order: unspecified, loopback and IPv4-compatible, local
+/// NAT64, discard, Teredo, documentation twice, segment routing, unique local, link-local,
+/// site-local, multicast.
 const SPECIAL: [&str; 26] = [
     "0.0.0.0/8",
     "10.0.0.0/8",
@@ -40,7 +42,7 @@ const SPECIAL: [&str; 26] = [
     "ff00::/8",
 ];
 
-/// Mapped, NAT64 and 6to4: they lead where the address of IPv4 in them does.
+/// Mapped, NAT64 and 6to4 addresses lead to the IPv4 address that they embed.
 const EMBEDDING: [&str; 3] = ["::ffff:0:0/96", "64:ff9b::/96", "2002::/16"];
 
 static PREFIXES: LazyLock<Vec<IpPrefix>> = LazyLock::new(|| {
@@ -55,12 +57,12 @@ pub(crate) fn is_special(address: IpAddr) -> bool {
     }
 }
 
-/// All of them, those that embed an address included.
+/// All special prefixes, including those that embed an address.
 pub(crate) fn prefixes() -> &'static [IpPrefix] {
     &PREFIXES
 }
 
-/// Where packets to this address end: the address of IPv4 in it, if it embeds one.
+/// The address that packets reach: the embedded IPv4 address, if there is one.
 pub(crate) fn innermost(address: IpAddr) -> IpAddr {
     embedded(address).map_or(address, IpAddr::V4)
 }

@@ -1,6 +1,8 @@
-//! What the paths of all sessions carried, once per interval, to path-telemetry by gRPC with the service's identity.
+//! Path reports of all sessions, once per interval, to path-telemetry by gRPC with the service's
+//! identity.
 //!
-//! Measuring never waits for the network: reports go into the outbox, which drops the oldest when path-telemetry stays away.
+//! Measuring never waits for the network: reports go into the outbox, which drops the oldest while
+//! path-telemetry is away.
 
 use std::{
     sync::Arc,
@@ -18,13 +20,13 @@ use tunnel::SessionHandle;
 
 use crate::{outbox::Outbox, path_reports::Reports, sessions::Sessions};
 
-/// Reports in one message.
+/// Reports in one message; further reports go into the next message.
 const BATCH_MAX: usize = 500;
 
-/// Messages handed to gRPC and not yet taken; further ones wait in the outbox.
+/// Messages handed to gRPC and not yet taken; further messages wait in the outbox.
 const MESSAGES_MAX: usize = 4;
 
-/// How long the last reports may take once a shutdown was requested.
+/// Longest time for the last reports after a shutdown was requested; then they are lost.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) struct ToPathTelemetry {
@@ -115,7 +117,7 @@ impl Measuring {
         }
     }
 
-    /// Goes on measuring while something else is awaited.
+    /// Continues to measure while another future is awaited.
     async fn during<T>(&mut self, other: impl Future<Output = T>) -> T {
         tokio::pin!(other);
         loop {
@@ -126,7 +128,7 @@ impl Measuring {
         }
     }
 
-    /// Sends until the stream breaks, or until a shutdown was requested and the last reports are acknowledged.
+    /// Sends until the stream breaks, or until the last reports before a shutdown are acknowledged.
     async fn stream(&mut self, mut stream: Stream, shutdown: &Shutdown) -> Result<(), Status> {
         self.outbox.restart();
         let mut leaving = false;
@@ -154,7 +156,8 @@ impl Measuring {
                     metrics::counter!("braid_proxy_reports_sent_total").increment(reports.len() as u64);
                     permit.send(ReportRequest {
                         reports,
-                        // The core's clocks go together.
+                        // Services of the core share their time, so the proxy's clock needs no
+                        // correction.
                         sent_time_us: 0,
                     });
                 }

@@ -1,5 +1,5 @@
-//! From a CONNECT request to the destination's TCP connection, or from CONNECT-UDP to a socket of its own, and what passes between the two. CONNECT-IP has
-//! its own way (`ip`).
+//! Connects a CONNECT request to the destination's TCP connection, or a CONNECT-UDP request to its
+//! own socket, and relays between the two. `ip` serves CONNECT-IP.
 
 pub(crate) mod ip;
 mod udp;
@@ -23,22 +23,23 @@ use crate::{
 };
 use ip::IpUpstream;
 
-/// Addresses of one name that are tried; the rest is ignored.
+/// Addresses of one name that are tried; further addresses are ignored.
 const ADDRESSES_MAX: usize = 8;
 
-/// How long one address is waited for before the next is tried beside it (RFC 8305, 5).
+/// Wait for one address before the next is tried beside it (RFC 8305, 5).
 const NEXT_AFTER: Duration = Duration::from_millis(250);
 
-/// What all tunnels share.
+/// State that all tunnels share.
 pub(crate) struct Upstream {
     pub(crate) destinations: Destinations,
     pub(crate) connect_timeout: Duration,
     pub(crate) idle_timeout: Duration,
-    /// None: IP is not offered.
+    /// `None`: IP is not offered.
     pub(crate) ip: Option<Arc<IpUpstream>>,
 }
 
-/// Why a destination was not reached; the status tells the gateway whose fault it is.
+/// Why a destination was not reached; the status says whether the request or the network is the
+/// cause.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReachError {
     #[error("not on the allow-list")]
@@ -117,7 +118,7 @@ impl Upstream {
         }
     }
 
-    /// Returns how it ended.
+    /// Returns the reason of the end, for the log.
     async fn carry(&self, request: ConnectRequest, upstream: TcpStream) -> io::Result<String> {
         let stream = request.accept().await?;
         let _open = Open::enter();
@@ -137,7 +138,7 @@ impl Upstream {
             if admitted.by_pattern {
                 addresses = elsewhere(addresses).await?;
             }
-            // The deadline bounds them together.
+            // One deadline bounds resolution and connection together.
             let reached = match by_udp {
                 true => any_of(addresses, udp::connect).await.map(Reached::Udp),
                 false => any_of(addresses, connect).await.map(Reached::Tcp),
@@ -150,8 +151,9 @@ impl Upstream {
     }
 }
 
-/// The address that accepts first. The next is tried as soon as one has refused, and beside one that has not answered within
-/// `NEXT_AFTER`: behind an address that no way leads to may be one that serves.
+/// Returns the connection that is accepted first. The next address is tried as soon as one refuses,
+/// and beside an address that does not answer within `NEXT_AFTER`. So an unreachable first address
+/// does not hide a reachable second.
 async fn any_of<T, F>(
     addresses: Vec<SocketAddr>,
     connect: impl Fn(SocketAddr) -> F,
@@ -176,7 +178,7 @@ where
     }
 }
 
-/// What leads to a destination.
+/// The socket of a destination.
 enum Reached {
     Tcp(TcpStream),
     Udp(UdpSocket),
@@ -189,7 +191,7 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Returns how it ended.
+/// Returns the reason of the end, for the log.
 async fn carry_datagrams(request: ConnectRequest, socket: UdpSocket) -> io::Result<String> {
     let tunnel = request.accept_udp().await?;
     let _open = Open::enter();
@@ -219,7 +221,7 @@ impl Drop for Open {
     }
 }
 
-/// The addresses that the destination may be reached at; at least one.
+/// The permitted addresses of the destination; at least one.
 async fn resolve(admitted: &Admitted) -> Result<Vec<SocketAddr>, ReachError> {
     let found: Vec<SocketAddr> = tokio::net::lookup_host((admitted.host.as_str(), admitted.port))
         .await
@@ -235,7 +237,7 @@ async fn resolve(admitted: &Admitted) -> Result<Vec<SocketAddr>, ReachError> {
     }
 }
 
-/// Those that are of other machines; at least one.
+/// The addresses that belong to other machines; at least one.
 async fn elsewhere(found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, ReachError> {
     let local = tunnel::local_addresses().await?;
     let (own, others): (Vec<_>, Vec<_>) = found
@@ -252,7 +254,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// A listener whose backlog is full: what is sent to it goes unanswered, as to an address that no way leads to.
+    /// A listener with a full backlog leaves connections unanswered, like an unreachable address.
     async fn mute() -> (std::net::TcpListener, Vec<TcpStream>) {
         let socket =
             socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();

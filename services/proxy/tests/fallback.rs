@@ -1,4 +1,4 @@
-//! Gateways that come by TCP because UDP is closed to them: who is let in, and to where, is the same.
+//! Gateways that connect over TCP because UDP is blocked: admission and destinations are the same.
 
 #![allow(clippy::unwrap_used)]
 
@@ -95,7 +95,7 @@ async fn only_known_gateways_get_a_session() {
         let to = &to;
         async move {
             let opened = tunnel.open_tcp(to, Urgency::Bulk).await;
-            // One of a wrong kind is let in by TLS, and then turned away.
+            // TLS admits a certificate of the wrong kind; the proxy then closes the session.
             let kept_out = matches!(
                 opened,
                 Err(OpenError::NoSession(_) | OpenError::TimedOut(_))

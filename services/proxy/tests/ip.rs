@@ -1,5 +1,5 @@
-//! Packets of gateways through a running proxy and a real TUN device, in a network namespace of its own: what passes, what does not, and who has which
-//! address. Skips where there are no namespaces to be had.
+//! IP packets of gateways through a running proxy and a real TUN device, in a network namespace.
+//! Skips on hosts without namespaces.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,10 +30,10 @@ use tunnel::{
     TunnelEnded, Urgency,
 };
 
-/// Between two questions of the same packet, of which the first may be lost.
+/// Interval between two questions with the same packet; the first may be lost.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 
-/// Longer than an answer takes; what is not answered by then was dropped.
+/// Longer than an answer takes; an unanswered packet was dropped.
 const SILENCE: Duration = Duration::from_millis(300);
 
 const FLAGS: [&str; 8] = [
@@ -47,10 +47,10 @@ const FLAGS: [&str; 8] = [
     "0.0.0.0/0",
 ];
 
-/// Allowed, and not.
+/// A listed destination and one that is not listed.
 const LISTED: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 2);
 const UNLISTED: Ipv4Addr = Ipv4Addr::new(10, 8, 1, 2);
-/// The machine's own, and public.
+/// A public address of the machine itself.
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(9, 9, 9, 9);
 const PORT: u16 = 9_007;
 
@@ -66,10 +66,10 @@ fn alone<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     tested.unwrap();
 }
 
-/// What a destination has heard.
+/// The packets that a destination has received.
 type Heard = Arc<Mutex<Vec<Vec<u8>>>>;
 
-/// Gives back what it hears.
+/// Sends back each packet.
 async fn destination(at: Ipv4Addr) -> Heard {
     let socket = UdpSocket::bind((at, PORT)).await.unwrap();
     let heard = Heard::default();
@@ -92,7 +92,7 @@ fn sum(words: impl Iterator<Item = u16>) -> u16 {
     !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// A datagram of UDP without its checksum, which IPv4 leaves open.
+/// A UDP datagram without checksum, which IPv4 permits.
 fn packet(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
     let length = (28 + payload.len()) as u16;
     let mut packet = vec![0x45, 0];
@@ -121,7 +121,7 @@ fn asking(request_id: u64, wanted: &str) -> IpCapsule {
     IpCapsule::AddressRequest(vec![IpAddressEntry { request_id, prefix }])
 }
 
-/// The routes that the proxy tells, and the address that it gives.
+/// The routes that the proxy advertises, and the address that it assigns.
 async fn agree(ip: &IpTunnel, wanted: &str) -> (Vec<IpRange>, Ipv4Addr) {
     ip.say(&asking(1, wanted)).await.unwrap();
     let IpCapsule::RouteAdvertisement(routes) = within(ip.hear()).await.unwrap() else {
@@ -142,7 +142,7 @@ async fn given(ip: &IpTunnel) -> Ipv4Addr {
     entry.prefix.network().to_string().parse().unwrap()
 }
 
-/// The payload that comes back; none in silence.
+/// The payload of the answer; `None` if there is none.
 async fn ask(ip: &IpTunnel, packet: &[u8]) -> Option<Vec<u8>> {
     ip.send(packet);
     let answer = tokio::time::timeout(SILENCE, ip.receive()).await.ok()?;
@@ -222,7 +222,7 @@ fn packets_pass_in_the_own_name_to_listed_destinations_alone() {
         }
         assert_eq!(ask_until_answered(&ip, &sound).await, b"hello");
         assert!(heard.iter().all(hello), "{heard:?}");
-        // From where the gateway may not send to nothing comes in, either.
+        // A source that the gateway may not reach cannot reach the gateway either.
         let stranger = UdpSocket::bind((UNLISTED, 9)).await.unwrap();
         stranger.send_to(b"unasked", (own, PORT)).await.unwrap();
         let listed = UdpSocket::bind((LISTED, 9)).await.unwrap();
@@ -249,14 +249,14 @@ fn echo_request(from: Ipv6Addr, to: Ipv6Addr, payload: usize) -> Vec<u8> {
     packet
 }
 
-/// Zero where the one that is there is right (RFC 4443, 2.3).
+/// Zero if the checksum of the packet is right (RFC 4443, 2.3).
 fn icmp_check(packet: &[u8]) -> u16 {
     let words = packet[8..].chunks(2);
     let words = words.map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
     sum(words.chain([(packet.len() - 40) as u16, 58]))
 }
 
-/// As a client of another make tries whether the tunnel carries what IPv6 asks of a link (RFC 9484, 7.1).
+/// A client of another vendor tests the tunnel as an IPv6 link in this way (RFC 9484, 7.1).
 #[test]
 fn who_asks_all_nodes_of_the_link_hears_the_proxy() {
     alone(|| async {
@@ -289,7 +289,7 @@ fn who_asks_all_nodes_of_the_link_hears_the_proxy() {
         let check = icmp_check(&expected);
         expected[42..44].copy_from_slice(&check.to_be_bytes());
         assert!(answer == expected, "{:x?}", &answer[..48]);
-        // Of a question that was asked twice there are two.
+        // A question that was asked twice has two answers.
         while tokio::time::timeout(SILENCE, ip.receive()).await.is_ok() {}
         let neighbour = Ipv6Addr::from_bits(own.to_bits() ^ 1);
         let mut damaged = echo_request(own, all_nodes, 8);
@@ -316,7 +316,7 @@ fn an_address_belongs_to_its_gateway_over_sessions_and_to_its_newest_tunnel() {
         let ip = open(&first).await;
         let (_, own) = agree(&ip, "10.64.0.5/32").await;
         assert_eq!(own, Ipv4Addr::new(10, 64, 0, 5));
-        // Asked again, the answer is the same.
+        // A repeated request gets the same answer.
         ip.say(&asking(1, "10.64.0.6/32")).await.unwrap();
         assert_eq!(given(&ip).await, own);
         first.close().await;
@@ -330,7 +330,8 @@ fn an_address_belongs_to_its_gateway_over_sessions_and_to_its_newest_tunnel() {
         let sound = packet(own, LISTED, b"newest");
         assert_eq!(ask_until_answered(&newer, &sound).await, b"newest");
 
-        // Five addresses: the others' are others, and when all are in use nobody gets one.
+        // The pool has five addresses: each gateway gets another address, and with all in use a new
+        // gateway gets none.
         let mut others = Vec::new();
         for number in 2..=6 {
             let id = PeerId::gateway("acme", format!("gw-{number}"));
@@ -354,11 +355,11 @@ fn an_address_belongs_to_its_gateway_over_sessions_and_to_its_newest_tunnel() {
     });
 }
 
-/// Path-telemetry, for whom this is turned away.
-struct Office(Arc<Mutex<Vec<RevokedGateway>>>);
+/// A path-telemetry that revokes the listed gateways.
+struct FakePathTelemetry(Arc<Mutex<Vec<RevokedGateway>>>);
 
 #[tonic::async_trait]
-impl PolicyService for Office {
+impl PolicyService for FakePathTelemetry {
     async fn get_policy(
         &self,
         _: Request<GetPolicyRequest>,
@@ -388,7 +389,7 @@ fn a_revoked_gateway_loses_its_address() {
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(
             tonic::transport::Server::builder()
-                .add_service(PolicyServiceServer::new(Office(revoked.clone())))
+                .add_service(PolicyServiceServer::new(FakePathTelemetry(revoked.clone())))
                 .serve_with_incoming(TcpListenerStream::new(listener)),
         );
         let flags = [&FLAGS[..], &["--path-telemetry", &url]].concat();
@@ -403,7 +404,7 @@ fn a_revoked_gateway_loses_its_address() {
         });
         within(async { while ip.receive().await.is_ok() {} }).await;
         tunnel.close().await;
-        // Whoever wants it has it; the first to come may come in the very moment.
+        // The requested address is assigned. The first packet may still arrive.
         let mut given = Vec::new();
         for number in 2..=4 {
             let id = PeerId::gateway("acme", format!("gw-{number}"));
@@ -416,7 +417,7 @@ fn a_revoked_gateway_loses_its_address() {
     });
 }
 
-/// An operator makes the device and gives it away; what only he may do is done by then.
+/// An operator creates the device and gives it away; the steps that need rights are done by then.
 #[test]
 fn a_device_that_an_operator_made_takes_no_rights() {
     let Some(world) = World::new() else {

@@ -1,4 +1,5 @@
-//! The public addresses of the proxy's own machine, in a network namespace of its own. Skips where there are no namespaces to be had.
+//! The public addresses of the proxy's own machine, in a network namespace. Skips on hosts without
+//! namespaces.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,10 +14,10 @@ use tokio::net::TcpListener;
 use tunnel::{Authority, OpenError, StatusCode, Urgency};
 
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(9, 9, 9, 9);
-/// Of the same network, so that the kernel takes it for the second.
+/// An address of the same network, so that the kernel makes it the secondary address.
 const SECOND: Ipv4Addr = Ipv4Addr::new(9, 9, 9, 10);
 
-/// Whether a gateway gets to a listener there.
+/// Whether a gateway reaches a listener at this address.
 async fn is_reached(flags: &[&str], at: SocketAddr) -> bool {
     is_reached_as(flags, authority_of(at)).await
 }
@@ -35,7 +36,8 @@ async fn is_reached_as(flags: &[&str], authority: Authority) -> bool {
     is_reached
 }
 
-/// The system's resolver reads the last number of `9.9.2313` as two bytes, so this name needs no server of names to lead to 9.9.9.9.
+/// The system's resolver reads the last number of `9.9.2313` as two bytes, so this name resolves to
+/// 9.9.9.9 without a name server.
 #[test]
 fn a_suffix_does_not_mean_this_machine() {
     let Some(world) = World::new() else {

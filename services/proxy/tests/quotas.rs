@@ -1,4 +1,4 @@
-//! What a device may have, however often it comes.
+//! Quotas of a gateway hold over any number of sessions.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use testkit::{DEADLINE, udp_echo, within};
 use tokio::{io::AsyncWriteExt, net::TcpListener};
 use tunnel::Urgency;
 
-/// What a device may ask for at once that may ask once a second.
+/// Burst of a gateway that may ask once a second.
 const BURST: u64 = 4;
 
 #[tokio::test]
@@ -49,7 +49,8 @@ async fn reads_nothing() -> SocketAddr {
     address
 }
 
-/// What nobody reads stays in the windows of the sessions, 2.3 MB a tunnel: by as many tunnels as there may be, over four sessions, 320 MiB.
+/// Unread data stays in the windows of the sessions, 2.3 MB a tunnel. All permitted tunnels over
+/// four sessions hold 320 MiB.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn plain_tunnels_are_fewer_than_those_that_are_charged_for_what_they_hold() {
     let to = reads_nothing().await;
@@ -76,7 +77,7 @@ async fn plain_tunnels_are_fewer_than_those_that_are_charged_for_what_they_hold(
         sessions.push(tunnel);
     }
     assert_eq!(open.len(), 8, "a third is left to what is urgent");
-    // Those of a gateway to ingest still come through, and resumable ones are bounded by their bytes.
+    // Tunnels of a gateway to ingest still pass, and resumable tunnels are bounded by their bytes.
     let urgent = within(sessions[3].open_plain_tcp(&to, Urgency::Urgent)).await;
     assert!(urgent.is_ok());
     let resumable = within(sessions[3].open_tcp(&to, Urgency::Bulk)).await;

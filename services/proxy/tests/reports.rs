@@ -1,4 +1,4 @@
-//! What path-telemetry hears from a running proxy.
+//! The reports that a running proxy sends to path-telemetry.
 
 #![allow(clippy::unwrap_used)]
 
@@ -57,19 +57,19 @@ fn serve(listener: std::net::TcpListener, heard: mpsc::Sender<Vec<PathReport>>) 
 
 #[tokio::test]
 async fn every_path_is_reported_also_what_was_measured_while_nobody_listened() {
-    // The port is taken, but nobody accepts yet.
+    // The port is reserved, and no server accepts on it yet.
     let reserved = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address: SocketAddr = reserved.local_addr().unwrap();
     drop(reserved);
     let url = format!("http://{address}");
-    // Who is revoked is not known either.
+    // The list of revoked gateways is not known either.
     let unheard = ["--revocations-wait-ms", "0", "--admit-unheard"];
     let reporting = ["--path-telemetry", &url, "--report-interval-ms", "100"];
     let proxy = Proxy::start(&[&unheard[..], &reporting].concat()).await;
     let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
     assert!(within(tunnel.up()).await);
     within(async {
-        // Long enough for reports to pile up.
+        // Long enough for several reports to wait.
         let mut ticks = tokio::time::interval(Duration::from_millis(100));
         for _ in 0..10 {
             ticks.tick().await;
@@ -99,7 +99,7 @@ async fn every_path_is_reported_also_what_was_measured_while_nobody_listened() {
     .await;
     assert_eq!(by_path.keys().collect::<Vec<_>>(), ["lte", "wifi"]);
     for seen in by_path.values() {
-        // Nothing is missing from the first report on.
+        // The sequence begins with the first report and has no gap.
         assert_eq!(seen.first(), Some(&1));
         assert_eq!(seen.last().copied(), Some(seen.len() as u64));
     }

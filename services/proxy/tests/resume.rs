@@ -1,4 +1,4 @@
-//! A TCP connection through gateway and proxy, while what lies between them is taken away and given back.
+//! A TCP connection through gateway and proxy, while the network between them is cut and restored.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,7 +22,7 @@ const BYTES: usize = 4_000_000;
 
 type Got = io::Result<Vec<u8>>;
 
-/// A destination that sends `BYTES` and takes what comes, on one connection.
+/// A destination that sends `BYTES` and reads all data, on one connection.
 async fn destination() -> (SocketAddr, JoinHandle<Got>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -33,7 +33,7 @@ async fn destination() -> (SocketAddr, JoinHandle<Got>) {
     (address, serving)
 }
 
-/// Sends all and an end, and takes everything up to the other's end.
+/// Sends all data and an end, and reads up to the other side's end.
 async fn both_ways(
     stream: impl AsyncRead + AsyncWrite + Send + 'static,
     bytes: Vec<u8>,
@@ -121,7 +121,7 @@ async fn each_path_may_be_cut_under_a_flow() {
     }
 }
 
-/// The proxy closes the session, as it does to the oldest of a device that has too many.
+/// The proxy closes the session, as it closes the oldest session of a gateway with too many.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_session_may_be_closed_under_a_flow() {
     let mut scene = Scene::start(&["--sessions-per-device-max", "1"]).await;
@@ -134,7 +134,7 @@ async fn the_session_may_be_closed_under_a_flow() {
     scene.complete(transfer).await;
 }
 
-/// Ten seconds without any network: the same flow goes on, nothing is reset.
+/// Without any network for ten seconds the same flow continues, without a reset.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_networks_may_go_and_return_under_a_flow() {
     let mut scene = Scene::start(&[]).await;
@@ -146,7 +146,7 @@ async fn all_networks_may_go_and_return_under_a_flow() {
     scene.complete(transfer).await;
 }
 
-/// A gateway that stays away: the destination gets a reset, not an end.
+/// The gateway stays away: the destination gets a reset and not an end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_stays_away_is_a_reset_for_the_destination() {
     let mut scene =
@@ -161,7 +161,7 @@ async fn a_gateway_that_stays_away_is_a_reset_for_the_destination() {
     let error = within(scene.destination).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     usurper.close().await;
-    // The gateway learns of it when it is back.
+    // The gateway gets the reset when it is back.
     scene.links.iter().for_each(|link| link.set_up(true));
     let error = within(transfer).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
@@ -169,7 +169,7 @@ async fn a_gateway_that_stays_away_is_a_reset_for_the_destination() {
     scene.proxy.stop().await;
 }
 
-/// A destination's reset arrives as one, through whatever lies between.
+/// A reset by the destination arrives as a reset, whatever lies between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reset_crosses_an_outage() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

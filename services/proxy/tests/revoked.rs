@@ -1,4 +1,4 @@
-//! What a certificate that is out of force can still do to the gateway that it was of: nothing.
+//! A revoked certificate can do nothing to its former gateway.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,19 +28,19 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
 use tunnel::Urgency;
 
-/// Between two questions of the same datagram, of which the first may be lost.
+/// Interval between two questions with the same datagram; the first may be lost.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Default)]
-struct Office {
+struct FakePathTelemetry {
     revoked: Arc<Mutex<Vec<RevokedGateway>>>,
-    /// What the proxy knows.
+    /// The version of the list that the proxy has.
     known: Arc<AtomicU64>,
-    /// It answers nothing, as path-telemetry before it has read its store.
+    /// Leaves questions unanswered, as path-telemetry does before it has read its store.
     closed: Arc<AtomicBool>,
 }
 
-impl Office {
+impl FakePathTelemetry {
     /// Its address.
     async fn serve(&self) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -63,7 +63,7 @@ impl Office {
 }
 
 #[tonic::async_trait]
-impl PolicyService for Office {
+impl PolicyService for FakePathTelemetry {
     async fn get_policy(
         &self,
         _: Request<GetPolicyRequest>,
@@ -93,8 +93,8 @@ impl PolicyService for Office {
 #[tokio::test]
 async fn who_has_the_old_certificate_ends_no_session_of_the_new_one() {
     let to = udp_echo().await;
-    let office = Office::default();
-    let url = office.serve().await;
+    let path_telemetry = FakePathTelemetry::default();
+    let url = path_telemetry.serve().await;
     let proxy = Proxy::start(&[
         "--allow",
         &to.to_string(),
@@ -107,16 +107,16 @@ async fn who_has_the_old_certificate_ends_no_session_of_the_new_one() {
     let old = proxy.gateway();
     let files = proxy.renewed();
     let new = renewal::fingerprint(&std::fs::read_to_string(&files.cert).unwrap()).unwrap();
-    office.revoke("gw-1", &[new.to_string()]);
+    path_telemetry.revoke("gw-1", &[new.to_string()]);
     within(async {
-        while office.known.load(Ordering::Relaxed) < 2 {
+        while path_telemetry.known.load(Ordering::Relaxed) < 2 {
             tokio::time::sleep(AGAIN_AFTER).await;
         }
     })
     .await;
 
     let own = proxy.tunnel(&Identity::load(&files).unwrap(), &fast(), DEADLINE);
-    // Of datagrams: nothing resumes it, so it ends with its session.
+    // A UDP tunnel is not resumable, so it ends with its session.
     let to = authority_of(to);
     let udp = within(own.open_udp(&to, Urgency::Prompt)).await.unwrap();
     let thief = proxy.tunnel(&old, &fast(), Duration::from_secs(2));
@@ -152,7 +152,7 @@ async fn is_let_in(proxy: &Proxy, gateway: &str, to: SocketAddr, patience: Durat
 const SOON: Duration = Duration::from_secs(2);
 
 struct Scene {
-    office: Office,
+    path_telemetry: FakePathTelemetry,
     to: SocketAddr,
     data: tempfile::TempDir,
 }
@@ -160,17 +160,17 @@ struct Scene {
 impl Scene {
     /// Path-telemetry does not answer yet.
     async fn new() -> Self {
-        let office = Office::default();
-        office.closed.store(true, Ordering::Relaxed);
+        let path_telemetry = FakePathTelemetry::default();
+        path_telemetry.closed.store(true, Ordering::Relaxed);
         Self {
-            office,
+            path_telemetry,
             to: udp_echo().await,
             data: tempfile::tempdir().unwrap(),
         }
     }
 
     async fn proxy(&self, wait_ms: &str, flags: &[&str]) -> Proxy {
-        let (to, url) = (self.to.to_string(), self.office.serve().await);
+        let (to, url) = (self.to.to_string(), self.path_telemetry.serve().await);
         let mut all = vec!["--allow", &to, "--path-telemetry", &url];
         all.extend(["--revocations-wait-ms", wait_ms]);
         all.extend(flags);
@@ -189,12 +189,12 @@ impl Scene {
 #[tokio::test]
 async fn gateways_wait_until_it_is_known_who_is_revoked() {
     let scene = Scene::new().await;
-    scene.office.revoke("gw-2", &[]);
+    scene.path_telemetry.revoke("gw-2", &[]);
     let proxy = scene.proxy("60000", &[]).await;
     assert!(!scene.is_let_in(&proxy, "gw-1", SOON).await);
-    // One that waits already is let in as soon as it is known, and without another session.
+    // A waiting session is admitted once the list is known, without a second session.
     let waiting = scene.is_let_in(&proxy, "gw-1", DEADLINE);
-    let open = async { scene.office.closed.store(false, Ordering::Relaxed) };
+    let open = async { scene.path_telemetry.closed.store(false, Ordering::Relaxed) };
     let (is_let_in, ()) = tokio::join!(waiting, open);
     assert!(is_let_in);
     assert!(!scene.is_let_in(&proxy, "gw-2", SOON).await);
@@ -212,7 +212,7 @@ async fn a_proxy_that_never_hears_who_is_revoked_lets_nobody_in() {
         }
     })
     .await;
-    scene.office.closed.store(false, Ordering::Relaxed);
+    scene.path_telemetry.closed.store(false, Ordering::Relaxed);
     assert!(scene.is_let_in(&proxy, "gw-1", DEADLINE).await);
     assert_eq!(proxy.context.health().warnings(), []);
     proxy.stop().await;
@@ -221,8 +221,8 @@ async fn a_proxy_that_never_hears_who_is_revoked_lets_nobody_in() {
 #[tokio::test]
 async fn the_list_on_disk_holds_while_path_telemetry_is_away() {
     let scene = Scene::new().await;
-    scene.office.revoke("gw-2", &[]);
-    scene.office.closed.store(false, Ordering::Relaxed);
+    scene.path_telemetry.revoke("gw-2", &[]);
+    scene.path_telemetry.closed.store(false, Ordering::Relaxed);
     let before = scene.proxy("60000", &["--data-dir", &scene.folder()]).await;
     let kept = scene.data.path().join("proxy/revoked.json");
     within(async {
@@ -232,7 +232,7 @@ async fn the_list_on_disk_holds_while_path_telemetry_is_away() {
     })
     .await;
     before.stop().await;
-    scene.office.closed.store(true, Ordering::Relaxed);
+    scene.path_telemetry.closed.store(true, Ordering::Relaxed);
     let proxy = scene.proxy("0", &["--data-dir", &scene.folder()]).await;
     assert!(scene.is_let_in(&proxy, "gw-1", DEADLINE).await);
     assert!(!scene.is_let_in(&proxy, "gw-2", SOON).await);

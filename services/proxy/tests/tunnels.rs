@@ -226,7 +226,8 @@ async fn a_slow_destination_stops_the_gateway() {
         .await
         .unwrap();
     let taken = within(write_until_blocked(&mut stream, Duration::from_secs(1))).await;
-    // What a resumable tunnel keeps (4 MB), the kernel's TCP buffers on both sides (up to 4 and 6 MB), and the splice's chunk.
+    // A resumable tunnel holds 4 MB. The kernel's TCP buffers hold up to 4 and 6 MB, and the splice
+    // holds one chunk.
     assert!(
         (2_500_000..15_000_000).contains(&taken),
         "{taken} bytes were taken"

@@ -12,10 +12,10 @@ use testkit::{DEADLINE, within};
 use tokio::net::UdpSocket;
 use tunnel::{OpenError, StatusCode, Tunnel, UdpTunnel, Urgency};
 
-/// Between two questions of the same datagram, of which the first may be lost.
+/// Interval between two questions with the same datagram; the first may be lost.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 
-/// Answers each datagram with where it came from and what it was.
+/// Answers each datagram with its source address and its content.
 async fn destination() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
@@ -74,7 +74,7 @@ async fn datagrams_go_to_listed_destinations_alone_each_request_from_a_socket_of
     assert_ne!(ask(&second, "second").await, from);
     assert_eq!(ask(&first, "again").await, from);
     assert_eq!(status(&tunnel, &unlisted.to_string()).await, 403);
-    // Listed by name, and nobody said that a private address is meant.
+    // The name is listed, but not in the list for private addresses.
     assert_eq!(status(&tunnel, &by_name).await, 403);
     assert_eq!(status(&tunnel, "name-of-nobody.invalid:53").await, 403);
     tunnel.close().await;
@@ -113,7 +113,7 @@ async fn a_destination_that_nobody_listens_at_yet_is_reached_later() {
     let proxy = Proxy::start(&["--allow", &address.to_string()]).await;
     let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
     let udp = open(&tunnel, address).await;
-    // The network says that nobody is there; that ends nothing.
+    // ICMP reports that no socket listens; the tunnel goes on.
     for _ in 0..5 {
         udp.send(b"anybody?");
         assert!(

@@ -40,13 +40,13 @@ pub struct World {
     _dir: tempfile::TempDir,
 }
 
-/// The embedded bus, behind which the store answers no question about the beginning until so many were asked.
+/// The embedded bus, whose store leaves the first questions for a starting position unanswered.
 pub struct Forgetful {
     pub inner: EmbeddedBus,
     pub failures: u32,
     pub asked: Arc<AtomicU32>,
     pub subscribed: Arc<AtomicU32>,
-    /// To whoever publishes.
+    /// The error that a publisher gets.
     pub says: Option<PublishError>,
 }
 
@@ -100,7 +100,7 @@ impl World {
         World::with_bus(|dir| Arc::new(open(dir)))
     }
 
-    /// With what the register has beforehand.
+    /// Starts with the entries that `fill` writes to the register.
     pub async fn with_store<F: Future<Output = ()>>(
         fill: impl FnOnce(Arc<dyn Store>) -> F,
     ) -> World {
@@ -154,7 +154,7 @@ impl World {
         channel(&url, Some(&identity)).unwrap()
     }
 
-    /// Sends one request; the count acknowledged.
+    /// Sends one request and returns the acknowledged count.
     pub async fn report(&self, id: &PeerId, reports: Vec<PathReport>) -> Result<u64, Status> {
         let mut client = PathTelemetryServiceClient::new(self.channel(id).await);
         let requests = tokio_stream::once(ReportRequest {
@@ -193,7 +193,7 @@ impl World {
 
 pub fn reports(end: End, path: &str, lost_packets: u64) -> Vec<PathReport> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    // All in the past: no report is taken as one of the future.
+    // All times lie in the past, so no report counts as dated ahead.
     let began_us = now.as_micros() as i64 - 60_000_000;
     let report = |sequence: u64| PathReport {
         gateway: "gateway-1".into(),

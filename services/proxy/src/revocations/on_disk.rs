@@ -1,4 +1,5 @@
-//! The list of revoked gateways on disk, for a start without path-telemetry. Replaced as a whole; a damaged file counts as none.
+//! The list of revoked gateways on disk, for a start without path-telemetry. The file is replaced as
+//! a whole, and a damaged file counts as missing.
 
 use std::{
     fs,
@@ -12,11 +13,11 @@ use contracts::policy::RevokedGateway;
 use serde::{Deserialize, Serialize};
 
 const NAME: &str = "revoked.json";
-/// A longer file is not ours.
+/// Bytes of the file; a larger file counts as damaged.
 const BYTES_MAX: u64 = 64 << 20;
 
 #[derive(Clone, Debug)]
-pub(super) struct OnDisk {
+pub(crate) struct OnDisk {
     folder: PathBuf,
 }
 
@@ -37,12 +38,12 @@ struct Entry {
 }
 
 impl OnDisk {
-    pub(super) fn in_folder(folder: PathBuf) -> Self {
+    pub(crate) fn in_folder(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    /// None: no list was kept, or it cannot be read.
-    pub(super) async fn read(&self) -> Option<Vec<RevokedGateway>> {
+    /// `None`: no list was kept, or the file cannot be read.
+    pub(crate) async fn read(&self) -> Option<Vec<RevokedGateway>> {
         let path = self.folder.join(NAME);
         let read = tokio::task::spawn_blocking(move || read(&path)).await;
         match read.unwrap_or_else(|error| Err(io::Error::other(error))) {
@@ -68,8 +69,8 @@ impl OnDisk {
         }
     }
 
-    /// A list that cannot be written is warned of, and the one before it stays.
-    pub(super) async fn write(&self, heard: SystemTime, gateways: &[RevokedGateway]) {
+    /// If the list cannot be written, a warning is logged and the list before it stays.
+    pub(crate) async fn write(&self, heard: SystemTime, gateways: &[RevokedGateway]) {
         let since = heard.duration_since(SystemTime::UNIX_EPOCH);
         let entries = gateways.iter().map(|revoked| Entry {
             tenant: revoked.tenant.clone(),

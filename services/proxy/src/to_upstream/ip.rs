@@ -1,13 +1,14 @@
-//! Packets of gateways, through one TUN device to whatever the kernel's routes make of them.
+//! Packets of gateways through one TUN device, which the kernel routes.
 //!
 //! ```text
 //! IpTunnel of a gateway -- gate --> TUN device -> kernel (forwards, translates)
 //!                       <-- gate, by address ---
 //! ```
 //!
-//! Only packets in the name of the assigned address pass, to and from what the tenant may reach (`ip_destinations`); the rest is dropped and
-//! counted. An address has one tunnel: a newer one of the same gateway takes it over. The tunnel is one link and no hop: the kernel, which
-//! forwards in front of it and behind it, counts the hops down and answers to packets larger than the device's MTU.
+//! Only packets from and to the assigned address pass, and only to the tenant's prefixes
+//! (`ip_destinations`); other packets are dropped and counted. An address has one tunnel: a newer
+//! tunnel of the same gateway takes it over. The tunnel is a link and no hop. The kernel at either
+//! end decrements the hop limit, and answers packets that exceed the device's MTU.
 
 use std::{
     collections::HashMap,
@@ -30,7 +31,7 @@ use crate::{
     leases::Leases,
 };
 
-/// What IP needs of the configuration.
+/// The settings of IP.
 pub(crate) struct IpSettings {
     pub(crate) tun: String,
     /// At most one of each version.
@@ -41,7 +42,7 @@ pub(crate) struct IpSettings {
 pub(crate) struct IpUpstream {
     device: TunDevice,
     destinations: IpDestinations,
-    /// Its address of the pool, by which it answers on the link.
+    /// The proxy's address of the pool; it answers on the link with it.
     own_v6: Option<Ipv6Addr>,
     leases: Mutex<Vec<Leases>>,
     /// By assigned address; bounded by the leases.
@@ -49,11 +50,11 @@ pub(crate) struct IpUpstream {
     lanes: [Lane; 2],
 }
 
-/// Whose tunnel an address leads to.
+/// The tunnel that owns an address.
 struct Member {
     tunnel: Arc<IpTunnel>,
     gate: IpGate,
-    /// By a newer tunnel of the same gateway.
+    /// Cancelled by a newer tunnel of the same gateway.
     replaced: CancellationToken,
 }
 
@@ -64,7 +65,7 @@ impl IpUpstream {
         for pool in &settings.pools {
             let (own, length) = (pool.own(), pool.pool().length());
             match device.add_address(own, length).await {
-                // A route to the pool is all it takes.
+                // Without the right to set an address, a route to the pool is enough.
                 Err(error) if error.is_forbidden() => {
                     tracing::info!(device = settings.tun, %own, length, "no right to give the device its address: whoever made it has");
                 }
@@ -85,7 +86,7 @@ impl IpUpstream {
         }))
     }
 
-    /// Hands packets of the device to the gateways, for ever.
+    /// Hands packets of the device to the gateways; never returns.
     pub(crate) async fn hand_out(self: Arc<Self>, warning: WarningHandle) {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         loop {
@@ -105,7 +106,7 @@ impl IpUpstream {
             return count_dropped("down", "unknown");
         };
         match member.gate.arriving(packet) {
-            // The tunnel counts those that it has no room for.
+            // The tunnel counts packets that it drops for lack of room.
             Ok(_) => {
                 if member.tunnel.send(packet) {
                     self.lanes[1].passed(packet.len());
@@ -137,7 +138,8 @@ impl IpUpstream {
         }
     }
 
-    /// None, with a message, where the addresses of this machine are not known. One that it gets later is taken out for whoever asks then.
+    /// The routes of a gateway. `None`, with a log line, if this machine's addresses cannot be
+    /// read. A new address of this machine is cut out for later requests.
     async fn routes(&self, gateway: &GatewayId) -> Option<IpRanges> {
         let own = match tunnel::local_addresses().await {
             Ok(own) => own,
@@ -159,8 +161,8 @@ impl IpUpstream {
         tunnel: Arc<IpTunnel>,
         routes: IpRanges,
     ) -> Ended {
-        let told = IpCapsule::RouteAdvertisement(routes.as_slice().to_vec());
-        if let Err(ended) = tunnel.say(&told).await {
+        let advertised = IpCapsule::RouteAdvertisement(routes.as_slice().to_vec());
+        if let Err(ended) = tunnel.say(&advertised).await {
             return ended.into();
         }
         let replaced = CancellationToken::new();
@@ -188,7 +190,7 @@ impl IpUpstream {
                             return ended.into();
                         }
                     }
-                    // What a gateway gives or leads to is of no use here.
+                    // Addresses and routes that a gateway offers are not used.
                     Ok(_) => {}
                     Err(ended) => return ended.into(),
                 },
@@ -202,7 +204,7 @@ impl IpUpstream {
         match gate.leaving(packet) {
             Ok(_) if self.device.send(packet) => self.lanes[0].passed(packet.len()),
             Ok(_) => count_dropped("up", "device"),
-            // Its source was right.
+            // The packet's source was valid.
             Err(NotPassed::Destination) if let Some(answer) = answer() => {
                 tunnel.send(&answer);
             }
@@ -210,7 +212,7 @@ impl IpUpstream {
         }
     }
 
-    /// A gateway that was turned away loses its addresses, with the last of its tunnels.
+    /// A revoked gateway loses its addresses with the last of its tunnels.
     pub(crate) fn forget(&self, gateway: &GatewayId) {
         for leases in self.leases.lock().iter_mut() {
             leases.forget(gateway);
@@ -224,7 +226,7 @@ impl IpUpstream {
     }
 }
 
-/// How a request for IP ended.
+/// Reason of the end of a CONNECT-IP request.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error("{0}")]
@@ -233,7 +235,7 @@ enum Ended {
     Replaced,
 }
 
-/// What one tunnel has, given back on drop.
+/// The resources of one tunnel; dropping it returns them.
 struct Held {
     upstream: Arc<IpUpstream>,
     gateway: GatewayId,
@@ -244,8 +246,8 @@ struct Held {
 }
 
 impl Held {
-    /// Gives each version that is asked for its one address, with the number of the first question for it; the other questions get an
-    /// unspecified one, which is a no (RFC 9484, 4.7.1).
+    /// Answers each requested version with its one address, under the number of the first request
+    /// for it. Further requests get the unspecified address, which is a refusal (RFC 9484, 4.7.1).
     fn answer(&mut self, asked: &[IpAddressEntry]) -> Vec<IpAddressEntry> {
         if !self.claimed {
             self.claim(asked);
@@ -266,7 +268,7 @@ impl Held {
             }
         });
         let mut answer: Vec<IpAddressEntry> = answer.collect();
-        // The capsule tells all that there is.
+        // The capsule lists every assigned address.
         answer.extend(left.into_iter().map(|prefix| IpAddressEntry {
             request_id: 0,
             prefix,

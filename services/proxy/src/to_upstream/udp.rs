@@ -1,7 +1,7 @@
 //! A destination's UDP socket, one per request, and the datagrams between it and the tunnel.
 //!
-//! The socket is connected, so only the destination's own datagrams pass. What the network refuses is lost, as it would be without a
-//! proxy: an application that counts on UDP finds out by itself.
+//! The socket is connected, so only the destination's own datagrams pass. A datagram that the
+//! network refuses is lost, as without a proxy.
 
 use std::{
     io,
@@ -13,10 +13,10 @@ use metrics::Counter;
 use tokio::{net::UdpSocket, time::Instant};
 use tunnel::{TunnelEnded, UdpTunnel};
 
-/// A request that nothing passes for so long is ended (RFC 4787, 4.3 asks for two minutes at least).
+/// A request without a datagram for this time ends (RFC 4787, 4.3 asks for at least two minutes).
 pub(super) const IDLE_MAX: Duration = Duration::from_secs(120);
 
-/// The largest payload that a socket gives.
+/// Largest payload of a datagram from a socket.
 const PAYLOAD_BYTES_MAX: usize = 65_535;
 
 pub(super) async fn connect(address: SocketAddr) -> io::Result<UdpSocket> {
@@ -39,7 +39,7 @@ pub(super) enum RelayEnded {
     Socket(io::Error),
 }
 
-/// Counts one direction of all requests together.
+/// Counters of one direction, for all requests together.
 pub(super) struct Lane {
     bytes: Counter,
     datagrams: Counter,
@@ -53,7 +53,7 @@ impl Lane {
         }
     }
 
-    /// The same for packets of IP.
+    /// The same for IP packets.
     pub(super) fn of_packets(direction: &'static str) -> Self {
         Self {
             bytes: metrics::counter!("braid_proxy_bytes_total", "direction" => direction),
@@ -67,7 +67,7 @@ impl Lane {
     }
 }
 
-/// Runs until the request ends or nothing passes any more.
+/// Runs until the request ends or `IDLE_MAX` passes without a datagram.
 pub(super) async fn relay(tunnel: &UdpTunnel, socket: &UdpSocket, lanes: &[Lane; 2]) -> RelayEnded {
     let [up, down] = lanes;
     let mut buffer = vec![0; PAYLOAD_BYTES_MAX];
@@ -85,7 +85,7 @@ pub(super) async fn relay(tunnel: &UdpTunnel, socket: &UdpSocket, lanes: &[Lane;
                 Err(ended) => return ended.into(),
             },
             received = socket.recv(&mut buffer) => match received {
-                // The tunnel counts those that it has no room for.
+                // The tunnel counts datagrams that it drops for lack of room.
                 Ok(length) => if tunnel.send(&buffer[..length]) {
                     down.passed(length);
                 },
@@ -98,7 +98,7 @@ pub(super) async fn relay(tunnel: &UdpTunnel, socket: &UdpSocket, lanes: &[Lane;
     }
 }
 
-/// What ICMP said about a datagram that was sent before; the next may arrive.
+/// ICMP refused an earlier datagram; the next datagram may arrive.
 fn told_by_network(error: &io::Error) -> bool {
     matches!(
         error.kind(),

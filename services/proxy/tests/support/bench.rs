@@ -1,4 +1,4 @@
-//! A proxy on loopback, a gateway behind two emulated access links, and what both need.
+//! A proxy on loopback, a gateway behind two emulated access links, and their certificates.
 
 // Each test file uses its part.
 #![allow(dead_code)]
@@ -37,7 +37,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// `flags` are those of the command line beside listener and identity.
+    /// `flags` are command line flags beside listener and identity.
     pub async fn start(flags: &[&str]) -> Self {
         let (mut proxy, config) = Self::new(flags);
         proxy.running = tokio::spawn(proxy::run(config, proxy.context.clone()));
@@ -45,7 +45,7 @@ impl Proxy {
         proxy
     }
 
-    /// Of one that does not start.
+    /// The error of a proxy that does not start.
     pub async fn start_to_fail(flags: &[&str]) -> RunError {
         let (proxy, config) = Self::new(flags);
         proxy::run(config, proxy.context).await.unwrap_err()
@@ -93,7 +93,7 @@ impl Proxy {
         self.authority.issue_in(&dir, &id, &[]).unwrap()
     }
 
-    /// A certificate of an authority that the proxy does not know, by a client that believes the proxy.
+    /// A certificate of an unknown authority, from a client that trusts the proxy.
     pub fn stranger(&self) -> Identity {
         let other = LocalAuthority::open_or_create(&self.dir.path().join("other")).unwrap();
         let files = other.issue(&PeerId::gateway("acme", "gw-1"), &[]).unwrap();
@@ -131,7 +131,7 @@ impl Proxy {
         (Tunnel::start(config, interfaces).unwrap(), links)
     }
 
-    /// A gateway whose networks let no UDP pass, with this client's side of TLS.
+    /// A gateway whose networks block UDP, with this client's side of TLS.
     pub fn tunnel_without_udp(
         &self,
         tls: Arc<rustls::ClientConfig>,

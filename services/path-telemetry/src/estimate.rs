@@ -1,58 +1,44 @@
-//! Estimates of each path and the policy that follows from them.
+//! Estimates of each path, and the keepalive policy that follows from them. Sans-IO.
 //!
-//! Every replica follows the whole topic `paths`, so each can answer for each gateway. Round trip and loss go through the
-//! asymmetric EWMA: a path that gets worse is believed at once, one that gets better only after a while. K and T_KA come out of
-//! the optimiser of equations (5)-(8) for the worse of the two directions.
+//! Round trip and loss pass through an asymmetric EWMA: a worse value counts at once, a better
+//! value only after a while. The optimiser of equations (5) to (8) gives K and T_KA for the worse
+//! of the two directions.
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
-    time::Instant,
 };
 
-use bus::{Bus, Delivery, Extent, Topic};
 use contracts::{
-    paths::{End, PathReport, PathState, PathsRecord},
-    policy::{
-        GetPolicyRequest, GetPolicyResponse, ListRevocationsRequest, ListRevocationsResponse,
-        PathPolicy, RevokedGateway, SteeringMode, policy_service_server::PolicyService,
-    },
+    paths::{End, PathReport, PathState},
+    policy::{GetPolicyResponse, PathPolicy, SteeringMode},
 };
 use parking_lot::Mutex;
 use path_probe::{AsymmetricEwma, Choice, Target, optimise};
-use prost::Message;
-use service_kit::{Context, grpc::Peer, tls::PeerId};
-use store::{Followed, Scope, Store};
-use tokio::sync::watch;
-use tonic::{Request, Response, Status};
 
-use crate::{
-    bounds::{Bounds, POLICIES_PER_S_MAX},
-    config::{Config, Steering},
-    owners::Owners,
-};
+use crate::config::{Config, Steering};
 
-/// Gateways whose paths are estimated; past it the one that was silent for longest is forgotten and begins anew.
+/// Gateways whose paths are estimated; at the bound the gateway that is silent for longest is
+/// forgotten, and its estimates begin anew.
 const GATEWAYS_MAX: usize = 50_000;
-/// Paths of one gateway; past it the one that was silent for longest is forgotten.
+/// Paths of one gateway; at the bound the path that is silent for longest is forgotten.
 const PATHS_MAX: usize = store::PATHS_PER_GATEWAY_MAX;
-/// Records taken from the bus at once.
-const BATCH_RECORDS_MAX: usize = 512;
-/// Time constants: worse is followed within 2.3 x 1 s, better within 2.3 x 10 s.
+/// Time constant of a worsening estimate in seconds. 90 % of a step are followed in 2.3 constants.
 const WORSE_TAU_S: f64 = 1.0;
+/// Time constant of an improving estimate in seconds.
 const BETTER_TAU_S: f64 = 10.0;
-/// Loss below this is not believed: no access network is that good for long.
+/// Loss ratio; a lower estimate counts as this, because no access stays that good for long.
 const LOSS_MIN: f64 = 0.005;
-/// Loss above this is an outage rather than a property of the path.
+/// Loss ratio; a higher estimate counts as this, because it comes from an outage.
 const LOSS_MAX: f64 = 0.3;
-/// Fewer packets in an interval say nothing about loss.
+/// Packets of an interval; fewer packets give no loss sample.
 const PACKETS_MIN: u64 = 10;
-/// From this loss on every path, sending everything twice is worth it.
+/// Loss ratio; when every open path reaches it, the steering mode is redundant.
 const REDUNDANT_FROM: f64 = 0.05;
-/// What a path is told before anything is known of it.
+/// Round trip in seconds that is assumed of a path without a sample.
 const RTT_S_DEFAULT: f64 = 0.1;
 
-/// What the operator wants of the keepalive.
+/// Goals of the keepalive, from the configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Goals {
     steering: Steering,
@@ -98,7 +84,7 @@ impl PathEstimate {
         if report.rtt_ms > 0.0 {
             self.rtt_s.update(now_s, report.rtt_ms / 1e3);
         }
-        // What a silent path loses is an outage, and no property that the next keepalive should be tuned to.
+        // Loss on a silent path is an outage: the next keepalive is not tuned to it.
         let is_silent = matches!(report.state(), PathState::Suspect | PathState::Closed);
         if report.sent_packets >= PACKETS_MIN && !is_silent {
             let loss = (report.lost_packets as f64 / report.sent_packets as f64).min(1.0);
@@ -129,7 +115,7 @@ struct GatewayEstimate {
     seen_us: i64,
 }
 
-/// What is known of every gateway's paths.
+/// Estimates of every gateway's paths.
 #[derive(Debug)]
 pub(crate) struct Estimates {
     goals: Goals,
@@ -167,7 +153,7 @@ impl Estimates {
             .observe(report);
     }
 
-    /// Without estimates: no paths, and the mode alone.
+    /// A gateway without estimates gets the mode alone, without paths.
     pub(crate) fn policy(&self, gateway: &str) -> GetPolicyResponse {
         let gateways = self.gateways.lock();
         let Some(gateway) = gateways.get(gateway) else {
@@ -215,8 +201,8 @@ impl Estimates {
     }
 }
 
-/// K and T_KA for a path. Where the goals cannot be met detection takes longer rather than alarms coming more often: closing
-/// a living path costs more than a late switch.
+/// K and T_KA for a path. If both goals cannot be met, detection takes longer and false alarms stay
+/// as rare as configured: closing a working path costs more than a late switch.
 fn choose(goals: Goals, rtt_s: f64, loss: f64) -> Choice {
     let target = Target {
         rtt_avg_s: rtt_s,
@@ -232,142 +218,6 @@ fn choose(goals: Goals, rtt_s: f64, loss: f64) -> Choice {
     Choice {
         t_ka_s: choice.t_ka_s.max(goals.interval_s_min),
         ..choice
-    }
-}
-
-/// Keeps the estimates up to date until shutdown.
-pub(crate) async fn follow(
-    bus: Arc<dyn Bus>,
-    store: Arc<dyn Store>,
-    estimates: Arc<Estimates>,
-    context: Context,
-) {
-    // What was last known before this replica started; without it the first reports fill in.
-    let known = store::each_latest_path(store.as_ref(), &Scope::Service, 0, |report| {
-        estimates.observe(&report);
-    });
-    match known.await {
-        Ok(()) => {}
-        Err(error) => tracing::warn!(%error, "estimates begin without history"),
-    }
-    let mut following = Following(estimates);
-    let (topic, shutdown) = (Topic::Paths, context.shutdown());
-    consumer::tail(&*bus, topic, BATCH_RECORDS_MAX, &mut following, shutdown).await;
-}
-
-struct Following(Arc<Estimates>);
-
-impl consumer::Follower for Following {
-    fn on_begun(&mut self, _: &BTreeMap<u32, Extent>) {}
-
-    fn on_records(&mut self, deliveries: Vec<Delivery>) {
-        for delivery in deliveries {
-            // The writer of the store buries a record that cannot be read.
-            if let Ok(record) = PathsRecord::decode(delivery.value) {
-                let reports = record.reports.iter();
-                reports.for_each(|report| self.0.observe(report));
-            }
-        }
-    }
-
-    fn on_away(&mut self, reason: String) {
-        tracing::warn!(reason, "the topic of path reports cannot be followed");
-    }
-}
-
-pub(crate) struct Policies {
-    estimates: Arc<Estimates>,
-    allow: Vec<String>,
-    owners: Owners,
-    bounds: Arc<Mutex<Bounds>>,
-    revocations: watch::Receiver<Followed>,
-}
-
-impl Policies {
-    pub(crate) fn new(
-        estimates: Arc<Estimates>,
-        allow: Vec<String>,
-        owners: Owners,
-        bounds: Arc<Mutex<Bounds>>,
-        revocations: watch::Receiver<Followed>,
-    ) -> Policies {
-        Policies {
-            estimates,
-            allow,
-            owners,
-            bounds,
-            revocations,
-        }
-    }
-}
-
-#[tonic::async_trait]
-impl PolicyService for Policies {
-    async fn get_policy(
-        &self,
-        request: Request<GetPolicyRequest>,
-    ) -> Result<Response<GetPolicyResponse>, Status> {
-        let asked = &request.get_ref().gateway;
-        match request
-            .extensions()
-            .get::<Peer>()
-            .and_then(|peer| peer.id.as_ref())
-        {
-            Some(PeerId::Gateway(gateway))
-                if gateway.id == *asked && !self.owners.is_anothers(gateway) =>
-            {
-                if !self.bounds.lock().may_ask(gateway, Instant::now()) {
-                    return Err(Status::resource_exhausted(format!(
-                        "more than {POLICIES_PER_S_MAX} questions a second"
-                    )));
-                }
-            }
-            Some(PeerId::Service { noun }) if self.allow.contains(noun) => {}
-            Some(id) => {
-                return Err(Status::permission_denied(format!(
-                    "{id} may not ask for the policy of another gateway"
-                )));
-            }
-            None => return Err(Status::unauthenticated("a client certificate is needed")),
-        }
-        metrics::counter!("braid_path_telemetry_policies_total").increment(1);
-        Ok(Response::new(self.estimates.policy(asked)))
-    }
-
-    async fn list_revocations(
-        &self,
-        request: Request<ListRevocationsRequest>,
-    ) -> Result<Response<ListRevocationsResponse>, Status> {
-        let peer = request.extensions().get::<Peer>();
-        match peer.and_then(|peer| peer.id.as_ref()) {
-            Some(PeerId::Service { noun }) if self.allow.contains(noun) => {}
-            Some(id) => {
-                return Err(Status::permission_denied(format!(
-                    "{id} may not ask who is revoked"
-                )));
-            }
-            None => return Err(Status::unauthenticated("a client certificate is needed")),
-        }
-        let followed = self.revocations.borrow().clone();
-        if followed.version == 0 {
-            // Nothing to answer with yet; "nobody" would let everybody in.
-            return Err(Status::unavailable("the store has not been read yet"));
-        }
-        let unchanged = followed.version == request.get_ref().version;
-        let gateways = followed.revocations.iter().filter(|_| !unchanged);
-        let gateways = gateways.filter_map(|(id, excepted)| match id {
-            PeerId::Gateway(gateway) => Some(RevokedGateway {
-                tenant: gateway.tenant.clone(),
-                gateway: gateway.id.clone(),
-                excepted: excepted.iter().map(ToString::to_string).collect(),
-            }),
-            PeerId::Service { .. } => None,
-        });
-        Ok(Response::new(ListRevocationsResponse {
-            version: followed.version,
-            unchanged,
-            gateways: gateways.collect(),
-        }))
     }
 }
 
@@ -397,7 +247,7 @@ mod tests {
         }
     }
 
-    /// The paper's example, measured: 100 ms and 5 % give K 7 and 60 ms.
+    /// The example of the paper: a round trip of 100 ms and 5 % loss.
     #[test]
     fn the_policy_follows_the_measurements() {
         let estimates = Estimates::new(GOALS);
@@ -418,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn worse_is_believed_at_once_and_better_only_later() {
+    fn a_worse_estimate_counts_at_once_and_a_better_one_later() {
         let estimates = Estimates::new(GOALS);
         let interval_ms = || estimates.policy("gateway-1").paths[0].keepalive_k;
         for at_s in 0..60 {
@@ -440,9 +290,9 @@ mod tests {
         assert_eq!(interval_ms(), clean);
     }
 
-    /// Otherwise every cut would slow down the detection of the next one.
+    /// Otherwise every outage would slow down the detection of the next outage.
     #[test]
-    fn an_outage_is_not_taken_for_loss() {
+    fn an_outage_does_not_count_as_loss() {
         let estimates = Estimates::new(GOALS);
         for at_s in 0..60 {
             estimates.observe(&report("wifi", End::Gateway, at_s, 20.0, 0));
@@ -457,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn redundant_only_when_every_open_path_is_lossy() {
+    fn the_mode_is_redundant_only_when_every_open_path_is_lossy() {
         let estimates = Estimates::new(GOALS);
         estimates.observe(&report("wifi", End::Gateway, 1, 20.0, 10));
         assert_eq!(
@@ -481,7 +331,7 @@ mod tests {
 
     #[test]
     fn goals_that_cannot_be_met_cost_detection_time_not_false_alarms() {
-        // A satellite's round trip is longer than the detection may take.
+        // The round trip of a satellite exceeds the detection time of the goals.
         let choice = choose(GOALS, 0.6, 0.02);
         assert!(choice.t_ka_s >= GOALS.interval_s_min);
         assert!(path_probe::false_positive_interval_s(choice, 0.02) > 1e5);

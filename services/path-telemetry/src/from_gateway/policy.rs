@@ -1,0 +1,88 @@
+//! Answers of a gateway's keepalive policy.
+
+use std::{sync::Arc, time::Instant};
+
+use contracts::policy::{
+    GetPolicyRequest, GetPolicyResponse, ListRevocationsRequest, ListRevocationsResponse,
+    policy_service_server::PolicyService,
+};
+use parking_lot::Mutex;
+use service_kit::{grpc::Peer, tls::PeerId};
+use store::Followed;
+use tokio::sync::watch;
+use tonic::{Request, Response, Status};
+
+use crate::{
+    bounds::{Bounds, POLICIES_PER_S_MAX},
+    estimate::Estimates,
+    owners::Owners,
+    to_proxy,
+};
+
+pub(crate) struct Policies {
+    estimates: Arc<Estimates>,
+    allow: Vec<String>,
+    owners: Owners,
+    bounds: Arc<Mutex<Bounds>>,
+    revocations: watch::Receiver<Followed>,
+}
+
+impl Policies {
+    pub(crate) fn new(
+        estimates: Arc<Estimates>,
+        allow: Vec<String>,
+        owners: Owners,
+        bounds: Arc<Mutex<Bounds>>,
+        revocations: watch::Receiver<Followed>,
+    ) -> Policies {
+        Policies {
+            estimates,
+            allow,
+            owners,
+            bounds,
+            revocations,
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl PolicyService for Policies {
+    async fn get_policy(
+        &self,
+        request: Request<GetPolicyRequest>,
+    ) -> Result<Response<GetPolicyResponse>, Status> {
+        let asked = &request.get_ref().gateway;
+        match request
+            .extensions()
+            .get::<Peer>()
+            .and_then(|peer| peer.id.as_ref())
+        {
+            Some(PeerId::Gateway(gateway))
+                if gateway.id == *asked && !self.owners.is_anothers(gateway) =>
+            {
+                if !self.bounds.lock().may_ask(gateway, Instant::now()) {
+                    return Err(Status::resource_exhausted(format!(
+                        "more than {POLICIES_PER_S_MAX} questions a second"
+                    )));
+                }
+            }
+            Some(PeerId::Service { noun }) if self.allow.contains(noun) => {}
+            Some(id) => {
+                return Err(Status::permission_denied(format!(
+                    "{id} may not ask for the policy of another gateway"
+                )));
+            }
+            None => return Err(Status::unauthenticated("a client certificate is needed")),
+        }
+        metrics::counter!("braid_path_telemetry_policies_total").increment(1);
+        Ok(Response::new(self.estimates.policy(asked)))
+    }
+
+    async fn list_revocations(
+        &self,
+        request: Request<ListRevocationsRequest>,
+    ) -> Result<Response<ListRevocationsResponse>, Status> {
+        let followed = self.revocations.borrow().clone();
+        to_proxy::revocations(&request, &self.allow, &followed).map(Response::new)
+    }
+}
