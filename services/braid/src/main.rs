@@ -20,6 +20,7 @@ mod bench;
 mod cli;
 mod dead_letters;
 mod decisions;
+mod demonstration_ward;
 mod doctor;
 mod engines;
 mod episode;
@@ -41,7 +42,6 @@ mod simulate;
 mod trial;
 mod tun;
 mod up;
-mod ward;
 
 /// A third of ingest's time went into the allocation of strings; with this one it takes 30 % less for a sample.
 #[global_allocator]

@@ -4,9 +4,9 @@ use serde::Serialize;
 use service_kit::{ConfigError, Secret};
 use store::{Role, TimescaleStore};
 
+use crate::demonstration_ward::DemonstrationWard;
 use crate::engines::{StoreConfig, StoreUrl};
 use crate::process::{self, Failure};
-use crate::ward::Ward;
 
 /// Simulated patients; a feed carries them all, and keeps 8,192 samples of theirs while its gateway is away.
 const PATIENTS_MAX: u32 = 1_000;
@@ -55,7 +55,7 @@ impl SetupCommand {
                 .map_err(Failure::other)?;
                 println!("administrator: {name}");
             }
-            Ward::behind(&self.gateway, &self.label, self.patients)
+            DemonstrationWard::behind(&self.gateway, &self.label, self.patients)
                 .register(store.as_ref())
                 .await?;
             println!("simulated patients: {}", self.patients);

@@ -5,9 +5,9 @@ use service_kit::{ConfigError, Context, Secret, ServiceConfig};
 use swarm::Feed;
 use tokio::sync::mpsc;
 
+use crate::demonstration_ward::DemonstrationWard;
 use crate::process::Failure;
 use crate::setup;
-use crate::ward::Ward;
 
 /// `braid swarm`.
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
@@ -52,7 +52,7 @@ pub async fn run(config: SwarmConfig, context: Context) -> Result<(), Failure> {
     // Who sends nothing waits for no acknowledgement.
     let health = (config.patients > 0).then(|| context.health().check("gateway"));
     // Which gateway speaks for them is the register's business.
-    let ward = Ward::behind("", &config.label, config.patients);
+    let ward = DemonstrationWard::behind("", &config.label, config.patients);
     let feed = Feed {
         url: config.to,
         token: config.sensor_token,

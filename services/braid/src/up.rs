@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use service_kit::{ConfigError, Context, ServiceConfig};
 
+use crate::demonstration_ward::DemonstrationWard;
 use crate::engines::Engines;
 use crate::process::Failure;
-use crate::ward::Ward;
 
 pub use first_start::OPERATOR;
 pub use report::Addresses;
@@ -132,7 +132,7 @@ pub async fn run(config: UpConfig, context: Context) -> Result<(), Failure> {
     let engines = Engines::open(&config.data, &config.data)?;
     let store = engines.store.as_ref();
     let password = start.ensure_account(store).await?;
-    let ward = Ward::with_a_gateway_each(config.patients);
+    let ward = DemonstrationWard::with_a_gateway_each(config.patients);
     ward.register(store).await?;
 
     let mut services = Services::new(context.clone());

@@ -41,7 +41,7 @@ fn a_gateway_enrols_renews_is_revoked_and_comes_back() {
     let devices = ["sensor-1".to_owned()];
     let mut separate = Separate::prepare(dir.path(), &devices, &[]);
     let data = separate.data.clone();
-    let authority = separate.office();
+    let authority = separate.authority_folder();
     let authority = authority.to_str().unwrap();
     let enrol = || {
         let place = ["--authority", authority];

@@ -196,8 +196,8 @@ async fn who_is_revoked_is_turned_away_behind_envoy_too() {
     let mut separate = prepare(dir.path(), &["sensor-1".to_owned()]);
     let data = separate.data.clone();
     let identities = data.join("identities");
-    let office = separate.office();
-    let authority = office.to_str().unwrap().to_owned();
+    let folder = separate.authority_folder();
+    let authority = folder.to_str().unwrap().to_owned();
     let envoy = Envoy::start(&binary, dir.path(), &separate);
     separate.front = Some(envoy.devices);
     separate.start("ingest");
@@ -273,7 +273,7 @@ async fn who_is_revoked_is_turned_away_behind_envoy_too() {
     assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{refused:?}");
 
     // Whoever steals what the dashboard issues by can name a service that Envoy lets in, and it is believed by nobody.
-    let read = |name: &str| std::fs::read_to_string(office.join(name)).unwrap();
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
     let key = KeyPair::from_pem(&read("gateways.key")).unwrap();
     let thief = Issuer::from_ca_cert_pem(&read("gateways.pem"), key).unwrap();
     let (key, mut params) = (KeyPair::generate().unwrap(), CertificateParams::default());

@@ -9,7 +9,7 @@ use service_kit::{ConfigError, Secret, ServiceConfig, config::parse_address, tls
 use tunnel::AccessRule;
 
 use crate::journal::{Limits, Overflow};
-use crate::to_dashboard::Office;
+use crate::to_dashboard::CertificateClient;
 
 /// Smallest journal: four segments, so that dropping one leaves room for the next.
 const SEGMENTS_MIN: u64 = 4;
@@ -116,8 +116,8 @@ pub struct Config {
 
 impl Config {
     /// Where certificates come from.
-    pub fn office(&self) -> Office {
-        Office {
+    pub fn certificate_client(&self) -> CertificateClient {
+        CertificateClient {
             url: self.enrol_url.clone(),
             files: self.identity.clone(),
         }

@@ -99,14 +99,17 @@ pub async fn run(
     // A renewal that was cut short by a crash is ended before the files are read.
     service_kit::tls::renewal::finish(&config.identity).map_err(CertificateError::from)?;
     if let Some(token) = &config.enrol
-        && !config.office().enrol(token, context.shutdown()).await?
+        && !config
+            .certificate_client()
+            .enrol(token, context.shutdown())
+            .await?
     {
         return Ok(());
     }
     let identity = Identity::load(&config.identity)?;
     if !config.enrol_url.is_empty() {
         let before = Duration::from_secs(u64::from(config.renew_before_days) * 86_400);
-        let renewing = config.office().keep_renewed(
+        let renewing = config.certificate_client().keep_renewed(
             identity.clone(),
             before,
             config.enrol.clone(),

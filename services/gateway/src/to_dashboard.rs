@@ -54,7 +54,7 @@ impl CertificateError {
 
 /// Where certificates come from.
 #[derive(Clone, Debug)]
-pub struct Office {
+pub struct CertificateClient {
     pub url: String,
     pub files: IdentityFiles,
 }
@@ -64,7 +64,7 @@ struct Given {
     certificate: String,
 }
 
-impl Office {
+impl CertificateClient {
     /// Gets the first certificate, unless there is one. Waits for a dashboard that cannot be reached; false: asked to end before.
     pub async fn enrol(
         &self,
@@ -236,13 +236,13 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async { axum::serve(listener, router).await });
-        let office = Office { url, files };
-        let refused = office.renew_or_enrol(None).await.unwrap_err();
+        let client = CertificateClient { url, files };
+        let refused = client.renew_or_enrol(None).await.unwrap_err();
         assert!(matches!(refused, CertificateError::Refused(_)));
         let token = Secret::new(format!("new.secret.{fingerprint}"));
-        office.renew_or_enrol(Some(&token)).await.unwrap();
-        let after = std::fs::read_to_string(&office.files.cert).unwrap();
+        client.renew_or_enrol(Some(&token)).await.unwrap();
+        let after = std::fs::read_to_string(&client.files.cert).unwrap();
         assert_ne!(after, before);
-        Identity::load(&office.files).unwrap();
+        Identity::load(&client.files).unwrap();
     }
 }

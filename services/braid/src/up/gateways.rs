@@ -11,8 +11,8 @@ use super::episodes::Triggers;
 use super::first_start::Start;
 use super::links::Links;
 use super::services::{Core, Services, Stage, defaults};
+use crate::demonstration_ward::DemonstrationWard;
 use crate::process::Failure;
-use crate::ward::Ward;
 
 /// Triggered episodes that wait for a patient's next second.
 const TRIGGERS_MAX: usize = 8;
@@ -23,7 +23,7 @@ pub async fn start(
     config: &UpConfig,
     start: &Start,
     core: &Core,
-    ward: &Ward,
+    ward: &DemonstrationWard,
     links: &Links,
 ) -> Result<Vec<SocketAddr>, Failure> {
     let mut contexts: Vec<Context> = Vec::with_capacity(ward.beds.len());
@@ -73,7 +73,7 @@ fn under_our_flag(failure: Failure) -> Failure {
 pub fn start_patients(
     services: &mut Services,
     config: &UpConfig,
-    ward: &Ward,
+    ward: &DemonstrationWard,
     sensors: &[SocketAddr],
 ) -> Triggers {
     let mut triggers = Triggers::new();

@@ -7,8 +7,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use service_kit::Secret;
 
+use crate::demonstration_ward::DemonstrationWard;
 use crate::process::Failure;
-use crate::ward::Ward;
 
 const FILE: &str = "up.json";
 
@@ -61,7 +61,7 @@ impl Report {
             .map_err(|error| Failure::other(format!("{}: {error}", path.display())))
     }
 
-    pub fn print(&self, data: &Path, ward: &Ward) {
+    pub fn print(&self, data: &Path, ward: &DemonstrationWard) {
         let page = format!("{}://{}", self.scheme, self.page);
         println!(
             "Braid is up; its data is in {}. Ctrl-C ends it, and a restart continues.\n",

@@ -109,8 +109,8 @@ impl Separate {
     }
 
     /// An authority for gateways, which everybody believes, in a folder as the dashboard has it. Before anything is started.
-    pub fn office(&self) -> PathBuf {
-        let folder = self.data.with_file_name("office");
+    pub fn authority_folder(&self) -> PathBuf {
+        let folder = self.data.with_file_name("authority-folder");
         let identities = self.data.join("identities");
         let all = LocalAuthority::open_or_create(&identities).unwrap();
         let gateways = LocalAuthority::open_or_create_for_gateways(&folder).unwrap();

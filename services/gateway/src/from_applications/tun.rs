@@ -224,11 +224,11 @@ impl Packets {
             if complaint.is_some() && complaint == before {
                 continue;
             }
-            self.tell(&known, standing, complaint.clone());
+            self.report_state(&known, standing, complaint.clone());
         }
     }
 
-    fn tell(&self, known: &IpGate, standing: &Standing, complaint: Option<String>) {
+    fn report_state(&self, known: &IpGate, standing: &Standing, complaint: Option<String>) {
         let (device, routes) = (self.device.name(), standing.routes.len());
         let owner: Vec<String> = known.owner.iter().map(IpPrefix::to_string).collect();
         let addresses = owner.join(", ");

@@ -1,8 +1,9 @@
 //! Readiness and progress.
 //!
-//! A service is ready when every check it registered says so; a check is failing from its registration until its first
-//! `ok`. What works, but not as it should, is a warning: it is told beside the checks and keeps nothing from being ready. A service makes progress while each of its loops beats within the time it promised: this is what `/healthz` tells,
-//! and the event loop itself is always one of them (see `admin`).
+//! A service is ready when all its checks pass; a check fails from its registration until its first
+//! `ok`. A warning is shown beside the checks and does not affect readiness. A service makes
+//! progress while each of its loops beats within its promised time. `/healthz` reports that, and
+//! the event loop itself is always one of the loops (see `admin`).
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -11,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Names are `&'static str`, so the tables are bounded by the program text; a second registration of a name replaces
-/// the first.
+/// Names are `&'static str`, so the program text bounds the tables; a second registration of a name
+/// replaces the first.
 #[derive(Clone, Default)]
 pub struct Health {
     state: Arc<Mutex<State>>,
@@ -20,14 +21,14 @@ pub struct Health {
 
 #[derive(Default)]
 struct State {
-    /// `Err` holds the reason for people.
+    /// `Err` holds the reason in words.
     checks: BTreeMap<&'static str, Result<(), String>>,
     warnings: BTreeMap<&'static str, Warning>,
-    loops: BTreeMap<&'static str, Loop>,
+    loops: BTreeMap<&'static str, Heartbeat>,
 }
 
 impl State {
-    /// Says it when it begins and when it ends.
+    /// Logs the begin and the end of a warning.
     fn warn(&mut self, name: &'static str, to: Option<Warning>) {
         let was_on = self.warnings.contains_key(name);
         match &to {
@@ -48,15 +49,15 @@ impl State {
     }
 }
 
-/// Something that works, and that somebody should look at.
+/// A condition that does not stop the service but needs attention.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     pub says: String,
-    /// What to do about it.
+    /// Advice for the operator.
     pub to_do: String,
 }
 
-struct Loop {
+struct Heartbeat {
     last_beat: Instant,
     silence_max: Duration,
 }
@@ -66,7 +67,7 @@ impl Health {
         Health::default()
     }
 
-    /// Registers a readiness check; it fails with "starting" until told otherwise.
+    /// Registers a readiness check; it fails with "starting" until it is set.
     pub fn check(&self, name: &'static str) -> CheckHandle {
         self.state
             .lock()
@@ -79,8 +80,9 @@ impl Health {
         }
     }
 
-    /// The same of what a service needs to begin and can go on without. Once it was there its absence is a warning, with what to do about
-    /// it: who is taken out of service for it serves nobody of what goes on.
+    /// Registers a check for a dependency that a service needs to start. After its first `ok` a
+    /// failure is a warning with `to_do`: taking the service out would stop the work that still
+    /// goes on.
     pub fn check_at_start(&self, name: &'static str, to_do: &'static str) -> CheckHandle {
         CheckHandle {
             to_do: Some(to_do),
@@ -88,7 +90,7 @@ impl Health {
         }
     }
 
-    /// Ends a check that was begun elsewhere; no check is registered by it.
+    /// Passes a check if it is registered.
     pub fn passed(&self, name: &'static str) {
         let is_begun = self.state.lock().checks.contains_key(name);
         if is_begun {
@@ -110,11 +112,11 @@ impl Health {
         }
     }
 
-    /// Registers a loop that promises to beat at least every `silence_max`.
+    /// Registers a loop that promises a beat at least every `silence_max`.
     pub fn progress(&self, name: &'static str, silence_max: Duration) -> ProgressHandle {
         self.state.lock().loops.insert(
             name,
-            Loop {
+            Heartbeat {
                 last_beat: Instant::now(),
                 silence_max,
             },
@@ -125,7 +127,8 @@ impl Health {
         }
     }
 
-    /// Registers `running` as a loop that may wait for work without end, and is stalled only when it has panicked.
+    /// Registers `running` as a loop that may wait for work without end. It counts as stalled only
+    /// after a panic.
     pub fn watch<F: Future>(
         &self,
         name: &'static str,
@@ -161,7 +164,7 @@ impl Health {
             .collect()
     }
 
-    /// The loops that have been silent for longer than they promised, as of `now`.
+    /// The loops that are silent for longer than they promised, as of `now`.
     pub fn stalled(&self, now: Instant) -> Vec<(&'static str, Duration)> {
         let state = self.state.lock();
         state
@@ -175,11 +178,11 @@ impl Health {
     }
 }
 
-/// Sets one readiness check. Cheap to call repeatedly; only changes are logged.
+/// Sets one readiness check. Repeated calls are cheap; only changes are logged.
 #[derive(Clone)]
 pub struct CheckHandle {
     name: &'static str,
-    /// `Some`: after its first `ok` it warns.
+    /// `Some`: failures after the first `ok` are warnings.
     to_do: Option<&'static str>,
     health: Health,
 }
@@ -218,7 +221,7 @@ impl CheckHandle {
     }
 }
 
-/// Sets one warning. Cheap to call repeatedly; what happens is for its owner to log.
+/// Sets one warning. Repeated calls are cheap; the owner logs causes.
 #[derive(Clone)]
 pub struct WarningHandle {
     name: &'static str,
@@ -231,7 +234,7 @@ impl WarningHandle {
     }
 }
 
-/// Tells that one loop still turns; belongs to that loop.
+/// Beats for one loop, and belongs to that loop.
 pub struct ProgressHandle {
     name: &'static str,
     health: Health,
@@ -246,8 +249,8 @@ impl ProgressHandle {
 }
 
 impl Drop for ProgressHandle {
-    /// A loop that has ended on purpose is not a stalled one; one that panicked never beats again, and is stalled from here on, so that
-    /// whoever looks after the process knows.
+    /// A loop that ends is removed. A loop that panicked stays and counts as stalled, so the
+    /// orchestrator restarts the process.
     fn drop(&mut self) {
         let loops = &mut self.health.state.lock().loops;
         if !std::thread::panicking() {

@@ -1,12 +1,14 @@
-//! Which access networks there are: decides from what the kernel tells of devices, addresses and routes, by rules of the
-//! configuration, which networks the tunnel is to have. Knows no socket and no clock; `netlink` is its shell.
+//! Chooses the tunnel's access networks from the kernel's devices, addresses and routes, by the
+//! rules of the configuration. Sans-IO: `netlink` is its shell.
 //!
-//! A device makes a network when a rule takes it, it is up with a carrier, and it has an address that may be used. The
-//! decision is always the difference between what the rules want of the devices and what was done, so a fact may be told twice, late or
-//! not at all before the next complete list. A network that could not be set up (no route to the proxy yet, say) is tried again with every
-//! change of routes, of its device or of its addresses, and every `RETRY`.
+//! A device makes a network when a rule matches it, it is up with a carrier, and it has a usable
+//! address. Each decision is the difference between the rules' result and the work done. So a fact
+//! may arrive twice, late, or only with the next complete list. A network that could not be set up,
+//! for example without a route to the proxy, is tried again. That happens with every change of
+//! routes, of its device or of its addresses, and every `RETRY`.
 //!
-//! Bounds: `DEVICES_MAX` devices with `ADDRESSES_MAX` addresses each; further ones are ignored. Networks are bounded by the tunnel.
+//! Bounds: `DEVICES_MAX` devices with `ADDRESSES_MAX` addresses each; further ones are ignored. The
+//! tunnel bounds the networks.
 
 use std::{
     collections::BTreeMap,
@@ -16,52 +18,55 @@ use std::{
 
 use crate::names::is_name;
 
-/// Devices of the kernel that are looked at; a host of containers may have more, which are ignored.
+/// Devices of the kernel that are considered; further devices, for example of containers, are
+/// ignored.
 const DEVICES_MAX: usize = 256;
 
-/// Addresses of one device that are looked at.
+/// Addresses of one device that are considered; further addresses are ignored.
 const ADDRESSES_MAX: usize = 64;
 
-/// Pause before a network that could not be set up is tried without a further fact.
+/// Pause before a network that could not be set up is tried again without a new fact.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Which addresses of a device may be used.
+/// The addresses of a device that may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Family {
-    /// One in which the proxy has an address, IPv4 first.
+    /// A family in which the proxy has an address; IPv4 first.
     #[default]
     Any,
     V4,
     V6,
 }
 
-/// Says which networks the tunnel takes.
+/// A rule for the networks of the tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AccessRule {
-    /// Every device whose name matches: `*` stands for any characters, `?` for one. The network bears the device's name, or this one.
+    /// Every device whose name matches: `*` stands for any characters, `?` for one. The network has
+    /// this name, or the device's.
     Devices {
         pattern: String,
         name: Option<String>,
         family: Family,
     },
-    /// This address, while it is there, on this device if one is named.
+    /// This address while it exists, on this device if one is named.
     Address {
         name: String,
         local_ip: IpAddr,
         device: Option<String>,
     },
-    /// The device that has an address of this network, and that address: where names of devices mean nothing, as in containers.
+    /// The device with an address in this network, and that address. For containers, whose device
+    /// names mean nothing.
     Subnet {
         name: String,
         network: IpAddr,
         prefix: u8,
     },
-    /// Whatever the routing table chooses.
+    /// The route that the kernel's routing table chooses.
     Routed { name: String },
 }
 
 impl AccessRule {
-    /// Whether a device of this name may become an access network by its name.
+    /// Whether a device of this name can become an access network by its name.
     pub fn takes_device(&self, device: &str) -> bool {
         match self {
             Self::Devices { pattern, .. } => matches(pattern, device),
@@ -72,7 +77,7 @@ impl AccessRule {
         }
     }
 
-    /// Whether its sockets are bound to a device, so that no route leads their packets elsewhere.
+    /// Whether its sockets are bound to a device, so that no route leads packets elsewhere.
     pub fn is_bound(&self) -> bool {
         match self {
             Self::Devices { .. } | Self::Subnet { .. } => true,
@@ -81,7 +86,7 @@ impl AccessRule {
         }
     }
 
-    /// As whoever wrote it knows it.
+    /// The rule's name in the configuration.
     pub fn name(&self) -> &str {
         match self {
             Self::Devices { pattern, name, .. } => name.as_deref().unwrap_or(pattern),
@@ -90,7 +95,7 @@ impl AccessRule {
     }
 }
 
-/// What the kernel says.
+/// A fact about the kernel's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fact {
     /// `up` means enabled and with a carrier.
@@ -102,7 +107,7 @@ pub(crate) enum Fact {
     DeviceGone {
         index: u32,
     },
-    /// `usable`: not tentative, not deprecated.
+    /// `usable` means neither tentative nor deprecated.
     Address {
         index: u32,
         ip: IpAddr,
@@ -112,19 +117,19 @@ pub(crate) enum Fact {
         index: u32,
         ip: IpAddr,
     },
-    /// Some route was added or removed.
+    /// A route was added or removed.
     Routes,
-    /// In which families the proxy is known to have an address.
+    /// The families in which an address of the proxy is known.
     Proxy {
         v4: bool,
         v6: bool,
     },
-    /// From here on a complete list follows, which ends with `Complete`.
+    /// A complete list follows, and ends with `Complete`.
     List,
     Complete,
 }
 
-/// A socket that a network is to have.
+/// The socket that a network needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Binding {
     /// Unspecified: the kernel chooses.
@@ -132,14 +137,15 @@ pub(crate) struct Binding {
     pub(crate) device: Option<String>,
 }
 
-/// What is to be done; each is answered by [`Access::done`] but `Detach`.
+/// Work to be done. [`Access::done`] reports the result of each action except `Detach`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     Attach {
         name: String,
         binding: Binding,
     },
-    /// Is there still a way to the proxy? If not, it is detached and so answered.
+    /// Checks whether a route to the proxy still exists. If not, the caller detaches the network
+    /// and reports that.
     Check {
         name: String,
         binding: Binding,
@@ -153,7 +159,7 @@ pub(crate) enum Action {
 struct Device {
     name: String,
     up: bool,
-    /// Whether each may be used.
+    /// The addresses, each with its usability.
     addresses: BTreeMap<IpAddr, bool>,
 }
 
@@ -161,16 +167,16 @@ struct Device {
 struct Network {
     binding: Binding,
     attached: bool,
-    /// Something has changed that may matter to it.
+    /// A fact has changed that may affect this network.
     doubtful: bool,
     retry_at: Option<Instant>,
 }
 
-/// See the module's head.
+/// The state machine of access networks.
 #[derive(Debug)]
 pub(crate) struct Access {
     rules: Vec<AccessRule>,
-    /// Families in which the proxy may be reached: IPv4, IPv6. Both while nothing is known of it.
+    /// Families in which the proxy may be reached: IPv4, IPv6. Both, while no address is known.
     families: (bool, bool),
     complete: bool,
     devices: BTreeMap<u32, Device>,
@@ -234,13 +240,13 @@ impl Access {
         }
     }
 
-    /// The next thing to do, until there is none.
+    /// The next action, or `None`.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<Action> {
         if !self.complete {
             return None;
         }
         let wanted = self.wanted();
-        // What is gone first: its name and its address may be taken again.
+        // Removals come first: another network may take the name and the address.
         let gone = self
             .networks
             .iter()
@@ -278,7 +284,7 @@ impl Access {
         None
     }
 
-    /// The answer to `Attach` and `Check`.
+    /// The result of `Attach` and `Check`.
     pub(crate) fn done(&mut self, now: Instant, name: &str, works: bool) {
         if let Some(network) = self.networks.get_mut(name) {
             network.attached = works;
@@ -286,19 +292,19 @@ impl Access {
         }
     }
 
-    /// The number of the device of that name.
+    /// The index of the device with that name.
     pub(crate) fn device_index(&self, name: &str) -> Option<u32> {
         let mut devices = self.devices.iter();
         devices.find_map(|(index, device)| (device.name == name).then_some(*index))
     }
 
-    /// When `poll` has something to do without a further fact.
+    /// Time at which `poll` has work without a further fact.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let networks = self.networks.values();
         networks.filter_map(|network| network.retry_at).min()
     }
 
-    /// The networks that the rules make of the devices; of two of one name the first rule's is taken.
+    /// The networks that the rules give; the first rule wins for a name.
     fn wanted(&self) -> BTreeMap<String, Binding> {
         let mut wanted = BTreeMap::new();
         let mut taken = Vec::new();
@@ -370,7 +376,7 @@ impl Access {
         wanted
     }
 
-    /// The address in use for as long as it may be used, else the first that may.
+    /// The address in use while it is usable, otherwise the first usable address.
     fn address_of(&self, device: &Device, family: Family, name: &str) -> Option<IpAddr> {
         if !device.up {
             return None;
@@ -380,7 +386,7 @@ impl Access {
             Family::V4 => (true, false),
             Family::V6 => (false, true),
         };
-        // Addresses are in order: those of IPv4 come first.
+        // Addresses are ordered: IPv4 comes first.
         let fits = |ip: &IpAddr| (if ip.is_ipv6() { v6 } else { v4 }) && leads_out(*ip);
         let current = self
             .networks
@@ -394,7 +400,7 @@ impl Access {
     }
 
     fn is_there(&self, local_ip: IpAddr, device: Option<&str>) -> bool {
-        // Of a loopback network the kernel lists one address, and all are there.
+        // The kernel lists one address of a loopback network, and all of them exist.
         local_ip.is_loopback()
             || self.devices.values().any(|known| {
                 known.up
@@ -404,7 +410,7 @@ impl Access {
     }
 }
 
-/// Whether the first `prefix` bits agree; an address of the other family is not within.
+/// Whether the first `prefix` bits agree; an address of the other family is never within.
 fn is_within(ip: IpAddr, network: IpAddr, prefix: u8) -> bool {
     match (ip, network) {
         (IpAddr::V4(ip), IpAddr::V4(network)) => {
@@ -419,7 +425,7 @@ fn is_within(ip: IpAddr, network: IpAddr, prefix: u8) -> bool {
     }
 }
 
-/// Not an address that ends at this link or this host.
+/// Whether the address reaches beyond this link and this host.
 fn leads_out(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local() && !ip.is_unspecified(),
@@ -457,7 +463,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     tail.and_then(|tail| strip(tail, last)) == Some("")
 }
 
-/// What follows `part`, which has no `*`, at the beginning of `text`.
+/// The text after `part`, which has no `*`, at the beginning of `text`.
 fn strip<'a>(text: &'a str, part: &str) -> Option<&'a str> {
     let mut rest = text.chars();
     for wanted in part.chars() {

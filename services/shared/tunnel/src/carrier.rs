@@ -1,4 +1,4 @@
-//! The connection beneath a session, of either kind: how it is ended, and how its end is noticed.
+//! The connection beneath a session, QUIC or TCP: closing it, and waiting for its end.
 
 use std::{fmt, sync::Arc};
 
@@ -7,14 +7,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{session::NO_ERROR, transport::Transport};
 
-/// Clones are the same connection.
+/// Clones stand for the same connection.
 #[derive(Clone)]
 pub(crate) enum Carrier {
     Quic(noq::Connection),
     Tcp(TcpCarrier),
 }
 
-/// A connection of HTTP/2 by the task that drives it, which ends when asked to.
+/// An HTTP/2 connection, seen from outside of the task that drives it.
 #[derive(Debug, Clone)]
 pub(crate) struct TcpCarrier {
     pub(crate) transport: Transport,
@@ -35,7 +35,7 @@ impl TcpCarrier {
         }
     }
 
-    /// The first reason is the one that counts.
+    /// Only the first reason counts.
     pub(crate) fn close(&self, reason: &str) {
         self.reason.lock().get_or_insert_with(|| reason.to_owned());
         self.end.cancel();
@@ -49,7 +49,7 @@ impl TcpCarrier {
         self.gone.cancelled().await;
     }
 
-    /// To be called by the driver, last.
+    /// Must be called by the driver as its last action.
     pub(crate) fn has_gone(&self, reason: impl fmt::Display) {
         self.reason.lock().get_or_insert_with(|| reason.to_string());
         self.gone.cancel();
@@ -73,7 +73,7 @@ impl Carrier {
         }
     }
 
-    /// What is being closed counts as closed.
+    /// A connection that is closing counts as closed.
     pub(crate) fn is_closed(&self) -> bool {
         match self {
             Self::Quic(connection) => connection.close_reason().is_some(),
@@ -88,7 +88,7 @@ impl Carrier {
         }
     }
 
-    /// Returns when nothing more should be begun.
+    /// Returns once no new work should begin.
     pub(crate) async fn ending(&self) {
         match self {
             Self::Quic(_) => self.closed().await,

@@ -1,4 +1,5 @@
-//! The client's end: what applications see of a tunnel. The session beneath is the keeper's.
+//! The client's end: the interface of a tunnel for applications. The keeper owns the session
+//! beneath.
 
 use std::{
     io,
@@ -34,37 +35,41 @@ use crate::{
     udp_tunnel::UdpTunnel,
 };
 
-/// Events that a slow subscriber may fall behind; it then misses the oldest ones.
+/// Events that wait for a slow subscriber; at the bound it loses the oldest.
 const EVENTS_MAX: usize = 256;
 
-/// Bytes that all resumable tunnels of one client hold beyond 64 KB each; beyond it they take nothing more in.
+/// Bytes that all resumable tunnels of one client hold beyond 64 KB each; at the bound they read
+/// nothing more.
 const RESUME_BYTES_MAX: usize = 64 << 20;
 
-/// How long `close` waits for the last packets to leave.
+/// Longest wait of `close` for the last packets to leave.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
 
 /// Settings of a tunnel.
 #[derive(Clone)]
 pub struct TunnelConfig {
-    /// The proxy's address; an unspecified one when only the name is known.
+    /// The proxy's address; unspecified while only the name is known.
     pub proxy: SocketAddr,
-    /// The same proxy's address of the other family, for access networks that have only that.
+    /// The same proxy's address of the other family, for access networks of that family alone.
     pub proxy_other_family: Option<SocketAddr>,
-    /// `host:port` looked up anew with every connection; the address known last is used meanwhile.
+    /// `host:port`, resolved again for every connection; meanwhile the last address is used.
     pub proxy_host: Option<String>,
-    /// Name that the proxy's certificate must bear.
+    /// The name in the proxy's certificate.
     pub server_name: String,
-    /// Must allow TLS 1.3 and carry the device's certificate; the protocol list is replaced by HTTP/3's.
+    /// Must permit TLS 1.3 and contain the gateway's certificate; the ALPN list is replaced by
+    /// HTTP/3's.
     pub tls: Arc<rustls::ClientConfig>,
-    /// A handshake that takes longer has failed.
+    /// Longest handshake; then it has failed.
     pub handshake_timeout: Duration,
-    /// An `open_tcp` or `open_udp` that takes longer has failed, including the wait for a session.
+    /// Longest `open_tcp` or `open_udp`, including the wait for a session; then it has failed.
     pub open_timeout: Duration,
-    /// What is proposed to the proxy; every session begins with the default.
+    /// The keepalive that is proposed to the proxy; every session begins with the default.
     pub keepalive: Keepalive,
-    /// A resumable tunnel that nothing carries for so long is over. Zero: all tunnels are plain.
+    /// Time without a carrying stream after which a resumable tunnel ends. Zero: all tunnels are
+    /// plain.
     pub resume_within: Duration,
-    /// Whether a session is made by TCP where nothing answers by UDP. Goes over the interfaces' addresses, past their sockets.
+    /// Whether a TCP session is made where UDP gets no answer. It uses the addresses of the
+    /// interfaces, but not their sockets.
     pub fallback: bool,
 }
 
@@ -89,7 +94,7 @@ impl TunnelConfig {
     }
 }
 
-/// What happens to the tunnel as a whole.
+/// Events of the tunnel as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TunnelEvent {
     SessionUp {
@@ -101,12 +106,13 @@ pub enum TunnelEvent {
     PathUp {
         name: String,
     },
-    /// Nothing was heard for longer than usual on a path that carries data: that may be late. It answers again, or `PathDown` follows.
+    /// A path that carries data has been silent for longer than usual. Either it answers again, or
+    /// `PathDown` follows.
     PathSilent {
         name: String,
     },
-    /// Tunnels that were using the path stall until the library has repaired them: a fresh stream is faster. `carried` is false where the
-    /// path only stood by, so that none did.
+    /// A path has died. Tunnels that used it stall until the transport repeats their data; a fresh
+    /// stream is faster. `carried` is false for a standby path, whose end stalls no tunnel.
     PathDown {
         name: String,
         carried: bool,
@@ -125,10 +131,11 @@ pub enum StartError {
     Endpoint(#[from] io::Error),
 }
 
-/// Why a tunnel to a destination could not be opened.
+/// Why a tunnel to a destination was not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The proxy's answer: 403 not allowed, 502 unreachable, 504 too slow, 429 too many, 501 no UDP, or no IP.
+    /// The proxy's answer: 403 not allowed, 502 unreachable, 504 too slow, 429 too many, 501 no UDP
+    /// or no IP.
     #[error("the proxy refused: {0}")]
     Refused(StatusCode),
     #[error("no session with the proxy within {0:?}")]
@@ -151,7 +158,7 @@ impl From<OpenError> for io::Error {
     }
 }
 
-/// A tunnel to a proxy. Clones share it; it ends with `close` or with the last clone.
+/// A tunnel to a proxy. Clones share it; `close` or the drop of the last clone ends it.
 #[derive(Clone)]
 pub struct Tunnel {
     shared: Arc<Shared>,
@@ -174,7 +181,8 @@ pub(crate) struct Shared {
 }
 
 impl Tunnel {
-    /// Starts to connect and returns at once. Interfaces may come and go later. Must be called inside a Tokio runtime.
+    /// Starts to connect and returns at once. Interfaces may change later. Must be called within a
+    /// Tokio runtime.
     pub fn start(config: TunnelConfig, interfaces: Vec<Interface>) -> Result<Tunnel, StartError> {
         if let Some(bad) = interfaces.iter().find(|way| !is_name(&way.name)) {
             return Err(StartError::Name {
@@ -216,8 +224,9 @@ impl Tunnel {
         })
     }
 
-    /// Opens a TCP connection from the proxy to `authority` (`host:port`), waiting for a session if there is none. Where the proxy
-    /// agrees, the tunnel is resumable: it survives the loss of paths, of the session and of all networks.
+    /// Opens a TCP connection from the proxy to `authority` (`host:port`), and waits for a session
+    /// if there is none. If the proxy agrees the tunnel is resumable: it survives the loss of
+    /// paths, of the session and of all networks.
     pub async fn open_tcp(
         &self,
         authority: &Authority,
@@ -227,8 +236,8 @@ impl Tunnel {
         self.open_stream(authority, urgency, resumable).await
     }
 
-    /// The same as a plain CONNECT, which ends with its stream: for those that replay from a journal of their own, and would
-    /// rather open a fresh tunnel at once than wait for an old one.
+    /// The same as a plain CONNECT, which ends with its stream. For applications with their own
+    /// journal, which open a fresh tunnel at once instead of waiting for the old one.
     pub async fn open_plain_tcp(
         &self,
         authority: &Authority,
@@ -237,7 +246,8 @@ impl Tunnel {
         self.open_stream(authority, urgency, false).await
     }
 
-    /// Has the proxy exchange UDP datagrams with `authority`, waiting for a session if there is none. Ends with the session.
+    /// Exchanges UDP datagrams with `authority` through the proxy, and waits for a session if there
+    /// is none. Ends with the session.
     pub async fn open_udp(
         &self,
         authority: &Authority,
@@ -251,7 +261,8 @@ impl Tunnel {
         .await
     }
 
-    /// Has the proxy exchange IP packets with whatever it allows, waiting for a session if there is none. Ends with the session.
+    /// Exchanges IP packets with the destinations that the proxy permits, and waits for a session
+    /// if there is none. Ends with the session.
     pub async fn open_ip(&self, urgency: Urgency) -> Result<IpTunnel, OpenError> {
         let server_name = &self.shared.config.server_name;
         let any = request::any_destination();
@@ -291,7 +302,7 @@ impl Tunnel {
         .await
     }
 
-    /// Asks the session there is, or the next ones, until one answers.
+    /// Asks the current session, and its successors, until one answers.
     async fn open<T, F>(
         &self,
         authority: &Authority,
@@ -324,7 +335,7 @@ impl Tunnel {
                 });
                 let connected = tokio::select! {
                     connected = ask(session.clone()) => Some(connected),
-                    // A mute session may never answer; its successor is there now.
+                    // A silent session may never answer; its successor exists now.
                     _ = replaced => None,
                     () = self.shared.end.cancelled() => return Err(OpenError::Closed),
                 };
@@ -363,12 +374,12 @@ impl Tunnel {
         }
     }
 
-    /// Events from here on; a subscriber that falls behind loses the oldest.
+    /// Later events; a slow subscriber loses the oldest.
     pub fn events(&self) -> broadcast::Receiver<TunnelEvent> {
         self.shared.events.subscribe()
     }
 
-    /// The paths of the current session, recently closed ones included; empty without a session.
+    /// The paths of the current session, including recently closed ones; empty without a session.
     pub fn paths(&self) -> Vec<PathSnapshot> {
         self.shared
             .session
@@ -382,7 +393,7 @@ impl Tunnel {
         self.shared.slots.datagrams()
     }
 
-    /// What carries the current session.
+    /// The transport of the current session.
     pub fn transport(&self) -> Option<Transport> {
         let session = self.shared.session.borrow();
         session.as_ref().map(|session| session.transport())
@@ -392,7 +403,7 @@ impl Tunnel {
         self.shared.session.borrow().is_some()
     }
 
-    /// Waits until there is a session; returns whether there is one (none once the tunnel is closed).
+    /// Waits for a session; returns false if the tunnel is closed.
     pub async fn up(&self) -> bool {
         let mut sessions = self.shared.session.subscribe();
         tokio::select! {
@@ -401,34 +412,35 @@ impl Tunnel {
         }
     }
 
-    /// Changes how often paths are probed by both ends, in this session once the proxy has agreed, and in later ones.
+    /// Changes the probing of paths by both ends: in this session once the proxy has agreed, and in
+    /// later sessions.
     pub fn set_keepalive(&self, keepalive: Keepalive) {
         self.shared.keepalive.send_replace(keepalive);
     }
 
-    /// Adds an access network, or gives the one of that name another socket: a path over it is opened at once. A path that the
-    /// network still has goes on from its new address.
+    /// Adds an access network, or replaces the socket of the network of that name. A path over it
+    /// is opened at once. An open path of the network continues from its new address.
     pub fn attach(&self, interface: Interface) -> Result<(), AttachError> {
         self.shared.slots.attach(interface).map(|_| ())
     }
 
-    /// Takes an access network away: its address or carrier is lost, or the device. What was under way over it is moved to
-    /// the others at once. Returns whether it was there.
+    /// Removes an access network whose address, carrier or device is lost. Data under way over it
+    /// moves to the others at once. Returns whether the network existed.
     pub fn detach(&self, name: &str) -> bool {
         self.shared.slots.detach(name)
     }
 
-    /// Tells that an access network keeps its socket but does not work, or works again.
+    /// Marks an access network as failed or working; it keeps its socket.
     pub fn set_link(&self, name: &str, up: bool) {
         self.shared.slots.set_up(name, up);
     }
 
-    /// Whether a session may be one by TCP.
+    /// Whether a session over TCP is permitted.
     pub(crate) fn may_fall_back(&self) -> bool {
         self.shared.config.fallback
     }
 
-    /// Where the proxy is, as far as that is known.
+    /// The proxy's known addresses.
     pub(crate) fn proxy(&self) -> &ProxyAddress {
         &self.shared.proxy
     }
@@ -438,7 +450,7 @@ impl Tunnel {
         self.shared.end.cancelled().await;
     }
 
-    /// Names and addresses of the access networks that are there.
+    /// Names and addresses of the current access networks.
     pub fn interfaces(&self) -> Vec<(String, IpAddr)> {
         let states = self.shared.slots.states().into_iter();
         states
@@ -446,7 +458,7 @@ impl Tunnel {
             .collect()
     }
 
-    /// Ends the session and all tunnels, and tells the proxy.
+    /// Ends the session and all tunnels, and informs the proxy.
     pub async fn close(&self) {
         self.shared.end.cancel();
         self.shared.endpoint.close(
@@ -466,15 +478,15 @@ impl Shared {
         self.sessions.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(crate) fn tell(&self, event: TunnelEvent) {
-        // Nobody listening is fine.
+    pub(crate) fn publish_event(&self, event: TunnelEvent) {
+        // An event without subscribers is dropped.
         let _ = self.events.send(event);
     }
 }
 
 #[cfg(test)]
 impl Tunnel {
-    /// The session at the moment, for tests that ask for what the interface does not offer.
+    /// The current session, for tests of internals.
     pub(crate) async fn session(&self) -> Option<Arc<Session>> {
         self.up().await;
         self.shared.session.borrow().clone()

@@ -1,9 +1,9 @@
-//! The courier of a request that exchanges datagrams: those of UDP (RFC 9298) or packets of IP (RFC 9484).
+//! Relays the datagrams of one request: those of UDP (RFC 9298) or packets of IP (RFC 9484).
 //!
-//! They travel as DATAGRAM frames of QUIC where both ends have agreed on that and one fits into a packet, and as capsules on the request's
-//! stream otherwise: larger ones, and all of them by HTTP/2. Nothing is confirmed or replayed. Such a tunnel ends with its
-//! session; whoever has more to send asks the next one anew. What the ends of an IP tunnel tell each other beside packets goes in capsules
-//! of its own on the stream, in order.
+//! A datagram travels as a DATAGRAM frame of QUIC if both ends support that and it fits into a
+//! packet. Otherwise it is a capsule on the request's stream; over HTTP/2 all are capsules. Nothing
+//! is confirmed or repeated, and the tunnel ends with its session. An IP tunnel also carries its
+//! own capsules on the stream, in order.
 
 pub(crate) mod payload;
 pub(crate) mod queue;
@@ -24,15 +24,15 @@ use crate::{
 use payload::{Arrived, Decoder, MalformedDatagram, capsule};
 use queue::Queue;
 
-/// Capsules of one direction that wait: beyond it the one who speaks waits, be it the peer.
+/// Capsules of one direction that wait; at the bound the sender waits, including the peer.
 const CAPSULES_WAITING_MAX: usize = 16;
 
-/// Why a tunnel of datagrams carries nothing more.
+/// Why a datagram tunnel has ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TunnelEnded {
     #[error("the peer ended it")]
     ByPeer,
-    /// The next session takes the same request.
+    /// The next session accepts the same request.
     #[error("its session gives way to another")]
     Session,
     #[error("the peer sent {0}")]
@@ -44,7 +44,7 @@ pub enum TunnelEnded {
 }
 
 impl TunnelEnded {
-    /// Whether the peer does not keep to the protocol.
+    /// Whether the peer violated the protocol.
     fn is_malformed(&self) -> bool {
         matches!(self, Self::Malformed(_) | Self::MalformedCapsule(_))
     }
@@ -59,7 +59,7 @@ impl From<WireError> for TunnelEnded {
     }
 }
 
-/// What the datagrams of a request are.
+/// The kind of a request's datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Udp,
@@ -84,7 +84,7 @@ impl Kind {
     }
 }
 
-/// Datagrams both ways. Dropped, it ends the request.
+/// Datagrams in both directions. Dropping it ends the request.
 #[derive(Debug)]
 pub(crate) struct DatagramTunnel {
     leaving: Queue,
@@ -93,7 +93,7 @@ pub(crate) struct DatagramTunnel {
 }
 
 impl DatagramTunnel {
-    /// Takes one datagram to be sent; whether there was room for it.
+    /// Queues one datagram for sending; returns whether there was room.
     pub(crate) fn send(&self, payload: &[u8]) -> bool {
         let kind = self.leaving.kind();
         let taken = payload.len() <= kind.payload_bytes_max()
@@ -113,41 +113,42 @@ impl DatagramTunnel {
         self.arriving.ended()
     }
 
-    /// Takes no more, and says to whoever receives that the peer did this.
+    /// Accepts no more datagrams; the receiver gets this reason as the peer's.
     pub(crate) fn end(&self, reason: TunnelEnded) {
         self.arriving.end(reason.clone());
         self.leaving.end(reason);
     }
 }
 
-/// The capsules of an IP tunnel, both ways.
+/// The capsules of an IP tunnel in both directions.
 #[derive(Debug)]
 pub(crate) struct Capsules {
     pub(crate) leaving: mpsc::Sender<Bytes>,
     pub(crate) arriving: mpsc::Receiver<Raw>,
 }
 
-/// The courier's ends of them.
+/// The courier's ends of these channels.
 struct Spoken {
     leaving: mpsc::Receiver<Bytes>,
     arriving: mpsc::Sender<Raw>,
 }
 
-/// The way of datagrams that arrive; to be there before the answer to the request, behind which the first may come.
+/// The queue of arriving datagrams. It must exist before the request is answered, because a
+/// datagram may follow the answer at once.
 pub(crate) struct Arrivals {
     queue: Queue,
     flow: Option<DatagramFlow>,
 }
 
 impl Arrivals {
-    /// By HTTP/3 with the connection's datagrams and the request's stream.
+    /// For HTTP/3 with the connection's datagrams and the request's stream.
     pub(crate) fn new(kind: Kind, by_frames: Option<(&HttpDatagrams, StreamId)>) -> Self {
         let queue = Queue::new(kind);
         let flow = by_frames.map(|(datagrams, id)| datagrams.enter(id, queue.clone()));
         Self { queue, flow }
     }
 
-    /// Begins to carry once the request is answered, until `replaced`.
+    /// Starts to relay once the request is answered, until `replaced`.
     pub(crate) fn begin(
         self,
         stream: ConnectStream,
@@ -200,7 +201,7 @@ impl Arrivals {
 
 /// Carries the datagrams of one tunnel.
 struct Courier {
-    /// Both directions are polled by one task, so nobody ever waits for the lock.
+    /// One task polls both directions, so the lock is never contended.
     stream: Mutex<ConnectStream>,
     flow: Option<DatagramFlow>,
     leaving: Queue,
@@ -221,10 +222,10 @@ impl Courier {
             reason = self.send_all(to_say) => reason,
             reason = self.receive_all(heard) => reason,
             () = replaced => TunnelEnded::Session,
-            // Nobody asks for the reason.
+            // The reason is not reported any more.
             () = end.cancelled() => TunnelEnded::ByPeer,
         };
-        // A malformed frame is noticed elsewhere.
+        // The reason of a malformed frame is set elsewhere and takes precedence.
         let reason = self.arriving.ended().unwrap_or(reason);
         tracing::debug!(%reason, "a tunnel of datagrams ended");
         self.leaving.end(reason.clone());
@@ -234,7 +235,8 @@ impl Courier {
             stream.abort();
             return;
         }
-        // An end that the transport does not take at once becomes a reset, which says as much.
+        // If the transport cannot take the end at once it becomes a reset, which ends the request
+        // as well.
         poll_fn(|cx| {
             let _ = stream.poll_end(cx);
             Poll::Ready(())
@@ -251,7 +253,8 @@ impl Courier {
                 }
             };
             let sent = tokio::select! {
-                // They are few, and nothing works before they have come.
+                // Capsules come first: they are few, and no packet passes before addresses are
+                // assigned.
                 biased;
                 Some(capsule) = capsule => self.send_capsule(capsule).await,
                 payload = self.leaving.next() => match payload {
@@ -284,7 +287,7 @@ impl Courier {
     async fn send_capsule(&self, capsule: Bytes) -> Result<(), WireError> {
         poll_fn(|cx| self.stream.lock().poll_sent(cx)).await?;
         poll_fn(|cx| Poll::Ready(self.stream.lock().send(cx, capsule.clone()))).await?;
-        // The next waits in the queue, where it can still be dropped.
+        // The next datagram stays in the queue, where it can still be dropped.
         poll_fn(|cx| self.stream.lock().poll_sent(cx)).await
     }
 
@@ -301,7 +304,7 @@ impl Courier {
             };
             loop {
                 match decoder.next(&mut chunk) {
-                    // A copy, so that a few bytes do not keep the packets that they came in.
+                    // A copy, so that a few bytes do not keep the whole received packet in memory.
                     Ok(Some(Arrived::Payload(payload))) => {
                         if !self.arriving.push(Bytes::copy_from_slice(&payload)) {
                             self.arriving.kind().count_dropped("arriving");
@@ -309,7 +312,7 @@ impl Courier {
                     }
                     Ok(Some(Arrived::Capsule(capsule))) => {
                         if let Some(heard) = &heard {
-                            // Nobody listens any more when the tunnel is being dropped.
+                            // During the drop of the tunnel the capsule has no receiver.
                             let _ = heard.send(capsule).await;
                         }
                     }

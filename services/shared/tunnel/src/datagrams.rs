@@ -1,5 +1,6 @@
-//! Counts system calls and the datagrams that they carry. The kernel takes a train of equal datagrams in one call (UDP_SEGMENT, GSO) and
-//! hands trains over in one (UDP_GRO); without either, every datagram costs a call, and the processor becomes the bottleneck.
+//! Counts system calls and the datagrams that they carry. The kernel takes a train of equal
+//! datagrams in one call (UDP_SEGMENT, GSO) and delivers trains in one call (UDP_GRO). Without them
+//! each datagram costs a call, and the processor becomes the bottleneck.
 
 use std::{
     io::{self, IoSliceMut},
@@ -51,7 +52,7 @@ impl Count {
     }
 }
 
-/// The counts of one endpoint; clones count together.
+/// The counts of one endpoint; clones share them.
 #[derive(Clone)]
 pub(crate) struct Datagrams(Arc<Counts>);
 
@@ -83,7 +84,7 @@ impl Datagrams {
         }
     }
 
-    /// `socket`, with all that passes counted here.
+    /// Wraps `socket` and counts its traffic.
     pub(crate) fn of(&self, socket: Box<dyn AsyncUdpSocket>) -> Box<dyn AsyncUdpSocket> {
         Box::new(Counted {
             socket,

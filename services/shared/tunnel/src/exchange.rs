@@ -1,4 +1,4 @@
-//! A request at the server that waits for its answer, whichever HTTP it came by.
+//! A request at the server that waits for its answer, over HTTP/3 or HTTP/2.
 
 use std::{io, sync::Arc};
 
@@ -33,14 +33,14 @@ impl Exchange {
         Self::H3(Box::new(H3Exchange { stream, send }))
     }
 
-    /// HTTP/2 sends what its streams have in turn, whatever their urgency.
+    /// HTTP/2 serves its streams in turn, independent of their urgency.
     pub(crate) fn set_urgency(&self, urgency: Urgency) {
         if let Self::H3(exchange) = self {
             exchange.send.set_urgency(urgency);
         }
     }
 
-    /// The stream, where datagrams can name it.
+    /// The stream id for datagrams; `None` over HTTP/2.
     pub(crate) fn h3_stream(&self) -> Option<StreamId> {
         match self {
             Self::H3(exchange) => Some(exchange.stream.id()),
@@ -48,7 +48,7 @@ impl Exchange {
         }
     }
 
-    /// Answers 200 with these headers and gives the bytes.
+    /// Answers 200 with these headers and returns the byte stream.
     pub(crate) async fn accept(
         self,
         headers: HeaderMap,
@@ -74,7 +74,7 @@ impl Exchange {
         }
     }
 
-    /// Answers with an error.
+    /// Answers with an error status.
     pub(crate) async fn refuse(self, status: StatusCode) {
         let response = answer(status);
         let refused = match self {

@@ -1,37 +1,40 @@
-//! When to fall back from QUIC to TCP, and when to try to go back; sans-IO.
+//! Chooses when to fall back from QUIC to TCP, and when to try QUIC again. Sans-IO.
 //!
-//! UDP counts as blocked when QUIC was asked for and nothing has been heard by it, over any access network, for `BLOCKED_AFTER`. From then on
-//! a session by TCP is tried beside QUIC's handshakes, and the first of either that stands is taken. A QUIC session that has been silent
-//! for as long already has had its chance, and gets `HEAD_START` for its handshake. While a session by TCP stands, QUIC is
-//! probed at growing intervals, and at once when an access network arrives; when it answers, it is gone back to. Once UDP was found blocked
-//! TCP is tried at once, until QUIC has answered or another network has come.
+//! UDP counts as blocked when QUIC was tried and got no packet over any access network for
+//! `BLOCKED_AFTER`. Then a TCP session is tried beside QUIC's handshakes, and the first that
+//! succeeds is used. If the former QUIC session has been silent for as long already, QUIC gets only
+//! `HEAD_START` for its handshake.
+//!
+//! During a TCP session QUIC is probed at growing intervals, and at once when an access network
+//! arrives; when QUIC answers it replaces TCP. After UDP was found blocked TCP is tried at once,
+//! until QUIC has answered or another network has arrived.
 
 use std::time::{Duration, Instant};
 
-/// Nothing was heard by QUIC for so long after it was asked for: UDP is blocked, or nothing works.
+/// Time without a packet over QUIC after which UDP counts as blocked.
 pub(crate) const BLOCKED_AFTER: Duration = Duration::from_secs(3);
 
-/// So long QUIC's handshake runs alone however long the session before was silent.
+/// Time for which QUIC's handshake runs alone, however long the former session was silent.
 const HEAD_START: Duration = Duration::from_secs(1);
 
-/// Pauses between attempts by TCP that failed.
+/// Shortest pause between failed attempts over TCP.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(15);
 
-/// Pauses between probes of QUIC: a probe costs a few datagrams over each network.
+/// Shortest pause between probes of QUIC; a probe costs a few datagrams over each network.
 const PROBE_MIN: Duration = Duration::from_secs(5);
 const PROBE_MAX: Duration = Duration::from_secs(60);
 
-/// See the module's head.
+/// The state machine of the fallback.
 #[derive(Debug)]
 pub(crate) struct Fallback {
     enabled: bool,
-    /// UDP was found blocked, and nothing has come to say otherwise.
+    /// UDP was found blocked, and no later event contradicts that.
     blocked: bool,
-    /// When TCP is tried; none while no session is wanted.
+    /// Time of the next attempt over TCP; `None` while no session is wanted.
     try_at: Option<Instant>,
     retry: Duration,
-    /// When QUIC is probed; none while it is in use.
+    /// Time of the next probe of QUIC; `None` while QUIC is in use.
     probe_at: Option<Instant>,
     probe: Duration,
 }
@@ -48,7 +51,8 @@ impl Fallback {
         }
     }
 
-    /// A session is wanted from here on. `heard_at`: when a session of before was last heard.
+    /// A session is wanted from now on. `heard_at` is the time of the last packet of a former
+    /// session.
     pub(crate) fn on_wanted(&mut self, now: Instant, heard_at: Option<Instant>) {
         self.probe_at = None;
         self.retry = RETRY_MIN;
@@ -59,7 +63,7 @@ impl Fallback {
         });
     }
 
-    /// Whether TCP is to be tried now.
+    /// Whether TCP is due now.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.enabled && self.try_at.is_some_and(|at| at <= now)
     }
@@ -69,7 +73,7 @@ impl Fallback {
         self.retry = (self.retry * 2).min(RETRY_MAX);
     }
 
-    /// A session by TCP stands.
+    /// A TCP session is established.
     pub(crate) fn on_fallen_back(&mut self, now: Instant) {
         self.blocked = true;
         self.try_at = None;
@@ -77,7 +81,7 @@ impl Fallback {
         self.probe_at = Some(now + self.probe);
     }
 
-    /// When QUIC is to be probed beside the session by TCP.
+    /// Time of the next probe of QUIC beside the TCP session.
     pub(crate) fn probe_at(&self) -> Option<Instant> {
         self.probe_at
     }
@@ -87,14 +91,14 @@ impl Fallback {
         self.probe_at = Some(now + self.probe);
     }
 
-    /// A session by QUIC stands, or the proxy has refused one by it.
+    /// A QUIC session is established, or the proxy has refused one over QUIC.
     pub(crate) fn on_quic(&mut self) {
         self.blocked = false;
         self.try_at = None;
         self.probe_at = None;
     }
 
-    /// An access network has arrived, over which UDP may pass.
+    /// An access network has arrived that may pass UDP.
     pub(crate) fn on_network(&mut self, now: Instant) {
         self.blocked = false;
         if self.try_at.is_some() {
@@ -116,7 +120,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// When TCP becomes due, looked at every 10 ms.
+    /// Time at which TCP becomes due, in steps of 10 ms.
     fn due(fallback: &Fallback, from: Instant) -> Option<Duration> {
         let looks = (0..=6_000).map(|step| ms(10 * step));
         looks.into_iter().find(|&at| fallback.is_due(from + at))
@@ -139,7 +143,7 @@ mod tests {
         let mut fallback = Fallback::new(true);
         fallback.on_wanted(start + ms(3_000), Some(start));
         assert_eq!(due(&fallback, start + ms(3_000)), Some(HEAD_START));
-        // One that was closed a moment after it was heard has not.
+        // A session that was closed just after a packet has not been silent.
         fallback.on_wanted(start + ms(500), Some(start));
         assert_eq!(due(&fallback, start + ms(500)), Some(ms(2_500)));
     }

@@ -1,4 +1,4 @@
-//! HTTP/2 over TLS over TCP: the settings of both ends, and the pulse that tells whether the other end is there.
+//! HTTP/2 over TLS over TCP: the settings of both ends, and pings that detect a dead connection.
 
 use std::{
     future::poll_fn,
@@ -22,25 +22,25 @@ use crate::{
 /// The protocol spoken inside.
 pub(crate) const ALPN: &[u8] = b"h2";
 
-/// Bytes of all streams of one connection that were received and nobody read; of one stream as many as over QUIC.
+/// Unread bytes of all streams of one connection; one stream may have as many as over QUIC.
 const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 
-/// Bytes of one stream that wait for their turn; its writer waits beyond it.
+/// Unsent bytes of one stream; at the bound its writer waits.
 const STREAM_SEND_BYTES_MAX: usize = 64 * 1024;
 
-/// Tunnels that one connection may have open at once; further opens wait at the client.
+/// Open tunnels of one connection; further ones wait at the client.
 const TUNNELS_MAX: u32 = 256;
 
-/// Bytes of a request's headers.
+/// Bytes of a request's headers; larger headers are refused.
 const HEADER_BYTES_MAX: u32 = 16 * 1024;
 
-/// How often the pulse looks whether it was answered.
+/// Interval of looks for the answer to a ping.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A path that was asked and from which nothing came for so long is suspect.
+/// Time without an answer to a ping after which a path is suspect.
 const SUSPECT_AFTER: Duration = Duration::from_secs(1);
 
-/// A connection without a sign of life for so long is over, as one of QUIC.
+/// Time without an answer after which a connection is closed, as over QUIC.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 
 pub(crate) type ClientTls = tokio_rustls::client::TlsStream<Counted>;
@@ -72,7 +72,7 @@ pub(crate) async fn server(tls: ServerTls) -> Result<ServerConnection, h2::Error
         .await
 }
 
-/// Refuses a peer that would speak something else.
+/// Refuses a peer that negotiated another protocol.
 pub(crate) fn check_protocol(agreed: Option<&[u8]>) -> io::Result<()> {
     match agreed {
         Some(ALPN) => Ok(()),
@@ -83,14 +83,13 @@ pub(crate) fn check_protocol(agreed: Option<&[u8]>) -> io::Result<()> {
     }
 }
 
-/// Asks the other end for a sign of life again and again: the round trip, the judgement of the path, and the end of a connection
-/// that has long been dead.
+/// Sends pings, which give the round trip, the state of the path, and the end of a dead connection.
 pub(crate) struct Pulse {
     pub(crate) ping: PingPong,
     pub(crate) carrier: TcpCarrier,
     pub(crate) paths: Arc<Paths>,
     pub(crate) counts: Arc<Counts>,
-    /// Between an answer and the next question.
+    /// Pause between an answer and the next ping.
     pub(crate) interval: Duration,
 }
 

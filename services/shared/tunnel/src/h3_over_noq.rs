@@ -1,7 +1,8 @@
 //! `h3`'s transport traits on a `noq` connection.
 //!
-//! Receiving takes what has arrived in batches of up to `CHUNKS_MAX` chunks, one visit to the connection each, and copies none of it.
-//! Sending is in `sending`. Requests of a protocol that `h3` does not know pass by `protocol`.
+//! Receiving takes data in batches of up to `CHUNKS_MAX` chunks, each batch in one access to the
+//! connection and without a copy. Sending is in `sending`. `protocol` handles requests with a
+//! protocol that `h3` does not know.
 
 pub(crate) mod protocol;
 mod sending;
@@ -26,13 +27,14 @@ use h3::{
 use protocol::Arriving;
 pub use sending::{SendHandle, SendHandles, SendStream};
 
-/// Chunks taken from a stream at once; each is at most one packet's payload. Further ones wait in the transport.
+/// Chunks taken from a stream at once, each at most one packet's payload; further chunks wait in
+/// the transport.
 const CHUNKS_MAX: usize = 32;
 
 type Bidi = (noq::SendStream, noq::RecvStream);
 type Incoming<T> = BoxStream<'static, Result<T, noq::ConnectionError>>;
 
-/// A connection as `h3` wants to see it.
+/// A connection as `h3` needs it.
 pub struct Connection {
     incoming_bidi: Incoming<Bidi>,
     incoming_uni: Incoming<noq::RecvStream>,
@@ -54,7 +56,7 @@ impl Connection {
         }
     }
 
-    /// The send halves of this connection's streams, to be found by stream id.
+    /// The send halves of this connection's streams, by stream id.
     pub fn send_handles(&self) -> SendHandles {
         self.opener.handles.clone()
     }
@@ -118,7 +120,7 @@ impl quic::OpenStreams<Bytes> for Connection {
     }
 }
 
-/// Opens streams; each clone waits on its own.
+/// Opens streams; each clone waits independently.
 pub struct Opener {
     connection: noq::Connection,
     handles: SendHandles,
@@ -190,11 +192,11 @@ impl quic::OpenStreams<Bytes> for Opener {
 
 pub struct RecvStream {
     stream: noq::RecvStream,
-    /// Taken from the stream and not asked for yet: those from `next` to `end`.
+    /// Chunks taken from the stream and not returned yet: those from `next` to `end`.
     chunks: [Bytes; CHUNKS_MAX],
     next: usize,
     end: usize,
-    /// Looks for the protocol of a request; none where answers arrive.
+    /// Replaces the protocol of a request; `None` on streams of answers.
     request: Option<Arriving>,
 }
 
@@ -219,7 +221,7 @@ impl quic::RecvStream for RecvStream {
     ) -> Poll<Result<Option<Self::Buf>, StreamErrorIncoming>> {
         loop {
             if self.next == self.end {
-                // The waker is kept by the connection, so the future may be dropped after one poll.
+                // The connection keeps the waker, so the future may be dropped after one poll.
                 let taking = pin!(self.stream.read_many_chunks(&mut self.chunks));
                 match ready!(taking.poll(cx)).map_err(read_error)? {
                     Some(count) => (self.next, self.end) = (0, count),
@@ -242,7 +244,7 @@ impl quic::RecvStream for RecvStream {
     }
 
     fn stop_sending(&mut self, error_code: u64) {
-        // Fails only for a stream that has ended already.
+        // Fails only for a stream that has ended.
         let _ = self.stream.stop(varint(error_code));
     }
 
@@ -306,7 +308,8 @@ impl quic::RecvStream for BidiStream {
     }
 }
 
-/// Error codes of HTTP/3 are small constants; anything else is cut to the largest code that a frame can hold.
+/// Error codes of HTTP/3 are small constants; a larger code is cut to the largest that a frame can
+/// hold.
 fn varint(code: u64) -> noq::VarInt {
     noq::VarInt::from_u64(code).unwrap_or(noq::VarInt::MAX)
 }

@@ -1,9 +1,9 @@
-//! HTTP Datagrams (RFC 9297) of one connection as DATAGRAM frames of QUIC (RFC 9221): each names its request by a quarter of the stream's
-//! id.
+//! HTTP Datagrams (RFC 9297) of one connection as DATAGRAM frames of QUIC (RFC 9221); each names
+//! its request by a quarter of the stream's id.
 //!
-//! The library sends the datagrams that it holds before all streams, however urgent those are. It is therefore given one packet of them at
-//! a time (`UNSENT_BYTES_MAX`): when paths may send again, the first packet is theirs and those behind it are the streams'. What
-//! is lost is not sent anew.
+//! The transport sends its queued datagrams before all streams, whatever their urgency. So it gets
+//! only one packet of them at a time (`UNSENT_BYTES_MAX`). When paths may send again, the first
+//! packet holds datagrams and the next ones hold streams. Lost datagrams are not repeated.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -21,26 +21,28 @@ use crate::{
     varint,
 };
 
-/// Bytes of datagrams that the library holds unsent: one of the largest, or as many small ones as about fill a packet. Whoever has more
-/// waits.
+/// Unsent bytes of datagrams in the transport: one large datagram, or enough small ones for a
+/// packet. Further datagrams wait.
 pub(crate) const UNSENT_BYTES_MAX: usize = 1_536;
 
-/// A datagram longer than this goes as a capsule, however large packets are: the library adds what it keeps about each.
+/// Longest datagram in a frame; a longer one goes as a capsule, however large packets are. The
+/// transport adds its own bookkeeping.
 const LENGTH_MAX: usize = UNSENT_BYTES_MAX - 64;
 
-/// Bytes of datagrams of one connection that have arrived and were not handed out; beyond it the library drops the oldest.
+/// Bytes of arrived datagrams of one connection; at the bound the transport drops the oldest.
 pub(crate) const UNREAD_BYTES_MAX: usize = 512 * 1024;
 
-/// Datagrams handed out at once.
+/// Datagrams delivered at once.
 const BATCH_MAX: usize = 32;
 
-/// A datagram that waits longer takes the place of one that no path can send, be it too large for those that are left.
+/// Longest wait of a datagram; then it replaces one that no path can send, for example because it
+/// is too large.
 const UNSENT_MAX: Duration = Duration::from_millis(500);
 
 /// `H3_DATAGRAM_ERROR` (RFC 9297, 2.1).
 const DATAGRAM_ERROR: u32 = 0x33;
 
-/// Quarters of stream ids (RFC 9297, 2.1).
+/// Largest quarter of a stream id (RFC 9297, 2.1).
 const QUARTER_MAX: u64 = (1 << 60) - 1;
 
 /// Clones are the same.
@@ -49,12 +51,12 @@ pub(crate) struct HttpDatagrams(Arc<Inner>);
 
 struct Inner {
     connection: noq::Connection,
-    /// Where the datagrams of each request go; holds only requests that somebody still owns.
+    /// The queues of the requests; only requests that still have an owner.
     flows: Mutex<HashMap<u64, Queue>>,
 }
 
 impl HttpDatagrams {
-    /// Hands out what arrives until the connection ends.
+    /// Delivers arriving datagrams until the connection ends.
     pub(crate) fn start(connection: noq::Connection) -> Self {
         let datagrams = Self(Arc::new(Inner {
             connection,
@@ -78,7 +80,8 @@ impl HttpDatagrams {
         }
     }
 
-    /// Whether the datagram names a request. Those of a request that is over, or has not arrived yet, are dropped.
+    /// Returns whether the datagram names a request. Datagrams of an ended or unknown request are
+    /// dropped.
     fn take(&self, mut datagram: Bytes) -> bool {
         let quarter = match varint::read(&datagram) {
             Some((quarter, used)) if quarter <= QUARTER_MAX => {
@@ -88,12 +91,12 @@ impl HttpDatagrams {
             _ => return false,
         };
         let Some(queue) = self.0.flows.lock().get(&quarter).cloned() else {
-            // Of which kind nobody can say.
+            // The kind of the datagram is unknown here.
             metrics::counter!("braid_tunnel_udp_dropped_total", "at" => "unknown").increment(1);
             return true;
         };
         match open(queue.kind(), datagram) {
-            // A copy, so that a few bytes do not keep the packets that they came in.
+            // A copy, so that a few bytes do not keep the whole received packet in memory.
             Ok(Some(payload)) => {
                 if !queue.push(Bytes::copy_from_slice(&payload)) {
                     queue.kind().count_dropped("arriving");
@@ -105,7 +108,7 @@ impl HttpDatagrams {
         true
     }
 
-    /// From here on the datagrams of the request go to `queue`.
+    /// Delivers the datagrams of the request to `queue` from now on.
     pub(crate) fn enter(&self, id: StreamId, queue: Queue) -> DatagramFlow {
         let quarter = id.into_inner() / 4;
         self.0.flows.lock().insert(quarter, queue);
@@ -128,7 +131,8 @@ pub(crate) struct DatagramFlow {
 }
 
 impl DatagramFlow {
-    /// Sends one as a frame. Not if it is too large for one, or the peer takes none.
+    /// Sends a datagram as a frame. Returns false if it is too large for one, or the peer accepts
+    /// none.
     pub(crate) async fn send(&self, payload: &[u8]) -> Result<bool, noq::ConnectionError> {
         let connection = &self.datagrams.0.connection;
         let length = self.prefix.len() + payload.len();

@@ -1,19 +1,23 @@
-//! One UDP socket per access network, joined into the one socket that a QUIC endpoint has. Networks come and go while it lives
-//! ([`Slots`]).
+//! One UDP socket per access network, joined into the one socket of a QUIC endpoint. Networks come
+//! and go while it lives ([`Slots`]).
 //!
-//! A path is opened with its place's label as local address, so its datagrams carry it as `src_ip`, and the fan-out sends each
-//! through the socket of that place. Datagrams without one belong to the first path of a connection, whose
-//! interface is not chosen by anybody: until the server has answered, they go out over *every* interface, which races the
-//! handshake with a single connection. The server keeps the address that reached it first and ignores the copies (before the
-//! handshake is confirmed it takes no packet from another address); the first answer settles the interface here.
+//! A path is opened with its place's label as local address. Its datagrams carry the label as
+//! `src_ip`, and the fan-out sends each through the socket of that place. Datagrams without a label
+//! belong to the first path of a connection, whose interface is not chosen yet. Until the server
+//! has answered they leave over *every* interface, which races the handshake with a single
+//! connection. The server keeps the address that reached it first and ignores the copies: before
+//! the handshake is confirmed it takes no packet from another address. The first answer settles the
+//! interface here.
 //!
-//! While a dead path is being emptied, the steering sends its datagrams over another interface ([`Routes`]); the server takes that for
-//! a change of the client's address. A place without a socket loses what is sent over it, as a dead network does.
+//! While a dead path is being emptied, the steering sends its datagrams over another interface
+//! ([`Routes`]); the server sees a change of the client's address. A place without a socket loses
+//! its datagrams, like a dead network.
 //!
-//! The transport sees all proxies as IPv6, those of IPv4 as mapped addresses; [`ProxyAddress`] translates between the families.
+//! The transport sees all proxies as IPv6, with mapped addresses for IPv4; [`ProxyAddress`]
+//! translates between the families.
 //!
-//! A full socket buffer on one interface must not hold back the others: with more than one interface such a datagram is dropped,
-//! and congestion control sees a loss, as it would at any full queue.
+//! A full socket buffer on one interface must not block the others. With more than one interface
+//! such a datagram is dropped, and congestion control sees a loss, as at any full queue.
 
 use std::{
     io::{self, IoSliceMut},
@@ -37,11 +41,11 @@ use crate::{
     udp,
 };
 
-/// A socket that fails this often in a row without a datagram between is left alone until the next wake-up, so that
-/// a broken interface does not spin the endpoint.
+/// Consecutive errors of a socket without a datagram; at the bound it is skipped until the next
+/// wake-up, so that a broken interface does not spin the endpoint.
 const RECEIVE_ERRORS_MAX: usize = 16;
 
-/// Size of the kernel's buffers asked for; the kernel cuts it to `net.core.{r,w}mem_max`.
+/// Requested size of the kernel's buffers; the kernel limits it to `net.core.{r,w}mem_max`.
 const SOCKET_BUFFER_BYTES: usize = 2 * 1024 * 1024;
 
 /// An access network and the socket bound to it.
@@ -49,7 +53,7 @@ const SOCKET_BUFFER_BYTES: usize = 2 * 1024 * 1024;
 pub struct Interface {
     /// Name of the access network: `wifi`, `lte`, ...
     pub name: String,
-    /// Address that its paths send from.
+    /// Source address of its paths.
     pub local_ip: IpAddr,
     /// The device that its sockets are bound to.
     pub device: Option<String>,
@@ -57,8 +61,8 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Binds a socket to `local_ip`, and to the device when one is named (`SO_BINDTODEVICE`, which spares routing rules).
-    /// Must be called inside a Tokio runtime.
+    /// Binds a socket to `local_ip`, and to the device if one is named (`SO_BINDTODEVICE`, which
+    /// makes routing rules unnecessary). Must be called within a Tokio runtime.
     pub fn bind(
         name: impl Into<String>,
         local_ip: IpAddr,
@@ -89,7 +93,7 @@ pub(crate) fn bind_socket(local_ip: IpAddr, device: Option<&str>) -> io::Result<
     Ok(socket)
 }
 
-/// Larger buffers are an optimisation; without the right to them the default remains.
+/// Larger buffers are an optimisation; without the right to set them the default remains.
 pub(crate) fn enlarge_buffers(socket: &socket2::Socket) {
     let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
     let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
@@ -99,12 +103,12 @@ pub(crate) fn enlarge_buffers(socket: &socket2::Socket) {
 #[derive(Debug)]
 pub(crate) struct FanOut {
     slots: Arc<Slots>,
-    /// What the sockets were taken from the table at.
+    /// Generation of the table from which the sockets were taken.
     generation: Option<u64>,
     sockets: Vec<Option<SharedSocket>>,
     race: Race,
     routes: Routes,
-    /// The interface asked first by the next receive, so that none starves.
+    /// The first interface of the next receive call, so that none starves.
     next: usize,
     proxy: Arc<ProxyAddress>,
 }
@@ -170,7 +174,8 @@ impl AsyncUdpSocket for FanOut {
                 continue;
             };
             let mut socket = socket.lock();
-            // An error of one interface (gone, unreachable) must not end the endpoint, which lives on the others.
+            // An error of one interface (gone, unreachable) must not end the endpoint, which uses
+            // the others.
             for _ in 0..RECEIVE_ERRORS_MAX {
                 match socket.poll_recv(cx, bufs, meta) {
                     Poll::Pending => break,
@@ -192,7 +197,7 @@ impl AsyncUdpSocket for FanOut {
         Poll::Pending
     }
 
-    /// No interface's own: it tells the endpoint the family only.
+    /// No interface's address; the endpoint reads only the family.
     fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok((Ipv6Addr::UNSPECIFIED, 0).into())
     }
@@ -210,7 +215,7 @@ impl AsyncUdpSocket for FanOut {
     }
 }
 
-/// As the endpoint sees it.
+/// The address in the endpoint's view.
 fn mapped(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(v4) => SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into(),
@@ -313,7 +318,7 @@ impl UdpSender for FanOutSender {
         let chosen = match transmit.src_ip {
             Some(ip) => match slot_of(ip) {
                 Some(own) => this.routes.get(own),
-                // No label: the datagram has no way to go and counts as lost.
+                // No label: the datagram has no interface and counts as lost.
                 None => return Poll::Ready(Ok(())),
             },
             None => {
@@ -408,7 +413,7 @@ mod tests {
     fn interface(index: usize, wire: &Fake) -> Interface {
         Interface {
             name: format!("way-{index}"),
-            // The same address everywhere: modems do that.
+            // Both interfaces have the same address, as some modems give it.
             local_ip: IpAddr::from([192, 168, 8, 100]),
             device: None,
             socket: Box::new(wire.clone()),
@@ -477,7 +482,7 @@ mod tests {
         assert_eq!(bench.receive(), Some(label(1)));
         bench.send(None);
         assert_eq!(bench.sent(), [1, 2, 1]);
-        // A later datagram elsewhere changes nothing.
+        // A later datagram on another interface changes nothing.
         bench.wires[0].0.lock().to_receive.push_back(Ok(1));
         assert_eq!(bench.receive(), Some(label(0)));
         assert_eq!(bench.fan_out.race.winner(), Some(1));
@@ -519,7 +524,7 @@ mod tests {
         assert_eq!(bench.sent(), [0, 1]);
         bench.wires[1].0.lock().to_receive.push_back(Ok(1));
         assert_eq!(bench.receive(), Some(label(1)));
-        // The winner of the race goes away: it is open again.
+        // The winner of the race disappears: the race is open again.
         assert!(bench.slots.detach("way-1"));
         assert!(!bench.slots.detach("way-1"));
         bench.send(None);

@@ -1,4 +1,4 @@
-//! What both ends of an IP tunnel know of IP: prefixes, sets of addresses, and the head of a packet. Knows no socket.
+//! IP for both ends of an IP tunnel: prefixes, sets of addresses, and packet headers. Sans-IO.
 
 mod echo;
 mod gate;

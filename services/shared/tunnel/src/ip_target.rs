@@ -4,22 +4,22 @@ use crate::udp_target::decode;
 
 const PREFIX: &str = "/.well-known/masque/ip/";
 
-/// Of either variable: whatever the proxy allows.
+/// The value of either variable for everything that the proxy permits.
 const ANY: &str = "*";
 
-/// The path that asks for whatever the proxy allows.
+/// The path of a request for everything that the proxy permits.
 pub(crate) const ANY_PATH: &str = "/.well-known/masque/ip/*/*/";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotTaken {
     #[error("not the path of a request for IP")]
     Malformed,
-    /// One destination or protocol alone: whoever wants that has CONNECT and CONNECT-UDP.
+    /// A single destination or protocol: CONNECT and CONNECT-UDP serve that.
     #[error("asks for less than all that is allowed")]
     Scoped,
 }
 
-/// Whether it asks for whatever the proxy allows.
+/// Checks that the request asks for everything that the proxy permits.
 pub(crate) fn check(path: &str) -> Result<(), NotTaken> {
     let rest = path.strip_prefix(PREFIX).ok_or(NotTaken::Malformed)?;
     let rest = rest.strip_suffix('/').ok_or(NotTaken::Malformed)?;

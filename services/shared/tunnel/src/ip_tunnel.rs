@@ -1,5 +1,5 @@
-//! What an application holds of an IP tunnel (RFC 9484): packets both ways, and the capsules by which the ends agree on addresses and
-//! routes. Packets are not looked at here.
+//! The application's end of an IP tunnel (RFC 9484): packets in both directions, and capsules for
+//! addresses and routes. Packets are not inspected here.
 
 pub(crate) mod capsule;
 
@@ -9,12 +9,12 @@ use tokio::sync::Mutex;
 use crate::datagram_tunnel::{Capsules, DatagramTunnel, TunnelEnded};
 pub use capsule::{IpAddressEntry, IpCapsule};
 
-/// Packets between a gateway and a proxy. Dropped, it ends the request.
+/// Packets between a gateway and a proxy. Dropping it ends the request.
 #[derive(Debug)]
 pub struct IpTunnel {
     packets: DatagramTunnel,
     leaving: tokio::sync::mpsc::Sender<Bytes>,
-    /// For one listener at a time.
+    /// For one receiver at a time.
     arriving: Mutex<tokio::sync::mpsc::Receiver<capsule::Raw>>,
 }
 
@@ -27,7 +27,7 @@ impl IpTunnel {
         }
     }
 
-    /// Takes one packet to be sent; whether there was room for it. Otherwise it is lost, and counted.
+    /// Queues one packet; returns whether there was room. Otherwise the packet is lost and counted.
     pub fn send(&self, packet: &[u8]) -> bool {
         self.packets.send(packet)
     }
@@ -37,13 +37,14 @@ impl IpTunnel {
         self.packets.receive().await
     }
 
-    /// Tells the peer; waits while what was told before is on its way.
+    /// Sends a capsule to the peer; waits while earlier capsules are on their way.
     pub async fn say(&self, capsule: &IpCapsule) -> Result<(), TunnelEnded> {
         let said = self.leaving.send(capsule.encode()).await;
         said.map_err(|_| self.reason())
     }
 
-    /// What the peer tells next. Cancel-safe. To be asked all the time: packets that come as capsules wait behind it.
+    /// The peer's next capsule. Cancel-safe. Must be awaited all the time: packets that arrive as
+    /// capsules wait behind it.
     pub async fn hear(&self) -> Result<IpCapsule, TunnelEnded> {
         let raw = self.arriving.lock().await.recv().await;
         let raw = raw.ok_or_else(|| self.reason())?;
@@ -54,7 +55,7 @@ impl IpTunnel {
         })
     }
 
-    /// The courier has ended.
+    /// The reason of the courier's end.
     fn reason(&self) -> TunnelEnded {
         self.packets.ended().unwrap_or(TunnelEnded::ByPeer)
     }

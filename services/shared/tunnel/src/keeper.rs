@@ -1,15 +1,18 @@
-//! Keeps the client's session with the proxy up for ever.
+//! Keeps the client's session with the proxy alive.
 //!
-//! The keeper connects, races the handshake over all interfaces, and replaces the session when it is closed, when the proxy
-//! says goodbye, or when nothing has been heard on any path for `SILENCE_MAX`. The keeper tries a fresh handshake beside a silent session,
-//! and when that succeeds, all tunnels move to the fresh one, although the old one may speak again by then: what it sent into the
-//! silence waits for clocks that have slowed down for as long as nothing answered. Tunnels that cannot move stay.
+//! The keeper connects and races the handshake over all interfaces. It replaces the session when it
+//! is closed, when the proxy says goodbye, or when no packet has arrived on any path for
+//! `SILENCE_MAX`. Beside a silent session it tries a fresh handshake. When that succeeds all
+//! tunnels move to the fresh session, even if the old one has recovered: its retransmission timers
+//! have backed off during the silence. Tunnels that cannot move stay.
 //!
-//! While nothing answers, handshakes are begun one after another and overlap, so that the network's return is met by a fresh packet soon,
-//! however far the earlier ones have backed off. A network that arrives is tried at once. Without any network nothing is sent. Only
-//! a refusal is answered with a growing pause.
+//! Without an answer, handshakes are begun one after another and overlap. So a fresh packet meets
+//! the network's return soon, however far earlier handshakes have backed off. A network that
+//! arrives is tried at once. Without any network no packet is sent. Only a refusal leads to a
+//! growing pause.
 //!
-//! Where UDP is blocked the session is one by TCP (`fallback` says when), beside which QUIC is probed. QUIC that answers replaces it.
+//! Where UDP is blocked the session uses TCP (`fallback` decides when), and QUIC is probed beside
+//! it. QUIC replaces TCP when it answers.
 
 use std::{
     pin::Pin,
@@ -29,44 +32,44 @@ use crate::{
     transport::Transport,
 };
 
-/// Handshakes under way at once; the next one begins when one has failed.
+/// Concurrent handshakes; the next one begins when one has failed.
 const ATTEMPTS_MAX: usize = 5;
 
-/// Pause between the beginnings of two handshakes that nothing answers: at first, and at most; in `ATTEMPT_GROWTH` it doubles.
+/// First pause between two handshakes without an answer; `ATTEMPT_GROWTH` later pauses double it.
 const ATTEMPT_PAUSE_MIN: Duration = Duration::from_secs(1);
 const ATTEMPT_PAUSE_MAX: Duration = Duration::from_secs(5);
 const ATTEMPT_GROWTH: Duration = Duration::from_secs(60);
 
-/// A network has just arrived and may lose the first packets, as those of address resolution: for so long handshakes are begun at shorter
-/// pauses.
+/// Time after a network's arrival in which handshakes begin at shorter pauses: the first packets
+/// may be lost, for example to address resolution.
 const EAGER_FOR: Duration = Duration::from_secs(1);
 const EAGER_PAUSE: Duration = Duration::from_millis(250);
 
 /// Silence on all paths after which a fresh session is tried.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 
-/// A session heard so lately needs no other by TCP in its place.
+/// A session with a packet within this time needs no TCP session in its place.
 const SPEAKS: Duration = Duration::from_millis(500);
 
-/// A session that ended sooner was refused: the next attempt waits as after a failure.
+/// A session that ended sooner counts as refused: the next attempt waits as after a failure.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
-/// How often the keeper looks for silence.
+/// Interval of looks for silence.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
 type Dialling<'a> = Pin<Box<dyn Future<Output = Result<Arc<Session>, DialError>> + Send + 'a>>;
 
-/// Keeps a session up.
+/// Keeps a session alive.
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
     dialler: Dialler,
     tcp_dialler: TcpDialler,
     fallback: Fallback,
     backoff: Backoff,
-    /// The last session that lasted; each one resets the back-off once.
+    /// The last session that settled; each one resets the back-off once.
     settled: u64,
     networks: watch::Receiver<u64>,
-    /// Arrivals of networks that have been acted on.
+    /// Arrivals of networks that have been handled.
     arrivals: u64,
     address: watch::Receiver<Addresses>,
 }
@@ -92,7 +95,7 @@ impl Keeper {
             let session = self.shared.session.send_replace(None);
             if let Some(session) = session {
                 session.close("closed by the client");
-                self.shared.tell(TunnelEvent::SessionDown {
+                self.shared.publish_event(TunnelEvent::SessionDown {
                     session: session.number,
                 });
             }
@@ -113,7 +116,8 @@ impl Keeper {
                     continue;
                 }
             }
-            // Whatever ended the watch, a fresh session is wanted now; the old one may still serve meanwhile.
+            // Whatever ended the watch, a fresh session is needed now; the old one may still serve
+            // meanwhile.
             let closed = current.as_ref().is_none_or(|old| old.is_closed());
             if closed {
                 let refused = current
@@ -138,7 +142,7 @@ impl Keeper {
                         fresh.close("the old session lives");
                     } else {
                         if let Some(old) = current.as_ref().filter(|old| !old.is_retired()) {
-                            // Before the fresh one is made known.
+                            // Before the fresh session is published.
                             old.give_up();
                         }
                         self.replace(&mut current, Some(fresh));
@@ -149,7 +153,7 @@ impl Keeper {
         }
     }
 
-    /// The pause after a refusal; a network that arrives ends it.
+    /// The pause after a refusal; the arrival of a network ends it.
     async fn pause(&mut self) {
         let delay = self.backoff.next_delay();
         tokio::select! {
@@ -158,7 +162,8 @@ impl Keeper {
         }
     }
 
-    /// Returns when the session ended, was retired, or has gone mute; or, beside one by TCP, when QUIC has answered.
+    /// Returns when the session has ended, was retired, or is silent; beside a TCP session, also
+    /// when QUIC has answered.
     async fn watch(&mut self, session: &Session) -> Option<Arc<Session>> {
         let mut ticks = tokio::time::interval(WATCH_INTERVAL);
         let (shared, dialler) = (&self.shared, &self.dialler);
@@ -207,27 +212,27 @@ impl Keeper {
     }
 
     fn replace(&self, current: &mut Option<Arc<Session>>, fresh: Option<Arc<Session>>) {
-        // Who is told of a change finds it done.
+        // A subscriber that is notified finds the change done.
         self.shared.session.send_replace(fresh.clone());
         if let Some(old) = current.take() {
             let reason = old.close_reason();
             let reason = reason.as_deref().unwrap_or("replaced by another");
             tracing::info!(session = old.number, reason, "session down");
-            self.shared.tell(TunnelEvent::SessionDown {
+            self.shared.publish_event(TunnelEvent::SessionDown {
                 session: old.number,
             });
-            // Its open tunnels go on until they end, if it still lives or comes back to life.
+            // Its open tunnels go on until they end, if it still lives or recovers.
             old.retire();
             tokio::spawn(async move { old.finish().await });
         }
         if let Some(fresh) = &fresh {
-            // Not before: a fresh session may be given up again for the old one.
+            // Not earlier: a fresh session may be given up again for the old one.
             self.shared.routes.belong_to(fresh.number);
             let transport = fresh.transport();
             tracing::info!(session = fresh.number, proxy = %fresh.remote, %transport, "session up");
             metrics::counter!("braid_tunnel_sessions_total", "transport" => transport.as_str())
                 .increment(1);
-            self.shared.tell(TunnelEvent::SessionUp {
+            self.shared.publish_event(TunnelEvent::SessionUp {
                 session: fresh.number,
             });
         }
@@ -239,7 +244,7 @@ impl Keeper {
         *current = fresh;
     }
 
-    /// Goes on until there is a session or the proxy has refused one.
+    /// Repeats until there is a session or the proxy has refused one.
     async fn dial(&mut self) -> Option<Arc<Session>> {
         let shared = self.shared.clone();
         let began = Instant::now();
@@ -272,7 +277,7 @@ impl Keeper {
                     ATTEMPT_PAUSE_MIN.mul_f64(1.0 + growth)
                 };
                 begin_at = now + pause.min(ATTEMPT_PAUSE_MAX);
-                // Once something has answered, the handshake in which it did needs no other beside it.
+                // A handshake that got an answer needs no other beside it.
                 if attempts.is_empty() || shared.race.winner().is_none() {
                     attempts.push(self.dialler.dial(&shared, proxy, shared.next_number()));
                     shared.proxy.refresh();
@@ -324,7 +329,7 @@ impl Keeper {
     }
 }
 
-/// Waits until a network has arrived that was not yet acted on.
+/// Waits for the arrival of a network that was not handled yet.
 async fn arrival(shared: &Shared, networks: &mut watch::Receiver<u64>, known: &mut u64) {
     loop {
         let arrivals = shared.slots.arrivals();

@@ -1,20 +1,22 @@
-//! Tunnels over multipath QUIC: the client keeps one session with a proxy up over several access networks and opens CONNECT
-//! streams of HTTP/3 in it; the server takes them. Streams of bytes go to TCP destinations, datagrams
-//! (datagram_tunnel.rs) to UDP ones, or they are packets of IP.
+//! Tunnels over multipath QUIC. The client keeps one session with a proxy alive over several access
+//! networks and opens HTTP/3 CONNECT streams in it; the server accepts them. A tunnel carries a
+//! byte stream to a TCP destination, datagrams to a UDP destination (datagram_tunnel.rs), or IP
+//! packets.
 //!
 //! ```text
-//!   Tunnel (client.rs) -- Keeper --> Session (session.rs) == paths ==> ServerSession (server.rs) <-- TunnelServer
-//!      | open_tcp                       |                                  |                          ConnectRequest
-//!      v                                v                                  v                                |
-//!   TunnelStream (stream.rs)         Steered (steer.rs): IO shell of `multipath` on both ends          TunnelStream
-//!                                       |
-//!   FanOut (interfaces.rs): one UDP socket per access network
+//!   Tunnel (client.rs) -- Keeper --> Session (session.rs) == paths ==> ServerSession (server.rs)
+//!      | open_tcp                       |                                  |  <-- TunnelServer
+//!      v                                v                                  v
+//!   TunnelStream (stream.rs)         Steered (steer.rs): IO shell      ConnectRequest
+//!                                       |  of `multipath`, both ends       |
+//!   FanOut (interfaces.rs): one UDP socket per access network          TunnelStream
 //! ```
 //!
-//! A path's death costs no connection: the steering closes it while another lives. The loss of all paths, or of the connection, costs no
-//! tunnel that both ends have agreed to resume (resume.rs): it goes on over the next session, which the client makes by itself.
+//! A path's death does not end the connection: the steering closes the path while another lives.
+//! The loss of all paths, or of the connection, does not end a tunnel that both ends have agreed to
+//! resume (resume.rs). The tunnel goes on over the next session, which the client makes by itself.
 
-// The bench of the integration tests, which some unit tests use too, says `tunnel`.
+// The bench of the integration tests uses the name `tunnel`, and some unit tests use it too.
 #[cfg(test)]
 extern crate self as tunnel;
 

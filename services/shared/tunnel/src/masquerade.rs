@@ -1,11 +1,13 @@
-//! Has the kernel translate what gateways send: packets from a pool leave every device but the TUN device in the name of this machine, so
-//! nobody needs a route to the pool.
+//! Lets the kernel translate packets of gateways: packets from a pool leave every device except the
+//! TUN device with this machine's address. So no other host needs a route to the pool.
 //!
-//! Spoken is nftables by netlink, since an image without a shell has no `nft`. Each version of IP has a table of ours, which is made anew: all
-//! of it in one transaction, which the kernel takes whole or not at all.
+//! The rules are set with nftables over netlink, since an image without a shell has no `nft`. Each
+//! IP version has its own table. One transaction builds it, which the kernel applies completely or
+//! not at all.
 //!
 //! ```text
-//! table ip braid { chain out { type nat hook postrouting priority srcnat; oifname != "braid0" ip saddr 10.64.0.0/16 masquerade } }
+//! table ip braid { chain out { type nat hook postrouting priority srcnat;
+//!   oifname != "braid0" ip saddr 10.64.0.0/16 masquerade } }
 //! ```
 
 use std::{
@@ -48,7 +50,7 @@ const NETWORK_HEADER: u32 = 1;
 const KEY_DEVICE_OUT: u32 = 7;
 const EQUAL: u32 = 0;
 const UNEQUAL: u32 = 1;
-/// The kernel compares the whole field.
+/// Bytes of a device name; the kernel compares the whole field.
 const DEVICE_NAME_BYTES: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +61,8 @@ pub enum MasqueradeError {
     Refused { pool: IpPrefix, source: io::Error },
 }
 
-/// From now on, in the network namespace of the calling thread, until its table `braid` is removed. Takes NET_ADMIN.
+/// Takes effect at once in the network namespace of the calling thread, until its table `braid` is
+/// removed. Needs NET_ADMIN.
 pub fn masquerade(device: &str, pool: IpPrefix) -> Result<(), MasqueradeError> {
     let mut socket = Socket::new(NETLINK_NETFILTER).map_err(MasqueradeError::Socket)?;
     let opened = socket
@@ -71,7 +74,7 @@ pub fn masquerade(device: &str, pool: IpPrefix) -> Result<(), MasqueradeError> {
     ask(&socket, &batch, last).map_err(|source| MasqueradeError::Refused { pool, source })
 }
 
-/// The kernel answers before the call that sends returns.
+/// The kernel answers before the sending call returns.
 fn ask(socket: &Socket, batch: &[u8], last: u32) -> io::Result<()> {
     socket.send(batch, 0)?;
     for _ in 0..ANSWERS_MAX {
@@ -89,7 +92,7 @@ fn ask(socket: &Socket, batch: &[u8], last: u32) -> io::Result<()> {
     Err(ErrorKind::TimedOut.into())
 }
 
-/// The messages, and the number of the last one that is acknowledged.
+/// The messages, and the number of the last one with an acknowledgement.
 fn transaction(device: &str, pool: IpPrefix) -> (Vec<u8>, u32) {
     let family = match pool.network() {
         IpAddr::V4(_) => FAMILY_V4,
@@ -114,7 +117,7 @@ fn transaction(device: &str, pool: IpPrefix) -> (Vec<u8>, u32) {
         attribute(4 | NESTED, &expressions(device, pool)),
     ]
     .concat();
-    // A table of that name has to be there to be removed.
+    // A table must exist to be removed, so it is created first.
     let asked: [(u16, u16, &[u8]); 5] = [
         (NEW_TABLE, CREATE, &table),
         (DELETE_TABLE, 0, &table),
@@ -145,7 +148,7 @@ fn message(
     let mut bytes = length.to_ne_bytes().to_vec();
     bytes.extend([kind.to_ne_bytes(), flags.to_ne_bytes()].concat());
     bytes.extend(sequence.to_ne_bytes());
-    // From whom: the kernel knows.
+    // The sender: the kernel fills it in.
     bytes.extend(0_u32.to_ne_bytes());
     bytes.extend([family, 0]);
     bytes.extend(resource.to_be_bytes());
@@ -153,11 +156,11 @@ fn message(
     bytes
 }
 
-/// What a rule does: each step may end it.
+/// The steps of a rule; each may end it.
 fn expressions(device: &str, pool: IpPrefix) -> Vec<u8> {
     let mut name = device.as_bytes().to_vec();
     name.resize(DEVICE_NAME_BYTES, 0);
-    // Where the source is in the header.
+    // Offset of the source address in the header.
     let (offset, network) = match pool.network() {
         IpAddr::V4(network) => (12, network.octets().to_vec()),
         IpAddr::V6(network) => (8, network.octets().to_vec()),
@@ -204,11 +207,11 @@ fn expressions(device: &str, pool: IpPrefix) -> Vec<u8> {
     steps.iter().flat_map(step).collect()
 }
 
-/// The first `length` bits of so many bytes.
+/// The first `length` bits of this many bytes.
 fn mask(bytes: usize, length: u8) -> Vec<u8> {
     let of_byte = |at: usize| {
         let left = usize::from(length).saturating_sub(8 * at).min(8);
-        // None of eight is a shift by all of them.
+        // A shift by all eight bits gives a byte of zeros.
         (0xff00_u16 >> left) as u8
     };
     (0..bytes).map(of_byte).collect()

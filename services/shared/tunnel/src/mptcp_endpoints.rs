@@ -1,10 +1,13 @@
-//! Tells the kernel's MPTCP of the access networks, so that it makes a subflow over each: those that stand take one that comes later, too.
+//! Registers the access networks with the kernel's MPTCP, so that a connection has a subflow over
+//! each. Open connections get a subflow over a later network as well.
 //!
-//! The kernel's path manager knows them as endpoints with the flag "subflow", for every MPTCP connection of the network namespace. That takes
-//! the right to administer the network; without it endpoints are somebody else's to add (`ip mptcp endpoint add`), or there is one
-//! subflow. What was added here is taken back with the network, and at the end.
+//! The kernel's path manager stores them as endpoints with the flag "subflow", for every MPTCP
+//! connection of the network namespace. That needs the right to administer the network. Without it
+//! an operator adds endpoints (`ip mptcp endpoint add`), or there is one subflow. Endpoints of this
+//! process are removed with their network, and at the end.
 //!
-//! Spoken is generic netlink, family `mptcp_pm`, one request at a time: the kernel answers before the call that sends returns.
+//! The protocol is generic netlink, family `mptcp_pm`, one request at a time: the kernel answers
+//! before the sending call returns.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +21,7 @@ use crate::netlink_wire::{
     ATTRIBUTE_HEADER_BYTES, Answer, HEADER_BYTES, NESTED, answers, attribute,
 };
 
-/// Ids of ours, one for each place of a network; those that the kernel gives itself begin with 1.
+/// First of our ids, one for each place of a network; the kernel's own ids begin with 1.
 const ID_FIRST: u8 = 200;
 
 /// Datagrams read for one answer; the kernel sends at most two.
@@ -45,7 +48,7 @@ const FAMILY_V4: u16 = 2;
 const FAMILY_V6: u16 = 10;
 
 const GENERIC_HEADER_BYTES: usize = 4;
-/// Request, and acknowledge it.
+/// Request with acknowledgement.
 const FLAGS: u16 = 1 | 4;
 
 fn request(kind: u16, command: u8, sequence: u32, attributes: &[u8]) -> Vec<u8> {
@@ -53,15 +56,15 @@ fn request(kind: u16, command: u8, sequence: u32, attributes: &[u8]) -> Vec<u8> 
     let mut bytes = length.to_ne_bytes().to_vec();
     bytes.extend([kind.to_ne_bytes(), FLAGS.to_ne_bytes()].concat());
     bytes.extend(sequence.to_ne_bytes());
-    // From whom: the kernel knows.
+    // The sender: the kernel fills it in.
     bytes.extend(0_u32.to_ne_bytes());
-    // Version 1, and two bytes that mean nothing.
+    // Version 1, and two reserved bytes.
     bytes.extend([command, 1, 0, 0]);
     bytes.extend(attributes);
     bytes
 }
 
-/// What names an endpoint to be added; of one to be removed the id counts.
+/// The attributes of an endpoint to add; for a removal only the id counts.
 fn endpoint(id: u8, local_ip: IpAddr, device: Option<u32>) -> Vec<u8> {
     let mut inner = match local_ip {
         IpAddr::V4(ip) => [
@@ -82,7 +85,7 @@ fn endpoint(id: u8, local_ip: IpAddr, device: Option<u32>) -> Vec<u8> {
     attribute(ADDRESS, &inner)
 }
 
-/// The number of a family in the answer to a question for it.
+/// The family's number in the answer to its question.
 fn family_of(payload: &[u8]) -> Option<u16> {
     let mut attributes = payload.get(GENERIC_HEADER_BYTES..)?;
     while let Some(header) = attributes.first_chunk::<ATTRIBUTE_HEADER_BYTES>() {
@@ -97,7 +100,7 @@ fn family_of(payload: &[u8]) -> Option<u16> {
     None
 }
 
-/// The endpoints that were added here.
+/// The endpoints of this process.
 pub(crate) struct Endpoints {
     socket: Socket,
     sequence: u32,
@@ -126,7 +129,7 @@ impl Endpoints {
         Ok(this)
     }
 
-    /// The network of that name has this address, on this device if it is bound to one.
+    /// Adds the address of the network of that name, on this device if the network is bound to one.
     pub(crate) fn add(
         &mut self,
         name: &str,
@@ -134,7 +137,8 @@ impl Endpoints {
         device: Option<u32>,
     ) -> io::Result<()> {
         self.remove(name)?;
-        // Whatever the kernel chooses is no network, and of loopback every connection has its own already.
+        // An unspecified address is no network, and every connection has a loopback subflow
+        // already.
         if local_ip.is_unspecified() || local_ip.is_loopback() {
             return Ok(());
         }
@@ -143,14 +147,15 @@ impl Endpoints {
             return Err(ErrorKind::OutOfMemory.into());
         };
         let wanted = endpoint(id, local_ip, device);
-        // One of that id was left behind by a process that was killed; it is gone in most cases, so the answer does not matter.
+        // A killed process may have left an endpoint with that id. Mostly there is none, so the
+        // answer does not matter.
         let _ = self.ask(REMOVE_ADDRESS, &wanted);
         match self.ask(ADD_ADDRESS, &wanted) {
             Ok(_) => {
                 self.added.insert(name.to_owned(), (id, local_ip));
                 Ok(())
             }
-            // Somebody else has told the kernel.
+            // Another process has added the endpoint.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(error),
         }
@@ -166,7 +171,7 @@ impl Endpoints {
         }
     }
 
-    /// What the kernel answers besides that it is done.
+    /// Sends a request; returns the kernel's answers except the acknowledgement.
     fn ask(&mut self, command: u8, attributes: &[u8]) -> io::Result<Option<Vec<u8>>> {
         self.sequence = self.sequence.wrapping_add(1);
         let request = request(self.family, command, self.sequence, attributes);
@@ -224,7 +229,7 @@ mod tests {
         assert_eq!(family_of(&payload), Some(28));
         assert_eq!(answers(&datagram, 4), []);
         for length in 0..datagram.len() {
-            // Cut anywhere, what is whole is read and nothing else.
+            // Cut anywhere, only complete answers are read.
             assert!(answers(&datagram[..length], 3).len() < 2);
             let _ = family_of(&payload[..length.min(payload.len())]);
         }

@@ -1,12 +1,17 @@
-//! The proxy sees path ids and addresses; which access network is behind a path only the client knows. So the client posts to
-//! `/.well-known/braid/paths` one line `<path id> <name>` whenever a path gets a name, for as long as the session lasts.
+//! Names of paths, and the agreement on the keepalive, on a stream of the session.
 //!
-//! On the same stream both ends agree on the keepalive (`multipath::KeepaliveProposer`): the client proposes by
-//! `keepalive <interval in ms> <silent intervals>`, the proxy accepts by the same line, and the client confirms by `agreed` and the same
-//! numbers. A proxy that answers proposals says so by the header `braid-keepalive: v=1`. Terms are applied before the line that announces
-//! them is written.
+//! The proxy sees path ids and addresses; only the client knows the access network of a path. So
+//! the client posts to `/.well-known/braid/paths` a line `<path id> <name>` whenever a path gets a
+//! name, until the session ends.
 //!
-//! A proxy that does not know the resource refuses it. Then paths have no names at the proxy, and both ends keep the default keepalive.
+//! On the same stream both ends agree on the keepalive (`multipath::KeepaliveProposer`). The client
+//! proposes with `keepalive <interval in ms> <silent intervals>`, the proxy accepts with the same
+//! line, and the client confirms with `agreed` and the same numbers. The header `braid-keepalive:
+//! v=1` says that a proxy answers proposals. Terms are applied before the line that announces them
+//! is written.
+//!
+//! A proxy without the resource refuses it. Then paths have no names at the proxy, and both ends
+//! keep the default keepalive.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -21,16 +26,16 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 
 use crate::{paths::Paths, stream::ConnectStream};
 
-/// Longest name of an access network; a longer one is cut by the client and refused by the server.
+/// Bytes of a name of an access network; the client cuts a longer name, and the server refuses it.
 pub(crate) const NAME_BYTES_MAX: usize = 32;
 
-/// Longest line: a path id of 32 bits, a blank, the name and the line's end.
+/// Longest line: a path id of 32 bits, a blank, the name and the line end.
 const LINE_BYTES_MAX: usize = NAME_BYTES_MAX + 12;
 
 const ANSWERS: HeaderName = HeaderName::from_static("braid-keepalive");
 const ANSWERS_VALUE: HeaderValue = HeaderValue::from_static("v=1");
 
-/// The proxy's header of its answer.
+/// The header of the proxy's answer.
 pub(crate) fn welcome() -> HeaderMap {
     HeaderMap::from_iter([(ANSWERS, ANSWERS_VALUE)])
 }
@@ -43,21 +48,22 @@ pub(crate) fn answers(headers: &HeaderMap) -> bool {
 /// The client's end.
 pub(crate) struct Telling {
     pub(crate) paths: Arc<Paths>,
-    /// The policy.
+    /// The policy in force.
     pub(crate) keepalive: watch::Receiver<Keepalive>,
-    /// Where the steering reads what holds.
+    /// The terms in force, for the steering.
     pub(crate) terms: watch::Sender<KeepaliveTerms>,
     pub(crate) proxy_answers: bool,
 }
 
 impl Telling {
-    /// Tells the proxy the names of the paths, and agrees on the keepalive, until the session ends.
+    /// Sends the names of the paths to the proxy, and agrees on the keepalive, until the session
+    /// ends.
     pub(crate) async fn run(mut self, stream: ConnectStream) -> io::Result<()> {
         let (receive, mut send) = tokio::io::split(stream);
         let mut answers = FramedRead::new(receive, LinesCodec::new_with_max_length(LINE_BYTES_MAX));
         let mut proposer = KeepaliveProposer::new(self.proxy_answers);
         let mut named = self.paths.watch_names();
-        let mut told = Vec::new();
+        let mut sent = Vec::new();
         loop {
             proposer.want(*self.keepalive.borrow_and_update());
             if let Some(proposal) = proposer.propose() {
@@ -66,12 +72,12 @@ impl Telling {
             }
             let names = named.borrow_and_update().clone();
             for (id, name) in names.iter() {
-                if !told.contains(id) {
+                if !sent.contains(id) {
                     write(&mut send, Line::Name(*id, name)).await?;
                 }
             }
             send.flush().await?;
-            told = names.keys().copied().collect();
+            sent = names.keys().copied().collect();
             let changed = tokio::select! {
                 changed = named.changed() => changed,
                 changed = self.keepalive.changed() => changed,
@@ -97,7 +103,7 @@ impl Telling {
     }
 }
 
-/// Takes in what the client tells. Ends with the stream, or at the first line that is no such line.
+/// Reads the client's lines. Ends with the stream, or at the first malformed line.
 pub(crate) async fn learn(
     stream: ConnectStream,
     paths: &Paths,
@@ -115,13 +121,14 @@ pub(crate) async fn learn(
         if line.is_empty() {
             return Ok(());
         }
-        let told = line.strip_suffix('\n').and_then(parse);
-        match told.ok_or(io::ErrorKind::InvalidData)? {
+        let sent = line.strip_suffix('\n').and_then(parse);
+        match sent.ok_or(io::ErrorKind::InvalidData)? {
             Line::Name(id, name) => paths.set_name(id, name),
             Line::Keepalive(proposal) => {
                 let accepted = acceptor.on_propose(proposal);
                 terms.send_replace(acceptor.terms());
-                // A client of an older release reads no answers: a few bytes for each policy wait in its window.
+                // A client of an older release reads no answers; a few bytes for each policy wait
+                // in its window.
                 write(lines.get_mut(), Line::Keepalive(accepted)).await?;
                 lines.get_mut().flush().await?;
             }
@@ -136,7 +143,7 @@ pub(crate) async fn learn(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line<'a> {
     Name(u32, &'a str),
-    /// Proposed by the client, accepted by the proxy. Its bounds are the agreement's.
+    /// Proposed by the client and accepted by the proxy, within the bounds of the agreement.
     Keepalive(Keepalive),
     /// Confirmed by the client.
     Agreed(Keepalive),
@@ -155,7 +162,7 @@ async fn write(to: &mut (impl AsyncWrite + Unpin), line: Line<'_>) -> io::Result
     to.write_all(text.as_bytes()).await
 }
 
-/// A line without its end.
+/// A line without its line end.
 fn parse(line: &str) -> Option<Line<'_>> {
     let (first, rest) = line.split_once(' ')?;
     let keepalive = || {
@@ -172,7 +179,8 @@ fn parse(line: &str) -> Option<Line<'_>> {
     }
 }
 
-/// Whether an access network may be called so. Names end up in metrics and tables, so their alphabet is small.
+/// Whether an access network may have this name. Names appear in metrics and tables, so their
+/// alphabet is small.
 pub fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= NAME_BYTES_MAX

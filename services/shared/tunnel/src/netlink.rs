@@ -1,7 +1,8 @@
-//! Follows the kernel's devices, addresses and routes over netlink, and gives the tunnel the access networks that `access` decides on.
+//! Follows the kernel's devices, addresses and routes over netlink, and gives the tunnel the
+//! networks that `access` chooses.
 //!
-//! The kernel drops notices when a reader is too slow, and says so; then the whole list is read again. Notices that wait are
-//! bounded by the kernel's buffer and by how fast they are taken here, which is at once.
+//! The kernel drops notices when a reader is too slow, and reports that; then the whole list is
+//! read again. The kernel's buffer bounds waiting notices, and they are read at once.
 
 use std::{
     collections::BTreeMap,
@@ -31,11 +32,11 @@ use crate::{
     proxy_address::Addresses,
 };
 
-/// Notices taken before anything is done about them, so that a burst is one change.
+/// Notices read before actions are taken, so that a burst is one change.
 const NOTICES_MAX: usize = 256;
 
-/// A network is told to MPTCP once it has been there for so long: the kernel asks for a subflow once, and gives up when a router answers
-/// that it cannot send back yet.
+/// Age of a network at which MPTCP gets it. The kernel tries a subflow once, and gives up if a
+/// router cannot send back yet.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
@@ -68,8 +69,9 @@ pub async fn local_addresses() -> Result<Vec<IpAddr>, FollowError> {
 type Notices = UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, sys::SocketAddr)>;
 
 impl Tunnel {
-    /// Adds and removes access networks by these rules as the kernel's devices, addresses and routes change, until the tunnel is
-    /// closed. Networks of other names are left alone. Belongs to the network namespace in which it is first polled.
+    /// Adds and removes access networks by these rules as the kernel's state changes, until the
+    /// tunnel is closed. Networks of other names are untouched. Belongs to the network namespace in
+    /// which it is first polled.
     pub async fn follow(&self, rules: Vec<AccessRule>) -> Result<(), FollowError> {
         let (connection, handle, notices) = new_multicast_connection(&[
             MulticastGroup::Link,
@@ -108,9 +110,9 @@ struct Follower {
     handle: Handle,
     notices: Notices,
     access: Access,
-    /// Networks that MPTCP has yet to be told of, and when.
+    /// Networks that MPTCP has not got yet, and the time at which it gets them.
     settling: BTreeMap<String, (Instant, Binding)>,
-    /// None where the kernel's MPTCP is not to be had, or not ours to tell.
+    /// `None` if the kernel has no MPTCP, or this process has no right to it.
     endpoints: Option<Endpoints>,
 }
 
@@ -122,7 +124,7 @@ impl Follower {
         self.list().await?;
         loop {
             self.act();
-            self.tell_settled(Instant::now());
+            self.add_settled(Instant::now());
             let settled_at = self.settling.values().map(|(at, _)| *at);
             let retry_at = settled_at.chain(self.access.next_deadline()).min();
             let retry = async {
@@ -224,23 +226,23 @@ impl Follower {
     fn detach(&mut self, name: &str) {
         self.tunnel.detach(name);
         self.settling.remove(name);
-        self.tell_mptcp(name, None);
+        self.set_mptcp_endpoint(name, None);
     }
 
-    fn tell_settled(&mut self, now: Instant) {
+    fn add_settled(&mut self, now: Instant) {
         let due = self.settling.extract_if(.., |_, (at, _)| *at <= now);
         let due: Vec<(String, (Instant, Binding))> = due.collect();
         for (name, (_, binding)) in due {
-            self.tell_mptcp(&name, Some(&binding));
+            self.set_mptcp_endpoint(&name, Some(&binding));
         }
     }
 
-    /// What MPTCP is not told costs a subflow and nothing else.
-    fn tell_mptcp(&mut self, name: &str, binding: Option<&Binding>) {
+    /// An endpoint that cannot be set costs a subflow and nothing else.
+    fn set_mptcp_endpoint(&mut self, name: &str, binding: Option<&Binding>) {
         let Some(endpoints) = &mut self.endpoints else {
             return;
         };
-        let told = match binding {
+        let result = match binding {
             Some(binding) => {
                 let device = binding.device.as_deref();
                 let index = device.and_then(|device| self.access.device_index(device));
@@ -248,7 +250,7 @@ impl Follower {
             }
             None => endpoints.remove(name),
         };
-        match told {
+        match result {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 tracing::info!(
@@ -276,7 +278,7 @@ impl Follower {
     }
 }
 
-/// Whether the kernel knows a route to the proxy from there; sends nothing.
+/// Whether the kernel has a route to the proxy from there; sends no packet.
 fn leads_to(binding: &Binding, proxy: Addresses) -> io::Result<()> {
     if proxy.canonical().is_none() {
         return Ok(());
@@ -299,7 +301,7 @@ impl From<Addresses> for Fact {
 
 fn facts(message: RouteNetlinkMessage) -> Vec<Fact> {
     match message {
-        // A bridge tells in the same words which ports it has.
+        // A bridge reports its ports with the same message.
         RouteNetlinkMessage::NewLink(link) | RouteNetlinkMessage::DelLink(link)
             if link.header.interface_family != AddressFamily::Unspec =>
         {
@@ -340,7 +342,7 @@ fn device(link: &LinkMessage) -> Option<Fact> {
             LinkAttribute::IfName(name) => Some(name.clone()),
             _ => None,
         })?;
-    // Running: not waiting for a login to the radio network either.
+    // "Running" means that no login to the radio network is pending.
     let up = LinkFlags::Up | LinkFlags::LowerUp | LinkFlags::Running;
     Some(Fact::Device {
         index: link.header.index,
@@ -349,7 +351,8 @@ fn device(link: &LinkMessage) -> Option<Fact> {
     })
 }
 
-/// On a point-to-point link the local address is not the one called address.
+/// On a point-to-point link the attribute "local" holds the local address, and "address" the
+/// peer's.
 fn address(message: &AddressMessage) -> Option<IpAddr> {
     let attributes = message.attributes.iter();
     let local = attributes.clone().find_map(|attribute| match attribute {

@@ -1,13 +1,13 @@
-//! How messages of netlink that no library of ours speaks are written and read.
+//! Encoding and decoding of netlink messages that no library in use covers.
 
 pub(crate) const HEADER_BYTES: usize = 16;
 pub(crate) const ATTRIBUTE_HEADER_BYTES: usize = 4;
-/// Of an attribute that holds others.
+/// Flag of an attribute that contains others.
 pub(crate) const NESTED: u16 = 0x8000;
-/// The kind of an answer that has a code.
+/// Type of an answer with an error code.
 pub(crate) const ERROR: u16 = 2;
 
-/// An attribute, filled up to a multiple of four bytes.
+/// An attribute, padded to a multiple of four bytes.
 pub(crate) fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
     let length = (ATTRIBUTE_HEADER_BYTES + payload.len()) as u16;
     let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
@@ -18,12 +18,12 @@ pub(crate) fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer<'a> {
-    /// Zero: done.
+    /// Zero means success.
     Ended(i32),
     Data(&'a [u8]),
 }
 
-/// The answers to the request of that sequence in a datagram, as far as it can be read.
+/// The answers to the request with this sequence number in a datagram, as far as they are readable.
 pub(crate) fn answers(mut datagram: &[u8], wanted: u32) -> Vec<Answer<'_>> {
     let mut answers = Vec::new();
     while let Some((length, rest)) = datagram.split_first_chunk() {

@@ -1,4 +1,4 @@
-//! Asks the proxy for a new tunnel.
+//! Requests a new tunnel from the proxy.
 
 use std::{pin::pin, time::Duration};
 
@@ -12,17 +12,17 @@ use crate::{
     stream::ConnectStream,
 };
 
-/// An answer that takes longer may have been lost with a path.
+/// Wait for an answer after which it may have been lost with a path.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// Asks for a stream of bytes. Returns the token by which the tunnel is continued, if the proxy agreed to that.
+/// Requests a byte stream. Returns the token to resume the tunnel, if the proxy agreed.
 pub(crate) async fn tcp(
     session: &Session,
     authority: &Authority,
     urgency: Urgency,
     resumable: bool,
 ) -> Result<(ConnectStream, Option<Token>), ConnectError> {
-    // A fresh one for each attempt: whether an earlier one got through is not known.
+    // A fresh token for each attempt, because an earlier attempt may have succeeded.
     let token = resumable.then(Token::random);
     let offer = token.map(|token| Offer {
         token,
@@ -32,9 +32,10 @@ pub(crate) async fn tcp(
     Ok((stream, token.filter(|_| agreed.is_some())))
 }
 
-/// Asks by `ask`, and once more on another stream when nothing was answered for `AGAIN_AFTER` although a path was in trouble
-/// lately: the request or its answer may have gone that way, and the library repeats what a closed path took with it only when
-/// that path is drained. Whichever answer comes first counts.
+/// Sends the request by `ask`. It sends the request once more on another stream if no answer came
+/// within `AGAIN_AFTER` and a path was in trouble lately. The first attempt may have been lost with
+/// that path, and the transport repeats its data only when the path is drained. The first answer
+/// counts.
 pub(crate) async fn insist<T, F>(
     session: &Session,
     authority: &Authority,

@@ -1,5 +1,5 @@
-//! What is known of the paths of one connection: the library's counters, the steering's judgement, and the names of the
-//! access networks. Both ends keep the same record, and everybody who reports on paths reads it here.
+//! The record of the paths of one connection: the transport's counters, the steering's judgement,
+//! and the names of the access networks. Both ends keep it, and all reports on paths read it.
 
 use std::{
     collections::BTreeMap,
@@ -15,23 +15,24 @@ use tokio::sync::watch;
 
 use crate::{names::is_name, slots::Slots, tcp::Counts};
 
-/// For so long a path's trouble is taken for the cause of a silence.
+/// Time for which a path's trouble counts as the cause of a silence.
 pub(crate) const TROUBLE_LASTS: Duration = Duration::from_secs(10);
 
-/// Closed paths that stay on record so that their last bytes are still reported; the oldest go first.
+/// Closed paths on record, so that their last bytes are reported; at the bound the oldest is
+/// dropped.
 const CLOSED_KEPT_MAX: usize = 8;
 
-/// Names kept beside the open paths; a client that sends more loses the oldest ones.
+/// Names kept beside the open paths; at the bound the oldest name is dropped.
 const NAMES_MAX: usize = 64;
 
-/// One path at one moment. Counters count from the path's start.
+/// One path at one moment. Counters begin with the path.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PathSnapshot {
-    /// Tells apart the successive connections of one process.
+    /// Distinguishes the successive connections of one process.
     pub session: u64,
-    /// Unique within the session; a path that is opened again gets a new one.
+    /// Unique within the session; a path that is opened again gets a new id.
     pub path_id: u64,
-    /// Name of the access network; empty while the peer has not told it.
+    /// Name of the access network; empty until the peer has sent it.
     pub name: String,
     pub state: PathState,
     pub rtt: Duration,
@@ -49,7 +50,7 @@ pub struct PathSnapshot {
 #[derive(Debug)]
 enum Source {
     Quic(WeakPathHandle),
-    /// A whole connection of TCP; which of its bytes took which network only the kernel knows.
+    /// A whole TCP connection; only the kernel knows which of its bytes used which network.
     Tcp(Arc<Counts>),
 }
 
@@ -57,10 +58,10 @@ enum Source {
 struct Record {
     source: Source,
     state: PathState,
-    /// Data takes this path, or did until it fell silent or was closed; what stands by for another takes nothing with it.
+    /// Data uses this path, or did until it was silent or closed. A standby path loses no data.
     carries: bool,
     rtt_min: Option<Duration>,
-    /// Counters that the library has handed over with the path's end.
+    /// Final counters that the transport reported with the path's end.
     last: Option<Box<PathStats>>,
     local_ip: Option<IpAddr>,
     remote_address: Option<SocketAddr>,
@@ -71,25 +72,25 @@ struct State {
     records: BTreeMap<PathId, Record>,
     received_datagrams: u64,
     heard_at: Instant,
-    /// When a path was last silent or closed.
+    /// Time at which a path was last silent or closed.
     troubled_at: Option<Instant>,
 }
 
 type Names = Arc<BTreeMap<u32, Arc<str>>>;
 
-/// The library shows the number of a path only as text.
+/// The transport shows the number of a path only as text.
 pub(crate) fn number(id: PathId) -> u32 {
     id.to_string().parse().unwrap_or(u32::MAX)
 }
 
-/// What is read of an open path at each turn.
+/// The figures of an open path that each turn reads.
 #[derive(Debug)]
 pub(crate) struct Reading {
     pub path: PathId,
     /// Received so far.
     pub datagrams: u64,
     pub rtt: Duration,
-    /// Where its packets go.
+    /// Destination of its packets.
     pub peer: Option<SocketAddr>,
 }
 
@@ -97,11 +98,11 @@ pub(crate) struct Reading {
 #[derive(Debug)]
 pub(crate) struct Paths {
     session: u64,
-    /// At the client: what the labels stand for that the transport has for local addresses.
+    /// At the client: the table that resolves the transport's labels for local addresses.
     slots: Option<Arc<Slots>>,
     state: Mutex<State>,
     names: watch::Sender<Names>,
-    /// Counts paths that fell silent or were closed.
+    /// Counts events of a path becoming silent or closed.
     troubles: watch::Sender<u64>,
 }
 
@@ -140,7 +141,7 @@ impl Paths {
         );
     }
 
-    /// The only path of a connection of TCP.
+    /// The only path of a TCP connection.
     pub(crate) fn add_tcp(&self, counts: Arc<Counts>) {
         self.insert(
             PathId::ZERO,
@@ -175,14 +176,15 @@ impl Paths {
         open.map(|(id, _)| *id).collect()
     }
 
-    /// Changes whenever a path falls silent or is closed.
+    /// Changes whenever a path becomes silent or closed.
     pub(crate) fn troubles(&self) -> watch::Receiver<u64> {
         let mut troubles = self.troubles.subscribe();
         troubles.mark_unchanged();
         troubles
     }
 
-    /// Returns after `pause`, or after as many more as it takes, once a path has been silent or closed within the last `TROUBLE_LASTS`.
+    /// Returns after `pause` if a path was silent or closed within the last `TROUBLE_LASTS`;
+    /// otherwise it waits for such an event first.
     pub(crate) async fn troubled(&self, pause: Duration) {
         loop {
             tokio::time::sleep(pause).await;
@@ -193,7 +195,7 @@ impl Paths {
         }
     }
 
-    /// Returns the state it had before, and whether it carries data. Closed is final.
+    /// Returns the state before, and whether the path carries data. Closed is final.
     pub(crate) fn set_state(&self, id: PathId, to: PathState) -> Option<(PathState, bool)> {
         let state = &mut *self.state.lock();
         let record = state.records.get_mut(&id)?;
@@ -306,7 +308,7 @@ impl Paths {
         received
     }
 
-    /// For how long nothing has arrived on any path.
+    /// Time since the last packet on any path.
     pub(crate) fn silence(&self, now: Instant) -> Duration {
         let state = self.state.lock();
         let sources = state.records.values().map(|record| &record.source);

@@ -1,22 +1,23 @@
-//! Bytes that change hands between a tunnel and a socket without being copied.
+//! Bytes that move between a tunnel and a socket without being copied.
 //!
-//! From the tunnel they come as they arrived, in pieces as small as packets, and are written on in one call ([`Pieces`]). Into
-//! the tunnel they go in the buffer that they were read into, which has room in front for what a tunnel puts there ([`Parcel`]).
+//! From the tunnel they come as they arrived, in pieces as small as packets, and one call writes
+//! them on ([`Pieces`]). Into the tunnel they go in the buffer of the read call, which has room in
+//! front for the tunnel's header ([`Parcel`]).
 
 use std::{collections::VecDeque, io::IoSlice};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut, buf::Limit};
 use tokio::io::ReadBuf;
 
-/// Pieces that one [`Pieces`] holds; a write of the kernel takes so many (tokio passes on 64).
+/// Pieces in one [`Pieces`]; the limit of one vectored write (tokio passes 64).
 const PIECES_MAX: usize = 64;
 
 /// Room in front of the bytes of a [`Parcel`].
 pub(crate) const HEADROOM_BYTES: usize = 16;
 
-/// Where a tunnel puts what has arrived.
+/// The receiver of a tunnel's arriving data.
 pub(crate) trait Sink {
-    /// How many more bytes it takes.
+    /// Number of bytes that it still accepts.
     fn room(&self) -> usize;
     /// At most `room` bytes.
     fn put(&mut self, piece: Bytes);
@@ -99,10 +100,10 @@ impl Buf for Pieces {
     }
 }
 
-/// A buffer that was read into, on its way into a tunnel.
+/// A buffer filled by a read call, on its way into a tunnel.
 pub(crate) struct Parcel {
     buffer: BytesMut,
-    /// Where the bytes begin that are not handed over yet; at least `HEADROOM_BYTES`.
+    /// Offset of the first byte that is not handed over; at least `HEADROOM_BYTES`.
     start: usize,
 }
 
@@ -114,7 +115,7 @@ impl Parcel {
         }
     }
 
-    /// Empty, and takes up to `bytes_max` bytes.
+    /// Empties the parcel and lends it for up to `bytes_max` bytes.
     pub(crate) fn fill(&mut self, bytes_max: usize) -> Limit<&mut BytesMut> {
         self.start = HEADROOM_BYTES;
         self.buffer.clear();
@@ -132,12 +133,12 @@ impl Parcel {
         self.start += count;
     }
 
-    /// Whether the bytes fill most of the buffer; otherwise copying them costs less than keeping it.
+    /// Whether the bytes fill most of the buffer; otherwise copying is cheaper than keeping it.
     pub(crate) fn is_full(&self) -> bool {
         self.bytes().len() > self.buffer.capacity() / 2
     }
 
-    /// The buffer and where its bytes begin; the parcel is then empty.
+    /// The buffer and the offset of its bytes; the parcel is then empty.
     pub(crate) fn take(&mut self) -> (BytesMut, usize) {
         let start = std::mem::replace(&mut self.start, HEADROOM_BYTES);
         (std::mem::take(&mut self.buffer), start)

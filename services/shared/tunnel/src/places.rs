@@ -1,5 +1,5 @@
-//! Places for those of whom nothing is known yet. When all are taken, who has had one for longest without coming to an end gives way to who
-//! comes: so nobody keeps others out by saying nothing.
+//! Places for peers that are not identified yet. When all places are taken, the oldest holder gives
+//! way to a newcomer. So silent peers cannot keep others out.
 
 use std::{
     collections::VecDeque,
@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 pub struct Places {
     free: Arc<Semaphore>,
     count: usize,
-    /// The first first.
+    /// The oldest holder first.
     taken: VecDeque<Weak<CancellationToken>>,
 }
 
-/// Given back on drop.
+/// Dropping it frees the place.
 pub struct Place {
     gives_way: Arc<CancellationToken>,
     _free: OwnedSemaphorePermit,
@@ -36,7 +36,7 @@ impl Places {
         self.count - self.free.available_permits()
     }
 
-    /// Waits for who gives way, if somebody has to, to be gone.
+    /// Takes a place. If a holder has to give way, it waits until that holder has gone.
     pub async fn take(&mut self) -> Option<Place> {
         self.taken.retain(|place| place.strong_count() > 0);
         if self.free.available_permits() == 0
@@ -44,7 +44,7 @@ impl Places {
         {
             first.cancel();
         }
-        // Never closed.
+        // The semaphore is never closed.
         let free = self.free.clone().acquire_owned().await.ok()?;
         let gives_way = Arc::new(CancellationToken::new());
         self.taken.push_back(Arc::downgrade(&gives_way));
@@ -56,7 +56,7 @@ impl Places {
 }
 
 impl Place {
-    /// None: it gave way.
+    /// `None`: the holder had to give way.
     pub async fn hold<F: Future>(&self, work: F) -> Option<F::Output> {
         self.gives_way.run_until_cancelled(work).await
     }

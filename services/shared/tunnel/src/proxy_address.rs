@@ -1,12 +1,15 @@
-//! Where the proxy is: at most one address of each family, so that an access network of either can be used.
+//! The proxy's address: at most one of each family, so that an access network of either family can
+//! be used.
 //!
-//! The transport knows a proxy by one address, the IPv4 one if there is one; what an access network of the other family sends
-//! and receives is translated at its socket. So a handshake races over both families, and a path can be moved between them.
+//! The transport knows a proxy by one address, the IPv4 address if it exists. Sockets of the other
+//! family translate it. So a handshake races over both families, and a path can move between them.
 //!
-//! Connecting never waits for a name server once an address is known: the last one is used, and a new one, when it comes, is tried at
-//! once. A name with several addresses of one family should mean one proxy, since its paths meet there.
+//! Connecting never waits for a name server once an address is known: the last address is used, and
+//! a new one is tried as soon as it arrives. A name with several addresses of one family should
+//! mean one proxy, since its paths meet there.
 //!
-//! Bound: `TWINS_MAX` proxies with two addresses are remembered for sessions that still end; then the oldest is forgotten.
+//! Bound: `TWINS_MAX` proxies with two addresses are remembered for sessions that are ending; at
+//! the bound the oldest is forgotten.
 
 use std::{
     collections::VecDeque,
@@ -30,7 +33,7 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
-    /// The one that the transport knows the proxy by.
+    /// The address by which the transport knows the proxy.
     pub(crate) fn canonical(&self) -> Option<SocketAddr> {
         self.v4.or(self.v6)
     }
@@ -39,7 +42,7 @@ impl Addresses {
         if ipv6 { self.v6 } else { self.v4 }
     }
 
-    /// An address in use stays in use for as long as it is among those found.
+    /// An address in use stays in use while it is among the resolved ones.
     fn learn(&mut self, found: &[SocketAddr]) -> bool {
         let before = *self;
         if !found.is_empty() {
@@ -58,16 +61,16 @@ impl Addresses {
 
 #[derive(Debug)]
 pub(crate) struct ProxyAddress {
-    /// `host:port`; none when the address is given.
+    /// `host:port`; `None` if the address is configured.
     host: Option<String>,
     known: watch::Sender<Addresses>,
     twins: Mutex<VecDeque<(SocketAddr, SocketAddr)>>,
-    /// One look-up at a time: a dead name server takes many seconds to give up.
+    /// One look-up at a time: a dead name server takes many seconds to fail.
     looking: AtomicBool,
 }
 
 impl ProxyAddress {
-    /// Unspecified addresses mean that they are not known yet.
+    /// Unspecified addresses are unknown yet.
     pub(crate) fn new(
         host: Option<String>,
         addresses: impl IntoIterator<Item = SocketAddr>,
@@ -87,12 +90,12 @@ impl ProxyAddress {
         *self.known.borrow()
     }
 
-    /// Told when an address has changed.
+    /// Notified when an address has changed.
     pub(crate) fn watch(&self) -> watch::Receiver<Addresses> {
         self.known.subscribe()
     }
 
-    /// Looks the name up in the background, unless that is under way.
+    /// Resolves the name in the background, unless that is under way.
     pub(crate) fn refresh(self: &Arc<Self>) {
         if self.host.is_none() || self.looking.swap(true, Ordering::AcqRel) {
             return;
@@ -126,7 +129,8 @@ impl ProxyAddress {
         });
     }
 
-    /// Where a socket of this family sends what is meant for the proxy at `destination`; none when it cannot.
+    /// The address to which a socket of this family sends packets for the proxy at `destination`;
+    /// `None` if it cannot.
     pub(crate) fn reached_by(&self, destination: SocketAddr, ipv6: bool) -> Option<SocketAddr> {
         if destination.is_ipv6() == ipv6 {
             return Some(destination);
@@ -136,7 +140,7 @@ impl ProxyAddress {
         of_v4.map(|(_, v6)| *v6)
     }
 
-    /// The address that the transport knows the sender by.
+    /// The address by which the transport knows the sender.
     pub(crate) fn known_as(&self, source: SocketAddr) -> SocketAddr {
         if source.is_ipv4() {
             return source;
@@ -192,7 +196,7 @@ mod tests {
         assert_eq!(proxy.known_as(six(1)), four(1));
         assert_eq!(proxy.known_as(six(2)), six(2));
         assert_eq!(proxy.known_as(four(9)), four(9));
-        // Sessions with the proxy before go on.
+        // Sessions with the former proxy continue.
         proxy.learn(&[four(3), six(3)]);
         assert_eq!(proxy.known_as(six(1)), four(1));
         assert_eq!(proxy.known_as(six(3)), four(3));

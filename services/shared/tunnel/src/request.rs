@@ -1,10 +1,10 @@
-//! The requests that both ends speak: what a client asks for, and how urgent it is.
+//! The requests of both ends: the kind of a tunnel, and its urgency.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, uri::Authority};
 
 use crate::{ip_target, udp_target};
 
-/// Where a client tells the names of its paths; see `names`.
+/// The resource for the names of paths; see `names`.
 pub(crate) const NAMES_PATH: &str = "/.well-known/braid/paths";
 
 /// `:protocol` of RFC 9298.
@@ -19,17 +19,17 @@ const CAPSULE_PROTOCOL: HeaderName = HeaderName::from_static("capsule-protocol")
 /// RFC 9218.
 const PRIORITY: &str = "priority";
 
-/// RFC 9218, section 4.1: urgency of a request that does not say.
+/// RFC 9218, section 4.1: the urgency of a request without the header.
 const URGENCY_DEFAULT: i32 = 3;
 
 /// How a stream shares the connection with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Urgency {
-    /// Goes before everything else: alerts.
+    /// Before everything else: alerts.
     Urgent,
-    /// Goes before bulk: vitals, and what somebody waits for.
+    /// Before bulk: vitals, and interactive traffic.
     Prompt,
-    /// Goes when nothing more urgent waits.
+    /// After everything more urgent.
     #[default]
     Bulk,
 }
@@ -43,7 +43,7 @@ impl Urgency {
         })
     }
 
-    /// What the peer asked for, as the next lower of ours: a request that does not say is bulk.
+    /// The urgency in the request, rounded down to ours; a request without one is bulk.
     pub fn of(headers: &HeaderMap) -> Self {
         let urgency = headers
             .get(PRIORITY)
@@ -61,7 +61,7 @@ impl Urgency {
         }
     }
 
-    /// Priority of the QUIC stream: higher goes first; control streams have 0.
+    /// Priority of the QUIC stream; higher goes first. Control streams have 0.
     pub(crate) fn stream_priority(self) -> i32 {
         match self {
             Self::Urgent => 3,
@@ -71,7 +71,8 @@ impl Urgency {
     }
 }
 
-/// CONNECT of RFC 9114, 4.4. `h3` 0.0.8 adds `:scheme` and `:path`, which that section leaves out; our server takes both forms.
+/// CONNECT of RFC 9114, 4.4. `h3` 0.0.8 adds `:scheme` and `:path`, which that section omits; our
+/// server accepts both forms.
 pub(crate) fn connect(authority: &Authority, urgency: Urgency) -> Request<()> {
     let mut request = Request::new(());
     *request.method_mut() = Method::CONNECT;
@@ -88,7 +89,7 @@ pub(crate) enum ExtendedRequestError {
     Http(#[from] http::Error),
 }
 
-/// CONNECT-UDP of RFC 9298, asked of the proxy `server_name`; `:protocol` is the transport's to add.
+/// CONNECT-UDP of RFC 9298 to the proxy `server_name`; the transport adds `:protocol`.
 pub(crate) fn connect_udp(
     server_name: &str,
     authority: &Authority,
@@ -97,7 +98,7 @@ pub(crate) fn connect_udp(
     extended(server_name, &udp_target::path(authority)?, urgency)
 }
 
-/// CONNECT-IP of RFC 9484, for whatever the proxy `server_name` allows.
+/// CONNECT-IP of RFC 9484, for everything that the proxy `server_name` permits.
 pub(crate) fn connect_ip(
     server_name: &str,
     urgency: Urgency,
@@ -119,12 +120,12 @@ fn extended(
     Ok(request)
 }
 
-/// What stands where a request for IP has no authority to name.
+/// The authority of a request for IP, which has no destination.
 pub(crate) fn any_destination() -> Authority {
     Authority::from_static("*")
 }
 
-/// What says in a request, and in its answer, that the stream carries capsules.
+/// Headers of a request and its answer whose stream carries capsules.
 pub(crate) fn carries_capsules() -> HeaderMap {
     HeaderMap::from_iter([(CAPSULE_PROTOCOL, HeaderValue::from_static("?1"))])
 }

@@ -1,5 +1,5 @@
-//! The requests of one session at the server: CONNECT, CONNECT-UDP and CONNECT-IP become a [`ConnectRequest`], the names of paths are learnt,
-//! anything else is refused.
+//! The requests of one session at the server. CONNECT, CONNECT-UDP and CONNECT-IP become a
+//! [`ConnectRequest`], names of paths are stored, and other requests are refused.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -28,33 +28,33 @@ use crate::{
     udp_tunnel::UdpTunnel,
 };
 
-/// Requests of one session ready to be accepted; further ones wait in the transport.
+/// Requests of one session ready to be accepted; further requests wait in the transport.
 pub(crate) const REQUESTS_WAITING_MAX: usize = 32;
 
-/// The headers of a request must arrive in this time.
+/// Longest wait for the headers of a request; then it is dropped.
 const HEADERS_MAX: Duration = Duration::from_secs(10);
 
 pub(crate) type HttpConnection = h3::server::Connection<h3_over_noq::Connection, Bytes>;
 
-/// Reads the requests of one session of HTTP/3.
+/// Reads the requests of an HTTP/3 session.
 pub(crate) struct Requests {
     pub(crate) http: HttpConnection,
     pub(crate) handles: SendHandles,
-    pub(crate) desk: Desk,
+    pub(crate) dispatcher: Dispatcher,
 }
 
-/// Where the requests of one session go. Clones are the same.
+/// Dispatches the requests of one session. Clones are the same.
 #[derive(Clone)]
-pub(crate) struct Desk {
+pub(crate) struct Dispatcher {
     pub(crate) ready: mpsc::Sender<ConnectRequest>,
     pub(crate) session: SessionHandle,
-    /// None by TCP.
+    /// `None` over TCP.
     pub(crate) datagrams: Option<HttpDatagrams>,
-    /// None for a client without a certificate, whose tunnels nobody could tell from another's.
+    /// `None` for a client without a certificate, whose tunnels have no owner.
     pub(crate) resuming: Option<Resuming>,
 }
 
-/// The server's resumable tunnels, and who asks.
+/// The server's resumable tunnels, and the peer of the session.
 #[derive(Clone)]
 pub(crate) struct Resuming {
     pub(crate) kept: Kept,
@@ -66,22 +66,22 @@ impl Requests {
         let mut said_goodbye = false;
         loop {
             tokio::select! {
-                () = self.desk.session.goodbye(), if !said_goodbye => {
+                () = self.dispatcher.session.goodbye(), if !said_goodbye => {
                     said_goodbye = true;
-                    // Requests that are on their way are refused; the client asks its next session.
+                    // Requests on their way are refused; the client asks its next session.
                     if self.http.shutdown(0).await.is_err() {
                         return;
                     }
                 }
                 accepted = self.http.accept() => match accepted {
                     Ok(Some(resolver)) => {
-                        let (handles, desk) = (self.handles.clone(), self.desk.clone());
-                        // Bounded by the streams that the transport lets the client open.
-                        tokio::spawn(resolve(handles, desk, resolver));
+                        let (handles, dispatcher) = (self.handles.clone(), self.dispatcher.clone());
+                        // Bounded by the streams that the transport permits to the client.
+                        tokio::spawn(resolve(handles, dispatcher, resolver));
                     }
                     Ok(None) => return,
                     Err(error) => {
-                        tracing::debug!(session = self.desk.session.number(), %error, "session ended");
+                        tracing::debug!(session = self.dispatcher.session.number(), %error, "session ended");
                         return;
                     }
                 },
@@ -92,7 +92,7 @@ impl Requests {
 
 async fn resolve(
     handles: SendHandles,
-    desk: Desk,
+    dispatcher: Dispatcher,
     resolver: RequestResolver<h3_over_noq::Connection, Bytes>,
 ) {
     let Ok(resolved) = tokio::time::timeout(HEADERS_MAX, resolver.resolve_request()).await else {
@@ -105,17 +105,19 @@ async fn resolve(
             };
             let protocol = request.extensions().get::<h3::ext::Protocol>();
             let protocol = protocol.map(h3_over_noq::protocol::name);
-            desk.serve(&request, protocol, Exchange::h3(stream, send))
+            dispatcher
+                .serve(&request, protocol, Exchange::h3(stream, send))
                 .await;
         }
         Err(error) => {
-            tracing::debug!(session = desk.session.number(), %error, "not a request");
+            tracing::debug!(session = dispatcher.session.number(), %error, "not a request");
         }
     }
 }
 
-impl Desk {
-    /// Hands a request on, or answers it. `protocol` is that of an extended CONNECT (RFC 8441, RFC 9220).
+impl Dispatcher {
+    /// Passes a request on, or answers it. `protocol` is that of an extended CONNECT (RFC 8441, RFC
+    /// 9220).
     pub(crate) async fn serve<T>(
         self,
         request: &Request<T>,
@@ -144,7 +146,8 @@ impl Desk {
                     session: self.session,
                     kind: Kind::Tcp { resuming },
                 };
-                // Nobody listens any more once the session is being dropped; that drops the stream.
+                // During the drop of the session the request has no receiver; that drops the
+                // stream.
                 let _ = self.ready.send(request).await;
             }
             Ok(Wanted::Datagrams(of, authority)) => {
@@ -194,7 +197,7 @@ enum Wanted {
     Names,
 }
 
-/// What a request is for, or the status to refuse it with.
+/// The kind of a request, or the status to refuse it with.
 fn classify<T>(request: &Request<T>, protocol: Option<&str>) -> Result<Wanted, StatusCode> {
     match (request.method(), request.uri().path()) {
         (&Method::CONNECT, path) if protocol == Some(CONNECT_UDP) => udp_target::parse(path)
@@ -219,7 +222,7 @@ fn classify<T>(request: &Request<T>, protocol: Option<&str>) -> Result<Wanted, S
     }
 }
 
-/// A client continues a tunnel on this stream.
+/// A client resumes a tunnel on this stream.
 async fn go_on(
     resuming: Resuming,
     token: Token,
@@ -249,7 +252,7 @@ async fn go_on(
     }
 }
 
-/// A client asks for a TCP connection, or for the exchange of UDP datagrams or IP packets.
+/// A client's request for a TCP connection, for UDP datagrams, or for IP packets.
 pub struct ConnectRequest {
     authority: Authority,
     urgency: Urgency,
@@ -265,13 +268,13 @@ enum Kind {
     },
     Datagrams {
         of: Datagrams,
-        /// None by TCP.
+        /// `None` over TCP.
         by_frames: Option<HttpDatagrams>,
     },
 }
 
 impl ConnectRequest {
-    /// `host:port`; the port is there. `*` where packets of IP are asked for.
+    /// `host:port`, always with a port. `*` for a request for IP packets.
     pub fn authority(&self) -> &Authority {
         &self.authority
     }
@@ -280,17 +283,18 @@ impl ConnectRequest {
         self.urgency
     }
 
-    /// Whether its bytes stay in the transport's window while nobody reads them: a resumable tunnel's are taken in and charged.
+    /// Whether unread bytes stay in the transport's window. A resumable tunnel reads and charges
+    /// them instead.
     pub fn is_plain(&self) -> bool {
         matches!(&self.kind, Kind::Tcp { resuming: None })
     }
 
-    /// Whether it is to be answered by [`accept_udp`](Self::accept_udp).
+    /// Whether it must be answered with [`accept_udp`](Self::accept_udp).
     pub fn is_udp(&self) -> bool {
         self.exchanges(Datagrams::Udp)
     }
 
-    /// Whether it is to be answered by [`accept_ip`](Self::accept_ip).
+    /// Whether it must be answered with [`accept_ip`](Self::accept_ip).
     pub fn is_ip(&self) -> bool {
         self.exchanges(Datagrams::Ip)
     }
@@ -299,14 +303,14 @@ impl ConnectRequest {
         matches!(self.kind, Kind::Datagrams { of, .. } if of == what)
     }
 
-    /// Answers 200 and gives the datagrams. A request for anything else is refused.
+    /// Answers 200 and returns the datagram tunnel. Another kind of request is refused.
     pub async fn accept_udp(self) -> io::Result<UdpTunnel> {
         let (arrivals, stream) = self.accept_datagrams(Datagrams::Udp).await?;
         // The stream ends with its session.
         Ok(UdpTunnel(arrivals.begin(stream, std::future::pending())))
     }
 
-    /// Answers 200 and gives the packets. A request for anything else is refused.
+    /// Answers 200 and returns the packet tunnel. Another kind of request is refused.
     pub async fn accept_ip(self) -> io::Result<IpTunnel> {
         let (arrivals, stream) = self.accept_datagrams(Datagrams::Ip).await?;
         let begun = arrivals.begin_speaking(stream, std::future::pending());
@@ -328,8 +332,8 @@ impl ConnectRequest {
         Ok((arrivals, stream))
     }
 
-    /// Answers 200 and gives the bytes. The tunnel is resumable if the client offered that and there is room for one more. A
-    /// request for datagrams is refused.
+    /// Answers 200 and returns the byte stream. The tunnel is resumable if the client offered that
+    /// and the table has room. A request for datagrams is refused.
     pub async fn accept(self) -> io::Result<TunnelStream> {
         let Kind::Tcp { resuming } = self.kind else {
             self.refuse(StatusCode::NOT_IMPLEMENTED).await;
@@ -354,7 +358,7 @@ impl ConnectRequest {
         })
     }
 
-    /// Answers with an error: 403, 502, 504, 429, ...
+    /// Answers with an error status: 403, 502, 504, 429, ...
     pub async fn refuse(self, status: StatusCode) {
         self.exchange.refuse(status).await;
     }

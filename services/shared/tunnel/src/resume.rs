@@ -1,7 +1,8 @@
 //! Tunnels that outlive the stream and the connection that carry them, between two ends of Braid.
 //!
-//! The client offers it with a header of its CONNECT request (`header`); a server that answers with one agrees, and from then on both speak
-//! capsules in the stream (`capsule`). Without the answer, or without the offer, a tunnel is a plain CONNECT.
+//! The client offers resumption with a header of its CONNECT request (`header`). If the server
+//! answers with the header, both exchange capsules in the stream (`capsule`). Otherwise the tunnel
+//! is a plain CONNECT.
 //!
 //! ```text
 //!   application -- ResumableStream -- Line ==stream== Line -- ResumableStream -- application
@@ -9,9 +10,10 @@
 //!                        client: Companion        server: accompany, Table
 //! ```
 //!
-//! `flow` is the protocol, sans-IO: what is kept, what was received, where an attachment begins. `line` moves the bytes. When the
-//! carrying stream dies, or its session falls silent while another is there, or the tunnel stalls, the client's companion (`client`)
-//! asks for the tunnel by its token on a fresh stream; `server` keeps the tunnel until then, for a bounded time.
+//! `flow` is the protocol, sans-IO: kept and received bytes, and the start of an attachment. `line`
+//! moves the bytes. The client's companion (`client`) asks for the tunnel by its token on a fresh
+//! stream in three cases: the carrying stream has died, its session is silent while another exists,
+//! or the tunnel has stalled. `server` keeps the tunnel until then, for a bounded time.
 
 mod capsule;
 pub(crate) mod client;

@@ -1,4 +1,4 @@
-//! Which interface a datagram takes; read by the fan-out for each datagram, set by the session.
+//! The interface of each datagram; the fan-out reads it, and the session sets it.
 
 use std::sync::{
     Arc,
@@ -7,10 +7,10 @@ use std::sync::{
 
 use crate::slots::SLOTS_MAX;
 
-/// No interface has been settled on.
+/// No interface is settled yet.
 const EVERY: usize = usize::MAX;
 
-/// Says where datagrams without a source address go.
+/// The interface of datagrams without a source address.
 #[derive(Debug, Clone)]
 pub(crate) struct Race(Arc<AtomicUsize>);
 
@@ -38,8 +38,8 @@ impl Race {
     }
 }
 
-/// Over which interface the datagrams of each interface leave: its own, or another one meanwhile. Belongs to one session at a
-/// time; what an older one still sets is ignored.
+/// The interface over which each interface's datagrams leave: its own, or temporarily another.
+/// Belongs to one session at a time; settings of older sessions are ignored.
 #[derive(Debug, Clone)]
 pub(crate) struct Routes {
     ways: Arc<[AtomicUsize; SLOTS_MAX]>,
@@ -56,7 +56,7 @@ impl Default for Routes {
 }
 
 impl Routes {
-    /// From here on the routes are those of this session; each interface takes its own way.
+    /// From now on the routes belong to this session; each interface uses itself.
     pub(crate) fn belong_to(&self, session: u64) {
         self.owner.store(session, Ordering::Relaxed);
         for (index, way) in self.ways.iter().enumerate() {

@@ -1,8 +1,9 @@
-//! The proxy's end: takes connections, checks nothing but TLS, and hands over the CONNECT requests.
+//! The proxy's end: accepts connections, checks only TLS, and passes the CONNECT requests on.
 //!
-//! A handshake that does not finish in ten seconds is dropped. While many handshakes are under way, an address has to prove
-//! itself by a Retry first, so that forged packets cost the sender more than us. Beyond `handshakes_max` the one that began first gives
-//! way. Where UDP is blocked, the same requests come as HTTP/2 over TLS over MPTCP (`over_tcp`).
+//! A handshake that does not finish in ten seconds is dropped. During many concurrent handshakes an
+//! address must prove itself by a Retry first, so that forged packets cost the sender more than the
+//! server. Beyond `handshakes_max` the oldest handshake is dropped. Where UDP is blocked the same
+//! requests come as HTTP/2 over TLS over MPTCP (`over_tcp`).
 
 mod handshake;
 mod over_tcp;
@@ -35,7 +36,7 @@ use crate::{
     interfaces::enlarge_buffers,
     paths::{PathSnapshot, Paths},
     places::Places,
-    requests::{ConnectRequest, Desk, REQUESTS_WAITING_MAX, Requests, Resuming},
+    requests::{ConnectRequest, Dispatcher, REQUESTS_WAITING_MAX, Requests, Resuming},
     resume::{
         ResumeLimits,
         server::{Kept, Peer},
@@ -49,33 +50,34 @@ use crate::{
     udp,
 };
 
-/// Handshakes at once above which an address must be proved by a Retry.
+/// Concurrent handshakes above which an address must prove itself by a Retry.
 const HANDSHAKES_UNPROVED_MAX: usize = 64;
 
-/// Sessions ready to be accepted; further ones wait, and count as handshakes.
+/// Sessions ready to be accepted; further sessions wait, and count as handshakes.
 const SESSIONS_WAITING_MAX: usize = 64;
 
-/// Bytes of a request's headers.
+/// Bytes of a request's headers; larger headers are refused.
 const HEADER_BYTES_MAX: u64 = 16 * 1024;
 
-/// How often a draining session looks whether its last tunnel has ended.
+/// Interval at which a draining session looks for open tunnels.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long `close` waits for the last packets to leave.
+/// Longest wait of `close` for the last packets to leave.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
 
 /// Settings of a server.
 #[derive(Clone)]
 pub struct ServerConfig {
     pub listen: SocketAddr,
-    /// Decides which clients are let in; the protocol list is replaced by HTTP/3's.
+    /// Decides which clients are admitted; the ALPN list is replaced by HTTP/3's.
     pub tls: Arc<rustls::ServerConfig>,
     pub resume: ResumeLimits,
-    /// Whether clients that UDP is closed to may come by TCP, on the port of the same number.
+    /// Whether clients behind a UDP block may use TCP, on the port of the same number.
     pub fallback: bool,
-    /// What a balancer in front of several servers knows this one by; none: connection ids say nothing.
+    /// The server id for a load balancer; `None`: connection ids contain no server id.
     pub server_id: Option<ServerId>,
-    /// Handshakes at once, by UDP and as many by TCP; for a further one the one that began first is dropped.
+    /// Concurrent handshakes over UDP, and the same number over TCP; at the bound the oldest is
+    /// dropped.
     pub handshakes_max: usize,
 }
 
@@ -108,7 +110,7 @@ pub enum BindError {
     Tls,
 }
 
-/// Takes sessions.
+/// Accepts sessions.
 pub struct TunnelServer {
     endpoint: noq::Endpoint,
     local_addr: SocketAddr,
@@ -121,7 +123,7 @@ pub struct TunnelServer {
 }
 
 impl TunnelServer {
-    /// Must be called inside a Tokio runtime.
+    /// Must be called within a Tokio runtime.
     pub fn bind(config: ServerConfig) -> Result<TunnelServer, BindError> {
         let address = config.listen;
         let at = |source| BindError::Socket { address, source };
@@ -203,13 +205,13 @@ impl TunnelServer {
         self.datagrams.counts()
     }
 
-    /// The next session; none once the server takes no more.
+    /// The next session; `None` once the server accepts no more.
     pub async fn accept(&self) -> Option<ServerSession> {
         self.sessions.lock().await.recv().await
     }
 
-    /// Takes no more sessions; those there are live on. Detached tunnels are reset, now and from now on: whoever holds them
-    /// could come back only with a new session.
+    /// Accepts no more sessions; open sessions live on. Detached tunnels are reset from now on,
+    /// since only a new session could resume them.
     pub fn refuse_new(&self) {
         self.draining.cancel();
         self.kept.drain();
@@ -275,12 +277,12 @@ async fn accept_all(
             let remote = multipath::unmapped(incoming.remote_address());
             let shaking = accepting.handshake(incoming);
             if let Some(session) = said.shake(&place, remote, "quic", shaking).await {
-                // Nobody accepts any more when the server is being dropped.
+                // During the drop of the server the session has no receiver.
                 let _ = ready.send(session).await;
             }
         });
     }
-    // From here on packets of new connections are answered with a refusal.
+    // From now on packets of new connections are answered with a refusal.
     endpoint.set_server_config(None);
 }
 
@@ -312,7 +314,8 @@ impl Reason for HandshakeError {
 
 impl Accepting {
     async fn handshake(self, incoming: noq::Incoming) -> Result<ServerSession, HandshakeError> {
-        // The gate joins the controllers of one connection, so each connection has its own configuration.
+        // The path scheduler joins the controllers of one connection, so each connection has its
+        // own configuration.
         let path_scheduler = PathScheduler::new();
         let mut config = self.config;
         config.transport_config(transport_config(|transport| {
@@ -369,7 +372,7 @@ impl Accepting {
             kept: self.kept,
             peer: Arc::new(Peer::of(certificate)),
         });
-        let desk = Desk {
+        let dispatcher = Dispatcher {
             ready,
             session: handle.clone(),
             datagrams: Some(HttpDatagrams::start(connection)),
@@ -379,7 +382,7 @@ impl Accepting {
             Requests {
                 http,
                 handles,
-                desk,
+                dispatcher,
             }
             .run(),
         );
@@ -401,17 +404,17 @@ pub struct ServerSession {
 }
 
 impl ServerSession {
-    /// The client's certificate, if TLS asked for one; verified by then.
+    /// The client's verified certificate, if TLS asked for one.
     pub fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
         self.certificates.first()
     }
 
-    /// Where the first path came from.
+    /// Source of the first path.
     pub fn remote_address(&self) -> SocketAddr {
         self.remote
     }
 
-    /// The next CONNECT request; none once the session has ended.
+    /// The next CONNECT request; `None` once the session has ended.
     pub async fn accept(&mut self) -> Option<ConnectRequest> {
         self.requests.recv().await
     }
@@ -421,13 +424,13 @@ impl ServerSession {
     }
 }
 
-/// To watch and to end a session from elsewhere.
+/// Observes and ends a session from other tasks.
 #[derive(Clone)]
 pub struct SessionHandle {
     number: u64,
     carrier: Carrier,
     paths: Arc<Paths>,
-    /// Nobody obeys them over TCP, where the kernel steers.
+    /// Without effect over TCP, where the kernel steers.
     terms: watch::Sender<KeepaliveTerms>,
     open: OpenStreams,
     goodbye: CancellationToken,
@@ -484,7 +487,7 @@ impl SessionHandle {
         self.carrier.close(reason);
     }
 
-    /// Says goodbye (GOAWAY), lets the open tunnels end for at most `grace`, then closes.
+    /// Says goodbye (GOAWAY), gives the open tunnels at most `grace` to end, then closes.
     pub async fn drain(&self, grace: Duration) {
         self.goodbye.cancel();
         let deadline = Instant::now() + grace;

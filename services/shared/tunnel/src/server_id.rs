@@ -1,13 +1,14 @@
-//! Connection ids that say which server they belong to, so that a balancer in front of several brings all paths of a connection to one
-//! of them, whatever addresses they come from: QUIC-LB (draft-ietf-quic-load-balancers-21), unencrypted.
+//! Connection ids that contain the server id, so that a load balancer brings all paths of a
+//! connection to one server, whatever their addresses: QUIC-LB (draft-ietf-quic-load-balancers-21),
+//! unencrypted.
 //!
 //! ```text
 //!   octet 0                      server id        nonce
 //!   configuration:3 length-1:5   1 to 8 octets    8 random octets
 //! ```
 //!
-//! An observer can tell which server a connection goes to, as it could by the server's address; the nonce tells it nothing of which
-//! connection an id belongs to.
+//! An observer can see the server of a connection, as it could by the server's address. The nonce
+//! does not reveal which connection an id belongs to.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -16,10 +17,10 @@ use noq::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 const SERVER_ID_BYTES_MAX: usize = 8;
 const NONCE_BYTES: usize = 8;
 
-/// 7 means an id that cannot be routed by.
+/// Largest configuration; 7 means an id without routing information.
 const CONFIGURATION_MAX: u8 = 6;
 
-/// What a balancer tells the servers apart by, under one of its configurations.
+/// A server id under one configuration of the load balancer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerId {
     configuration: u8,
@@ -34,7 +35,7 @@ pub enum ServerIdError {
     Configuration,
 }
 
-/// `0a01`, or `2/0a01` where the balancer's configuration has another number than 0.
+/// `0a01`, or `2/0a01` if the number of the balancer's configuration is not 0.
 impl FromStr for ServerId {
     type Err = ServerIdError;
 
@@ -79,7 +80,7 @@ impl ServerId {
         self.configuration << 5 | length as u8
     }
 
-    /// Whether a connection id may be one of this server's.
+    /// Whether a connection id may belong to this server.
     fn is_in(&self, cid: &[u8]) -> bool {
         cid.len() == self.cid_len()
             && cid[0] == self.first_octet()
@@ -96,7 +97,7 @@ impl ConnectionIdGenerator for ServerId {
         ConnectionId::new(&cid)
     }
 
-    /// What is not this server's came here by a balancer's mistake, and is dropped.
+    /// A packet for another server was misrouted by the balancer, and is dropped.
     fn validate(&self, cid: ConnectionId) -> Result<(), InvalidCid> {
         match self.is_in(&cid) {
             true => Ok(()),
@@ -153,7 +154,7 @@ mod tests {
         let theirs: ServerId = "2/0a02".parse().unwrap();
         let (one, other) = (ours.generate_cid(), ours.generate_cid());
         assert_eq!(one.len(), 11);
-        // Configuration 2, ten octets behind the first, the server id.
+        // Configuration 2, ten octets after the first, the server id.
         assert_eq!(one[..3], [0b010_01010, 0x0a, 0x01]);
         assert_eq!(ours.cid_len(), 11);
         assert_ne!(one, other);

@@ -1,4 +1,5 @@
-//! One connection of the client to the proxy, from the handshake to its end: by multipath QUIC here, by TCP in `over_tcp`.
+//! One connection of the client to the proxy, from the handshake to its end: by multipath QUIC
+//! here, by TCP in `over_tcp`.
 
 mod over_tcp;
 
@@ -48,16 +49,17 @@ use crate::{
 
 /// `H3_NO_ERROR`.
 pub(crate) const NO_ERROR: u32 = 0x100;
-/// `H3_INTERNAL_ERROR`: the library has lost bytes with a path.
+/// `H3_INTERNAL_ERROR`: the transport has lost bytes with a path.
 pub(crate) const PATH_NOT_RELEASED: u32 = 0x102;
 
-/// How often a session that is being finished looks whether its last tunnel has ended.
+/// Interval at which a session that is being finished looks for open tunnels.
 const FINISH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A session that is being finished is closed after so long whatever is still open.
+/// Longest finish of a session; then it is closed with its open tunnels.
 const FINISH_MAX: Duration = Duration::from_secs(300);
 
-/// Sessions of one process are told apart from those of the one before it, whose reports may still be on their way.
+/// The first number of this process. It differs from those of the process before, whose reports may
+/// still arrive.
 pub(crate) fn first_number() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(1, |since| since.as_micros().try_into().unwrap_or(1))
@@ -133,9 +135,10 @@ impl Dialler {
         let connecting = shared
             .endpoint
             .connect_with(config, proxy, &shared.config.server_name)?;
-        // TLS 1.3 is done here one round trip before the server has looked at our certificate. Requests leave with the last message of
-        // the handshake all the same: the server hands them on only when it has verified it, and they cannot be replayed. Early data
-        // would come no sooner, since the server would have to keep it until then.
+        // TLS 1.3 completes here one round trip before the server has verified our certificate.
+        // Requests leave with the last message of the handshake all the same: the server passes
+        // them on only after the verification, and they cannot be replayed. Early data would gain
+        // nothing, since the server would have to hold it until then.
         let connection = tokio::time::timeout(timeout, connecting)
             .await
             .map_err(|_| DialError::TimedOut(timeout))??;
@@ -183,7 +186,7 @@ impl Dialler {
         let events = shared.events.clone();
         let retired = session.retired.clone();
         let changed = move |change| {
-            // From then on the paths are those of the next session.
+            // From then on the paths belong to the next session.
             if retired.is_cancelled() {
                 return;
             }
@@ -200,11 +203,11 @@ impl Dialler {
                     carried,
                 },
             };
-            // Nobody listening is fine.
+            // An event without subscribers is dropped.
             let _ = events.send(event);
         };
         tokio::spawn(async move {
-            // Before that there is only the first path, and the server may still refuse us.
+            // Before that there is only the first path, and the server may still refuse the client.
             if connection.handshake_confirmed().await.is_ok() {
                 let path = connection.path(noq::PathId::ZERO);
                 let local_ip = path.and_then(|path| path.local_ip().ok().flatten());
@@ -216,12 +219,13 @@ impl Dialler {
         let keepalive = shared.watch_keepalive();
         session
             .clone()
-            .tell_names(&shared.config.server_name, keepalive, terms_to);
+            .publish_names(&shared.config.server_name, keepalive, terms_to);
         Ok(session)
     }
 }
 
-/// Keeps the connection in order until it ends, and tells whether the proxy takes extended CONNECTs (RFC 9220) as soon as it has said so.
+/// Drives the connection until it ends, and reports whether the proxy supports extended CONNECT
+/// (RFC 9220) once its settings have arrived.
 async fn drive(
     mut driver: h3::client::Connection<h3_over_noq::Connection, Bytes>,
     extended: watch::Sender<Option<bool>>,
@@ -250,21 +254,22 @@ pub(crate) struct Session {
     given_up: AtomicBool,
 }
 
-/// How requests are asked.
+/// The sender of requests.
 enum Requests {
     H3 {
         requests: Mutex<SendRequest<Opener, Bytes>>,
         handles: SendHandles,
         datagrams: HttpDatagrams,
-        /// Whether the proxy takes extended CONNECTs; none before it has said so.
+        /// Whether the proxy supports extended CONNECT; `None` before its settings have arrived.
         extended: watch::Receiver<Option<bool>>,
     },
-    /// None once the session is being closed.
+    /// `None` once the session is closing.
     H2(Mutex<Option<h2_over_tcp::Requests>>),
 }
 
 impl Session {
-    /// Asks for a tunnel, resumable if `offer` says so; returns the proxy's answer to that, if there is one.
+    /// Requests a tunnel, with resumption if `offer` says so; returns the proxy's answer to the
+    /// offer, if there is one.
     pub(crate) async fn connect(
         &self,
         authority: &Authority,
@@ -279,7 +284,7 @@ impl Session {
         Ok((stream, Attached::read(&headers)))
     }
 
-    /// Asks for a UDP tunnel, which ends when the session is retired.
+    /// Requests a UDP tunnel, which ends when the session is retired.
     pub(crate) async fn connect_udp(
         &self,
         server_name: &str,
@@ -292,7 +297,7 @@ impl Session {
         Ok(UdpTunnel(tunnel))
     }
 
-    /// The same for packets of IP.
+    /// The same for IP packets.
     pub(crate) async fn connect_ip(
         &self,
         server_name: &str,
@@ -309,7 +314,7 @@ impl Session {
         async move { retired.cancelled().await }
     }
 
-    /// Asks by an extended CONNECT. A proxy that knows none is not asked (RFC 8441, 3).
+    /// Sends an extended CONNECT. A proxy without support gets no request (RFC 8441, 3).
     async fn exchange_datagrams(
         &self,
         mut request: http::Request<()>,
@@ -384,7 +389,7 @@ impl Session {
         Ok((stream, response.into_parts().0.headers))
     }
 
-    fn tell_names(
+    fn publish_names(
         self: Arc<Self>,
         server_name: &str,
         keepalive: watch::Receiver<Keepalive>,
@@ -393,13 +398,13 @@ impl Session {
         let request = match request::names(server_name) {
             Ok(request) => request,
             Err(error) => {
-                tracing::debug!(%error, "path names are not told");
+                tracing::debug!(%error, "path names are not sent");
                 return;
             }
         };
         tokio::spawn(async move {
             let paths = self.paths.clone();
-            // Not a tunnel, so not counted among those that a session being finished waits for.
+            // Not a tunnel, so finishing the session does not wait for it.
             let open = OpenStreams::default().enter();
             let (stream, headers) = match self.ask(request, Urgency::Urgent, open).await {
                 Ok(asked) => asked,
@@ -417,15 +422,15 @@ impl Session {
                 proxy_answers: names::answers(&headers),
             };
             tokio::select! {
-                told = telling.run(stream) => if let Err(error) = told {
-                    tracing::debug!(%error, "path names are no longer told");
+                sent = telling.run(stream) => if let Err(error) = sent {
+                    tracing::debug!(%error, "path names are no longer sent");
                 },
                 () = carrier.ending() => {}
             }
         });
     }
 
-    /// Rises whenever one of the session's streams brings something.
+    /// Rises with every arrival on any of the session's streams.
     pub(crate) fn arrivals(&self) -> u64 {
         self.open.arrivals()
     }
@@ -443,7 +448,8 @@ impl Session {
         self.retired.cancelled().await;
     }
 
-    /// It has fallen silent, or does not move what it was given: whatever it says from now on, its tunnels are better off in another one.
+    /// The session is silent, or does not move data. Even if it recovers, its tunnels are better
+    /// off in another session.
     pub(crate) fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
         self.retire();
@@ -464,7 +470,7 @@ impl Session {
         self.carrier.transport()
     }
 
-    /// Whether it stands in for QUIC.
+    /// Whether it replaces QUIC.
     pub(crate) fn is_fallback(&self) -> bool {
         self.transport() != Transport::Quic
     }
@@ -497,7 +503,7 @@ impl Session {
 
 #[cfg(test)]
 impl Session {
-    /// For tests that send what the interface does not offer.
+    /// For tests of requests that the interface does not offer.
     pub(crate) fn quic(&self) -> Option<&noq::Connection> {
         match &self.carrier {
             Carrier::Quic(connection) => Some(connection),

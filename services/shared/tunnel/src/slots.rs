@@ -1,12 +1,13 @@
-//! The places of a client's access networks: each has a name and, while the network is there, a socket.
+//! The places of a client's access networks: each has a name and, while the network exists, a
+//! socket.
 //!
-//! Networks come and go while connections live, so a connection knows a network only by its place. What the transport takes for a
-//! local address is a label of the place ([`label`]), never a real address: two modems that both hand out 192.168.8.100 stay two
-//! networks, and a network that returns with another address goes on under the same label, which the server sees as a change of the client's
-//! address on that path.
+//! Networks come and go while connections live, so a connection knows a network only by its place.
+//! The transport's local address is a label of the place ([`label`]) and never a real address. So
+//! two modems that both assign 192.168.8.100 stay two networks. A network that returns with another
+//! address keeps its label, and the server sees a change of the client's address on that path.
 //!
-//! Bound: `SLOTS_MAX` places. A network that was taken away keeps its place until a new one finds no other; a network
-//! beyond that is refused.
+//! Bound: `SLOTS_MAX` places. A removed network keeps its place until a new one finds no other; a
+//! network beyond that is refused.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
@@ -27,25 +28,26 @@ use crate::{
     interfaces::Interface,
 };
 
-/// Places; as many as the steering takes interfaces.
+/// Places; the steering accepts as many interfaces.
 pub(crate) const SLOTS_MAX: usize = 16;
 
-/// Segments that a receive call of the kernel may join into one buffer; what is prepared for when no socket says otherwise.
+/// Segments that a receive call of the kernel may join into one buffer; the default if no socket
+/// reports its own.
 const RECEIVE_SEGMENTS: NonZeroUsize = match NonZeroUsize::new(64) {
     Some(segments) => segments,
     None => NonZeroUsize::MIN,
 };
 
-/// The discard prefix of RFC 6666: no packet ever bears such an address.
+/// The discard prefix of RFC 6666: no packet has such an address.
 const LABEL_PREFIX: u16 = 0x0100;
 
-/// The local address that the transport knows a place by.
+/// The transport's local address of a place.
 pub(crate) fn label(slot: usize) -> IpAddr {
     let slot = u16::try_from(slot).unwrap_or(u16::MAX);
     Ipv6Addr::new(LABEL_PREFIX, 0, 0, 0, 0, 0, 0, slot).into()
 }
 
-/// The place that a label stands for.
+/// The place of a label.
 pub(crate) fn slot_of(label: IpAddr) -> Option<usize> {
     match label {
         IpAddr::V6(ip) => match ip.segments() {
@@ -56,8 +58,9 @@ pub(crate) fn slot_of(label: IpAddr) -> Option<usize> {
     }
 }
 
-/// A socket that the endpoint receives from and every connection makes its senders of. Hardly ever waited for:
-/// the endpoint holds the lock while it receives, and senders are made only when a network or a connection comes.
+/// A socket that the endpoint receives from, and that each connection makes its senders of. The
+/// lock is rarely contended: the endpoint holds it while it receives, and senders are made only for
+/// a new network or connection.
 pub(crate) type SharedSocket = Arc<Mutex<Box<dyn AsyncUdpSocket>>>;
 
 #[derive(Debug, Clone)]
@@ -71,12 +74,12 @@ pub(crate) struct Attached {
 struct Slot {
     name: Arc<str>,
     up: bool,
-    /// Rises whenever the place has reason to be tried at once.
+    /// Rises whenever the place should be tried at once.
     arrivals: u64,
     attached: Option<Attached>,
 }
 
-/// What a place looks like to the steering.
+/// A place in the steering's view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SlotState {
     pub(crate) name: Arc<str>,
@@ -93,7 +96,7 @@ pub enum AttachError {
     Segments,
 }
 
-/// The table of places, shared by the endpoint, its connections and whoever adds and removes networks.
+/// The table of places, shared by the endpoint, its connections, and the followers of networks.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Mutex<Vec<Slot>>,
@@ -131,7 +134,8 @@ impl Slots {
         slots
     }
 
-    /// Gives the network of that name this socket, in its old place if it had one, and lets it be tried at once.
+    /// Gives the network of that name this socket, in its old place if it had one, and lets it be
+    /// tried at once.
     pub(crate) fn attach(&self, interface: Interface) -> Result<usize, AttachError> {
         if interface.socket.max_receive_segments() > self.receive_segments {
             return Err(AttachError::Segments);
@@ -169,7 +173,7 @@ impl Slots {
         Ok(index)
     }
 
-    /// The network is gone, and its socket with it; returns whether it was there.
+    /// Removes the network with its socket; returns whether it existed.
     pub(crate) fn detach(&self, name: &str) -> bool {
         let gone = {
             let mut slots = self.slots.lock();
@@ -188,7 +192,7 @@ impl Slots {
         was_there
     }
 
-    /// The network works, or does not, with the socket that it has. Up lets it be tried at once.
+    /// Marks the network as working or not; its socket stays. "Up" lets it be tried at once.
     pub(crate) fn set_up(&self, name: &str, up: bool) {
         {
             let mut slots = self.slots.lock();
@@ -211,7 +215,7 @@ impl Slots {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
-    /// Told of every change; read the [`Slots::states`] then.
+    /// Notified of every change; read the [`Slots::states`] then.
     pub(crate) fn watch(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -220,7 +224,7 @@ impl Slots {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// To be called by the task that receives before it looks at the generation.
+    /// Must be called by the receiving task before it reads the generation.
     pub(crate) fn register(&self, waker: &std::task::Waker) {
         self.receiver.register(waker);
     }
@@ -252,12 +256,13 @@ impl Slots {
             .collect()
     }
 
-    /// How often networks have come so far.
+    /// Number of arrivals of networks so far.
     pub(crate) fn arrivals(&self) -> u64 {
         self.slots.lock().iter().map(|slot| slot.arrivals).sum()
     }
 
-    /// The networks that work, by name, with what a socket over each is bound to.
+    /// The working networks by name, with the address and device that a socket over each is bound
+    /// to.
     pub(crate) fn ways(&self) -> Vec<(Arc<str>, IpAddr, Option<String>)> {
         let slots = self.slots.lock();
         let up = slots.iter().filter(|slot| slot.up);
@@ -273,7 +278,7 @@ impl Slots {
         self.slots.lock().iter().any(|slot| slot.up)
     }
 
-    /// The real address behind a label; other addresses are what they are.
+    /// The real address behind a label; other addresses are unchanged.
     pub(crate) fn address(&self, label: IpAddr) -> Option<IpAddr> {
         match slot_of(label) {
             Some(index) => {

@@ -1,9 +1,10 @@
-//! Bytes between a tunnel and a TCP connection, both ways: what the gateway does for its applications and the proxy for its destinations.
+//! Relays bytes between a tunnel and a TCP connection in both directions, for the gateway's
+//! applications and the proxy's destinations.
 //!
-//! Each direction holds one buffer and reads again only when all of it has been taken by the other side, so a slow reader stops the
-//! writer: at most `2 * BUFFER_BYTES` per tunnel wait here, the rest in the windows of QUIC and TCP. The end of one
-//! direction is passed on as half-close. An error in either direction breaks both off with a reset, so that nobody takes a torn
-//! transfer for a complete one.
+//! Each direction has one buffer and reads again only when the other side has taken all of it, so a
+//! slow reader stops the writer. At most `2 * BUFFER_BYTES` per tunnel wait here, the rest in the
+//! windows of QUIC and TCP. The end of one direction is passed on as half-close. An error in either
+//! direction resets both, so that no end takes a torn transfer for a complete one.
 
 use std::{
     future::poll_fn,
@@ -30,10 +31,10 @@ use crate::{
     tunnel_stream::TunnelStream,
 };
 
-/// What one direction of one tunnel holds.
+/// Bytes that one direction of one tunnel holds; at the bound its writer waits.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// Bytes that passed one tunnel, and when the last ones did.
+/// Bytes that passed one tunnel, and the time of the last ones.
 pub struct Traffic {
     start: Instant,
     /// Since `start`.
@@ -57,7 +58,7 @@ impl Lane {
 }
 
 impl Traffic {
-    /// The counters take the bytes besides, of all tunnels together.
+    /// The counters add up the bytes of all tunnels.
     pub fn new(from_tunnel: Counter, to_tunnel: Counter) -> Self {
         Self {
             start: Instant::now(),
@@ -67,7 +68,7 @@ impl Traffic {
         }
     }
 
-    /// From the tunnel, and into it.
+    /// Bytes from the tunnel, and into it.
     pub fn bytes(&self) -> (u64, u64) {
         (
             self.from_tunnel.bytes.load(Ordering::Relaxed),
@@ -97,7 +98,7 @@ pub enum SpliceError {
     Idle(Duration),
 }
 
-/// Runs until both directions have ended. Dropped before that, it breaks the tunnel off with a reset.
+/// Runs until both directions have ended. Dropping it earlier resets the tunnel.
 pub async fn splice(
     tunnel: TunnelStream,
     tcp: TcpStream,
@@ -108,7 +109,7 @@ pub async fn splice(
         tcp,
         in_order: false,
     };
-    // Both directions are polled by one task, so nobody ever waits for the lock.
+    // One task polls both directions, so the lock is never contended.
     let tunnel = Mutex::new(tunnel);
     let (from_tcp, to_tcp) = tcp.tcp.split();
     let out = async {
@@ -131,7 +132,7 @@ pub async fn splice(
     Ok(())
 }
 
-/// The tunnel resets itself when dropped unfinished; TCP needs to be told.
+/// The tunnel resets itself if it is dropped unfinished; TCP needs an explicit reset.
 struct ResetOnDrop {
     tcp: TcpStream,
     in_order: bool,
@@ -140,7 +141,7 @@ struct ResetOnDrop {
 impl Drop for ResetOnDrop {
     fn drop(&mut self) {
         if !self.in_order {
-            // Fails only for a socket that is gone already.
+            // Fails only for a socket that is closed already.
             let _ = SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO));
         }
     }
@@ -180,7 +181,7 @@ async fn into_tunnel(
     }
 }
 
-/// Returns once nothing has passed for `max`.
+/// Returns once no byte has passed for `max`.
 async fn idle(traffic: &Traffic, max: Duration) {
     loop {
         let deadline = traffic.last() + max;

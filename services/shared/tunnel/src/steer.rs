@@ -1,5 +1,5 @@
-//! Runs the steering of one connection: gives it events and time, does what it says, and keeps the record of the paths.
-//! The same on both ends; the server has no interfaces and opens nothing.
+//! Runs the steering of one connection: passes events and time to it, executes its commands, and
+//! keeps the record of the paths. Both ends use it; the server has no interfaces and opens no path.
 
 use std::{
     net::SocketAddr,
@@ -19,10 +19,11 @@ use crate::{
     slots::{SlotState, Slots, label},
 };
 
-/// Longest pause between two looks at the counters: bounds how late a sign of life, or its absence, is noticed.
+/// Longest pause between two readings of the counters; bounds the delay of noticing an answer or
+/// its absence.
 const TURN_MAX: Duration = Duration::from_millis(50);
 
-/// The same while data flows, so that the rhythm of its arrivals can be seen.
+/// The same while data flows, so that the rhythm of arrivals is visible.
 const TURN_BUSY_MAX: Duration = Duration::from_millis(10);
 
 /// Datagrams received in one turn from which on data counts as flowing; pings alone stay far below.
@@ -31,14 +32,14 @@ const BUSY_DATAGRAMS: u64 = 8;
 /// Shortest pause, so that an overdue deadline cannot spin the task.
 const TURN_MIN: Duration = Duration::from_millis(2);
 
-/// Commands done in one turn; the steering yields far fewer, more wait for the next turn.
+/// Commands executed in one turn; further commands wait for the next turn.
 const COMMANDS_PER_TURN_MAX: usize = 256;
 
 /// A path became usable or ceased to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     Up(PathId),
-    /// It carries data, and nothing was heard on it for longer than usual; it may answer yet.
+    /// The path carries data and has been silent for longer than usual; it may still answer.
     Silent(PathId),
     Down {
         path: PathId,
@@ -46,13 +47,13 @@ pub(crate) enum Change {
     },
 }
 
-/// The client's access networks as one connection sees them.
+/// The client's access networks in one connection's view.
 pub(crate) struct Ways {
     slots: Arc<Slots>,
     changes: watch::Receiver<u64>,
-    /// What the steering was told last.
-    told: Vec<SlotState>,
-    /// Where the fan-out reads which way each way's datagrams take.
+    /// The states that were last published to the steering.
+    published: Vec<SlotState>,
+    /// The route of each interface's datagrams, for the fan-out.
     routes: Routes,
 }
 
@@ -61,24 +62,24 @@ impl Ways {
         Self {
             changes: slots.watch(),
             slots,
-            told: Vec::new(),
+            published: Vec::new(),
             routes,
         }
     }
 }
 
-/// One connection being steered.
+/// The steering of one connection.
 pub(crate) struct Steered {
     pub(crate) connection: Connection,
     pub(crate) steering: Steering,
     pub(crate) paths: Arc<Paths>,
     pub(crate) handles: SendHandles,
-    /// None at the server.
+    /// `None` at the server.
     pub(crate) ways: Option<Ways>,
-    /// The way of path zero; none at the server.
+    /// The interface of path zero; `None` at the server.
     pub(crate) first: Option<usize>,
     pub(crate) remote: SocketAddr,
-    /// How the paths are probed and judged, as agreed with the peer (`names`).
+    /// The terms of probing and judging paths, as agreed with the peer (`names`).
     pub(crate) terms: watch::Receiver<KeepaliveTerms>,
     /// As of the last turn, over all open paths.
     pub(crate) received_datagrams: u64,
@@ -134,7 +135,7 @@ impl Steered {
         self.set_state(PathId::ZERO, PathState::Available, changed);
     }
 
-    /// Tells the steering which access networks have come or gone since the last look.
+    /// Reports to the steering which access networks have come or gone since the last look.
     fn look_at_ways(&mut self) {
         let Some(ways) = &mut self.ways else {
             return;
@@ -145,7 +146,7 @@ impl Steered {
             let Some(interface) = interface_id(index) else {
                 continue;
             };
-            let before = ways.told.get(index);
+            let before = ways.published.get(index);
             let was_up = before.is_some_and(|before| before.up);
             if state.up && before.is_none_or(|before| before.arrivals != state.arrivals) {
                 self.steering.on_event(now, Event::LinkUp { interface });
@@ -154,21 +155,23 @@ impl Steered {
                 self.steering.on_event(now, Event::LinkDown { interface });
             }
         }
-        ways.told = states;
+        ways.published = states;
     }
 
     fn name(&self, id: PathId, way: Option<usize>) {
         let ways = self.ways.as_ref();
-        let known = ways.zip(way).and_then(|(ways, index)| ways.told.get(index));
+        let known = ways
+            .zip(way)
+            .and_then(|(ways, index)| ways.published.get(index));
         if let Some(way) = known {
             self.paths.set_name(number(id), &way.name);
         }
     }
 
-    /// Returns how many datagrams have arrived since the last turn.
+    /// Returns the number of datagrams since the last turn.
     fn turn(&mut self, changed: &mut impl FnMut(Change)) -> u64 {
         let now = Instant::now();
-        // Before any verdict: what the peer was promised is kept however late this task runs.
+        // Before any verdict: the agreed terms hold, however late this task runs.
         let terms = *self.terms.borrow_and_update();
         self.steering.on_event(now, Event::Keepalive(terms));
         let mut sum = 0;
@@ -211,7 +214,7 @@ impl Steered {
         let Some(ways) = &self.ways else {
             return;
         };
-        for index in 0..ways.told.len() {
+        for index in 0..ways.published.len() {
             if let Some(interface) = interface_id(index) {
                 let via = self.steering.route_of(interface);
                 let session = self.paths.session();
@@ -223,7 +226,7 @@ impl Steered {
     fn apply(&mut self, now: Instant, command: Command, changed: &mut impl FnMut(Change)) {
         match command {
             Command::Ping { path } => {
-                // Fails for a path that is gone, which the next event tells.
+                // Fails for a path that is gone, which the next event reports.
                 let _ = self.connection.path(path).map(|path| path.ping());
             }
             Command::SetStatus { path, status } => {
@@ -321,7 +324,7 @@ impl Steered {
     }
 }
 
-/// Never at the server.
+/// Pending at the server.
 async fn ways_changed(ways: &mut Option<Ways>) {
     if let Some(ways) = ways
         && ways.changes.changed().await.is_ok()
@@ -331,14 +334,14 @@ async fn ways_changed(ways: &mut Option<Ways>) {
     std::future::pending().await
 }
 
-/// Never once nobody can change them any more.
+/// Pending once the sender of terms is gone.
 async fn terms_changed(terms: &mut watch::Receiver<KeepaliveTerms>) {
     if terms.changed().await.is_err() {
         std::future::pending().await
     }
 }
 
-/// A suspect path still counts: it may answer yet.
+/// A suspect path still counts: it may answer.
 fn is_up(state: PathState) -> bool {
     matches!(
         state,

@@ -1,9 +1,10 @@
 //! The bytes of one CONNECT request as a stream.
 //!
-//! Bytes travel in DATA frames of HTTP/3 or HTTP/2. Back-pressure is the transport's: `poll_write` takes the next chunk only after the
-//! transport has taken the last one, and the reader's window closes when nobody reads. As with any buffered writer,
-//! the last chunk may wait for `flush`. `shutdown` ends one direction and leaves the other open; dropping a stream
-//! whose writing side was not shut down resets it, so that the peer cannot take a torn transfer for a complete one.
+//! Bytes travel in DATA frames of HTTP/3 or HTTP/2. The transport gives the back-pressure:
+//! `poll_write` accepts the next chunk only after the last has left, and the window closes while no
+//! reader reads. As with any buffered writer, the last chunk may wait for `flush`. `shutdown` ends
+//! one direction and leaves the other open. Dropping a stream whose writing side was not shut down
+//! resets it, so that the peer cannot take a torn transfer for a complete one.
 
 mod h2;
 mod h3;
@@ -25,10 +26,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub(crate) use self::{h2::H2Wire, h3::H3Wire};
 use crate::pieces::{Parcel, Sink};
 
-/// Largest payload of one DATA frame, and so the most that a stream holds back for the transport.
+/// Largest payload of one DATA frame, and so the largest number of bytes that a stream holds back.
 const CHUNK_BYTES_MAX: usize = 64 * 1024;
 
-/// Counts the open streams of a session, and what they bring.
+/// Counts the open streams of a session, and their arrivals.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OpenStreams(Arc<Counts>);
 
@@ -43,7 +44,7 @@ impl OpenStreams {
         self.0.open.load(Ordering::Relaxed)
     }
 
-    /// Rises whenever one of the streams brings something.
+    /// Rises with every arrival on any of the streams.
     pub(crate) fn arrivals(&self) -> u64 {
         self.0.arrivals.load(Ordering::Relaxed)
     }
@@ -68,13 +69,13 @@ impl Drop for OpenStream {
     }
 }
 
-/// What carries the bytes.
+/// The carrier of the bytes.
 pub(crate) enum Wire {
     H3(Box<H3Wire>),
     H2(Box<H2Wire>),
 }
 
-/// What is broken off, and whether that is meant as a TCP reset would be (RFC 9113, 8.5; RFC 9114, 4.4).
+/// The scope of a reset, and whether it means a TCP reset (RFC 9113, 8.5; RFC 9114, 4.4).
 #[derive(Clone, Copy)]
 struct Broken {
     deliberately: bool,
@@ -97,7 +98,8 @@ impl Wire {
         }
     }
 
-    /// Begins a DATA frame and hands over what the transport takes at once; the rest waits for the next flush.
+    /// Begins a DATA frame and passes on what the transport accepts at once; the rest waits for the
+    /// next flush.
     fn begin_send(&mut self, cx: &mut Context<'_>, chunk: Bytes) -> Result<(), WireError> {
         match self {
             Self::H3(wire) => wire.begin_data(chunk),
@@ -137,7 +139,7 @@ pub(crate) struct ConnectStream {
     /// Received and not yet read.
     unread: Bytes,
     received_all: bool,
-    /// Came after bytes that were read, and is told by the next read.
+    /// Arrived after bytes that were read; the next read returns it.
     failed: Option<io::Error>,
     sent_all: bool,
     open: OpenStream,
@@ -190,9 +192,9 @@ impl ConnectStream {
     }
 }
 
-/// What an application needs of the stream.
+/// The interface for applications.
 impl ConnectStream {
-    /// Ready with nothing at the end.
+    /// Ready and empty at the end.
     pub(crate) fn poll_bytes(
         &mut self,
         cx: &mut Context<'_>,
@@ -211,7 +213,8 @@ impl ConnectStream {
             if sink.room() == 0 || self.received_all {
                 return Poll::Ready(Ok(()));
             }
-            // Chunks are as small as packets, so the sink is filled with as many as there are. Empty DATA frames carry nothing.
+            // Chunks are as small as packets, so the sink is filled with all that have arrived.
+            // Empty DATA frames carry no byte.
             match self.poll_receive(cx) {
                 Poll::Ready(Ok(Some(chunk))) => self.unread = chunk,
                 Poll::Ready(Ok(None)) => self.received_all = true,
@@ -226,7 +229,7 @@ impl ConnectStream {
         }
     }
 
-    /// Ready once the whole parcel is handed over.
+    /// Ready once the whole parcel is passed on.
     pub(crate) fn poll_parcel(
         &mut self,
         cx: &mut Context<'_>,
@@ -251,10 +254,10 @@ impl ConnectStream {
     }
 }
 
-/// What a tunnel of capsules needs of the stream that carries it: chunks without copies, and errors that tell a tunnel that the peer broke
-/// off from a stream that was merely lost.
+/// The interface for a tunnel of capsules: chunks without copies, and errors that distinguish a
+/// reset by the peer from a lost stream.
 impl ConnectStream {
-    /// The next bytes as they arrived; none at the end.
+    /// The next bytes as they arrived; `None` at the end.
     pub(crate) fn poll_chunk(
         &mut self,
         cx: &mut Context<'_>,
@@ -269,24 +272,24 @@ impl ConnectStream {
         Poll::Ready(Ok(None))
     }
 
-    /// Ready once the transport has taken all that was handed over; only then may more be sent.
+    /// Ready once the transport has accepted everything; only then may more be sent.
     pub(crate) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WireError>> {
         self.wire.poll_flush(cx)
     }
 
-    /// Hands over the next bytes.
+    /// Passes on the next bytes.
     pub(crate) fn send(&mut self, cx: &mut Context<'_>, bytes: Bytes) -> Result<(), WireError> {
         self.wire.begin_send(cx, bytes)
     }
 }
 
 impl ConnectStream {
-    /// Whether the peer has said that it takes HTTP Datagrams as frames of QUIC.
+    /// Whether the peer has announced HTTP Datagrams as frames of QUIC.
     pub(crate) fn peer_takes_datagrams(&self) -> bool {
         self.wire.peer_takes_datagrams()
     }
 
-    /// By which datagrams name it.
+    /// The stream id in datagrams.
     pub(crate) fn h3_id(&self) -> Option<StreamId> {
         match &self.wire {
             Wire::H3(wire) => Some(wire.id()),
@@ -300,7 +303,7 @@ impl ConnectStream {
     }
 }
 
-/// Why a stream carries nothing more.
+/// Why a stream has ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WireError {
     #[error("the peer broke the tunnel off")]

@@ -1,7 +1,8 @@
-//! Sockets of the fallback: Multipath TCP where the kernel has it, plain TCP otherwise.
+//! Sockets of the fallback: Multipath TCP if the kernel has it, otherwise plain TCP.
 //!
-//! MPTCP makes one connection of several subflows. The first goes over the network that the socket is bound to; the kernel's path manager
-//! adds those over the addresses that it was told of (`ip mptcp endpoint add ADDRESS dev DEVICE subflow`).
+//! MPTCP makes one connection of several subflows. The first uses the network that the socket is
+//! bound to. The kernel's path manager adds subflows over its registered addresses (`ip mptcp
+//! endpoint add ADDRESS dev DEVICE subflow`).
 
 use std::{
     io,
@@ -23,19 +24,20 @@ use tokio::{
 
 use crate::transport::Transport;
 
-/// Connections whose TCP handshake is done and that nobody has accepted.
+/// Connections whose TCP handshake is done and that wait to be accepted; further ones are refused
+/// by the kernel.
 const BACKLOG: u32 = 256;
 
-/// Bytes that the kernel takes and has not sent: more would only be a queue in which an alert waits behind bulk.
+/// Unsent bytes in the kernel: more would only be a queue in which an alert waits behind bulk.
 const UNSENT_BYTES_MAX: u32 = 64 * 1024;
 
-/// What was sent and is not acknowledged for so long ends the connection, as silence ends one of QUIC.
+/// Time without an acknowledgement of sent data after which the connection ends, as over QUIC.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(120);
 
-/// Ports tried when any will do, since the same must be free for UDP.
+/// Ports tried if any will do, since the same port must be free for UDP.
 const PORTS_TRIED_MAX: usize = 32;
 
-/// A socket of MPTCP, or of TCP where there is none; the log says so once.
+/// An MPTCP socket, or a TCP socket if there is no MPTCP; the log says so once.
 fn socket(domain: Domain) -> io::Result<(Socket, Transport)> {
     static WITHOUT: Once = Once::new();
     match Socket::new(domain, Type::STREAM, Some(Protocol::MPTCP)) {
@@ -50,14 +52,14 @@ fn socket(domain: Domain) -> io::Result<(Socket, Transport)> {
     }
 }
 
-/// Settings that spare time or memory; a kernel that lacks one does without.
+/// Settings that save time or memory; a kernel without one of them works as well.
 fn tune(socket: SockRef<'_>) {
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
     let _ = socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX));
 }
 
-/// Must be called inside a Tokio runtime.
+/// Must be called within a Tokio runtime.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let (socket, _) = socket(Domain::for_address(address))?;
     if address.is_ipv6() {
@@ -69,7 +71,8 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpSocket::from_std_stream(socket.into()).listen(BACKLOG)
 }
 
-/// A listener, and what `bind_udp` makes of the same port; of several ports if any will do.
+/// A listener, and the result of `bind_udp` for the same port; several ports are tried if any will
+/// do.
 pub(crate) fn listen_beside<T>(
     address: SocketAddr,
     bind_udp: impl Fn(SocketAddr) -> io::Result<T>,
@@ -88,7 +91,7 @@ pub(crate) fn listen_beside<T>(
     }
 }
 
-/// What a connection that was accepted is: a client without MPTCP gets plain TCP.
+/// The transport of an accepted connection: a client without MPTCP gets plain TCP.
 pub(crate) fn accepted(stream: &TcpStream) -> Transport {
     let socket = SockRef::from(stream);
     let transport = match socket.protocol() {
@@ -99,7 +102,7 @@ pub(crate) fn accepted(stream: &TcpStream) -> Transport {
     transport
 }
 
-/// Connects from `local_ip`, and over the device when one is named.
+/// Connects from `local_ip`, and over the device if one is named.
 pub(crate) async fn connect(
     local_ip: IpAddr,
     device: Option<&str>,
@@ -120,13 +123,13 @@ pub(crate) async fn connect(
     Ok((stream, transport))
 }
 
-/// What a connection has carried, as the record of paths wants it.
+/// The counters of a connection for the record of paths.
 #[derive(Debug)]
 pub(crate) struct Counts {
     began: Instant,
     sent_bytes: AtomicU64,
     received_bytes: AtomicU64,
-    /// Times that something was read.
+    /// Number of reads with data.
     arrivals: AtomicU64,
     /// Since `began`.
     heard_us: AtomicU64,
@@ -158,7 +161,7 @@ impl Counts {
         self.began + Duration::from_micros(self.heard_us.load(Ordering::Relaxed))
     }
 
-    /// Packets, losses and windows are the kernel's alone.
+    /// Only the kernel knows packets, losses and windows.
     pub(crate) fn stats(&self) -> noq::PathStats {
         let mut stats = noq::PathStats::default();
         stats.rtt = Duration::from_micros(self.rtt_us.load(Ordering::Relaxed));

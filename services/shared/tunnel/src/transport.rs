@@ -1,4 +1,5 @@
-//! The transport parameters of both ends, and their reasons; what multipath itself relies on is set by `multipath::tune`.
+//! The transport parameters of both ends, and their reasons; `multipath::tune` sets the parameters
+//! that multipath itself needs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,28 +10,31 @@ use crate::http_datagrams::{UNREAD_BYTES_MAX, UNSENT_BYTES_MAX};
 /// The protocol spoken inside: HTTP/3.
 pub const ALPN: &[u8] = b"h3";
 
-/// Bytes that one connection keeps for sending and re-sending; writers of bulk wait beyond it. As much as 128 resumable tunnels may hold together
-/// (`resume::Ledger`: 64 MiB, and 64 KiB each), so that each of them is bounded by its own window: of streams that wait for room in this one the
-/// library serves the last and the first by turns and lets those between starve.
+/// Bytes that one connection keeps for sending and repeating; bulk writers wait beyond it. As many
+/// as 128 resumable tunnels may hold together (`resume::Ledger`), so that each is bounded by its
+/// own window. When streams wait for room in this window, the transport serves the last and the
+/// first in turn, and the others starve.
 pub(crate) const SEND_WINDOW_BYTES: u64 = 72 * 1024 * 1024;
 
-/// So much further go urgent streams and headers, prompt streams half as far.
+/// Bytes by which urgent streams and headers may exceed it; prompt streams may exceed it by half.
 pub(crate) const SEND_BEYOND_BYTES: u64 = 2 * 1024 * 1024;
 
-/// Bytes that all streams of one connection may have received and nobody read. What a peer has written and not yet sent counts, too.
+/// Received and unread bytes of all streams of one connection. The unsent bytes of a peer's writer
+/// count as well.
 const CONNECTION_WINDOW_BYTES: u32 = 80 * 1024 * 1024;
 
-/// Tunnels that one connection may have open at once; further opens wait at the client.
+/// Open tunnels of one connection; further ones wait at the client.
 const TUNNELS_MAX: u32 = 256;
 
-/// Paths at once; half of them may be on their way out while their successors open.
+/// Paths of one connection; half of them may be closing while their successors open.
 pub(crate) const PATHS_MAX: u32 = 16;
 
-/// A connection without a sign of life from the peer for so long is over. Longer than most outages of all networks: the same
-/// connection then goes on one round trip after its client's return.
+/// Silence of the peer after which a connection ends. Longer than most outages of all networks: the
+/// same connection then continues one round trip after the return.
 const IDLE_MAX_MS: u32 = 120_000;
 
-/// The library's own keepalive, beside the steering's pings, so that a connection survives a stalled steering task.
+/// The transport's own keepalive, beside the steering's pings, so that a connection survives a
+/// stalled steering task.
 const PATH_KEEP_ALIVE: Duration = Duration::from_secs(2);
 
 /// Parameters common to both ends; `tune` may set the congestion controller.
@@ -50,14 +54,14 @@ pub(crate) fn transport_config(tune: impl FnOnce(&mut TransportConfig)) -> Arc<T
     Arc::new(transport)
 }
 
-/// What carries a session.
+/// The transport of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// HTTP/3 over multipath QUIC.
     Quic,
     /// HTTP/2 over TLS over Multipath TCP, where UDP is blocked.
     Mptcp,
-    /// The same over plain TCP, where a kernel knows no MPTCP.
+    /// The same over plain TCP, where a kernel has no MPTCP.
     Tcp,
 }
 

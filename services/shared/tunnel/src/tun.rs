@@ -1,7 +1,7 @@
-//! A TUN device: where the kernel of this machine hands packets over, and takes them.
+//! A TUN device, on which the kernel of this machine delivers and accepts packets.
 //!
-//! Whoever may not configure devices (NET_ADMIN) can use one that an operator made and gave him (`ip tuntap add mode tun user ...`); it
-//! has to be up then, and have its address.
+//! A process without NET_ADMIN can use a device that an operator created for its user (`ip tuntap
+//! add mode tun user ...`). That device must be up and have its address.
 
 use std::{
     io,
@@ -20,28 +20,29 @@ use tun_rs::{AsyncDevice, DeviceBuilder};
 
 use crate::ip::IpPrefix;
 
-/// The largest packet that the kernel hands over in one piece: the least that IPv6 asks of a link (RFC 8200, 5; RFC 9484, 7), and
-/// with what QUIC, UDP and IP add (at most 90 bytes) still one packet on networks of 1,370 bytes and more. A larger one would be
-/// sent all the same, as a capsule, behind whatever is repaired on the stream.
+/// Largest packet that the kernel delivers in one piece: the minimum that IPv6 demands of a link
+/// (RFC 8200, 5; RFC 9484, 7). With the headers of QUIC, UDP and IP it fits into one packet of most
+/// networks. A larger packet would travel as a capsule, behind repairs of the stream.
 const TUN_MTU: u32 = 1_280;
 
-/// Packets that wait for us in the kernel, which drops the newest beyond it: a few milliseconds at 100 Mbit/s, ahead of a queue of our own.
+/// Packets that wait in the kernel, a few milliseconds at 100 Mbit/s; at the bound the kernel drops
+/// the newest.
 const WAITING_MAX: u32 = 100;
 
 /// The largest packet of IP.
 pub const PACKET_BYTES_MAX: usize = 65_535;
 
-/// Pause after the device gave an error: it is gone, most likely, and comes back only with a restart.
+/// Pause after an error of the device: it is most likely gone, and comes back only with a restart.
 const READ_PAUSE: Duration = Duration::from_secs(1);
 
-/// The kernel's answers to who may not, and to what is there already.
+/// The kernel's error for a missing right.
 const EPERM: i32 = 1;
 const EEXIST: i32 = 17;
 
-/// As the kernel has it.
+/// The kernel's bound.
 const NAME_BYTES_MAX: usize = 15;
 
-/// Whether a device may be called so. The kernel would make a number of `%d`.
+/// Whether a device may have this name. The kernel would replace `%d` by a number.
 pub fn is_device(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len())
         && name != "."
@@ -74,7 +75,7 @@ pub enum TunError {
 }
 
 impl TunError {
-    /// Whether it is a matter of rights, so that an operator can do it instead.
+    /// Whether a right is missing, so that an operator can do it instead.
     pub fn is_forbidden(&self) -> bool {
         self.code() == Some(EPERM)
     }
@@ -83,7 +84,7 @@ impl TunError {
         self.code() == Some(EEXIST)
     }
 
-    /// The kernel's.
+    /// The kernel's error code.
     fn code(&self) -> Option<i32> {
         match self {
             Self::Configure { source, .. } => code_of(source),
@@ -104,12 +105,13 @@ pub struct TunDevice {
     device: AsyncDevice,
     name: String,
     index: u32,
-    /// A packet that the kernel does not take is told of once in a row.
+    /// Of consecutive packets that the kernel refuses, only the first is logged.
     refuses: AtomicBool,
 }
 
 impl TunDevice {
-    /// Opens the device of that name, or makes it; one that was made is gone with it. Must be called inside a Tokio runtime.
+    /// Opens the device of that name, or creates it; a created device ends with this value. Must be
+    /// called within a Tokio runtime.
     pub fn open(name: &str) -> Result<Self, TunError> {
         let at = |source| TunError::Open {
             name: name.to_owned(),
@@ -126,7 +128,8 @@ impl TunDevice {
         })
     }
 
-    /// Has it stay when this process is gone. It belongs to nobody then: any process of the network namespace may open it, one at a time, without a right.
+    /// Keeps the device beyond the end of this process. Then it has no owner: any process of the
+    /// network namespace may open it, one at a time, without a right.
     pub fn keep(&self) -> Result<(), TunError> {
         self.device.persist().map_err(|source| TunError::Keep {
             name: self.name.clone(),
@@ -138,12 +141,12 @@ impl TunDevice {
         &self.name
     }
 
-    /// The next packet that the kernel hands over. Cancel-safe; for one reader at a time.
+    /// The next packet from the kernel. Cancel-safe; for one reader at a time.
     pub async fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.device.recv(buffer).await
     }
 
-    /// The same for `service`, which has `warning` say so while the device gives none; `None`: try again.
+    /// The same with a `warning` of `service` while the device fails; `None`: try again.
     pub async fn receive_or_warn<'a>(
         &self,
         buffer: &'a mut [u8],
@@ -164,7 +167,7 @@ impl TunDevice {
         }
     }
 
-    /// Gives the kernel a packet; whether it took it.
+    /// Gives the kernel a packet; returns whether it was accepted.
     pub fn send(&self, packet: &[u8]) -> bool {
         match self.device.try_send(packet) {
             Ok(_) => {
@@ -180,7 +183,7 @@ impl TunDevice {
         }
     }
 
-    /// Brings it up with the MTU of a tunnel. Without the right to, it has to be up already.
+    /// Takes the device up with the MTU of a tunnel. Without the right, it has to be up already.
     pub async fn set_up(&self) -> Result<(), TunError> {
         let link = LinkUnspec::new_with_index(self.index)
             .mtu(TUN_MTU)
@@ -213,11 +216,12 @@ impl TunDevice {
         })
     }
 
-    /// Adds an address of a network of that prefix length; one that it has already is no error, whoever gave it.
+    /// Adds an address with its prefix length; an address that exists already is no error.
     pub async fn add_address(&self, address: IpAddr, length: u8) -> Result<(), TunError> {
         let adding = async |handle: Handle| {
             let mut adding = handle.address().add(self.index, address, length);
-            // Nobody else is on this link to have it, too; and no route may go by an address of IPv6 before that is known.
+            // No other host is on this link, so duplicates are impossible; and a route may use an
+            // IPv6 address only after that check.
             adding.message_mut().header.flags |= AddressHeaderFlags::Nodad;
             adding.execute().await
         };
@@ -245,7 +249,7 @@ impl TunDevice {
         Ok(found)
     }
 
-    /// Takes an address away, and the routes that go by it.
+    /// Removes an address, and the routes that use it.
     pub async fn remove_address(&self, address: IpAddr, length: u8) -> Result<(), TunError> {
         self.ask(&format!("removing {address}/{length}"), async |handle| {
             let listed = handle
@@ -263,7 +267,8 @@ impl TunDevice {
         .await
     }
 
-    /// Sends what goes to `prefix` here, from `source`. A route that the device has already is made anew.
+    /// Routes `prefix` to this device, with the source address `source`. An existing route of the
+    /// device is replaced.
     pub async fn add_route(&self, prefix: IpPrefix, source: IpAddr) -> Result<(), TunError> {
         match self.try_add_route(prefix, source).await {
             Err(error) if error.is_there() => {
@@ -292,7 +297,7 @@ impl TunDevice {
         .await
     }
 
-    /// Of this device alone: what another has stays.
+    /// Only a route of this device is removed.
     pub async fn remove_route(&self, prefix: IpPrefix) -> Result<(), TunError> {
         self.ask(&format!("removing the route to {prefix}"), async |handle| {
             let route = RouteMessageBuilder::<IpAddr>::new()

@@ -1,8 +1,9 @@
-//! What an application holds of a tunnel: bytes both ways, over one CONNECT stream or over as many as it takes, one after the other.
+//! The application's end of a tunnel: bytes in both directions, over one CONNECT stream or several
+//! in turn.
 //!
-//! `shutdown` ends one direction and leaves the other open; a stream that is dropped before its writing side was shut down
-//! is reset, so that the peer cannot take a torn transfer for a complete one. As with any buffered writer, the last bytes may
-//! wait for `flush`.
+//! `shutdown` ends one direction and leaves the other open. A stream that is dropped before its
+//! writing side was shut down is reset, so that the peer cannot take a torn transfer for a complete
+//! one. As with any buffered writer, the last bytes may wait for `flush`.
 
 use std::{
     io,
@@ -37,12 +38,12 @@ impl TunnelStream {
         Self(Kind::Resumable(stream))
     }
 
-    /// Whether the tunnel outlives its connection; both ends have to agree on it.
+    /// Whether the tunnel outlives its connection; both ends must agree.
     pub fn is_resumable(&self) -> bool {
         matches!(self.0, Kind::Resumable(_))
     }
 
-    /// Reads without a copy. Ready with nothing at the end.
+    /// Reads without a copy. Ready and empty at the end.
     pub(crate) fn poll_pieces(
         &mut self,
         cx: &mut Context<'_>,
@@ -54,7 +55,7 @@ impl TunnelStream {
         }
     }
 
-    /// Writes without a copy where the parcel is worth it. Ready once nothing is left in the parcel.
+    /// Writes without a copy if that is cheaper. Ready once the parcel is empty.
     pub(crate) fn poll_parcel(
         &mut self,
         cx: &mut Context<'_>,

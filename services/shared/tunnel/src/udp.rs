@@ -1,8 +1,9 @@
-//! A UDP socket as the transport sees it, over tokio's.
+//! A UDP socket for the transport, over tokio's.
 //!
-//! It differs from the library's own in what it asks of the kernel. A receive call that brought less than it had room for has emptied
-//! the queue, so no second call is made to hear that nothing is left: the kernel tells when something comes. And a
-//! datagram is sent without waiting for readiness first. A server's tells the library of its clients' addresses as `multipath::mapped` has it.
+//! It makes fewer system calls than the transport's own socket. A receive call that did not fill
+//! its buffers has emptied the queue, so no second call asks again: the kernel reports the next
+//! arrival. A datagram is sent without waiting for readiness first. At a server the socket maps the
+//! clients' addresses as `multipath::mapped` describes.
 
 use std::{
     fmt,
@@ -26,11 +27,11 @@ use tokio::io::Interest;
 struct Socket {
     io: Arc<tokio::net::UdpSocket>,
     state: Arc<UdpSocketState>,
-    /// Clients have addresses of IPv4, and the library is told otherwise.
+    /// Clients have IPv4 addresses, and the transport sees mapped ones.
     mapped: bool,
 }
 
-/// Must be called inside a Tokio runtime.
+/// Must be called within a Tokio runtime.
 pub(crate) fn wrap(socket: std::net::UdpSocket, side: Side) -> io::Result<Box<dyn AsyncUdpSocket>> {
     let mapped = side == Side::Server && socket.local_addr()?.is_ipv4();
     let state = Arc::new(UdpSocketState::new((&socket).into())?);
@@ -56,7 +57,8 @@ impl AsyncUdpSocket for Socket {
         loop {
             ready!(self.io.poll_recv_ready(cx))?;
             let mut received = None;
-            // "Would block" makes tokio wait for the next arrival; one that came after this call began counts as such.
+            // "Would block" makes tokio wait for the next arrival; an arrival after the beginning
+            // of this call counts.
             let tried = self.io.try_io(Interest::READABLE, || {
                 let count = self.state.recv((&self.io).into(), bufs, meta)?;
                 received = Some(count);
@@ -97,10 +99,10 @@ impl AsyncUdpSocket for Socket {
 
 type Writable = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
 
-/// Any number of them may wait for one socket.
+/// Any number of senders may wait for one socket.
 struct Sender {
     socket: Socket,
-    /// Waits since the socket's buffer was full.
+    /// Waits because the socket's buffer was full.
     writable: Option<Writable>,
 }
 
@@ -135,7 +137,8 @@ impl UdpSender for Sender {
                     *writable = Some(Box::pin(async move { io.writable().await }));
                 }
                 Err(error) => {
-                    // A probe of the path's MTU may be too large. Whatever else it is, the datagram is lost, as it may be anywhere.
+                    // A probe of the path's MTU may be too large. The datagram is lost, as on any
+                    // network.
                     if !is_msg_size_err(&error) {
                         tracing::debug!(%error, destination = %transmit.destination, "sending failed");
                     }

@@ -1,4 +1,5 @@
 //! The path of a CONNECT-UDP request (RFC 9298, 2 and 3), which names the destination:
+//!
 //! `/.well-known/masque/udp/{target_host}/{target_port}/`.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -7,7 +8,7 @@ use http::uri::Authority;
 
 const PREFIX: &str = "/.well-known/masque/udp/";
 
-/// The longest name of a host.
+/// Bytes of a host name; a longer name is refused.
 const HOST_BYTES_MAX: usize = 255;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -20,10 +21,10 @@ pub(crate) enum Malformed {
     Port,
 }
 
-/// The path that asks for `authority`, which must have a port.
+/// The path of a request for `authority`, which must have a port.
 pub(crate) fn path(authority: &Authority) -> Result<String, Malformed> {
     let port = authority.port_u16().ok_or(Malformed::Port)?;
-    // The colons of an IPv6 address; nothing else that a host may hold needs it.
+    // Only the colons of an IPv6 address need escaping.
     let host = bare(authority.host()).replace(':', "%3A");
     Ok(format!("{PREFIX}{host}/{port}/"))
 }
@@ -34,7 +35,7 @@ pub(crate) fn parse(path: &str) -> Result<Authority, Malformed> {
     let (host, port) = rest.split_once('/').ok_or(Malformed::Path)?;
     let port = decode(port).ok_or(Malformed::Port)?;
     let port = match port.parse::<u16>() {
-        // `parse` takes a sign.
+        // `parse` accepts a sign.
         Ok(number) if number > 0 && port.bytes().all(|byte| byte.is_ascii_digit()) => number,
         _ => return Err(Malformed::Port),
     };
@@ -64,7 +65,7 @@ fn is_name(host: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))
 }
 
-/// Percent-decodes one segment; none where that gives no text.
+/// Percent-decodes one segment; `None` if the result is no text.
 pub(crate) fn decode(segment: &str) -> Option<String> {
     let mut bytes = segment.bytes();
     let mut decoded = Vec::with_capacity(segment.len());

@@ -1,15 +1,16 @@
-//! What an application holds of a UDP tunnel (RFC 9298): datagrams both ways, to and from one destination.
+//! The application's end of a UDP tunnel (RFC 9298): datagrams to and from one destination.
 
 use bytes::Bytes;
 
 use crate::datagram_tunnel::{DatagramTunnel, TunnelEnded};
 
-/// One destination's datagrams. Dropped, it ends the request.
+/// The datagrams of one destination. Dropping it ends the request.
 #[derive(Debug)]
 pub struct UdpTunnel(pub(crate) DatagramTunnel);
 
 impl UdpTunnel {
-    /// Takes one datagram to be sent; whether there was room for it, which is how UDP says that it was lost.
+    /// Queues one datagram; returns whether there was room. Otherwise the datagram is lost, as UDP
+    /// permits.
     pub fn send(&self, payload: &[u8]) -> bool {
         self.0.send(payload)
     }

@@ -2,10 +2,10 @@
 
 use bytes::BufMut;
 
-/// The largest value that one holds.
+/// Largest value of a variable-length integer.
 pub(crate) const MAX: u64 = (1 << 62) - 1;
 
-/// The integer at the front and its length; none while it is not whole.
+/// The integer at the front and its length; `None` while it is incomplete.
 pub(crate) fn read(bytes: &[u8]) -> Option<(u64, usize)> {
     let first = *bytes.first()?;
     let length = 1 << (first >> 6);

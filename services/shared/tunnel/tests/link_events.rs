@@ -213,7 +213,7 @@ fn cut_and_return(what: &'static str, cut: fn(&World, &str, u8), back: fn(&World
             let world = gateway.clone();
             let at = Instant::now();
             tokio::task::spawn_blocking(move || cut(&world, device, net)).await.unwrap();
-            let told = at.elapsed();
+            let command_took = at.elapsed();
             let other = if net == 1 { "wwan0" } else { "wlan0" };
             load.carries(other, CARRIED_BYTES, at).await;
             within(async {
@@ -226,20 +226,20 @@ fn cut_and_return(what: &'static str, cut: fn(&World, &str, u8), back: fn(&World
             .await;
             let (bulk, small) = (load.bulk.longest(), load.small.longest());
             println!(
-                "{what} {device}: the command took {told:?}; longest pause of bulk {bulk:?}, of small requests {small:?} (target < {TAKEOVER_MAX:?})"
+                "{what} {device}: the command took {command_took:?}; longest pause of bulk {bulk:?}, of small requests {small:?} (target < {TAKEOVER_MAX:?})"
             );
             // The kernel takes the network away at some moment of the command, which takes 3 ms, or as long again as the limit on a busy machine.
-            let limit = TAKEOVER_MAX + told;
+            let limit = TAKEOVER_MAX + command_took;
             assert!(bulk < limit && small < limit);
             let world = gateway.clone();
             let at = Instant::now();
             tokio::task::spawn_blocking(move || back(&world, device, net)).await.unwrap();
-            let told = at.elapsed();
+            let command_took = at.elapsed();
             let returned = load.carries(device, CARRIED_BYTES, at).await;
             println!(
-                "{what} {device}: back after {returned:?}, the command included, which took {told:?} (target < {RETURN_MAX:?})"
+                "{what} {device}: back after {returned:?}, the command included, which took {command_took:?} (target < {RETURN_MAX:?})"
             );
-            assert!(returned < RETURN_MAX + told);
+            assert!(returned < RETURN_MAX + command_took);
         }
         load.tunnel.close().await;
     });

@@ -91,10 +91,10 @@ async fn transfer(tunnel: &Tunnel, seed: u8, midway: impl FnOnce()) {
 /// The gateway's kernel knows of both networks.
 async fn until_told(world: &World) {
     within(async {
-        let told = |text: &str| world.mptcp_endpoints().unwrap().contains(text);
+        let has = |text: &str| world.mptcp_endpoints().unwrap().contains(text);
         while !DEVICES
             .iter()
-            .all(|(device, net)| told(&format!("10.{net}.0.2")) && told(device))
+            .all(|(device, net)| has(&format!("10.{net}.0.2")) && has(device))
         {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }

@@ -30,7 +30,7 @@ fn address(index: u32, text: &str) -> Fact {
     }
 }
 
-/// Does what is said; sockets to `unreachable` addresses fail.
+/// Executes the actions; sockets to `unreachable` addresses fail.
 struct Bench {
     access: Access,
     now: Instant,
@@ -48,18 +48,18 @@ impl Bench {
             unreachable: Vec::new(),
             log: Vec::new(),
         };
-        bench.tell(vec![
+        bench.feed(vec![
             Fact::List,
             device(1, "lo", true),
             address(1, "127.0.0.1"),
         ]);
         assert!(bench.log.is_empty(), "nothing before the list is complete");
-        bench.tell(vec![Fact::Complete]);
+        bench.feed(vec![Fact::Complete]);
         bench
     }
 
-    /// What is done about the facts.
-    fn tell(&mut self, facts: Vec<Fact>) -> Vec<String> {
+    /// The actions that follow from the facts.
+    fn feed(&mut self, facts: Vec<Fact>) -> Vec<String> {
         for fact in facts {
             self.access.learn(fact);
         }
@@ -133,54 +133,54 @@ fn patterns() {
 #[test]
 fn a_modem_is_plugged_in_and_pulled_out() {
     let mut bench = Bench::new(vec![devices("wwan*")]);
-    assert!(bench.tell(vec![device(7, "wwan0", false)]).is_empty());
-    assert!(bench.tell(vec![address(7, "10.1.0.2")]).is_empty());
+    assert!(bench.feed(vec![device(7, "wwan0", false)]).is_empty());
+    assert!(bench.feed(vec![address(7, "10.1.0.2")]).is_empty());
     assert_eq!(
-        bench.tell(vec![device(7, "wwan0", true)]),
+        bench.feed(vec![device(7, "wwan0", true)]),
         ["+wwan0 10.1.0.2@wwan0"]
     );
-    // Told twice, and of others.
+    // A repeated fact, and facts about other devices.
     let other = vec![
         device(7, "wwan0", true),
         device(8, "eth0", true),
         address(8, "192.0.2.1"),
         Fact::Routes,
     ];
-    assert!(bench.tell(other).is_empty());
-    assert_eq!(bench.tell(vec![Fact::DeviceGone { index: 7 }]), ["-wwan0"]);
+    assert!(bench.feed(other).is_empty());
+    assert_eq!(bench.feed(vec![Fact::DeviceGone { index: 7 }]), ["-wwan0"]);
 }
 
 #[test]
 fn carrier_and_address_come_and_go() {
     let mut bench = Bench::new(vec![devices("wlan*"), devices("eth?")]);
-    bench.tell(vec![
+    bench.feed(vec![
         device(2, "wlan0", true),
         address(2, "fe80::1"),
         address(2, "169.254.3.4"),
     ]);
     assert!(bench.attached.is_empty(), "no address that leads out");
     assert_eq!(
-        bench.tell(vec![address(2, "192.168.1.7")]),
+        bench.feed(vec![address(2, "192.168.1.7")]),
         ["+wlan0 192.168.1.7@wlan0"]
     );
-    assert_eq!(bench.tell(vec![device(2, "wlan0", false)]), ["-wlan0"]);
+    assert_eq!(bench.feed(vec![device(2, "wlan0", false)]), ["-wlan0"]);
     assert_eq!(
-        bench.tell(vec![device(2, "wlan0", true)]),
+        bench.feed(vec![device(2, "wlan0", true)]),
         ["+wlan0 192.168.1.7@wlan0"]
     );
-    // Another address beside it changes nothing; a new lease in its stead does.
-    assert!(bench.tell(vec![address(2, "192.168.1.3")]).is_empty());
+    // A second address changes nothing; a new lease in its place does.
+    assert!(bench.feed(vec![address(2, "192.168.1.3")]).is_empty());
     let gone = Fact::AddressGone {
         index: 2,
         ip: ip("192.168.1.7"),
     };
-    assert_eq!(bench.tell(vec![gone]), ["+wlan0 192.168.1.3@wlan0"]);
+    assert_eq!(bench.feed(vec![gone]), ["+wlan0 192.168.1.3@wlan0"]);
     let tentative = Fact::Address {
         index: 2,
         ip: ip("192.168.1.3"),
         usable: false,
     };
-    assert_eq!(bench.tell(vec![tentative]), ["-wlan0"]);
+    assert_eq!(bench.feed(vec![tentative]), ["-wlan0"]);
 }
 
 #[test]
@@ -204,14 +204,14 @@ fn a_subnet_finds_its_device_whatever_its_name() {
         address(6, "10.89.3.3"),
         address(6, "2001:db8:2::1"),
     ];
-    let done = bench.tell(facts);
+    let done = bench.feed(facts);
     assert_eq!(done, ["+lte 10.89.2.3@eth0", "+wifi 10.89.1.3@eth1"]);
     let six = vec![address(6, "2001:db8:1:ffff::1")];
-    assert_eq!(bench.tell(six), ["+six 2001:db8:1:ffff::1@eth2"]);
-    assert_eq!(bench.tell(vec![device(5, "eth1", false)]), ["-wifi"]);
-    // Attached anew under another name, as after a restart of the network.
+    assert_eq!(bench.feed(six), ["+six 2001:db8:1:ffff::1@eth2"]);
+    assert_eq!(bench.feed(vec![device(5, "eth1", false)]), ["-wifi"]);
+    // Attached again under another name, as after a restart of the network.
     let facts = vec![device(9, "eth7", true), address(9, "10.89.1.9")];
-    assert_eq!(bench.tell(facts), ["+wifi 10.89.1.9@eth7"]);
+    assert_eq!(bench.feed(facts), ["+wifi 10.89.1.9@eth7"]);
     assert!(is_within(ip("10.89.1.3"), ip("0.0.0.0"), 0));
     assert!(!is_within(ip("10.89.1.3"), ip("10.89.1.2"), 32));
 }
@@ -231,22 +231,22 @@ fn families_and_names() {
         ]
     };
     let mut four = Bench::new(vec![rule("fixed", Family::Any)]);
-    assert_eq!(four.tell(facts()), ["+fixed 192.0.2.7@eth0"]);
+    assert_eq!(four.feed(facts()), ["+fixed 192.0.2.7@eth0"]);
     let mut six = Bench::new(vec![rule("fixed", Family::V6)]);
-    assert_eq!(six.tell(facts()), ["+fixed 2001:db8::7@eth0"]);
-    // IPv4 where the proxy has it.
+    assert_eq!(six.feed(facts()), ["+fixed 2001:db8::7@eth0"]);
+    // IPv4 if the proxy has an IPv4 address.
     assert!(
-        four.tell(vec![Fact::Proxy { v4: true, v6: true }])
+        four.feed(vec![Fact::Proxy { v4: true, v6: true }])
             .is_empty()
     );
     let only_six = vec![Fact::Proxy {
         v4: false,
         v6: true,
     }];
-    assert_eq!(four.tell(only_six), ["+fixed 2001:db8::7@eth0"]);
-    // A rule takes a device only if no earlier one has.
+    assert_eq!(four.feed(only_six), ["+fixed 2001:db8::7@eth0"]);
+    // A rule matches a device only if no earlier rule does.
     let mut both = Bench::new(vec![rule("a", Family::V4), devices("*")]);
-    assert_eq!(both.tell(facts()), ["+a 192.0.2.7@eth0"]);
+    assert_eq!(both.feed(facts()), ["+a 192.0.2.7@eth0"]);
 }
 
 #[test]
@@ -267,12 +267,12 @@ fn fixed_addresses_and_the_routing_tables_choice() {
     assert_eq!(bench.attached["default"], "0.0.0.0@");
     assert!(
         bench
-            .tell(vec![device(2, "wlan1", true), address(2, "192.168.1.7")])
+            .feed(vec![device(2, "wlan1", true), address(2, "192.168.1.7")])
             .is_empty()
     );
     let there = vec![device(3, "wlan0", true), address(3, "192.168.1.7")];
-    assert_eq!(bench.tell(there), ["+wifi 192.168.1.7@wlan0"]);
-    assert_eq!(bench.tell(vec![device(3, "wlan0", false)]), ["-wifi"]);
+    assert_eq!(bench.feed(there), ["+wifi 192.168.1.7@wlan0"]);
+    assert_eq!(bench.feed(vec![device(3, "wlan0", false)]), ["-wifi"]);
 }
 
 #[test]
@@ -280,24 +280,24 @@ fn a_network_without_a_route_waits_for_one() {
     let mut bench = Bench::new(vec![devices("eth*")]);
     bench.unreachable.push(ip("192.0.2.7"));
     let there = vec![device(2, "eth0", true), address(2, "192.0.2.7")];
-    assert_eq!(bench.tell(there), ["?eth0 192.0.2.7@eth0"]);
+    assert_eq!(bench.feed(there), ["?eth0 192.0.2.7@eth0"]);
     let deadline = bench.access.next_deadline().unwrap();
     assert!(bench.work().is_empty(), "not before something changes");
     bench.now = deadline;
     assert_eq!(bench.work(), ["?eth0 192.0.2.7@eth0"]);
     bench.unreachable.clear();
-    assert_eq!(bench.tell(vec![Fact::Routes]), ["+eth0 192.0.2.7@eth0"]);
+    assert_eq!(bench.feed(vec![Fact::Routes]), ["+eth0 192.0.2.7@eth0"]);
     assert_eq!(bench.access.next_deadline(), None);
     bench.unreachable.push(ip("192.0.2.7"));
-    assert_eq!(bench.tell(vec![Fact::Routes]), ["-eth0"]);
+    assert_eq!(bench.feed(vec![Fact::Routes]), ["-eth0"]);
     bench.unreachable.clear();
-    assert_eq!(bench.tell(vec![Fact::Routes]), ["+eth0 192.0.2.7@eth0"]);
+    assert_eq!(bench.feed(vec![Fact::Routes]), ["+eth0 192.0.2.7@eth0"]);
 }
 
 #[test]
 fn a_fresh_list_replaces_the_old_one_without_a_flap() {
     let mut bench = Bench::new(vec![devices("eth*")]);
-    bench.tell(vec![
+    bench.feed(vec![
         device(2, "eth0", true),
         address(2, "192.0.2.7"),
         device(3, "eth1", true),
@@ -306,11 +306,11 @@ fn a_fresh_list_replaces_the_old_one_without_a_flap() {
     assert_eq!(bench.attached.len(), 2);
     assert!(
         bench
-            .tell(vec![Fact::List, device(3, "eth1", true)])
+            .feed(vec![Fact::List, device(3, "eth1", true)])
             .is_empty()
     );
     let rest = vec![address(3, "198.51.100.7"), Fact::Complete];
-    assert_eq!(bench.tell(rest), ["-eth0"]);
+    assert_eq!(bench.feed(rest), ["-eth0"]);
     assert_eq!(bench.attached.keys().collect::<Vec<_>>(), ["eth1"]);
 }
 
@@ -340,10 +340,10 @@ fn random_facts_end_in_what_the_rules_want() {
                 bench.unreachable.push(ip(&text));
             }
             bench.now += Duration::from_millis(random.random_range(0..400));
-            bench.tell(vec![fact]);
+            bench.feed(vec![fact]);
         }
         bench.unreachable.clear();
-        bench.tell(vec![Fact::Routes]);
+        bench.feed(vec![Fact::Routes]);
         let wanted: Vec<String> = bench.access.wanted().into_keys().collect();
         let attached: Vec<String> = bench.attached.keys().cloned().collect();
         assert_eq!(attached, wanted, "seed {seed}");

@@ -1,8 +1,10 @@
-//! HTTP Datagrams (RFC 9297) of CONNECT-UDP (RFC 9298) and CONNECT-IP (RFC 9484): a context id, and with context 0 the payload of one UDP
-//! datagram, or one IP packet. On a stream each is the value of a capsule of type DATAGRAM.
+//! HTTP Datagrams (RFC 9297) of CONNECT-UDP (RFC 9298) and CONNECT-IP (RFC 9484). Each has a
+//! context id; with context 0 the payload is one UDP datagram or one IP packet. On a stream each is
+//! the value of a capsule of type DATAGRAM.
 //!
-//! Contexts other than 0 and capsules of unknown types are skipped, as the RFCs ask for. A datagram longer than UDP or IP allows, one
-//! without a context, and a stream that ends within a capsule are malformed, and end the request.
+//! Other contexts and unknown capsule types are skipped, as the RFCs demand. A datagram that is too
+//! long for UDP or IP, or without a context, is malformed and ends the request. So does a stream
+//! that ends within a capsule.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -15,17 +17,17 @@ use crate::{
 /// The type of the capsule (RFC 9297, 3.5).
 const DATAGRAM: u64 = 0;
 
-/// The context of payloads themselves, of UDP as of IP.
+/// The context of payloads, for UDP and for IP.
 const PAYLOAD: u64 = 0;
 
-/// A context id.
+/// Bytes of a context id.
 const CONTEXT_BYTES_MAX: usize = 8;
 
-/// Two variable-length integers.
+/// Bytes of two variable-length integers.
 const HEADER_BYTES_MAX: usize = 16;
 
 impl Kind {
-    /// The longest payload: of UDP (RFC 9298, 5), and of IP but for jumbograms.
+    /// The longest payload of UDP (RFC 9298, 5) and of IP without jumbograms.
     pub(super) fn payload_bytes_max(self) -> usize {
         match self {
             Self::Udp => 65_527,
@@ -48,7 +50,7 @@ pub enum MalformedDatagram {
     Torn,
 }
 
-/// The payload in an HTTP Datagram; none where it is of another context.
+/// The payload in an HTTP Datagram; `None` for another context.
 pub(crate) fn open(kind: Kind, mut datagram: Bytes) -> Result<Option<Bytes>, MalformedDatagram> {
     let (context, used) = varint::read(&datagram).ok_or(MalformedDatagram::NoContext)?;
     if context != PAYLOAD {
@@ -61,7 +63,7 @@ pub(crate) fn open(kind: Kind, mut datagram: Bytes) -> Result<Option<Bytes>, Mal
     Ok(Some(datagram))
 }
 
-/// What stands before the payload in an HTTP Datagram.
+/// Writes the prefix of the payload in an HTTP Datagram.
 pub(crate) fn put_context(out: &mut impl BufMut) {
     varint::put(out, PAYLOAD);
 }
@@ -76,11 +78,11 @@ pub(super) fn capsule(payload: &[u8]) -> Bytes {
     capsule.freeze()
 }
 
-/// What a stream brings.
+/// An item of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Arrived {
     Payload(Bytes),
-    /// Of a type that this kind of tunnel knows beside datagrams.
+    /// A capsule that this kind of tunnel knows beside datagrams.
     Capsule(Raw),
 }
 
@@ -91,12 +93,12 @@ enum State {
     Skip { left: u64 },
 }
 
-/// Takes a byte stream apart; a capsule may be split anywhere.
+/// Decodes a byte stream; a capsule may be split anywhere.
 #[derive(Debug)]
 pub(super) struct Decoder {
     of: Kind,
     state: State,
-    /// Of a header or a value that has not arrived as a whole: at most a context and the longest payload.
+    /// An incomplete header or value: at most a context and the longest payload.
     part: BytesMut,
 }
 
@@ -109,7 +111,7 @@ impl Decoder {
         }
     }
 
-    /// Takes the next from the front of `input`; none once nothing whole is left in it.
+    /// Decodes the next item from the front of `input`; `None` if no complete item is left.
     pub(super) fn next(&mut self, input: &mut Bytes) -> Result<Option<Arrived>, MalformedDatagram> {
         loop {
             match self.state {
@@ -157,7 +159,7 @@ impl Decoder {
         }
     }
 
-    /// To be asked when the stream has ended.
+    /// Must be called when the stream has ended.
     pub(super) fn end(&self) -> Result<(), MalformedDatagram> {
         match self.state {
             State::Header if self.part.is_empty() => Ok(()),
@@ -181,7 +183,7 @@ impl Decoder {
         }
     }
 
-    /// Without a copy where it has arrived as a whole.
+    /// Does not copy a value that has arrived completely.
     fn value(&mut self, input: &mut Bytes, length: usize) -> Option<Bytes> {
         if self.part.is_empty() && input.len() >= length {
             return Some(input.split_to(length));
@@ -242,7 +244,7 @@ mod tests {
         for size in [1, 2, 7, 100, wire.len()] {
             assert_eq!(decode_all(Kind::Ip, &wire, size).unwrap(), expected);
         }
-        // For UDP they are unknown.
+        // For UDP these capsules are unknown.
         assert_eq!(decode(&wire, 3).unwrap(), ["packet"]);
         let mut endless = BytesMut::new();
         varint::put(&mut endless, 2);
@@ -290,7 +292,7 @@ mod tests {
         put(&mut wire, DATAGRAM, b"");
         assert_eq!(decode(&wire, 1), Err(MalformedDatagram::NoContext));
         wire.clear();
-        // A context of four bytes, of which one is there.
+        // A context of four bytes of which only one has arrived.
         put(&mut wire, DATAGRAM, &[0x80]);
         assert_eq!(decode(&wire, 1), Err(MalformedDatagram::NoContext));
         let whole = capsule(b"payload");

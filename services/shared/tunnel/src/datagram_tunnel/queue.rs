@@ -1,5 +1,5 @@
-//! Datagrams that wait for their turn. A full queue drops the newest: whoever sends by UDP counts on losses, and those that wait longest
-//! go first.
+//! A queue of datagrams. At the bound the newest is dropped: senders of UDP tolerate losses, and
+//! the oldest leave first.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -9,10 +9,11 @@ use tokio::sync::Notify;
 
 use super::{Kind, TunnelEnded};
 
-/// What waits in one direction of one request: 25 ms of 80 Mbit/s. Beyond it the newest is dropped and counted.
+/// Bytes in one direction of one request, which is 25 ms at 80 Mbit/s. At the bound the newest
+/// datagram is dropped and counted.
 const QUEUE_BYTES_MAX: usize = 256 * 1024;
 
-/// What a waiting datagram costs beside its payload.
+/// Memory of a waiting datagram beside its payload.
 const OVERHEAD_BYTES: usize = 64;
 
 /// Clones are the same queue.
@@ -42,12 +43,12 @@ impl Queue {
         }))
     }
 
-    /// What waits in it.
+    /// The kind of the queued datagrams.
     pub(crate) fn kind(&self) -> Kind {
         self.0.kind
     }
 
-    /// Whether there was room.
+    /// Returns whether there was room.
     pub(crate) fn push(&self, payload: Bytes) -> bool {
         let mut state = self.0.state.lock();
         let bytes = state.bytes + payload.len() + OVERHEAD_BYTES;
@@ -61,7 +62,7 @@ impl Queue {
         true
     }
 
-    /// Takes no more; the first reason is the one that counts.
+    /// Accepts no more datagrams; only the first reason counts.
     pub(crate) fn end(&self, reason: TunnelEnded) {
         self.0.state.lock().ended.get_or_insert(reason);
         self.0.changed.notify_one();
@@ -71,7 +72,8 @@ impl Queue {
         self.0.state.lock().ended.clone()
     }
 
-    /// The oldest; the reason of the end once all are taken. For one taker at a time.
+    /// The oldest datagram, or the reason of the end once the queue is empty. For one receiver at a
+    /// time.
     pub(crate) async fn next(&self) -> Result<Bytes, TunnelEnded> {
         loop {
             {

@@ -1,4 +1,4 @@
-//! What no client of ours would send, over real sockets.
+//! Requests of a misbehaving client over real sockets.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,17 +16,17 @@ use crate::{
     stream::{ConnectStream, OpenStreams},
 };
 
-/// What one request told: payloads that arrived, then why it ended.
-const TOLD_MAX: usize = 16;
+/// The events of one request: payloads that arrived, then the reason of its end.
+const EVENTS_MAX: usize = 16;
 
 type Told = mpsc::Receiver<Result<Bytes, TunnelEnded>>;
 
-/// A server that tells what it hears, and a client's raw stream of a CONNECT-UDP request.
+/// A server that reports its events, and a client's raw stream of a CONNECT-UDP request.
 async fn ask() -> (Tunnel, ConnectStream, Told) {
     let identities = Identities::new();
     let config = identities.server_config(listen_anywhere());
     let server = Arc::new(TunnelServer::bind(config).unwrap());
-    let (to, told) = mpsc::channel(TOLD_MAX);
+    let (to, events) = mpsc::channel(EVENTS_MAX);
     serve(server.clone(), move |request: ConnectRequest, _| {
         let to = to.clone();
         async move {
@@ -52,23 +52,23 @@ async fn ask() -> (Tunnel, ConnectStream, Told) {
     let open = OpenStreams::default().enter();
     let asked = within(session.ask(request, Urgency::Bulk, open)).await;
     let (stream, _) = asked.unwrap();
-    (tunnel, stream, told)
+    (tunnel, stream, events)
 }
 
 #[tokio::test]
 async fn a_malformed_capsule_ends_the_request_behind_what_was_sound() {
-    let (tunnel, mut stream, mut told) = ask().await;
+    let (tunnel, mut stream, mut events) = ask().await;
     // A payload, a capsule of another type, a datagram of context 9, and one without a context.
     let wire = b"\x00\x03\x00hi\x17\x02xx\x00\x02\x09?\x00\x00";
     within(stream.write_all(wire)).await.unwrap();
     within(stream.flush()).await.unwrap();
-    assert_eq!(within(told.recv()).await.unwrap().unwrap(), "hi");
-    let ended = within(told.recv()).await.unwrap();
+    assert_eq!(within(events.recv()).await.unwrap().unwrap(), "hi");
+    let ended = within(events.recv()).await.unwrap();
     assert_eq!(
         ended,
         Err(TunnelEnded::Malformed(MalformedDatagram::NoContext))
     );
-    // Broken off, not ended.
+    // The stream is reset and not ended.
     let error = within(async {
         loop {
             stream.write_all(b"\x00\x01\x00").await?;
@@ -85,19 +85,19 @@ async fn a_malformed_capsule_ends_the_request_behind_what_was_sound() {
 
 #[tokio::test]
 async fn a_frame_without_a_context_ends_its_request_and_one_without_a_request_the_connection() {
-    let (tunnel, stream, mut told) = ask().await;
+    let (tunnel, stream, mut events) = ask().await;
     let session = within(tunnel.session()).await.unwrap();
     let connection = session.quic().unwrap();
     let quarter = (stream.h3_id().unwrap().into_inner() / 4) as u8;
-    // Of a request that is not there, of context 9, and sound; in order on this one path.
+    // For a missing request, for context 9, and valid; in this order on the one path.
     for frame in [&[50, 0, b'?'][..], &[quarter, 9, b'?'], &[quarter, 0, b'a']] {
         let sending = connection.send_datagram_wait(Bytes::copy_from_slice(frame));
         within(sending).await.unwrap();
     }
-    assert_eq!(within(told.recv()).await.unwrap().unwrap(), "a");
+    assert_eq!(within(events.recv()).await.unwrap().unwrap(), "a");
     let torn = Bytes::copy_from_slice(&[quarter]);
     within(connection.send_datagram_wait(torn)).await.unwrap();
-    let ended = within(told.recv()).await.unwrap();
+    let ended = within(events.recv()).await.unwrap();
     assert_eq!(
         ended,
         Err(TunnelEnded::Malformed(MalformedDatagram::NoContext))
@@ -111,24 +111,25 @@ async fn a_frame_without_a_context_ends_its_request_and_one_without_a_request_th
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_within_a_capsule_is_told_from_one_that_ends() {
+async fn a_stream_that_ends_within_a_capsule_differs_from_a_stream_that_ends_after_it() {
     for (wire, expected) in [
         (&b"\x00\x02\x00a"[..], TunnelEnded::ByPeer),
         (b"\x00\x02\x00a\x00\x05", MalformedDatagram::Torn.into()),
     ] {
-        let (tunnel, mut stream, mut told) = ask().await;
+        let (tunnel, mut stream, mut events) = ask().await;
         within(stream.write_all(wire)).await.unwrap();
         within(stream.shutdown()).await.unwrap();
-        assert_eq!(within(told.recv()).await.unwrap().unwrap(), "a");
-        assert_eq!(within(told.recv()).await.unwrap(), Err(expected));
+        assert_eq!(within(events.recv()).await.unwrap().unwrap(), "a");
+        assert_eq!(within(events.recv()).await.unwrap(), Err(expected));
         tunnel.close().await;
     }
 }
 
-/// RFC 9484, 6: what another's client writes, without Huffman coding or a table; and the answer to a protocol that nobody knows.
+/// RFC 9484, 6: the request of another client, without Huffman coding or a table; and the answer to
+/// an unknown protocol.
 #[tokio::test]
 async fn a_foreign_request_for_ip_is_taken_by_its_name_on_the_wire() {
-    let (tunnel, _stream, _told) = ask().await;
+    let (tunnel, _stream, _events) = ask().await;
     let session = within(tunnel.session()).await.unwrap();
     let connection = session.quic().unwrap();
     for (protocol, answered) in [("connect-ip", true), ("webtransport", false)] {
@@ -141,7 +142,7 @@ async fn a_foreign_request_for_ip_is_taken_by_its_name_on_the_wire() {
             (":path", "/.well-known/masque/ip/192.0.2.1/*/"),
             ("capsule-protocol", "?1"),
         ] {
-            // Three bits for the length, then what is beyond them.
+            // Three bits hold the length, and the rest follows.
             match name.len().checked_sub(7) {
                 Some(beyond) => section.extend([0x27, beyond as u8]),
                 None => section.push(0x20 | name.len() as u8),
@@ -155,7 +156,7 @@ async fn a_foreign_request_for_ip_is_taken_by_its_name_on_the_wire() {
         let (mut send, mut receive) = within(connection.open_bi()).await.unwrap();
         within(send.write_all(&frame)).await.unwrap();
         let answer = within(receive.read_to_end(1_000)).await;
-        // One destination alone is not offered, so it is refused, by a status that says so.
+        // A single destination is not offered, so the request is refused with the status for that.
         assert_eq!(answer.is_ok_and(|answer| !answer.is_empty()), answered);
     }
     tunnel.close().await;

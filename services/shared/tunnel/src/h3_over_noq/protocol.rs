@@ -1,12 +1,14 @@
-//! CONNECT-IP past `h3`, which knows two values of `:protocol` only and refuses every request with another before anybody sees it.
+//! CONNECT-IP through `h3`, which knows only two values of `:protocol` and refuses requests with
+//! others.
 //!
-//! `webtransport`, which nobody speaks here, stands in for `connect-ip` on the inside: where bytes pass between `h3` and the wire the two
-//! are exchanged in the header section that begins a request, each for the other, so that neither can be taken for the other. What is on
-//! the wire is RFC 9484.
+//! Inside this process `webtransport`, which is not offered, stands in for `connect-ip`. Between
+//! `h3` and the wire the two values are exchanged in the header section that begins a request. Each
+//! replaces the other, so neither can be mistaken. The wire follows RFC 9484.
 //!
-//! `:protocol` is not in QPACK's static table, and no dynamic table is agreed on, so a peer spells the name out; name and value have one
-//! Huffman coding each beside the plain one. So the lines of a section are walked (RFC 9204, 4.5) without decoding any. Whatever is not as expected,
-//! and a section that names a protocol twice, is left as it is: `h3` judges it.
+//! `:protocol` is not in QPACK's static table, and no dynamic table is agreed, so a peer sends the
+//! name as a literal. Name and value have a plain and a Huffman form. So the lines of a section are
+//! parsed (RFC 9204, 4.5) without decoding. An unexpected section, and one that names a protocol
+//! twice, stays as it is, and `h3` judges it.
 
 use std::ops::Range;
 
@@ -15,10 +17,10 @@ use h3::ext::Protocol;
 
 use crate::{request::CONNECT_IP, varint};
 
-/// What `h3` is told, and tells, instead of `connect-ip`.
+/// The value that stands for `connect-ip` within `h3`.
 pub(crate) const STAND_IN: Protocol = Protocol::WEB_TRANSPORT;
 
-/// A protocol by the name that it has on the wire.
+/// The name of a protocol on the wire.
 pub(crate) fn name(protocol: &Protocol) -> &str {
     match *protocol == STAND_IN {
         true => CONNECT_IP,
@@ -29,17 +31,18 @@ pub(crate) fn name(protocol: &Protocol) -> &str {
 /// RFC 9114, 7.2.2.
 const HEADERS: u64 = 1;
 
-/// Types up to this one have a meaning (RFC 9114, 7.2); of the others a peer may send some before its headers.
+/// Largest frame type with a meaning (RFC 9114, 7.2); frames of other types may precede the
+/// headers.
 const FRAME_MEANT_MAX: u64 = 0xd;
 
-/// Two variable-length integers.
+/// Bytes of two variable-length integers.
 const FRAME_HEADER_BYTES_MAX: usize = 16;
 
-/// The longest section that is looked at: one byte of a value is never more than 30 bits on the wire, and mostly fewer than 8. Beyond it `h3`, which
-/// allows 16 KiB decoded, gets it as it came.
+/// The longest section that is parsed; `h3`, which permits 16 KiB decoded, gets a longer one
+/// unchanged. A byte of a value takes at most 30 bits on the wire, and mostly fewer than 8.
 const SECTION_BYTES_MAX: u64 = 32 * 1024;
 
-/// A text as a string literal may have it (RFC 7541, 5.2): as it is, or in its one Huffman coding.
+/// The two forms of a string literal (RFC 7541, 5.2): plain, and Huffman coded.
 struct Word {
     plain: &'static [u8],
     huffman: &'static [u8],
@@ -50,7 +53,7 @@ const NAME: Word = Word {
     huffman: &[0xb9, 0x5d, 0x87, 0x49, 0xc8, 0x7a, 0x3f],
 };
 
-/// Each stands for the other behind the exchange.
+/// Each replaces the other.
 const EXCHANGED: [Word; 2] = [
     Word {
         plain: b"connect-ip",
@@ -77,7 +80,7 @@ struct Literal<'a> {
     bytes: &'a [u8],
 }
 
-/// What a frame is to be replaced with before it leaves; none: it is left as it is.
+/// The replacement of an outgoing frame; `None` leaves the frame as it is.
 pub(super) fn leaving(frame: &[u8]) -> Option<Bytes> {
     let (kind, at) = varint::read(frame)?;
     let (length, used) = varint::read(&frame[at..])?;
@@ -96,7 +99,7 @@ fn headers(section: &[u8]) -> Bytes {
     frame.freeze()
 }
 
-/// The section with the other protocol; none where it names neither.
+/// The section with the other protocol; `None` if it names neither.
 fn exchanged(section: &[u8]) -> Option<Vec<u8>> {
     let value = protocol(section)?;
     let mut walk = Walk {
@@ -108,14 +111,14 @@ fn exchanged(section: &[u8]) -> Option<Vec<u8>> {
     let other = EXCHANGED[1 - found].plain;
     let mut changed = Vec::with_capacity(section.len() + other.len());
     changed.extend_from_slice(&section[..value.start]);
-    // Without Huffman coding; both lengths are below what 7 bits hold.
+    // Without Huffman coding; both lengths are less than 7 bits can hold.
     changed.push(other.len() as u8);
     changed.extend_from_slice(other);
     changed.extend_from_slice(&section[value.end..]);
     Some(changed)
 }
 
-/// Where the value of the only `:protocol` stands.
+/// Position of the value of the only `:protocol`.
 fn protocol(section: &[u8]) -> Option<Range<usize>> {
     let mut walk = Walk { section, at: 0 };
     // Required Insert Count and Base (4.5.1), which refer to the dynamic table.
@@ -150,7 +153,7 @@ fn protocol(section: &[u8]) -> Option<Range<usize>> {
     found
 }
 
-/// Reads a section from the front; none where it ends too early.
+/// Reads a section from the front; `None` if it ends too early.
 struct Walk<'a> {
     section: &'a [u8],
     at: usize,
@@ -163,7 +166,7 @@ impl<'a> Walk<'a> {
         Some(byte)
     }
 
-    /// An integer whose first byte gives it so many bits (RFC 7541, 5.1); none beyond 32 bits.
+    /// An integer with this many bits in the first byte (RFC 7541, 5.1); `None` beyond 32 bits.
     fn integer(&mut self, bits: u32) -> Option<usize> {
         let most = u32::MAX >> (32 - bits);
         let mut value = u32::from(self.byte()?) & most;
@@ -183,7 +186,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A string whose length has so many bits in the first byte, with the flag of the coding above them.
+    /// A string whose length has this many bits in the first byte, with the coding flag above them.
     fn string(&mut self, bits: u32) -> Option<Literal<'a>> {
         let huffman = *self.section.get(self.at)? & 1 << bits != 0;
         let length = self.integer(bits)?;
@@ -193,20 +196,21 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Exchanges in what arrives at the beginning of a request's stream, however it is cut.
+/// Exchanges values in the first bytes of a request's stream, however they are split.
 pub(super) struct Arriving {
     state: State,
-    /// A frame that is not whole: at most `FRAME_HEADER_BYTES_MAX` and `SECTION_BYTES_MAX`, and what came with its last byte.
+    /// An incomplete frame: at most `FRAME_HEADER_BYTES_MAX` and `SECTION_BYTES_MAX`, and the chunk
+    /// of its last byte.
     held: BytesMut,
 }
 
 enum State {
     Frame,
-    /// In a frame without meaning.
+    /// Within a frame without meaning.
     Skip {
         left: u64,
     },
-    /// The headers are through.
+    /// The headers are complete.
     Passing,
 }
 
@@ -218,7 +222,7 @@ impl Arriving {
         }
     }
 
-    /// What of it may be read by now, which may be nothing.
+    /// The bytes that may be read now; possibly none.
     pub(super) fn take(&mut self, chunk: Bytes) -> Bytes {
         if let State::Passing = self.state {
             return chunk;
@@ -252,7 +256,7 @@ impl Arriving {
                     let header = used + more;
                     self.state = match kind {
                         HEADERS if length <= SECTION_BYTES_MAX => {
-                            // Fits: bounded the line before.
+                            // Fits, because the line before bounds it.
                             let length = length as usize;
                             if self.held.len() - header < length {
                                 return through.freeze();
@@ -274,7 +278,7 @@ impl Arriving {
         }
     }
 
-    /// What was held when the stream ended.
+    /// The bytes that were held when the stream ended.
     pub(super) fn rest(&mut self) -> Option<Bytes> {
         self.state = State::Passing;
         (!self.held.is_empty()).then(|| self.held.split().freeze())
@@ -294,7 +298,7 @@ mod tests {
         huffman: &[0x21, 0xea, 0xa8, 0xa4, 0x4a, 0xd6, 0xc9, 0x5f],
     };
 
-    /// A string whose length has so many bits beside `flags`.
+    /// Writes a string whose length has this many bits beside `flags`.
     fn put_string(out: &mut Vec<u8>, flags: u8, bits: u32, word: &Word, huffman: bool) {
         let bytes = match huffman {
             true => word.huffman,
@@ -315,15 +319,15 @@ mod tests {
         put_string(out, 0, 7, value, huffman[1]);
     }
 
-    /// Lines of every form, none of which names a protocol.
+    /// Writes lines of every form, none of which names a protocol.
     fn put_others(out: &mut Vec<u8>) {
-        // `:method CONNECT`, and a line of a large index.
+        // `:method CONNECT`, and a line with a large index.
         out.extend([0xc0 | 15, 0xff, 0x24]);
-        // `:path` with a literal value, Huffman or not.
+        // `:path` with a literal value, plain and Huffman coded.
         out.extend([0x51, 3, b'/', b'i', b'p', 0x51, 0x82, 0x60, 0xd5]);
-        // Of tables that are not there.
+        // References to tables that do not exist.
         out.extend([0x12, 0x05, 0x00]);
-        // A literal name that begins like it.
+        // A literal name with the same beginning.
         out.extend(b"\x27\x03:protocols\x0aconnect-ip");
     }
 
@@ -379,7 +383,7 @@ mod tests {
     #[test]
     fn a_request_is_exchanged_however_it_is_cut_and_the_rest_passes() {
         let [connect_ip, stand_in] = &EXCHANGED;
-        // A frame without meaning first, as a peer may send it, then data that look like headers.
+        // First a frame without meaning, then data that look like headers.
         let before = b"\x21\x03abc\x40\x5f\x00";
         let inside = headers(&section(stand_in, [true, false]));
         let outside = headers(&section(connect_ip, [true, true]));
@@ -389,7 +393,7 @@ mod tests {
         for size in 1..=wire.len() {
             assert_eq!(pass(&wire, size), expected, "{size}");
         }
-        // Of a torn one nothing is lost.
+        // No byte of a torn frame is lost.
         for length in 0..before.len() + outside.len() - 1 {
             assert_eq!(pass(&wire[..length], 7), wire[..length], "{length}");
         }
@@ -419,12 +423,13 @@ mod tests {
         varint::put(&mut wire, HEADERS);
         varint::put(&mut wire, SECTION_BYTES_MAX + 1);
         wire.extend_from_slice(&request);
-        // Nothing is held.
+        // No byte is held.
         let mut arriving = Arriving::new();
         assert_eq!(arriving.take(wire.clone().freeze()), wire);
     }
 
-    /// Any bytes, and sound requests with a byte changed: no panic, and what is not changed is not harmed.
+    /// Random bytes, and valid requests with a changed byte: no panic, and unchanged parts stay
+    /// intact.
     #[test]
     fn noise_passes() {
         for seed in 0..2_000 {

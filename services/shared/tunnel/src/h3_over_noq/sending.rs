@@ -1,13 +1,15 @@
 //! The send half of `h3`'s streams on a `noq` connection.
 //!
-//! Sending differs in one point from what `h3` asks for. `h3` offers only an `async` way to send a DATA frame, which cannot be
-//! dropped half way and begun again; a byte stream (`AsyncWrite`) needs exactly that. So the send half lives in a
-//! [`SendHandle`], shared between `h3` (which encodes frames into it) and the tunnel (which flushes, finishes, resets it
-//! and sets its urgency). Bytes that the transport refused stay in the handle: at most one frame, since nobody may
-//! add a frame before the last one has gone. DATA frames are encoded here, since `h3` would copy their payload.
+//! `h3` sends a DATA frame only by an `async` function, which must not be dropped half way. A byte
+//! stream (`AsyncWrite`) needs exactly that. So the send half lives in a [`SendHandle`], shared by
+//! `h3`, which encodes frames into it, and the tunnel, which flushes, finishes and resets it and
+//! sets its urgency. The handle keeps bytes that the transport refused: at most one frame, since a
+//! new frame may begin only after the last has left. DATA frames are encoded here, since `h3` would
+//! copy their payload.
 //!
-//! All streams of a connection share its send window, and the transport gives room in it to whoever asks first. So what bulk may take ends at the
-//! window; more urgent streams, and all headers, may go beyond it ([`SendWindow`]).
+//! All streams of a connection share its send window, and the transport gives room to the first
+//! that asks. So bulk stops at the window, while more urgent streams and all headers may exceed it
+//! ([`SendWindow`]).
 
 use std::{
     collections::HashMap,
@@ -34,25 +36,27 @@ use crate::{
     varint as variable,
 };
 
-/// What the library gives each new stream.
+/// The priority that the transport gives each new stream.
 const CONTROL_PRIORITY: i32 = 0;
 
 /// RFC 9114, 7.2.1.
 const DATA_FRAME: u8 = 0;
 
-/// A frame's type and the longest form of its length.
+/// Bytes of a frame's type and the longest form of its length.
 const FRAME_HEADER_BYTES_MAX: usize = 9;
 
-/// What a connection keeps for sending and re-sending: `SEND_WINDOW_BYTES`, and for a moment more.
+/// Bytes that a connection keeps for sending and repeating: `SEND_WINDOW_BYTES`, and temporarily
+/// more.
 struct SendWindow {
     connection: noq::Connection,
     raised: Mutex<()>,
-    /// What its streams hold because there was no room.
+    /// Bytes that its streams hold for lack of room.
     refused_bytes: AtomicUsize,
 }
 
 impl SendWindow {
-    /// Writes with so many bytes of room beyond the window. Others who write in the same moment may use it, too.
+    /// Writes with this many bytes of room beyond the window. Concurrent writers may use that room
+    /// as well.
     fn beyond<T>(&self, bytes: u64, write: impl FnOnce() -> T) -> T {
         let _raised = self.raised.lock();
         self.connection.set_send_window(SEND_WINDOW_BYTES + bytes);
@@ -62,7 +66,7 @@ impl SendWindow {
     }
 }
 
-/// The send halves of a connection by stream id; holds only streams that somebody still owns.
+/// The send halves of a connection by stream id; only streams that still have an owner.
 #[derive(Clone)]
 pub struct SendHandles {
     handles: Arc<Mutex<HashMap<StreamId, Weak<SendHandle>>>>,
@@ -85,7 +89,7 @@ impl SendHandles {
         self.handles.lock().get(&id)?.upgrade()
     }
 
-    /// Bytes that streams hold because the transport takes no more of them: a sure sign of a backlog.
+    /// Bytes that streams hold because the transport accepts no more: a sign of a backlog.
     pub fn pending_bytes(&self) -> usize {
         self.window.refused_bytes.load(Ordering::Relaxed)
     }
@@ -121,15 +125,15 @@ impl SendHandles {
 
 struct Sending {
     stream: noq::SendStream,
-    /// What the transport has not taken yet of the last frame: of its header, of its payload.
+    /// The rest of the last frame that the transport has not accepted: header and payload.
     pending: [Bytes; 2],
-    /// How much of it counts in the connection's sum.
+    /// The part of it in the connection's sum.
     refused_bytes: usize,
-    /// How far beyond the send window that frame may go.
+    /// How far that frame may exceed the send window.
     beyond_bytes: u64,
     /// The same for DATA frames.
     data_beyond_bytes: u64,
-    /// Of data, where headers are more urgent: taken on by the first DATA frame.
+    /// The priority of data where headers are more urgent; set by the first DATA frame.
     data_priority: Option<i32>,
 }
 
@@ -146,7 +150,7 @@ pub struct SendHandle {
 }
 
 impl SendHandle {
-    /// Ready once the transport has taken all that was handed over.
+    /// Ready once the transport has accepted everything.
     pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<Result<(), noq::WriteError>> {
         let sending = &mut *self.sending.lock();
         let flushed = self.flush(sending, cx);
@@ -154,7 +158,8 @@ impl SendHandle {
         flushed
     }
 
-    /// Of this stream, what the transport has refused. Asked for the sum with each turn of the steering, and there may be many streams.
+    /// Updates this stream's part of the connection's sum of refused bytes. The steering reads that
+    /// sum each turn, and there may be many streams.
     fn count(&self, sending: &mut Sending) {
         let bytes = sending.pending_bytes();
         let before = std::mem::replace(&mut sending.refused_bytes, bytes);
@@ -183,7 +188,7 @@ impl SendHandle {
                 [header, payload] if header.is_empty() => std::slice::from_mut(payload),
                 both => &mut both[..],
             };
-            // Pending writes nothing; otherwise the chunks keep what was not written.
+            // `Pending` writes nothing; otherwise the chunks keep the unwritten rest.
             let mut write = || pin!(sending.stream.write_many_chunks(&mut rest)).poll(cx);
             let mut written = write();
             if written.is_pending() && sending.beyond_bytes > 0 {
@@ -193,7 +198,8 @@ impl SendHandle {
         }
     }
 
-    /// Begins a DATA frame; the last one must have gone ([`SendHandle::poll_flush`]). The payload is not copied.
+    /// Begins a DATA frame; the frame before must have left ([`SendHandle::poll_flush`]). The
+    /// payload is not copied.
     pub fn begin_data(&self, payload: Bytes) {
         let mut header = BytesMut::with_capacity(FRAME_HEADER_BYTES_MAX);
         header.put_u8(DATA_FRAME);
@@ -203,13 +209,14 @@ impl SendHandle {
         sending.pending = [header.freeze(), payload];
         sending.beyond_bytes = sending.data_beyond_bytes;
         if let Some(priority) = sending.data_priority.take() {
-            // Fails only for a stream that has ended, which sends no more.
+            // Fails only for a stream that has ended.
             let _ = sending.stream.set_priority(priority);
         }
     }
 
-    /// What is more urgent is sent first, and need not wait for room that bulk has taken. Before its data a stream is a control stream, if it is not
-    /// more urgent than that: requests and answers of bulk are not to wait for vitals.
+    /// Streams of higher urgency are sent first, and need no room that bulk has taken. Until its
+    /// data begin, a stream has at least the priority of a control stream: requests and answers of
+    /// bulk do not wait for vitals.
     pub fn set_urgency(&self, urgency: Urgency) {
         let sending = &mut *self.sending.lock();
         sending.data_beyond_bytes = match urgency {
@@ -219,19 +226,19 @@ impl SendHandle {
         };
         let priority = urgency.stream_priority();
         if priority > CONTROL_PRIORITY {
-            // Fails only for a stream that has ended, which sends no more.
+            // Fails only for a stream that has ended.
             let _ = sending.stream.set_priority(priority);
         } else {
             sending.data_priority = Some(priority);
         }
     }
 
-    /// Ends the stream for the peer as broken, not as complete.
+    /// Ends the stream as broken and not as complete.
     pub fn reset(&self, code: Code) {
         let sending = &mut *self.sending.lock();
         sending.pending = Default::default();
         self.count(sending);
-        // Fails only for a stream that has ended already.
+        // Fails only for a stream that has ended.
         let _ = sending.stream.reset(varint(code.value()));
     }
 }

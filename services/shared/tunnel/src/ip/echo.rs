@@ -1,5 +1,6 @@
-//! The one packet that an end of the tunnel answers itself: an echo request of ICMPv6 to all nodes of the link. By it a peer learns whether the
-//! tunnel carries the 1,280 bytes that IPv6 asks of every link, and gives up without an answer (RFC 9484, 7.1).
+//! The only packet that an end of the tunnel answers itself: an ICMPv6 echo request to all nodes of
+//! the link. With it a peer tests that the tunnel carries the 1,280 bytes that IPv6 demands of a
+//! link; without an answer the peer gives up (RFC 9484, 7.1).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -14,10 +15,10 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const REQUEST: [u8; 2] = [128, 0];
 const REPLY: [u8; 2] = [129, 0];
 
-/// Of the link only, but a peer may count one down.
+/// Only for the link, but a peer may decrement it once.
 const HOPS: u8 = 64;
 
-/// What `own` answers, as long as the question; none to any other packet, and to a damaged one.
+/// The answer of `own`, as long as the request; `None` for another or a damaged packet.
 pub fn link_echo(packet: &[u8], own: Ipv6Addr) -> Option<Vec<u8>> {
     let read = IpPacket::read(packet).ok()?;
     let IpAddr::V6(asker) = read.source else {
@@ -42,7 +43,8 @@ pub fn link_echo(packet: &[u8], own: Ipv6Addr) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// Of a message with what stands for its header (RFC 8200, 8.1); zero where the message has the right one already.
+/// The checksum over a message and its pseudo-header (RFC 8200, 8.1); zero for a message with a
+/// right checksum.
 fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
     let words = message.chunks(2).map(|pair| match pair {
         [high, low] => u16::from_be_bytes([*high, *low]),
@@ -50,7 +52,7 @@ fn checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
     });
     let header = source.segments().into_iter().chain(destination.segments());
     let sum: u32 = header.chain(words).map(u32::from).sum();
-    // A payload has a length of 16 bits.
+    // The length of a payload has 16 bits.
     let mut sum = sum + message.len() as u32 + u32::from(ICMP_V6);
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -79,7 +81,7 @@ mod tests {
 
     #[test]
     fn all_nodes_are_answered_for_with_the_same_payload_and_a_right_checksum() {
-        // As Linux sends it.
+        // The form that Linux sends.
         let (own, message) = (Ipv6Addr::LOCALHOST, [128, 0, 0, 0, 0, 7, 0, 1, 0xab]);
         assert_eq!(checksum(own, own, &message), 0xd4b1);
         for payload in [0, 1, 1_232, 65_527] {

@@ -1,19 +1,19 @@
-//! Which packets may pass between the one who has addresses and what lies behind the tunnel. Both ends ask it, each for both directions: neither
-//! relies on the other.
+//! The filter of packets between an owner of addresses and the networks behind the tunnel. Both
+//! ends apply it in both directions, so neither relies on the other.
 
 use std::net::IpAddr;
 
 use super::{IpPacket, IpPrefix, IpRanges, MalformedPacket};
 
-/// What an owner of addresses may exchange packets with.
+/// The addresses that an owner may exchange packets with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IpGate {
-    /// The owner's addresses; bounded by the capsule that gave them.
+    /// The owner's addresses; bounded by the capsule that assigned them.
     pub owner: Vec<IpPrefix>,
     pub routes: IpRanges,
 }
 
-/// Why a packet does not pass.
+/// Why a packet is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotPassed {
     #[error("{0}")]
@@ -25,7 +25,7 @@ pub enum NotPassed {
 }
 
 impl NotPassed {
-    /// For counting.
+    /// A label of metrics.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Malformed(malformed) => malformed.label(),
@@ -40,7 +40,7 @@ impl IpGate {
         self.owner.iter().any(|prefix| prefix.contains(address))
     }
 
-    /// From the owner: in its own name, to where it may.
+    /// A packet from the owner: its source is the owner's, and its destination permitted.
     pub fn leaving(&self, packet: &[u8]) -> Result<IpPacket, NotPassed> {
         let packet = IpPacket::read(packet)?;
         if !self.owns(packet.source) {
@@ -52,7 +52,8 @@ impl IpGate {
         Ok(packet)
     }
 
-    /// To the owner: from where it may send to. What a router on the way has to say of a packet that the owner may have sent comes from anywhere.
+    /// A packet to the owner, from a permitted destination. An ICMP error about a packet that the
+    /// owner may have sent is admitted from any router.
     pub fn arriving(&self, packet: &[u8]) -> Result<IpPacket, NotPassed> {
         let read = IpPacket::read(packet)?;
         if !self.owns(read.destination) {

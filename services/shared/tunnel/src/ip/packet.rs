@@ -1,16 +1,16 @@
-//! The head of a packet: from whom, to whom, and whether it is one.
+//! The header of an IP packet: source, destination, and its validity.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const HEADER_V4_BYTES: usize = 20;
 pub(super) const HEADER_V6_BYTES: usize = 40;
 
-/// Of a message of ICMP.
+/// Bytes of an ICMP header.
 const HEADER_ICMP_BYTES: usize = 8;
 const ICMP: u8 = 1;
 pub(super) const ICMP_V6: u8 = 58;
 
-/// Headers between that of IPv6 and what it carries. A packet with more is refused: hosts make three or four.
+/// Extension headers of an IPv6 packet; a packet with more is refused. Hosts send at most four.
 const EXTENSIONS_MAX: usize = 8;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
@@ -24,7 +24,8 @@ pub enum MalformedPacket {
     Version(u8),
     #[error("its length is not what it says")]
     Length,
-    /// A source route leads elsewhere than the destination says, and of the others of IPv4 nobody needs any.
+    /// A source route leads to another place than the destination, and the other IPv4 options are
+    /// not needed.
     #[error("has options, or a route of its own")]
     Options,
 }
@@ -38,7 +39,7 @@ impl MalformedPacket {
     }
 }
 
-/// What a packet says of itself.
+/// The fields of a packet header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpPacket {
     pub source: IpAddr,
@@ -46,7 +47,7 @@ pub struct IpPacket {
 }
 
 impl IpPacket {
-    /// Of a whole packet. Checksums are left to whoever takes it.
+    /// Reads the header of a complete packet. The receiver verifies checksums.
     pub fn read(packet: &[u8]) -> Result<Self, MalformedPacket> {
         match packet.first().map(|first| first >> 4) {
             Some(4) => read_v4(packet),
@@ -56,12 +57,13 @@ impl IpPacket {
         }
     }
 
-    /// The packet that an error of ICMP speaks of (RFC 792, RFC 4443), by its head, which is all that may be left of it. None where this is no such error.
+    /// The packet that an ICMP error quotes (RFC 792, RFC 4443), from its header, which may be all
+    /// that is quoted. `None` if this is no such error.
     pub(super) fn quoted(packet: &[u8]) -> Option<Self> {
         match packet.first()? >> 4 {
             4 => {
                 let header = packet.first_chunk::<HEADER_V4_BYTES>()?;
-                // Behind the first fragment something else stands there.
+                // Later fragments have no ICMP header at this place.
                 let is_first = [header[6] & 0x1f, header[7]] == [0, 0];
                 let message = packet.get(HEADER_V4_BYTES..)?;
                 // Destination unreachable, time exceeded, parameter problem.
@@ -72,7 +74,7 @@ impl IpPacket {
             6 => {
                 let header = packet.first_chunk::<HEADER_V6_BYTES>()?;
                 let message = packet.get(HEADER_V6_BYTES..)?;
-                // Errors, of which the second is "packet too big".
+                // ICMPv6 errors; the second is "packet too big".
                 let is_error = header[6] == ICMP_V6 && matches!(message.first()?, 1..=4);
                 let head = message.get(HEADER_ICMP_BYTES..)?.first_chunk()?;
                 (is_error && head[0] >> 4 == 6).then(|| ends_v6(head))
@@ -118,8 +120,9 @@ fn read_v6(packet: &[u8]) -> Result<IpPacket, MalformedPacket> {
     Ok(ends_v6(header))
 }
 
-/// Refuses a packet that goes on elsewhere from its destination, as segment routing (RFC 8754) has it: the core may trust whoever is inside. The
-/// extensions are walked (RFC 8200, 4) until what is carried; a first fragment must have them all (RFC 7112), the others have none.
+/// Refuses a packet that continues from its destination to another, like segment routing (RFC
+/// 8754): the core may trust packets from inside. The extension headers are parsed (RFC 8200, 4) up
+/// to the payload. A first fragment must have all of them (RFC 7112); later fragments have none.
 fn refuse_routed(mut kind: u8, mut rest: &[u8]) -> Result<(), MalformedPacket> {
     for _ in 0..=EXTENSIONS_MAX {
         // Hop-by-hop and destination options, mobility, host identity, shim.
@@ -216,7 +219,8 @@ mod tests {
         assert_eq!(IpPacket::read(&options), Err(MalformedPacket::Version(5)));
     }
 
-    /// Of one kind and of so many units of eight bytes, then what follows.
+    /// An extension header of one kind, with its length in units of eight bytes, and the next
+    /// header.
     fn extension(next: u8, kind_and_left: [u8; 2], units: usize) -> Vec<u8> {
         let mut header = vec![next, units as u8 - 1, kind_and_left[0], kind_and_left[1]];
         header.resize(units * 8, 0);
@@ -237,13 +241,14 @@ mod tests {
     fn a_packet_that_is_routed_by_its_own_header_is_refused_wherever_that_stands() {
         let routing = |next, left| extension(next, [4, left], 3);
         let skipped = |next| extension(next, [1, 4], 2);
-        // The third and fourth byte hold the offset; the last bit but two of it says that more comes.
+        // The third and fourth byte hold the offset; the lowest bit says that more fragments
+        // follow.
         let fragment = |next, offset: u16| {
             let mut header = extension(next, (offset << 3).to_be_bytes(), 1);
             header[1] = 0;
             header
         };
-        // Its length is in units of four bytes, without the first two.
+        // Its length counts units of four bytes, without the first two.
         let authenticated = |next| {
             let mut header = extension(next, [0, 0], 3);
             header[1] = 4;
@@ -262,7 +267,7 @@ mod tests {
         ] {
             let packet = v6_with(first, &extensions);
             let packet = match extensions.len() {
-                // Torn within a header that is to come.
+                // The packet ends within an announced header.
                 1 if first == 0 => shortened(packet, 16),
                 2 if extensions[1].len() == 1 => shortened(packet, 16),
                 _ => packet,
@@ -280,7 +285,7 @@ mod tests {
             (43, vec![routing(17, 0)]),
             (0, vec![skipped(60), skipped(17)]),
             (44, vec![fragment(17, 0)]),
-            // Behind the first fragment there is no header.
+            // A later fragment has no further header.
             (44, vec![fragment(43, 100), routing(17, 1)]),
             (50, vec![routing(43, 1)]),
             (59, vec![]),

@@ -1,4 +1,4 @@
-//! A network by its address and the length of its prefix.
+//! A network as an address and a prefix length.
 
 use std::{
     fmt,
@@ -8,7 +8,7 @@ use std::{
 
 use super::IpRange;
 
-/// No bit behind the prefix is set.
+/// Invariant: no bit after the prefix is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IpPrefix {
     network: IpAddr,
@@ -23,7 +23,7 @@ pub enum NotAPrefix {
     Length,
 }
 
-/// The bits of an address, at the low end, and how many there are.
+/// The bits of an address, at the low end, and their number.
 pub(super) fn bits(address: IpAddr) -> (u128, u8) {
     match address {
         IpAddr::V4(address) => (address.to_bits().into(), 32),
@@ -31,16 +31,16 @@ pub(super) fn bits(address: IpAddr) -> (u128, u8) {
     }
 }
 
-/// The address of so many bits.
+/// The address with these bits.
 pub(super) fn address(bits: u128, width: u8) -> IpAddr {
     match width {
-        // Nobody gives more bits than an address has.
+        // The caller passes no more bits than an address has.
         32 => Ipv4Addr::from_bits(bits as u32).into(),
         _ => Ipv6Addr::from_bits(bits).into(),
     }
 }
 
-/// So many ones at the low end.
+/// This many ones at the low end.
 pub(super) fn ones(count: u8) -> u128 {
     u128::MAX
         .checked_shr(128 - u32::from(count))
@@ -48,13 +48,13 @@ pub(super) fn ones(count: u8) -> u128 {
 }
 
 impl IpPrefix {
-    /// None where the length is beyond the address, or bits behind the prefix are set.
+    /// `None` if the length exceeds the address, or a bit after the prefix is set.
     pub fn new(network: IpAddr, length: u8) -> Option<Self> {
         let (bits, width) = bits(network);
         (length <= width && bits & ones(width - length) == 0).then_some(Self { network, length })
     }
 
-    /// The prefix of one address.
+    /// The prefix of a single address.
     pub fn host(address: IpAddr) -> Self {
         let (_, length) = bits(address);
         Self {
@@ -80,18 +80,18 @@ impl IpPrefix {
         self.range().contains(address)
     }
 
-    /// Whether all of `other` lies in it.
+    /// Whether it contains all of `other`.
     pub fn covers(&self, other: &Self) -> bool {
         self.length <= other.length && self.contains(other.network)
     }
 
-    /// The address so far behind the first, if it is there.
+    /// The address at this offset from the first, if it is within the prefix.
     pub fn nth(&self, offset: u128) -> Option<IpAddr> {
         let (bits, width) = bits(self.network);
         (offset <= ones(width - self.length)).then(|| address(bits + offset, width))
     }
 
-    /// How many addresses it has beside the first.
+    /// Offset of the last address.
     pub fn last_offset(&self) -> u128 {
         let (_, width) = bits(self.network);
         ones(width - self.length)
@@ -104,7 +104,7 @@ impl FromStr for IpPrefix {
     fn from_str(text: &str) -> Result<Self, NotAPrefix> {
         let (network, length) = text.split_once('/').ok_or(NotAPrefix::Form)?;
         let network = network.parse().map_err(|_| NotAPrefix::Form)?;
-        // `parse` takes a sign.
+        // `parse` accepts a sign.
         let digits = length.bytes().all(|byte| byte.is_ascii_digit());
         let length = length.parse().ok().filter(|_| digits);
         Self::new(network, length.ok_or(NotAPrefix::Form)?).ok_or(NotAPrefix::Length)

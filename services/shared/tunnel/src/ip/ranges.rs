@@ -1,4 +1,4 @@
-//! Sets of addresses, as ranges in order.
+//! Sets of addresses, as sorted ranges.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use super::{
     prefix::{address, bits, ones},
 };
 
-/// From one address to another of the same version, both included.
+/// An inclusive range of addresses of one version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IpRange {
     /// Bits of an address: 32 or 128.
@@ -17,7 +17,7 @@ pub struct IpRange {
 }
 
 impl IpRange {
-    /// None where the versions differ or the last lies before the first.
+    /// `None` if the versions differ or the last address lies before the first.
     pub fn new(first: IpAddr, last: IpAddr) -> Option<Self> {
         let ((first, width), (last, other)) = (bits(first), bits(last));
         (width == other && first <= last).then_some(Self { width, first, last })
@@ -40,12 +40,12 @@ impl IpRange {
         width == self.width && (self.first..=self.last).contains(&bits)
     }
 
-    /// The fewest prefixes that make it up, in order: at most two a bit.
+    /// The smallest sorted set of prefixes that covers it: at most two for each bit.
     pub fn prefixes(&self) -> Vec<IpPrefix> {
         let mut prefixes = Vec::new();
         let mut at = self.first;
         loop {
-            // As large as the alignment of `at` and the end allow.
+            // As large as the alignment of `at` and the end permit.
             let mut free = (at.trailing_zeros() as u8).min(self.width);
             while ones(free) > self.last - at {
                 free -= 1;
@@ -59,7 +59,7 @@ impl IpRange {
     }
 }
 
-/// Ranges in order that neither overlap nor touch.
+/// Sorted ranges that neither overlap nor touch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IpRanges(Vec<IpRange>);
 
@@ -177,13 +177,14 @@ mod tests {
         );
     }
 
-    /// Against a set of single addresses.
+    /// Compared with a set of single addresses.
     #[test]
     fn sets_hold_what_was_added_and_not_removed() {
         for seed in 0..300 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             let (mut ranges, mut known) = (IpRanges::default(), [[false; 64]; 2]);
-            // The low end of one version and the high end of the other, where nothing may overflow.
+            // The low end of one version and the high end of the other, where arithmetic must not
+            // overflow.
             let widths = [(32, 0), (128, u128::MAX - 63)];
             for _ in 0..30 {
                 let version = rng.random_range(0..2_usize);

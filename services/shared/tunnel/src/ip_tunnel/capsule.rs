@@ -1,7 +1,13 @@
-//! The capsules of CONNECT-IP (RFC 9484, 4.7): addresses that are asked for and given, and routes.
+//! The capsules of CONNECT-IP (RFC 9484, 4.7): requested and assigned addresses, and routes.
 //!
-//! What the RFC calls malformed is refused, and ends the request: an entry that is cut short, a version other than 4 and 6, bits behind a
-//! prefix, an address asked for without a number, ranges out of order. Bounds: `ADDRESSES_MAX` and `ROUTES_MAX` entries.
+//! Malformed capsules in the RFC's sense are refused, and end the request:
+//! - an incomplete entry,
+//! - a version other than 4 and 6,
+//! - bits after a prefix,
+//! - a requested address without a number,
+//! - unsorted ranges.
+//!
+//! Bounds: `ADDRESSES_MAX` and `ROUTES_MAX` entries.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -19,18 +25,19 @@ const ROUTE_ADVERTISEMENT: u64 = 3;
 /// Addresses in one capsule; more end the request.
 pub(crate) const ADDRESSES_MAX: usize = 16;
 
-/// Routes in one capsule; more end the request. A proxy that allows all the public addresses of IPv4 tells 13.
+/// Routes in one capsule; more end the request. A proxy that permits the whole public IPv4 network
+/// sends 13.
 pub const ROUTES_MAX: usize = 1_024;
 
-/// The longest value that is kept until it is whole: as many routes of IPv6 as there may be.
+/// The longest value that is buffered: the largest number of IPv6 routes.
 pub(crate) const VALUE_BYTES_MAX: usize = ROUTES_MAX * 34;
 
-/// Whether a type of capsule is one of these.
+/// Whether this is the type of such a capsule.
 pub(crate) fn is_known(kind: u64) -> bool {
     (ADDRESS_ASSIGN..=ROUTE_ADVERTISEMENT).contains(&kind)
 }
 
-/// As it stands on the stream.
+/// A capsule in its form on the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Raw {
     pub(crate) kind: u64,
@@ -55,7 +62,7 @@ pub enum MalformedCapsule {
     Unknown,
 }
 
-/// An address or prefix with the number of the question that it belongs to; 0: nobody asked.
+/// An address or prefix with the number of its request; 0 without a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpAddressEntry {
     pub request_id: u64,
@@ -64,16 +71,16 @@ pub struct IpAddressEntry {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IpCapsule {
-    /// All the addresses that the receiver may use.
+    /// All addresses that the receiver may use.
     AddressAssign(Vec<IpAddressEntry>),
-    /// What the sender would like to have; an unspecified address leaves the choice.
+    /// Addresses that the sender wants; an unspecified address leaves the choice to the receiver.
     AddressRequest(Vec<IpAddressEntry>),
-    /// All that the sender takes packets for.
+    /// All ranges that the sender accepts packets for.
     RouteAdvertisement(Vec<IpRange>),
 }
 
 impl IpCapsule {
-    /// With its header.
+    /// The capsule with its header.
     pub(crate) fn encode(&self) -> Bytes {
         let mut value = BytesMut::new();
         let kind = match self {
@@ -108,7 +115,7 @@ impl IpCapsule {
             ADDRESS_ASSIGN => Ok(Self::AddressAssign(take_entries(&mut value)?)),
             ADDRESS_REQUEST => {
                 let entries = take_entries(&mut value)?;
-                // 4.7.2: numbers are not 0, and there is at least one question.
+                // 4.7.2: numbers are not 0, and there is at least one entry.
                 if entries.is_empty() || entries.iter().any(|entry| entry.request_id == 0) {
                     return Err(MalformedCapsule::Question);
                 }
@@ -120,7 +127,8 @@ impl IpCapsule {
     }
 }
 
-/// A route for all protocols; others are decoded, and passed over: what may be sent by one alone is nothing that a device can route.
+/// The number for all protocols. A route for a single protocol is decoded and skipped, because a
+/// device cannot route by protocol.
 const ANY_PROTOCOL: u8 = 0;
 
 fn version(address: IpAddr) -> u8 {
@@ -190,7 +198,7 @@ fn take_routes(value: &mut Bytes) -> Result<Vec<IpRange>, MalformedCapsule> {
         let last = take_address(value, version)?;
         let protocol = take_byte(value)?;
         let range = IpRange::new(first, last).ok_or(MalformedCapsule::Order)?;
-        // 4.7.3: by version, then protocol, then address, without overlaps.
+        // 4.7.3: sorted by version, protocol and address, without overlaps.
         if before.is_some_and(|before| before >= (version, protocol, first)) {
             return Err(MalformedCapsule::Order);
         }
@@ -249,7 +257,7 @@ mod tests {
         ] {
             assert_eq!(decode(&capsule.encode()), Ok(capsule));
         }
-        // A route for ICMP alone is passed over.
+        // A route for ICMP alone is skipped.
         let by_protocol = raw(
             3,
             &[4, 1, 0, 0, 0, 1, 0, 0, 9, 0, 4, 1, 0, 0, 0, 1, 0, 0, 9, 1],
@@ -293,7 +301,7 @@ mod tests {
     fn noise_is_taken_or_refused_and_what_is_taken_survives() {
         for seed in 0..5_000 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            // Mostly what may stand there, so that some of it is sound.
+            // Mostly plausible values, so that some capsules are valid.
             let length = rng.random_range(0..60);
             let bytes = (0..length).map(|_| match rng.random_range(0..4_u8) {
                 0 => 4,

@@ -1,7 +1,9 @@
-//! What travels inside the stream of a resumable tunnel: capsules (RFC 9297, 3.2), each a type, a length and a value.
+//! The content of a resumable tunnel's stream: capsules (RFC 9297, 3.2), each a type, a length and
+//! a value.
 //!
-//! The types are of Braid's own, from the two-byte range; a capsule of an unknown type is skipped (RFC 9297, 3.2). The payload of
-//! DATA is an offset and bytes, which are handed on piece by piece as they arrive, without being put together.
+//! The types are Braid's own, from the two-byte range; a capsule of an unknown type is skipped (RFC
+//! 9297, 3.2). The payload of DATA is an offset and bytes, which are passed on piece by piece as
+//! they arrive.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -17,16 +19,16 @@ const PONG: u64 = 0x3b06;
 /// Longest header: two variable-length integers (RFC 9000, 16).
 const HEADER_BYTES_MAX: usize = 16;
 
-/// What a decoder yields.
+/// The output of a decoder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Capsule {
-    /// A piece of the payload of DATA, never empty, and the offset of its first byte.
+    /// A non-empty piece of the payload of DATA, and the offset of its first byte.
     Data(u64, Bytes),
-    /// All bytes before this offset were taken by the reader; the end of the direction counts as one.
+    /// The reader took all bytes before this offset; the end of the direction counts as one byte.
     Confirm(u64),
-    /// No byte follows that offset.
+    /// The direction ends at this offset.
     End(u64),
-    /// The tunnel is broken off.
+    /// The tunnel is reset.
     Reset,
     Ping(u64),
     Pong(u64),
@@ -41,7 +43,7 @@ pub(crate) enum Malformed {
 #[derive(Debug)]
 enum State {
     Header,
-    /// The offset of a DATA capsule, of which `left` bytes are left.
+    /// Within the offset of a DATA capsule that has `left` bytes left.
     Offset {
         left: u64,
     },
@@ -58,11 +60,11 @@ enum State {
     },
 }
 
-/// Takes a byte stream apart; a capsule may be split anywhere.
+/// Decodes a byte stream; a capsule may be split anywhere.
 #[derive(Debug)]
 pub(super) struct Decoder {
     state: State,
-    /// Of a header or a value that has not arrived as a whole.
+    /// An incomplete header or value.
     part: [u8; HEADER_BYTES_MAX],
     filled: usize,
 }
@@ -78,7 +80,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Takes from the front of `input`; none once nothing whole is left in it.
+    /// Decodes from the front of `input`; `None` if no complete item is left.
     pub(super) fn next(&mut self, input: &mut Bytes) -> Result<Option<Capsule>, Malformed> {
         loop {
             match self.state {
@@ -159,7 +161,7 @@ impl Decoder {
         }
     }
 
-    /// The integer at the front of the payload of DATA, which has `left` bytes, and its length.
+    /// The integer at the front of a DATA payload with `left` bytes, and its length.
     fn integer(&mut self, input: &mut Bytes, left: u64) -> Result<Option<(u64, u64)>, Malformed> {
         loop {
             if let Some((value, used)) = varint::read(&self.part[..self.filled]) {
@@ -189,7 +191,7 @@ impl Decoder {
             if input.is_empty() {
                 return None;
             }
-            // Two integers of eight bytes each are whole by the time the part is full.
+            // Two integers of eight bytes each are complete when the buffer is full.
             self.part[self.filled] = input.get_u8();
             self.filled += 1;
         }
@@ -200,17 +202,17 @@ fn cut(left: u64, available: usize) -> usize {
     usize::try_from(left).map_or(available, |left| left.min(available))
 }
 
-/// Longest beginning of a DATA capsule of up to a gigabyte.
+/// Longest header and offset of a DATA capsule of up to a gigabyte.
 pub(super) const DATA_HEADER_BYTES_MAX: usize = 2 + 4 + 8;
 
-/// A DATA capsule up to its bytes, of which there are `length`.
+/// Writes a DATA capsule up to its payload of `length` bytes.
 pub(super) fn put_data_header(out: &mut impl BufMut, offset: u64, length: usize) {
     varint::put(out, DATA);
     varint::put(out, varint::length(offset) + length as u64);
     varint::put(out, offset);
 }
 
-/// A capsule as a whole.
+/// Writes a complete capsule.
 pub(super) fn put(out: &mut BytesMut, capsule: &Capsule) {
     let (kind, value) = match capsule {
         Capsule::Data(offset, payload) => {

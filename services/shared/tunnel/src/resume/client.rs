@@ -1,8 +1,9 @@
-//! The client's side: notices that a tunnel needs another stream, and asks the proxy for it.
+//! The client's side: detects that a tunnel needs another stream, and asks the proxy for it.
 //!
-//! That is so when the carrying stream has died, when its session has ended or fallen silent while the keeper has made another, and when
-//! the tunnel has stalled (`stall`). The stream of before goes on until the proxy has answered, and stays when the proxy no
-//! longer knows the tunnel: another proxy may have answered in the place of one that is being drained.
+//! A tunnel needs another stream in three cases: the carrying stream has died, its session has
+//! ended or is silent while the keeper has another, or the tunnel has stalled (`stall`). The old
+//! stream goes on until the proxy has answered. It stays if the proxy does not know the tunnel:
+//! another proxy may have answered instead of one that is draining.
 
 use std::{
     pin::Pin,
@@ -26,20 +27,21 @@ use crate::{
     stream::ConnectStream,
 };
 
-/// A session of which nothing was heard for so long is left for another one.
+/// Silence of a session after which another session is preferred.
 const MUTE_MAX: Duration = Duration::from_secs(1);
 
-/// An answer that takes longer is not waited for; the next attempt supersedes it.
+/// Longest wait for an answer; then the next attempt supersedes it.
 const ATTACH_MAX: Duration = Duration::from_secs(4);
 
-/// Pauses between attempts that failed.
+/// First pause after a failed attempt.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// The proxy learns that a detached tunnel was broken off if it can be reached within this time; later it finds out by its own limit.
+/// Time for which the client tries to report a reset of a detached tunnel to the proxy. Later the
+/// proxy's own limit ends the tunnel.
 const TELL_MAX: Duration = Duration::from_secs(30);
 
-/// Begins a tunnel that the proxy has agreed to resume.
+/// Starts a tunnel that the proxy has agreed to resume.
 pub(crate) fn begin(
     shared: &Arc<Shared>,
     session: Arc<Session>,
@@ -64,7 +66,7 @@ pub(crate) fn begin(
     ResumableStream::new(line)
 }
 
-/// What the tunnel was asked for with.
+/// The parameters of the tunnel's request.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) authority: Authority,
@@ -72,7 +74,7 @@ pub(crate) struct Request {
     pub(crate) token: Token,
 }
 
-/// An attempt to continue that is under way.
+/// An attempt to resume that is under way.
 struct Attempt {
     session: Arc<Session>,
     answer: Pin<Box<dyn Future<Output = Answer> + Send>>,
@@ -81,7 +83,7 @@ struct Attempt {
 enum Answer {
     Continued(Box<ConnectStream>, Attached),
     Refused(StatusCode),
-    /// The proxy answered as one that resumes nothing.
+    /// The answer of a proxy without resumption.
     NotResumed,
     Lost(ConnectError),
     TimedOut,
@@ -118,7 +120,7 @@ struct Companion {
     aborting: Aborting,
 }
 
-/// Whether the proxy has to be told that the application broke the tunnel off.
+/// Whether the proxy must still learn of a reset by the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Aborting {
     No,
@@ -176,8 +178,8 @@ impl Companion {
                 Woken::SessionChanged => {
                     self.retry_at = None;
                     self.pause = RETRY_FIRST;
-                    // Nobody answers for a session that has ended, and one that was replaced may not answer for long. The next
-                    // attempt supersedes it wherever it has got to.
+                    // A session that has ended cannot answer, and a replaced one may not answer for
+                    // long. The next attempt supersedes it in any state.
                     let current = self
                         .sessions
                         .borrow()
@@ -201,14 +203,15 @@ impl Companion {
         }
     }
 
-    /// Looks after the tunnel and returns when to look again; none when nothing is left to do.
+    /// Looks after the tunnel; returns the time of the next look, or `None` if the tunnel is
+    /// finished.
     fn turn(&mut self, now: Instant) -> Option<Option<Instant>> {
         let look = self.line.look(now);
         if look.done && !self.is_aborting(now) {
             return None;
         }
         if look.complete && !look.attached {
-            // What is left is the proxy's to forget.
+            // The proxy forgets the rest by its own limit.
             return None;
         }
         let mut wake = look.busy.then(|| now + TICK);
@@ -220,8 +223,8 @@ impl Companion {
             let left = mute || self.carrier.is_closed() || self.carrier.is_given_up();
             match session {
                 Some(session) if session.number != self.carrier.number => {
-                    // QUIC is gone back to as soon as it is there. A session that is being finished keeps its tunnels only as long as it
-                    // moves them: that it speaks is not enough.
+                    // A QUIC session is preferred over TCP as soon as it exists. A session that is
+                    // being finished keeps its tunnels only while their data moves.
                     let better = self.carrier.is_fallback() && !session.is_fallback();
                     if left || better || self.has_stalled(now, look) {
                         wanted = Some(session);
@@ -233,7 +236,8 @@ impl Companion {
                     let moved_before = self.stall.has_moved();
                     if self.has_stalled(now, look) {
                         if moved_before && !self.stall.session_moves(now) {
-                            // Another stream of the same session did not help, and nobody else is served.
+                            // Another stream of the same session did not help, and the session
+                            // serves no other stream.
                             self.carrier.give_up();
                         } else {
                             wanted = session;
@@ -266,13 +270,13 @@ impl Companion {
         Some(wake)
     }
 
-    /// Whether the proxy has yet to learn that the tunnel was broken off here.
+    /// Whether the proxy must still learn of the reset here.
     fn is_aborting(&mut self, now: Instant) -> bool {
         if self.line.broken() != Some(Broken::Here) {
             return false;
         }
         match self.aborting {
-            // A reset that has left by a living session arrives.
+            // A reset that was sent in a living session arrives.
             Aborting::No
                 if self.attempt.is_none()
                     && !self.carrier.is_closed()
@@ -324,7 +328,7 @@ impl Companion {
         let now = Instant::now();
         match answer {
             Answer::Continued(wire, _) if self.line.broken().is_some() => {
-                tokio::spawn(Line::tell_broken(*wire));
+                tokio::spawn(Line::send_reset(*wire));
                 self.aborting = Aborting::Told;
             }
             Answer::Continued(wire, answer) => {
@@ -336,7 +340,8 @@ impl Companion {
                 self.retry_at = None;
                 self.pause = RETRY_FIRST;
             }
-            // The proxy has seen a higher epoch than ours: one that it answered and we did not hear. The next one is higher still.
+            // The proxy has seen a higher epoch: its answer to it was lost. The next epoch is
+            // higher.
             Answer::Refused(StatusCode::CONFLICT) => self.retry_later(now),
             Answer::Refused(
                 StatusCode::NOT_FOUND | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST,
@@ -352,7 +357,8 @@ impl Companion {
                 self.retry_later(now);
             }
             Answer::TimedOut => {
-                // A session that says much but not this, nor anything to others, is of no use; the keeper makes another.
+                // A session with traffic, but without this answer or data for other streams, is
+                // useless; the keeper makes another.
                 let serves_others =
                     attempt.session.number == self.carrier.number && self.stall.session_moves(now);
                 if attempt.session.paths.silence(now) < MUTE_MAX && !serves_others {
@@ -368,7 +374,7 @@ impl Companion {
             && !self.carrier.is_closed()
             && self.carrier.number != attempt.session.number
         {
-            // The stream of before may come back to life, at another proxy than the one that answered.
+            // The old stream may recover, at another proxy than the one that answered.
             self.pause = RETRY_MAX;
             self.retry_later(now);
             return;

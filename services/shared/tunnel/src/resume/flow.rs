@@ -1,19 +1,22 @@
-//! One end of a resumable tunnel as a state machine: no socket, no clock, no lock.
+//! One end of a resumable tunnel as a state machine, without socket, clock or lock.
 //!
-//! Both ends are alike. A direction is a sequence of bytes with offsets from zero; its end counts as one more, so that "received
-//! up to" also says whether the end has arrived. The sender keeps what the peer's reader has not taken (`kept`, from
-//! `base` on); the receiver holds what its own reader has not taken (`unread`), and confirms what it has.
+//! Both ends are alike. A direction is a sequence of bytes with offsets from zero. Its end counts
+//! as one more byte, so "received up to" also covers the end. The sender keeps the bytes that the
+//! peer's reader has not taken (`kept`, from `base` on). The receiver holds the bytes that its own
+//! reader has not taken (`unread`), and confirms the others.
 //!
-//! Data say at which offset they belong, so what comes twice is noticed and dropped. The tunnel is carried by one attachment at a time, a stream that may die at any moment. An attachment begins with both ends saying
-//! what they have received; each then sends from there. Attachments are numbered by a rising epoch: the server
-//! takes an attachment only if its epoch is higher than all before, so of two under way at once the later one holds, and a
-//! straggler is refused.
+//! Data carry their offset, so duplicates are detected and dropped. One attachment carries the
+//! tunnel at a time, a stream that may die at any moment. An attachment begins with both ends'
+//! received offsets; each end then sends from there. Attachments are numbered by a rising epoch.
+//! The server accepts only an epoch that is higher than all before, so of two concurrent attempts
+//! the later holds, and a straggler is refused.
 //!
 //! Invariants
-//! - `confirmed by the peer = base <= cursor <= written`, and no byte below `base` is ever asked for again;
-//! - at most `WINDOW_BYTES` lie between `base` and `written`, so a peer that confirms nothing stops the writer, and the
-//!   receiver holds no more than that;
-//! - bytes are handed to the reader in order, once, and an end only at the offset that the sender gave.
+//! - `confirmed by the peer = base <= cursor <= written`, and no byte below `base` is requested
+//!   again.
+//! - At most `WINDOW_BYTES` lie between `base` and `written`. So a peer without confirmations stops
+//!   the writer, and the receiver holds no more.
+//! - The reader gets bytes in order and once, and an end only at the sender's offset.
 
 mod outgoing;
 
@@ -31,21 +34,23 @@ use super::{
     header::{Attach, Attached},
 };
 
-/// Bytes of one direction that the peer's reader has not taken; beyond it the writer waits. The window of the stream beneath (2.3 MB) and
-/// what is confirmed late: with 2.4 MB the writer, and not the stream, was what a bulk transfer waited for.
+/// Bytes of one direction that the peer's reader has not taken; at the bound the writer waits. It
+/// exceeds the stream's window (2.3 MB) because confirmations arrive late.
 pub(crate) const WINDOW_BYTES: u64 = 4_000_000;
 
 /// Payload of one DATA capsule.
 const CHUNK_BYTES_MAX: usize = 64 * 1024;
 
-/// Read and not confirmed: so much is confirmed at once, which costs 18 bytes on the wire, 0.014 %.
+/// Read and unconfirmed bytes that are confirmed at once; a confirmation costs 18 bytes on the
+/// wire.
 const CONFIRM_BYTES: u64 = 128 * 1024;
 
-/// So much is confirmed at the next tick, and anything after `CONFIRM_DELAY`, so that the peer's writer goes on and the peer sees progress.
+/// Read and unconfirmed bytes that are confirmed at the next tick; fewer bytes are confirmed after
+/// `CONFIRM_DELAY`. So the peer's writer goes on and the peer sees progress.
 const CONFIRM_SOON_BYTES: u64 = 32 * 1024;
 const CONFIRM_DELAY: Duration = Duration::from_millis(200);
 
-/// What a peer may not do; the tunnel is broken off.
+/// Violations of the protocol by a peer; the tunnel is reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Violation {
     #[error("{0}")]
@@ -54,15 +59,15 @@ pub(crate) enum Violation {
     Window,
     #[error("data behind the end")]
     BehindEnd,
-    #[error("the end is at {told}, but {received} bytes arrived")]
-    End { told: u64, received: u64 },
+    #[error("the end is at {declared}, but {received} bytes arrived")]
+    End { declared: u64, received: u64 },
     #[error("the peer goes on at {offset}, but only {received} bytes arrived")]
     Gap { offset: u64, received: u64 },
     #[error("{offset} bytes are said to be received, of which {kept} to {sent} are possible")]
     Offset { offset: u64, kept: u64, sent: u64 },
 }
 
-/// Why an attachment is not taken.
+/// Why an attachment is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AttachRefused {
     #[error("a later attachment was here first")]
@@ -71,12 +76,12 @@ pub(crate) enum AttachRefused {
     Violation(#[from] Violation),
 }
 
-/// What has arrived, for the shell to act on.
+/// Events for the shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Arrived {
-    /// The peer broke the tunnel off.
+    /// The peer has reset the tunnel.
     pub(crate) reset: bool,
-    /// The peer's reader took something: the writer may go on.
+    /// The peer's reader took bytes: the writer may go on.
     pub(crate) confirmed: bool,
     /// Bytes, or the end, for the reader.
     pub(crate) data: bool,
@@ -85,17 +90,17 @@ pub(crate) struct Arrived {
 #[derive(Debug, Default)]
 struct Incoming {
     decoder: Decoder,
-    /// In order, the reader's next; then `joined`.
+    /// In the reader's order; `joined` follows.
     unread: VecDeque<Bytes>,
     joined: BytesMut,
     received: u64,
     consumed: u64,
     /// Confirmed on this attachment.
-    told: u64,
+    advertised: u64,
     ended: bool,
-    /// The reader is gone: what arrives is counted as read.
+    /// The reader is gone: arriving bytes count as read.
     discarding: bool,
-    /// Confirm although little was read.
+    /// A confirmation is due although little was read.
     confirm: bool,
     unconfirmed_since: Option<Instant>,
 }
@@ -109,7 +114,7 @@ impl Incoming {
                 received: self.received,
             });
         }
-        // What has arrived before may come again after a change of attachment.
+        // After a change of attachment, bytes may arrive again.
         if stop <= self.received - u64::from(self.ended) {
             return Ok(false);
         }
@@ -141,10 +146,10 @@ impl Incoming {
         }
     }
 
-    fn end(&mut self, told: u64) -> Result<bool, Violation> {
+    fn end(&mut self, declared: u64) -> Result<bool, Violation> {
         let received = self.received - u64::from(self.ended);
-        if told != received {
-            return Err(Violation::End { told, received });
+        if declared != received {
+            return Err(Violation::End { declared, received });
         }
         if self.ended {
             return Ok(false);
@@ -182,7 +187,7 @@ impl Incoming {
     }
 
     fn next_confirm(&mut self) -> Option<u64> {
-        let read = self.consumed - self.told.min(self.consumed);
+        let read = self.consumed - self.advertised.min(self.consumed);
         let at_end = self.ended && self.consumed == self.received;
         let due = read > 0 && (self.confirm || at_end || read >= CONFIRM_BYTES);
         if !due {
@@ -190,12 +195,12 @@ impl Incoming {
         }
         self.confirm = false;
         self.unconfirmed_since = None;
-        self.told = self.consumed;
+        self.advertised = self.consumed;
         Some(self.consumed)
     }
 
     fn tick(&mut self, now: Instant) {
-        let read = self.consumed - self.told.min(self.consumed);
+        let read = self.consumed - self.advertised.min(self.consumed);
         if read == 0 {
             return;
         }
@@ -205,13 +210,13 @@ impl Incoming {
     }
 }
 
-/// See the module's head.
+/// The state of one end.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     out: Outgoing,
     inc: Incoming,
     epoch: u64,
-    /// The second half of a capsule whose first half was given out.
+    /// The second half of a capsule whose first half was returned.
     payload: Option<Bytes>,
     ping: Option<u64>,
     pong: Option<u64>,
@@ -220,12 +225,12 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// How many bytes may be written at the moment.
+    /// Number of bytes that may be written now.
     pub(crate) fn room(&self) -> usize {
         (WINDOW_BYTES as usize).saturating_sub(self.out.kept_bytes())
     }
 
-    /// The end of the direction has not been written; at most `room` bytes.
+    /// Must not follow the end of the direction; at most `room` bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         debug_assert!(!self.out.ended && bytes.len() <= self.room());
         if !bytes.is_empty() {
@@ -233,13 +238,14 @@ impl Flow {
         }
     }
 
-    /// The same without a copy: the bytes from `start` on of `buffer`, which has `HEADROOM_BYTES` or more before them.
+    /// The same without a copy: the bytes of `buffer` from `start` on, with at least
+    /// `HEADROOM_BYTES` before them.
     pub(crate) fn write_owned(&mut self, buffer: BytesMut, start: usize) {
         debug_assert!(!self.out.ended && buffer.len() - start <= self.room());
         self.out.write_owned(buffer, start);
     }
 
-    /// Nothing more will be written. Idempotent.
+    /// Ends the direction. Idempotent.
     pub(crate) fn end(&mut self) {
         self.out.ended = true;
     }
@@ -248,7 +254,7 @@ impl Flow {
         self.out.ended
     }
 
-    /// The next bytes for the reader, at most `max`; none if there are none at the moment.
+    /// The next bytes for the reader, at most `max`; `None` if there are none now.
     pub(crate) fn read(&mut self, max: usize) -> Option<Bytes> {
         self.inc.read(max)
     }
@@ -258,7 +264,7 @@ impl Flow {
         self.inc.ended && self.inc.consumed == self.inc.received
     }
 
-    /// Nobody reads any more: drops what is unread and what will come.
+    /// The reader is gone: drops unread and later bytes.
     pub(crate) fn discard(&mut self) {
         self.inc.discarding = true;
         self.inc.unread.clear();
@@ -275,49 +281,51 @@ impl Flow {
         self.out.unsent()
     }
 
-    /// What this end holds, for the budget.
+    /// Bytes that this end holds, for the budget.
     pub(crate) fn held_bytes(&self) -> usize {
         self.out.kept_bytes() + self.inc.unread_bytes()
     }
 
-    /// Whether the peer has read all that was written, the end included.
+    /// Whether the peer has read everything written, including the end.
     pub(crate) fn is_confirmed(&self) -> bool {
         self.out.base == self.out.end()
     }
 
-    /// Both directions have ended, and both ends know it as far as this one can tell.
+    /// Both directions have ended, and both ends know it, as far as this end can see.
     pub(crate) fn is_complete(&self) -> bool {
         self.out.ended
             && self.is_confirmed()
             && self.is_read_to_end()
-            && self.inc.told == self.inc.consumed
+            && self.inc.advertised == self.inc.consumed
     }
 
-    /// Nothing is under way that this end knows of.
+    /// No data and no confirmation is under way, as far as this end can see.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.is_confirmed() && self.inc.told == self.inc.consumed && self.pong.is_none()
+        self.is_confirmed() && self.inc.advertised == self.inc.consumed && self.pong.is_none()
     }
 
     pub(crate) fn ping(&mut self, number: u64) {
         self.ping = Some(number);
     }
 
-    /// The number of the last ping that was answered.
+    /// The number of the last answered ping.
     pub(crate) fn ponged(&self) -> u64 {
         self.pongs
     }
 
-    /// Sent again because of changes of attachment.
+    /// Bytes sent again because of changes of attachment.
     pub(crate) fn take_replayed_bytes(&mut self) -> u64 {
         std::mem::take(&mut self.replayed_bytes)
     }
 
-    /// Time passes; to be called every few tens of milliseconds while the tunnel is not quiet.
+    /// Passes the time; must be called every few tens of milliseconds while the tunnel is not
+    /// quiet.
     pub(crate) fn tick(&mut self, now: Instant) {
         self.inc.tick(now);
     }
 
-    /// What to put on the attachment next. DATA comes in two parts where the payload is large; nothing else may come between.
+    /// The next bytes for the attachment. DATA comes in two parts if the payload is large; no other
+    /// bytes may come between.
     pub(crate) fn emit(&mut self) -> Option<Bytes> {
         if let Some(payload) = self.payload.take() {
             return Some(payload);
@@ -339,7 +347,8 @@ impl Flow {
         Some(capsule.freeze())
     }
 
-    /// Takes in what the attachment brought. With `join`, small pieces are copied together, since they may lie here for long.
+    /// Processes arriving bytes. With `join` small pieces are copied together, since they may stay
+    /// here for long.
     pub(crate) fn receive(&mut self, mut bytes: Bytes, join: bool) -> Result<Arrived, Violation> {
         let mut arrived = Arrived::default();
         while let Some(capsule) = self.inc.decoder.next(&mut bytes)? {
@@ -357,7 +366,7 @@ impl Flow {
         Ok(arrived)
     }
 
-    /// The client asks for an attachment with this; the one before goes on until the answer is there.
+    /// The client's request for an attachment; the old attachment goes on until the answer.
     pub(crate) fn begin_attach(&mut self) -> Attach {
         self.epoch += 1;
         Attach {
@@ -366,12 +375,12 @@ impl Flow {
         }
     }
 
-    /// The server has answered: from here on the new attachment carries the tunnel.
+    /// The server has answered: the new attachment carries the tunnel from now on.
     pub(crate) fn attached(&mut self, answer: Attached) -> Result<(), Violation> {
         self.restart(answer.received)
     }
 
-    /// The server is asked for an attachment. Returns what to answer; from here on the one before is void.
+    /// The server's answer to a request for an attachment; the old attachment is void from now on.
     pub(crate) fn attach(&mut self, attach: Attach) -> Result<Attached, AttachRefused> {
         if attach.epoch <= self.epoch {
             return Err(AttachRefused::Stale);
@@ -398,17 +407,17 @@ impl Flow {
         }
         self.payload = None;
         (self.ping, self.pong) = (None, None);
-        // While the request was under way, the attachment before may have brought confirmations of more.
+        // Meanwhile the old attachment may have brought further confirmations.
         let from = peer_received.max(kept);
         self.replayed_bytes += sent - from;
         self.out.restart(from);
         self.inc.decoder = Decoder::default();
-        // Confirmations may have been lost with the attachment before.
-        self.inc.told = 0;
+        // Confirmations may have been lost with the old attachment.
+        self.inc.advertised = 0;
         Ok(())
     }
 
-    /// The message that breaks the tunnel off.
+    /// The capsule that resets the tunnel.
     pub(crate) fn reset_capsule() -> Bytes {
         let mut capsule = BytesMut::with_capacity(4);
         capsule::put(&mut capsule, &Capsule::Reset);

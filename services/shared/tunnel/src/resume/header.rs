@@ -1,13 +1,14 @@
-//! How the two ends agree on a resumable tunnel: the header `braid-resume` of the request and of its answer.
+//! The agreement of the two ends on a resumable tunnel: the header `braid-resume` of the request
+//! and of its answer.
 //!
 //! | | |
 //! |---|---|
 //! | a new tunnel | `v=1; token=<32 hexadecimal digits>` |
 //! | its answer | `v=1; received=0` |
-//! | a tunnel is continued | `v=1; token=...; epoch=<rising number>; received=<offset>` |
+//! | a resumed tunnel | `v=1; token=...; epoch=<rising number>; received=<offset>` |
 //! | its answer | `v=1; received=<offset>` |
 //!
-//! A header of another version, or one that cannot be read, counts as absent: the tunnel is plain.
+//! A header of another version, or an unreadable one, counts as absent: the tunnel is plain.
 
 use std::fmt;
 
@@ -17,7 +18,8 @@ use crate::varint;
 
 const NAME: HeaderName = HeaderName::from_static("braid-resume");
 
-/// Names a tunnel for as long as both ends keep it. Drawn at random by the client; of use only to the identity that drew it.
+/// Names a tunnel while both ends keep it. The client draws it at random; only the client's
+/// identity can use it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Token(u128);
 
@@ -38,27 +40,27 @@ impl fmt::Display for Token {
     }
 }
 
-/// Who knows a token may read nothing by it, but it stays out of logs as a whole all the same.
+/// A token alone gives no access, but it stays out of logs as a whole.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x}..", self.0 >> 96)
     }
 }
 
-/// What a client asks for.
+/// A client's offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) token: Token,
-    /// None: the tunnel is new.
+    /// `None`: the tunnel is new.
     pub(crate) attach: Option<Attach>,
 }
 
-/// Where a client continues a tunnel.
+/// The position at which a client resumes a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attach {
-    /// Rises with every attempt; the highest one holds the tunnel.
+    /// Rises with each attempt; the highest epoch holds the tunnel.
     pub(crate) epoch: u64,
-    /// What the client has received.
+    /// Offset up to which the client has received.
     pub(crate) received: u64,
 }
 
@@ -89,7 +91,7 @@ impl Offer {
 /// The server's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Attached {
-    /// What the server has received.
+    /// Offset up to which the server has received.
     pub(crate) received: u64,
 }
 
@@ -98,7 +100,7 @@ impl Attached {
         insert(headers, format!("v=1; received={}", self.received));
     }
 
-    /// None: the server does not resume this tunnel.
+    /// `None`: the server does not resume this tunnel.
     pub(crate) fn read(headers: &HeaderMap) -> Option<Self> {
         let fields = Fields::read(headers)?;
         Some(Self {
@@ -113,7 +115,7 @@ fn insert(headers: &mut HeaderMap, text: String) {
     }
 }
 
-/// Offsets and epochs travel as variable-length integers elsewhere, so they have the same bound here.
+/// Offsets and epochs have the bound of variable-length integers, because capsules carry them so.
 fn number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let number = digits.then(|| text.parse().ok())??;

@@ -1,18 +1,19 @@
-//! How many bytes resumable tunnels may hold: each by its window, all of one peer together, and all together.
+//! Bytes that resumable tunnels may hold: each by its window, and accounts for one peer and for
+//! all.
 //!
-//! A tunnel may always hold `FLOOR_BYTES`, so none starves while others hold everything. What it holds beyond is charged here, and
-//! nothing more is taken in once the account is empty: the writer waits until its own bytes are confirmed. The check and
-//! the charge are two steps, so tunnels that write at the same moment may overdraw by one chunk of 64 KB each.
+//! A tunnel may always hold `FLOOR_BYTES`, so none starves. Further bytes are charged here; while
+//! the account is empty the writer waits until its own bytes are confirmed. Check and charge are
+//! two steps, so concurrent tunnels may overdraw by one chunk of 64 KB each.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
-/// What each tunnel may hold whatever the others do.
+/// Bytes that each tunnel may hold in any case.
 pub(crate) const FLOOR_BYTES: usize = 64 * 1024;
 
-/// One account and the one above it.
+/// An account and the account above it.
 #[derive(Debug, Clone)]
 pub(crate) struct Ledger(Arc<Account>);
 
@@ -28,7 +29,7 @@ impl Ledger {
         Self::with(max, None)
     }
 
-    /// An account of its own that also draws on this one.
+    /// A new account that also draws on this one.
     pub(crate) fn below(&self, max: usize) -> Self {
         Self::with(max, Some(self.clone()))
     }
@@ -65,7 +66,7 @@ impl Ledger {
     }
 }
 
-/// One tunnel's part, given back on drop.
+/// The charge of one tunnel; dropping it returns the bytes.
 #[derive(Debug)]
 pub(crate) struct Share {
     ledger: Ledger,
@@ -77,7 +78,7 @@ impl Share {
         Self { ledger, charged: 0 }
     }
 
-    /// How much more a tunnel that holds `held` bytes may take in.
+    /// Number of bytes that a tunnel with `held` bytes may add.
     pub(crate) fn room(&self, held: usize) -> usize {
         FLOOR_BYTES.saturating_sub(held).max(self.ledger.free())
     }
@@ -115,7 +116,7 @@ mod tests {
         let mut third = Share::of(other);
         assert_eq!(third.room(FLOOR_BYTES), 500_000);
         third.settle(FLOOR_BYTES + 500_000);
-        // Nothing is left, but the floor stays.
+        // The account is empty, but the floor stays.
         assert_eq!(second.room(0), FLOOR_BYTES);
         assert_eq!(second.room(FLOOR_BYTES - 1), 1);
         assert_eq!(second.room(FLOOR_BYTES), 0);

@@ -1,14 +1,19 @@
-//! One end of a resumable tunnel with its socket side: the state machine of `flow`, the stream that carries it at the moment, and who
-//! waits for what.
+//! One end of a resumable tunnel with its socket side: the state machine of `flow`, the carrying
+//! stream, and the wakers.
 //!
-//! The application's own task reads from and writes to the carrying stream directly, under the tunnel's lock: no task lies between.
-//! Beside it each end has a companion task, which the application wakes when something is under way, and which then looks in every
-//! `TICK`: it confirms what was read, sends what the stream had not taken, takes in what the application does not read (so that
-//! confirmations behind it arrive), and notices that the carrying stream has died. What to do then differs: the client's companion
-//! opens another one (`client`), the server's waits for that (`server`).
+//! The application's task reads and writes the carrying stream directly under the tunnel's lock,
+//! without a task in between. Beside it each end has a companion task, which runs every `TICK`
+//! while data is under way. The companion
+//! - confirms read bytes,
+//! - sends bytes that the stream had refused,
+//! - receives bytes that the application does not read, so that later confirmations arrive,
+//! - detects that the carrying stream has died.
 //!
-//! Both directions share the carrying stream's two wakers, so an arrival wakes the reader, and the writer if it waits
-//! for room; when neither waits, it wakes the companion.
+//! Then the client's companion opens another stream (`client`), and the server's waits for one
+//! (`server`).
+//!
+//! Both directions share the carrying stream's two wakers. An arrival wakes the reader, and the
+//! writer if it waits for room; if neither waits it wakes the companion.
 
 mod application;
 
@@ -35,17 +40,18 @@ use super::{
 };
 use crate::stream::{ConnectStream, WireError};
 
-/// How often a companion looks in while something is under way.
+/// Interval of a companion's looks while data is under way.
 pub(super) const TICK: Duration = Duration::from_millis(40);
 
-/// Chunks taken in by one look of the companion or of a waiting writer; more wait for the next.
+/// Chunks received in one look of the companion or of a waiting writer; further chunks wait for the
+/// next.
 const CHUNKS_PER_LOOK_MAX: usize = 256;
 
-/// A tunnel that the application has left with everything written waits so long for the peer's end, or for the next sign that the
-/// peer still reads; then it is reset.
+/// Time for which a tunnel that its application has left waits for the peer's end or for progress;
+/// then it is reset.
 const LINGER_MAX: Duration = Duration::from_secs(60);
 
-/// Both ends are done; so long the peer's own end of the carrying stream is waited for.
+/// After both ends are done: longest wait for the peer's end of the carrying stream.
 const FAREWELL_MAX: Duration = Duration::from_secs(5);
 
 /// Why a tunnel is over before its end.
@@ -126,46 +132,46 @@ struct State {
     share: Share,
     wire: Option<ConnectStream>,
     broken: Option<Broken>,
-    /// When the carrying stream was lost, or the tunnel began.
+    /// Time at which the carrying stream was lost, or the tunnel began.
     detached_at: Instant,
-    /// When the carrying stream last brought something.
+    /// Time of the last arrival on the carrying stream.
     heard_at: Instant,
     heard_ever: bool,
     /// The application waits in `poll_read`.
     reader_waits: bool,
-    /// How often the application has read, and as of the companion's last look.
+    /// Number of reads by the application, now and at the companion's last look.
     reads: u64,
     reads_seen: u64,
-    /// The application is gone, everything was written, and since then.
+    /// Time since which the application is gone and everything is written.
     left_at: Option<Instant>,
-    /// Something arrived that nobody will read.
+    /// Bytes arrived that will never be read.
     unwanted: bool,
-    /// The carrying stream was finished, both ends being done.
+    /// Time at which the carrying stream was finished, after both ends were done.
     finished_at: Option<Instant>,
     companion_sleeps: bool,
 }
 
-/// What the companion finds.
+/// The companion's view of the tunnel.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Look {
-    /// Nothing is left to do.
+    /// No work is left.
     pub(super) done: bool,
     pub(super) attached: bool,
     pub(super) detached_at: Instant,
-    /// When the carrying stream last brought something.
+    /// Time of the last arrival on the carrying stream.
     pub(super) heard_at: Instant,
-    /// Whether it ever did, the ones before included.
+    /// Whether this or an earlier stream ever brought bytes.
     pub(super) heard_ever: bool,
-    /// Something is under way; look again after `TICK`.
+    /// Data is under way; the next look is due after `TICK`.
     pub(super) busy: bool,
-    /// This end waits for the peer to confirm something.
+    /// This end waits for a confirmation by the peer.
     pub(super) waits: bool,
-    /// Everything has passed both ways.
+    /// Both directions are complete.
     pub(super) complete: bool,
     pub(super) ponged: u64,
 }
 
-/// See the module's head.
+/// One end of a resumable tunnel.
 #[derive(Debug)]
 pub(crate) struct Line {
     state: Mutex<State>,
@@ -200,17 +206,18 @@ impl Line {
         })
     }
 
-    /// Returns when the companion should look again before its time.
+    /// Returns when the companion should look before its time.
     pub(super) async fn notified(&self) {
         self.waiters.companion.notified().await;
     }
 
-    /// The client's attempt to continue begins; the carrying stream of before, if there is one, goes on meanwhile.
+    /// The client's attempt to resume begins; the old stream, if there is one, goes on meanwhile.
     pub(super) fn begin_attach(&self) -> Attach {
         self.state.lock().flow.begin_attach()
     }
 
-    /// The server has answered: `wire` carries the tunnel from here on. Returns how many bytes are sent again.
+    /// The server has answered: `wire` carries the tunnel from now on. Returns the number of bytes
+    /// that are sent again.
     pub(super) fn attached(&self, wire: ConnectStream, answer: Attached, now: Instant) -> u64 {
         let state = &mut *self.state.lock();
         if state.broken.is_some() {
@@ -225,7 +232,7 @@ impl Line {
         state.flow.take_replayed_bytes()
     }
 
-    /// The server is asked to continue; returns the answer. The carrying stream of before is void.
+    /// The server's answer to a request to resume. The old carrying stream is void.
     pub(super) fn attach(&self, attach: Attach, now: Instant) -> Result<Attached, AttachRefused> {
         let state = &mut *self.state.lock();
         let answer = match state.flow.attach(attach) {
@@ -242,8 +249,8 @@ impl Line {
         Ok(answer)
     }
 
-    /// The server's answer to the attachment of that epoch has gone out over `wire`. A later one may have come meanwhile;
-    /// then this one is dropped. Returns how many bytes are sent again.
+    /// The server has sent its answer for that epoch over `wire`. If a later attachment has come
+    /// meanwhile, `wire` is dropped. Returns the number of bytes that are sent again.
     pub(super) fn install(&self, wire: ConnectStream, epoch: u64, now: Instant) -> u64 {
         let state = &mut *self.state.lock();
         if state.broken.is_some() || state.flow.epoch() != epoch {
@@ -260,7 +267,7 @@ impl Line {
         self.waiters.wake_all();
     }
 
-    /// Ends the tunnel for both, unless it has ended.
+    /// Ends the tunnel for both sides, unless it has ended.
     pub(super) fn fail(&self, broken: Broken) {
         let state = &mut *self.state.lock();
         self.break_off(state, broken);
@@ -285,19 +292,19 @@ impl Line {
         let _ = self.poll_send(state);
     }
 
-    /// Tells the peer over a fresh carrying stream that the tunnel is broken off.
-    pub(super) async fn tell_broken(mut wire: ConnectStream) {
+    /// Sends the tunnel's reset to the peer over a fresh carrying stream.
+    pub(super) async fn send_reset(mut wire: ConnectStream) {
         let mut capsule = Some(Flow::reset_capsule());
-        let told = poll_fn(|cx| {
+        let sent = poll_fn(|cx| {
             ready!(wire.poll_sent(cx))?;
             if let Some(capsule) = capsule.take() {
                 wire.send(cx, capsule)?;
                 ready!(wire.poll_sent(cx))?;
             }
-            // The peer resets the stream in answer.
+            // The peer answers by resetting the stream.
             wire.poll_chunk(cx).map_ok(|_| ())
         });
-        let _ = tokio::time::timeout(FAREWELL_MAX, told).await;
+        let _ = tokio::time::timeout(FAREWELL_MAX, sent).await;
     }
 
     fn break_off(&self, state: &mut State, broken: Broken) {
@@ -312,7 +319,7 @@ impl Line {
         self.waiters.wake_all();
     }
 
-    /// The carrying stream is gone; the tunnel is not.
+    /// The carrying stream is lost, but not the tunnel.
     fn lose(&self, state: &mut State, why: &io::Error) {
         if state.wire.take().is_some() {
             tracing::debug!(%why, "a resumable tunnel lost the stream that carried it");
@@ -328,7 +335,7 @@ impl Line {
         }
     }
 
-    /// Sends what there is to send. Ready once the carrying stream has taken all of it.
+    /// Sends the waiting bytes. Ready once the carrying stream has accepted all of them.
     fn poll_send(&self, state: &mut State) -> Poll<()> {
         let cx = &mut Context::from_waker(&self.on_room);
         loop {
@@ -349,7 +356,7 @@ impl Line {
         }
     }
 
-    /// Takes in one chunk. Pending when there is none, or nothing to carry one.
+    /// Receives one chunk. Pending if there is none, or no carrying stream.
     fn poll_arrival(&self, state: &mut State, join: bool) -> Poll<()> {
         let cx = &mut Context::from_waker(&self.on_arrival);
         let Some(wire) = &mut state.wire else {
@@ -357,7 +364,8 @@ impl Line {
         };
         match ready!(wire.poll_chunk(cx)) {
             Ok(Some(chunk)) => self.take_in(state, chunk, join),
-            // Both ends being done, this is how the peer says goodbye; at any other time the stream has come apart.
+            // After both ends are done, this is the peer's farewell; at any other time the stream
+            // is broken.
             Ok(None) if state.finished_at.is_some() => return Poll::Pending,
             Ok(None) => {
                 if !state.flow.is_complete() {
@@ -380,7 +388,7 @@ impl Line {
                     self.waiters.writer.wake();
                 }
                 if arrived.data {
-                    // Without `join` it is the reader itself that is taking in.
+                    // Without `join` the reader itself receives.
                     if join {
                         self.waiters.reader.wake();
                     }
@@ -397,7 +405,7 @@ impl Line {
         }
     }
 
-    /// After some chunks were taken in: the clock and the budget are not asked for each.
+    /// Called after several chunks, so that the clock and the budget are not asked for each.
     fn heard(state: &mut State) {
         state.heard_at = Instant::now();
         state.heard_ever = true;
@@ -405,7 +413,7 @@ impl Line {
         state.share.settle(held);
     }
 
-    /// Takes in what the application does not read at the moment, as far as the budget goes.
+    /// Receives bytes that the application does not read now, as far as the budget permits.
     fn drain(&self, state: &mut State) {
         for taken in 0..CHUNKS_PER_LOOK_MAX {
             if state.share.room(state.flow.held_bytes()) == 0
@@ -421,7 +429,7 @@ impl Line {
         self.waiters.companion.notify_one();
     }
 
-    /// The application has done something: the companion must be awake.
+    /// The application has acted: the companion must be awake.
     fn stir(&self, state: &mut State) {
         if state.companion_sleeps {
             state.companion_sleeps = false;
@@ -429,7 +437,7 @@ impl Line {
         }
     }
 
-    /// The companion looks in.
+    /// One look of the companion.
     pub(super) fn look(&self, now: Instant) -> Look {
         let state = &mut *self.state.lock();
         let done = self.look_after(state, now);
@@ -489,7 +497,7 @@ impl Line {
         match finished {
             Poll::Ready(Ok(())) => {
                 let cx = &mut Context::from_waker(&self.on_arrival);
-                // Anything else than silence is the end, or an error after which nothing is left to lose.
+                // Any event is the end, or an error after which no data can be lost.
                 let silent = wire.poll_chunk(cx).is_pending();
                 !silent || now.saturating_duration_since(finished_at) > FAREWELL_MAX
             }

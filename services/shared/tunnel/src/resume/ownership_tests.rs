@@ -1,4 +1,4 @@
-//! Who may continue a tunnel: requests as no client of ours would make them, over real sockets.
+//! Permission to resume a tunnel: requests of misbehaving clients, over real sockets.
 
 #![allow(clippy::unwrap_used)]
 
@@ -72,7 +72,7 @@ async fn only_the_identity_that_opened_a_tunnel_continues_it() {
     assert_eq!(refused, StatusCode::NOT_FOUND);
     let unknown = client.ask(Token::random(), at(1)).await.unwrap_err();
     assert_eq!(unknown, StatusCode::NOT_FOUND);
-    // The stranger's attempt has taken nothing away.
+    // The attempt of another peer had no effect.
     let (second, answer) = client.ask(token, at(1)).await.unwrap();
     assert_eq!(answer, Some(Attached { received: 0 }));
     let stale = client.ask(token, at(1)).await.unwrap_err();
@@ -80,7 +80,7 @@ async fn only_the_identity_that_opened_a_tunnel_continues_it() {
     // The same gateway with a new certificate.
     let (third, answer) = renewed.ask(token, at(2)).await.unwrap();
     assert_eq!(answer, Some(Attached { received: 0 }));
-    // What the server never sent nobody has received.
+    // The client claims to have received bytes that the server never sent.
     let impossible = Attach {
         epoch: 3,
         received: 1_000,
@@ -93,7 +93,7 @@ async fn only_the_identity_that_opened_a_tunnel_continues_it() {
     }
 }
 
-/// The stream of before is cut as soon as another carries the tunnel.
+/// The old stream is cut as soon as another carries the tunnel.
 #[tokio::test]
 async fn the_stream_of_before_is_void() {
     let identities = Identities::new();
@@ -108,7 +108,7 @@ async fn the_stream_of_before_is_void() {
         matches!(lost, Err(crate::stream::WireError::Lost(_))),
         "{lost:?}"
     );
-    // The new one works.
+    // The new stream works.
     let mut flow = Flow::default();
     flow.write(b"echo");
     while let Some(bytes) = flow.emit() {

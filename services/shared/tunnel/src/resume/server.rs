@@ -1,5 +1,5 @@
-//! The server's side: takes new resumable tunnels in, gives them back to the peer that comes with the token, and resets those
-//! that nobody comes back to.
+//! The server's side: accepts new resumable tunnels, returns them to the peer with the token, and
+//! resets those that are not resumed in time.
 
 use std::{
     sync::Arc,
@@ -19,10 +19,12 @@ use super::{
 };
 use crate::stream::ConnectStream;
 
-/// A tunnel from which nothing has come yet is kept for so long when it is detached: most likely its client never learnt of it and asked anew.
+/// Time for which a detached tunnel is kept if no byte has arrived on it: most likely its client
+/// never got the answer and asked again.
 const UNSEEN_MAX: Duration = Duration::from_secs(15);
 
-/// Who a peer is for as long as its certificates change: what they say of it, or the certificate itself where that is of no known form.
+/// The identity of a peer across changes of its certificate: the identity in the certificate, or
+/// the certificate itself if that is unreadable.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Peer {
     Named(String),
@@ -45,20 +47,20 @@ pub(crate) struct Kept {
     detached_max: Duration,
 }
 
-/// A tunnel that was taken in and has no carrying stream yet. Dropped without one, it is forgotten.
+/// A new tunnel without a carrying stream yet. Dropping it without one forgets the tunnel.
 pub(crate) struct Entered {
     line: Arc<Line>,
     place: Place,
 }
 
-/// A tunnel that its peer continues.
+/// A tunnel that its peer resumes.
 pub(crate) struct Found {
     line: Arc<Line>,
     epoch: u64,
     pub(crate) answer: Attached,
 }
 
-/// Why a tunnel is not continued.
+/// Why a tunnel is not resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotFound {
     #[error("no such tunnel of this peer")]
@@ -120,7 +122,7 @@ impl Kept {
         })
     }
 
-    /// No session comes any more; see `Table::drain`.
+    /// No session will come any more; see `Table::drain`.
     pub(crate) fn drain(&self) {
         let leaving = self.table.lock().drain();
         for line in leaving {
@@ -148,7 +150,7 @@ impl Kept {
 
 impl Entered {
     pub(crate) fn begin(self, wire: ConnectStream) -> ResumableStream {
-        // Epoch zero is that of the tunnel's beginning.
+        // Epoch zero belongs to the tunnel's beginning.
         self.line.install(wire, 0, Instant::now());
         tokio::spawn(accompany(self.line.clone(), self.place));
         ResumableStream::new(self.line)
@@ -199,7 +201,7 @@ async fn accompany(line: Arc<Line>, place: Place) {
             look.detached_at + max
         });
         if deadline.is_some_and(|deadline| deadline <= now) {
-            // A tunnel that its application has left has nothing to lose any more.
+            // A tunnel that its application has left cannot lose data any more.
             if line.is_held() {
                 metrics::counter!("braid_tunnel_resume_expired_total").increment(1);
             }

@@ -1,14 +1,17 @@
-//! When a tunnel that still has its carrying stream has come to a standstill: sans-IO.
+//! Detects the standstill of a tunnel that still has its carrying stream. Sans-IO.
 //!
-//! Silence alone says little, since the other side may have nothing to say. So the client asks: a ping travels in the same stream, in order, and
-//! its answer too; either is stuck behind the bytes that a dead path took with it. Anything that arrives counts as progress,
-//! for a ping may wait behind much that is under way. Asked is when something written remains unconfirmed for `QUIET`, and
-//! whenever a path of the session has got into trouble. Without an answer the tunnel has stalled: after `TROUBLED_MAX` when a path was in trouble
-//! lately, after `SILENT_MAX` otherwise. Each move to another stream doubles both, up to `PATIENCE_MAX` times, so that a link which is
-//! merely slow is not sent the same bytes over and over; a time without stalls brings them back.
+//! Silence alone means little, since the other side may have no data. So the client sends a ping in
+//! the same stream, in order. Ping and answer are stuck behind bytes that a dead path lost. Any
+//! arrival counts as progress, since a ping may wait behind other data.
 //!
-//! A tunnel of bulk may also wait because more urgent streams take the whole link, for as long as they please. So nothing follows from a stall for a
-//! session that brings something to other streams meanwhile.
+//! A ping is sent when written bytes stay unconfirmed for `QUIET`, and whenever a path of the
+//! session gets into trouble. Without progress the tunnel has stalled after `TROUBLED_MAX` if a
+//! path was in trouble lately, otherwise after `SILENT_MAX`. Each move to another stream doubles
+//! both limits, up to `PATIENCE_MAX` times, so that a slow link does not get the same bytes over
+//! and over. A time without stalls restores the limits.
+//!
+//! A bulk tunnel may also wait because urgent streams use the whole link. So a stall has no
+//! consequence while the session brings data to other streams.
 
 use std::time::{Duration, Instant};
 
@@ -19,13 +22,13 @@ const TROUBLED_MAX: Duration = Duration::from_millis(750);
 const SILENT_MAX: Duration = Duration::from_secs(5);
 const PATIENCE_MAX: u32 = 16;
 
-/// A session that brought nothing to any stream for so long does not move.
+/// Time without data for any stream after which a session counts as standing.
 const SESSION_STANDS: Duration = Duration::from_secs(2);
 
-/// Without a stall for so long, patience is what it was at the start.
+/// Time without a stall after which the limits are restored.
 const CALM: Duration = Duration::from_secs(30);
 
-/// What to do.
+/// The action that follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Fine,
@@ -49,7 +52,7 @@ pub(super) struct Stall {
     trouble_asked: bool,
     patience: u32,
     stalled_at: Option<Instant>,
-    /// What the session had brought to its streams, and when that was last more than before.
+    /// The session's count of arrivals, and the time of its last increase.
     arrivals: u64,
     arrived_at: Option<Instant>,
 }
@@ -76,12 +79,13 @@ impl Stall {
         self.trouble_asked = false;
     }
 
-    /// The tunnel is carried by a stream that has nothing to do with what was asked before.
+    /// The tunnel has a new carrying stream; earlier pings do not concern it.
     pub(super) fn on_attached(&mut self) {
         self.asked = None;
     }
 
-    /// A count that rises with whatever the session brings to any stream. The session may be another one than before.
+    /// A count that rises with every arrival on any stream of the session. The session may be
+    /// another one than before.
     pub(super) fn on_arrivals(&mut self, now: Instant, arrivals: u64) {
         if arrivals != self.arrivals {
             self.arrivals = arrivals;
@@ -89,24 +93,24 @@ impl Stall {
         }
     }
 
-    /// Whether the session serves at least others.
+    /// Whether the session serves at least other streams.
     pub(super) fn session_moves(&self, now: Instant) -> bool {
         self.arrived_at
             .is_some_and(|at| now.saturating_duration_since(at) < SESSION_STANDS)
     }
 
-    /// Whether an answer is waited for.
+    /// Whether an answer is awaited.
     pub(super) fn waits(&self) -> bool {
         self.asked.is_some()
     }
 
-    /// Moves since the last time of calm.
+    /// Moves since the last calm.
     pub(super) fn has_moved(&self) -> bool {
         self.patience > 1
     }
 
-    /// `heard_at` is when the stream last brought anything, `ponged` the last ping that was answered, `waits` whether something written
-    /// is unconfirmed.
+    /// `heard_at` is the time of the stream's last arrival, `ponged` the last answered ping.
+    /// `waits` says whether written bytes are unconfirmed.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -176,7 +180,7 @@ mod tests {
         assert!(!stall.waits());
         let asked = answered + QUIET;
         assert_eq!(stall.look(asked, answered, 1, true), Verdict::Ask(2));
-        // Something else than the answer came a moment ago.
+        // Data other than the answer arrived a moment ago.
         let later = asked + SILENT_MAX * 3;
         assert_eq!(stall.look(later, later - QUIET, 1, true), Verdict::Fine);
         assert!(stall.waits());
@@ -219,7 +223,7 @@ mod tests {
         assert!(stall.session_moves(later - QUIET));
         stall.on_arrivals(later, 1);
         assert!(!stall.session_moves(later));
-        // Another session, which has brought less.
+        // Another session, with fewer arrivals.
         stall.on_arrivals(later, 0);
         assert!(stall.session_moves(later));
     }

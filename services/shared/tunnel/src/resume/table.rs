@@ -1,7 +1,8 @@
-//! The server's resumable tunnels by token: whose they are, and which of them nobody carries at the moment. Sans-IO.
+//! The server's resumable tunnels by token: their owners, and the detached ones. Sans-IO.
 //!
-//! A tunnel belongs to the identity that opened it; to anybody else its token is unknown. Detached tunnels are bounded in number,
-//! for each peer and in all: beyond it the one that was detached first makes place.
+//! A tunnel belongs to the identity that opened it; for any other peer its token is unknown.
+//! Detached tunnels are bounded for each peer and in total: at the bound the tunnel that was
+//! detached first is reset.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,15 +14,16 @@ use super::{header::Token, ledger::Ledger};
 /// Bounds of a server's resumable tunnels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResumeLimits {
-    /// A detached tunnel is kept for so long; then it is reset. Zero: tunnels are plain.
+    /// Time for which a detached tunnel is kept; then it is reset. Zero: tunnels are plain.
     pub detached_max: std::time::Duration,
-    /// Resumable tunnels of one peer; further ones are plain.
+    /// Resumable tunnels of one peer; further tunnels are plain.
     pub tunnels_per_peer_max: usize,
-    /// Detached tunnels of one peer; beyond it the one that was detached first is reset.
+    /// Detached tunnels of one peer; at the bound the oldest is reset.
     pub detached_per_peer_max: usize,
-    /// Detached tunnels in all; beyond it the one that was detached first is reset.
+    /// Detached tunnels in total; at the bound the oldest is reset.
     pub detached_all_max: usize,
-    /// Bytes that the tunnels of one peer hold beyond 64 KB each; beyond it they take nothing more in.
+    /// Bytes that the tunnels of one peer hold beyond 64 KB each; at the bound they read nothing
+    /// more.
     pub bytes_per_peer_max: usize,
     /// The same for all tunnels.
     pub bytes_all_max: usize,
@@ -40,7 +42,7 @@ impl Default for ResumeLimits {
     }
 }
 
-/// Why a token is not taken into the table.
+/// Why a token is not entered in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotKept {
     #[error("the token is in use")]
@@ -54,7 +56,7 @@ pub(crate) enum NotKept {
 #[derive(Debug)]
 struct Peer {
     tunnels: usize,
-    /// By the order of their detachment.
+    /// In the order of their detachment.
     detached: BTreeMap<u64, Token>,
     ledger: Ledger,
 }
@@ -91,7 +93,7 @@ impl<P: Clone + Eq + Hash, L: Clone> Table<P, L> {
         }
     }
 
-    /// Takes a new tunnel in; `line` makes it, given the account it draws on.
+    /// Enters a new tunnel; `line` makes it from the account that it draws on.
     pub(crate) fn enter(
         &mut self,
         token: Token,
@@ -140,13 +142,14 @@ impl<P: Clone + Eq + Hash, L: Clone> Table<P, L> {
         }
     }
 
-    /// The tunnel of that token, if it is this peer's.
+    /// The tunnel of that token, if it belongs to this peer.
     pub(crate) fn find(&self, token: Token, peer: &P) -> Option<L> {
         let entry = self.entries.get(&token)?;
         (entry.peer == *peer).then(|| entry.line.clone())
     }
 
-    /// Nobody carries the tunnel any more. Returns the tunnels that have to make place, itself perhaps among them.
+    /// The tunnel has no carrying stream any more. Returns the tunnels that must be reset, possibly
+    /// including this one.
     pub(crate) fn detached(&mut self, token: Token) -> Vec<L> {
         let Some(entry) = self.entries.get_mut(&token) else {
             return Vec::new();
@@ -179,7 +182,7 @@ impl<P: Clone + Eq + Hash, L: Clone> Table<P, L> {
         lines.map(|entry| entry.line.clone()).collect()
     }
 
-    /// The tunnel is carried again, or counts no longer.
+    /// The tunnel has a carrying stream again, or has ended.
     pub(crate) fn carried(&mut self, token: Token) {
         let Some(entry) = self.entries.get_mut(&token) else {
             return;
@@ -192,7 +195,8 @@ impl<P: Clone + Eq + Hash, L: Clone> Table<P, L> {
         }
     }
 
-    /// No session will come any more, so nobody comes back to what is detached: returns those, and takes no new ones.
+    /// No session will come any more, so no detached tunnel can be resumed: returns those, and
+    /// accepts no new ones.
     pub(crate) fn drain(&mut self) -> Vec<L> {
         self.draining = true;
         let tokens: Vec<Token> = self.detached.values().copied().collect();
@@ -250,11 +254,11 @@ mod tests {
         assert!(table.detached(a[0]).is_empty());
         assert!(table.detached(a[0]).is_empty());
         assert!(table.detached(a[1]).is_empty());
-        // Of this peer.
+        // The bound of this peer.
         assert_eq!(table.detached(a[2]), [0]);
         assert_eq!(table.detached_count(), 2);
         assert!(table.detached(b[0]).is_empty());
-        // In all.
+        // The bound in total.
         assert_eq!(table.detached(b[1]), [1]);
         table.carried(a[2]);
         assert!(table.detached(a[1]).is_empty());

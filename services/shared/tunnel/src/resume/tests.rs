@@ -1,5 +1,6 @@
-//! Two ends of a resumable tunnel over attachments that die at any point: whatever happens, each reader gets a prefix of what the
-//! other wrote, an end only behind all of it, and all of it once attachments live long enough.
+//! Two ends of a resumable tunnel over attachments that die at any point. Each reader always gets a
+//! prefix of the other's bytes, and an end only after all of them. Once attachments live long
+//! enough it gets everything.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,11 +15,11 @@ use super::{
     header::{Attach, Attached},
 };
 
-/// Seeds of the random runs; a seed that ever failed is added to `FAILED`.
+/// Number of seeds of the random runs; a seed that fails is added to `FAILED`.
 const SEEDS: u64 = 100;
 const FAILED: [u64; 0] = [];
 
-/// One carrying stream. What a dead one held is lost.
+/// One carrying stream. Bytes on a dead stream are lost.
 #[derive(Default)]
 struct Wire {
     dead: bool,
@@ -108,7 +109,7 @@ impl World {
         self.random.random_range(0..of) == 0
     }
 
-    /// Each end puts some of what it has on its wire.
+    /// Each end puts some of its bytes on its wire.
     fn emit(&mut self) {
         for _ in 0..self.random.random_range(0..8) {
             for client in [true, false] {
@@ -134,8 +135,8 @@ impl World {
         }
     }
 
-    /// Some of what is on a wire arrives; at an end that no longer listens to it, it is lost. The client listens to the wire of its attempt
-    /// only after the answer.
+    /// Some bytes of a wire arrive; at an end that has left the wire they are lost. The client
+    /// reads the wire of its attempt only after the answer.
     fn deliver(&mut self, wire: usize) {
         let attempted = self.attempt.is_some_and(|(_, attempted)| attempted == wire);
         for client in [true, false] {
@@ -186,7 +187,7 @@ impl World {
         }
     }
 
-    /// An answer arrives; the client listens only to that of its last attempt.
+    /// An answer arrives; the client accepts only that of its last attempt.
     fn answer(&mut self) {
         if self.answers.is_empty() {
             return;
@@ -250,7 +251,7 @@ impl World {
                 let wire = self.random.random_range(0..self.wires.len());
                 self.cut(wire);
             }
-            // Either end may notice a cut, or believe in one that is none.
+            // Either end may notice a cut, or suspect one that did not happen.
             if self.chance(20) {
                 self.client.wire = None;
             }
@@ -279,7 +280,7 @@ impl World {
         for _ in 0..world.random.random_range(0..300) {
             world.step(true);
         }
-        // From here on attachments live.
+        // From now on attachments live.
         world.requests.clear();
         world.answers.clear();
         world.request();
@@ -316,7 +317,7 @@ fn run_all(seeds: impl Iterator<Item = u64>) {
     assert!(attached > runs * 2, "{attached} attachments");
 }
 
-/// Without another attachment nothing may look like an end.
+/// Without another attachment no reader may see an end.
 #[test]
 fn a_torn_transfer_never_looks_complete() {
     let mut torn = 0;
@@ -338,7 +339,7 @@ fn a_torn_transfer_never_looks_complete() {
     assert!(torn > 100, "{torn} transfers were torn");
 }
 
-/// All that an end would send, as one attachment carries it.
+/// All bytes that an end would send on one attachment.
 fn emitted(flow: &mut Flow) -> Bytes {
     let mut all = BytesMut::new();
     while let Some(bytes) = flow.emit() {
@@ -409,7 +410,7 @@ fn a_stale_attachment_and_impossible_offsets_are_refused() {
         flow.attach(at(3, 4)),
         Err(AttachRefused::Violation(Violation::Offset { .. }))
     ));
-    // What was confirmed is gone.
+    // Confirmed bytes are dropped.
     let mut peer = Flow::default();
     peer.receive(Bytes::from_static(b"\x7b\x01\x04\0abc"), false)
         .unwrap();
@@ -452,10 +453,13 @@ fn a_peer_that_breaks_the_rules_is_found_out() {
         receive(&[data(4), late]),
         Err(Violation::Gap { offset, received })
     );
-    for told in [4, 6] {
+    for declared in [4, 6] {
         assert_eq!(
-            receive(&[data(5), Capsule::End(told)]),
-            Err(Violation::End { told, received: 5 })
+            receive(&[data(5), Capsule::End(declared)]),
+            Err(Violation::End {
+                declared,
+                received: 5
+            })
         );
     }
     assert!(matches!(
@@ -464,7 +468,8 @@ fn a_peer_that_breaks_the_rules_is_found_out() {
     ));
 }
 
-/// Random bytes from a hostile peer are an error or nothing, never a panic, and never more than the window.
+/// Random bytes from a hostile peer give an error or nothing, never a panic, and never more than
+/// the window.
 #[test]
 fn noise_does_no_harm() {
     for seed in 0..SEEDS {
@@ -474,7 +479,7 @@ fn noise_does_no_harm() {
         for _ in 0..50 {
             let mut bytes = vec![0; random.random_range(0..2000)];
             random.fill_bytes(&mut bytes);
-            // Half of them begin like one of ours.
+            // Half of them begin like a valid capsule.
             if random.random_range(0..2) == 0 && bytes.len() > 4 {
                 bytes[0] = 0x7b;
                 bytes[1] = random.random_range(1..7);

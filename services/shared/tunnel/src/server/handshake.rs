@@ -1,7 +1,8 @@
-//! A handshake within its time and its place, and what is said of those that fail.
+//! A handshake within its time and its place, and the log of failures.
 //!
-//! Anybody can make handshakes fail, without a certificate. So each one is counted, by transport and reason, and one line is logged in
-//! [`LOG_INTERVAL`]: the first failure at once, and at the interval's end how many more there were.
+//! Anybody can make handshakes fail, without a certificate. So each failure is counted by transport
+//! and reason, and at most one line is logged in [`LOG_INTERVAL`]: the first failure at once, and
+//! at the interval's end the number of further ones.
 
 use std::{
     fmt,
@@ -15,29 +16,29 @@ use parking_lot::Mutex;
 use super::ServerSession;
 use crate::places::Place;
 
-/// A handshake may take so long.
+/// Longest handshake; then it is dropped.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// Between two lines about failures.
+/// Least interval between two log lines about failures.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Why a handshake failed, in a word of a small set.
+/// Reason of a failed handshake, from a small set.
 pub(super) trait Reason: fmt::Display {
     fn reason(&self) -> &'static str;
 }
 
-/// What was logged last, and what was not.
+/// The time of the last log line, and the failures since.
 #[derive(Debug, Default)]
 struct Log {
     written_at: Option<Instant>,
     left_out: u64,
 }
 
-/// What is to be done about one more failure.
+/// The handling of a further failure.
 #[derive(Debug, PartialEq, Eq)]
 enum Say {
     Now,
-    /// The first that is left out: a line is due then.
+    /// The first omitted failure: a line is due at this time.
     At(Instant),
     Nothing,
 }
@@ -61,7 +62,7 @@ impl Log {
         }
     }
 
-    /// How many were left out until now; that is a line, too.
+    /// The number of omitted failures; taking it counts as a log line.
     fn take_left_out(&mut self, now: Instant) -> u64 {
         self.written_at = Some(now);
         std::mem::take(&mut self.left_out)
@@ -75,7 +76,7 @@ pub(super) struct Handshakes {
 }
 
 impl Handshakes {
-    /// None where it comes to nothing.
+    /// `None` if the handshake fails.
     pub(super) async fn shake<E: Reason>(
         &self,
         place: &Place,

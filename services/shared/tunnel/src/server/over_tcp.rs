@@ -1,7 +1,8 @@
-//! Sessions by TCP: the same clients with the same certificates, and the same requests in HTTP/2.
+//! Sessions over TCP: the same clients with the same certificates, and the same requests in HTTP/2.
 //!
-//! Bounds are those of QUIC: ten seconds for a handshake and `handshakes_max` of them, beyond which the first gives way, `TUNNELS_MAX`
-//! streams of one connection with their windows. An address has proved itself by TCP's own handshake.
+//! The bounds are those of QUIC: ten seconds for a handshake, `handshakes_max` concurrent
+//! handshakes, and `TUNNELS_MAX` streams of one connection with their windows. TCP's own handshake
+//! proves the address.
 
 use std::{
     future::poll_fn,
@@ -33,19 +34,19 @@ use crate::{
     h2_over_tcp::{self, Pulse, ServerConnection},
     paths::Paths,
     places::Places,
-    requests::{Desk, REQUESTS_WAITING_MAX, Resuming},
+    requests::{Dispatcher, REQUESTS_WAITING_MAX, Resuming},
     resume::server::{Kept, Peer},
     stream::OpenStreams,
     tcp::{self, Counted, Counts},
 };
 
-/// How often the server asks a client for a sign of life; the client asks more often.
+/// Interval of the server's pings; the client pings more often.
 const PULSE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Pause after a connection could not be accepted: file descriptors are used up, most likely.
+/// Pause after a failed `accept`: file descriptors have most likely run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long the last frames may take to leave.
+/// Longest wait for the last frames to leave.
 const FAREWELL_MAX: Duration = Duration::from_millis(500);
 
 #[derive(Clone)]
@@ -70,7 +71,7 @@ impl Reason for HandshakeError {
     fn reason(&self) -> &'static str {
         match self {
             Self::Tls(error) => match error.kind() {
-                // What rustls, or the choice of a protocol, refuses.
+                // Refused by rustls, or by the protocol negotiation.
                 io::ErrorKind::InvalidData => "tls",
                 io::ErrorKind::UnexpectedEof
                 | io::ErrorKind::ConnectionReset
@@ -104,7 +105,7 @@ impl Accepting {
         }
     }
 
-    /// Takes connections until the server drains; then the port is closed.
+    /// Accepts connections until the server drains; then the port is closed.
     pub(super) async fn accept_all(
         self,
         listener: TcpListener,
@@ -128,7 +129,7 @@ impl Accepting {
             self.tasks.spawn(async move {
                 let shaking = accepting.handshake(stream, remote);
                 if let Some(session) = said.shake(&place, remote, "tcp", shaking).await {
-                    // Nobody accepts any more when the server is being dropped.
+                    // During the drop of the server the session has no receiver.
                     let _ = ready.send(session).await;
                 }
             });
@@ -176,7 +177,7 @@ impl Accepting {
             tokio::spawn(pulse.beat());
         }
         let (ready, requests) = mpsc::channel(REQUESTS_WAITING_MAX);
-        let desk = Desk {
+        let dispatcher = Dispatcher {
             ready,
             session: handle.clone(),
             datagrams: None,
@@ -185,7 +186,8 @@ impl Accepting {
                 peer: Arc::new(Peer::of(certificate)),
             }),
         };
-        self.tasks.spawn(drive(http, carrier, desk, self.closing));
+        self.tasks
+            .spawn(drive(http, carrier, dispatcher, self.closing));
         Ok(ServerSession {
             certificates,
             remote: multipath::unmapped(remote),
@@ -195,17 +197,17 @@ impl Accepting {
     }
 }
 
-/// Moves the bytes of one connection and hands its requests on, until it ends or is asked to.
+/// Relays the bytes of one connection and passes its requests on, until it ends or is asked to.
 async fn drive(
     mut http: ServerConnection,
     carrier: TcpCarrier,
-    desk: Desk,
+    dispatcher: Dispatcher,
     closing: CancellationToken,
 ) {
     let mut said_goodbye = false;
     let reason = loop {
         tokio::select! {
-            () = desk.session.goodbye(), if !said_goodbye => {
+            () = dispatcher.session.goodbye(), if !said_goodbye => {
                 said_goodbye = true;
                 http.graceful_shutdown();
             }
@@ -217,11 +219,11 @@ async fn drive(
                     let protocol = head.extensions.remove::<h2::ext::Protocol>();
                     let request = http::Request::from_parts(head, ());
                     let exchange = Exchange::H2 { respond, receive };
-                    let desk = desk.clone();
-                    // Bounded by the streams that the settings let the client open.
+                    let dispatcher = dispatcher.clone();
+                    // Bounded by the streams that the settings permit to the client.
                     tokio::spawn(async move {
                         let protocol = protocol.as_ref().map(h2::ext::Protocol::as_str);
-                        desk.serve(&request, protocol, exchange).await;
+                        dispatcher.serve(&request, protocol, exchange).await;
                     });
                 }
                 Some(Err(error)) => break error.to_string(),
@@ -229,9 +231,13 @@ async fn drive(
             },
         }
     };
-    tracing::debug!(session = desk.session.number(), reason, "session ended");
-    // Tunnels that have ended in order may have bytes under way; those that have not are meant to be cut.
-    if desk.session.open_tunnels() == 0 {
+    tracing::debug!(
+        session = dispatcher.session.number(),
+        reason,
+        "session ended"
+    );
+    // Tunnels that have ended regularly may have bytes under way; open ones are cut on purpose.
+    if dispatcher.session.open_tunnels() == 0 {
         let _ = tokio::time::timeout(FAREWELL_MAX, flush(&mut http)).await;
     }
     http.abrupt_shutdown(h2::Reason::NO_ERROR);
@@ -241,7 +247,7 @@ async fn drive(
     carrier.has_gone(reason);
 }
 
-/// Until no stream is left.
+/// Runs until no stream is left.
 async fn flush(http: &mut ServerConnection) {
     poll_fn(|cx| {
         loop {

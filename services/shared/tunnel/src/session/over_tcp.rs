@@ -1,6 +1,8 @@
-//! The session by TCP: connects over all access networks at once, and keeps the connection whose far end has answered first.
+//! The session over TCP: connects over all access networks at once, and keeps the connection whose
+//! far end answers first.
 //!
-//! An answer is that to a first HTTP/2 PING: TLS 1.3 is done here before the proxy has looked at our certificate.
+//! The answer is that to a first HTTP/2 PING, since TLS 1.3 completes here before the proxy has
+//! verified our certificate.
 
 use std::{
     future::Future,
@@ -29,10 +31,10 @@ use crate::{
     transport::Transport,
 };
 
-/// How often the proxy is asked for a sign of life: silence is noticed within seconds, as over QUIC.
+/// Interval of pings to the proxy: silence is noticed within seconds, as over QUIC.
 const PULSE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the last frames may take to leave.
+/// Longest wait for the last frames to leave.
 const FAREWELL_MAX: Duration = Duration::from_millis(500);
 
 /// Makes connections.
@@ -40,7 +42,7 @@ pub(crate) struct TcpDialler {
     tls: TlsConnector,
 }
 
-/// A connection that has proved itself.
+/// A connection that has answered.
 struct Connected {
     transport: Transport,
     remote: SocketAddr,
@@ -93,11 +95,11 @@ impl TcpDialler {
             given_up: AtomicBool::new(false),
         });
         let keepalive = shared.watch_keepalive();
-        // The kernel steers.
+        // The kernel steers, so terms have no effect.
         let nobody_obeys = watch::Sender::default();
         session
             .clone()
-            .tell_names(&shared.config.server_name, keepalive, nobody_obeys);
+            .publish_names(&shared.config.server_name, keepalive, nobody_obeys);
         Ok(session)
     }
 
@@ -175,7 +177,7 @@ impl TcpDialler {
     }
 }
 
-/// Moves the bytes of one connection until it ends or is asked to.
+/// Relays the bytes of one connection until it ends or is asked to.
 async fn drive(mut connection: ClientConnection, carrier: TcpCarrier) {
     let reason = tokio::select! {
         ended = &mut connection => match ended {
@@ -183,7 +185,7 @@ async fn drive(mut connection: ClientConnection, carrier: TcpCarrier) {
             Err(error) => error.to_string(),
         },
         () = carrier.ending() => {
-            // It ends by itself once nobody can ask any more and the last stream has ended.
+            // It ends by itself once no sender of requests and no stream is left.
             let _ = tokio::time::timeout(FAREWELL_MAX, &mut connection).await;
             "closed".to_owned()
         }

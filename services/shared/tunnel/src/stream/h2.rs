@@ -1,7 +1,7 @@
-//! A CONNECT request of HTTP/2 as the bytes' way.
+//! An HTTP/2 CONNECT request as the carrier of bytes.
 //!
-//! HTTP/2 resets a stream as a whole. So an end that was sent stays sent, and only a stream that is broken off on purpose takes back what
-//! lies behind it.
+//! HTTP/2 resets a stream as a whole. So an end that was sent stays sent, and only a deliberate
+//! reset withdraws the bytes before it.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use super::WireError;
 pub(crate) struct H2Wire {
     send: SendStream<Bytes>,
     receive: RecvStream,
-    /// Begun, and not yet taken by the transport.
+    /// Begun, and not yet accepted by the transport.
     pending: Bytes,
 }
 
@@ -35,7 +35,7 @@ impl H2Wire {
     ) -> Poll<Result<Option<Bytes>, WireError>> {
         Poll::Ready(match ready!(self.receive.poll_data(cx)) {
             Some(Ok(chunk)) => {
-                // The peer may send as much more: whoever reads slowly does not come here.
+                // Opens the peer's window again; a slow reader does not get here.
                 self.receive.flow_control().release_capacity(chunk.len())?;
                 Ok(Some(chunk))
             }
@@ -68,7 +68,7 @@ impl H2Wire {
         Poll::Ready(Ok(()))
     }
 
-    /// To be called once, when everything is flushed.
+    /// Must be called once, when everything is flushed.
     pub(super) fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WireError>> {
         let finished = self.send.send_data(Bytes::new(), true);
         Poll::Ready(finished.map_err(|_| self.why_closed(cx)))
@@ -80,7 +80,7 @@ impl H2Wire {
         } else if broken.sending {
             self.send.send_reset(Reason::CANCEL);
         }
-        // What is left is a reader that goes away, which the library tells the peer.
+        // The other case is a reader that goes away, which the library reports to the peer.
     }
 
     fn why_closed(&mut self, cx: &mut Context<'_>) -> WireError {

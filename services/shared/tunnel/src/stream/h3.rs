@@ -1,4 +1,4 @@
-//! A CONNECT request of HTTP/3 as the bytes' way.
+//! An HTTP/3 CONNECT request as the carrier of bytes.
 
 use std::{
     future::Future,
@@ -72,7 +72,7 @@ impl H3Wire {
         received.map_err(WireError::from)
     }
 
-    /// Begins a DATA frame; what the transport does not take stays in the handle (see `h3_over_noq`).
+    /// Begins a DATA frame; the handle keeps bytes that the transport refuses (see `h3_over_noq`).
     pub(super) fn begin_data(&mut self, chunk: Bytes) {
         self.handle.begin_data(chunk);
     }
@@ -81,7 +81,8 @@ impl H3Wire {
         self.handle.poll_flush(cx).map_err(WireError::from)
     }
 
-    /// To be polled once everything is flushed: it waits for nothing else, so polling afresh each time is sound.
+    /// Must be polled once everything is flushed: it waits for nothing else, so a fresh poll each
+    /// time is sound.
     pub(super) fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WireError>> {
         let finished = match &mut self.sender {
             Sender::Client(sender) => pin!(sender.finish()).poll(cx),
@@ -131,7 +132,7 @@ impl From<StreamError> for WireError {
             StreamError::RemoteTerminate { .. } | StreamError::StreamError { .. } => {
                 std::io::ErrorKind::ConnectionReset
             }
-            // What is left is the end of the connection; h3 does not let that be matched.
+            // The remaining case is the end of the connection; h3's type cannot be matched.
             _ => std::io::ErrorKind::ConnectionAborted,
         };
         Self::Lost(std::io::Error::new(kind, error))

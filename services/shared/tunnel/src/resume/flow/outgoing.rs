@@ -1,4 +1,5 @@
-//! One direction as its sender sees it: what is kept for the peer, and what of it the carrying stream has yet to take.
+//! One direction at its sender: the bytes kept for the peer, and the position of the carrying
+//! stream in them.
 
 use std::collections::VecDeque;
 
@@ -12,20 +13,21 @@ use crate::pieces::HEADROOM_BYTES;
 
 const _: () = assert!(DATA_HEADER_BYTES_MAX <= HEADROOM_BYTES);
 
-/// Pieces up to this size are copied together rather than sent and kept one by one.
+/// Pieces up to this size are copied together instead of being sent and kept one by one.
 const SMALL_BYTES: usize = 4 * 1024;
 
 /// Small pieces are copied together up to this size.
 const JOINED_BYTES: usize = 16 * 1024;
 
-/// What keeping a piece costs beside its bytes. Many tiny writes close the window before their bookkeeping outgrows it.
+/// Cost of keeping a piece beside its bytes. Many tiny writes close the window before their
+/// bookkeeping exceeds it.
 const PIECE_COST_BYTES: usize = 64;
 
-/// Bytes that are kept, with the beginning of their DATA capsule before them, so that both leave in one piece.
+/// Kept bytes with the header of their DATA capsule in front, so that both leave in one piece.
 #[derive(Debug)]
 struct Piece {
     capsule: Bytes,
-    /// Length of that beginning; zero once part of the bytes was confirmed.
+    /// Length of that header; zero once part of the bytes was confirmed.
     header: usize,
 }
 
@@ -41,7 +43,7 @@ impl Piece {
         }
     }
 
-    /// Of the bytes that `buffer` has from `start` on; the capsule's beginning goes before them.
+    /// For the bytes of `buffer` from `start` on; the header is put before them.
     fn within(offset: u64, mut buffer: BytesMut, start: usize) -> Self {
         let mut beginning = [0; DATA_HEADER_BYTES_MAX];
         let mut rest = &mut beginning[..];
@@ -78,11 +80,12 @@ pub(super) struct Outgoing {
     pub(super) base: u64,
     pub(super) written: u64,
     pub(super) ended: bool,
-    /// The next byte to send on this attachment: piece of `kept`, offset in it, offset in the direction.
+    /// The next byte to send on this attachment: index in `kept`, offset in the piece, offset in
+    /// the direction.
     piece: usize,
     offset: usize,
     pub(super) cursor: u64,
-    /// The furthest that the cursor ever was, the end included.
+    /// Highest position of the cursor so far, including the end.
     pub(super) sent_max: u64,
 }
 
@@ -106,7 +109,8 @@ impl Outgoing {
         self.written += bytes.len() as u64;
     }
 
-    /// Keeps the buffer itself, whose bytes begin at `start`, at least `HEADROOM_BYTES` behind its front.
+    /// Keeps the buffer itself; its bytes begin at `start`, at least `HEADROOM_BYTES` after its
+    /// front.
     pub(super) fn write_owned(&mut self, buffer: BytesMut, start: usize) {
         self.close_tail();
         let length = buffer.len() - start;
@@ -115,7 +119,7 @@ impl Outgoing {
         self.written += length as u64;
     }
 
-    /// What was written last, in small pieces, becomes one.
+    /// Joins the last small writes into one piece.
     fn close_tail(&mut self) {
         if !self.tail.is_empty() {
             let offset = self.written - self.tail.len() as u64;
@@ -124,7 +128,7 @@ impl Outgoing {
         }
     }
 
-    /// The cursor moves to `offset`, which is not below `base`.
+    /// Moves the cursor to `offset`, which is not below `base`.
     pub(super) fn restart(&mut self, offset: u64) {
         self.close_tail();
         self.cursor = offset;
@@ -174,7 +178,7 @@ impl Outgoing {
             }
         }
         self.base = offset;
-        // Bytes of the attachment before that were still under way have arrived after all; they need not be sent again.
+        // Bytes under way on the old attachment have arrived after all, and are not sent again.
         if self.cursor < self.base {
             self.cursor = self.base;
             (self.piece, self.offset) = (0, 0);
@@ -182,12 +186,13 @@ impl Outgoing {
         Ok(true)
     }
 
-    /// Bytes that are to be sent on this attachment.
+    /// Bytes to send on this attachment.
     pub(super) fn unsent(&self) -> u64 {
         self.written.saturating_sub(self.cursor)
     }
 
-    /// The next DATA capsule, or its beginning and its bytes apart where only a part of a piece is left to send.
+    /// The next DATA capsule, or its header and its bytes separately if only a part of a piece is
+    /// left.
     pub(super) fn next_data(&mut self) -> Option<(Bytes, Option<Bytes>)> {
         if self.unsent() == 0 {
             return None;
@@ -215,7 +220,7 @@ impl Outgoing {
         Some((header.freeze(), Some(bytes)))
     }
 
-    /// Small pieces that have waited travel together.
+    /// Waiting small pieces travel together.
     fn next_joined(&mut self, start: u64) -> Bytes {
         let mut joined = BytesMut::with_capacity(JOINED_BYTES);
         while let Some(piece) = self.kept.get(self.piece)

@@ -1,4 +1,4 @@
-//! The application's side of a resumable tunnel: what it reads and writes, and how it leaves.
+//! The application's side of a resumable tunnel: reading, writing, and leaving.
 
 use std::{
     io,
@@ -13,13 +13,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::{Broken, Line, State};
 use crate::pieces::{Parcel, Pieces, Sink};
 
-/// Written and not yet taken by the carrying stream; beyond it the writer waits.
+/// Bytes written that the carrying stream has not accepted; at the bound the writer waits.
 const UNSENT_BYTES_MAX: u64 = 64 * 1024;
 
-/// Taken from the writer at once.
+/// Bytes taken from the writer at once.
 const WRITE_BYTES_MAX: usize = 64 * 1024;
 
-/// Less room than this is none for a writer that has more to write.
+/// Least room at which a writer with more bytes to write is woken.
 const ROOM_BYTES_MIN: usize = 16 * 1024;
 
 impl Line {
@@ -54,7 +54,7 @@ impl Line {
             return Poll::Pending;
         }
         if state.wire.is_some() {
-            // A confirmation that is due goes out at once; the rest waits for the companion.
+            // A due confirmation is sent at once; other bytes wait for the companion.
             let _ = self.poll_send(state);
         }
         let held = state.flow.held_bytes();
@@ -68,7 +68,7 @@ impl Line {
         room.min(state.share.room(state.flow.held_bytes()))
     }
 
-    /// How much of `length` bytes may be written.
+    /// Number of bytes, of `length`, that may be written.
     fn poll_room(
         &self,
         state: &mut State,
@@ -88,10 +88,11 @@ impl Line {
         if state.flow.unsent() > 0 {
             let _ = self.poll_send(state);
         }
-        // No crumbs: what little room there is waits for more, which is on its way as long as anything is unconfirmed.
+        // Little room is not used: it grows as long as any byte is unconfirmed, and larger writes
+        // cost less.
         let wanted = length.min(ROOM_BYTES_MIN);
         if Self::room(state) < wanted {
-            // Confirmations may wait behind what the application does not read.
+            // Confirmations may wait behind bytes that the application does not read.
             self.drain(state);
         }
         if let Some(broken) = state.broken {
@@ -122,7 +123,7 @@ impl Line {
         Poll::Ready(Ok(taken))
     }
 
-    /// Ready once all of it is written; without a copy where the parcel may be kept.
+    /// Ready once all of it is written, without a copy if the parcel may be kept.
     fn poll_write_parcel(&self, cx: &mut Context<'_>, parcel: &mut Parcel) -> Poll<io::Result<()>> {
         let state = &mut *self.state.lock();
         while !parcel.bytes().is_empty() {
@@ -155,7 +156,8 @@ impl Line {
         self.poll_flush(cx)
     }
 
-    /// The application is gone. What it has written to the end is still delivered; anything else is broken off.
+    /// The application is gone. Bytes are still delivered if it ended its direction; otherwise the
+    /// tunnel is reset.
     fn leave(&self) {
         let state = &mut *self.state.lock();
         if state.broken.is_some() {

@@ -25,25 +25,25 @@ pub struct Bed {
     pub device: String,
 }
 
-pub struct Ward {
+pub struct DemonstrationWard {
     pub beds: Vec<Bed>,
 }
 
-impl Ward {
-    pub fn with_a_gateway_each(patients: u32) -> Ward {
-        Ward::new("", patients, |number| format!("gw-{number}"))
+impl DemonstrationWard {
+    pub fn with_a_gateway_each(patients: u32) -> DemonstrationWard {
+        DemonstrationWard::new("", patients, |number| format!("gw-{number}"))
     }
 
     /// `label` tells wards of one installation apart.
-    pub fn behind(gateway: &str, label: &str, patients: u32) -> Ward {
+    pub fn behind(gateway: &str, label: &str, patients: u32) -> DemonstrationWard {
         let label = match label {
             "" => String::new(),
             label => format!("{label}-"),
         };
-        Ward::new(&label, patients, |_| gateway.to_owned())
+        DemonstrationWard::new(&label, patients, |_| gateway.to_owned())
     }
 
-    fn new(label: &str, patients: u32, gateway: impl Fn(u32) -> String) -> Ward {
+    fn new(label: &str, patients: u32, gateway: impl Fn(u32) -> String) -> DemonstrationWard {
         let beds = (1..=patients)
             .map(|number| Bed {
                 patient: format!("{label}patient-{number}"),
@@ -51,7 +51,7 @@ impl Ward {
                 device: format!("{label}wearable-{number}"),
             })
             .collect();
-        Ward { beds }
+        DemonstrationWard { beds }
     }
 
     /// The sensor that a `curl` line speaks for.
