@@ -1,4 +1,5 @@
-//! The connectivity check (4.3): every T_KA a probe; no response within K T_KA: the path is down.
+//! The connectivity check (4.3): a probe every T_KA; without a response for K T_KA the path is
+//! down.
 //!
 //! Invariant: probing never stops, so a path that answers again is found. Detection takes at most
 //! T_Rmax = (K+1) T_KA + RTTmax (1).
@@ -22,13 +23,13 @@ pub struct Connectivity {
     next_us: u64,
     last_response_us: u64,
     is_up: bool,
-    /// Said on the next poll, before anything else.
+    /// The next poll reports this first.
     came_up: bool,
     probe_due: bool,
 }
 
 impl Connectivity {
-    /// A path counts as up, and as answered at `now_us`, from its opening on.
+    /// A path counts as up, and as answered at `now_us`, when it is opened.
     pub fn new(check: Check, now_us: u64) -> Connectivity {
         Connectivity {
             check,
@@ -40,7 +41,7 @@ impl Connectivity {
         }
     }
 
-    /// New parameters hold from the next interval on.
+    /// Sets new parameters, from the next interval on.
     pub fn set_check(&mut self, check: Check) {
         self.check = check;
     }
@@ -53,7 +54,7 @@ impl Connectivity {
         self.next_us
     }
 
-    /// A probe's response, or any other proof that the peer heard us.
+    /// A probe's response, or another proof that the peer received a packet.
     pub fn on_response(&mut self, now_us: u64) {
         self.last_response_us = self.last_response_us.max(now_us);
         if !self.is_up {
@@ -62,7 +63,7 @@ impl Connectivity {
         }
     }
 
-    /// Call until `None`, at each deadline and after each response.
+    /// Must be called until `None`, at each deadline and after each response.
     pub fn poll(&mut self, now_us: u64) -> Option<Command> {
         if std::mem::take(&mut self.came_up) {
             return Some(Command::Up);
@@ -73,7 +74,7 @@ impl Connectivity {
         if now_us < self.next_us {
             return None;
         }
-        // A caller that slept through intervals does not catch up on their probes.
+        // A caller that missed intervals does not send their probes later.
         let t_ka_us = self.check.t_ka_us.max(1);
         let late = (now_us - self.next_us) / t_ka_us;
         self.next_us += (late + 1) * t_ka_us;
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
     use crate::{Choice, false_positive_interval_s, responsiveness_max_s};
 
-    /// SplitMix64: enough randomness for a test, the same everywhere.
+    /// SplitMix64: sufficient randomness for a test, with the same values on every machine.
     struct Random(u64);
 
     impl Random {
@@ -117,7 +118,7 @@ mod tests {
         t_ka_us: 60_000,
     };
 
-    /// Runs a path until `end_us`; it is cut at `cut_us`. Returns the times of `Down`.
+    /// Runs a path until `end_us` and cuts it at `cut_us`. Returns the times of `Down`.
     fn run(
         seed: u64,
         loss: f64,
@@ -181,7 +182,7 @@ mod tests {
 
     #[test]
     fn false_alarms_are_no_more_frequent_than_predicted() {
-        // Loss of 20 % each way makes them frequent enough to count: K 4, T_KA 60 ms gives one in 3.6 s.
+        // 20 % loss in each direction makes false alarms frequent enough to count.
         let check = Check { k: 4, ..CHECK };
         let choice = Choice { k: 4, t_ka_s: 0.06 };
         let hours_us = 2 * 3600 * 1_000_000;
@@ -207,7 +208,7 @@ mod tests {
         path.on_response(350);
         assert_eq!(path.poll(350), Some(Command::Up));
         assert!(path.is_up());
-        // A sleeper sends one probe, not a burst.
+        // After a pause one probe is sent and not a burst.
         path.on_response(9_990);
         assert_eq!(path.poll(10_000), Some(Command::Probe));
         assert_eq!(path.poll(10_000), None);

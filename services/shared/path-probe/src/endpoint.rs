@@ -1,24 +1,26 @@
-//! The two ends of a probed path (4.1, 4.2): what they write into a probe and what they read out of one.
+//! The two ends of a probed path (4.1, 4.2): the content of a probe, and the measurements from a
+//! probe.
 
 use crate::wire::{NO_DELTA, Payload, delta, wrap};
 
-/// A longer round trip is the sign of a clock that stepped or of a forged probe, and is not believed.
+/// Longest round trip in microseconds; a longer value comes from a stepped clock or a forged probe
+/// and is dropped.
 pub const RTT_US_MAX: u32 = 60_000_000;
 
-/// What one received probe says.
+/// The measurements of one received probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// `None`: the first request of a client, or not to be believed.
+    /// `None`: the first request of a client, or an implausible value.
     pub rtt_us: Option<u32>,
-    /// Packets this end had sent when the peer counted, and what the peer had received of them: food for `OneWayLoss`.
+    /// Packets that this end had sent when the peer counted, for `OneWayLoss`.
     pub sent: u32,
     pub peer_received: u32,
-    /// Same for the other direction, as far as this probe tells: sent by the peer, received here.
+    /// Packets that the peer had sent, and that this end had received, for the other direction.
     pub peer_sent: u32,
     pub received: u32,
 }
 
-/// The end that asks. It counts all packets of the tunnel, probes among them.
+/// The end that sends requests. It counts all packets of the tunnel, including probes.
 #[derive(Clone, Debug, Default)]
 pub struct Client {
     sent: u32,
@@ -44,7 +46,7 @@ impl Client {
         self.received = self.received.wrapping_add(packets);
     }
 
-    /// The next request; counts as a sent packet unless it rides on one (`piggybacked`).
+    /// The next request. It counts as a sent packet unless a packet carries it (`piggybacked`).
     pub fn request(&mut self, now_us: u64, piggybacked: bool) -> Payload {
         if !piggybacked {
             self.on_sent(1);
@@ -87,7 +89,7 @@ impl Client {
     }
 }
 
-/// The end that answers. Between probes it keeps nothing but its counters.
+/// The end that answers. Between probes it stores only its counters.
 #[derive(Clone, Debug, Default)]
 pub struct Server {
     sent: u32,
@@ -111,7 +113,7 @@ impl Server {
         self.received = self.received.wrapping_add(packets);
     }
 
-    /// Takes a request; the response may follow at once or ride on a later packet (`respond`).
+    /// Takes a request. The response follows at once or with a later packet (`respond`).
     pub fn on_request(&mut self, now_us: u64, request: &Payload, piggybacked: bool) -> Observation {
         if !piggybacked {
             self.on_received(1);
@@ -134,7 +136,7 @@ impl Server {
         }
     }
 
-    /// The response to the last request; `None` when it was answered.
+    /// The response to the last request; `None` if that request was answered.
     pub fn respond(&mut self, now_us: u64, piggybacked: bool) -> Option<Payload> {
         let pending = self.pending.take()?;
         if !piggybacked {
@@ -152,7 +154,7 @@ impl Server {
     }
 }
 
-/// Time since an echoed instant, less the peer's holding time, modulo 2^32.
+/// Time since an echoed timestamp, less the peer's holding time, modulo 2^32.
 fn rtt(now_us: u64, echoed_us: u32, held_us: u32) -> Option<u32> {
     if held_us == NO_DELTA {
         return None;
@@ -167,7 +169,7 @@ mod tests {
     use super::*;
     use crate::OneWayLoss;
 
-    /// Clocks far apart, both wrapping within the exchange.
+    /// The two clocks differ widely, and both wrap during the exchange.
     #[test]
     fn both_ends_measure_the_round_trip_without_a_common_clock() {
         let (mut client, mut server) = (Client::default(), Server::default());
@@ -218,7 +220,7 @@ mod tests {
         assert_eq!(client.on_response(2000, &forged, false).rtt_us, None);
     }
 
-    /// Counters of all packets, wrapping on the way: 10 % lost up, 25 % lost down.
+    /// Counters of all packets wrap during the test: 10 % are lost up, 25 % down.
     #[test]
     fn counters_give_the_loss_of_each_direction() {
         let (mut client, mut server) = (Client::default(), Server::default());

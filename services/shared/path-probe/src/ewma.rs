@@ -1,6 +1,7 @@
-//! The generalised EWMA for samples at irregular times (13), of one time constant, of several, and asymmetric.
+//! The generalised EWMA for samples at irregular times (13): with one time constant, with several,
+//! and asymmetric.
 
-/// Weighs a sample by the time since the one before: S = (1 - e^(-dt/tau)) x + e^(-dt/tau) S.
+/// Weights a sample by the time since the sample before: S = (1 - e^(-dt/tau)) x + e^(-dt/tau) S.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ewma {
     tau_s: f64,
@@ -12,8 +13,8 @@ impl Ewma {
         Ewma { tau_s, last: None }
     }
 
-    /// The first sample is the first value (S_0 = x_0). A sample from before the last one counts as one at the same time, with
-    /// no weight.
+    /// The first sample is the first value (S_0 = x_0). A sample that is older than the last has no
+    /// weight.
     pub fn update(&mut self, now_s: f64, sample: f64) -> f64 {
         self.update_with(now_s, sample, self.tau_s)
     }
@@ -36,8 +37,8 @@ impl Ewma {
     }
 }
 
-/// Follows what gets worse (grows) with a short time constant and what gets better with a long one, so that an
-/// improvement for a moment is not believed (section 6, figure 18).
+/// Follows a growing value with a short time constant and a falling value with a long one. So a
+/// short improvement has little effect (section 6, figure 18).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AsymmetricEwma {
     inner: Ewma,
@@ -96,7 +97,7 @@ pub fn tau_of_alpha(alpha: f64, interval_s: f64) -> f64 {
     -interval_s / (1.0 - alpha).ln()
 }
 
-/// How long the estimate takes to come within 10 % of a step: T_tml = tau ln 10 = 2.3 tau.
+/// Time in which the estimate comes within 10 % of a step: T_tml = tau ln 10 = 2.3 tau.
 pub fn timeliness(tau_s: f64) -> f64 {
     tau_s * std::f64::consts::LN_10
 }
@@ -106,8 +107,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Figures 16 and 21: T_KA 200 ms and 2 s, alpha 0.8, 0.6, 0.4, 0.2. The paper prints 896 ms for alpha 0.2 and
-    /// 392 ms for 0.4.
+    /// Figures 16 and 21: T_KA 200 ms and 2 s, alpha 0.8, 0.6, 0.4, 0.2. The paper prints 896 ms
+    /// for alpha 0.2 and 392 ms for 0.4.
     #[test]
     fn time_constants_of_the_paper() {
         let printed_ms = [(0.8, 124.0), (0.6, 218.0), (0.4, 392.0), (0.2, 896.0)];
@@ -120,7 +121,8 @@ mod tests {
         assert!((2.0 / timeliness(1.0) - 0.87).abs() < 0.01);
     }
 
-    /// Figure 16: a step from 100 to 200 ms comes within 10 % (190 ms) after 2.3 tau, whatever the spacing.
+    /// Figure 16: after a step from 100 to 200 ms the estimate reaches 190 ms in 2.3 tau, for any
+    /// spacing.
     #[test]
     fn a_step_is_followed_within_the_timeliness() {
         for spacing_s in [0.01, 0.05, 0.2] {
@@ -159,8 +161,8 @@ mod tests {
         );
     }
 
-    /// Figures 17 and 18: levels 200, 300, 200, 100 for 5 s each. The plain one with tau 8.96 s oscillates about the mean, the
-    /// asymmetric one stays near the upper level.
+    /// Figures 17 and 18: levels 200, 300, 200, 100 for 5 s each. The plain EWMA oscillates about
+    /// the mean; the asymmetric EWMA stays near the upper level.
     #[test]
     fn the_asymmetric_variant_stays_near_the_worst() {
         let mut plain = Ewma::new(8.96);

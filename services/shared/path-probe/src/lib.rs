@@ -1,12 +1,13 @@
-//! Keepalive and measurement of one path, after Salsano et al., "Accurate and Efficient Measurements of IP Level Performance
-//! to Drive Interface Selection in Heterogeneous Wireless Networks" (IEEE TMC, 2018). Numbers in parentheses are the
-//! paper's equations.
+//! Keepalive and measurement of one path, after Salsano et al., "Accurate and Efficient
+//! Measurements of IP Level Performance to Drive Interface Selection in Heterogeneous Wireless
+//! Networks" (IEEE TMC, 2018). Numbers in parentheses are the equations and sections of the paper.
 //!
-//! The client end sends a probe every T_KA, the server end answers; from the same 28 bytes both ends get the round-trip time
-//! without synchronised clocks (4.1), the loss of each direction from counters of all packets (4.2), and the
-//! client tells a dead path from K silent intervals (4.3). K and T_KA come out of the optimiser (5)-(8).
+//! The client end sends a probe every T_KA, and the server end answers. From the same 28 bytes both
+//! ends get the round-trip time without synchronised clocks (4.1). Counters of all packets give the
+//! loss of each direction (4.2). After K intervals without an answer the client takes the path for
+//! dead (4.3). The optimiser (5) to (8) chooses K and T_KA.
 //!
-//! Pure: time comes in as microseconds of any monotonic clock, commands go out.
+//! Sans-IO: the caller passes the time as microseconds of any monotonic clock.
 
 mod connectivity;
 mod endpoint;

@@ -1,6 +1,6 @@
 //! Loss from counters (4.2 and appendix III).
 
-/// Loss of one direction: what this end sent against what the other end says it received.
+/// Loss of one direction: the packets sent here against the packets that the other end received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OneWayLoss {
     sent_last: u32,
@@ -8,7 +8,7 @@ pub struct OneWayLoss {
 }
 
 impl OneWayLoss {
-    /// For a path that is joined midway.
+    /// For a path whose counters have started before.
     pub fn starting_at(sent: u32, received: u32) -> OneWayLoss {
         OneWayLoss {
             sent_last: sent,
@@ -16,23 +16,25 @@ impl OneWayLoss {
         }
     }
 
-    /// Call with the first probe after each T_L. `None`: nothing was sent, or the probe is older than the last one.
-    /// Missed calls do no harm: the next one covers them.
+    /// Must be called with the first probe after each T_L. `None`: nothing was sent, or the probe
+    /// is older than the last. A missed call does no harm: the next call covers its interval.
     pub fn update(&mut self, sent: u32, peer_received: u32) -> Option<f64> {
         let sent_since = sent.wrapping_sub(self.sent_last);
         let received_since = peer_received.wrapping_sub(self.received_last);
-        // More than half the circle: the counter went backwards, a probe was overtaken.
+        // A difference of more than half the range: the counter went backwards, because a probe was
+        // overtaken.
         if sent_since == 0 || sent_since > u32::MAX / 2 || received_since > u32::MAX / 2 {
             return None;
         }
         self.sent_last = sent;
         self.received_last = peer_received;
-        // Reordering lets packets of the last interval arrive in this one: more received than sent is no loss.
+        // Reordered packets of the last interval arrive in this interval. More packets received
+        // than sent is no loss.
         Some((1.0 - f64::from(received_since) / f64::from(sent_since)).max(0.0))
     }
 }
 
-/// Loss of requests or their responses, with the correction of the received counter (appendix III).
+/// Loss of requests or responses, with the correction of the received counter (appendix III).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoundTripLoss {
     sent_last: u32,
@@ -40,14 +42,15 @@ pub struct RoundTripLoss {
 }
 
 impl RoundTripLoss {
-    /// Call with the first response after each T_L.
+    /// Must be called with the first response after each T_L.
     pub fn update(&mut self, sent: u32, received: u32) -> Option<f64> {
         let sent_since = sent.wrapping_sub(self.sent_last);
         let received_since = received.wrapping_sub(self.received_last);
         if sent_since == 0 || sent_since > u32::MAX / 2 || received_since > u32::MAX / 2 {
             return None;
         }
-        // Responses beyond the requests belong to requests of earlier intervals; they are counted in the next.
+        // Surplus responses belong to requests of earlier intervals; they count in the next
+        // interval.
         let excess = received_since.saturating_sub(sent_since);
         self.sent_last = sent;
         self.received_last = received.wrapping_sub(excess);
@@ -76,10 +79,11 @@ mod tests {
     #[test]
     fn late_responses_count_in_the_next_interval() {
         let mut loss = RoundTripLoss::default();
-        // Ten requests an interval; a long round trip delays three responses, then it shrinks again.
+        // Each interval has ten requests. A long round trip delays three responses, then it
+        // shrinks.
         assert!((loss.update(10, 7).unwrap_or_default() - 0.3).abs() < 1e-12);
         assert_eq!(loss.update(20, 20), Some(0.0));
-        // The three in excess make up for three losses: ten more, seven answered.
+        // The three surplus responses make up for three losses: ten requests, seven responses.
         assert_eq!(loss.update(30, 27), Some(0.0));
         assert!((loss.update(40, 32).unwrap_or_default() - 0.5).abs() < 1e-12);
     }

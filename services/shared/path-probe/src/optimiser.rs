@@ -1,17 +1,18 @@
-//! How often to probe and after how many silent intervals to give a path up (4.3, appendix II).
+//! The probing interval, and the number of unanswered intervals after which a path is given up
+//! (4.3, appendix II).
 
-/// More intervals than this are no answer: at such loss a path is not worth probing.
+/// Largest K; a path that needs a larger K is not worth probing, and the target is refused.
 pub const K_MAX: u32 = 10_000;
 
-/// What is asked of the connectivity check, and what the path is like.
+/// The goals of the connectivity check, and the properties of the path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {
     pub rtt_avg_s: f64,
     /// Loss of one direction, 0 to below 1.
     pub loss: f64,
-    /// T_Ravg max: how long a dead path may go unnoticed, on average.
+    /// T_Ravg max: the mean time until a dead path is detected.
     pub responsiveness_s_max: f64,
-    /// T_fp min: how far apart two false alarms are to be.
+    /// T_fp min: the mean time between two false alarms.
     pub false_positive_interval_s_min: f64,
 }
 
@@ -41,7 +42,7 @@ pub fn responsiveness_avg_s(choice: Choice, rtt_avg_s: f64) -> f64 {
     (f64::from(choice.k) + 0.5) * choice.t_ka_s + rtt_avg_s / 2.0
 }
 
-/// p_fp (3): K probes in a row lost on the way there or back.
+/// p_fp (3): K probes in a row are lost in either direction.
 pub fn false_positive_probability(loss: f64, k: u32) -> f64 {
     (2.0 * loss - loss * loss).powi(k.min(K_MAX) as i32)
 }
@@ -51,7 +52,7 @@ pub fn false_positive_interval_s(choice: Choice, loss: f64) -> f64 {
     choice.t_ka_s / false_positive_probability(loss, choice.k)
 }
 
-/// The smallest K that satisfies (8), and the largest T_KA that (6) allows with it.
+/// The smallest K that satisfies (8), and the largest T_KA that (6) permits with that K.
 pub fn optimise(target: Target) -> Result<Choice, Infeasible> {
     let Target {
         rtt_avg_s,
@@ -120,7 +121,8 @@ mod tests {
         );
     }
 
-    /// Figures 9 to 11: K grows with loss and with T_fp, and shrinks as T_R grows; T_KA goes the other way.
+    /// Figures 9 to 11: K grows with loss and with T_fp, and falls as T_R grows; T_KA does the
+    /// opposite.
     #[test]
     fn the_papers_sweeps_are_monotone() {
         let rising = |targets: Vec<Target>| {

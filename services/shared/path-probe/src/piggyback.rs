@@ -1,12 +1,12 @@
-//! active-pb (5.3): within each T_KA the probe rides on a packet that is sent anyway; without one, it goes alone at the
-//! interval's end. Two probes are at most 2 T_KA apart.
+//! active-pb (5.3): within each T_KA the next outgoing packet carries the probe. Without a packet
+//! the probe goes alone at the interval's end. Two probes are at most 2 T_KA apart.
 
 #[derive(Clone, Debug)]
 pub struct Piggyback {
     t_ka_us: u64,
     interval_end_us: u64,
     carried: bool,
-    /// Longest packet that may carry a probe without outgrowing the path's MTU.
+    /// Longest packet that may carry a probe without exceeding the path's MTU.
     carrier_bytes_max: usize,
 }
 
@@ -24,16 +24,16 @@ impl Piggyback {
         self.interval_end_us
     }
 
-    /// A packet is about to leave: whether it takes the probe along.
+    /// Whether an outgoing packet carries the probe.
     pub fn on_packet(&mut self, now_us: u64, bytes: usize) -> bool {
-        // Past the interval's end it is for `poll` to begin the next one.
+        // After the interval's end, `poll` begins the next interval.
         let takes =
             !self.carried && bytes <= self.carrier_bytes_max && now_us < self.interval_end_us;
         self.carried |= takes;
         takes
     }
 
-    /// Whether a probe must go alone; begins the next interval when this one is over.
+    /// Whether a probe must go alone. Begins the next interval when this interval is over.
     pub fn poll(&mut self, now_us: u64) -> bool {
         if now_us < self.interval_end_us {
             return false;
@@ -57,7 +57,7 @@ mod tests {
                 probes.push(now);
                 alone += 1;
             }
-            // Traffic comes in bursts; every second packet is too long.
+            // Traffic comes in bursts, and every second packet is too long.
             let is_busy = (now / 1000) % 2 == 0;
             if is_busy && now % 7 == 0 {
                 let bytes = if now % 14 == 0 { 1400 } else { 200 };

@@ -1,25 +1,28 @@
-//! The probe's payload (figure 14): six 32-bit words and a sequence number, big endian.
+//! The payload of a probe (figure 14): six 32-bit words and a sequence number, big endian.
 //!
-//! Timestamps are microseconds modulo 2^32 and wrap after 71.6 minutes; counters wrap after 2^32 packets. All
-//! arithmetic on them is modulo 2^32, so a difference is right as long as it is shorter than the wrap.
+//! Timestamps are microseconds modulo 2^32 and wrap after 71.6 minutes; counters wrap after 2^32
+//! packets. All arithmetic is modulo 2^32, so a difference is right as long as it is shorter than
+//! the wrap.
 
 pub const PAYLOAD_BYTES: usize = 28;
-/// The delta of a request that follows no response, and of none that took longer than 71 minutes.
+/// Delta of a request that follows no response, or a response that is too old for the field.
 pub const NO_DELTA: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Payload {
-    /// Client's clock when it sent the request.
+    /// Client's clock at the sending of the request.
     pub t_sc_us: u32,
-    /// Server's clock when it sent the response; in a request, of the last response received.
+    /// Server's clock at the sending of the response; in a request, that of the last response
+    /// received.
     pub t_ss_us: u32,
-    /// How long the sender held what it echoes.
+    /// Time for which the sender held the echoed timestamp.
     pub delta_us: u32,
-    /// Packets the client sent.
+    /// Packets that the client sent.
     pub sent_c: u32,
-    /// Packets the server sent; in a request, as of the last response received.
+    /// Packets that the server sent; in a request, as of the last response received.
     pub sent_s: u32,
-    /// Packets the sender of this payload received (a request: as of the last response received).
+    /// Packets that the sender of this payload received; in a request, as of the last response
+    /// received.
     pub received: u32,
     pub sequence: u32,
 }
@@ -59,12 +62,12 @@ impl Payload {
     }
 }
 
-/// A clock reading as it goes over the wire.
+/// A clock reading in its form on the wire.
 pub(crate) fn wrap(now_us: u64) -> u32 {
     now_us as u32
 }
 
-/// A duration as it goes over the wire; one that does not fit is said not to be known.
+/// A duration in its form on the wire; a duration that does not fit becomes `NO_DELTA`.
 pub(crate) fn delta(from_us: u64, to_us: u64) -> u32 {
     u32::try_from(to_us.saturating_sub(from_us)).unwrap_or(NO_DELTA)
 }

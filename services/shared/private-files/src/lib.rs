@@ -1,8 +1,10 @@
-//! Files and folders of health data that only their owner may read, whatever the umask says: files 0600, folders 0700.
+//! Files and folders of health data that only their owner may read, independent of the umask: files
+//! 0600, folders 0700.
 //!
-//! What an older version left open is mended when it is opened. Only what belongs to this process's user is changed, and a folder only
-//! when everything in it does: a folder that is shared with others, such as `/tmp` or a mounted volume, keeps its mode. The files in it
-//! are private all the same.
+//! Wider modes of an older version are corrected when a file is opened. Only files of this
+//! process's user are changed, and a folder only if everything in it belongs to that user. So a
+//! shared folder, such as `/tmp` or a mounted volume, keeps its mode, but the files in it are
+//! private.
 
 use std::{
     fs::{self, DirBuilder, Metadata, OpenOptions, Permissions},
@@ -13,18 +15,19 @@ use std::{
 
 const FILE_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
-/// Bits of everybody but the owner.
+/// Permission bits of all users except the owner.
 const OTHERS: u32 = 0o077;
 const STICKY: u32 = 0o1000;
 
-/// To open files with; one that is created is private.
+/// Options to open files with; a created file is private.
 pub fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(FILE_MODE);
     options
 }
 
-/// Makes a private file, empty, unless it is there; then its mode is mended. For libraries that open a file by its name.
+/// Creates a private, empty file if it is missing, or corrects its mode. For libraries that open a
+/// file by its name.
 pub fn file(path: &Path) -> io::Result<()> {
     options()
         .create(true)
@@ -34,7 +37,7 @@ pub fn file(path: &Path) -> io::Result<()> {
         .and_then(|()| mend_file(path))
 }
 
-/// Makes a file private if it is there and belongs to this user.
+/// Makes a file private if it exists and belongs to this user.
 pub fn mend_file(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
@@ -48,7 +51,8 @@ pub fn mend_file(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a private folder, with those above it that are missing; one that is there is mended if that harms nobody.
+/// Creates a private folder with its missing parents. An existing folder is corrected if it is not
+/// shared.
 pub fn folder(path: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)
@@ -70,7 +74,7 @@ pub fn folder(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The same, and every file directly within is mended.
+/// The same, and corrects every file directly within.
 pub fn folder_of_files(path: &Path) -> io::Result<()> {
     folder(path)?;
     for entry in fs::read_dir(path)? {
@@ -87,13 +91,14 @@ fn is_own(found: &Metadata) -> bool {
     found.uid() == rustix::process::geteuid().as_raw()
 }
 
-/// Whether nothing in the folder belongs to somebody else, and it is not the root of a file system that others live on.
+/// Whether everything in the folder belongs to this user and the folder is not the root of a shared
+/// file system.
 fn is_ours_alone(path: &Path) -> io::Result<bool> {
     if path.canonicalize()?.parent().is_none() {
         return Ok(false);
     }
     for entry in fs::read_dir(path)? {
-        // One that is removed meanwhile says nothing.
+        // A file that is removed meanwhile is skipped.
         if let Ok(found) = entry?.metadata()
             && !is_own(&found)
         {

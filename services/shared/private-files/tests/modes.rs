@@ -1,4 +1,4 @@
-//! One test, because the umask is the process's.
+//! One test, because the umask belongs to the process.
 
 #![allow(clippy::unwrap_used)]
 
@@ -43,7 +43,7 @@ fn files_and_folders_are_private_whatever_the_umask_and_old_ones_are_mended() {
     assert_eq!((mode(&data), mode(&old)), (0o700, 0o600));
     private_files::mend_file(&data.join("none")).unwrap();
 
-    // A folder for everybody stays one.
+    // A folder that is open to everybody keeps its mode.
     let shared = dir.path().join("shared");
     fs::create_dir(&shared).unwrap();
     fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();

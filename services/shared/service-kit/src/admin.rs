@@ -1,7 +1,7 @@
 //! The listener for operators: `/healthz`, `/readyz`, `/metrics`.
 //!
-//! It runs on a thread and an event loop of its own, so that it still answers, and says so, when the process's main
-//! event loop is stuck.
+//! It runs on its own thread and event loop, so it still answers, and reports the stall, while the
+//! main event loop is stuck.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ use tokio::net::TcpListener;
 
 use crate::{ConfigError, Context, Health, ProgressHandle};
 
-/// How often the main event loop beats, and how long it may be silent before `/healthz` fails.
+/// Interval of the main event loop's beats.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 const BEAT_SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Serves the health of `contexts` until the process ends; returns the bound address. A process that runs several services
-/// is ready when all of them are.
+/// Serves the health of `contexts` until the process ends; returns the bound address. A process
+/// with several services is ready when all of them are.
 pub async fn start(
     address: SocketAddr,
     flag: &'static str,
@@ -33,7 +33,7 @@ pub async fn start(
     let bound = listener.local_addr().map_err(failed)?;
     let listener = listener.into_std().map_err(failed)?;
 
-    // Installed with the first use: what is counted before that is lost.
+    // Installed on first use: metrics that were counted earlier would be lost.
     crate::telemetry::metrics_handle();
     let process = Health::new();
     tokio::spawn(beat(process.progress("event loop", BEAT_SILENCE_MAX)));
@@ -79,7 +79,7 @@ struct Observed {
     contexts: Vec<Context>,
 }
 
-/// The routes alone, for services that have an HTTP listener of their own.
+/// The routes alone, for services with their own HTTP listener.
 pub fn router(process: Health, contexts: Vec<Context>) -> Router {
     Router::new()
         .route("/healthz", get(healthz))

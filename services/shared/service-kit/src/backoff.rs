@@ -1,4 +1,5 @@
-//! Pauses between attempts: exponential, bounded, with jitter, so that a thousand gateways do not return in step.
+//! Pauses between attempts: exponential and bounded, with jitter, so that a thousand gateways do
+//! not return in step.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ impl Backoff {
         }
     }
 
-    /// 100 ms doubling to 5 s: what a client of a restarting service wants.
+    /// 100 ms doubling to 5 s, for a client of a service that restarts.
     pub fn for_reconnect() -> Backoff {
         Backoff::new(Duration::from_millis(100), Duration::from_secs(5))
     }
@@ -30,7 +31,7 @@ impl Backoff {
         self.attempts
     }
 
-    /// After a success.
+    /// Called after a success.
     pub fn reset(&mut self) {
         self.attempts = 0;
     }

@@ -1,9 +1,10 @@
 //! Layered configuration: defaults, then a TOML file, then environment, then flags.
 //!
-//! The command line is the schema: every field of a service's `Config` is a flag `--some-field`, the key `some_field` of the
-//! file's table `[noun]`, and the variable `BRAID_<NOUN>_SOME_FIELD`. [`layer`] turns a file's values into the flags'
-//! defaults and adds the variables, so that clap itself keeps the order of precedence. An unknown table or key is refused with
-//! the nearest known one, before any port is bound.
+//! The command line is the schema. Each field of a service's `Config` is a flag `--some-field`, the
+//! key `some_field` of the file's table `[noun]`, and the variable `BRAID_<NOUN>_SOME_FIELD`.
+//! [`layer`] makes the file's values the defaults of the flags and adds the variables, so clap
+//! keeps the order of precedence. An unknown table or key is refused with the nearest known name,
+//! before any port is bound.
 
 mod address;
 mod file;
@@ -20,19 +21,19 @@ pub use address::parse_address;
 pub use file::ConfigFile;
 pub use print::render;
 
-/// sysexits.h, EX_USAGE: the command was used incorrectly. Also what linkerd2-proxy ends with on bad configuration.
+/// EX_USAGE of sysexits.h: the command was used incorrectly.
 pub const EXIT_CONFIG: u8 = 64;
 
 /// A service's typed configuration.
 pub trait ServiceConfig: clap::Args + serde::Serialize + Clone + Send {
-    /// The service's one name: subcommand, table of the file, metric prefix.
+    /// The service's name: subcommand, table of the file, metric prefix.
     const NOUN: &'static str;
 
-    /// What types cannot say: ranges, combinations, files that must be there.
+    /// Checks that types cannot express: ranges, combinations, required files.
     fn validate(&self) -> Result<(), ConfigError>;
 }
 
-/// What is wrong, why, and how it would be right.
+/// A refused setting, with the reason and an example of a valid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigError {
     pub field: String,
@@ -54,7 +55,7 @@ impl ConfigError {
     }
 }
 
-/// What is in the file that a setting names; the refusal names setting, file and reason.
+/// Parses the file that a setting names; the error names setting, file and reason.
 pub fn parse_file<T, E: fmt::Display>(
     field: &str,
     file: &Path,
@@ -78,7 +79,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Where an effective value came from.
+/// Origin of an effective value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Default,
@@ -98,7 +99,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The configuration that `braid <service>` would have without any flag, file or variable.
+/// The configuration of `braid <service>` without any flag, file or variable.
 pub fn defaults<C: clap::Args>() -> Result<C, clap::Error> {
     let command = C::augment_args(Command::new("defaults").no_binary_name(true));
     C::from_arg_matches(&command.try_get_matches_from(std::iter::empty::<&str>())?)
@@ -138,12 +139,12 @@ pub fn layer(
     Ok(command)
 }
 
-/// Flags that are not fields.
+/// Flags that are not fields of a configuration.
 fn is_about_the_command_line(id: &str) -> bool {
     matches!(id, "help" | "version" | "config")
 }
 
-/// Where the value of `field` came from, after parsing a command that went through [`layer`].
+/// Origin of the value of `field`, after parsing a command that went through [`layer`].
 pub fn origin(
     matches: &ArgMatches,
     noun: &str,

@@ -12,14 +12,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::Health;
 
-/// How long a service may take to finish after shutdown was requested; what is left then is dropped. The journal and
-/// the bus make that safe: nothing acknowledged lives in memory only.
+/// Time for a service to finish after shutdown was requested; remaining tasks are then dropped.
+/// Nothing acknowledged lives in memory only, so no data is lost.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(4);
 
-/// The readiness check of a service that nobody can reach before it has announced a listener.
+/// Readiness check that fails until the service has announced a listener.
 pub const LISTENER: &str = "listener";
 
-/// Asks a service to finish; clones ask the same service.
+/// Requests the end of a service; clones act on the same service.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown {
     token: CancellationToken,
@@ -66,7 +66,7 @@ impl Context {
         Context::with_clock(noun, CheckedClock::of_machine())
     }
 
-    /// For tests, whose clocks may be wrong.
+    /// A context with its own clock, for tests of wrong clocks.
     pub fn with_clock(noun: &'static str, clock: CheckedClock) -> Context {
         Context {
             inner: Arc::new(Inner {
@@ -85,7 +85,7 @@ impl Context {
         self.inner.noun
     }
 
-    /// The time that the service goes by; [`crate::own_clock::watch`] looks at it each second.
+    /// The service's clock; [`crate::own_clock::watch`] checks it each second.
     pub fn clock(&self) -> &CheckedClock {
         &self.inner.clock
     }
@@ -102,7 +102,8 @@ impl Context {
         &self.inner.tasks
     }
 
-    /// Announces a bound listener, such as `"grpc"` or `"http"`; ends the check [`LISTENER`] if somebody has begun it.
+    /// Announces a bound listener, such as `"grpc"` or `"http"`; passes the check [`LISTENER`] if
+    /// it was registered.
     pub fn listening(&self, what: &'static str, address: SocketAddr) {
         self.health().passed(LISTENER);
         tracing::info!(service = self.inner.noun, what, %address, "listening");
@@ -111,7 +112,7 @@ impl Context {
         });
     }
 
-    /// Waits until the listener is announced; `None` when the service ended without doing so.
+    /// Waits until the listener is announced; `None` if the service ended before.
     pub async fn address(&self, what: &str) -> Option<SocketAddr> {
         let mut listeners = self.inner.listeners.subscribe();
         tokio::select! {
@@ -123,7 +124,8 @@ impl Context {
         }
     }
 
-    /// Waits for the spawned tasks to finish, at most [`DRAIN_LIMIT`]; false when some had not.
+    /// Waits for the spawned tasks to finish, at most [`DRAIN_LIMIT`]; returns false if some had
+    /// not.
     pub async fn drain_tasks(&self) -> bool {
         self.inner.tasks.close();
         tokio::time::timeout(DRAIN_LIMIT, self.inner.tasks.wait())
@@ -131,7 +133,7 @@ impl Context {
             .is_ok()
     }
 
-    /// Called by whoever ran the service, after it returned.
+    /// Must be called after the service has returned.
     pub fn end(&self) {
         self.inner.ended.cancel();
     }

@@ -1,4 +1,4 @@
-//! Serving and calling gRPC (and plain HTTP) over TLS 1.3 with identities.
+//! gRPC and plain HTTP over TLS 1.3 with identities, for servers and clients.
 
 pub mod calls;
 mod channel;

@@ -1,8 +1,8 @@
-//! Slows down an address that shows wrong tokens. Sans-IO: times are handed in.
+//! Slows down an address that sends wrong tokens. Sans-IO: the caller passes the time.
 //!
-//! The first [`FREE`] wrong tokens cost nothing; each further one doubles the time in which no token of this address is looked at. An
-//! address that has shown the right token within [`KNOWN_FOR`] is always looked at, so whoever guesses behind the same router cannot
-//! keep a sensor out that has been let in before.
+//! The first [`FREE`] wrong tokens cost nothing. Each further wrong token doubles the time in which
+//! no token of this address is checked. An address that sent the right token within [`KNOWN_FOR`]
+//! is always checked: so guesses from behind the same router cannot lock out a known sensor.
 
 use std::{
     collections::HashMap,
@@ -12,16 +12,18 @@ use std::{
 
 use crate::network;
 
-/// Addresses whose failures are remembered; at the bound the one that failed longest ago is forgotten.
+/// Addresses whose failures are remembered; at the bound the address with the oldest failure is
+/// forgotten.
 pub const ADDRESSES_MAX: usize = 8_192;
-/// Addresses that have shown the right token; at the bound the one that showed it longest ago is forgotten.
+/// Addresses that sent the right token; at the bound the address whose success is oldest is
+/// forgotten.
 pub const KNOWN_MAX: usize = 8_192;
-/// Wrong tokens of an address that cost nothing.
+/// Wrong tokens of an address without a wait; each further one doubles the wait.
 pub const FREE: u32 = 10;
 const WAIT_FIRST: Duration = Duration::from_secs(1);
-/// Longest wait: a token that was put right works after it.
+/// Longest wait; a corrected token works after it.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
-/// An address without a failure for so long starts anew.
+/// Time without a failure after which an address starts anew.
 const FORGET: Duration = Duration::from_secs(600);
 const KNOWN_FOR: Duration = Duration::from_secs(86_400);
 
@@ -39,7 +41,7 @@ pub struct Guesses {
 }
 
 impl Guesses {
-    /// `Err`: how long no token of this address is looked at.
+    /// `Err`: the time for which no token of this address is checked.
     pub fn allowed(&self, address: IpAddr, now: Instant) -> Result<(), Duration> {
         let address = network(address);
         let shown = self.known.get(&address);

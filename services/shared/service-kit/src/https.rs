@@ -1,4 +1,4 @@
-//! One HTTP request to a service that speaks no gRPC: bounded in time and in size.
+//! One HTTP request to a server without gRPC, bounded in time and size.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use tokio_rustls::TlsConnector;
 
 use crate::ConfigError;
 
-/// From connecting to the last byte of the answer.
+/// Time from connecting to the last byte of the answer; then the call fails.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
-/// A longer answer is refused.
+/// Bytes of an answer; a longer answer is refused.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum CallError {
     Late,
 }
 
-/// Believes the authorities of the file and nobody else.
+/// Trusts only the authorities of the file.
 pub fn believing(field: &str, ca: &Path) -> Result<Arc<ClientConfig>, ConfigError> {
     let refused = |reason: String| {
         ConfigError::new(
@@ -71,7 +71,7 @@ pub fn believing(field: &str, ca: &Path) -> Result<Arc<ClientConfig>, ConfigErro
     Ok(Arc::new(config))
 }
 
-/// Believes everybody: for questions whose answer proves itself, and that tell nothing.
+/// Trusts every certificate: for questions without secrets whose answer is verified otherwise.
 pub fn believing_anybody() -> Result<ClientConfig, ConfigError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = Arc::new(Anybody(provider.clone()));
@@ -123,7 +123,7 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// `tls` is for https addresses; a plain one goes out in the clear.
+/// `tls` is for https addresses; an http address is used without encryption.
 pub async fn call(
     method: Method,
     url: &str,
@@ -145,7 +145,7 @@ async fn exchange(
     let refused = || CallError::Url(url.to_owned());
     let uri: Uri = url.parse().map_err(|_| refused())?;
     let host = uri.host().ok_or_else(refused)?;
-    // Brackets of an IPv6 address belong to the URL.
+    // The brackets of an IPv6 address belong to the URL and not to the host.
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let is_tls = match uri.scheme_str() {
         Some("https") => true,
@@ -184,7 +184,8 @@ where
         let body = body.map_err(|error| CallError::Answer(error.to_string()))?;
         Ok((head.status, body.to_bytes()))
     };
-    // The connection lives as long as this call. Its end says nothing about an answer that is there already.
+    // The connection lives as long as this call. A complete answer is valid even if the connection
+    // fails afterwards.
     tokio::pin!(answer, connection);
     tokio::select! {
         answer = &mut answer => answer,

@@ -1,8 +1,12 @@
-//! What every service needs around its own work: configuration that is refused before a port is bound, one identity
-//! per process with TLS 1.3, readiness and progress, metrics, logs, traces, and an orderly end.
+//! The shared surroundings of every service:
+//! - configuration that is refused before a port is bound,
+//! - one identity per process with TLS 1.3,
+//! - readiness and progress,
+//! - metrics, logs, traces, and an orderly end.
 //!
-//! A service's `run(config, .., context)` gets one [`Context`]. It registers readiness checks, announces its
-//! listeners, spawns on `context.tasks()` and returns after `context.shutdown()` was requested and its work drained.
+//! A service's `run(config, .., context)` gets one [`Context`]. It registers readiness checks,
+//! announces its listeners and spawns on `context.tasks()`. It returns after `context.shutdown()`
+//! was requested and its work has drained.
 
 pub mod admin;
 pub mod backoff;

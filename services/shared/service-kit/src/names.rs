@@ -1,7 +1,9 @@
-//! Names that a peer makes up, such as those of its paths: each owner has a bounded number of them at once. Sans-IO.
+//! Names that a peer chooses, such as those of its paths: each owner has a bounded number of them.
+//! Sans-IO.
 //!
-//! A name beyond the bound replaces the one that was unused for longest, if that one was unused for [`Bound::unused`]. Otherwise the new
-//! name is refused. So a peer can neither fill a table with names nor push out the names that it uses.
+//! A name beyond the bound replaces the name that was unused for longest, if that name was unused
+//! for [`Bound::unused`]. Otherwise the new name is refused. So a peer can neither fill a table
+//! with names nor push out names in use.
 
 use std::{
     collections::HashMap,
@@ -9,24 +11,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Owners that are remembered. At the bound, owners without a name in use are forgotten; if there are none, all are, and each may have
-/// as many new names as on its first day.
+/// Owners that are remembered. At the bound, owners without a name in use are forgotten; if there
+/// are none, all owners are forgotten and start anew.
 const OWNERS_MAX: usize = 100_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// Names of one owner.
+    /// Names of one owner; at the bound a name is replaced or refused.
     pub names_max: usize,
-    /// A name counts as in use for so long after its last use.
+    /// Time for which a name counts as in use after its last use.
     pub unused: Duration,
 }
 
-/// What became of a name.
+/// The result of entering a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
     Known,
     New,
-    /// It took the place of one that was no longer in use.
+    /// The name replaced another name that was no longer in use.
     Replaces,
     /// All names of the owner are in use.
     Refused,
@@ -46,7 +48,7 @@ impl<K: Clone + Eq + Hash, N: Clone + Eq + Hash> Names<K, N> {
         }
     }
 
-    /// The owner uses the name.
+    /// Records that the owner uses the name.
     pub fn enter(&mut self, owner: &K, name: &N, now: Instant) -> Named {
         let Bound { names_max, unused } = self.bound;
         if self.owners.len() >= OWNERS_MAX && !self.owners.contains_key(owner) {

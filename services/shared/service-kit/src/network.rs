@@ -1,8 +1,9 @@
-//! Whose address it is.
+//! The network of an address, as the unit of per-address bounds.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Who has one address of IPv6 has the 2^64 of its network, and IPv4 may come mapped.
+/// A host of IPv6 has all 2^64 addresses of its network, so the network counts. An IPv4-mapped
+/// address counts as IPv4.
 pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

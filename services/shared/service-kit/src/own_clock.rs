@@ -1,4 +1,4 @@
-//! Watches the clock of the machine for a service, and warns while it cannot be trusted.
+//! Watches the machine's clock for a service, and warns while the clock cannot be trusted.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use tokio::time::MissedTickBehavior;
 
 use crate::{Context, Warning};
 
-/// A step is met after so long at the latest; a longer pause between looks counts as a process that did not run.
+/// Interval of looks at the clock. A longer pause between looks counts as a process that did not
+/// run.
 const LOOK_EACH: Duration = Duration::from_secs(1);
 
 /// Runs until shutdown.

@@ -1,7 +1,9 @@
-//! How much each peer may bring: one token bucket for items and one for bytes. Sans-IO: times are handed in.
+//! Quota of each peer: one token bucket for items and one for bytes. Sans-IO: the caller passes the
+//! time.
 //!
-//! Taking is never refused. A peer that took more than it had saved is in debt, and the caller decides what the debt means: the next
-//! message waits until it is paid, or is dropped. So the price of a message may be known only after the message was judged.
+//! Taking is never refused. A peer that took more than it had saved is in debt, and the caller
+//! decides what follows: the next message waits, or is dropped. So the price of a message may be
+//! known only after the message was processed.
 
 use std::{
     collections::HashMap,
@@ -9,16 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Peers that are remembered. At the bound, peers that have saved all they can are forgotten, which changes nothing for them. If there
-/// are none, all are forgotten, and each has its full savings again.
+/// Peers that are remembered. At the bound, peers with full savings are forgotten, which changes
+/// nothing for them. If there are none, all peers are forgotten and have full savings again.
 const PEERS_MAX: usize = 100_000;
 
-/// A rate of `0` is no limit.
+/// A rate of 0 means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     pub items_per_s: u64,
     pub bytes_per_s: u64,
-    /// A peer saves what it did not use for so long, and may use the savings at once.
+    /// A peer saves its unused rate for this time, and may use the savings at once.
     pub saved: Duration,
 }
 
@@ -42,7 +44,8 @@ pub struct Quotas<K> {
     peers: HashMap<K, Account>,
 }
 
-/// What a peer has used of its savings, in seconds of its quota. Beyond [`Quota::saved`] it is in debt.
+/// The part of its savings that a peer has used, in seconds of its quota. Beyond [`Quota::saved`]
+/// the peer is in debt.
 #[derive(Debug, Clone, Copy)]
 struct Account {
     items_s: f64,
@@ -65,11 +68,11 @@ impl Account {
     }
 }
 
-/// How long the next message of a peer has to wait.
+/// Time that the next message of a peer has to wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wait {
     pub wait: Duration,
-    /// The first wait since the peer had its full savings: worth a log line.
+    /// The first wait since the peer had full savings; worth a log line.
     pub is_first: bool,
 }
 
@@ -93,7 +96,7 @@ impl<K: Clone + Eq + Hash> Quotas<K> {
         Wait { wait, is_first }
     }
 
-    /// Items that a peer may bring before it is in debt.
+    /// Items that a peer may send before it is in debt.
     pub fn room(&mut self, peer: &K, now: Instant) -> usize {
         let Quota {
             items_per_s, saved, ..
@@ -101,14 +104,14 @@ impl<K: Clone + Eq + Hash> Quotas<K> {
         match self.account(peer, now) {
             Some(account) if items_per_s > 0 => {
                 let left_s = (saved.as_secs_f64() - account.items_s).max(0.0);
-                // Not whole by a rounding error only.
+                // Corrects a rounding error below a whole item.
                 (left_s * items_per_s as f64 + 1e-6) as usize
             }
             _ => usize::MAX,
         }
     }
 
-    /// The peer brought so much.
+    /// Charges a message to the peer.
     pub fn take(&mut self, peer: &K, now: Instant, items: usize, bytes: usize) {
         let quota = self.quota;
         let seconds = |count: usize, per_s: u64| match per_s {
@@ -164,7 +167,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// What is owed after so much more.
+    /// The debt after a further message.
     fn after<'a>(
         quotas: &mut Quotas<&'a str>,
         of: &'a str,
@@ -186,14 +189,14 @@ mod tests {
         );
         let owed = after(&mut quotas, "thief", start, 500, 0);
         assert_eq!((owed.wait, owed.is_first), (s(5), true));
-        // Each of its streams pays what all of them owe.
+        // Each stream of a peer waits for the debt of all its streams.
         let owed = after(&mut quotas, "thief", start + s(2), 300, 0);
         assert_eq!((owed.wait, owed.is_first), (s(6), false));
         assert_eq!(
             after(&mut quotas, "other", start, SAVED, 0),
             Wait::default()
         );
-        // Two readings of the clock in the wrong order earn nothing twice.
+        // Two clock readings in the wrong order earn nothing twice.
         assert_eq!(quotas.owed(&"thief", start + s(1)).wait, s(6));
         assert_eq!(quotas.owed(&"thief", start + s(8)), Wait::default());
     }
@@ -251,7 +254,7 @@ mod tests {
         let most = SAVED + 86_400 * 100 + 512;
         assert!((most - 1024..=most).contains(&passed), "{passed} of {most}");
         assert_eq!(warned, 1);
-        // With full savings again, the next wait is a first one.
+        // After full savings the next wait counts as a first wait.
         let later = now + s(1_200);
         assert!(after(&mut quotas, "g", later, SAVED + 100, 0).is_first);
     }

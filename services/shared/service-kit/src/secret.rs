@@ -1,11 +1,11 @@
-//! Values that must not appear in logs, in `braid config` or in a core's debug output.
+//! Values that must not appear in logs, in `braid config` or in debug output.
 
 use std::convert::Infallible;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-/// What stands for a secret wherever it is printed.
+/// Printed in place of a secret.
 pub const MASK: &str = "***";
 
 /// A password, a token or a URL that contains one. `Debug` and `Serialize` print [`MASK`].
@@ -22,7 +22,7 @@ impl Secret {
         &self.0
     }
 
-    /// Takes as long for a wrong first byte as for a wrong last one.
+    /// Compares in constant time, independent of the position of a difference.
     pub fn is(&self, given: &[u8]) -> bool {
         let own = self.0.as_bytes();
         own.len() == given.len()

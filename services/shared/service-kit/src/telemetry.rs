@@ -1,8 +1,8 @@
 //! Logs, metrics and traces of a process.
 //!
-//! Log levels are defined by what an operator must do: `error` wake somebody, data or service is being lost; `warn`
-//! look within the day, something is retried or degraded; `info` nothing, it tells what happened; `debug` and `trace` are for
-//! whoever reads the source beside them.
+//! A log level states what an operator must do. `error`: act now, because data or service is being
+//! lost. `warn`: look within the day, because something is retried or degraded. `info`: nothing.
+//! `debug` and `trace` are for readers of the source.
 
 mod one_line;
 mod seldom;
@@ -23,10 +23,11 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 pub use trace_context::{continue_trace, inject_traceparent, traceparent, traceparent_of_headers};
 
-/// Spans that wait for the collector; further ones are dropped while it is away.
+/// Spans that wait for the collector; further spans are dropped.
 const SPANS_QUEUED_MAX: usize = 4096;
 
-/// Upper bounds of the buckets of every `_seconds` histogram: from a loop-back call to a satellite link's time-out.
+/// Upper bounds of the buckets of every `_seconds` histogram, from a loopback call to a satellite
+/// link's timeout.
 const SECONDS_BUCKETS: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
@@ -49,19 +50,20 @@ pub enum LogFormat {
     Json,
 }
 
-/// `#[command(flatten)]` of every service's command line.
+/// Flags of every service; use with `#[command(flatten)]`.
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
 pub struct TelemetryConfig {
     /// Format of the log on standard error.
     #[arg(long, value_enum, default_value_t)]
     pub log_format: LogFormat,
-    /// What is logged: a level, or directives such as `info,tunnel=debug`.
+    /// Log level, or directives such as `info,tunnel=debug`.
     #[arg(long, value_name = "DIRECTIVES", default_value = "info")]
     pub log: String,
-    /// OTLP collector that traces are sent to, by gRPC; none: no tracing.
+    /// OTLP collector for traces, by gRPC. Empty: no tracing.
     #[arg(long, value_name = "URL")]
     pub otlp_endpoint: Option<String>,
-    /// Share of new traces that is recorded, 0 to 1; a trace begun elsewhere keeps its decision.
+    /// Share of new traces that is recorded, 0 to 1; a trace that began elsewhere keeps its
+    /// decision.
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     pub trace_share: f64,
 }
@@ -119,14 +121,15 @@ pub enum TelemetryError {
     Subscriber(#[from] tracing_subscriber::util::TryInitError),
 }
 
-/// Flushes the traces that are still queued.
+/// Guard of the exporter; its end flushes the queued traces.
 #[must_use = "dropping the guard ends the export of traces"]
 pub struct TelemetryGuard {
     provider: Option<SdkTracerProvider>,
 }
 
 impl TelemetryGuard {
-    /// Blocks for at most a few seconds while the last spans go out; call it off the event loop.
+    /// Blocks for at most a few seconds while the last spans are sent; call it outside of the event
+    /// loop.
     pub fn shutdown(mut self) {
         self.finish();
     }
@@ -146,7 +149,8 @@ impl Drop for TelemetryGuard {
     }
 }
 
-/// Sets up the process's log, metrics recorder and traces; `noun` becomes `service.name`. Within a tokio runtime.
+/// Sets up the process's log, metrics recorder and traces; `noun` becomes `service.name`. Must be
+/// called within a tokio runtime.
 pub fn init(
     noun: &'static str,
     config: &TelemetryConfig,
@@ -170,8 +174,9 @@ pub fn init(
     Ok(TelemetryGuard { provider })
 }
 
-/// Log and, with a provider, traces. A list, since a layer that is there and does nothing takes interest in everything: each line and span of the
-/// transport, whatever its level, would be built and asked about, with every datagram.
+/// The log and, with a provider, the traces. A list of layers instead of an `Option`: an empty
+/// layer would enable every level, and each span of the transport would be built for every
+/// datagram.
 fn subscriber(
     config: &TelemetryConfig,
     provider: Option<&SdkTracerProvider>,
@@ -188,7 +193,7 @@ fn subscriber(
     let traces = provider.map(|provider| {
         tracing_opentelemetry::layer()
             .with_tracer(provider.tracer("braid"))
-            // The exporter's own calls must not make traces.
+            // The exporter's own calls must not create traces.
             .with_filter(EnvFilter::new(
                 "info,h2=off,hyper=off,tonic=off,tower=off,noq=off,noq_proto=off",
             ))
@@ -200,7 +205,7 @@ fn subscriber(
     tracing_subscriber::registry().with(layers)
 }
 
-/// The provider behind [`init`]; on its own for tests that want several in a process.
+/// The provider behind [`init`]; separate for tests with several providers in a process.
 pub fn tracer_provider(
     noun: &'static str,
     config: &TelemetryConfig,
@@ -240,7 +245,7 @@ pub fn metrics_handle() -> &'static PrometheusHandle {
             .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS_BUCKETS)
         {
             Ok(builder) => builder,
-            // Only an empty list of buckets is refused.
+            // The builder refuses only an empty list of buckets.
             Err(_) => PrometheusBuilder::new(),
         };
         let recorder = builder.build_recorder();

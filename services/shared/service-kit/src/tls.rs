@@ -1,7 +1,8 @@
-//! Who a process is and whom it believes: TLS 1.3 only, both ends with certificates of one authority.
+//! Identity and trust of a process: TLS 1.3 only, and both ends have certificates of one authority.
 //!
-//! The identity is a SPIFFE-style URI in the certificate ([`PeerId`]). Files are looked at again at most every
-//! [`identity::RELOAD_INTERVAL`] when a handshake needs them, so renewed certificates and authorities hold without a restart.
+//! The identity is a SPIFFE-style URI in the certificate ([`PeerId`]). A handshake looks at the
+//! files again at most every [`identity::RELOAD_INTERVAL`]. So renewed certificates and authorities
+//! take effect without a restart.
 
 pub mod authority;
 mod files;
@@ -16,8 +17,8 @@ pub use identity::Identity;
 pub use peer_id::{GatewayId, PeerId, PeerIdError};
 pub use revocations::{Fingerprint, Revocations};
 
-/// Makes ring the process's default provider, for libraries that ask for one. Idempotent.
+/// Makes ring the process's default provider, for libraries that need one. Idempotent.
 pub fn install_provider() {
-    // An error means that a provider is already installed, which is all that is wanted.
+    // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -1,4 +1,4 @@
-//! What an orchestrator sees: not ready, ready, draining; alive while the event loop turns.
+//! The view of an orchestrator: not ready, ready, draining; alive while the event loop turns.
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
@@ -71,7 +71,7 @@ async fn readiness_names_what_is_missing_and_metrics_are_rendered() {
     assert_eq!(status, 503);
     assert!(body.contains("draining"), "{body}");
 
-    // A second process on the same port is told which port and which flag.
+    // A second process on the same port fails with an error that names port and flag.
     let error = admin::start(address, "admin", vec![]).await.unwrap_err();
     assert!(
         error.to_string().contains(&address.port().to_string()),

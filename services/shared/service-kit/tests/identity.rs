@@ -1,4 +1,4 @@
-//! Two services over TLS 1.3: who is believed, who is not, and that renewed files hold without a restart.
+//! Two services over TLS 1.3: which certificates are trusted, and renewal without a restart.
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use service_kit::tls::{Identity, IdentityFiles, PeerId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Tells the caller who the server takes it for.
+/// Returns the peer as the server sees it.
 async fn whoami(Extension(peer): Extension<Peer>) -> String {
     peer.id
         .map_or_else(|| "nobody".to_owned(), |id| id.to_string())
@@ -111,11 +111,11 @@ async fn a_stranger_is_refused_in_both_directions() {
     let (server_files, _) = (service(ours.path()), ());
     let (address, context, task) = server(&load(&server_files), true).await;
 
-    // Their client, believing our authority: our server must refuse its certificate.
+    // A client of the other authority trusts ours: our server must refuse its certificate.
     let mut files = gateway(theirs.path());
     files.ca = server_files.ca.clone();
     assert!(ask(address, &load(&files), "ingest").await.is_err());
-    // Their client, believing only its own authority: it must refuse our server.
+    // A client that trusts only the other authority must refuse our server.
     assert!(
         ask(address, &load(&gateway(theirs.path())), "ingest")
             .await
@@ -124,7 +124,7 @@ async fn a_stranger_is_refused_in_both_directions() {
     context.shutdown().request();
     task.await.unwrap();
 
-    // A gateway's certificate must not pass for a service.
+    // A gateway's certificate must not count as a service's.
     let gateway_files = gateway(ours.path());
     let (address, context, task) = server(&load(&gateway_files), false).await;
     assert!(
@@ -145,11 +145,12 @@ async fn renewed_files_hold_without_a_restart() {
     let newcomer = load(&gateway(new.path()));
     assert!(ask(address, &newcomer, "ingest").await.is_err());
 
-    // The service moves to another authority: certificate, key and roots are replaced under its feet.
+    // The service moves to another authority: certificate, key and roots are replaced while it
+    // runs.
     let renewed = service(new.path());
     std::fs::copy(&renewed.ca, &server_files.ca).unwrap();
     std::fs::copy(&renewed.key, &server_files.key).unwrap();
-    // Half a renewal: the key no longer fits the certificate, and the old pair stays in force.
+    // Half a renewal: the key does not fit the certificate, and the old pair stays in force.
     let veteran = gateway(new.path());
     assert!(ask(address, &load(&veteran), "ingest").await.is_err());
     std::fs::copy(&renewed.cert, &server_files.cert).unwrap();
@@ -160,7 +161,8 @@ async fn renewed_files_hold_without_a_restart() {
     task.await.unwrap();
 }
 
-/// Connects twice with one client, whose store keeps what tickets it gets; between, the server's authority is replaced.
+/// Connects twice with one client, whose store keeps its tickets; in between, the server's
+/// authority is replaced.
 async fn returns_after_the_authority_changed(
     tune: impl FnOnce(&mut rustls::ServerConfig),
 ) -> Result<rustls::HandshakeKind, String> {
@@ -175,7 +177,7 @@ async fn returns_after_the_authority_changed(
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             if let Ok(mut stream) = acceptor.accept(stream).await {
-                // Who is refused hears nothing.
+                // A refused client gets no data.
                 let _ = stream.write_all(b"in").await;
                 let _ = stream.shutdown().await;
             }
@@ -198,7 +200,7 @@ async fn returns_after_the_authority_changed(
         last = exchange.await.map_err(|error| error.to_string());
         if round == 0 {
             assert_eq!(last, Ok(rustls::HandshakeKind::Full));
-            // The old authority is no longer believed; the server's own certificate stays.
+            // The old authority is no longer trusted; the server's own certificate stays.
             let other = LocalAuthority::open_or_create(new.path()).unwrap();
             let stranger = other.issue(&PeerId::service("other"), &[]).unwrap();
             std::fs::copy(&stranger.ca, &server_files.ca).unwrap();
@@ -211,7 +213,7 @@ async fn returns_after_the_authority_changed(
 async fn no_ticket_lets_in_whom_the_authority_no_longer_vouches_for() {
     let ours = returns_after_the_authority_changed(|_| ()).await;
     assert!(ours.is_err(), "{ours:?}");
-    // What is being prevented: with tickets the certificate is not looked at again.
+    // The attack that is prevented: with tickets the certificate is not verified again.
     let with_tickets = returns_after_the_authority_changed(|tls| {
         tls.send_tls13_tickets = 2;
         tls.session_storage = rustls::server::ServerSessionMemoryCache::new(8);
@@ -219,7 +221,7 @@ async fn no_ticket_lets_in_whom_the_authority_no_longer_vouches_for() {
     assert_eq!(with_tickets.await, Ok(rustls::HandshakeKind::Resumed));
 }
 
-/// What a thief of an authority's key makes: no more names than are asked for.
+/// A certificate from a stolen key of an authority, without the extra names of a regular one.
 fn forge(authority: &LocalAuthority, id: &PeerId, hosts: &[&str], files: &IdentityFiles) {
     let (certificate, key) = authority.own_files();
     let read = |path| std::fs::read_to_string(path).unwrap();
@@ -255,7 +257,7 @@ async fn the_authority_for_gateways_vouches_for_gateways_and_for_nobody_else() {
         let files = authority
             .issue_in(&dir.path().join(folder), id, &[])
             .unwrap();
-        // Everybody believes the services.
+        // Every process trusts the authority of the services.
         std::fs::copy(all.ca_file(), &files.ca).unwrap();
         load(&files)
     };
@@ -276,7 +278,7 @@ async fn the_authority_for_gateways_vouches_for_gateways_and_for_nobody_else() {
     let as_server = forged("as-server", &alerting, &names);
     let services = issue(&all, "service", &PeerId::service("alerting"));
 
-    // Whom gateways meet.
+    // A server that gateways connect to.
     let (address, context, task) = server(&load(&meets), true).await;
     for client in [&own, &as_gateway] {
         let answer = ask(address, client, "ingest").await;
@@ -290,7 +292,7 @@ async fn the_authority_for_gateways_vouches_for_gateways_and_for_nobody_else() {
     context.shutdown().request();
     task.await.unwrap();
 
-    // Where services meet, who do not know that authority.
+    // A server between services, which do not trust the authority for gateways.
     let (address, context, task) = server(&services, true).await;
     for client in [&own, &as_gateway, &as_service, &as_server] {
         assert!(ask(address, client, "alerting").await.is_err());
@@ -298,7 +300,8 @@ async fn the_authority_for_gateways_vouches_for_gateways_and_for_nobody_else() {
     context.shutdown().request();
     task.await.unwrap();
 
-    // As a server it is refused by those who believe both, by the identity and by the names that its authority may not give.
+    // As a server it is refused by clients that trust both authorities: for its identity, and for
+    // names that its authority may not give.
     let (address, context, task) = server(&as_server, false).await;
     assert!(ask(address, &load(&meets), "alerting").await.is_err());
     let mut roots = rustls::RootCertStore::empty();
@@ -359,7 +362,7 @@ fn no_gateway_bears_the_name_by_which_kafka_knows_a_service() {
     assert_eq!(name(&PeerId::service("ingest")), "CN=ingest");
     let namesake = PeerId::gateway("default", "ingest");
     assert_eq!(name(&namesake), "CN=gateway ingest");
-    // Nor one that it has enrolled for itself.
+    // The authority also refuses to sign a request of its own gateway for such a name.
     let request = service_kit::tls::renewal::Request::new().unwrap();
     let signed = authority.sign(&request.request_pem, &namesake).unwrap();
     let (_, pem) = x509_parser::pem::parse_x509_pem(signed.pem.as_bytes()).unwrap();

@@ -1,9 +1,9 @@
-//! What is below the level that is logged costs nothing: no span of it is made, no line of it is asked about.
+//! Events below the log level cost nothing: no span is built, and no line is evaluated.
 
 use service_kit::telemetry::{self, TelemetryConfig};
 use tracing::level_filters::LevelFilter;
 
-/// Alone in its process, for the log is set up once in each.
+/// Alone in its process, because the log is set up once per process.
 #[tokio::test]
 async fn what_is_not_logged_is_not_built() {
     let config = TelemetryConfig::default();

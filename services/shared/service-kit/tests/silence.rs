@@ -1,4 +1,5 @@
-//! Clients that open a connection and say nothing, or the beginning of something: none keeps its place.
+//! Clients that open a connection and send nothing, or only the beginning of a request, lose their
+//! place.
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
@@ -10,7 +11,7 @@ use service_kit::grpc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Reached only by a failing test.
+/// Only a failing test reaches this deadline.
 const DEADLINE: Duration = Duration::from_secs(40);
 
 async fn server(context: &Context) -> SocketAddr {
@@ -35,12 +36,13 @@ async fn who_says_nothing_whole_is_let_go() {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(said).await.unwrap();
         let mut rest = Vec::new();
-        // The end or a reset.
+        // An end or a reset.
         let ended = stream.read_to_end(&mut rest);
         let ended = tokio::time::timeout(DEADLINE, ended).await;
         assert!(ended.is_ok(), "{said:?} is still waited for");
     };
-    // Nothing; what may become HTTP/1 or HTTP/2; what may become HTTP/2 only; half of a head.
+    // Nothing; bytes that may become HTTP/1 or HTTP/2; bytes that may become HTTP/2 only; half of a
+    // head.
     tokio::join!(
         ends(b""),
         ends(b"P"),

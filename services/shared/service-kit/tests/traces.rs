@@ -1,4 +1,4 @@
-//! One trace over two services, as a collector sees it.
+//! One trace over two services, from a collector's view.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{HashMap, HashSet};
@@ -34,7 +34,7 @@ impl TraceService for Collector {
     }
 }
 
-/// A process's traces, as `telemetry::init` sets them up, but for this thread only.
+/// The traces of a process, set up as by `telemetry::init`, but for this thread only.
 fn subscriber(
     noun: &'static str,
     endpoint: &str,
@@ -83,7 +83,7 @@ async fn a_trace_continues_in_the_next_service() {
     .await
     .unwrap();
 
-    // service.name -> the trace ids it sent
+    // Trace ids that each `service.name` sent.
     let mut traces: HashMap<String, HashSet<Vec<u8>>> = HashMap::new();
     while traces.len() < 2 {
         let request = tokio::time::timeout(Duration::from_secs(20), exported.recv())

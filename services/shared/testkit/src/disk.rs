@@ -1,9 +1,11 @@
-//! A directory of append-only files in memory that can crash between, and in the middle of, any two steps.
+//! A directory of append-only files in memory that can crash between any two steps, and in the
+//! middle of a step.
 //!
-//! Each call that changes something is a boundary. A test asks for a crash at boundary n; the call there is carried out
-//! not at all, in part, or wholly but unreported, and from then on every call fails until `restart`. What is left follows
-//! POSIX and nothing kinder: without `sync` any part of what was appended may be missing or torn, and without
-//! `sync_directory` any of the creations, renames and removals since the last one may not have happened.
+//! Each call that changes something is a boundary. A test asks for a crash at boundary n. The call
+//! there is executed not at all, in part, or wholly without an answer; then every call fails until
+//! `restart`. The remains follow POSIX and nothing kinder. Without `sync` any part of the appended
+//! bytes may be missing or torn. Without `sync_directory` any of the later creations, renames and
+//! removals may be missing.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,12 +17,12 @@ use parking_lot::{Mutex, MutexGuard};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// What remains after the process is gone.
+/// What a crash leaves of unsynced data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
-    /// `kill -9`: the kernel keeps what was written, but has still not written it to the medium.
+    /// `kill -9`: the kernel keeps the written data, but has not yet written it to the medium.
     Process,
-    /// The machine loses power: what was not synced is at the mercy of chance.
+    /// Loss of power: any unsynced data may be lost.
     Power,
 }
 
@@ -35,7 +37,7 @@ struct Content {
 #[derive(Clone, Debug)]
 enum DirectoryStep {
     Link(String, Inode),
-    /// From, to, and the file itself: a name that was used twice must not be taken for its earlier file.
+    /// From, to, and the file itself: a name that was used twice must not mean its earlier file.
     Rename(String, String, Inode),
     Unlink(String),
 }
@@ -45,16 +47,16 @@ struct State {
     rng: ChaCha8Rng,
     contents: HashMap<Inode, Content>,
     names: BTreeMap<String, Inode>,
-    /// The directory as of the last `sync_directory`, and what happened since.
+    /// The directory as of the last `sync_directory`, and the changes since.
     durable_names: BTreeMap<String, Inode>,
     steps: Vec<DirectoryStep>,
     inodes: Inode,
     boundaries: u64,
     crash_at: Option<u64>,
     dead: bool,
-    /// Handles of an earlier life do not write.
+    /// Handles from before a crash cannot write.
     life: u64,
-    /// Calls that will fail without a crash: a full disk.
+    /// Calls that fail without a crash, as on a full disk.
     failing: u64,
 }
 
@@ -72,12 +74,12 @@ pub struct FakeFile {
     life: u64,
 }
 
-/// What a call at a boundary is to do.
+/// The fate of a call at a boundary.
 enum Step {
     Whole,
-    /// The crash strikes: do this much of it, then fail.
+    /// The crash happens: this part of the call is done, then it fails.
     Crash(Extent),
-    /// No crash, but the call fails: do this much of it.
+    /// No crash, but the call fails after this part.
     Fail(Extent),
 }
 
@@ -126,7 +128,7 @@ impl FakeDisk {
         self.lock().failing = calls;
     }
 
-    /// Ends this life and begins the next one with what the crash has left.
+    /// Ends a life of the disk and begins the next with the remains of the crash.
     pub fn restart(&self, crash: Crash) {
         let mut state = self.lock();
         state.life += 1;
@@ -138,7 +140,7 @@ impl FakeDisk {
         }
     }
 
-    /// Flips one bit of a file, as a decaying medium does.
+    /// Flips one bit of a file, like a decaying medium.
     pub fn flip_bit(&self, name: &str, bit: usize) {
         let mut state = self.lock();
         if let Some(inode) = state.names.get(name).copied()
@@ -292,7 +294,7 @@ impl State {
         Ok(Step::Whole)
     }
 
-    /// An indivisible change: it happens or it does not, and a crash does not tell which.
+    /// An indivisible change: it happens or it does not, and the caller cannot see which.
     fn change(&mut self, apply: impl FnOnce(&mut Self)) -> io::Result<()> {
         match self.boundary()? {
             Step::Whole => {
@@ -342,7 +344,7 @@ impl State {
             };
             let kept = self.rng.random_range(content.synced..=content.bytes.len());
             content.bytes.truncate(kept);
-            // The file's length may be on the medium before its bytes are.
+            // The medium may have the file's length before it has its bytes.
             if kept > content.synced && self.rng.random_bool(0.5) {
                 let torn = self.rng.random_range(content.synced..kept);
                 content.bytes[torn..].fill(0);

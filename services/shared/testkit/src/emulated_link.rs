@@ -1,13 +1,17 @@
-//! A UDP socket behind an emulated access link, for the demonstration and for tests on real sockets.
+//! A UDP socket behind an emulated access link, for the demonstration and for tests on real
+//! sockets.
 //!
-//! The decorator sits on the client's socket and shapes both directions: what is sent waits on its way out, what arrives waits
-//! before it is handed over. So one wrapped socket stands for a whole access network, and the proxy needs none. Each
-//! direction is a [`Link`]; its verdict gives the time at which a datagram passes.
+//! The decorator wraps the client's socket and shapes both directions: outgoing and incoming
+//! datagrams wait before they pass. So one wrapped socket stands for a whole access network, and
+//! the proxy needs none. Each direction is a [`Link`], whose verdict gives the time at which a
+//! datagram passes.
 //!
-//! Sending is always ready: what exceeds the link is queued or dropped by the model, never by blocking the caller, who has other
-//! links to serve. A batch (GSO) is taken apart, since a real link carries its packets one by one.
+//! Sending is always ready: the model queues or drops datagrams that exceed the link, and never
+//! blocks the caller, which has other links to serve. A batch (GSO) is split, since a real link
+//! carries its packets one by one.
 //!
-//! Bound: `DATAGRAMS_MAX` datagrams under way per direction, beyond the model's own queue; more are dropped.
+//! Bound: `DATAGRAMS_MAX` datagrams under way per direction, beyond the model's own queue; more are
+//! dropped.
 
 use std::{
     cmp::Reverse,
@@ -34,10 +38,11 @@ use tokio::{
 
 use crate::link::{Link, LinkConfig, LinkCounters, Loss, Rate, Verdict, queue_of_one_bdp};
 
-/// Datagrams under way in one direction; beyond it they are dropped. At 1500 bytes this is 1 Gbit/s over 780 ms.
+/// Datagrams under way in one direction; further datagrams are dropped. At 1500 bytes this is 1
+/// Gbit/s over 780 ms.
 const DATAGRAMS_MAX: usize = 65_536;
 
-/// What IPv4 and UDP add to a datagram; the model counts IP packets.
+/// Bytes of the IPv4 and UDP headers of a datagram; the model counts IP packets.
 const HEADER_BYTES: u64 = 28;
 
 /// Segments that one call may send.
@@ -50,10 +55,10 @@ const SEGMENTS_MAX: NonZeroUsize = match NonZeroUsize::new(10) {
 const RECEIVE_BUFFERS: usize = 8;
 const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
 
-/// Receive calls before what is due is handed over.
+/// Receive calls before datagrams that are due are handed over.
 const RECEIVES_MAX: usize = 16;
 
-/// A link as it is at the moment.
+/// The current properties of a link.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinkSnapshot {
     pub up: bool,
@@ -73,7 +78,7 @@ pub struct LinkControl {
 }
 
 impl LinkControl {
-    /// Going down loses what is under way in both directions.
+    /// Taking the link down loses the datagrams under way in both directions.
     pub fn set_up(&self, up: bool) {
         let now = self.shared.now();
         self.shared.both(|link| link.set_up(now, up));
@@ -87,7 +92,8 @@ impl LinkControl {
         });
     }
 
-    /// One-way delay, and jitter on top, of each direction. The queue becomes one bandwidth-delay product.
+    /// One-way delay of each direction, and jitter that is added. The queue becomes one
+    /// bandwidth-delay product.
     pub fn set_delay(&self, delay: Duration, jitter: Duration) {
         self.shared.both(|link| {
             link.set_delay(delay, jitter);
@@ -157,7 +163,7 @@ pub fn emulate(
 #[derive(Debug)]
 struct Datagram {
     contents: Vec<u8>,
-    /// Where it goes, or where it came from.
+    /// Destination of an outgoing datagram, or source of an incoming one.
     address: SocketAddr,
     ecn: Option<EcnCodepoint>,
     /// Source address on the way out, destination on the way in.
@@ -167,7 +173,7 @@ struct Datagram {
 #[derive(Debug)]
 struct UnderWay {
     due: Duration,
-    /// Keeps the order of datagrams that are due together.
+    /// Keeps the order of datagrams with the same due time.
     number: u64,
     offered: Duration,
     datagram: Datagram,
@@ -249,9 +255,9 @@ struct Shared {
     start: Instant,
     uplink: Mutex<Direction>,
     downlink: Mutex<Direction>,
-    /// Something new is on its way out.
+    /// A datagram was sent.
     sent: Notify,
-    /// The socket is gone.
+    /// The socket was dropped.
     ended: Notify,
 }
 
@@ -266,7 +272,7 @@ impl Shared {
     }
 }
 
-/// Hands what has passed the uplink to the real socket.
+/// Hands datagrams that have passed the uplink to the real socket.
 async fn pump(shared: Arc<Shared>, mut sender: Pin<Box<dyn UdpSender>>) {
     loop {
         let due = {
@@ -283,7 +289,7 @@ async fn pump(shared: Arc<Shared>, mut sender: Pin<Box<dyn UdpSender>>) {
                     segment_size: None,
                     src_ip: datagram.local_ip,
                 };
-                // A datagram that the kernel refuses is lost, as on any link.
+                // A datagram that the kernel refuses is lost, as on a real link.
                 let _ = poll_fn(|cx| sender.as_mut().poll_send(&transmit, cx)).await;
             }
             Err(next) => {
@@ -319,7 +325,7 @@ impl Drop for EmulatedSocket {
 }
 
 impl EmulatedSocket {
-    /// Takes in what the real socket has; returns whether it may have more.
+    /// Takes datagrams from the real socket; returns whether the socket may have more.
     fn take_in(&mut self, cx: &mut Context<'_>) -> Result<bool, io::Error> {
         let mut buffers: Vec<IoSliceMut<'_>> = self
             .buffers
@@ -371,7 +377,7 @@ impl AsyncUdpSocket for EmulatedSocket {
             }
         }
         if more {
-            // The real socket's waker is set only once it has nothing left.
+            // The real socket wakes this task only after it was empty.
             cx.waker().wake_by_ref();
         }
         let now = self.shared.now();

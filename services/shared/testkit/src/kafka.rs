@@ -1,4 +1,5 @@
-//! A real Kafka for tests, run by `infra/airgap/kafka.sh`: nodes are child processes that end with the test.
+//! A real Kafka for tests, run by `infra/airgap/kafka.sh`: nodes are child processes that end with
+//! the test.
 #![allow(
     clippy::disallowed_methods,
     reason = "polls processes and ports; callers are tests that wait for it"
@@ -20,7 +21,7 @@ use std::{
 use crate::{ports::try_reserve, sources};
 
 pub const SCRIPT: &str = "infra/airgap/kafka.sh";
-/// A cold start on a busy machine; reached only when something is wrong.
+/// Longest start of a node, with a cold cache on a busy machine; then the test fails.
 const UP_WITHIN: Duration = Duration::from_secs(120);
 
 pub struct Cluster {
@@ -30,12 +31,13 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts `nodes` brokers; `extra` are lines for their `server.properties`. `None`, with a message, when Kafka is not installed.
+    /// Starts `nodes` brokers; `extra` are lines for their `server.properties`. `None`, with a
+    /// message, if Kafka is not installed.
     pub fn start(nodes: usize, extra: &str) -> Option<Cluster> {
         Cluster::start_with(nodes, |_| extra.to_owned())
     }
 
-    /// The same for lines that name the first node's port.
+    /// The same with lines that depend on the first node's port.
     pub fn start_with(nodes: usize, extra: impl FnOnce(u16) -> String) -> Option<Cluster> {
         if !is_installed() {
             return None;
@@ -46,7 +48,7 @@ impl Cluster {
         Some(cluster)
     }
 
-    /// Folders and configuration on ports of which nobody listens yet.
+    /// Prepares folders and configuration without starting the nodes.
     pub fn prepared(nodes: usize, extra: &str) -> Option<Cluster> {
         is_installed().then(|| Cluster::stopped(free_ports(nodes), nodes, extra))
     }
@@ -89,7 +91,7 @@ impl Cluster {
     }
 
     pub fn kill_all(&mut self) {
-        // All are gone before any is waited for, as in a power cut.
+        // Every node is killed before any is waited for, as in a power cut.
         for child in self.nodes.iter_mut().flatten() {
             child.kill().expect("a child of ours");
         }
@@ -98,14 +100,14 @@ impl Cluster {
         }
     }
 
-    /// Starts a node that does not run, on its old data; returns once it takes connections.
+    /// Starts a stopped node on its old data; returns once it accepts connections.
     pub fn restart(&mut self, node: usize) {
         self.launch(node);
         self.wait_for(node);
     }
 
     pub fn start_all(&mut self) {
-        // A quorum is needed before any of them opens its port.
+        // The nodes open their ports only after a quorum is up, so all of them are started first.
         for node in 0..self.nodes.len() {
             self.launch(node);
         }
@@ -160,7 +162,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.kill_all();
-        // What is left is removed by the next start.
+        // The next start removes the remains.
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
@@ -169,7 +171,7 @@ fn script() -> PathBuf {
     sources::file(SCRIPT).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Says so when not.
+/// Prints a message if Kafka is not installed.
 fn is_installed() -> bool {
     let here = Command::new(script()).arg("here").status();
     let here = here.is_ok_and(|status| status.success());
@@ -184,7 +186,7 @@ fn is_installed() -> bool {
 
 const PREFIX: &str = "braid-test-kafka-";
 
-/// A test that is killed, or keeps its cluster in a static, leaves its folder behind.
+/// A killed test, or a cluster in a static, leaves its folder behind.
 fn remove_leftovers() {
     let Ok(entries) = fs::read_dir(std::env::temp_dir()) else {
         return;
@@ -199,7 +201,8 @@ fn remove_leftovers() {
     }
 }
 
-/// The first of `nodes` ports in a row that are free, with their controllers' a thousand higher. What is reserved in vain stays so.
+/// The first of `nodes` consecutive free ports, whose controllers' ports, a thousand higher, are
+/// free as well. Ports that were reserved in vain stay reserved.
 fn free_ports(nodes: usize) -> u16 {
     (0..1000)
         .map(|_| rand::random_range(20_000_u16..30_000))
@@ -212,14 +215,15 @@ fn free_ports(nodes: usize) -> u16 {
 
 type Order = (Command, SyncSender<io::Result<Child>>);
 
-/// A node ends with the thread that started it, and a test's thread ends with the test. So one thread starts them all.
+/// A node ends with the thread that started it, and a test's thread ends with the test. So one
+/// thread starts all nodes.
 fn spawn(command: Command) -> io::Result<Child> {
     static ORDERS: OnceLock<SyncSender<Order>> = OnceLock::new();
     let orders = ORDERS.get_or_init(|| {
         let (orders, received) = sync_channel::<Order>(0);
         std::thread::spawn(move || {
             for (mut command, answer) in received {
-                // The one who asked waits for it.
+                // The caller waits for the answer.
                 let _ = answer.send(command.spawn());
             }
         });

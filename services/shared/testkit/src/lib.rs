@@ -1,4 +1,4 @@
-//! Virtual network pieces and fakes for tests: nothing in here runs in production.
+//! Virtual network pieces and fakes for tests. No service uses them in production.
 
 pub mod disk;
 pub mod emulated_link;

@@ -1,16 +1,25 @@
 //! One direction of an access link, sans-IO.
 //!
-//! A packet offered at `now` meets, in this order: the up/down state, the MTU, a drop-tail queue in bytes, the serialising
-//! bottleneck (constant rate, piecewise rate, or a Mahimahi trace), random loss, and propagation delay with jitter. Loss sits
-//! behind the bottleneck, so a lost packet has used its share of the capacity: a perfect sender's goodput is rate x (1 - p).
-//! Everything is computed when the packet is offered, so there is nothing to poll and no clock in here: the caller passes
-//! the time since the link's start and schedules the delivery itself.
+//! A packet offered at `now` meets, in this order:
+//! 1. the up/down state,
+//! 2. the MTU,
+//! 3. a drop-tail queue in bytes,
+//! 4. the serialising bottleneck: constant rate, piecewise rate, or a Mahimahi trace,
+//! 5. random loss,
+//! 6. propagation delay with jitter.
 //!
-//! Invariants: departures are in order of offer; deliveries too, unless `reorder` is set; the same seed, configuration and calls
-//! give the same verdicts. A cut loses the queue and what is in flight: a scheduled one is known at offer and gives
-//! `Dropped(Cut)`, one made by `set_up` must be asked for at delivery with [`Link::was_cut`].
+//! Loss comes after the bottleneck, so a lost packet has used its share of the capacity. A perfect
+//! sender's goodput is rate x (1 - p). Everything is computed when the packet is offered: the
+//! caller passes the time since the link's start and schedules the delivery.
 //!
-//! Bounds: the queue record holds at most `queue_bytes` worth of packets (each at least one byte); what does not fit is dropped.
+//! Invariants:
+//! - Packets depart in the order of offers. They arrive in the same order, unless `reorder` is set.
+//! - The same seed, configuration and calls give the same verdicts.
+//! - A cut loses the queue and the packets in flight. A scheduled cut is known at offer and gives
+//!   `Dropped(Cut)`. After `set_up` the caller asks at delivery with [`Link::was_cut`].
+//!
+//! Bound: the queue record holds packets of at most `queue_bytes` in total; further packets are
+//! dropped.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,22 +28,23 @@ use std::time::Duration;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Bytes that one line of a Mahimahi trace may carry.
+/// Bytes that one line of a Mahimahi trace can carry.
 const OPPORTUNITY_BYTES: u64 = 1500;
-/// Packets that the default queue holds at the least, whatever the bandwidth-delay product.
+/// Minimum of packets in the default queue, for any bandwidth-delay product.
 const QUEUE_PACKETS_MIN: u64 = 20;
-/// Runtime cuts that are remembered for [`Link::was_cut`]; older ones concern packets that have long been delivered.
+/// Runtime cuts remembered for [`Link::was_cut`]; packets of older cuts have been delivered.
 const CUTS_REMEMBERED_MAX: usize = 64;
 const NANOS_PER_SECOND: f64 = 1e9;
 
-/// How fast the bottleneck serves.
+/// Rate of the bottleneck.
 #[derive(Debug, Clone)]
 pub enum Rate {
-    /// Bits per second for ever.
+    /// Bits per second, without end.
     Constant(f64),
-    /// Bits per second from each time on, ascending; before the first entry the first rate holds, after the last the last one.
+    /// Bits per second from each time on, ascending. The first rate holds before its time as well,
+    /// and the last rate holds without end.
     Piecewise(Arc<[(Duration, f64)]>),
-    /// Delivery opportunities of a Mahimahi trace, repeated for ever.
+    /// Delivery opportunities of a Mahimahi trace, repeated without end.
     Trace(Arc<Trace>),
 }
 
@@ -90,7 +100,7 @@ pub struct Trace {
 /// Why a trace cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TraceError {
-    /// The line with this number, counted from one, is no number of milliseconds.
+    /// The line with this number, counted from one, is not a number of milliseconds.
     NotANumber(usize),
     /// The line with this number goes back in time.
     NotAscending(usize),
@@ -111,7 +121,7 @@ impl std::fmt::Display for TraceError {
 impl std::error::Error for TraceError {}
 
 impl Trace {
-    /// From the times themselves; the last one is the period.
+    /// Makes a trace from times; the last time is the period.
     pub fn new(opportunities_ms: Vec<u64>) -> Result<Self, TraceError> {
         if let Some(index) = opportunities_ms
             .windows(2)
@@ -128,7 +138,7 @@ impl Trace {
         }
     }
 
-    /// From the text of a Mahimahi file.
+    /// Parses the text of a Mahimahi file.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let mut times = Vec::with_capacity(text.len() / 6);
         for (index, line) in text.lines().enumerate() {
@@ -144,7 +154,7 @@ impl Trace {
         Self::new(times)
     }
 
-    /// The same trace entered `start_ms` (modulo its period) after its beginning.
+    /// The same trace, entered `start_ms` (modulo its period) after its beginning.
     pub fn starting_at(&self, start_ms: u64) -> Self {
         let start = start_ms % self.period_ms;
         let split = self.opportunities_ms.partition_point(|&time| time <= start);
@@ -173,7 +183,7 @@ impl Trace {
     /// Running number of the first opportunity at or after `at`, counted over all rounds.
     fn index_at(&self, at: Duration) -> u64 {
         let at_ms = at.as_nanos().div_ceil(1_000_000) as u64;
-        // A round is `(0, period]`, so that its last opportunity belongs to it and not to the next one.
+        // A round is `(0, period]`, so its last opportunity does not belong to the next round.
         let round = at_ms.saturating_sub(1) / self.period_ms;
         let within = at_ms - round * self.period_ms;
         let index = self.opportunities_ms.partition_point(|&time| time < within) as u64;
@@ -188,13 +198,13 @@ impl Trace {
     }
 }
 
-/// Random loss behind the bottleneck.
+/// Random loss after the bottleneck.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Loss {
     None,
-    /// Each packet on its own with this probability.
+    /// Independent loss of each packet with this probability.
     Bernoulli(f64),
-    /// Two states, stepped once per packet: bursts.
+    /// Two states, stepped once per packet: losses come in bursts.
     GilbertElliott {
         good_to_bad: f64,
         bad_to_good: f64,
@@ -204,7 +214,8 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// A Gilbert-Elliott chain that loses all packets in its bad state: `mean` overall, `burst_packets` (at least 1) per burst.
+    /// A Gilbert-Elliott chain that loses all packets in its bad state. `mean` is the overall loss,
+    /// `burst_packets` (at least 1) the mean length of a burst.
     pub fn bursts(mean: f64, burst_packets: f64) -> Self {
         let bad_to_good = 1.0 / burst_packets.max(1.0);
         let mean = mean.clamp(0.0, 0.999);
@@ -236,27 +247,27 @@ impl Loss {
     }
 }
 
-/// Everything about one direction of a link.
+/// All properties of one direction of a link.
 #[derive(Debug, Clone)]
 pub struct LinkConfig {
     pub rate: Rate,
     /// One-way propagation delay.
     pub delay: Duration,
-    /// Added to the delay, uniform between zero and this.
+    /// Jitter that is added to the delay, uniform between zero and this value.
     pub jitter: Duration,
     /// Whether jitter may change the order of packets.
     pub reorder: bool,
-    /// What the drop-tail queue holds, the packet in service included.
+    /// Capacity of the drop-tail queue, including the packet in service.
     pub queue_bytes: u64,
     pub loss: Loss,
     /// Largest IP packet that passes.
     pub mtu: u64,
-    /// Changes between up (true) and down, ascending; up before the first.
+    /// Changes between up (true) and down, ascending; the link is up before the first change.
     pub schedule: Arc<[(Duration, bool)]>,
 }
 
 impl LinkConfig {
-    /// A link of constant rate without loss or jitter, queue of one BDP of `2 * delay`.
+    /// A link of constant rate without loss or jitter, with a queue of one BDP of `2 * delay`.
     pub fn new(bits_per_second: f64, delay: Duration) -> Self {
         Self {
             rate: Rate::Constant(bits_per_second),
@@ -291,10 +302,10 @@ pub fn queue_of_one_bdp(bits_per_second: f64, rtt: Duration, mtu: u64) -> u64 {
     ((bits_per_second / 8.0 * rtt.as_secs_f64()) as u64).max(QUEUE_PACKETS_MIN * mtu)
 }
 
-/// What becomes of an offered packet.
+/// The fate of an offered packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Arrives at this time since the link's start.
+    /// The packet arrives at this time since the link's start.
     DeliverAt(Duration),
     Dropped(DropReason),
 }
@@ -310,7 +321,7 @@ pub enum DropReason {
     Loss,
     /// Larger than the MTU.
     TooBig,
-    /// The rate is zero from here on.
+    /// The rate stays zero from now on.
     NoRate,
 }
 
@@ -321,7 +332,7 @@ pub struct LinkCounters {
     pub offered_bytes: u64,
     pub delivered_packets: u64,
     pub delivered_bytes: u64,
-    /// What passed the bottleneck, random losses included.
+    /// Bytes that passed the bottleneck, including random losses.
     pub served_bytes: u64,
     pub lost_random: u64,
     pub lost_queue: u64,
@@ -329,17 +340,17 @@ pub struct LinkCounters {
     pub queue_bytes_max: u64,
 }
 
-/// One direction of a link in motion.
+/// The running state of one direction of a link.
 #[derive(Debug)]
 pub struct Link {
     config: LinkConfig,
     random: ChaCha8Rng,
-    /// Departure time and size of what has not left the queue.
+    /// Departure time and size of each packet in the queue.
     queue: VecDeque<(Duration, u64)>,
     queued_bytes: u64,
     last_departure: Duration,
     last_delivery: Duration,
-    /// Trace only: running number of the opportunity in use, and bytes taken from it.
+    /// Traces only: running number of the current opportunity, and bytes taken from it.
     opportunity: (u64, u64),
     in_burst: bool,
     forced_up: Option<bool>,
@@ -398,7 +409,8 @@ impl Link {
         self.forced_up = Some(up);
     }
 
-    /// Changes the rate for packets offered from here on; what is queued keeps its departure time.
+    /// Changes the rate for packets that are offered later; queued packets keep their departure
+    /// time.
     pub fn set_rate(&mut self, rate: Rate) {
         self.config.rate = rate;
     }
@@ -416,7 +428,7 @@ impl Link {
         self.config.queue_bytes = queue_bytes;
     }
 
-    /// Whether `set_up(false)` killed a packet that was offered at `offered` and is due at `due`.
+    /// Whether `set_up(false)` lost a packet that was offered at `offered` and is due at `due`.
     pub fn was_cut(&self, offered: Duration, due: Duration) -> bool {
         self.cuts.iter().any(|&cut| offered <= cut && cut < due)
     }
@@ -483,7 +495,8 @@ impl Link {
         Verdict::DeliverAt(delivery)
     }
 
-    /// When the last bit of a packet leaves that enters service at `start`; none when the rate stays zero.
+    /// Time at which the last bit of a packet leaves that enters service at `start`; `None` if the
+    /// rate stays zero.
     fn depart(&mut self, start: Duration, bytes: u64) -> Option<Duration> {
         match &self.config.rate {
             Rate::Constant(rate) => (*rate > 0.0).then(|| start + serialising(bytes as f64, *rate)),

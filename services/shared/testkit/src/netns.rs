@@ -1,13 +1,13 @@
-//! A gateway and a proxy in network namespaces of their own, with a router between them that shapes each access network, so that
-//! no sender is held back by its own interface.
+//! A gateway and a proxy in separate network namespaces. A router between them shapes each access
+//! network, so no sender is throttled by its own interface.
 //!
 //! ```text
 //!   gateway: wifi0 10.1.0.2 --\                       /-- core0 10.9.0.2: proxy
 //!            lte0  10.2.0.2 ---- router (ip_forward) --
-//!            ...   10.n.0.2 --/                       \-- core1 10.8.0.1 -- far0 10.8.0.2, 10.8.1.2: what lies behind it
+//!            ...   10.n.0.2 --/                       \-- core1 10.8.0.1 -- far0 10.8.0.2, 10.8.1.2
 //! ```
 
-// A world that cannot be made fails its test.
+// If the namespaces cannot be set up, the test fails.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -29,7 +29,7 @@ pub struct World {
     id: String,
 }
 
-/// Runs `ip` and says whether it worked.
+/// Runs `ip`, and returns its error text if it fails.
 fn try_ip(arguments: &str) -> Result<(), String> {
     let output = Command::new("ip")
         .args(arguments.split_whitespace())
@@ -43,7 +43,7 @@ fn try_ip(arguments: &str) -> Result<(), String> {
 }
 
 impl World {
-    /// None, with a message, where namespaces are not to be had.
+    /// Returns `None`, with a message, on hosts without namespaces.
     pub fn new() -> Option<World> {
         let number = WORLDS.fetch_add(1, Ordering::Relaxed);
         let world = World {
@@ -77,7 +77,7 @@ impl World {
         Some(world)
     }
 
-    /// Has the kernel of a side send on what is not for itself.
+    /// Lets the kernel of a side forward packets for other hosts.
     fn forward(&self, side: &str) {
         for family in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
             let forward = Command::new("ip")
@@ -88,7 +88,8 @@ impl World {
         }
     }
 
-    /// Adds what lies behind the proxy, which sends on between it and its own devices: the side "far", of two addresses.
+    /// Adds the side "far" with two addresses behind the proxy, which forwards between it and its
+    /// own devices.
     pub fn plug_far(&self) {
         let far = self.name("far");
         try_ip(&format!("netns add {far}")).unwrap();
@@ -121,7 +122,8 @@ impl World {
         }
     }
 
-    /// Plugs an access network of IPv4 in: a device of the gateway in network `net`, shaped towards the gateway.
+    /// Plugs in an IPv4 access network: a device of the gateway in network `net`, shaped towards
+    /// the gateway.
     pub fn plug(&self, device: &str, net: u8, rate: &str) {
         self.cable(device, rate);
         self.ip("rt", &format!("addr add 10.{net}.0.1/24 dev m-{device}"));
@@ -129,7 +131,7 @@ impl World {
         self.up(device, net);
     }
 
-    /// The same of IPv6 only.
+    /// The same for IPv6 only.
     pub fn plug_ipv6(&self, device: &str, net: u8, rate: &str) {
         self.cable(device, rate);
         self.ip(
@@ -154,7 +156,8 @@ impl World {
             &format!("link add {device} type veth peer name m-{device} netns {rt}"),
         );
         self.ip("rt", &format!("link set m-{device} up"));
-        // An access network has no address resolution to wait for; here a question that is lost would be repeated after a second.
+        // A real access network has no address resolution. Here a lost question would be repeated
+        // only after a second, so the kernel repeats it after 100 ms.
         for (side, device) in [("gw", device), ("rt", &format!("m-{device}"))] {
             for cache in ["arp_cache", "ndisc_cache"] {
                 self.ip(
@@ -178,15 +181,16 @@ impl World {
         assert!(shaped.is_ok_and(|status| status.success()), "tc");
     }
 
-    /// Up, with the route that a DHCP client would add.
+    /// Takes the device up, with the route that a DHCP client would add.
     pub fn up(&self, device: &str, net: u8) {
         self.ip("gw", &format!("link set {device} up"));
         self.route(device, net);
         self.forwards(device);
     }
 
-    /// Waits until the router sends over the device: its kernel looks at a carrier that returned up to a second later.
-    // Blocks the thread of one test, whose runtime has others.
+    /// Waits until the router sends over the device: its kernel notices a returned carrier up to a
+    /// second later.
+    // Blocks only the thread of one test, whose runtime has other threads.
     #[allow(clippy::disallowed_methods)]
     fn forwards(&self, device: &str) {
         let (rt, peer) = (self.name("rt"), format!("m-{device}"));
@@ -203,7 +207,8 @@ impl World {
         panic!("the router's {peer} does not come up");
     }
 
-    /// The addresses that the gateway's kernel makes subflows over; an error where it has no MPTCP.
+    /// The addresses that the gateway's kernel makes subflows over; an error if the kernel has no
+    /// MPTCP.
     pub fn mptcp_endpoints(&self) -> Result<String, String> {
         let output = Command::new("ip")
             .args(["-n", &self.name("gw"), "mptcp", "endpoint", "show"])
@@ -215,12 +220,12 @@ impl World {
         }
     }
 
-    /// The router loses what goes by UDP.
+    /// The router drops all UDP.
     pub fn block_udp(&self) {
         self.ip("rt", "rule add ipproto udp blackhole pref 1");
     }
 
-    /// The router loses what comes and goes over a device of the gateway; nobody is told.
+    /// The router drops all packets of a device of the gateway; the gateway's kernel gets no event.
     pub fn cut(&self, device: &str, net: u8) {
         self.ip(
             "rt",
@@ -266,7 +271,7 @@ impl World {
         self.spawn_as(side, || (), work)
     }
 
-    /// The same without any right beyond those of the files' owner.
+    /// The same without any capability.
     pub fn spawn_powerless<T, F>(
         &self,
         side: &str,
@@ -312,7 +317,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         for side in ["gw", "rt", "px", "far"] {
-            // What was not created cannot be deleted.
+            // A namespace that was not created cannot be deleted.
             let _ = try_ip(&format!("netns del {}", self.name(side)));
         }
     }

@@ -1,5 +1,6 @@
-//! A small OpenID Connect provider: discovery, keys, an authorization endpoint that lets everybody in at once, and a token endpoint that
-//! holds them to PKCE. Tokens are really signed (ES256). What it says in them is the test's.
+//! A small OpenID Connect provider: discovery, keys, an authorization endpoint that admits
+//! everybody at once, and a token endpoint that checks PKCE. Tokens are signed with ES256, and the
+//! test sets their claims.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -21,27 +22,27 @@ use tokio_rustls::TlsAcceptor;
 pub const CLIENT: &str = "braid";
 pub const SECRET: &str = "a secret/of the client";
 
-/// What a token says and how, as a test wants it.
+/// The claims of a token and the provider's behaviour, as a test wants them.
 pub struct Saying {
-    /// Put over the claims of a good token; null takes one away.
+    /// Overlays the claims of a valid token; null removes a claim.
     pub claims: Value,
-    /// Signed by a key that is not among those that the provider shows.
+    /// Signs with a key that is not among the published keys.
     pub by_a_stranger: bool,
-    /// Takes questions and answers none.
+    /// Takes requests and leaves them unanswered.
     pub hangs: bool,
 }
 
 pub struct Provider {
     pub issuer: String,
     pub saying: Mutex<Saying>,
-    /// Told of each question that it hangs at.
+    /// Notified of each unanswered request.
     pub unanswered: Notify,
     key: Mutex<KeyPair>,
     codes: Mutex<HashMap<String, HashMap<String, String>>>,
 }
 
 impl Provider {
-    /// `tls` is of a server whose certificate names 127.0.0.1.
+    /// `tls` belongs to a server whose certificate names 127.0.0.1.
     pub async fn start(tls: Arc<rustls::ServerConfig>) -> std::io::Result<Arc<Provider>> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address: SocketAddr = listener.local_addr()?;
@@ -62,7 +63,7 @@ impl Provider {
                 let provider = Arc::clone(&serving);
                 let acceptor = TlsAcceptor::from(Arc::clone(&tls));
                 tokio::spawn(async move {
-                    // A client that goes away is its own affair.
+                    // A client may go away at any time.
                     if let Ok(stream) = acceptor.accept(stream).await {
                         let _ = provider.answer(stream).await;
                     }
@@ -72,18 +73,18 @@ impl Provider {
         Ok(provider)
     }
 
-    /// Signs by another key from here on, and shows it.
+    /// Signs with another key from now on, and publishes it.
     pub fn change_key(&self) -> std::io::Result<()> {
         *self.key.lock() = new_key()?;
         Ok(())
     }
 
-    /// Name of the key that it signs by now.
+    /// Id of the key that signs now.
     pub fn kid(&self) -> String {
         kid(&self.key.lock())
     }
 
-    /// What a browser gets that is sent to `location`: where it is sent back to.
+    /// The redirect that a browser gets for `location`.
     pub fn visit(&self, location: &str) -> Option<String> {
         let query = location.strip_prefix(&format!("{}/authorize?", self.issuer))?;
         self.authorize(&pairs(query))
@@ -163,7 +164,7 @@ impl Provider {
         json!({"keys": [public(&self.key.lock())]})
     }
 
-    /// Back to the client with a code, which remembers what it was asked with.
+    /// Redirects to the client with a code, and remembers the parameters of the request.
     fn authorize(&self, asked: &HashMap<String, String>) -> Option<String> {
         let is = |name: &str, value: &str| asked.get(name).is_some_and(|given| given == value);
         let is_good = is("response_type", "code")
@@ -181,7 +182,7 @@ impl Provider {
 
     fn token(&self, head: &str, asked: &HashMap<String, String>) -> Result<Value, &'static str> {
         let get = |name: &str| asked.get(name).map(String::as_str).unwrap_or_default();
-        // `/` and ` ` of the secret are escaped before they are encoded.
+        // The `/` and ` ` of the secret are percent-encoded before the base64 encoding.
         let pair = STANDARD.encode(format!("{CLIENT}:a%20secret%2Fof%20the%20client"));
         if !head.contains(&format!("Basic {pair}")) {
             return Err("invalid_client");
@@ -207,7 +208,7 @@ impl Provider {
         }))
     }
 
-    /// An access token for what is called `audience` here, as a program gets one by its own credentials.
+    /// An access token for the resource `audience`, as a program gets it with its own credentials.
     pub fn access_token(&self, audience: &str) -> std::io::Result<String> {
         self.says(self.claims(audience))
     }
@@ -222,7 +223,7 @@ impl Provider {
         })
     }
 
-    /// Signs these claims, and what the test wants said instead.
+    /// Signs these claims with the overlay of the test.
     fn says(&self, mut claims: Value) -> std::io::Result<String> {
         let saying = self.saying.lock();
         for (claim, value) in saying.claims.as_object().into_iter().flatten() {
@@ -239,14 +240,14 @@ impl Provider {
     }
 }
 
-/// For ES256.
+/// A fresh key for ES256.
 pub fn new_key() -> std::io::Result<KeyPair> {
     KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(std::io::Error::other)
 }
 
-/// What is shown of a key.
+/// The published part of a key.
 pub fn public(key: &KeyPair) -> Value {
-    // The uncompressed point: a four, x and y.
+    // The uncompressed point: the byte 4, x and y.
     let point = key.der_bytes();
     json!({
         "kty": "EC", "crv": "P-256", "use": "sig", "kid": kid(key),
@@ -254,7 +255,7 @@ pub fn public(key: &KeyPair) -> Value {
     })
 }
 
-/// A token that names the key `kid`.
+/// A signed token with the key id `kid`.
 pub fn signed(key: &KeyPair, kid: &str, claims: &Value) -> std::io::Result<String> {
     let header = json!({"alg": "ES256", "kid": kid}).to_string();
     let [header, claims] = [header, claims.to_string()].map(|part| BASE64.encode(part));
@@ -268,7 +269,7 @@ pub fn kid(key: &KeyPair) -> String {
     BASE64.encode(&Sha256::digest(key.der_bytes())[..8])
 }
 
-/// From a sequence of two numbers in DER to 32 bytes each.
+/// Converts a DER sequence of two numbers to 32 bytes each.
 fn side_by_side(der: &[u8]) -> Vec<u8> {
     let mut rest = &der[2..];
     let mut both = Vec::with_capacity(64);

@@ -1,7 +1,9 @@
-//! Ports for servers that are told theirs, and come back under the same one after a restart.
+//! Ports for servers that need their port in advance, and that come back on the same port after a
+//! restart.
 //!
-//! A port that was asked of the kernel and given back may be anybody's a moment later, the kernel's own connections' too. These are below
-//! those that the kernel gives away, and belong to this process by the lock of a file for each, which ends with the process.
+//! A port from the kernel may be taken by another connection as soon as it is given back. The ports
+//! here lie below the kernel's ephemeral range. A lock file for each port marks the owner process,
+//! and the lock ends with that process.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -12,15 +14,15 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Below the range of `ip_local_port_range`, above what the services have by default.
+/// Below `ip_local_port_range`, and above the default ports of the services.
 const RANGE: Range<u16> = 10_000..31_000;
-/// Tried until one is free; by then the machine has none.
+/// Ports tried before the search fails; a machine without a free port among them is full.
 const TRIED_MAX: usize = 1_000;
 
-/// One file for each port of this process, locked until it ends.
+/// A locked file for each port of this process, until the process ends.
 static RESERVED: Mutex<Vec<File>> = Mutex::new(Vec::new());
 
-/// An address of this machine that is free by TCP and by UDP.
+/// An address of this machine that is free for TCP and UDP.
 pub fn reserve() -> io::Result<SocketAddr> {
     let port = (0..TRIED_MAX)
         .map(|_| rand::random_range(RANGE))
@@ -29,7 +31,7 @@ pub fn reserve() -> io::Result<SocketAddr> {
     Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
 }
 
-/// False: somebody has it.
+/// Returns false if the port is taken.
 pub fn try_reserve(port: u16) -> bool {
     let Ok(file) = lock_file(port) else {
         return false;
@@ -44,7 +46,7 @@ pub fn try_reserve(port: u16) -> bool {
     is_free
 }
 
-/// Another user's files cannot be opened: their ports are theirs.
+/// Lock files of another user cannot be opened, so those ports count as taken.
 fn lock_file(port: u16) -> io::Result<File> {
     let folder = std::env::temp_dir().join("braid-test-ports");
     fs::create_dir_all(&folder)?;
@@ -67,7 +69,8 @@ mod tests {
         let ports: Vec<u16> = (0..200).map(|_| reserve().unwrap().port()).collect();
         let different: BTreeSet<u16> = ports.iter().copied().collect();
         assert_eq!(different.len(), ports.len());
-        // Nobody listens there, and yet they are taken; a lock of another process is no other than one of another opening.
+        // No socket listens on them, and still they are taken. Locks exclude other openings of a
+        // file, within a process as well.
         assert!(ports.iter().all(|port| !try_reserve(*port)));
         let given = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
         let first: u16 = given.split_whitespace().next().unwrap().parse().unwrap();

@@ -1,15 +1,16 @@
-//! Files of the repository at run time: engines are started by its scripts, also by `braid bench`. Looked for from the working directory
-//! upwards, because a path from compile time would put the checkout's place into the binary: equal sources would not give equal bytes.
+//! Files of the repository at run time: its scripts start the engines, also for `braid bench`. The
+//! search goes from the working directory upwards. A path from compile time would put the
+//! checkout's place into the binary, and equal sources would not give equal bytes.
 
 use std::{
     env, io,
     path::{Path, PathBuf},
 };
 
-/// Names the repository for whoever works elsewhere.
+/// Path of the repository, for a process that runs outside of it.
 const VARIABLE: &str = "BRAID_SOURCES";
 
-/// Where `file` lies, which is a path from the repository's root.
+/// Path of `file`, which is relative to the repository's root.
 pub fn file(file: &str) -> io::Result<PathBuf> {
     match env::var_os(VARIABLE) {
         Some(root) => below(Path::new(&root), file),

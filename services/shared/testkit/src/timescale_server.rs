@@ -1,4 +1,5 @@
-//! A real TimescaleDB for tests, from `infra/airgap/timescaledb.sh`: a process of its own that ends with this one.
+//! A real TimescaleDB for tests, from `infra/airgap/timescaledb.sh`: a child process that ends with
+//! this process.
 
 use std::{
     fs,
@@ -19,18 +20,18 @@ use crate::{ports::reserve, sources};
 /// Password of the superuser `postgres`.
 pub const PASSWORD: &str = "braid";
 const SCRIPT: &str = "infra/airgap/timescaledb.sh";
-/// The first start on a machine fetches and unpacks packages.
+/// Longest start: the first start on a machine fetches and unpacks packages.
 const PATIENCE: Duration = Duration::from_secs(300);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What is special about a server.
+/// Options of a server.
 #[derive(Debug, Clone, Default)]
 pub struct ServerOptions {
     /// Lines appended to `postgresql.conf`; `/data` is the server's folder.
     pub configuration: String,
-    /// Files put into the server's folder before it starts, by name.
+    /// Files that are put into the server's folder before the start, by name.
     pub files: Vec<(String, Vec<u8>)>,
-    /// Size in bytes of a file system of its own at `/small`.
+    /// Size in bytes of a separate file system at `/small`.
     pub small_disk: Option<u64>,
     /// Every commit is synced to disk.
     pub durable: bool,
@@ -43,20 +44,21 @@ pub struct TimescaleServer {
     child: Mutex<Option<Running>>,
 }
 
-/// The process, and the word that ends the thread that started it: the process dies with that thread.
+/// The process, and the channel that ends its starting thread: the process dies with that thread.
 struct Running {
     child: Child,
     _keeper: mpsc::Sender<()>,
 }
 
 impl TimescaleServer {
-    /// One for all tests of this process that do nothing to the server itself; each takes a database of its own.
+    /// One server for all tests of this process that leave the server itself alone; each test uses
+    /// its own database.
     pub fn shared() -> &'static TimescaleServer {
         static SHARED: OnceLock<TimescaleServer> = OnceLock::new();
         SHARED.get_or_init(|| TimescaleServer::start(ServerOptions::default()))
     }
 
-    /// Panics with the server's last words when it does not come up.
+    /// Panics with the end of the server's log if it does not come up.
     pub fn start(options: ServerOptions) -> TimescaleServer {
         let dir = folder();
         for (name, content) in &options.files {
@@ -109,7 +111,7 @@ impl TimescaleServer {
         let (answer, started) = mpsc::channel();
         let (keeper, kept) = mpsc::channel::<()>();
         std::thread::spawn(move || {
-            // Nobody waits for an answer any more when the test has panicked.
+            // After a panic no test waits for the answer.
             let _ = answer.send(command.spawn());
             let _ = kept.recv();
         });
@@ -130,17 +132,18 @@ impl TimescaleServer {
         &self.dir
     }
 
-    /// Of the superuser, without its password.
+    /// URL of the superuser, without its password.
     pub fn url(&self, database: &str) -> String {
         format!("postgres://postgres@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// Makes an empty database with a name of its own; returns its URL. Waits until the server answers.
+    /// Creates an empty database with a unique name and returns its URL. Waits until the server
+    /// answers.
     pub async fn database(&self) -> String {
         self.database_with("").await
     }
 
-    /// `more`: the rest of CREATE DATABASE.
+    /// `more` is appended to CREATE DATABASE.
     pub async fn database_with(&self, more: &str) -> String {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("test_{}", COUNT.fetch_add(1, Ordering::Relaxed));
@@ -152,7 +155,7 @@ impl TimescaleServer {
         self.url(&name)
     }
 
-    /// A connection of the superuser to the database `postgres`, when the server answers.
+    /// A connection of the superuser to the database `postgres`, once the server answers.
     pub async fn superuser(&self) -> tokio_postgres::Client {
         let mut config = tokio_postgres::Config::new();
         config
@@ -184,12 +187,13 @@ impl TimescaleServer {
         }
     }
 
-    /// As `kill -9` of the server's first process; its others end when they notice. Returns when nobody holds the data.
+    /// Like `kill -9` of the server's first process; its other processes end when they notice.
+    /// Returns when no process uses the data.
     pub fn kill(&self) {
         self.end("-KILL");
     }
 
-    /// Orderly, cutting its connections.
+    /// An orderly stop that cuts connections.
     pub fn stop(&self) {
         self.end("-INT");
     }
@@ -210,15 +214,15 @@ impl TimescaleServer {
             }
         }
         let _ = running.child.wait();
-        // Without the first process the others end one by one, and until the last of them has, the next server refuses to start. Waiting for
-        // the child holds up the runtime just the same.
+        // Without the first process the others end one by one, and until then the next server
+        // refuses to start. Waiting for the child blocks the runtime as well.
         let since = std::time::Instant::now();
         while self.is_held() && since.elapsed() < PATIENCE {
             std::thread::park_timeout(POLL_INTERVAL);
         }
     }
 
-    /// Some process works in the folder of the data, as all of a server's do.
+    /// Whether a process works in the data folder, as all processes of a server do.
     fn is_held(&self) -> bool {
         use std::os::unix::fs::MetadataExt;
         let Ok(data) = fs::metadata(self.dir.join("pg")) else {
@@ -246,7 +250,7 @@ fn put(path: &Path, content: &[u8]) {
     written.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 }
 
-/// A folder for a server, below one of this process; what ended processes left is removed.
+/// A folder for a server, below a folder of this process. Remains of ended processes are removed.
 fn folder() -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let all = std::env::temp_dir().join("braid-timescaledb");

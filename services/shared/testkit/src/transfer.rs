@@ -1,4 +1,4 @@
-//! What tests of transfers need: bytes to send, somebody who gives them back, and the patience to wait for them.
+//! Helpers for tests of transfers: bytes to send, an echo server, and bounded waiting.
 
 use std::{future::Future, net::SocketAddr, time::Duration};
 
@@ -8,24 +8,24 @@ use tokio::{
     net::UdpSocket,
 };
 
-/// Generous, since CI machines are slow; nothing is measured by it.
+/// A generous deadline, since CI machines are slow; no figure depends on it.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// What comes of `what`; a test that waits longer fails.
+/// The result of a future; a test that waits longer fails.
 pub async fn within<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, what)
         .await
         .expect("within the deadline")
 }
 
-/// Bytes that look like no other bytes of the same transfer.
+/// Bytes that differ from all other bytes of the same transfer.
 pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
     rand_chacha::ChaCha8Rng::seed_from_u64(seed).fill_bytes(&mut bytes);
     bytes
 }
 
-/// Writes until the stream takes nothing for `patience`; returns how much it took.
+/// Writes until the stream accepts nothing for `patience`; returns the number of bytes written.
 pub async fn write_until_blocked(
     stream: &mut (impl AsyncWrite + Unpin),
     patience: Duration,
@@ -40,7 +40,7 @@ pub async fn write_until_blocked(
     }
 }
 
-/// A real socket whose owner gives back each datagram.
+/// A real socket that sends back each datagram.
 pub async fn udp_echo() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0")
         .await
@@ -49,7 +49,7 @@ pub async fn udp_echo() -> SocketAddr {
     tokio::spawn(async move {
         let mut buffer = vec![0; 65_535];
         while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
-            // Who is gone wants no answer.
+            // A client that is gone needs no answer.
             let _ = socket.send_to(&buffer[..length], from).await;
         }
     });

@@ -11,7 +11,7 @@ use noq::{
 use testkit::{emulated_link::emulate, link::LinkConfig};
 use tokio::time::Instant;
 
-/// What IPv4 and UDP add to a datagram.
+/// Bytes of the IPv4 and UDP headers of a datagram.
 const HEADER_BYTES: u64 = 28;
 
 fn socket() -> Box<dyn AsyncUdpSocket> {
@@ -34,7 +34,7 @@ async fn send(sender: &mut Pin<Box<dyn UdpSender>>, to: SocketAddr, bytes: usize
         .unwrap();
 }
 
-/// Datagrams that arrive until `count` are there or none has come for `patience`.
+/// Receives datagrams until there are `count`, or until none arrives for `patience`.
 async fn receive(socket: &mut Box<dyn AsyncUdpSocket>, count: usize, patience: Duration) -> usize {
     let mut seen = 0;
     while seen < count {

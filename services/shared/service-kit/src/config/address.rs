@@ -1,9 +1,10 @@
-//! Addresses as people write them.
+//! Addresses in configuration.
 
 use http::Uri;
 
-/// An address of one of the schemes, with a host. A port that is none is refused: it would be taken for the scheme's own; and so is a
-/// user, who would not be signed in as and would stand in the name of the host. The reason does not repeat the text, which may hold a secret.
+/// An address with one of the schemes and a host. An invalid port is refused, because it would be
+/// replaced by the scheme's default. A user is refused as well: it would not be used, and would
+/// count as part of the host. The reason does not repeat the text, which may contain a secret.
 pub fn parse_address(text: &str, schemes: &[&str]) -> Result<Uri, String> {
     let uri: Uri = text.parse().map_err(|_| "is no URL".to_owned())?;
     if !uri.scheme_str().is_some_and(|it| schemes.contains(&it)) {

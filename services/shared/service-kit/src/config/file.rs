@@ -1,10 +1,10 @@
-//! The configuration file: one TOML table per service, so that one file can serve all.
+//! The configuration file: one TOML table per service, so one file can serve all.
 
 use std::path::Path;
 
 use super::ConfigError;
 
-/// More is no configuration.
+/// Bytes of the file; a larger file is refused.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ pub struct ConfigFile {
 }
 
 impl ConfigFile {
-    /// Reads the file; `nouns` are the tables it may hold.
+    /// Reads the file; `nouns` are the tables that it may contain.
     pub fn read(path: &Path, nouns: &[&str]) -> Result<ConfigFile, ConfigError> {
         let shown = path.display().to_string();
         let unreadable = |reason: String| {
@@ -68,7 +68,7 @@ impl ConfigFile {
             .is_some_and(|table| table.keys().any(|key| id_of(key) == field))
     }
 
-    /// The values of a service's table as flags would give them.
+    /// The values of a service's table in the form of flags.
     pub(super) fn values(
         &self,
         noun: &str,

@@ -1,4 +1,4 @@
-//! `braid config <service>`: what is in force, and why.
+//! `braid config <service>`: the effective configuration with its origins.
 
 use std::fmt::Write;
 
@@ -35,7 +35,7 @@ pub fn render<C: Serialize>(
     Ok(text)
 }
 
-/// Flags have no levels, so those of flattened structs join their owner's.
+/// Flags have no levels, so fields of flattened structs join those of their owner.
 fn flatten(from: toml::Table, into: &mut toml::Table) {
     for (key, value) in from {
         match value {

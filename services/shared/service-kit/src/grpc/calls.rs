@@ -1,5 +1,6 @@
-//! Calls that last, by who makes them. A peer has a bounded number: the oldest ends when it makes one more, since it is most likely of a
-//! connection that is lost and not yet known to be. Otherwise one peer's calls could take the memory, and in front the places, of all.
+//! Long calls by peer. A peer has a bounded number of calls, and one more call ends its oldest. The
+//! oldest call most likely belongs to a lost connection. Without the bound one peer could use up
+//! the memory, and the connections of the front, for all.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::tls::PeerId;
 
-/// Calls of one peer. A gateway needs six, and leaves as many behind with each session that it loses.
+/// Calls of one peer; at the bound its oldest call ends. A gateway needs six, and each lost session
+/// leaves as many behind.
 const CALLS_MAX: usize = 32;
 
 #[derive(Clone, Debug, Default)]
@@ -18,7 +20,7 @@ pub struct Calls(Arc<Mutex<Table>>);
 #[derive(Debug, Default)]
 struct Table {
     newest: u64,
-    /// By number, which rises: the first is the oldest.
+    /// By call number. Numbers rise, so the first call is the oldest.
     of: HashMap<PeerId, BTreeMap<u64, CancellationToken>>,
 }
 
@@ -56,7 +58,7 @@ impl Calls {
 }
 
 impl Call {
-    /// Once it has to end.
+    /// Ends when the call has to end.
     pub async fn gives_way(&self) {
         self.ends.cancelled().await;
     }
@@ -88,7 +90,7 @@ mod tests {
             .collect();
         let has_ended = |call: &Call| call.ends.is_cancelled();
         assert!(!own.iter().any(has_ended));
-        // One that has ended by itself leaves a place.
+        // A call that ended by itself frees its place.
         own.remove(1);
         own.push(calls.enter(greedy.clone()));
         assert!(!own.iter().any(has_ended));

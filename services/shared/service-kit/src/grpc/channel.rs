@@ -1,4 +1,4 @@
-//! Clients: a tonic channel over TCP or over any byte stream, with our identity.
+//! Clients: a tonic channel over TCP or over any byte stream, with this process's identity.
 
 use std::future::Future;
 use std::io;
@@ -28,8 +28,8 @@ pub enum ChannelError {
     Transport(#[from] tonic::transport::Error),
 }
 
-/// A lazy channel: it connects on first use and again after a loss. `https://host:port` speaks TLS 1.3 with `identity`;
-/// `http://` is plain and for tests.
+/// A lazy channel: it connects on first use and again after a loss. `https://host:port` uses TLS
+/// 1.3 with `identity`; `http://` is plain and for tests.
 pub fn channel(url: &str, identity: Option<&Identity>) -> Result<Channel, ChannelError> {
     channel_over(url, identity, |host, port| async move {
         let stream = TcpStream::connect((host.as_str(), port)).await?;
@@ -38,7 +38,8 @@ pub fn channel(url: &str, identity: Option<&Identity>) -> Result<Channel, Channe
     })
 }
 
-/// The same over whatever `connect(host, port)` returns: a tunnel's stream, say. TLS, if any, runs inside it.
+/// The same over the stream that `connect(host, port)` returns, such as a tunnel's. TLS runs inside
+/// it.
 pub fn channel_over<C, F, S>(
     url: &str,
     identity: Option<&Identity>,
@@ -70,7 +71,7 @@ where
             Some((TlsConnector::from(identity.client_config(&[b"h2"])), name))
         }
     };
-    // The scheme is http even for TLS, because tonic would otherwise want to do the TLS itself.
+    // The scheme is http for TLS as well, because otherwise tonic would start its own TLS.
     let endpoint: Endpoint = Endpoint::from_shared(format!("http://{host}:{port}"))?
         .connect_timeout(CONNECT_LIMIT)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)

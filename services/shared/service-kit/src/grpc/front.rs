@@ -1,10 +1,12 @@
-//! What stands in front of a listener ends the client's TLS and says in a header who the client is.
+//! A front (such as Envoy) ends the client's TLS, and names the client in a header.
 //!
-//! Only a peer that is itself verified as the named front is believed; from anybody else the header means nothing. The front must
-//! set the header anew for every request (Envoy: `SANITIZE_SET`), so more than one client in it is a misconfigured front and refused.
+//! The header counts only if the peer's own certificate is that of the configured front. The front
+//! must replace the header in every request (Envoy: `SANITIZE_SET`). So a header with more than one
+//! client comes from a misconfigured front and is refused.
 //!
-//! A front that believes the authority for gateways, too, cannot tell by itself what that one may vouch for. It says who issued the
-//! client's certificate, and a service is believed only when that is said and it was somebody else.
+//! A front that trusts the authority for gateways cannot check which names that authority may give.
+//! So the front also names the issuer of the client's certificate. A client counts as a service
+//! only if the issuer is named and is another authority.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
@@ -18,17 +20,17 @@ use crate::tls::{Fingerprint, PeerId, PeerIdError};
 const FORWARDED_CERTIFICATE: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
 const FORWARDED_ISSUER: HeaderName = HeaderName::from_static("x-forwarded-client-issuer");
 
-/// Flag of services that may stand behind a front.
+/// The flag of services that may stand behind a front.
 #[derive(Clone, Debug, Default, clap::Args, serde::Serialize)]
 pub struct FrontConfig {
-    /// Service in front that ends clients' TLS and whose certificate may speak for them, such as envoy; without it everybody
-    /// speaks for themselves.
+    /// Service in front that ends clients' TLS and whose header names the client, such as envoy.
+    /// Empty: only the client's own certificate counts.
     #[arg(long, value_name = "NOUN")]
     pub front: Option<String>,
 }
 
 impl FrontConfig {
-    /// The services' router for [`serve`](super::serve), in which the front, if there is one, is believed.
+    /// The router for [`serve`](super::serve), with the front's header applied if there is a front.
     pub fn router(&self, routes: tonic::service::Routes) -> axum::Router {
         let router = routes.prepare().into_axum_router();
         let Some(front) = self.front.clone() else {
@@ -55,7 +57,7 @@ enum FrontError {
     Identity(#[from] PeerIdError),
 }
 
-/// Replaces the front's own identity by that of the client it speaks for.
+/// Replaces the front's own identity by that of the client in the header.
 async fn believe(front: String, mut request: Request, next: Next) -> Response {
     if let Some(peer) = request.extensions().get::<Peer>() {
         match speaks_for(&front, peer, request.headers()) {
@@ -80,7 +82,7 @@ fn speaks_for(front: &str, peer: &Peer, headers: &HeaderMap) -> Result<Peer, Fro
     }
     let mut values = headers.get_all(FORWARDED_CERTIFICATE).iter();
     let (id, certificate) = match (values.next(), values.count()) {
-        // A client without a certificate, which the front let through.
+        // The front admitted a client without a certificate.
         (None, _) => (None, None),
         (Some(value), 0) => {
             let (id, certificate) = client(value.to_str().map_err(|_| FrontError::NotText)?)?;
@@ -106,7 +108,7 @@ fn is_for_services(headers: &HeaderMap) -> bool {
     }
 }
 
-/// `By=...;Hash=...;URI=spiffe://...`; values may be quoted, clients are separated by commas.
+/// Parses `By=...;Hash=...;URI=spiffe://...`. Values may be quoted; commas separate clients.
 fn client(value: &str) -> Result<(PeerId, Option<Fingerprint>), FrontError> {
     let clients = split(value, ',');
     let [client] = clients.as_slice() else {
@@ -130,7 +132,7 @@ fn client(value: &str) -> Result<(PeerId, Option<Fingerprint>), FrontError> {
     }
 }
 
-/// At separators outside of quotes; a backslash takes the meaning from the next character.
+/// Splits at separators outside of quotes; a backslash escapes the next character.
 fn split(text: &str, separator: char) -> Vec<&str> {
     let mut parts = Vec::new();
     let (mut begin, mut quoted, mut escaped) = (0, false, false);
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!(heard(&envoy, &[&both]), Err(FrontError::Uris(2)));
         let foreign = heard(&envoy, &[&element("spiffe://other/service/ingest")]);
         assert!(matches!(foreign, Err(FrontError::Identity(_))));
-        // A quote that never ends hides everything behind it.
+        // An unclosed quote hides the rest of the text.
         assert_eq!(
             heard(&envoy, &[r#"Subject="a;URI=b"#]),
             Err(FrontError::Uris(0))

@@ -1,11 +1,14 @@
-//! Who holds the places of a listener, and who gives one up to whoever comes when all are taken: a place that is only held keeps nobody out,
-//! whoever holds it, and that is known before anybody is. In this order:
-//! 1. A connection without a request, that which has had none for longest; none of an address that has fewer connections than the newcomer's,
-//!    or who comes often enough would take the places of all others.
-//! 2. The oldest of the address with the most, as long as the newcomer's would not have more than it then. So one address cannot hold the
-//!    places of all, though a lone one, behind which all may come (a NAT, a forwarder), may have every place.
+//! The connections of a full listener, and the choice of one that is closed for a newcomer. A
+//! connection that only holds a place is closed first, because the peers are not identified yet.
+//! The order is:
+//! 1. The connection that has been without a request for longest. Connections of an address with
+//!    fewer connections than the newcomer's are spared: otherwise frequent newcomers would take all
+//!    places.
+//! 2. The oldest connection of the address with the most, if the newcomer's address has fewer
+//!    afterwards. So one of several addresses cannot hold all places; a lone address (a NAT, a
+//!    forwarder) may.
 //!
-//! Else there is no place for the newcomer.
+//! Otherwise the newcomer gets no place.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -31,11 +34,12 @@ pub(super) struct Connections(Arc<Mutex<Table>>);
 #[derive(Default)]
 struct Table {
     newest: u64,
-    /// Those that have not been told to give way, of each network by number, and so the oldest first. Bounded by the listener's places.
+    /// Connections that were not asked to close, by network and number, so the oldest comes first.
+    /// Bounded by the listener's places.
     open: HashMap<IpAddr, BTreeMap<u64, Connection>>,
 }
 
-/// Where the table has a connection.
+/// Key of a connection in the table.
 #[derive(Clone, Copy)]
 struct Place {
     network: IpAddr,
@@ -48,7 +52,7 @@ struct Connection {
     gives_way: CancellationToken,
 }
 
-/// One connection, until it is dropped.
+/// An entered connection; dropping it frees its place.
 pub(super) struct Entered {
     connections: Connections,
     place: Place,
@@ -89,7 +93,8 @@ impl Connections {
         }
     }
 
-    /// Ends one for a newcomer from this address; false when none gives way to it.
+    /// Asks a connection to close for a newcomer from this address; returns false if none may be
+    /// closed.
     pub(super) fn end_one_for(&self, address: IpAddr) -> bool {
         let newcomer = network(address);
         let mut table = self.0.lock();
@@ -133,8 +138,9 @@ impl Connections {
 }
 
 impl Entered {
-    /// A middleware: from a request's head to the end of its answer the connection is busy, but for the time in which what is there of the
-    /// answer waits for the peer to take it. A peer that takes nothing would have its place for ever.
+    /// A middleware: a connection is busy from a request's head to the end of its answer. While
+    /// data of the answer waits for the peer, the connection is idle: otherwise a peer that reads
+    /// nothing would keep its place without end.
     pub(super) fn watch(
         &self,
     ) -> impl Fn(Request, Next) -> Pin<Box<dyn Future<Output = Response> + Send>>
@@ -168,7 +174,7 @@ impl Drop for Entered {
     }
 }
 
-/// A request of this connection that we have to do something for.
+/// A request of this connection that the service works on.
 struct Busy {
     connections: Connections,
     place: Place,
@@ -190,7 +196,8 @@ impl Drop for Busy {
     }
 }
 
-/// An answer's body. It is asked for more when the peer has room; then it is up to us as long as there is nothing.
+/// The body of an answer. The transport polls it when the peer has room; until it yields data, the
+/// service is busy.
 struct Answer {
     body: Body,
     connections: Connections,

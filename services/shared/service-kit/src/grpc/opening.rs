@@ -1,4 +1,5 @@
-//! The first bytes of a connection, by which HTTP/1 and HTTP/2 are told apart: nobody may keep a place without sending them.
+//! The first bytes of a connection, which distinguish HTTP/1 from HTTP/2. A connection without them
+//! is closed.
 
 use std::future::Future;
 use std::io;
@@ -9,15 +10,15 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// RFC 9113, 3.4. What differs from it is HTTP/1, whose heads the library waits for no longer than 30 s.
+/// RFC 9113, 3.4. Other first bytes are HTTP/1, for whose heads the library waits at most 30 s.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A stream whose reads fail once its first bytes, up to where the version is known, have not come in time.
+/// A stream whose reads fail if its first bytes have not arrived in time.
 pub(super) struct Opening<S> {
     stream: S,
-    /// Bytes of the preface that have come.
+    /// Bytes of the preface that have arrived.
     matched: usize,
-    /// None once the version is known.
+    /// `None` once the version is known.
     limit: Option<Pin<Box<Sleep>>>,
 }
 

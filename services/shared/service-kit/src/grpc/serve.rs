@@ -1,4 +1,4 @@
-//! One listener: TCP, optionally TLS, HTTP/1.1 and HTTP/2, and a graceful end.
+//! A listener: TCP, optionally TLS, HTTP/1.1 and HTTP/2, and a graceful end.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,28 +18,30 @@ use super::opening::Opening;
 use crate::tls::{Fingerprint, PeerId};
 use crate::{ConfigError, Context, DRAIN_LIMIT};
 
-/// Connections of one listener; for a further one that which has had no request for longest is closed, else the oldest of the address that has
-/// most. Where that is the newcomer's own, it is closed itself.
+/// Connections of one listener; at the bound another connection is closed for the newcomer, or the
+/// newcomer itself (see `idle`).
 const CONNECTIONS_MAX: usize = 4096;
-/// A handshake that takes longer is dropped, so that idle sockets cannot hold the places of others.
+/// Longest handshake; a longer handshake is dropped, so idle sockets cannot hold places.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
-/// The library waits for ever for what tells HTTP/1 from HTTP/2; after this it is told that nothing comes.
+/// Longest wait for the bytes that distinguish HTTP/1 from HTTP/2; then the connection fails. The
+/// library itself waits without end.
 const OPENING_LIMIT: Duration = Duration::from_secs(10);
-/// Concurrent requests of one HTTP/2 connection; a client queues the rest.
+/// Concurrent requests of one HTTP/2 connection; the client queues further requests.
 const STREAMS_MAX: u32 = 256;
-/// A peer that answers no HTTP/2 ping for this long is gone.
+/// Time without an answer to an HTTP/2 ping after which the peer counts as gone.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_LIMIT: Duration = Duration::from_secs(10);
-/// Pause after `accept` failed, which means that file descriptors have run out.
+/// Pause after a failed `accept`, which means that file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Who is at the other end; an extension of every request. `request.extensions().get::<Peer>()` in tonic and axum.
+/// The peer of a request, an extension of every request: `request.extensions().get::<Peer>()` in
+/// tonic and axum.
 #[derive(Clone, Debug)]
 pub struct Peer {
     pub address: SocketAddr,
-    /// From the verified client certificate; `None` on plain listeners and where no certificate was asked for.
+    /// From the verified client certificate; `None` if none was asked for.
     pub id: Option<PeerId>,
-    /// Of that certificate; `None` also where the front does not tell it.
+    /// Fingerprint of that certificate; `None` if the front does not send it.
     pub certificate: Option<Fingerprint>,
 }
 
@@ -51,7 +53,7 @@ pub enum ServeError {
     LocalAddress(std::io::Error),
 }
 
-/// Binds, or says which address and which flag are to blame.
+/// Binds the address. The error names the address and the flag.
 pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, ConfigError> {
     TcpListener::bind(address).await.map_err(|error| {
         let reason = match error.kind() {
@@ -94,9 +96,9 @@ pub async fn serve_routes(
     serve(listener, what, router, tls, context).await
 }
 
-/// Serves until shutdown is requested; then sends GOAWAY, lets requests finish for at most [`DRAIN_LIMIT`] and returns.
-/// With `tls`, a client certificate that was verified becomes [`Peer::id`]. Handlers of endless streams should end them when
-/// shutdown is requested, or they are cut at the limit.
+/// Serves until shutdown is requested. Then it sends GOAWAY, lets requests finish for at most
+/// [`DRAIN_LIMIT`], and returns. With `tls` a verified client certificate becomes [`Peer::id`].
+/// Handlers of endless streams should end them at shutdown; otherwise they are cut at the limit.
 pub async fn serve(
     listener: TcpListener,
     what: &'static str,
@@ -180,7 +182,8 @@ async fn serve_some(
 
 type Accepted = (TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit);
 
-/// `None`: there is no place for who came. Nobody waits for one here, or others behind it would.
+/// `None`: there is no place for the connection. Accepting never waits for a place, because later
+/// connections would wait as well.
 async fn accept(
     listener: &TcpListener,
     places: &Arc<Semaphore>,
@@ -343,7 +346,8 @@ mod tests {
         context.shutdown().request();
     }
 
-    /// A listener with so many places, and connections to it from any address, each with a request of which the server says that it has come.
+    /// A listener with a number of places. Tests open connections to it from any address, each with
+    /// a request that has reached the server.
     struct Crowd {
         context: Context,
         address: SocketAddr,
@@ -389,7 +393,7 @@ mod tests {
 
     async fn is_closed(stream: &mut TcpStream) -> bool {
         let read = tokio::time::timeout(DEADLINE, stream.read(&mut [0])).await;
-        // With a request in it that nobody has read it is reset.
+        // A connection with an unread request ends with a reset.
         !matches!(read, Ok(Ok(1..)) | Err(_))
     }
 
@@ -401,7 +405,8 @@ mod tests {
         ask(&mut kept, "/").await;
         assert!(answered(&mut kept).await);
         let (mut first, second) = (crowd.busy(greedy).await, crowd.busy(greedy).await);
-        // The idle one is of an address that has fewer, so the newcomer is let go; and who comes behind it does not wait.
+        // The idle connection belongs to an address with fewer connections, so the newcomer is
+        // closed. The connection after it does not wait.
         let mut one_more = crowd.connect(greedy).await;
         assert!(is_closed(&mut one_more).await);
         assert!(is_open(&kept) && is_open(&first) && is_open(&second));
@@ -439,7 +444,7 @@ mod tests {
         });
         let address = context.address("http").await.unwrap();
         let mut taker = TcpStream::connect(address).await.unwrap();
-        // HTTP/2: no room for any answer's body (SETTINGS_INITIAL_WINDOW_SIZE 0), and `GET /`.
+        // HTTP/2: no window for any answer's body (SETTINGS_INITIAL_WINDOW_SIZE 0), and `GET /`.
         let settings = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0];
         let request = [0, 0, 6, 1, 5, 0, 0, 0, 1, 0x82, 0x86, 0x84, 0x41, 1, b'h'];
         let opening = [
@@ -448,7 +453,7 @@ mod tests {
             &request,
         ];
         taker.write_all(&opening.concat()).await.unwrap();
-        // The answer's head comes; and pings are answered from then on.
+        // The answer's head arrives, and pings are answered afterwards.
         let (head, answered_head) = tokio::sync::oneshot::channel();
         let mut head = Some(head);
         tokio::spawn(async move {

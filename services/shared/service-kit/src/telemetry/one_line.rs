@@ -1,9 +1,9 @@
-//! An event is one line of the log. What a peer says, as a reason or as a name, may hold line breaks, and what stands behind one would
-//! pass for an event of ours.
+//! Keeps each event on one line of the log. Text from a peer may contain line breaks, and the part
+//! after a break would look like an event of this process.
 
 use std::io::{Result, Write};
 
-/// Takes each event in one piece, as the formatter gives it.
+/// Receives each event in one piece from the formatter.
 pub(super) struct OneLine<W>(pub(super) W);
 
 impl<W: Write> Write for OneLine<W> {

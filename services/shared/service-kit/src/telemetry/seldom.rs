@@ -1,7 +1,8 @@
-//! What fails over and over, as everything does on a full disk, is not logged over and over.
+//! Limits repeated warnings, such as those of a full disk.
 //!
-//! The same warning is written once in an [`INTERVAL`], and of each place in the source [`LINES_MAX`] different ones; at its end one
-//! line says how many were left out, and of which modules. Errors and what merely happened are always written.
+//! Within an [`INTERVAL`] equal warnings are written once, and each place in the source writes at
+//! most [`LINES_MAX`] different warnings. At its end one line counts the omitted warnings by
+//! module. Errors and `info` lines are always written.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::{self, Write};
@@ -23,14 +24,14 @@ pub(super) const INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 struct Place {
     metadata: &'static Metadata<'static>,
-    /// What was written, by its hash.
+    /// Hashes of the written warnings.
     written: HashSet<u64>,
     left_out: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seldom {
-    /// As many as the source has places that warn.
+    /// Bounded by the number of warnings in the source.
     places: Arc<Mutex<HashMap<Identifier, Place>>>,
 }
 
@@ -50,9 +51,9 @@ impl Seldom {
         is_admitted
     }
 
-    /// Begins the next interval; says what was left out of the last one.
+    /// Begins the next interval; returns the summary of the last.
     pub(super) fn turn(&self) -> Option<String> {
-        // By module: a file's name would be that of the machine on which this was built.
+        // By module: a file name would be a path of the build machine.
         let mut left_out: BTreeMap<&str, u64> = BTreeMap::new();
         for (_, place) in self.places.lock().drain() {
             if place.left_out > 0 {
@@ -67,7 +68,7 @@ impl Seldom {
     }
 }
 
-/// All that an event says.
+/// Hashes all fields of an event.
 struct Said(DefaultHasher);
 
 impl fmt::Write for Said {
@@ -79,7 +80,7 @@ impl fmt::Write for Said {
 
 impl Visit for Said {
     fn record_debug(&mut self, _: &Field, value: &dyn fmt::Debug) {
-        // A hasher takes everything.
+        // A hasher cannot fail.
         let _ = write!(self, "{value:?};");
     }
 }
@@ -91,13 +92,13 @@ impl<S> Filter<S> for Seldom {
 
     fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
         if *metadata.level() == Level::WARN {
-            // Asked each time: only after `enabled` may a filter leave an event out.
+            // The answer must not be cached: a filter may omit an event only after `enabled`.
             return Interest::sometimes();
         }
         Interest::always()
     }
 
-    /// None would stand for every level, also beside a filter that knows better.
+    /// `None` would enable every level, even beside a stricter filter.
     fn max_level_hint(&self) -> Option<LevelFilter> {
         Some(LevelFilter::TRACE)
     }

@@ -1,7 +1,8 @@
 //! W3C trace context: <https://www.w3.org/TR/trace-context/>, version 00.
 //!
-//! A sample carries its `traceparent` as a field, so a trace survives the journal, the bus and a day without network. The
-//! text is parsed here rather than by a global propagator, because a process may hold several services.
+//! A sample carries its `traceparent` as a field, so a trace survives the journal, the bus and a
+//! day without network. The text is parsed here and not by a global propagator, because a process
+//! may contain several services.
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
 use tracing::Span;
@@ -10,7 +11,7 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 /// Header and gRPC metadata key.
 const TRACEPARENT: &str = "traceparent";
 
-/// The span's own context as a `traceparent`; `None` when it is not traced.
+/// The span's own context as a `traceparent`; `None` if the span is not traced.
 pub fn traceparent(span: &Span) -> Option<String> {
     let context = span.context();
     let span_context = context.span().span_context().clone();
@@ -19,12 +20,12 @@ pub fn traceparent(span: &Span) -> Option<String> {
         .then(|| format_traceparent(&span_context))
 }
 
-/// Makes `span` a child of the remote span that `traceparent` names; anything malformed or empty is ignored, as the
-/// recommendation asks. Call it before the span is entered.
+/// Makes `span` a child of the remote span that `traceparent` names. Malformed or empty text is
+/// ignored, as the recommendation demands. Must be called before the span is entered.
 pub fn continue_trace(span: &Span, traceparent: &str) {
     if let Some(remote) = parse_traceparent(traceparent) {
         let context = opentelemetry::Context::new().with_remote_span_context(remote);
-        // Fails when no trace layer is installed, and then there is nothing to continue.
+        // Fails without a trace layer, and then there is no trace to continue.
         let _ = span.set_parent(context);
     }
 }

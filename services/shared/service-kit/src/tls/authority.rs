@@ -1,11 +1,12 @@
 //! A certificate authority in a data directory, for the embedded shape and for tests.
 //!
-//! `ca.pem` and `ca.key` are made once; leaves are ECDSA P-256. A gateway's certificate is a client's only and names no
-//! host, so that it can never pass for a service.
+//! `ca.pem` and `ca.key` are made once; leaves are ECDSA P-256. A gateway's certificate is a
+//! client's only and names no host, so it can never be used as a service.
 //!
-//! Beside it an authority for gateways alone, `gateways.pem` and `gateways.key`, for whoever issues to gateways and is reached by
-//! browsers. Its certificate says that it vouches for clients only and for no host or address, so whoever steals the key makes no
-//! server; and [`Identity`](super::Identity) takes from an authority for clients only no identity but a gateway's.
+//! Beside it stands an authority for gateways alone, `gateways.pem` and `gateways.key`, for a
+//! service that issues certificates to gateways and is reachable by browsers. Its certificate
+//! permits clients only, and no host or address, so a stolen key cannot make a server.
+//! [`Identity`](super::Identity) accepts only gateways from an authority for clients.
 
 use std::fs;
 use std::io::{self, Write};
@@ -28,12 +29,12 @@ use super::{Fingerprint, IdentityFiles, PeerId};
 
 const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 const LEAF_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
-/// Names of the files of both authorities.
+/// Base names of the files of both authorities.
 const ALL: &str = "ca";
 const GATEWAYS: &str = "gateways";
-/// The issuer that a front names for certificates of an authority for gateways.
+/// The issuer that a front names for certificates of the authority for gateways.
 pub const GATEWAYS_NAME: &str = "Braid authority for gateways";
-/// Certificates are valid from a little before now: clocks differ.
+/// Certificates are valid from this much before now, because clocks differ.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, thiserror::Error)]
@@ -52,10 +53,10 @@ pub enum AuthorityError {
     GatewaysOnly(String),
 }
 
-/// A certificate for somebody else's key.
+/// A certificate for a key of another machine.
 #[derive(Clone, Debug)]
 pub struct Signed {
-    /// The public key that it is for.
+    /// The public key of the certificate.
     pub key: Vec<u8>,
     pub pem: String,
     pub fingerprint: Fingerprint,
@@ -69,12 +70,12 @@ pub struct LocalAuthority {
 }
 
 impl LocalAuthority {
-    /// Opens the authority of `dir`, or makes one on first use.
+    /// Opens the authority in `dir`, or makes it on first use.
     pub fn open_or_create(dir: &Path) -> Result<LocalAuthority, AuthorityError> {
         LocalAuthority::make(dir, ALL, authority("Braid local authority"))
     }
 
-    /// Opens the authority for gateways of `dir`, or makes one on first use.
+    /// Opens the authority for gateways in `dir`, or makes it on first use.
     pub fn open_or_create_for_gateways(dir: &Path) -> Result<LocalAuthority, AuthorityError> {
         let mut params = authority(GATEWAYS_NAME);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -89,7 +90,8 @@ impl LocalAuthority {
         LocalAuthority::make(dir, GATEWAYS, params)
     }
 
-    /// Opens what a folder has to issue by: the authority for gateways, where there is one, else the one for all.
+    /// Opens the authority that a folder issues with: the authority for gateways if it exists,
+    /// otherwise the general one.
     pub fn open(dir: &Path) -> Result<LocalAuthority, AuthorityError> {
         let is_for_gateways = dir.join(GATEWAYS).with_extension("key").exists();
         LocalAuthority::load(dir, if is_for_gateways { GATEWAYS } else { ALL })
@@ -136,12 +138,12 @@ impl LocalAuthority {
         })
     }
 
-    /// Certificate and key that it issues by.
+    /// Certificate and key that this authority signs with.
     pub fn own_files(&self) -> (PathBuf, PathBuf) {
         paths(&self.dir, self.name)
     }
 
-    /// Lets whoever has these files believe another authority, too.
+    /// Makes processes that have these files trust another authority as well.
     pub fn introduce(
         &self,
         other: &LocalAuthority,
@@ -151,13 +153,14 @@ impl LocalAuthority {
         write_whole(&files.ca, &both, 0o644)
     }
 
-    /// The authority of all, which gateways believe whoever issues to them.
+    /// The general authority, which gateways trust whichever authority issued to them.
     pub fn ca_file(&self) -> PathBuf {
         self.dir.join("ca.pem")
     }
 
-    /// Writes a fresh certificate and key for `id` as `<dir>/<name>.pem` and `.key`. `hosts` are the DNS names and addresses
-    /// of a service; `localhost`, `127.0.0.1` and the noun itself are always among them. A gateway has no hosts.
+    /// Writes a fresh certificate and key for `id` as `<dir>/<name>.pem` and `.key`. `hosts` are
+    /// DNS names and addresses of a service. `localhost`, `127.0.0.1` and the noun are always among
+    /// them. A gateway has no hosts.
     pub fn issue(&self, id: &PeerId, hosts: &[String]) -> Result<IdentityFiles, AuthorityError> {
         self.issue_in(&self.dir, id, hosts)
     }
@@ -192,10 +195,10 @@ impl LocalAuthority {
         Ok(files)
     }
 
-    /// A certificate for the key of a request. What else the request says counts for nothing.
+    /// A certificate for the key of a request. All other content of the request is ignored.
     pub fn sign(&self, request_pem: &str, id: &PeerId) -> Result<Signed, AuthorityError> {
         let refused = |error: rcgen::Error| AuthorityError::Request(error.to_string());
-        // Also proves that the asker has the key.
+        // Also proves that the requester has the key.
         let mut request =
             CertificateSigningRequestParams::from_pem(request_pem).map_err(refused)?;
         if request.public_key.algorithm() != &PKCS_ECDSA_P256_SHA256 {
@@ -218,12 +221,13 @@ impl LocalAuthority {
         read(&self.ca_file())
     }
 
-    /// Of the authority's own certificate.
+    /// Fingerprint of the authority's own certificate.
     pub fn fingerprint(&self) -> Result<Fingerprint, AuthorityError> {
         Ok(Fingerprint::of(&parse(&self.certificate_pem()?)?))
     }
 
-    /// The certificate, when this authority or that of all issued it to a client and it holds at `now`.
+    /// The certificate, if this or the general authority issued it to a client and it is valid at
+    /// `now`.
     pub fn vouches_for(
         &self,
         certificate_pem: &str,
@@ -232,7 +236,8 @@ impl LocalAuthority {
         let leaf = parse(certificate_pem)?;
         let refused = |error: &dyn std::fmt::Display| AuthorityError::Stranger(error.to_string());
         let mut roots = rustls::RootCertStore::empty();
-        // What the authority of all issued before there was one for gateways holds until it ends.
+        // Certificates of the general authority, from before there was one for gateways, stay valid
+        // until they expire.
         for file in [self.own_files().0, self.ca_file()] {
             roots
                 .add(parse(&read(&file)?)?)
@@ -260,7 +265,7 @@ impl LocalAuthority {
             return Err(AuthorityError::GatewaysOnly(id.to_string()));
         }
         let mut params = CertificateParams::default();
-        // Kafka knows the services by this name, and a tenant may call its gateways what it likes.
+        // Kafka knows the services by this name, and a tenant may name its gateways freely.
         let name = match id {
             PeerId::Service { noun } => noun.clone(),
             PeerId::Gateway(gateway) => format!("gateway {}", gateway.id),
@@ -332,7 +337,7 @@ fn read(path: &Path) -> Result<String, AuthorityError> {
     })
 }
 
-/// Writes beside and renames, so that a reader sees the old file or the new one, never half of it.
+/// Writes a new file and renames it, so that a reader never sees a partial file.
 pub(super) fn write_whole(path: &Path, content: &str, mode: u32) -> Result<(), AuthorityError> {
     use std::os::unix::fs::OpenOptionsExt;
     let error = |source| AuthorityError::Io {

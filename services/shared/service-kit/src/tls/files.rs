@@ -1,4 +1,4 @@
-//! Where a process's certificate, key and authority are.
+//! Paths of a process's certificate, key and authority.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::sync::Arc;
 
-/// PEM files of one identity. `#[command(flatten)]` it into a service's configuration.
+/// PEM files of one identity. Use in a service's configuration with `#[command(flatten)]`.
 #[derive(
     Clone, Debug, Default, PartialEq, Eq, clap::Args, serde::Serialize, serde::Deserialize,
 )]
@@ -22,12 +22,12 @@ pub struct IdentityFiles {
     /// Private key of the certificate (PEM, PKCS#8).
     #[arg(long = "key", value_name = "FILE", value_parser = path, default_value = "")]
     pub key: PathBuf,
-    /// Certificates of the authorities this process believes (PEM).
+    /// Certificates of the authorities that this process trusts (PEM).
     #[arg(long = "ca", value_name = "FILE", value_parser = path, default_value = "")]
     pub ca: PathBuf,
 }
 
-/// clap's own parser of paths refuses the empty one, which stands for "not set".
+/// clap's own parser of paths refuses the empty path, which means "not set".
 fn path(text: &str) -> Result<PathBuf, std::convert::Infallible> {
     Ok(PathBuf::from(text))
 }
@@ -73,7 +73,7 @@ impl IdentityFiles {
         Ok(())
     }
 
-    /// Modification times; a difference means reload.
+    /// Modification times; a difference leads to a reload.
     pub(crate) fn stamp(&self) -> Result<[SystemTime; 3], IdentityError> {
         let stamp = |path: &Path| {
             std::fs::metadata(path)
@@ -119,12 +119,12 @@ impl IdentityFiles {
     }
 }
 
-/// What the files held when they were last read.
+/// The content of the files at their last reading.
 #[derive(Clone)]
 pub(crate) struct Material {
     pub certified: Arc<CertifiedKey>,
     pub roots: Arc<RootCertStore>,
-    /// Authorities that say of themselves that they vouch for clients only: they name no service.
+    /// Authorities whose certificates permit clients only; they cannot name a service.
     pub roots_of_clients: Arc<RootCertStore>,
 }
 
@@ -152,7 +152,7 @@ pub enum IdentityError {
 }
 
 impl IdentityError {
-    /// Whether all that is wrong is that nobody here knows who issued the certificate.
+    /// Whether the only fault is that the issuer of the certificate is not trusted here.
     pub fn is_unknown_issuer(&self) -> bool {
         matches!(
             self,
@@ -191,7 +191,7 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Identi
     Ok(certificates)
 }
 
-/// For people, who do not read the bytes of a marker as numbers.
+/// In words, because the parser's error shows the marker as bytes.
 fn of_pem(error: &pem::Error, what: &str) -> String {
     match error {
         pem::Error::MissingSectionEnd { .. } => {

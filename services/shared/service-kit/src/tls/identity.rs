@@ -17,7 +17,7 @@ use super::files::Material;
 use super::verifier::{ClientVerifier, ServerVerifier};
 use super::{IdentityError, IdentityFiles, PeerId};
 
-/// Files are looked at (three `stat`s) at most this often, and only when a handshake needs them.
+/// Least interval between two looks at the files (three `stat`s); only a handshake looks.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Clones follow the same files.
@@ -48,7 +48,7 @@ struct State {
 }
 
 impl Identity {
-    /// Reads the files; later changes of them are followed.
+    /// Reads the files, and follows their later changes.
     pub fn load(files: &IdentityFiles) -> Result<Identity, IdentityError> {
         Identity::load_with_interval(files, RELOAD_INTERVAL)
     }
@@ -80,8 +80,9 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Why peers that believe the same authority as this process would turn it away now, when they would. Who issues to gateways may
-    /// be somebody whom only those believe that let gateways in.
+    /// The reason for which peers would refuse this certificate now, if they would. The peers'
+    /// authorities may differ from those of this process: an authority for gateways is trusted only
+    /// by services for gateways.
     pub fn refused_by_peers(
         &self,
         now: SystemTime,
@@ -91,7 +92,7 @@ impl Identity {
         Ok(refused.filter(|error| !(is_gateway && error.is_unknown_issuer())))
     }
 
-    /// Whose identity this is.
+    /// The identity in the certificate.
     pub fn peer_id(&self) -> Result<PeerId, IdentityError> {
         let certified = self.source.certified();
         let leaf = certified
@@ -101,7 +102,7 @@ impl Identity {
         Ok(PeerId::from_certificate(leaf)?)
     }
 
-    /// Until when the certificate holds.
+    /// End of the certificate's validity.
     pub fn valid_until(&self) -> Result<SystemTime, IdentityError> {
         let certified = self.source.certified();
         let leaf = certified
@@ -114,7 +115,7 @@ impl Identity {
         Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(end_s).unwrap_or(0)))
     }
 
-    /// Whether the authority that this identity believes vouches for its own certificate too, as peers will ask at `now`.
+    /// Whether a trusted authority issued the own certificate, as peers will check at `now`.
     pub fn vouched_for(&self, now: SystemTime) -> Result<(), IdentityError> {
         let certified = self.source.certified();
         let (leaf, intermediates) = certified
@@ -129,8 +130,8 @@ impl Identity {
         Ok(())
     }
 
-    /// TLS 1.3 as a server. With `client_auth`, a client without a certificate of our authority is refused; without, none is
-    /// asked for.
+    /// TLS 1.3 as a server. With `client_auth` a client needs a certificate of a trusted authority;
+    /// without it no certificate is asked for.
     pub fn server_config(&self, client_auth: bool, alpn: &[&[u8]]) -> Arc<rustls::ServerConfig> {
         let builder = self.server_builder();
         let builder = if client_auth {
@@ -140,18 +141,19 @@ impl Identity {
         };
         let mut config = builder.with_cert_resolver(Arc::new(Resolver(self.source.clone())));
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-        // QUIC forbids any other value than these two; without early data nothing can be replayed.
+        // QUIC permits only two values here; without early data nothing can be replayed.
         config.max_early_data_size = 0;
         if client_auth {
-            // A resumed session takes the client's certificate from the ticket and verifies nothing: one that has expired, or whose
-            // authority is no longer believed, would get in. A full handshake takes no more round trips.
+            // A resumed session takes the client's certificate from the ticket without
+            // verification. An expired certificate, or one of a removed authority, would be
+            // admitted. A full handshake takes no more round trips.
             config.send_tls13_tickets = 0;
             config.session_storage = Arc::new(NoServerSessionStorage {});
         }
         Arc::new(config)
     }
 
-    /// TLS 1.3 as a client that shows its certificate and checks the server's name and chain.
+    /// TLS 1.3 as a client that sends its certificate and verifies the server's name and chain.
     pub fn client_config(&self, alpn: &[&[u8]]) -> Arc<rustls::ClientConfig> {
         let mut config = self
             .client_builder()
@@ -190,7 +192,8 @@ impl Source {
         self.refreshed().roots_of_clients
     }
 
-    /// A set of files that cannot be loaded (half of a renewal written, say) leaves the last good one in force.
+    /// Files that cannot be loaded (for example half of a renewal) leave the last good set in
+    /// force.
     fn refreshed(&self) -> Material {
         let mut state = self.state.lock();
         let now = Instant::now();

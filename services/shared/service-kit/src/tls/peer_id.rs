@@ -1,4 +1,5 @@
-//! Identities as URIs: `spiffe://braid/tenant/<tenant>/gateway/<id>` and `spiffe://braid/service/<noun>`.
+//! Identities as URIs: `spiffe://braid/tenant/<tenant>/gateway/<id>` and
+//! `spiffe://braid/service/<noun>`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +9,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 const TRUST_DOMAIN: &str = "spiffe://braid/";
-/// Longest name within an identity; longer ones are refused.
+/// Bytes of a name within an identity; a longer name is refused.
 const SEGMENT_BYTES_MAX: usize = 128;
 
 /// A gateway, unique over all tenants.
@@ -60,7 +61,7 @@ impl PeerId {
         PeerId::Service { noun: noun.into() }
     }
 
-    /// Reads the identity from a certificate whose chain has already been verified.
+    /// Reads the identity from a certificate whose chain is verified.
     pub fn from_certificate(certificate: &CertificateDer<'_>) -> Result<PeerId, PeerIdError> {
         let (_, parsed) = X509Certificate::from_der(certificate)
             .map_err(|error| PeerIdError::Certificate(error.to_string()))?;

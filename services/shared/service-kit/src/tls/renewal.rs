@@ -1,5 +1,5 @@
-//! A key that never leaves its machine: the request for its certificate, the proof of the key before, and both files replaced so that a
-//! crash at any moment leaves a pair that fits.
+//! Renewal of a certificate whose key never leaves its machine: the request, and the proof by the
+//! former key. Both files are replaced so that a crash at any moment leaves a fitting pair.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::authority::write_whole;
 use super::{Fingerprint, IdentityFiles};
 
-/// What a proof is made over, before the request: a signature of something else is no proof.
+/// Prefix of the signed text of a proof, so that no other signature is valid as one.
 const PURPOSE: &str = "braid certificate renewal\n";
 
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +33,7 @@ pub enum RenewalError {
     Certificate(String),
 }
 
-/// A fresh key with the request for a certificate.
+/// A fresh key and the request for its certificate.
 pub struct Request {
     key: KeyPair,
     pub request_pem: String,
@@ -44,8 +44,8 @@ impl Request {
         Request::with_key(KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)
     }
 
-    /// With a key that is kept beside `files` until a certificate for it is installed: whose answer was lost, or who lost power over
-    /// it, asks with the same key again.
+    /// With a key that is kept beside `files` until its certificate is installed. After a lost
+    /// answer or a loss of power the same key is used again.
     pub fn kept(files: &IdentityFiles) -> Result<Request, RenewalError> {
         let path = asked(&files.key);
         let kept = match fs::read_to_string(&path) {
@@ -63,7 +63,7 @@ impl Request {
 
     fn with_key(key: KeyPair) -> Result<Request, RenewalError> {
         let mut params = CertificateParams::default();
-        // Whose certificate it will be says who issues it; a request speaks for its key only.
+        // The issuer decides the name of the certificate; a request only proves its key.
         params
             .distinguished_name
             .push(DnType::CommonName, "gateway");
@@ -71,7 +71,7 @@ impl Request {
         Ok(Request { key, request_pem })
     }
 
-    /// Signs the request with the key in force: who has it may have the next certificate.
+    /// Signs the request with the key in force; its owner may have the next certificate.
     pub fn proof(&self, key_file: &Path) -> Result<Vec<u8>, RenewalError> {
         let pem = fs::read_to_string(key_file).map_err(|source| RenewalError::Io {
             path: key_file.to_owned(),
@@ -94,7 +94,7 @@ impl Request {
             ));
         }
         write_whole(&next(&files.key), &self.key.serialize_pem(), 0o600)?;
-        // From here on the pair is complete beside the old one, and `finish` can do the rest.
+        // From now on the new pair is complete beside the old one, and `finish` can do the rest.
         write_whole(&next(&files.cert), certificate_pem, 0o644)?;
         finish(files)?;
         let path = asked(&files.key);
@@ -107,14 +107,15 @@ impl Request {
     }
 }
 
-/// Ends an installation that was cut short; does nothing when there was none. To be called before the files are read.
+/// Completes an interrupted installation, if there is one. Must be called before the files are
+/// read.
 pub fn finish(files: &IdentityFiles) -> Result<(), RenewalError> {
     let io = |path: &Path| {
         let path = path.to_owned();
         move |source| RenewalError::Io { path, source }
     };
     let (key, cert) = (next(&files.key), next(&files.cert));
-    // The certificate is written last and taken away last.
+    // The certificate is written last and removed last.
     if !cert.exists() {
         return Ok(());
     }
@@ -124,19 +125,19 @@ pub fn finish(files: &IdentityFiles) -> Result<(), RenewalError> {
     fs::rename(&cert, &files.cert).map_err(io(&cert))
 }
 
-/// Of a certificate in PEM.
+/// Fingerprint of a certificate in PEM.
 pub fn fingerprint(pem: &str) -> Result<Fingerprint, RenewalError> {
     let certificate = CertificateDer::from_pem_slice(pem.as_bytes())
         .map_err(|error| RenewalError::Certificate(error.to_string()))?;
     Ok(Fingerprint::of(&certificate))
 }
 
-/// Keeps the authority that is believed from here on.
+/// Stores the authority that is trusted from now on.
 pub fn write_authority(pem: &str, files: &IdentityFiles) -> Result<(), RenewalError> {
     Ok(write_whole(&files.ca, pem, 0o644)?)
 }
 
-/// Whether the proof over the request was made with the key of the certificate.
+/// Checks that the proof of the request was made with the key of the certificate.
 pub fn check_proof(
     certificate: &CertificateDer<'_>,
     request_pem: &str,
@@ -197,7 +198,8 @@ mod tests {
         let authority = LocalAuthority::open_or_create(dir.path()).unwrap();
         let id = PeerId::gateway("t", "gw");
         let files = authority.issue(&id, &[]).unwrap();
-        // Cut short after each step of `install`: nothing, the key beside, both beside, the key in force.
+        // Interrupted after each step of `install`: nothing, the new key, both new files, the key
+        // in force.
         for step in 0..4 {
             let request = Request::new().unwrap();
             let proof = request.proof(&files.key).unwrap();

@@ -1,7 +1,7 @@
-//! Gateways whose certificates are out of force, and the certificates of theirs that hold all the same.
+//! Revoked gateways, and their certificates that are valid all the same.
 //!
-//! A revocation names the gateway, not a certificate, so that none is forgotten; a certificate that the gateway got afterwards, by a
-//! new token, is excepted by its fingerprint.
+//! A revocation names the gateway and not a certificate, so that no certificate is missed. A later
+//! certificate of the gateway, from a new token, is excepted by its fingerprint.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::PeerId;
 
-/// SHA-256 of a certificate in DER; as text lower-case hex, as Envoy writes it.
+/// SHA-256 of a certificate in DER; as text lower-case hex, like Envoy's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 32]);
 
@@ -44,7 +44,8 @@ pub struct Revocations {
 }
 
 impl Revocations {
-    /// Whether a peer with this certificate is to be turned away. One whose certificate is not known is, when its gateway is revoked.
+    /// Whether a peer with this certificate is refused. Without a known certificate, a revoked
+    /// gateway is refused.
     pub fn refuses(&self, id: &PeerId, certificate: Option<&Fingerprint>) -> bool {
         self.excepted.get(id).is_some_and(|excepted| {
             !certificate.is_some_and(|certificate| excepted.contains(certificate))

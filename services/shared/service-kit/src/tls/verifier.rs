@@ -1,4 +1,4 @@
-//! Webpki verification against authorities that may change while the process runs.
+//! Webpki verification with authorities that may change while the process runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use super::PeerId;
 use super::identity::Source;
 
-/// The verifier built for one set of roots; rebuilt when the roots are other ones.
+/// The verifier for one set of roots; built again when the roots differ.
 struct Cache<V: ?Sized> {
     built: Mutex<Option<(Arc<RootCertStore>, Arc<V>)>>,
 }
@@ -138,7 +138,7 @@ impl fmt::Debug for ClientVerifier {
 }
 
 impl ClientCertVerifier for ClientVerifier {
-    /// No hints: they would be those of the roots at start, and a client here has one certificate anyway.
+    /// No hints: they would be those of the roots at start, and a client has only one certificate.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -161,7 +161,7 @@ impl ClientCertVerifier for ClientVerifier {
             .verify_client_cert(end_entity, intermediates, now);
         match PeerId::from_certificate(end_entity) {
             Ok(PeerId::Gateway(_)) => vouched,
-            // Whoever vouches for clients only names no service: to this identity it is a stranger's.
+            // An authority for clients names no service: such a certificate counts as unknown.
             Ok(PeerId::Service { .. }) | Err(_) => verified,
         }
     }
