@@ -1,8 +1,9 @@
-//! The gateway's clock: what it shows, what the machine's uptime shows beside it, and what the core's clock shows.
+//! The gateway's clock, beside the machine's uptime and the core's clock.
 //!
-//! A gateway whose clock has no battery starts somewhere in the past, at worst in 1970, and takes readings by that until a network
-//! tells it the time. Others are in a wrong zone, or step. The journal therefore keeps beside each entry the uptime, which nobody sets,
-//! and the difference to the core's clock when it was known. Ingest puts the times right by them; here they stay as they were taken.
+//! A gateway whose clock has no battery starts in the past, at worst in 1970, and dates readings by
+//! that until a network sets the time. Other clocks have a wrong zone, or step. So the journal
+//! stores with each entry the uptime, which cannot be set, and the difference to the core's clock
+//! if it is known. Ingest corrects the times with them; here the times stay as they were taken.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -16,25 +17,25 @@ use rustix::time::{ClockId, clock_gettime};
 use service_kit::{Shutdown, Warning, WarningHandle};
 
 const SECOND_US: i64 = 1_000_000;
-/// 1 January 2026. No clock that was ever set shows an earlier time: there was no Braid.
+/// 1 January 2026. A clock that was ever set shows no earlier time.
 const SET_US: i64 = 1_767_225_600 * SECOND_US;
-/// A difference to the core's clock that is worth a warning; ingest puts larger ones right.
+/// Difference to the core's clock that is worth a warning; ingest corrects larger ones.
 const WARN_US: i64 = clocks::TOLERATED_US;
-/// While the clock is not set.
+/// Interval of looks at the clock while it is not set.
 const LOOK_EACH: Duration = Duration::from_secs(1);
 
-/// What the clocks show at one moment.
+/// The readings of the clocks at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moment {
-    /// Since the Unix epoch, by the clock that people and networks set.
+    /// Since the Unix epoch, by the clock that can be set.
     pub wall_us: i64,
     /// Since the machine was started.
     pub uptime_us: i64,
-    /// Which start of the machine that was; 0: nobody knows.
+    /// Number of the machine's start; 0 if unknown.
     pub boot: u32,
 }
 
-/// Tests have wrong ones.
+/// Tests replace it by wrong clocks.
 pub type Clock = fn() -> Moment;
 
 impl Moment {
@@ -48,7 +49,7 @@ impl Moment {
         }
     }
 
-    /// When a sample was taken.
+    /// The time at which a sample was taken.
     pub fn of_sample(sample: &Sample) -> Moment {
         Moment {
             wall_us: sample.gateway_time_us,
@@ -57,7 +58,7 @@ impl Moment {
         }
     }
 
-    /// When an alert was raised.
+    /// The time at which an alert was raised.
     pub fn of_alert(alert: &EdgeAlert) -> Moment {
         Moment {
             wall_us: alert.gateway_time_us,
@@ -66,12 +67,12 @@ impl Moment {
         }
     }
 
-    /// Whether anybody can have set the clock since the machine was started.
+    /// Whether the clock may have been set since the machine was started.
     pub fn is_set(self) -> bool {
         is_set(self.wall_us)
     }
 
-    /// Gives an upload that leaves now its time.
+    /// Stamps an upload with this time.
     pub fn stamp(self, upload: UploadRequest) -> UploadRequest {
         UploadRequest {
             sent_time_us: self.wall_us,
@@ -82,30 +83,31 @@ impl Moment {
     }
 }
 
-/// The core's clock, as its answers tell it. An answer was sent before it arrives, so each gives the least that the clock shows.
+/// The core's clock, from its answers. An answer was sent before it arrives, so each gives a lower
+/// bound.
 #[derive(Debug, Default)]
 pub struct CoreClock(Mutex<Arrivals>);
 
 impl CoreClock {
-    /// An answer of the core arrives that left at `core_us` by its clock; 0: the core does not say.
+    /// An answer of the core arrives that left at `core_us` by its clock; 0 without that time.
     pub fn on_answer(&self, core_us: i64, now: Moment) {
         if core_us > 0 {
             self.0.lock().observe(core_us, now.uptime_us);
         }
     }
 
-    /// `None`: the core was not heard since the gateway's start.
+    /// `None`: no answer of the core has come since the gateway's start.
     pub fn now_us(&self, now: Moment) -> Option<i64> {
         self.0.lock().now_us(now.uptime_us)
     }
 
-    /// By how much the gateway's clock is behind; negative: ahead.
+    /// Time by which the gateway's clock is behind; negative if it is ahead.
     pub fn behind_us(&self, now: Moment) -> Option<i64> {
         Some(self.now_us(now)?.saturating_sub(now.wall_us))
     }
 }
 
-/// Whether a clock that shows this was ever set.
+/// Whether a clock with this reading was ever set.
 pub fn is_set(wall_us: i64) -> bool {
     wall_us >= SET_US
 }
@@ -175,7 +177,7 @@ mod tests {
     const HOUR: i64 = 3600 * S;
     const TRUE_US: i64 = 1_800_000_000 * S;
 
-    /// `behind_us`: by which the clock is behind.
+    /// `behind_us`: time by which the clock is behind.
     fn moment(true_us: i64, behind_us: i64) -> Moment {
         Moment {
             wall_us: true_us - behind_us,

@@ -11,53 +11,59 @@ use tunnel::AccessRule;
 use crate::journal::{Limits, Overflow};
 use crate::to_dashboard::CertificateClient;
 
-/// Smallest journal: four segments, so that dropping one leaves room for the next.
+/// Segments of the smallest journal, so that dropping one leaves room for the next; a smaller
+/// journal is refused.
 const SEGMENTS_MIN: u64 = 4;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const GATHER_MS_MAX: u64 = 1_000;
 const REPORT_INTERVAL_MS: RangeInclusive<u64> = 100..=60_000;
 const TOKEN_BYTES_MIN: usize = 8;
-/// What a SOCKS5 password can hold.
+/// Bytes of a SOCKS5 password (RFC 1929); a longer token is refused.
 const TOKEN_BYTES_MAX: usize = 255;
-/// Most connections of applications that may be allowed: of the 256 tunnels of a session, 64 are for flows of UDP, and the gateway's own
-/// must never wait for one that ends. Each holds two buffers of 64 KiB and the windows of QUIC and TCP.
+/// Largest number of application connections that may be configured. A session has 256 tunnels, 64
+/// of them for UDP flows, and the gateway's own tunnels must never wait. Each connection holds two
+/// buffers of 64 KiB and the windows of QUIC and TCP.
 const APPLICATIONS_MAX: usize = 160;
 
 #[derive(Clone, Debug, clap::Args, Serialize)]
 pub struct Config {
-    /// Where sensors reach the gateway, HTTP and gRPC on one port.
+    /// Address for sensors, HTTP and gRPC on one port.
     #[arg(long, default_value = "127.0.0.1:8090")]
     pub listen: SocketAddr,
     /// Token that sensors send as `authorization: Bearer ...`; required when `listen` is no loopback address.
     #[arg(long)]
     pub sensor_token: Option<Secret>,
-    /// Directory of the journal and of rejected samples; one gateway each.
+    /// Directory of the journal and of rejected samples, for one gateway.
     #[arg(long, default_value = "data/gateway")]
     pub data_dir: PathBuf,
-    /// Bound of the journal of vitals; beyond it the oldest segment is dropped and recorded as a gap.
+    /// Bound of the journal of vitals in bytes; at the bound the oldest segment is dropped and
+    /// recorded as a gap.
     #[arg(long, default_value_t = 256 << 20)]
     pub journal_bytes_max: u64,
-    /// Size at which a segment is closed; what is dropped or trimmed at once.
+    /// Bytes at which a segment is closed; segments are dropped and trimmed as a whole.
     #[arg(long, default_value_t = 4 << 20)]
     pub journal_segment_bytes: u64,
-    /// Bound of the journal of alerts; beyond it what raises an alert is refused, for alerts are never dropped.
+    /// Bound of the journal of alerts in bytes. Alerts are never dropped: at the bound a sample
+    /// that raises an alert is refused.
     #[arg(long, default_value_t = 32 << 20)]
     pub journal_alerts_bytes_max: u64,
-    /// Wait for more writers before each fsync, in milliseconds. Every sample is synced before it is acknowledged in any case.
+    /// Wait for more writers before each fsync, in milliseconds. Every sample is synced before it
+    /// is acknowledged in any case.
     #[arg(long, default_value_t = 0)]
     pub journal_gather_ms: u64,
     /// The proxy's address, `host:port`, UDP; TCP on the same port where UDP is blocked.
     #[arg(long, default_value = "127.0.0.1:4433")]
     pub proxy: String,
-    /// Whether the gateway goes on by HTTP/2 over TLS over MPTCP (or TCP) while nothing answers by UDP.
+    /// Continue over HTTP/2 over TLS over MPTCP (or TCP) while UDP gets no answer.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = true)]
     pub tcp_fallback: bool,
-    /// Name that the proxy's certificate bears.
+    /// Name in the proxy's certificate.
     #[arg(long, default_value = "proxy")]
     pub proxy_name: String,
-    /// An access network; several make several paths. A device or a pattern of devices, which may come and go: `wlan0`, `wwan*`,
-    /// `lte=wwan0/ipv6`; a fixed address: `wifi=192.168.1.7`, `wifi=192.168.1.7@wlan0`; or the device with an address of a network:
-    /// `wifi=192.168.1.0/24`. None: whatever leads to the proxy.
+    /// An access network; several make several paths. A device or a pattern of devices, which may
+    /// come and go: `wlan0`, `wwan*`, `lte=wwan0/ipv6`; a fixed address: `wifi=192.168.1.7`,
+    /// `wifi=192.168.1.7@wlan0`; or the device with an address in a network: `wifi=192.168.1.0/24`.
+    /// Without any: the kernel's route to the proxy.
     #[arg(
         long = "interface",
         value_name = "[NAME=]DEVICE[/FAMILY]|NAME=ADDRESS[@DEVICE]|NAME=NETWORK/PREFIX"
@@ -72,38 +78,44 @@ pub struct Config {
     /// Interval of path reports, in milliseconds.
     #[arg(long, default_value_t = 1_000)]
     pub path_report_interval_ms: u64,
-    /// Rules that raise alerts at the edge (JSON) for whom the core has handed out none; none: the built-in set.
+    /// Rules (JSON) that raise alerts at the edge for patients without rules from the core. Without
+    /// a file: the built-in rules.
     #[arg(long)]
     pub rules: Option<PathBuf>,
-    /// Where applications reach the gateway as HTTP CONNECT and SOCKS5 proxy (TCP, and UDP by SOCKS5); none: nowhere. What they send
-    /// goes after vitals.
+    /// Address for applications as HTTP CONNECT and SOCKS5 proxy (TCP, and UDP with SOCKS5). Their
+    /// traffic goes after vitals. Empty: none.
     #[arg(long, value_name = "ADDRESS")]
     pub applications: Option<SocketAddr>,
-    /// The same for applications that somebody waits for; what they send goes before the others', and beside vitals.
+    /// The same for interactive applications: their traffic goes before that of other applications,
+    /// and beside vitals.
     #[arg(long, value_name = "ADDRESS")]
     pub applications_prompt: Option<SocketAddr>,
-    /// Token that applications send as the proxy's password; required when one of their addresses is no loopback address.
+    /// Token that applications send as the proxy's password; required if one of their addresses is
+    /// no loopback address.
     #[arg(long)]
     pub applications_token: Option<Secret>,
-    /// Connections and UDP associations of applications at once; beyond it they are refused (503).
+    /// Connections and UDP associations of applications; at the bound new ones are refused (503).
     #[arg(long, value_name = "COUNT", default_value_t = 128)]
     pub applications_connections_max: usize,
-    /// An application's connection that carries nothing for so long is closed, in seconds.
+    /// Seconds without traffic after which an application's connection is closed.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     pub applications_idle_timeout_s: u64,
-    /// TUN device for programs that know no proxy, made if it is not there (NET_ADMIN): the proxy gives it an address, and takes packets to where it allows. None: no
-    /// device.
+    /// TUN device for programs without proxy support, created if it does not exist (NET_ADMIN). The
+    /// proxy assigns its address, and forwards packets to permitted destinations. Empty: no device.
     #[arg(long, value_name = "DEVICE")]
     pub tun: Option<String>,
-    /// Whether the device gets routes to all that the proxy allows; otherwise whoever wants to reach something adds them. Takes access networks that are
-    /// bound to devices, since the gateway's own packets would go there, too.
+    /// Set routes on the device to every destination that the proxy permits; otherwise users add
+    /// routes. Needs access networks that are bound to devices, since the gateway's own packets
+    /// would use these routes as well.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = false, requires = "tun")]
     pub tun_routes: bool,
-    /// Token of `braid gateways enrol`: gets the certificate when the file of --cert is not there, or when the dashboard renews it no
-    /// more; and the authority of --ca.
+    /// Token of `braid gateways enrol`. It gets the certificate and the authority (--ca) if the
+    /// file of --cert does not exist, or the certificate if the dashboard does not renew it any
+    /// more.
     #[arg(long, value_name = "TOKEN")]
     pub enrol: Option<Secret>,
-    /// The dashboard, as the gateway reaches it without the tunnel: gives and renews the certificate; empty: nobody does.
+    /// The dashboard, reached without the tunnel, which issues and renews the certificate. Empty:
+    /// no renewal.
     #[arg(long, value_name = "URL", default_value = "")]
     pub enrol_url: String,
     /// Days before its end at which the certificate is renewed.
@@ -115,7 +127,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Where certificates come from.
+    /// The client for certificates.
     pub fn certificate_client(&self) -> CertificateClient {
         CertificateClient {
             url: self.enrol_url.clone(),
@@ -123,7 +135,7 @@ impl Config {
         }
     }
 
-    /// Files of an identity, or all it takes to get them.
+    /// Requires the files of an identity, or the settings to get them.
     fn validate_identity(&self) -> Result<(), ConfigError> {
         let url = &self.enrol_url;
         let schemes: &[&str] = if url.starts_with("http://127.0.0.1:") {
@@ -264,7 +276,7 @@ impl Config {
         Ok(())
     }
 
-    /// The rules by which access networks are taken.
+    /// The rules for access networks.
     pub fn access_rules(&self) -> Result<Vec<AccessRule>, ConfigError> {
         access_networks::rules(&self.interface)
     }

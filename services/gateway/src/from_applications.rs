@@ -1,5 +1,5 @@
-//! Applications' way in: HTTP CONNECT and SOCKS5 on one port, told apart by the first byte; each connection becomes a tunnel, or holds an
-//! association for datagrams.
+//! The entry for applications: HTTP CONNECT and SOCKS5 on one port, distinguished by the first
+//! byte. Each connection becomes a tunnel, or holds an association for datagrams.
 //!
 //! ```text
 //! TCP -> conversation (http | socks5, sans-IO) -> tunnel.open_tcp -> splice
@@ -7,10 +7,10 @@
 //! TUN device -> tun -> tunnel.open_ip
 //! ```
 //!
-//! A connection that is still negotiating holds one of `NEGOTIATIONS_MAX` places and one that carries bytes holds one of
-//! `connections_max`: a slow or silent application takes no place from those that work, and the one that has negotiated for longest
-//! gives way to a new one. An application's stream never goes before
-//! alerts, whatever it asks for.
+//! A negotiating connection holds one of `NEGOTIATIONS_MAX` places, and an established one holds
+//! one of `connections_max`. So a slow or silent application takes no place of working ones, and
+//! the longest negotiation gives way to a new connection. An application's stream never goes before
+//! alerts, whatever priority it asks for.
 
 mod association;
 mod conversation;
@@ -45,30 +45,30 @@ use tunnel::{Place, Places, SpliceError, Traffic, Tunnel, TunnelStream, Urgency,
 pub const LISTENER: &str = "applications";
 pub const LISTENER_PROMPT: &str = "applications-prompt";
 
-/// Connections of one listener that have not said yet what they want; for a further one the first of them is closed.
+/// Negotiating connections of one listener; for a further connection the oldest is closed.
 const NEGOTIATIONS_MAX: usize = 64;
-/// A connection that has not said by then what it wants is refused.
+/// Longest negotiation; then the connection is refused.
 const NEGOTIATION_MAX: Duration = Duration::from_secs(10);
 /// Pause after `accept` failed, which means that file descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// What is left of the drain limit for closing the tunnel itself once the applications have had their time.
+/// Part of the drain limit for closing the tunnel itself after the applications' time.
 const CLOSE_RESERVE: Duration = Duration::from_millis(1_500);
-/// A refused application may still be sending; what it sends is read and dropped for so long, so that the refusal reaches it
-/// before a reset does.
+/// Time for which a refused application's data is read and dropped, so that the refusal arrives
+/// before a reset.
 const REFUSAL_LINGER: Duration = Duration::from_millis(500);
 
-/// Settings of the applications' way in.
+/// Settings of the entry for applications.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What applications have to know; none on loopback.
+    /// The token of applications; `None` on loopback.
     pub token: Option<Secret>,
-    /// Tunnels of applications at once; further requests are refused with 503.
+    /// Concurrent tunnels of applications; at the bound requests are refused with 503.
     pub connections_max: usize,
-    /// A tunnel that carries nothing for so long is closed.
+    /// Time without traffic after which a tunnel is closed.
     pub idle_max: Duration,
 }
 
-/// Takes connections of applications until shutdown is requested, then lets them end for a while.
+/// Accepts connections of applications until shutdown is requested, then gives them time to end.
 pub struct Applications {
     pub tunnel: Tunnel,
     pub options: Options,
@@ -80,12 +80,12 @@ struct Shared {
     places: Arc<Semaphore>,
     /// Of all associations.
     flows: Arc<Semaphore>,
-    /// Wrong tokens, by the address that showed them.
+    /// Wrong tokens, by the address that sent them.
     guesses: Mutex<Guesses>,
 }
 
 impl Applications {
-    /// Each listener with how urgent its streams are unless they say so themselves.
+    /// Each listener has a default urgency for its streams.
     pub async fn run(self, listeners: Vec<(TcpListener, Urgency)>, context: Context) {
         let shared = Arc::new(Shared {
             places: Arc::new(Semaphore::new(self.options.connections_max)),
@@ -144,7 +144,7 @@ async fn accept_all(
             metrics::counter!("braid_gateway_tokens_slowed_total").increment(1);
             continue;
         }
-        // Never closed.
+        // The semaphore is never closed.
         let Some(negotiating) = negotiations.take().await else {
             return;
         };
@@ -172,14 +172,14 @@ enum ServeError {
     Associate(io::Error),
 }
 
-/// What a negotiation came to.
+/// The result of a negotiation.
 enum Negotiated {
     Wanted(Wanted),
     Associate {
         port: u16,
     },
     Refused(Refusal),
-    /// The application went away first.
+    /// The application has closed the connection.
     Gone,
 }
 
@@ -193,7 +193,7 @@ impl Shared {
                 .is_err()
     }
 
-    /// What an address showed counts for its next connections.
+    /// Records the address's token for its next connections.
     fn note(&self, address: IpAddr, negotiated: &Negotiated) {
         if self.options.token.is_none() {
             return;
@@ -220,7 +220,7 @@ impl Shared {
         let negotiated = match negotiating.hold(talking).await {
             Some(Ok(negotiated)) => negotiated.map_err(ServeError::Negotiate)?,
             Some(Err(_)) => Negotiated::Refused(Refusal::TooSlow),
-            // At once, for the one that comes: told it would linger.
+            // Closed at once for a newcomer: a refusal would linger.
             None => Negotiated::Gone,
         };
         self.note(address, &negotiated);
@@ -271,7 +271,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Takes an application's datagrams for as long as it keeps its connection.
+    /// Relays an application's datagrams while its connection lives.
     async fn associate(
         &self,
         mut stream: TcpStream,
@@ -305,13 +305,13 @@ impl Shared {
     }
 }
 
-/// Returns when the application has closed its connection; what it sends there means nothing.
+/// Returns when the application has closed its connection; its bytes there have no meaning.
 async fn gone(stream: &mut TcpStream) {
     let mut rest = [0; 64];
     while stream.read(&mut rest).await.is_ok_and(|count| count > 0) {}
 }
 
-/// Alerts stay in front of everything that applications ask for.
+/// Alerts stay before all requests of applications.
 fn admitted(asked: Urgency) -> Urgency {
     match asked {
         Urgency::Urgent | Urgency::Prompt => Urgency::Prompt,
@@ -319,7 +319,7 @@ fn admitted(asked: Urgency) -> Urgency {
     }
 }
 
-/// Some applications send before they are told that the tunnel stands.
+/// Some applications send before the tunnel is confirmed.
 async fn send_early(tunnel: &mut TunnelStream, early: Bytes) -> io::Result<()> {
     tunnel.write_all(&early).await?;
     tunnel.flush().await

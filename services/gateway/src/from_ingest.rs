@@ -1,7 +1,8 @@
-//! The rules of the core and who wears what at this gateway: followed over the links that carry vitals, kept on disk, and judged by from then on.
+//! The core's rules, and the wearing intervals at this gateway: followed over the links for vitals,
+//! kept on disk, and in force from then on.
 //!
-//! One link follows at a time; when it is lost the next one does. What was judged by last is on disk before it is judged by, so that a
-//! gateway that starts without a network goes on by it.
+//! One link follows at a time; when it is lost the next one follows. Rules are on disk before they
+//! are in force, so a gateway that starts without a network uses them.
 
 use std::{
     io,
@@ -26,16 +27,17 @@ use crate::{
     rulebook::{Refused, Rulebook},
 };
 
-/// Answers that wait for the disk; then the core's next one waits.
+/// Answers that wait for the disk; at the bound the core's next answer waits.
 const ANSWERS_MAX: usize = 1;
-/// A core that does not know the call, or cannot answer, is asked again after so long: it may be upgraded meanwhile.
+/// Pause before a core that does not know the call, or cannot answer, is asked again; it may have
+/// been upgraded.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
-/// A larger file is no book of ours: a core hands out 3 MiB at most.
+/// Bytes of the file; a larger file counts as damaged. A core sends at most 3 MiB.
 const FILE_BYTES_MAX: usize = 8 << 20;
 const FILE: &str = "rules";
 const FILE_NEW: &str = "rules.new";
 
-/// Whether the core tells at present what changes. Clones are the same.
+/// Whether the core reports changes at present. Clones are the same.
 #[derive(Clone, Debug, Default)]
 pub struct Following(Arc<AtomicBool>);
 
@@ -49,7 +51,7 @@ impl Following {
     }
 }
 
-/// What links hand the core's answers to. Clones are the same.
+/// Receives the core's answers from links. Clones are the same.
 #[derive(Clone)]
 pub struct Follower {
     turn: Arc<Semaphore>,
@@ -73,7 +75,8 @@ impl Follower {
         self.following.clone()
     }
 
-    /// Follows by this link, once no other does, for as long as the link lasts or somebody takes the answers.
+    /// Follows over this link, once no other link does, until the link is lost or the receiver
+    /// ends.
     pub async fn follow(&self, mut link: IngestServiceClient<Channel>) {
         let Ok(_turn) = self.turn.acquire().await else {
             return;
@@ -129,12 +132,12 @@ pub enum LoadError {
     Damaged,
 }
 
-/// The book on disk: a checksum and the answer that makes it.
+/// The rules in force on disk: a checksum, and the answer that they come from.
 #[derive(Clone)]
 pub struct BookFile<D>(pub D);
 
 impl<D: Disk> BookFile<D> {
-    /// An empty book when none was kept. Blocks on the disk.
+    /// Returns empty rules if none were kept. Blocks on the disk.
     pub fn load(&self) -> Result<Rulebook, LoadError> {
         if !self.0.list()?.iter().any(|name| name == FILE) {
             return Ok(Rulebook::default());
@@ -146,14 +149,14 @@ impl<D: Disk> BookFile<D> {
         }
         let answer = FollowRulesResponse::decode(answer).map_err(|_| LoadError::Damaged)?;
         let (book, refused) = Rulebook::default().take(answer);
-        // Another version of this program kept them.
+        // Another version of this program stored them.
         for refused in refused {
             tracing::warn!("{refused}");
         }
         Ok(book)
     }
 
-    /// Whole or not at all, durable when it returns. Blocks on the disk.
+    /// Atomic, and durable when it returns. Blocks on the disk.
     pub fn store(&self, book: &Rulebook) -> io::Result<()> {
         let answer = book.to_answer().encode_to_vec();
         let mut file = self.0.create(FILE_NEW)?;
@@ -165,7 +168,7 @@ impl<D: Disk> BookFile<D> {
     }
 }
 
-/// Takes the core's answers until nobody follows any more.
+/// Takes the core's answers until no link follows any more.
 pub async fn keep<D: Disk, B: Disk>(
     mut answers: mpsc::Receiver<FollowRulesResponse>,
     mut book: Rulebook,
@@ -189,7 +192,8 @@ pub async fn keep<D: Disk, B: Disk>(
         let stored = stored.map_err(io::Error::other).flatten();
         is_kept = stored.is_ok();
         if let Err(error) = stored {
-            // Judged by all the same: the next start may go by older ones, this run must not.
+            // The rules are in force all the same: the next start may use older rules, but this run
+            // must not.
             tracing::error!(%error, "the core's rules cannot be kept");
         }
         let versions: Vec<String> = next

@@ -1,7 +1,7 @@
-//! Sensors' way in: gRPC `GatewayService.Record` and HTTP `POST /v1/samples` on one port; `POST /v1/falls/cancel` for
-//! a button at the gateway.
+//! The entry for sensors: gRPC `GatewayService.Record` and HTTP `POST /v1/samples` on one port, and
+//! `POST /v1/falls/cancel` for a button at the gateway.
 //!
-//! An answer means that the journal has the samples on disk.
+//! An answer means that the samples are on disk in the journal.
 
 mod auth;
 mod grpc;
@@ -30,9 +30,9 @@ pub use time::parse_rfc3339_us;
 
 /// Name under which the listener is announced.
 pub const LISTENER: &str = "sensors";
-/// Larger HTTP bodies are refused with 413.
+/// Bytes of an HTTP body; a larger body is refused with 413.
 const BODY_BYTES_MAX: usize = 4 << 20;
-/// Larger gRPC messages are refused with OUT_OF_RANGE.
+/// Bytes of a gRPC message; a larger message is refused with OUT_OF_RANGE.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
 pub fn router<D: Disk>(intake: Arc<Intake<D>>, token: Option<Secret>, context: &Context) -> Router {
@@ -58,7 +58,8 @@ pub fn router<D: Disk>(intake: Arc<Intake<D>>, token: Option<Secret>, context: &
         ))
 }
 
-/// A gRPC status is a 200 to whoever speaks HTTP, and a sensor would take it for an answer to its samples.
+/// A gRPC status is a 200 for an HTTP client, and a sensor would take it for an acknowledgement of
+/// its samples.
 async fn nothing_here(request: Request) -> Response {
     const THERE_IS: &str =
         "there is POST /v1/samples, POST /v1/falls/cancel and braid.vitals.v1.GatewayService";
@@ -69,7 +70,7 @@ async fn nothing_here(request: Request) -> Response {
     }
 }
 
-/// Whose address it is.
+/// Address of the sender.
 fn sender(peer: Option<&Peer>) -> Option<IpAddr> {
     peer.map(|peer| service_kit::network(peer.address.ip()))
 }

@@ -1,7 +1,9 @@
-//! What happens to samples between a sensor's request and the answer: validate, judge by the edge rules, journal.
+//! The processing of samples between a sensor's request and the answer: validate, judge by the edge
+//! rules, journal.
 //!
-//! Alerts are on disk before the sample that raised them: after a crash in between the sensor sends the sample again, and the
-//! core, which runs the same rules, merges a repeated alert by its event time. The other order could lose one.
+//! Alerts are on disk before the sample that raised them. After a crash in between, the sensor
+//! sends the sample again, and the core, with the same rules, merges a repeated alert by its event
+//! time. The other order could lose an alert.
 
 mod unknown;
 
@@ -26,16 +28,16 @@ use crate::{
     rulebook::Rulebook,
 };
 
-/// Samples of one request. Larger requests are refused whole.
+/// Samples of one request; a larger request is refused as a whole.
 pub const SAMPLES_PER_REQUEST_MAX: usize = 10_000;
-/// Pauses between the attempts to have the journal take what it refused. Each is one write on a disk that is full.
+/// First pause between attempts to store refused alerts. Each attempt is one write on a full disk.
 const AGAIN_INITIAL: Duration = Duration::from_millis(500);
 const AGAIN_MAX: Duration = Duration::from_secs(30);
 
-/// Why a device is refused whose readings the core would give to nobody.
+/// The reason for refusing a device that the core has not registered here.
 pub const NOT_REGISTERED: &str = "is not registered at this gateway";
 
-/// Why one sample was not taken; sending it again will not help unless said so.
+/// Why a sample was refused. Sending it again does not help unless the text says so.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     #[error(transparent)]
@@ -61,7 +63,8 @@ impl Refused {
     }
 }
 
-/// Nothing of the request is certain to be taken; a retry is safe for samples with a `sensor_sequence`.
+/// No sample of the request is certain to be stored; a retry is safe for samples with a
+/// `sensor_sequence`.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     #[error("{0} samples in one request, at most {SAMPLES_PER_REQUEST_MAX} are taken")]
@@ -76,9 +79,9 @@ pub enum RecordError {
 
 #[derive(Debug, Default)]
 pub struct Recorded {
-    /// Samples the journal holds, those that it held before included.
+    /// Samples that the journal holds, including repeated ones.
     pub accepted: usize,
-    /// Index in the request and why.
+    /// Index in the request, and the reason.
     pub refused: Vec<(usize, Refused)>,
 }
 
@@ -95,16 +98,18 @@ pub struct Intake<D> {
     alerts: Journal<D>,
     rules: Mutex<EdgeRules>,
     core: Arc<CoreClock>,
-    /// While the core tells which devices the gateway has, others are refused. Else it is for the core to say later whose they are.
+    /// While the core reports the gateway's devices, other devices are refused. Otherwise the core
+    /// attributes their readings later.
     following: Following,
-    /// Counts books.
+    /// Counts changes of the rules in force.
     books: watch::Sender<u64>,
-    /// Until when.
+    /// End of the wait for each device.
     waited_for: Mutex<HashMap<String, Instant>>,
-    /// Raised, but refused by the disk: they go first when the next request comes, or by [`Self::try_again`].
+    /// Raised alerts that the disk refused; the next request stores them first, or
+    /// [`Self::try_again`].
     held: Mutex<Held>,
     held_count: watch::Sender<usize>,
-    /// One at a time tries, lest the journal has them twice.
+    /// One attempt at a time, so that the journal does not get them twice.
     keeping: tokio::sync::Mutex<()>,
 }
 
@@ -131,21 +136,22 @@ impl<D: Disk> Intake<D> {
         Self { core, ..self }
     }
 
-    /// From the next sample on the rules of the core hold that this book has.
+    /// Puts the core's rules in force, from the next sample on.
     pub fn judge_by(&self, book: Rulebook) {
         self.rules.lock().judge_by(book);
         self.waited_for.lock().clear();
         self.books.send_modify(|books| *books += 1);
     }
 
-    /// Refuses devices that the core does not know, as long as it tells which it knows.
+    /// Refuses devices that the core does not know, while the core reports the ones that it knows.
     #[must_use]
     pub fn while_following(mut self, following: Following) -> Self {
         self.following = following;
         self
     }
 
-    /// Returns once every accepted sample is on disk. `from` is whose address they come from, where one is known.
+    /// Returns once every accepted sample is on disk. `from` is the sender's address, if it is
+    /// known.
     pub async fn record(
         &self,
         samples: Vec<Sample>,
@@ -235,7 +241,8 @@ impl<D: Disk> Intake<D> {
     ) -> Result<(), Invalid> {
         if sample.device_time_us == 0 {
             if sample.sensor_sequence.is_some() {
-                // Without its own time a sensor that restarted its count could not be told from one that repeats itself.
+                // Without its own time, a sensor with a restarted count cannot be distinguished
+                // from one that repeats itself.
                 return Err(Invalid::new(
                     "device_time_us",
                     "is missing, and a sensor_sequence needs it",
@@ -254,12 +261,12 @@ impl<D: Disk> Intake<D> {
             ));
         }
         match self.core.now_us(now) {
-            // A sensor may go by the gateway's clock, and be as far ahead as that is.
+            // A sensor may use the gateway's clock, and be as far ahead.
             Some(core_us) => {
                 let latest_us = core_us.max(now.wall_us);
                 vitals::validate_time(sample, latest_us, ClockBounds::GATEWAY)?;
             }
-            // A clock that was never set judges none.
+            // A clock that was never set judges no other clock.
             None if now.is_set() => {
                 vitals::validate_time(sample, now.wall_us, ClockBounds::UNCHECKED_GATEWAY)?;
             }
@@ -280,7 +287,8 @@ impl<D: Disk> Intake<D> {
         Ok(())
     }
 
-    /// A device whose alerts the disk refused is refused, too, until they are kept or told. Others go on.
+    /// A device whose alerts the disk refused is refused as well, until they are stored or
+    /// delivered. Other devices go on.
     async fn raise(&self, samples: &[Sample]) -> Result<(), RecordError> {
         if let Err(error) = self.keep_held().await {
             let held = self.held.lock();
@@ -299,7 +307,8 @@ impl<D: Disk> Intake<D> {
         self.keep(raised).await
     }
 
-    /// Somebody says that it was no fall; returns once that is on disk. False: there is none that nobody was told of.
+    /// A person says that it was no fall; returns once that is on disk. Returns false if there is
+    /// no fall, or somebody was notified already.
     pub async fn cancel_fall(&self, device: &str, patient: &str) -> Result<bool, RecordError> {
         let mut alerts = self.rules.lock().cancel_falls(device, patient);
         for alert in &mut alerts {
@@ -341,8 +350,8 @@ impl<D: Disk> Intake<D> {
         }
     }
 
-    /// What is held stays so until the journal has it, whoever waits for it here. First the oldest alone: where the disk refuses that, the
-    /// others need not be tried.
+    /// Held alerts stay until the journal has them, whichever caller waits here. The oldest is
+    /// tried first: if the disk refuses it, the others need no attempt.
     async fn keep_held(&self) -> Result<(), RecordError> {
         if self.held.lock().is_empty() {
             return Ok(());
@@ -370,8 +379,8 @@ impl<D: Disk> Intake<D> {
         Ok(())
     }
 
-    /// Tries what the journal refused again until shutdown, since a device that is refused may send nothing more; and while none is held
-    /// but the journal failed last, whether it still would.
+    /// Repeats refused writes until shutdown, since a refused device may send no more. Without held
+    /// alerts it tests whether a failed journal would fail again.
     pub async fn try_again(&self, warning: WarningHandle, shutdown: Shutdown) {
         let mut held = self.held();
         let mut condition = self.alerts.condition();
@@ -404,7 +413,7 @@ impl<D: Disk> Intake<D> {
                 Ok(()) = condition.changed() => {}
                 () = sleep_until(again_at.unwrap_or_else(Instant::now)), if again_at.is_some() => {
                     again_at = None;
-                    // Of nothing, the journal begins a segment anew.
+                    // An empty write makes the journal begin a new segment.
                     let tried = if count > 0 {
                         self.keep_held().await
                     } else {
@@ -419,17 +428,17 @@ impl<D: Disk> Intake<D> {
         }
     }
 
-    /// How many alerts are held, as it changes.
+    /// The number of held alerts, as it changes.
     pub fn held(&self) -> watch::Receiver<usize> {
         self.held_count.subscribe()
     }
 
-    /// The oldest of those held.
+    /// The oldest held alerts.
     pub fn first_held(&self, count: usize) -> Vec<(HeldId, EdgeAlert)> {
         self.held.lock().first(count)
     }
 
-    /// These are kept, or the core has them.
+    /// These alerts are stored, or the core has them.
     pub fn let_go(&self, ids: &[HeldId]) {
         self.change_held(|held| held.remove(ids));
     }
@@ -449,8 +458,9 @@ impl<D: Disk> Intake<D> {
     }
 }
 
-/// Alerts of which nobody knows yet that the journal has them. They are held when this ends, also when the sensor hung up before
-/// the disk answered: the rules have raised them and will not again, while one that the journal has twice is merged by the core.
+/// Alerts whose storage is not confirmed yet. Dropping this holds them, even if the sensor closed
+/// the connection before the disk answered. The rules will not raise them again, while the core
+/// merges duplicates.
 struct Unkept<'a, D: Disk> {
     intake: &'a Intake<D>,
     alerts: Vec<EdgeAlert>,

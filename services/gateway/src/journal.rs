@@ -1,8 +1,10 @@
-//! The gateway's journal: what was accepted is on disk before anybody is told so, and stays until the core has it.
+//! The gateway's journal: an accepted entry is on disk before it is acknowledged, and stays until
+//! the core has it.
 //!
-//! There are two, one per class of data, with the same format and different behaviour at their bound: `vitals` drops its oldest
-//! segment and records which sequences went, `alerts` refuses. `log` tells the protocol with the disk, `recovery` what a
-//! restart makes of it, `format` the bytes, `writer` the fsync policy (group commit).
+//! There are two journals, one per class of data, with the same format and different behaviour at
+//! their bound: `vitals` drops its oldest segment and records the lost sequences, `alerts` refuses.
+//! `log` is the protocol with the disk, `recovery` the restart, `format` the bytes, and `writer`
+//! the fsync policy (group commit).
 
 pub mod disk;
 pub mod format;

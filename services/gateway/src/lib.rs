@@ -1,11 +1,11 @@
-//! The gateway beside the person: takes samples from sensors, keeps them on disk, watches them by rules, and brings them to the core
-//! over every access network there is.
+//! The gateway beside the patient: accepts samples from sensors, stores them on disk, checks them
+//! by rules, and sends them to the core over every access network.
 //!
 //! ```text
 //! from_sensors -> intake -> edge_rules -> journal (alerts)  -> to_proxy == tunnel ==> ingest
 //!                       \---------------> journal (vitals) /
 //!                                         tunnel's paths -> to_path_telemetry
-//! from_applications (HTTP CONNECT, SOCKS5, TUN) -----> tunnel ==> any TCP, UDP or IP destination
+//! from_applications (HTTP CONNECT, SOCKS5, TUN) -----> tunnel ==> TCP, UDP or IP destinations
 //! ```
 
 pub mod clock;
@@ -59,7 +59,7 @@ use crate::{
     to_proxy::{Courier, DeadLetters, FromMemory, Options, Through, Uplink},
 };
 
-/// A start does not wait longer for a name server; the tunnel goes on asking.
+/// Longest wait for a name server at the start; later the tunnel asks again.
 const RESOLVE_MAX: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
@@ -88,15 +88,15 @@ pub enum RunError {
     Task(#[from] tokio::task::JoinError),
 }
 
-/// Runs a gateway until shutdown is requested and its work has drained. `interfaces` stand in for those of the configuration:
-/// emulated links, say.
+/// Runs a gateway until shutdown is requested and its work has drained. `interfaces` replace those
+/// of the configuration, for example by emulated links.
 pub async fn run(
     config: Config,
     interfaces: Option<Vec<Interface>>,
     context: Context,
 ) -> Result<(), RunError> {
     config.validate()?;
-    // A renewal that was cut short by a crash is ended before the files are read.
+    // A renewal that a crash interrupted is completed before the files are read.
     service_kit::tls::renewal::finish(&config.identity).map_err(CertificateError::from)?;
     if let Some(token) = &config.enrol
         && !config
@@ -133,7 +133,7 @@ pub async fn run(
     tunnel_config.proxy_host = Some(config.proxy.clone());
     let rules = config.access_rules()?;
     let follows = interfaces.is_none();
-    // Emulated links carry UDP alone.
+    // Emulated links carry only UDP.
     tunnel_config.fallback = config.tcp_fallback && follows;
     let tunnel = Tunnel::start(tunnel_config, interfaces.unwrap_or_default())?;
     if follows {
@@ -198,7 +198,7 @@ pub async fn run(
     served
 }
 
-/// Says while the tunnel goes on by something else than QUIC.
+/// Warns while the tunnel uses a transport other than QUIC.
 async fn watch_transport(tunnel: Tunnel, warning: WarningHandle, context: Context) {
     let mut events = tunnel.events();
     loop {
@@ -210,7 +210,7 @@ async fn watch_transport(tunnel: Tunnel, warning: WarningHandle, context: Contex
             to_do: "let UDP to the proxy's port through the access networks".to_owned(),
         }));
         tokio::select! {
-            // A subscriber that fell behind looks again, too.
+            // A slow subscriber looks again as well.
             event = events.recv() => if let Err(RecvError::Closed) = event {
                 return;
             },
@@ -238,7 +238,7 @@ async fn bind_applications(
     Ok(listeners)
 }
 
-/// All of the gateway but the tunnel.
+/// The gateway without its tunnel.
 pub async fn serve(
     config: Config,
     gateway: String,
@@ -283,7 +283,7 @@ pub async fn serve(
             .tasks()
             .spawn(courier.run(context.shutdown().clone()))
     };
-    // Alerts first: their connection is the first to get through a narrow network.
+    // Alerts first: their connection is the first on a narrow network.
     let mut couriers = [
         courier(
             Options::ALERTS,
@@ -349,8 +349,9 @@ pub async fn serve(
     served
 }
 
-/// Ends when a courier has panicked: without it samples would be taken until the journal is full, and nobody told. The process ends, and
-/// whoever looks after it starts it anew; what was accepted is on disk.
+/// Ends when a courier has panicked. Otherwise samples would be accepted until the journal is full,
+/// without a report. The process ends, and its supervisor restarts it; accepted samples are on
+/// disk.
 async fn failure_of(couriers: &mut [JoinHandle<()>]) -> RunError {
     match select_all(couriers).await.0 {
         Err(failed) => RunError::Task(failed),
@@ -410,7 +411,7 @@ async fn open_journal(
     Ok((journal, watch))
 }
 
-/// Readings that wait are for nobody else on this machine.
+/// Waiting readings must not be readable by other users of this machine.
 fn keep_private(config: &Config) -> Result<(), RunError> {
     let refused = config.data_dir.join("rejected.jsonl");
     private_files::folder(&config.data_dir)
@@ -423,8 +424,8 @@ fn keep_private(config: &Config) -> Result<(), RunError> {
         })
 }
 
-/// Where the core's rules are kept, and those that held last. A book that is damaged is no reason not to start: the core hands
-/// out another.
+/// The file of the core's rules, and the rules that were last in force. A damaged file does not
+/// prevent the start: the core sends the rules again.
 async fn open_book(config: &Config) -> Result<(BookFile<Directory>, Rulebook), RunError> {
     let path = config.data_dir.join("journal").join("rules");
     tokio::task::spawn_blocking(move || {
@@ -449,7 +450,8 @@ fn load_rules(path: Option<&Path>) -> Result<RuleSet, ConfigError> {
     parse_file("rules", path, "--rules rules.json", RuleSet::from_json)
 }
 
-/// The proxy's addresses, one of each family; none when its name does not resolve yet, since there may be no network at the start.
+/// The proxy's addresses, one of each family; none if its name does not resolve yet, since there
+/// may be no network at the start.
 async fn resolve(proxy: &str) -> Result<(Option<SocketAddr>, Option<SocketAddr>), RunError> {
     let looked_up = tokio::time::timeout(RESOLVE_MAX, tokio::net::lookup_host(proxy)).await;
     let found: Vec<SocketAddr> = match looked_up {
@@ -473,7 +475,8 @@ async fn resolve(proxy: &str) -> Result<(Option<SocketAddr>, Option<SocketAddr>)
     Ok((of_family(false), of_family(true)))
 }
 
-/// Keeps the tunnel's access networks as the rules want them. Without netlink, fixed addresses are taken once.
+/// Keeps the tunnel's access networks in step with the rules. Without netlink, fixed addresses are
+/// taken once.
 async fn follow(tunnel: Tunnel, rules: Vec<AccessRule>) {
     let mut backoff = Backoff::for_reconnect();
     while let Err(error) = tunnel.follow(rules.clone()).await {

@@ -1,7 +1,8 @@
-//! Tells a sensor whose clock was set back from one that sends what it has kept. Sans-IO.
+//! Distinguishes a sensor whose clock was set back from one that sends stored readings. Sans-IO.
 //!
-//! Both give readings earlier than their stream's newest. What was kept comes as fast as it can be sent, the newest first, or between what is
-//! measured meanwhile; behind a clock that was set back readings go on as they are measured, and nothing else comes.
+//! Both send readings that are earlier than their stream's newest. Stored readings come as fast as
+//! they can be sent, newest first or between new ones. After a clock was set back, only new
+//! readings come, at the pace of measurement.
 
 use std::collections::HashMap;
 
@@ -10,11 +11,13 @@ use contracts::vitals::Sample;
 use crate::clock::Moment;
 
 const SECOND_US: i64 = 1_000_000;
-/// Readings behind the newest that went on for so long as time did show that the clock was set back.
+/// Readings behind the newest that progressed this long at the pace of time show that the clock was
+/// set back.
 const CERTAIN_AFTER_US: i64 = 20 * SECOND_US;
-/// By which one may be off: what a sensor gathers before it sends, and what its radio takes.
+/// Tolerance of that pace: a sensor collects readings before it sends, and its radio takes time.
 const SLACK_US: i64 = 6 * SECOND_US;
-/// Streams remembered, 100 bytes each; beyond it all are forgotten, and a clock set back just before is seen so much later.
+/// Streams remembered, 100 bytes each; at the bound all are forgotten, and a clock that was just
+/// set back is detected later.
 const STREAMS_MAX: usize = 10_000;
 
 #[derive(Default)]
@@ -30,16 +33,16 @@ struct Stream {
     steps: u64,
 }
 
-/// Readings that came since the newest, all of them earlier, each later than the one before.
+/// Readings since the newest, all earlier than it, each later than the one before.
 struct Behind {
-    /// Of the first of them, and when it came.
+    /// Time of the first of them, and of its arrival.
     first_us: i64,
     uptime_us: i64,
     last_us: i64,
 }
 
 impl SensorClocks {
-    /// How often the clock by which this reading goes was set back.
+    /// Number of times that the clock of this reading was set back.
     pub fn steps(&mut self, sample: &Sample) -> u64 {
         let key = (sample.device.clone(), sample.stream.clone());
         if self.streams.len() >= STREAMS_MAX && !self.streams.contains_key(&key) {
@@ -87,10 +90,10 @@ mod tests {
 
     const S: i64 = SECOND_US;
     const HOUR: i64 = 3600 * S;
-    /// By the sensor's clock, before anything happens to it.
+    /// By the sensor's clock, before any step.
     const T0: i64 = 1_800_000_000 * S;
 
-    /// Steps after readings that came at these seconds with these times.
+    /// Steps after readings with these arrival seconds and times.
     fn steps(readings: impl IntoIterator<Item = (i64, i64)>) -> u64 {
         let mut clocks = SensorClocks::default();
         let of = |(second, device_time_us)| {
@@ -115,11 +118,11 @@ mod tests {
         assert_eq!(steps(back), 1);
         let twice = live(0..100, 0).chain(live(100..200, -HOUR));
         assert_eq!(steps(twice.chain(live(200..300, -2 * HOUR))), 2);
-        // One that is set forward, and one that measures once a minute.
+        // A clock that is set forward, and a sensor that measures once a minute.
         assert_eq!(steps(live(0..100, 0).chain(live(100..200, HOUR))), 0);
         let seldom = live(0..100, 0).chain(live(100..400, -HOUR));
         assert_eq!(steps(seldom.step_by(60)), 1);
-        // In lots of five, some of them sent again.
+        // In groups of five, some of them repeated.
         let lots = live(100..150, -HOUR).map(|(second, us)| (second - second % 5 + 5, us));
         let lots = lots.flat_map(|reading| [reading; 2]);
         assert_eq!(steps(live(0..100, 0).chain(lots)), 1);
@@ -128,7 +131,7 @@ mod tests {
     #[test]
     fn what_a_sensor_has_kept_is_no_step() {
         let kept = |from: i64, to: i64| (from..to).map(|second| T0 - HOUR + second * S);
-        // At once, thirty a second, twice as fast as time, and newest first.
+        // All at once, thirty a second, at twice the pace of time, and newest first.
         for a_second in [600, 30, 2] {
             let oldest_first = (0..)
                 .zip(kept(0, 600))
@@ -141,7 +144,7 @@ mod tests {
             .rev()
             .flat_map(|lot| kept(lot * 60, lot * 60 + 60).map(move |us| (700 - lot * 60, us)));
         assert_eq!(steps(live(0..100, 0).chain(lots)), 0);
-        // As slowly as it was measured, beside what is measured.
+        // At the pace of their measurement, beside new readings.
         let both = live(100..200, 0).flat_map(|(second, us)| [(second, us - HOUR), (second, us)]);
         assert_eq!(steps(live(0..100, 0).chain(both)), 0);
     }

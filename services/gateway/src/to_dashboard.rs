@@ -1,7 +1,8 @@
-//! The gateway's certificate: the first one for a token, the next ones by the one in force. The key is made here and stays here.
+//! The gateway's certificate: the first for a token, later ones with the certificate in force. The
+//! key is made here and never leaves the machine.
 //!
-//! A gateway that has nothing yet does not know the authority: it asks for it, and believes it when it is the one whose
-//! fingerprint the token has. The token's secret goes out only after that.
+//! A new gateway does not know the authority. It asks for the authority's certificate, and trusts
+//! the one whose fingerprint is in the token. Only then it sends the token's secret.
 
 use std::io;
 use std::path::Path;
@@ -16,7 +17,7 @@ use service_kit::tls::renewal::{self, RenewalError, Request};
 use service_kit::tls::{Fingerprint, Identity, IdentityError, IdentityFiles};
 use service_kit::{Backoff, ConfigError, Secret, Shutdown};
 
-/// How often it is looked whether the certificate is to be renewed, and how long after a failure it is tried again.
+/// Interval of looks at the certificate's end.
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
@@ -52,7 +53,7 @@ impl CertificateError {
     }
 }
 
-/// Where certificates come from.
+/// The dashboard's address, and the files of the identity.
 #[derive(Clone, Debug)]
 pub struct CertificateClient {
     pub url: String,
@@ -65,7 +66,8 @@ struct Given {
 }
 
 impl CertificateClient {
-    /// Gets the first certificate, unless there is one. Waits for a dashboard that cannot be reached; false: asked to end before.
+    /// Gets the first certificate, unless there is one. Waits for an unreachable dashboard; returns
+    /// false if shutdown was requested.
     pub async fn enrol(
         &self,
         token: &Secret,
@@ -96,7 +98,8 @@ impl CertificateClient {
         if !self.files.ca.exists() {
             self.learn_authority(&fingerprint).await?;
         }
-        // The token is used up by the first request, and gives the same key its certificate again.
+        // The first request uses up the token; a repeated request with the same key gets its
+        // certificate again.
         let request = Request::kept(&self.files)?;
         let asked = json!({"token": token.expose().trim(), "request": request.request_pem});
         let given = self.ask("enrol", &asked).await?;
@@ -158,7 +161,8 @@ impl CertificateClient {
         Ok(renewal::write_authority(&pem, &self.files)?)
     }
 
-    /// The next certificate by the one in force; where that is none any more, one by the token that was given since.
+    /// Renews with the certificate in force. If that is not valid any more, it enrols with a newer
+    /// token.
     async fn renew_or_enrol(&self, token: Option<&Secret>) -> Result<(), CertificateError> {
         match (self.renew().await, token) {
             (Err(CertificateError::Refused(reason)), Some(token)) => {

@@ -1,4 +1,4 @@
-//! What `--interface` says: the access networks that a gateway takes.
+//! The access networks of `--interface`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,10 +6,10 @@ use service_kit::ConfigError;
 use tunnel::{AccessRule, Family};
 
 const INTERFACES_MAX: usize = 8;
-/// As the kernel has it.
+/// The kernel's bound of a device name.
 const DEVICE_BYTES_MAX: usize = 15;
 
-/// A rule for each text, none of which repeats another; whatever leads to the proxy where there is no text.
+/// One rule for each text, without duplicates; without a text, the kernel's route to the proxy.
 pub(super) fn rules(texts: &[String]) -> Result<Vec<AccessRule>, ConfigError> {
     if texts.is_empty() {
         return Ok(vec![AccessRule::Routed {
@@ -154,7 +154,7 @@ mod tests {
         for text in ["10.89.1.0/24", "wifi=10.89.1.0/33", "wifi=10.89.1.0/ipv4"] {
             assert!(parse_rule(text).is_err(), "{text}");
         }
-        // A device's name may look like anything but an address.
+        // A device's name may look like anything except an address.
         assert!(matches!(
             parse_rule("lte=wwan0/ipv6"),
             Ok(AccessRule::Devices { .. })

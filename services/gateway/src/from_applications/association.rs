@@ -1,9 +1,10 @@
-//! An application's datagrams (SOCKS5 UDP ASSOCIATE): one socket beside its connection, and for each destination a flow, which is a UDP
-//! tunnel of its own.
+//! An application's datagrams (SOCKS5 UDP ASSOCIATE): one socket beside its connection, and one
+//! flow, which is a UDP tunnel, for each destination.
 //!
-//! A flow that ends, be it with its session, is asked for anew by the next datagram. The flow that has been quiet for longest gives
-//! its place to a new destination, but none that was used within `QUIET_MIN`: so an application that talks to ever new destinations spends
-//! neither the proxy's places nor its requests per second, which vitals and alerts need too. Datagrams without a place are dropped.
+//! The next datagram reopens a flow that has ended, for example with its session. A new destination
+//! takes the place of the flow that is quiet for longest, but of none that was used within
+//! `QUIET_MIN`. So an application with ever new destinations uses up neither the proxy's places nor
+//! its requests per second, which vitals and alerts need. Datagrams without a place are dropped.
 
 mod flow;
 
@@ -26,16 +27,17 @@ use tunnel::{Tunnel, Urgency};
 use super::socks5::datagram::{self, Datagram};
 use flow::{Flow, Touched};
 
-/// Flows of all associations together: a quarter of what a proxy gives one device. Beyond it an association has to give one of its own up.
+/// Flows of all associations together, a quarter of a proxy's tunnels of one gateway; at the bound
+/// an association must give up one of its own.
 pub(super) const FLOWS_MAX: usize = 64;
 
-/// Flows of one association; beyond it the one that was quiet for longest gives way.
+/// Flows of one association; at the bound the flow that is quiet for longest gives way.
 const FLOWS_PER_ASSOCIATION_MAX: usize = 32;
 
-/// A flow keeps its place for so long after its last datagram.
+/// Time after its last datagram for which a flow keeps its place.
 const QUIET_MIN: Duration = Duration::from_secs(5);
 
-/// The largest datagram that a socket gives.
+/// Largest datagram of a socket.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
 
 pub(super) struct Association {
@@ -43,26 +45,27 @@ pub(super) struct Association {
     application: Application,
 }
 
-/// Whose datagrams are taken.
+/// The sender whose datagrams are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Application {
     ip: IpAddr,
-    /// None: that of the first datagram.
+    /// `None`: the port of the first datagram.
     port: Option<u16>,
 }
 
 impl Application {
-    /// Whether a datagram is the application's; the first one says its port.
+    /// Whether a datagram comes from the application; the first one sets its port.
     fn admits(&mut self, from: SocketAddr) -> bool {
         from.ip().to_canonical() == self.ip && *self.port.get_or_insert(from.port()) == from.port()
     }
 }
 
 impl Association {
-    /// Takes datagrams at the address that the application reached.
+    /// Binds a socket at the address that the application reached.
     pub(super) async fn bind(connection: &TcpStream, port: u16) -> io::Result<Self> {
         let mut local = connection.local_addr()?;
-        // By a listener of both versions IPv4 comes mapped, and an application of IPv4 could do nothing with such an address.
+        // A listener of both versions reports IPv4 as mapped, and an IPv4 application cannot use
+        // such an address.
         local.set_ip(local.ip().to_canonical());
         local.set_port(0);
         let socket = UdpSocket::bind(local).await?;
@@ -79,7 +82,7 @@ impl Association {
         self.socket.local_addr()
     }
 
-    /// Runs until nothing has passed for `idle_max`; dropped, it ends all flows.
+    /// Runs until no datagram has passed for `idle_max`; dropping it ends all flows.
     pub(super) async fn run(
         mut self,
         tunnel: &Tunnel,
@@ -94,7 +97,7 @@ impl Association {
             let (length, from) = tokio::select! {
                 received = self.socket.recv_from(&mut buffer) => match received {
                     Ok(received) => received,
-                    // What ICMP said about an answer to the application.
+                    // ICMP refused an answer to the application.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
                     Err(error) => return Err(error),
                 },
@@ -152,7 +155,7 @@ impl Flows {
         self.flows.get(header).filter(|flow| !flow.is_over())
     }
 
-    /// For one more flow; none where no flow has been quiet for long enough.
+    /// A place for one more flow; `None` if no flow has been quiet for long enough.
     fn place(&mut self, places: &Arc<Semaphore>, now: Instant) -> Option<OwnedSemaphorePermit> {
         self.flows.retain(|_, flow| !flow.is_over());
         let free = match self.flows.len() < FLOWS_PER_ASSOCIATION_MAX {
@@ -186,7 +189,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_comes_by_ipv4_is_told_an_address_of_it() {
-        // For both versions, as where a gateway serves a network.
+        // For both versions, like a gateway that serves a network.
         let listener = TcpListener::bind("[::]:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (_application, accepted) = tokio::join!(

@@ -1,4 +1,4 @@
-//! What an application says before bytes flow: sans-IO, bytes in, steps out.
+//! The negotiation of an application before bytes flow; sans-IO.
 
 use bytes::{Bytes, BytesMut};
 use service_kit::Secret;
@@ -21,7 +21,7 @@ pub(super) enum Dialect {
     Unknown,
     Http,
     Socks5 {
-        /// Where in the negotiation it is: each phase is refused in its own words.
+        /// The phase of the negotiation: each has its own form of refusal.
         phase: socks5::Phase,
     },
 }
@@ -35,7 +35,7 @@ impl Dialect {
         }
     }
 
-    /// Says that bytes may flow.
+    /// The message that bytes may flow.
     pub(super) fn opened(self) -> Vec<u8> {
         match self {
             Self::Socks5 { .. } => socks5::opened(),
@@ -52,24 +52,24 @@ impl Dialect {
     }
 }
 
-/// Where an application wants to go.
+/// The destination that an application asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) authority: Authority,
-    /// As it asks; none: as its listener says.
+    /// The urgency that it asks for; `None`: the listener's default.
     pub(super) urgency: Option<Urgency>,
-    /// What it sent already of what is meant for the destination.
+    /// Bytes for the destination that were sent early.
     pub(super) early: Bytes,
 }
 
-/// What is to be done next.
+/// The next step.
 #[derive(Debug)]
 pub(super) enum Step {
     /// Read more into [`Conversation::input`].
     More,
     Say(Vec<u8>),
     Want(Wanted),
-    /// UDP, from that port of the application's if it is not 0.
+    /// UDP, from that port of the application if it is not 0.
     Associate {
         port: u16,
     },
@@ -97,8 +97,8 @@ impl Conversation {
         }
     }
 
-    /// To be filled with what the application sends. Bounded by the protocols: both refuse before it holds more than a head
-    /// and one read besides.
+    /// The buffer for the application's bytes. The protocols bound it: both refuse before it
+    /// exceeds a head and one read.
     pub(super) fn input(&mut self) -> &mut BytesMut {
         &mut self.input
     }

@@ -1,4 +1,4 @@
-//! HTTP CONNECT (RFC 9110, 9.3.6) as a proxy hears it: one request per connection.
+//! The proxy side of HTTP CONNECT (RFC 9110, 9.3.6): one request per connection.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::{Buf, BytesMut};
@@ -11,9 +11,9 @@ use super::{
     refusal::Refusal,
 };
 
-/// A longer head is refused with 431.
+/// Bytes of a head; a longer head is refused with 431.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
-/// A head with more lines is refused with 431.
+/// Lines of a head; a head with more is refused with 431.
 const HEADERS_MAX: usize = 64;
 
 /// RFC 9218.
@@ -79,7 +79,7 @@ fn understand(
 
 const PRIORITY_NAME: http::HeaderName = http::HeaderName::from_static(PRIORITY);
 
-/// `Basic` with the token as password, whatever the user, or `Bearer`.
+/// `Basic` with the token as password and any user, or `Bearer`.
 fn admits(token: &Secret, given: &[u8]) -> bool {
     let Some((scheme, credentials)) = given
         .iter()

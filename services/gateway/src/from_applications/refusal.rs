@@ -1,4 +1,4 @@
-//! Why an application does not get its connection; each protocol says it in its own codes.
+//! Why an application's connection is refused; each protocol has its own codes.
 
 use std::io;
 
@@ -27,7 +27,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// Bounded: a label of metrics.
+    /// A label of metrics, from a bounded set.
     pub(super) fn label(&self) -> &'static str {
         match self {
             Self::Malformed(_) | Self::TooLarge(_) | Self::NotConnect | Self::AddressKind => {

@@ -33,7 +33,7 @@ const HOST_UNREACHABLE: u8 = 4;
 const COMMAND_NOT_SUPPORTED: u8 = 7;
 const ADDRESS_TYPE_NOT_SUPPORTED: u8 = 8;
 
-/// What is awaited. Every message has a fixed bound of at most 515 bytes.
+/// The awaited message. Every message has at most 515 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Greeting,
@@ -87,7 +87,7 @@ impl Negotiation {
         Step::Say(vec![VERSION, method])
     }
 
-    /// `version, length, user, length, password`; any user will do.
+    /// `version, length, user, length, password`; any user is accepted.
     fn password(&mut self, input: &mut BytesMut) -> Step {
         let (version, password, whole) = {
             let [version, user, rest @ ..] = &input[..] else {
@@ -134,7 +134,7 @@ fn request(input: &mut BytesMut) -> Step {
     };
     match *command {
         CONNECT => {}
-        // The address is the application's own, which is known better from its connection.
+        // The application's address is known better from its connection.
         UDP_ASSOCIATE => return Step::Associate { port },
         _ => return Step::Refuse(Refusal::NotConnect),
     }
@@ -151,14 +151,14 @@ fn request(input: &mut BytesMut) -> Step {
 
 /// An address with its port.
 struct Target<'a> {
-    /// Without the length of a name.
+    /// Without the length byte of a name.
     address: &'a [u8],
     port: u16,
-    /// Of all of it.
+    /// Of the whole field.
     length: usize,
 }
 
-/// What stands behind the kind of address; none while it is not whole.
+/// The address after its type byte; `None` while it is incomplete.
 fn target(kind: u8, rest: &[u8]) -> Result<Option<Target<'_>>, Refusal> {
     let (before, length) = match (kind, rest.first()) {
         (IPV4, _) => (0, 4),
@@ -190,7 +190,7 @@ fn authority(address: &[u8], kind: u8, port: u16) -> Option<Authority> {
         }
         _ => {
             let name = std::str::from_utf8(address).ok()?;
-            // An authority may hold more than a host; a name must not smuggle it in.
+            // An authority may contain more than a host; a name must not bring that in.
             let is_host = !name.is_empty()
                 && name
                     .bytes()
@@ -206,7 +206,7 @@ fn authority(address: &[u8], kind: u8, port: u16) -> Option<Authority> {
     text.parse().ok()
 }
 
-/// The address bound is the proxy's, which the tunnel does not tell.
+/// The bound address is the proxy's, which is not known here.
 fn reply(code: u8) -> Vec<u8> {
     vec![VERSION, code, 0, IPV4, 0, 0, 0, 0, 0, 0]
 }
@@ -215,7 +215,7 @@ pub(super) fn opened() -> Vec<u8> {
     reply(SUCCEEDED)
 }
 
-/// The address is where the application's datagrams are taken.
+/// The address for the application's datagrams.
 pub(super) fn associated(relay: SocketAddr) -> Vec<u8> {
     let mut reply = vec![VERSION, SUCCEEDED, 0];
     match relay.ip() {
@@ -266,7 +266,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Feeds `bytes` one by one; what was said, and how it ended.
+    /// Feeds `bytes` one by one; returns the answers and the result.
     fn hear(bytes: &[u8], token: Option<&str>) -> (Vec<u8>, Step, Phase) {
         let mut negotiation = Negotiation::new(token.map(Secret::new));
         let (mut input, mut said) = (BytesMut::new(), Vec::new());

@@ -1,11 +1,13 @@
-//! Programs that know no proxy: packets of a TUN device, through one IP tunnel (CONNECT-IP, RFC 9484) to wherever the proxy allows.
+//! Programs without proxy support: packets of a TUN device, through one IP tunnel (CONNECT-IP, RFC
+//! 9484) to the destinations that the proxy permits.
 //!
-//! The proxy says which address the gateway has and where packets may go; the device gets the address, and the routes if that is
-//! asked for. Both stay when the tunnel ends with its session: the next one asks for the same address, and the connections of programs
-//! outlive the change. Packets that come meanwhile are dropped, as a network without carrier would. As bulk they go behind alerts and vitals.
+//! The proxy sends the gateway's address and the permitted prefixes. The device gets the address
+//! and, if configured, the routes. Both stay when the tunnel ends with its session: the next tunnel
+//! asks for the same address, and connections of programs outlive the change. Meanwhile packets are
+//! dropped, as on a network without carrier. As bulk they go after alerts and vitals.
 //!
-//! The gateway's own packets must not come here: its access networks are bound to their devices, which the configuration
-//! makes sure of where routes are asked for.
+//! The gateway's own packets must not use the device. So its access networks are bound to their
+//! devices, which the configuration requires if routes are set.
 
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
@@ -17,40 +19,41 @@ use tunnel::{
     StatusCode, TunDevice, TunError, Tunnel, TunnelEnded, Urgency,
 };
 
-/// Routes that the device gets; of a longer list none, since a part of it would lead elsewhere by chance. The public addresses are 126 of
-/// IPv4 and 320 of IPv6, and each that the proxy keeps for itself makes up to 30 or 125 more.
+/// Routes of the device; of a longer list none is set, since a part would lead some packets
+/// elsewhere. The public addresses are 126 prefixes of IPv4 and 320 of IPv6. Each address that the
+/// proxy excludes adds up to 30 or 125.
 const ROUTES_MAX: usize = 1_024;
 
-/// The proxy has to give an address by then.
+/// Longest wait for the proxy to assign an address; then the tunnel is given up.
 const AGREED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Pause before what the device did not take is tried again.
+/// Pause before a failed setting of the device is tried again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// A tunnel that lived for so long was no failure.
+/// A tunnel that lived this long does not count as a failure.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
-/// Numbers of the questions, by version.
+/// Numbers of the requests for addresses, by version.
 const QUESTIONS: [(u64, &str); 2] = [(1, "0.0.0.0/32"), (2, "::/128")];
 
-/// Carries packets until shutdown is requested.
+/// Relays packets until shutdown is requested.
 pub struct Packets {
     tunnel: Tunnel,
     device: TunDevice,
-    /// Whether the device gets routes.
+    /// Whether routes are set on the device.
     routes: bool,
     warning: WarningHandle,
     lanes: [Lane; 2],
 }
 
-/// What the device has of ours.
+/// The addresses and routes that this process has set.
 #[derive(Default)]
 struct Standing {
     addresses: BTreeSet<IpPrefix>,
     routes: BTreeSet<IpPrefix>,
 }
 
-/// Counts one direction.
+/// Counters of one direction.
 struct Lane {
     direction: &'static str,
     packets: Counter,
@@ -78,7 +81,7 @@ impl Lane {
     }
 }
 
-/// Why a tunnel carries nothing more.
+/// Why a tunnel has ended.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error("not opened: {0}")]
@@ -92,7 +95,7 @@ enum Ended {
 }
 
 impl Packets {
-    /// Opens the device, or makes it. Must be called inside a Tokio runtime.
+    /// Opens the device, or creates it. Must be called within a Tokio runtime.
     pub async fn open(
         name: &str,
         routes: bool,
@@ -116,7 +119,7 @@ impl Packets {
             () = self.carry_for_ever(&mut standing) => {}
             () = shutdown.requested() => {}
         }
-        // One that the operator made stays, and is as it was.
+        // An operator's device stays, in its former state.
         self.apply(&mut standing, &IpGate::default()).await;
         metrics::gauge!("braid_gateway_tun_up").set(0.0);
     }
@@ -138,14 +141,14 @@ impl Packets {
             if start.elapsed() > SETTLED_AFTER {
                 backoff.reset();
             }
-            // The next session takes the request at once.
+            // The next session accepts the request at once.
             if !matches!(ended, Ended::Tunnel(TunnelEnded::Session)) {
                 self.while_dropping(backoff.wait()).await;
             }
         }
     }
 
-    /// Nobody takes the packets that come until then.
+    /// Drops packets until the future is done.
     async fn while_dropping<T>(&self, until: impl Future<Output = T>) -> T {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         let dropping = async {
@@ -171,7 +174,7 @@ impl Packets {
         ended
     }
 
-    /// Asks for an address, and does what the proxy says.
+    /// Asks for an address, and applies the proxy's answers.
     async fn agree(
         &self,
         tunnel: &IpTunnel,
@@ -207,11 +210,11 @@ impl Packets {
                 Ok(Ok(IpCapsule::RouteAdvertisement(routes))) => {
                     known.routes = routes.into_iter().collect();
                 }
-                // Nobody asks a gateway for addresses.
+                // A gateway assigns no addresses.
                 Ok(Ok(IpCapsule::AddressRequest(_))) => continue,
                 Ok(Err(ended)) => return ended.into(),
                 Err(_) if known.owner.is_empty() => return Ended::NoAddress,
-                // What could not be done may be possible by now.
+                // A failed setting may succeed now.
                 Err(_) => {}
             }
             *gate.write() = known.clone();
@@ -263,7 +266,7 @@ impl Packets {
             };
             let passes = gate.read().leaving(packet);
             match passes {
-                // The tunnel counts those that it has no room for.
+                // The tunnel counts packets that it drops for lack of room.
                 Ok(_) => {
                     if tunnel.send(packet) {
                         lane.passed(packet.len());
@@ -298,7 +301,8 @@ impl Packets {
             .await
     }
 
-    /// Gives the device the addresses and routes of `gate` and takes those that it had before; what could not be done, if anything.
+    /// Gives the device the addresses and routes of `gate` and removes the former ones. Returns the
+    /// failures, if there are any.
     async fn apply(&self, standing: &mut Standing, gate: &IpGate) -> Option<String> {
         let addresses: BTreeSet<IpPrefix> = gate.owner.iter().copied().collect();
         let (routes, mut complaint) = match self.routes {
@@ -322,7 +326,7 @@ impl Packets {
                     .remove_address(old.network(), old.length())
                     .await,
             );
-            // The kernel took the routes that went by it.
+            // The kernel has removed the routes that used the address.
             standing
                 .routes
                 .retain(|route| route.network().is_ipv4() != old.network().is_ipv4());
@@ -346,7 +350,7 @@ impl Packets {
         complaint
     }
 
-    /// The routes to be set, or a word on why there are none.
+    /// The routes to set, or the reason for none.
     fn wanted_routes(&self, gate: &IpGate) -> (BTreeSet<IpPrefix>, Option<String>) {
         let ranges = gate.routes.as_slice().iter();
         let routes: BTreeSet<IpPrefix> = ranges
@@ -372,7 +376,7 @@ impl Packets {
                 "allow this tenant something by --allow-ip at the proxy"
             }
             Ended::Full => "give the proxy a larger --ip-pool",
-            // Of the session others speak, and it comes again.
+            // The tunnel itself reports the session's end, and it returns.
             Ended::Open(_) | Ended::Tunnel(_) => return,
             Ended::NoAddress => "look at the proxy's log",
         };
@@ -383,7 +387,7 @@ impl Packets {
     }
 }
 
-/// By which address of the gateway a route goes.
+/// The gateway's address that a route uses as source.
 fn source_of(gate: &IpGate, route: &IpPrefix) -> Option<IpAddr> {
     let mut addresses = gate.owner.iter().map(IpPrefix::network);
     addresses.find(|address| address.is_ipv4() == route.network().is_ipv4())

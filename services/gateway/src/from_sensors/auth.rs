@@ -1,7 +1,8 @@
-//! Who is heard, for both protocols: whoever has the sensor token, and no web page. An address that shows wrong tokens is slowed.
+//! Authorisation for both protocols: the sensor token is required, and web pages are refused. An
+//! address that sends wrong tokens is slowed.
 //!
-//! A browser lets any page send to any address that its machine reaches, and says so. Without this a page that somebody beside the gateway
-//! looks at could make up readings, or cancel a fall.
+//! A browser lets any page send requests to any address that its machine reaches, but marks them.
+//! Without this check a page on a nearby machine could invent readings, or cancel a fall.
 
 use std::{
     sync::Arc,
@@ -17,7 +18,7 @@ use http::{HeaderMap, HeaderName, StatusCode, header};
 use parking_lot::Mutex;
 use service_kit::{Secret, grpc::Peer, guesses::Guesses};
 
-/// What browsers put into requests of pages, and nobody else.
+/// Headers that only browsers set, in requests of pages.
 const OF_PAGES: [HeaderName; 2] = [header::ORIGIN, HeaderName::from_static("sec-fetch-site")];
 
 pub struct Token {
@@ -25,11 +26,11 @@ pub struct Token {
     guesses: Mutex<Guesses>,
 }
 
-/// Why a request is not heard.
+/// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unheard {
     NoToken,
-    /// Wrong tokens came from this address; none is looked at for so long.
+    /// Wrong tokens came from this address; none is checked for this time.
     Slowed(Duration),
 }
 
@@ -41,7 +42,7 @@ impl Token {
         }
     }
 
-    /// A request without any token is no guess.
+    /// A request without a token does not count as a guess.
     fn check(&self, headers: &HeaderMap, peer: Option<&Peer>, now: Instant) -> Result<(), Unheard> {
         let Some(token) = &self.token else {
             return Ok(());
@@ -104,7 +105,7 @@ pub async fn check(State(token): State<Arc<Token>>, request: Request, next: Next
     })
 }
 
-/// As the caller's protocol has it.
+/// The refusal in the caller's protocol.
 fn refuse(headers: &HeaderMap, status: tonic::Status, plain: impl Fn() -> Response) -> Response {
     match super::is_grpc(headers) {
         true => status.into_http(),
@@ -155,7 +156,7 @@ mod tests {
         for _ in 0..50 {
             let guessed = shows(&token, Some("Bearer a guess"), &stranger);
             assert!(guessed.is_err());
-            // A sensor with another's token beside it, and one that has none.
+            // Beside a sensor with its own token, one has another's token, and one has none.
             let _ = shows(&token, Some("Bearer of another"), &sensor);
             assert_eq!(shows(&token, None, &sensor), Err(Unheard::NoToken));
         }

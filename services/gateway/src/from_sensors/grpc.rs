@@ -16,7 +16,7 @@ use crate::{
     journal::Disk,
 };
 
-/// Answers that a sensor has not read yet; then its next request waits.
+/// Answers that a sensor has not read yet; at the bound its next request waits.
 const ANSWERS_MAX: usize = 16;
 
 pub struct Recorder<D> {
@@ -52,7 +52,7 @@ impl<D: Disk> GatewayService for Recorder<D> {
             tokio::select! {
                 () = answer_all(&intake, requests, &answers, from, parent.as_deref()) => {}
                 () = shutdown.requested() => {
-                    // The sensor that is gone already needs no goodbye.
+                    // A sensor that is gone does not get the status.
                     let _ = answers.try_send(Err(Status::unavailable("the gateway is stopping; reconnect")));
                 }
             }

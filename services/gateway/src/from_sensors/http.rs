@@ -1,7 +1,8 @@
 //! `POST /v1/samples`: newline-delimited JSON in, one JSON object out.
 //!
-//! 200 all lines were accepted; 207 some; 400 none; 408 the body did not come; 413 it is too large; 429 the journal's queue is full; 503
-//! the journal cannot write. After 408 nothing is kept, after 429 and 503 nothing is certain to be: send the lines again.
+//! Status: 200 all lines were accepted; 207 some; 400 none; 408 the body did not arrive; 413 the
+//! body is too large; 429 the journal's queue is full; 503 the journal cannot write. After 408 no
+//! line is kept. After 429 and 503 lines may be lost: send them again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,12 +23,13 @@ use crate::{
     journal::Disk,
 };
 
-/// Rejections that an answer lists; the others are only counted.
+/// Rejections that an answer lists; further ones are only counted.
 const REJECTIONS_LISTED_MAX: usize = 100;
-/// A body is there by then, or is refused with 408: a sensor that fell silent amid it keeps no connection's place.
+/// Longest wait for a body; then it is refused with 408, so that a silent sensor does not keep a
+/// connection's place.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 
-/// A body as a whole.
+/// A complete body.
 pub struct Whole(Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for Whole {
@@ -148,13 +150,14 @@ pub async fn samples<D: Disk>(
 #[serde(deny_unknown_fields)]
 pub struct Cancel {
     device: String,
-    /// As in the device's samples.
+    /// The name in the device's samples.
     #[serde(default)]
     patient: String,
 }
 
-/// `POST /v1/falls/cancel`: 200 it was cancelled and nobody will be told; 409 there is no fall to cancel, or somebody was told; 503
-/// the journal cannot write, and what was said goes with the next request.
+/// `POST /v1/falls/cancel`. Status: 200 the fall was cancelled before anybody was notified; 409
+/// there is no fall to cancel, or somebody was notified; 503 the journal cannot write, and the
+/// cancellation goes with the next request.
 pub async fn cancel_fall<D: Disk>(
     State(intake): State<Arc<Intake<D>>>,
     Whole(body): Whole,

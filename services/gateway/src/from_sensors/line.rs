@@ -1,4 +1,4 @@
-//! One line of newline-delimited JSON.
+//! A line of newline-delimited JSON.
 
 use contracts::vitals::{Sample, Waveform, sample::Reading};
 use serde::Deserialize;
@@ -8,7 +8,7 @@ use super::time::parse_rfc3339_us;
 
 const EXAMPLE: &str = r#"{"device":"d1","metric":"heart-rate","value":72}"#;
 
-/// What a sensor may send. Unit, time and stream have defaults.
+/// The fields of a sensor's line. Unit, time and stream have defaults.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {

@@ -1,4 +1,4 @@
-//! Devices that the core does not know, while it tells which it knows.
+//! Devices that the core does not know, while it reports the devices that it knows.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -8,16 +8,17 @@ use tokio::time::{Instant, timeout_at};
 use super::Intake;
 use crate::journal::Disk;
 
-/// A device that the core has just registered is known here by then, or else it is refused.
+/// Wait for the core to report a device that was just registered; then the device is refused.
 const KNOWN_WITHIN: Duration = Duration::from_secs(3);
-/// Devices that were waited for since the core told of a change; others are not waited for.
+/// Devices waited for since the core's last report; others are not waited for.
 const WAITED_FOR_MAX: usize = 1024;
 impl<D: Disk> Intake<D> {
     pub(super) fn is_unknown(&self, device: &str) -> bool {
         self.following.is_on() && !self.rules.lock().book().knows(device)
     }
 
-    /// Returns when the core has told of every device, or will not. One that was waited for in vain keeps nobody waiting again.
+    /// Returns when the core has reported every device, or its time is over. A device that was
+    /// waited for in vain delays no later request.
     pub(super) async fn until_known(&self, samples: &[Sample]) {
         let mut books = self.books.subscribe();
         let unknown: HashSet<&str> = samples

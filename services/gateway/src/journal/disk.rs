@@ -1,8 +1,9 @@
-//! What the journal asks of storage, and the real thing.
+//! The journal's interface to storage, and its implementation on the file system.
 //!
-//! The trait is as small as the journal's protocol: every method is one boundary at which a crash may strike, so a test can
-//! stop at each of them. Only three promises are relied on: appended bytes survive a crash after `sync`, directory entries
-//! after `sync_directory`, and `rename` replaces its target atomically.
+//! The trait is as small as the journal's protocol: every method is one boundary at which a crash
+//! may happen, so a test can stop at each. The journal relies on three promises. Appended bytes
+//! survive a crash after `sync`, directory entries survive after `sync_directory`, and `rename`
+//! replaces its target atomically.
 
 use std::{
     fs::{self, File},
@@ -18,11 +19,11 @@ pub trait Disk: Clone + Send + Sync + 'static {
     fn list(&self) -> io::Result<Vec<String>>;
     /// Up to `length` bytes from `offset`; fewer only at the end of the file.
     fn read_at(&self, name: &str, offset: u64, length: usize) -> io::Result<Vec<u8>>;
-    /// A new empty file; an old one of that name is replaced.
+    /// A new empty file; it replaces an old file of that name.
     fn create(&self, name: &str) -> io::Result<Self::File>;
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Makes what a file holds durable without having it open for writing.
+    /// Makes a file's content durable without opening it for writing.
     fn sync_file(&self, name: &str) -> io::Result<()>;
     /// Makes creations, renames and removals durable.
     fn sync_directory(&self) -> io::Result<()>;
@@ -33,7 +34,7 @@ pub trait DiskFile: Send + 'static {
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// A directory of the file system, locked against a second gateway for as long as it lives.
+/// A directory of the file system, locked against a second gateway.
 #[derive(Clone, Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -143,7 +144,7 @@ mod tests {
         for path in [&path, &segment, &path.join(LOCK)] {
             assert!(is_private(path), "{}", path.display());
         }
-        // As an older version left it.
+        // The mode that an older version set.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(&segment, fs::Permissions::from_mode(0o644)).unwrap();
         Directory::open(&path).unwrap();

@@ -1,21 +1,22 @@
 //! Bytes of a segment.
 //!
-//! A segment is a run of frames: `length u32 | crc32 u32 | kind u8 | position u64 | body`, little-endian; the length and the
-//! checksum cover kind, position and body. The first frame is the header and carries a snapshot of everything that older
-//! segments would otherwise be needed for: the sequence counters of all streams and the acknowledged position. So any suffix
-//! of the segments is a complete journal, and removing the oldest one loses no counter.
+//! A segment is a run of frames: `length u32 | crc32 u32 | kind u8 | position u64 | body`,
+//! little-endian. The length and the checksum cover kind, position and body. The first frame is the
+//! header. It contains the sequence counters of all streams and the acknowledged position. So any
+//! suffix of the segments is a complete journal, and removing the oldest segment loses no counter.
 //!
-//! Samples, alerts and gaps are entries: each takes the next position. An acknowledgement takes none; its position field
-//! holds the position that it acknowledges.
+//! Samples, alerts and gaps are entries: each takes the next position. An acknowledgement takes
+//! none; its position field holds the acknowledged position.
 
 use contracts::vitals::{EdgeAlert, Gap, Sample};
 use prost::Message;
 
-/// A frame beyond this size is damage, not data. Headers are the largest: STREAMS_MAX rows of up to 1.6 KiB.
+/// Bytes of a frame; a longer frame counts as damage. Headers are the largest frames: STREAMS_MAX
+/// rows of up to 1.6 KiB.
 pub const FRAME_BYTES_MAX: usize = 8 << 20;
 const PREFIX_BYTES: usize = 8;
 const FIXED_BYTES: usize = 9;
-/// What a frame costs beside its body.
+/// Bytes of a frame beside its body.
 pub const FRAME_OVERHEAD_BYTES: usize = PREFIX_BYTES + FIXED_BYTES;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,7 @@ impl Kind {
     }
 }
 
-/// One entry of the journal as a reader gets it.
+/// An entry of the journal for readers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Entry {
     Sample(Sample),
@@ -59,7 +60,7 @@ pub struct Snapshot {
     pub acknowledged: u64,
     #[prost(uint64, tag = "2")]
     pub dropped_before: u64,
-    /// For older versions, which look for damage only behind this position.
+    /// For older versions, which look for damage only after this position.
     #[prost(uint64, tag = "3")]
     pub repaired_before: u64,
     #[prost(message, repeated, tag = "4")]
@@ -78,24 +79,24 @@ pub struct StreamRow {
     pub last_time_us: i64,
     #[prost(uint64, tag = "5")]
     pub sensor_highest: u64,
-    /// Bit n: the number `sensor_highest - n` was taken. Zero while the sensor has given no number.
+    /// Bit n: the number `sensor_highest - n` was taken. Zero for a sensor without numbers.
     #[prost(uint64, tag = "6")]
     pub sensor_seen: u64,
     #[prost(int64, tag = "7")]
     pub sensor_time_us: i64,
-    /// First and last of each stretch of numbers that have not come, lowest first.
+    /// First and last number of each missing range, lowest first.
     #[prost(uint64, repeated, tag = "8")]
     pub sensor_holes: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub struct Dropped {
-    /// Entries before this position are gone, whether or not their files are.
+    /// Entries before this position are gone, whether or not their files exist.
     #[prost(uint64, tag = "1")]
     pub dropped_before: u64,
     #[prost(message, repeated, tag = "2")]
     pub gaps: Vec<Gap>,
-    /// Gap entries from this position on say all that those before it say: the older ones need not be delivered.
+    /// Gap entries from this position on repeat all earlier ones, which need no delivery.
     #[prost(uint64, tag = "3")]
     pub complete_from: u64,
 }
@@ -138,15 +139,15 @@ impl Frame<'_> {
 /// Why a run of frames ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Nothing follows the last frame.
+    /// No frame follows.
     Clean,
-    /// The bytes stop within a frame of this total size.
+    /// The bytes end within a frame of this total size.
     Short { frame_bytes: usize },
-    /// What follows is no frame.
+    /// The following bytes are no frame.
     Damaged,
 }
 
-/// Walks the frames of a byte run up to its end or the first damage.
+/// Iterates over frames up to the end or the first damage.
 pub struct Frames<'a> {
     bytes: &'a [u8],
     offset: usize,
@@ -162,7 +163,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// Offset behind the last frame returned.
+    /// Offset after the last returned frame.
     pub fn offset(&self) -> usize {
         self.offset
     }
@@ -224,13 +225,14 @@ impl<'a> Iterator for Frames<'a> {
     }
 }
 
-/// Behind the damage at the beginning of `bytes`: the position after the last entry that can be read there, of those from `next` on.
+/// The position after the last readable entry beyond the damage at the beginning of `bytes`, for
+/// positions from `next` on.
 pub fn end_behind_damage(bytes: &[u8], next: u64) -> Option<u64> {
     let positions = next..=next + (bytes.len() / FRAME_OVERHEAD_BYTES) as u64;
     let mut end = None;
     let mut at = 0;
     while let Some(prefix) = bytes.get(at..at + FRAME_OVERHEAD_BYTES) {
-        // Cheap to look at, and nothing else looks like it: only then the checksum.
+        // A cheap test first; only its matches are checked by their checksum.
         let (fixed, position) = prefix.split_at(PREFIX_BYTES + 1);
         let kind = fixed.last().and_then(|byte| Kind::from_byte(*byte));
         let position = position.try_into().map(u64::from_le_bytes);
@@ -259,7 +261,7 @@ pub fn parse_segment_name(name: &str) -> Option<u64> {
         .ok()
 }
 
-/// Name of a segment that is not one yet.
+/// Name of a segment that is not complete yet.
 pub const UNFINISHED: &str = "unfinished";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Which samples are gone: ranges per stream, merged where they touch.
+//! Ranges of lost samples per stream, merged where they touch.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use contracts::vitals::{Gap, Sample};
 
 use super::{format::StreamRow, streams::Streams};
 
-/// Gaps of one entry, which travels in one upload message of about 100 bytes each.
+/// Gaps of one entry, which is one upload message; each gap takes about 100 bytes.
 pub const GAPS_PER_ENTRY_MAX: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -38,9 +38,10 @@ impl Gaps {
         }
     }
 
-    /// Counts as gone what lies between the counters read so far and those that a later snapshot holds. `entries`: how many there
-    /// were at most, so that a stream of which nothing was read is not taken to begin at 1, nor one that was forgotten and came back to
-    /// have gone through all that lies between. Of one that was forgotten for good nothing is told: it had been silent for a day.
+    /// Adds the range between the counters read so far and those of a later snapshot. `entries` is
+    /// the largest number of lost entries. So a stream without read entries does not count from 1,
+    /// and one that was forgotten and returned does not lose everything in between. A stream that
+    /// was forgotten for good gives no gap: it had been silent for a day.
     pub fn add_between(&mut self, read: &Streams, later: &[StreamRow], entries: u64) {
         for row in later {
             let counters = read.counters(&row.device, &row.stream);
@@ -63,7 +64,7 @@ impl Gaps {
         }
     }
 
-    /// Runs of at most GAPS_PER_ENTRY_MAX, each stream's ranges in order and merged.
+    /// Runs of at most GAPS_PER_ENTRY_MAX gaps, with each stream's ranges sorted and merged.
     pub fn into_entries(self) -> Vec<Vec<Gap>> {
         let mut merged: Vec<Gap> = Vec::new();
         for mut ranges in self.streams.into_values() {

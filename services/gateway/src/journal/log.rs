@@ -1,15 +1,18 @@
 //! The writing half of a journal: one thread, no clock, storage behind a trait.
 //!
-//! Entries are staged into a batch and become durable together: one append, one `fsync`, then they are published to readers.
-//! Invariants:
-//! 1. What is published was synced. Sequences and positions of a batch that failed are given back.
-//! 2. A segment appears by rename after its header was synced, and files vanish oldest first, each removal synced before
-//!    the next. So the files on disk are always a suffix of those ever made, without holes.
-//! 3. A drop is one entry that carries both the gaps and the position before which everything is gone; files are removed after
-//!    it is durable. A crash in between leaves files that recovery ignores and removes. The entry repeats all gaps that are
-//!    not delivered yet, merged: so a journal that stays full for a week holds one range per stream and not one per drop.
-//! 4. After a failed write or sync nothing is known about the tail of the active segment: it is given up, and the next batch
-//!    starts a new one whose first position tells recovery where the old one ends.
+//! Entries are staged into a batch and become durable together: one append, one `fsync`, then they
+//! are published to readers. Invariants:
+//! 1. Published entries were synced. Sequences and positions of a failed batch are given back.
+//! 2. A segment appears by rename after its header was synced. Files are removed oldest first, and
+//!    each removal is synced before the next. So the files on disk are always a suffix of all
+//!    files, without holes.
+//! 3. A drop is one entry with the gaps and the position before which everything is gone. Files are
+//!    removed after it is durable. A crash in between leaves files that recovery ignores and
+//!    removes. The entry repeats all undelivered gaps, merged. So a journal that stays full for a
+//!    week holds one range per stream and not one per drop.
+//! 4. After a failed write or sync the tail of the active segment is unknown, and the segment is
+//!    given up. The next batch starts a new segment, whose first position tells recovery where the
+//!    old one ends.
 
 use std::{io, net::IpAddr, sync::Arc};
 
@@ -28,27 +31,29 @@ use super::{
 };
 use crate::clock::Moment;
 
-/// Largest sample or alert. A waveform chunk of a minute at 500 Hz has half of it; larger ones are refused.
+/// Bytes of a sample or alert; a larger one is refused. A waveform of a minute at 500 Hz has half
+/// as many.
 pub const ENTRY_BYTES_MAX: usize = 256 << 10;
-/// Room that a sequence, set by the journal, may add to an entry.
+/// Bytes that a sequence, set by the journal, may add to an entry.
 const SEQUENCE_BYTES_MAX: usize = 11;
-/// The stream that numbers the gateway's own alerts.
+/// The stream of the gateway's own alerts.
 const ALERTS_STREAM: (&str, &str) = ("", "alerts");
 
-/// What happens when `bytes_max` is reached.
+/// Behaviour when `bytes_max` is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
-    /// The oldest segment goes, and a gap entry tells what was in it.
+    /// The oldest segment is removed, and a gap entry lists its content.
     DropOldest,
-    /// Nothing goes: new entries are refused until older ones are acknowledged.
+    /// No segment is removed: new entries are refused until older ones are acknowledged.
     Refuse,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Of all segments together; exceeded by at most two headers and the gaps of one drop.
+    /// Bytes of all segments together; exceeded by at most two headers and the gaps of one drop.
     pub bytes_max: u64,
-    /// A segment that has reached this size, and is no more than half header, is closed and the next one begun.
+    /// A segment of this size is closed, unless more than half of it is header, and the next one
+    /// begins.
     pub segment_bytes: u64,
     pub overflow: Overflow,
 }
@@ -70,13 +75,13 @@ pub enum StageError {
     Storage(#[from] io::Error),
 }
 
-/// What became of a staged entry, valid once `commit` has succeeded.
+/// The result for a staged entry, valid once `commit` has succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Staged {
     New {
         sequence: u64,
     },
-    /// The sensor sent it before; the journal has it already.
+    /// The sensor repeated it; the journal has it already.
     Retry,
 }
 
@@ -90,7 +95,7 @@ struct Batch {
 pub struct Log<D: Disk> {
     disk: D,
     limits: Limits,
-    /// None after a failed write, until a new segment is begun.
+    /// `None` after a failed write, until a new segment is begun.
     active: Option<D::File>,
     index: Arc<Mutex<Index>>,
     streams: Streams,
@@ -98,21 +103,21 @@ pub struct Log<D: Disk> {
     repaired_before: u64,
     acknowledged_durable: u64,
     dropped_entries: u64,
-    /// Gap entries that are durable and not delivered, with their positions.
+    /// Durable gap entries without delivery, with their positions.
     pending_gaps: Vec<(u64, Vec<Gap>)>,
 }
 
-/// What a batch gives up to make room.
+/// The segments that a batch gives up to make room.
 #[derive(Default)]
 struct Drop {
-    /// Zero when nothing is given up.
+    /// Zero if none is given up.
     before: u64,
     entries: u64,
     gaps: Vec<(u64, Vec<Gap>)>,
 }
 
 impl<D: Disk> Log<D> {
-    /// Recovers what is on the disk and begins a new segment behind it.
+    /// Recovers the content of the disk and begins a new segment after it.
     pub fn open(disk: D, limits: Limits) -> Result<(Self, recovery::Summary), recovery::OpenError> {
         let recovered = recovery::recover(&disk)?;
         let mut log = Self {
@@ -129,7 +134,7 @@ impl<D: Disk> Log<D> {
         };
         log.begin_segment(recovered.next, recovered.lost)?;
         for name in recovered.unreadable {
-            // Never one that has just been made.
+            // Never a segment that has just been made.
             if name != segment_name(recovered.next) {
                 medium::set_aside(&log.disk, &name)?;
                 log.disk.sync_directory()?;
@@ -152,7 +157,8 @@ impl<D: Disk> Log<D> {
         self.batch.bytes.len()
     }
 
-    /// Gives the sample its sequence and puts it into the batch. `from` is whose address it comes from, where one is known.
+    /// Gives the sample its sequence and puts it into the batch. `from` is the sender's address, if
+    /// it is known.
     pub fn stage_sample(
         &mut self,
         sample: &mut Sample,
@@ -196,12 +202,13 @@ impl<D: Disk> Log<D> {
         }
     }
 
-    /// Makes the batch durable. After an error none of it was taken, and everything may be staged again.
+    /// Makes the batch durable. After an error none of it was stored, and everything may be staged
+    /// again.
     pub fn commit(&mut self) -> io::Result<()> {
         let acknowledged = self.index.lock().acknowledged;
         if self.batch.bytes.is_empty() && acknowledged == self.acknowledged_durable {
             if self.active.is_none() {
-                // Nothing is said of a disk that has refused before it has taken something.
+                // A disk that has refused is not published as working before a write succeeds.
                 let next = self.index.lock().durable();
                 self.begin_segment(next, Gaps::default())?;
             }
@@ -222,7 +229,8 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// Everything before `position` was delivered. Durable with the next commit; segments that it finishes go at once.
+    /// Everything before `position` was delivered. Durable with the next commit; finished segments
+    /// are removed at once.
     pub fn acknowledge(&mut self, position: u64) -> io::Result<()> {
         {
             let mut index = self.index.lock();
@@ -234,8 +242,8 @@ impl<D: Disk> Log<D> {
         self.remove_finished()
     }
 
-    /// What cannot be read at `position` any more is told as gaps, with what is behind it in its segment, so that the rest can go on.
-    /// Needs an empty batch.
+    /// Reports the unreadable entries at `position`, and the rest of their segment, as gaps, so
+    /// that later entries can be delivered. Needs an empty batch.
     pub fn give_up(&mut self, position: u64) -> io::Result<()> {
         let (segment, before, is_last) = {
             let index = self.index.lock();
@@ -246,7 +254,7 @@ impl<D: Disk> Log<D> {
             (segment.clone(), before, segment.end == index.durable())
         };
         if is_last {
-            // The next header has the counters behind what is lost.
+            // The next header has the counters after the lost entries.
             self.begin_segment(segment.end, Gaps::default())?;
         }
         let mut lost = Gaps::default();
@@ -267,7 +275,7 @@ impl<D: Disk> Log<D> {
             return Err(error);
         }
         let mut index = self.index.lock();
-        // Some of it may be among what is lost, and told as such.
+        // Some of it may be among the lost entries, and reported as such.
         index.recent.clear();
         let mut segments = index.segments.iter_mut();
         if let Some(damaged) = segments.find(|it| it.first == segment.first) {
@@ -304,10 +312,11 @@ impl<D: Disk> Log<D> {
         put_frame(&mut self.batch.bytes, kind, position, body);
     }
 
-    /// Appends and syncs the batch; returns what it drops.
+    /// Appends and syncs the batch; returns the dropped segments.
     fn write(&mut self, acknowledged: u64) -> io::Result<Drop> {
         if self.active.is_none() {
-            // Only with an empty batch: an acknowledgement after a failed write. The new header records it.
+            // Only with an empty batch: an acknowledgement after a failed write. The new header
+            // records it.
             let next = self.index.lock().durable();
             self.begin_segment(next, Gaps::default())?;
         }
@@ -344,7 +353,8 @@ impl<D: Disk> Log<D> {
             let index = self.index.lock();
             let mut held = index.bytes() + self.batch.bytes.len() as u64;
             let mut victims = Vec::new();
-            // The last segment is being written and stays; with four segments at least it never has to go.
+            // The last segment is being written and stays; with at least four segments it never has
+            // to be dropped.
             let closed = index.segments.len().saturating_sub(1);
             for segment in index.segments.iter().take(closed) {
                 if held <= self.limits.bytes_max {
@@ -378,7 +388,7 @@ impl<D: Disk> Log<D> {
         let count = runs.len();
         let complete_from = next + self.batch.entries.len() as u64;
         for (n, gaps) in runs.into_iter().enumerate() {
-            // Only the last entry drops: should the tail be torn before it, nothing has been dropped.
+            // Only the last entry drops segments: if the tail is torn before it, none was dropped.
             let is_last = n + 1 == count;
             drop.gaps.push((complete_from + n as u64, gaps.clone()));
             let body = Dropped {
@@ -391,7 +401,7 @@ impl<D: Disk> Log<D> {
         drop
     }
 
-    /// Nothing in here can take back the commit: what fails is tried again by a later one.
+    /// The commit is final here: a failed step is repeated by a later commit.
     fn after_commit(&mut self, dropped: Drop) {
         let (next, is_grown) = {
             let mut index = self.index.lock();

@@ -1,22 +1,25 @@
-//! What a medium with bad sectors still gives, and what is done with the files on them.
+//! Reading from a medium with bad sectors, and setting its damaged files aside.
 
 use std::io;
 
 use super::disk::Disk;
 
-/// A bad sector costs at most so much more than itself.
+/// Unit of reads around a bad sector; a bad sector loses at most this much more than itself.
 const PAGE_BYTES: u64 = 4096;
-/// Files kept for people; of more the oldest goes. They are not part of the journal's `bytes_max`.
+/// Damaged files kept for inspection, beside the journal's `bytes_max`; at the bound the oldest is
+/// removed.
 pub(super) const ASIDE_MAX: usize = 4;
 const ASIDE: &str = ".damaged";
 
-/// Whether the medium has lost what was asked for: another file may be well. Anything else, a missing right say, is of the whole.
+/// Whether the medium has lost this file, while other files may be readable. Other errors, such as
+/// a missing right, concern all files.
 pub(super) fn is_of_medium(error: &io::Error) -> bool {
     // Linux: EIO, ENODATA (XFS, and some drivers), EBADMSG and EUCLEAN (checksums), EILSEQ (dm-integrity), EREMOTEIO.
     matches!(error.raw_os_error(), Some(5 | 61 | 74 | 84 | 117 | 121))
 }
 
-/// Bytes from `offset` up to the first bad sector, and whether there is one before `length` and the file's end.
+/// Bytes from `offset` up to the first bad sector, and whether a bad sector lies before `length`
+/// and the file's end.
 pub(super) fn read_prefix<D: Disk>(
     disk: &D,
     name: &str,
@@ -46,7 +49,7 @@ pub(super) fn read_prefix<D: Disk>(
     Ok((bytes, false))
 }
 
-/// Where the file ends, whatever can be read of it; it is looked for up to `bytes_max`.
+/// The file's length, whatever part of it is readable; searched up to `bytes_max`.
 pub(super) fn length<D: Disk>(disk: &D, name: &str, from: u64, bytes_max: u64) -> u64 {
     let mut at = from;
     while at < bytes_max {
@@ -59,7 +62,7 @@ pub(super) fn length<D: Disk>(disk: &D, name: &str, from: u64, bytes_max: u64) -
     at
 }
 
-/// Takes a file out of the journal and keeps it for people.
+/// Moves a file out of the journal and keeps it for inspection.
 pub(super) fn set_aside<D: Disk>(disk: &D, name: &str) -> io::Result<()> {
     let mut aside = disk.list()?;
     aside.retain(|name| name.ends_with(ASIDE));

@@ -1,7 +1,7 @@
-//! Where entries lie, and reading them back.
+//! The index of entries, and reading them.
 //!
-//! The writer publishes into the index only what `fsync` has confirmed, so a reader never hands out an entry whose sequence
-//! a crash could give to another sample.
+//! The writer publishes into the index only entries that `fsync` has confirmed. So a reader never
+//! returns an entry whose sequence another sample could get after a crash.
 
 use std::{collections::VecDeque, io, sync::Arc};
 
@@ -14,22 +14,22 @@ use super::{
     recent::Recent,
 };
 
-/// Entries between two remembered offsets: what a read may have to skip.
+/// Entries between two remembered offsets, which a read may have to skip.
 const MARK_INTERVAL: u64 = 16;
-/// Read at once; more only for a frame that is larger.
+/// Bytes of one read; a larger frame is read as a whole.
 const READ_BYTES: usize = 256 << 10;
 
 #[derive(Clone, Debug)]
 pub struct Segment {
     pub first: u64,
-    /// Behind the last durable entry.
+    /// Position after the last durable entry.
     pub end: u64,
     pub header_bytes: u64,
     /// Durable bytes.
     pub bytes: u64,
-    /// Its file is kept for people when it is finished.
+    /// Its file is kept for inspection when it is finished.
     pub is_damaged: bool,
-    /// Offset of every MARK_INTERVAL-th entry, starting with the first.
+    /// Offset of every MARK_INTERVAL-th entry, beginning with the first.
     marks: Vec<u64>,
 }
 
@@ -45,7 +45,7 @@ impl Segment {
         }
     }
 
-    /// Entries must be noted in order, each before `bytes` grows beyond it.
+    /// Must be called in order, before `bytes` exceeds the entry.
     pub fn note_entry(&mut self, offset: u64) {
         if (self.end - self.first).is_multiple_of(MARK_INTERVAL) {
             self.marks.push(offset);
@@ -65,18 +65,18 @@ pub struct Index {
     pub segments: VecDeque<Segment>,
     pub acknowledged: u64,
     pub dropped_before: u64,
-    /// Gap entries before this position are repeated by later ones.
+    /// Later gap entries repeat those before this position.
     pub gaps_from: u64,
     pub(super) recent: Recent,
 }
 
 impl Index {
-    /// The oldest entry that still has to be delivered.
+    /// The oldest entry without delivery.
     pub fn head(&self) -> u64 {
         self.acknowledged.max(self.dropped_before)
     }
 
-    /// Behind the newest durable entry.
+    /// Position after the newest durable entry.
     pub fn durable(&self) -> u64 {
         self.segments.back().map_or(0, |segment| segment.end)
     }
@@ -91,8 +91,8 @@ impl Index {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// The segment that has the entry at `position`, or the next one behind a hole. Of one that decayed right behind its header
-    /// nothing can be read.
+    /// The segment with the entry at `position`, or the next one after a hole. A segment that is
+    /// damaged right after its header has no readable entry.
     pub(super) fn holding(&self, position: u64) -> Option<&Segment> {
         let at = self
             .segments
@@ -103,7 +103,7 @@ impl Index {
     }
 }
 
-/// A run of entries and where to go on.
+/// A run of entries and the position to continue from.
 #[derive(Debug, Default)]
 pub struct Chunk {
     pub entries: Vec<(u64, Entry)>,
@@ -111,7 +111,8 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Takes the frame's entry unless it lies before `next`; returns how many bytes were taken. None: it is damaged.
+    /// Takes the frame's entry unless it lies before `next`; returns the number of bytes taken.
+    /// `None`: the frame is damaged.
     fn take(&mut self, frame: &Frame<'_>, gaps_from: impl FnOnce() -> u64) -> Option<usize> {
         if !frame.kind.is_entry() || frame.position < self.next {
             return Some(0);
@@ -151,9 +152,10 @@ impl<D: Disk> Reader<D> {
         self.index.lock().bytes()
     }
 
-    /// Durable entries from `from` on, or from the oldest one kept if that is later: at most `entries_max` of them, and no
-    /// more once `bytes_max` are read. Empty when there are none. Gap entries that a later one repeats come out without gaps.
-    /// `InvalidData`: the medium has damaged what is at `from`; see [`super::Journal::give_up`].
+    /// Durable entries from `from` on, or from the oldest one if that is later. At most
+    /// `entries_max` entries, and no more once `bytes_max` are read. Gap entries that a later one
+    /// repeats come without gaps. `InvalidData`: the entry at `from` is damaged; see
+    /// [`super::Journal::give_up`].
     pub fn read(&self, from: u64, entries_max: usize, bytes_max: usize) -> io::Result<Chunk> {
         let mut chunk = Chunk {
             entries: Vec::new(),
@@ -169,7 +171,7 @@ impl<D: Disk> Reader<D> {
                 // The writer dropped the segment between the plan and the read.
                 Err(error)
                     if error.kind() == io::ErrorKind::NotFound && self.head() > chunk.next => {}
-                // What lies before the damage goes out first.
+                // Entries before the damage are returned first.
                 Err(_) if !chunk.entries.is_empty() => break,
                 Err(error) => return Err(error),
             }
@@ -177,7 +179,7 @@ impl<D: Disk> Reader<D> {
         Ok(chunk)
     }
 
-    /// The same of what is still in memory, without touching the disk; it may be fewer entries. None where that has nothing of `from`.
+    /// The same from memory alone, possibly fewer entries. `None` if `from` is not in memory.
     pub fn recent(&self, from: u64, entries_max: usize, bytes_max: usize) -> Option<Chunk> {
         let mut chunk = Chunk {
             entries: Vec::new(),
@@ -193,7 +195,7 @@ impl<D: Disk> Reader<D> {
             let Some(batch) = batch else {
                 break;
             };
-            // Each turn ends behind the batch that it took.
+            // Each turn ends after the batch that it took.
             for frame in Frames::new(&batch) {
                 bytes += chunk.take(&frame, || gaps_from)?;
                 if chunk.entries.len() >= entries_max || bytes >= bytes_max {

@@ -1,14 +1,16 @@
-//! The newest batches as they lie on the disk, kept in memory: what is uploaded as it comes, and its copy, is never read back from there.
+//! The newest batches in their form on disk, kept in memory: entries and their copies are uploaded
+//! from here, without reading the disk.
 
 use std::{collections::VecDeque, sync::Arc};
 
-/// Of all batches together. Beyond it the oldest go, and who asks for them reads the disk: a courier that is so far behind has a backlog.
+/// Bytes of all batches; at the bound the oldest batch is dropped, and its readers use the disk. A
+/// courier that far behind has a backlog.
 pub const BYTES_MAX: usize = 64 << 10;
 
 #[derive(Debug)]
 struct Batch {
     first: u64,
-    /// Behind its last entry.
+    /// Position after its last entry.
     end: u64,
     frames: Arc<[u8]>,
 }
@@ -21,7 +23,7 @@ pub struct Recent {
 }
 
 impl Recent {
-    /// To be called with what is durable, in order.
+    /// Must be called with durable batches, in order.
     pub fn note(&mut self, first: u64, entries: usize, frames: &[u8]) {
         if entries == 0 {
             return;
@@ -39,7 +41,7 @@ impl Recent {
         }
     }
 
-    /// The batch that has the entry at `position`.
+    /// The batch with the entry at `position`.
     pub fn holding(&self, position: u64) -> Option<Arc<[u8]>> {
         let at = self.batches.partition_point(|it| it.end <= position);
         let batch = self.batches.get(at)?;
@@ -61,7 +63,7 @@ mod tests {
         assert_eq!(recent.holding(0), None);
         recent.note(3, 2, b"ab");
         recent.note(5, 0, b"no entry");
-        // What is at 5 and 6 is the beginning of another segment.
+        // Positions 5 and 6 begin another segment.
         recent.note(7, 1, b"c");
         let found = |recent: &Recent, position| recent.holding(position).map(|it| it.to_vec());
         let all: Vec<_> = (2..9).map(|position| found(&recent, position)).collect();

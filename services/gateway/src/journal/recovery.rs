@@ -1,9 +1,10 @@
-//! What a restart finds on the disk.
+//! The recovery of a journal at a start.
 //!
-//! Each segment is read up to its first damage, or to where the next one begins. Damage at the very end, with no entry behind it, is
-//! a batch that was being written and was never acknowledged: it is passed over. Damage anywhere else is decay of the medium; the counters in
-//! the next segment's header tell exactly which sequences are missing, and they are reported as gaps once. A sector that cannot be
-//! read is such damage, too: it costs what lies behind it in its segment, and no other segment.
+//! Each segment is read up to its first damage, or to the beginning of the next. Damage at the very
+//! end, without an entry after it, is an unfinished batch that was never acknowledged, and is
+//! skipped. Damage elsewhere is decay of the medium. The counters in the next segment's header give
+//! the missing sequences, which are reported as gaps once. An unreadable sector is such damage as
+//! well: it loses the rest of its segment, and no other segment.
 
 use std::io;
 
@@ -22,7 +23,8 @@ use super::{
     streams::Streams,
 };
 
-/// Where the end of a segment that cannot be read is looked for at most; a batch may be written beyond its configured size.
+/// Bytes up to which the end of an unreadable segment is searched; a batch may exceed the
+/// configured size.
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
 #[derive(Debug, thiserror::Error)]
@@ -33,9 +35,9 @@ pub struct OpenError(#[from] io::Error);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     pub segments: usize,
-    /// Entries that still have to be delivered.
+    /// Entries without delivery.
     pub waiting: u64,
-    /// Segments with damage that is not a torn last batch.
+    /// Segments with damage other than a torn last batch.
     pub damaged_segments: usize,
 }
 
@@ -44,7 +46,7 @@ pub(super) struct Recovered {
     pub streams: Streams,
     pub next: u64,
     pub lost: Gaps,
-    /// Gap entries that still have to be delivered.
+    /// Gap entries without delivery.
     pub pending_gaps: Vec<(u64, Vec<Gap>)>,
     /// Files whose header cannot be read.
     pub unreadable: Vec<String>,
@@ -60,13 +62,13 @@ struct Scan {
     gaps_from: u64,
 }
 
-/// What the segments say, oldest first.
+/// The content of the segments, oldest first.
 #[derive(Default)]
 struct Readings {
     scans: Vec<Scan>,
     /// Files whose header cannot be read.
     unreadable: Vec<String>,
-    /// Where the newest segment may have ended, if it cannot be read to its end.
+    /// The possible end of the newest segment, if it is not readable to its end.
     unreadable_end: u64,
     pending_gaps: Vec<(u64, Vec<Gap>)>,
 }
@@ -82,9 +84,10 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
         .collect();
     firsts.sort_unstable();
     if let Some(last) = firsts.last() {
-        // What is read below is taken for durable, so it has to be.
+        // Data read below counts as durable, so it must be synced.
         match disk.sync_file(&segment_name(*last)) {
-            // What it gives is delivered all the same; the next header, which is synced, has the numbers that it gave.
+            // Readable data is delivered all the same; the next header, which is synced, has the
+            // sequences.
             Err(error) if medium::is_of_medium(&error) => {
                 tracing::error!(%error, segment = last, "the newest segment cannot be synced");
             }
@@ -133,7 +136,8 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
     }
     if unreadable_end > next {
         damaged_segments += usize::from(unreadable.is_empty());
-        // The newest segment is unreadable: its sequences are unknown, so skip as many as it can have given.
+        // The newest segment is unreadable: its sequences are unknown, so as many as possible are
+        // skipped.
         let mut rows = streams.to_rows();
         for row in &mut rows {
             row.next_sequence += unreadable_end - next;
@@ -159,7 +163,7 @@ pub(super) fn recover<D: Disk>(disk: &D) -> io::Result<Recovered> {
     })
 }
 
-/// Reads every segment as far as the medium gives it.
+/// Reads every segment as far as the medium permits.
 fn read_segments<D: Disk>(disk: &D, firsts: &[u64]) -> io::Result<Readings> {
     let mut readings = Readings::default();
     for (n, first) in firsts.iter().enumerate() {
@@ -188,7 +192,7 @@ fn read_segments<D: Disk>(disk: &D, firsts: &[u64]) -> io::Result<Readings> {
                 } else if is_last
                     && let Some(end) = end_behind_damage(&bytes[read..], scan.segment.end)
                 {
-                    // No torn batch: those are at the very end.
+                    // Not a torn batch, which is always at the very end.
                     readings.unreadable_end = end;
                 }
                 readings.scans.push(scan);
@@ -204,14 +208,15 @@ fn read_segments<D: Disk>(disk: &D, firsts: &[u64]) -> io::Result<Readings> {
     Ok(readings)
 }
 
-/// No more entries than this can have been in what is behind `readable` bytes.
+/// Upper bound of the number of entries after `readable` bytes.
 fn lost_max<D: Disk>(disk: &D, name: &str, readable: usize) -> u64 {
     let readable = readable as u64;
     let bytes = medium::length(disk, name, readable, SEGMENT_BYTES_MAX) - readable;
     bytes / FRAME_OVERHEAD_BYTES as u64
 }
 
-/// Whether an earlier recovery has found it. Gaps are delivered behind the hole that they tell of, so while it is not passed they wait.
+/// Whether an earlier recovery has reported the gap. Gaps are delivered after their hole, so they
+/// wait until that is passed.
 fn is_told(gap: &Gap, pending: &[(u64, Vec<Gap>)]) -> bool {
     let mut known = pending.iter().flat_map(|(_, gaps)| gaps);
     known.any(|known| {
@@ -221,9 +226,9 @@ fn is_told(gap: &Gap, pending: &[(u64, Vec<Gap>)]) -> bool {
     })
 }
 
-/// Adds the samples that `segment` holds from `acknowledged` on to the gaps, as far as it can be read, and what cannot be read
-/// by the counters of the next segment; of one whose header cannot be read, all since the end of the one `before` it. Returns where
-/// that begins.
+/// Adds the samples of `segment` from `acknowledged` on to the gaps, as far as it is readable. The
+/// counters of the next segment give the rest. If the header is unreadable, everything since the
+/// end of the segment `before` counts. Returns the first position of the loss.
 pub(super) fn collect_lost<D: Disk>(
     disk: &D,
     before: Option<u64>,
@@ -264,7 +269,7 @@ pub(super) fn collect_lost<D: Disk>(
     end
 }
 
-/// None when the header is damaged.
+/// `None` if the header is damaged.
 fn scan(first: u64, limit: u64, bytes: &[u8], mut visit: impl FnMut(u64, Entry)) -> Option<Scan> {
     let mut frames = Frames::new(bytes);
     let header = frames.next()?;

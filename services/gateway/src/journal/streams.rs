@@ -1,16 +1,18 @@
-//! Counters of every stream: the next sequence, and which of the sensor's own numbers have been taken.
+//! Counters of every stream: the next sequence, and the sensor's own numbers that have been taken.
 //!
-//! Changes made while a batch is staged are undone when the batch does not reach the disk, so the table always equals what a
-//! recovery would read.
+//! Changes of a staged batch are undone if the batch does not reach the disk, so the table always
+//! equals the result of a recovery.
 //!
-//! A stream that finds the table full takes the place of the one that was used longest ago, and begins at or above the next sequence
-//! of every row. So at all times whatever was given to a stream that has no row is less than the highest next sequence in the table,
-//! and a forgotten stream that comes back repeats nothing, whatever the clock shows. Who was used longest ago is told by the
-//! entries and by the order of rows in a snapshot alone: a recovery forgets whom the journal forgot.
+//! In a full table a new stream replaces the one that was used longest ago, and begins at or above
+//! the next sequence of every row. So every sequence of a stream without a row is less than the
+//! highest next sequence in the table. A forgotten stream that returns repeats no sequence,
+//! whatever the clock shows. Entries and the order of rows in a snapshot alone decide which stream
+//! was used longest ago: recovery forgets the same streams as the journal.
 //!
-//! A sensor's retry is told from a new sample by its `sensor_sequence`: the stretches of numbers are remembered that have not come
-//! yet, so what a sensor stored while it was out of reach may come after what it measures, newest or oldest first. A sensor that lost
-//! its counter starts again with low numbers but newer device times; that is a new run, not a retry.
+//! A `sensor_sequence` distinguishes a sensor's retry from a new sample. The table remembers the
+//! ranges of missing numbers, so samples that a sensor stored while it was out of reach may come
+//! after later ones, in any order. A sensor that lost its counter starts again with low numbers but
+//! newer device times; that is a new run and not a retry.
 
 use std::{
     collections::HashMap,
@@ -22,32 +24,35 @@ use std::{
 use super::format::StreamRow;
 use crate::clock::{self, Moment};
 
-/// Streams of one journal. Beyond it a new stream has the one forgotten that was used longest ago, and is refused where all were used within
-/// FRESH_US.
+/// Streams of one journal; at the bound the stream that was used longest ago is forgotten. A new
+/// stream is refused if all were used within FRESH_US.
 pub const STREAMS_MAX: usize = 4096;
-/// A stream that had a sample within this time of the machine's uptime is not forgotten, nor is with it which of its sensor's numbers were
-/// taken: names that somebody makes up cost no stream in use its retries, and keep others out for a day at most once they end. What was
-/// used before the start gives way earlier, so that a gateway that never runs for a day forgets, too.
+/// Uptime for which a stream is not forgotten after a sample, nor are its sensor's numbers. So
+/// invented names cannot push out streams in use, and block new streams for at most a day. Streams
+/// used only before the start are forgotten earlier, so that a gateway that never runs for a day
+/// forgets as well.
 const FRESH_US: i64 = 24 * 3600 * 1_000_000;
-/// Quarters of the streams that are free or may be forgotten which one address may begin, so that none that makes names up leaves nothing to
-/// the others. Most of them, because behind a NAT or a forwarder all sensors have one. Who began what is forgotten with a restart.
+/// Quarters of the free or forgettable streams that one address may begin, so that an address with
+/// invented names leaves some to others. Behind a NAT or a forwarder all sensors have one address,
+/// so it is most of them. A restart clears the addresses.
 const QUARTERS_OF_ONE: usize = 3;
 
-/// Largest first sequence where no clock gives one: less than any clock that was ever set.
+/// Largest first sequence without a clock: less than any clock that was ever set.
 const DRAWN_MAX: u64 = 1 << 50;
-/// Stretches of missing numbers remembered per stream; beyond it the lowest counts as taken.
+/// Ranges of missing numbers per stream; at the bound the lowest counts as taken.
 pub(super) const HOLES_MAX: usize = 64;
-/// Numbers below the highest that `StreamRow::sensor_seen` tells of, which is all that older versions read and write.
+/// Numbers below the highest in `StreamRow::sensor_seen`, the only field that older versions read
+/// and write.
 const SEEN_BITS: u64 = 64;
 
-/// First and last of numbers that have not come.
+/// First and last of a range of missing numbers.
 type Hole = (u64, u64);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     pub next_sequence: u64,
     pub last_time_us: i64,
-    /// None while the sensor has given no number.
+    /// `None` for a sensor without numbers.
     sensor_highest: Option<u64>,
     /// Below the highest, lowest first. Shared with the undo list until it changes.
     sensor_holes: Arc<Vec<Hole>>,
@@ -130,7 +135,7 @@ impl Counters {
                     Arc::make_mut(&mut self.sensor_holes).push((highest + 1, number - 1));
                 }
             }
-            // A new run: what is below may be stored at the sensor.
+            // A new run: lower numbers may be stored at the sensor.
             Some(_) | None => {
                 let below = number.checked_sub(1).map(|last| (0, last));
                 self.sensor_holes = Arc::new(below.into_iter().collect());
@@ -141,7 +146,7 @@ impl Counters {
         self.sensor_time_us = time_us;
     }
 
-    /// Takes a number out of the hole that it is in.
+    /// Takes a number out of its hole.
     fn fill(&mut self, number: u64) {
         if !self.lacks(number) {
             return;
@@ -165,20 +170,20 @@ impl Counters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     Sequence(u64),
-    /// The sensor sent this number before.
+    /// The sensor repeated this number.
     Retry,
-    /// STREAMS_MAX is reached, and all were used within FRESH_US.
+    /// STREAMS_MAX is reached, and all streams were used within FRESH_US.
     TooManyStreams,
-    /// The address has begun as many as one may.
+    /// The address has begun its largest number of streams.
     TooManyOfAddress,
 }
 
-/// When a stream was last used.
+/// The last use of a stream.
 #[derive(Clone, Copy, Debug, Default)]
 struct Use {
-    /// The how-manieth use of all it was.
+    /// Running number of the use.
     number: u64,
-    /// None: before the start.
+    /// `None`: before the start.
     uptime_us: Option<i64>,
 }
 
@@ -188,18 +193,19 @@ struct Row {
     stream: String,
     counters: Counters,
     used: Use,
-    /// Who began it, since the start.
+    /// The address that began it, since the start.
     from: Option<IpAddr>,
 }
 
 impl Row {
-    /// The gateway's own streams: no sensor's device has an empty name. They are never forgotten.
+    /// The gateway's own streams: a sensor's device never has an empty name. They are never
+    /// forgotten.
     fn is_own(&self) -> bool {
         self.device.is_empty()
     }
 }
 
-/// A new stream that was refused, by whom it came and at which uptime.
+/// A refused new stream, with its address and uptime.
 #[derive(Clone, Copy, Debug)]
 struct Refused {
     uptime_us: Option<i64>,
@@ -218,9 +224,10 @@ enum Undo {
 pub struct Streams {
     ids: HashMap<String, HashMap<String, usize>>,
     rows: Vec<Row>,
-    /// Its uptime is the latest that anybody had: requests overtake each other.
+    /// Its uptime is the latest of all requests, since requests overtake each other.
     newest: Use,
-    /// The last one: to look at all rows takes 6 us, and a request may have 10,000 new names. Before time passes, only `revert` makes room.
+    /// The last refusal: a search of all rows takes 6 us, and a request may have 10,000 new names.
+    /// Until time passes only `revert` makes room.
     refused: Option<Refused>,
     undo: Vec<Undo>,
 }
@@ -237,7 +244,7 @@ impl Streams {
         streams
     }
 
-    /// What was used longest ago comes first.
+    /// The stream that was used longest ago comes first.
     pub fn to_rows(&self) -> Vec<StreamRow> {
         let mut rows: Vec<&Row> = self.rows.iter().collect();
         rows.sort_unstable_by_key(|row| row.used.number);
@@ -246,10 +253,12 @@ impl Streams {
             .collect()
     }
 
-    /// The next sequence of a stream; taken for good at `commit`, given back by `revert`. A stream that is new to this journal begins
-    /// at the clock's microsecond, not at 1: no stream has a million samples a second, so a gateway whose disk was wiped goes on
-    /// above every number it gave before, and ingest does not take its new samples for duplicates. A clock that was never set shows about the
-    /// same after every start: there the beginning is drawn, below all that a set clock shows.
+    /// The next sequence of a stream; taken for good at `commit`, returned by `revert`. A stream
+    /// that is new to this journal begins at the clock's microsecond and not at 1. No stream has a
+    /// million samples a second, so a gateway with a wiped disk continues above all its earlier
+    /// numbers. Otherwise ingest would take new samples for duplicates. A clock that was never set
+    /// shows similar times after every start: then the beginning is random, below all times of a
+    /// set clock.
     pub fn next(
         &mut self,
         device: &str,
@@ -324,7 +333,7 @@ impl Streams {
         row.is_own() || row.used.uptime_us > long_ago
     }
 
-    /// Repeats what `next` did for an entry that recovery reads back.
+    /// Repeats `next` for an entry that recovery reads back.
     pub fn replay(
         &mut self,
         device: &str,
@@ -360,7 +369,7 @@ impl Streams {
                     self.rows[id].used = used;
                 }
                 Undo::Began(id, forgotten) => {
-                    // Without one it is the last: those begun behind it have gone.
+                    // Otherwise it is the last: the streams that began after it are gone.
                     let row = match forgotten {
                         Some(row) => {
                             self.enter(&row.device, &row.stream, id);
@@ -383,7 +392,8 @@ impl Streams {
         self.ids.get(device)?.get(stream).copied()
     }
 
-    /// Makes the row of a new stream: in the place of the one that was used longest ago where none is left, and then it begins above all.
+    /// Makes the row of a new stream. In a full table it replaces the stream that was used longest
+    /// ago, and begins above all.
     fn begin(&mut self, device: &str, stream: &str) -> usize {
         let mut row = Row {
             device: device.to_owned(),
@@ -409,7 +419,7 @@ impl Streams {
         id
     }
 
-    /// Where no place is free, the row that was used longest ago.
+    /// The row that was used longest ago, if no place is free.
     fn gives_way(&self) -> Option<usize> {
         if self.rows.len() < STREAMS_MAX {
             return None;
@@ -423,8 +433,9 @@ impl Streams {
         longest_ago.map(|(id, _)| id)
     }
 
-    /// Above every sequence that was given to any stream, also to those forgotten. A thousandth of the largest that a store can hold at most:
-    /// it grows by one a sample above the latest time that the clock showed, and Linux has none beyond 2262.
+    /// Above every sequence of any stream, including forgotten ones. It stays far below the largest
+    /// that a store can hold: it grows by one a sample above the latest time of the clock, which
+    /// Linux bounds at 2262.
     fn highest(&self) -> u64 {
         let next = self.rows.iter().map(|row| row.counters.next_sequence);
         next.max().unwrap_or(1)
@@ -514,7 +525,7 @@ mod tests {
         assert_eq!(after, Next::Sequence(1_790_000_010_000_000));
     }
 
-    /// One in 10^9 that two of them are within a million.
+    /// The probability that two of them are within a million is 10^-9.
     #[test]
     fn so_does_one_whose_clock_begins_anew_at_every_start() {
         let begin = || match Streams::default().next("d", "hr", at(30_000_000), 0, None, None) {
@@ -550,7 +561,7 @@ mod tests {
     fn what_a_sensor_stored_may_come_after_what_it_measures() {
         let number_of = |order: u64, n: u64| match order {
             0 => 2_000 - n,
-            // The live ones first, then the stored ones as they were measured.
+            // First the live samples, then the stored ones in order of measurement.
             _ if n < 100 => 1_901 + n,
             _ => 901 + n,
         };
@@ -611,7 +622,7 @@ mod tests {
             take(&mut streams, "d", "hr", 0, number, Some(number as u64));
         }
         let row = streams.to_rows().remove(0);
-        // The three numbers, and those below zero, which there are not.
+        // The three numbers, and those below zero, which do not exist.
         assert_eq!(row.sensor_seen, !0b1_0010);
         let old = StreamRow {
             sensor_seen: 0b1101,
@@ -673,9 +684,9 @@ mod tests {
             });
             begun.count()
         };
-        // A lone one has most of them.
+        // A lone address has most of them.
         assert_eq!(begins(&mut streams, 1, STREAMS_MAX), STREAMS_MAX / 4 * 3);
-        // What the disk refused counts for nobody.
+        // Samples that the disk refused count for no address.
         streams.revert();
         assert_eq!(begins(&mut streams, 2, 1_000), 1_000);
         streams.commit();
@@ -687,7 +698,7 @@ mod tests {
             0,
             "it has more than three quarters"
         );
-        // With what it began it goes on.
+        // The address goes on with the streams that it began.
         let first = STREAMS_MAX + 1;
         let from = Some(IpAddr::from([192, 0, 2, 2]));
         let goes_on = streams.next(&first.to_string(), "hr", at(0), 1, None, from);

@@ -1,8 +1,9 @@
-//! The thread that owns a [`Log`], and the handle that the rest of the gateway has of it.
+//! The thread that owns a [`Log`], and the handle for the rest of the gateway.
 //!
-//! Group commit: the thread takes every request that has gathered while the previous batch was synced, makes them
-//! durable with one append and one `fsync`, and only then answers them. An acknowledgement from the core is
-//! written with the next batch; alone, it waits up to ACKNOWLEDGE_INTERVAL, since losing it costs a resend and nothing else.
+//! Group commit: the thread takes every request that has gathered during the sync of the previous
+//! batch. It makes them durable with one append and one `fsync`, and only then answers. An
+//! acknowledgement of the core is written with the next batch; alone it waits up to
+//! ACKNOWLEDGE_INTERVAL, since its loss costs only a repeated upload.
 
 use std::{
     io,
@@ -22,9 +23,10 @@ use super::{
     recovery::{OpenError, Summary},
 };
 
-/// Requests that wait for the writer. Beyond it `try_` calls are refused as busy, the others wait.
+/// Requests that wait for the writer; at the bound `try_` calls are refused as busy, the others
+/// wait.
 const QUEUE_REQUESTS_MAX: usize = 1024;
-/// A batch that has reached this size is committed before further requests are taken.
+/// Bytes at which a batch is committed before further requests are taken.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 const ACKNOWLEDGE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -33,7 +35,7 @@ pub enum AppendError {
     /// Safe to retry.
     #[error("{QUEUE_REQUESTS_MAX} requests already wait for the disk")]
     Busy,
-    /// Nothing of the request was taken; safe to retry.
+    /// No sample of the request was stored; safe to retry.
     #[error("the journal cannot write: {0}")]
     Storage(Arc<io::Error>),
     #[error("the journal is closed")]
@@ -54,7 +56,7 @@ enum Request {
     Close,
 }
 
-/// How the thread fares, for readiness.
+/// The thread's state, for readiness.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
     Writable,
@@ -66,7 +68,7 @@ pub struct Options {
     /// Label of the metrics and name of the thread: `vitals` or `alerts`.
     pub class: &'static str,
     pub limits: Limits,
-    /// Waits this long for further requests before each commit: fewer syncs on flash, later answers.
+    /// Wait for further requests before each commit: fewer syncs on flash, later answers.
     pub gather: Duration,
 }
 
@@ -91,7 +93,8 @@ impl<D: Clone> Clone for Journal<D> {
 }
 
 impl<D: Disk> Journal<D> {
-    /// Recovers the journal and starts its thread. Reads all that waits on the disk: call it where blocking is allowed.
+    /// Recovers the journal and starts its thread. Reads all waiting entries from the disk, so it
+    /// must be called where blocking is permitted.
     pub fn open(disk: D, options: Options) -> Result<(Self, Summary), OpenError> {
         let (log, summary) = Log::open(disk, options.limits)?;
         metrics::counter!("braid_gateway_journal_damaged_segments_total", "class" => options.class)
@@ -123,7 +126,7 @@ impl<D: Disk> Journal<D> {
         Ok((journal, summary))
     }
 
-    /// Answers once the samples are on disk, one outcome each; waits while the queue is full.
+    /// Answers once the samples are on disk, with one outcome each; waits while the queue is full.
     pub async fn append(
         &self,
         samples: Vec<Sample>,
@@ -132,7 +135,7 @@ impl<D: Disk> Journal<D> {
         self.send(Entries::Samples(samples, from)).await
     }
 
-    /// The same, but refuses at once while the queue is full.
+    /// The same, but refused at once while the queue is full.
     pub async fn try_append(
         &self,
         samples: Vec<Sample>,
@@ -161,14 +164,14 @@ impl<D: Disk> Journal<D> {
         outcome.await.map_err(|_| AppendError::Closed)?
     }
 
-    /// The core holds everything before `position`.
+    /// The core has everything before `position`.
     pub async fn acknowledge(&self, position: u64) {
-        // A closed journal forgets it, and the entries are sent again after the restart.
+        // A closed journal drops it, and the entries are sent again after the restart.
         let _ = self.requests.send(Request::Acknowledge(position)).await;
     }
 
-    /// The medium has damaged what is at `position`: returns once reading goes on behind the damage and what is missing is on
-    /// disk as gaps, or the disk has refused that.
+    /// The entry at `position` is damaged. Returns once reading continues after the damage and the
+    /// loss is on disk as gaps, or the disk has refused that.
     pub async fn give_up(&self, position: u64) {
         let (done, is_done) = oneshot::channel();
         // A closed journal finds the damage when it is opened again.
@@ -180,7 +183,7 @@ impl<D: Disk> Journal<D> {
         &self.reader
     }
 
-    /// Behind the newest durable entry, as it grows.
+    /// Position after the newest durable entry, as it grows.
     pub fn durable(&self) -> watch::Receiver<u64> {
         self.durable.clone()
     }
@@ -189,7 +192,8 @@ impl<D: Disk> Journal<D> {
         self.condition.clone()
     }
 
-    /// Answers what is queued, writes the last acknowledgement, ends the thread and returns when it has ended.
+    /// Answers queued requests, writes the last acknowledgement, ends the thread and waits for its
+    /// end.
     pub async fn close(&self) {
         let _ = self.requests.send(Request::Close).await;
         let mut ended = self.ended.clone();
@@ -203,7 +207,7 @@ struct Writer<D: Disk> {
     durable: watch::Sender<u64>,
     condition: watch::Sender<Condition>,
     ended: watch::Sender<bool>,
-    /// When the oldest acknowledgement came that is not on disk yet.
+    /// Time of the oldest acknowledgement that is not on disk yet.
     acknowledged: Option<Instant>,
 }
 
@@ -236,7 +240,7 @@ impl<D: Disk> Writer<D> {
                     }
                     Request::Acknowledge(position) => self.acknowledge(position),
                     Request::GiveUp(position, done) => {
-                        // Behind the batch.
+                        // After the batch.
                         given_up = Some((position, done));
                         break;
                     }
@@ -262,7 +266,7 @@ impl<D: Disk> Writer<D> {
                 let _ = done.send(());
             }
         }
-        // Requests that came behind the close are told so by their dropped reply channels.
+        // Requests after the close get an error by their dropped reply channels.
         self.commit(Vec::new());
         drop(queue);
         drop(self.log);
@@ -341,7 +345,7 @@ impl<D: Disk> Writer<D> {
         }
         self.measure();
         for (reply, outcomes) in waiting {
-            // A requester that went away has its samples in the journal all the same.
+            // The samples of a requester that went away are in the journal all the same.
             let _ = reply.send(match &committed {
                 Ok(()) => Ok(outcomes),
                 Err(error) => Err(AppendError::Storage(Arc::clone(error))),

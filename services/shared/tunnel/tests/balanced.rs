@@ -1,5 +1,5 @@
-//! Two servers behind a balancer that knows nothing but QUIC-LB's connection ids: all paths of a client meet one server, whatever
-//! addresses they come from.
+//! Two servers behind a load balancer that knows only QUIC-LB's connection ids: all paths of a
+//! client reach one server, whatever their addresses.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,13 +24,13 @@ use tunnel::{ServerId, TunnelServer, Urgency};
 /// Of configuration 1, one octet each.
 const IDS: [(&str, u8); 2] = [("1/0a", 0x0a), ("1/0b", 0x0b)];
 
-/// Configuration 1, nine octets behind the first.
+/// Configuration 1, nine octets after the first.
 const FIRST_OCTET: u8 = 0b001_01001;
 const CID_BYTES: usize = 10;
 
 const DATAGRAM_BYTES_MAX: usize = 2_048;
 
-/// The server that a datagram names.
+/// The server whose id is in a datagram.
 fn named(datagram: &[u8]) -> Option<usize> {
     let cid = match datagram.first()? & 0x80 {
         0 => datagram.get(1..)?,
@@ -45,7 +45,8 @@ fn named(datagram: &[u8]) -> Option<usize> {
     IDS.iter().position(|(_, id)| *id == cid[1])
 }
 
-/// Sends on by connection id; what names no server goes by the parity of the client's network, so that a client's paths would part.
+/// Forwards by connection id. Without a server id, the parity of the client's network decides, so
+/// that a client's paths would part.
 async fn balance(front: Arc<UdpSocket>, servers: [SocketAddr; 2]) {
     let mut sockets: HashMap<(SocketAddr, usize), Arc<UdpSocket>> = HashMap::new();
     let mut datagram = [0; DATAGRAM_BYTES_MAX];

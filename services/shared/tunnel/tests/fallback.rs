@@ -1,5 +1,5 @@
-//! UDP that is blocked: the same tunnels as HTTP/2 over TLS over MPTCP, and back to QUIC when it answers. The emulated links carry UDP
-//! only, so cutting them is what a firewall does.
+//! Blocked UDP: the same tunnels as HTTP/2 over TLS over MPTCP, and back to QUIC when it answers.
+//! The emulated links carry only UDP, so cutting them acts like a firewall.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +26,7 @@ use tunnel::{
     OpenError, SessionHandle, StatusCode, Transport, TunnelServer, TunnelStream, Urgency,
 };
 
-/// Exchanges that count as going on.
+/// Exchanges after which a conversation counts as going on.
 const EXCHANGES: u64 = 20;
 
 const SESSIONS_TOLD_MAX: usize = 4;
@@ -37,7 +37,7 @@ fn link() -> LinkConfig {
     LinkConfig::new(20e6, Duration::from_millis(5))
 }
 
-/// A server that takes TCP too, and a client that may use it.
+/// A server with TCP, and a client that may use it.
 fn start(server: &Arc<TunnelServer>, identities: Identities, down: &[usize]) -> Bench {
     let addr = server.local_addr();
     Bench::start_with(identities, addr, &link(), down, |config| {
@@ -71,7 +71,7 @@ fn is_tcp(transport: Transport) -> bool {
     transport != Transport::Quic
 }
 
-/// Blocks that come back one by one, each compared, until told to end.
+/// Echoed blocks, one after another, each compared, until the test ends it.
 struct Conversation {
     exchanged: Arc<AtomicU64>,
     ends: Arc<AtomicBool>,
@@ -127,11 +127,11 @@ async fn talk(mut stream: TunnelStream, exchanged: Arc<AtomicU64>, ends: Arc<Ato
     assert_eq!(stream.read(&mut back).await.unwrap(), 0);
 }
 
-/// The sessions that the server has taken requests from.
+/// The sessions whose requests the server has accepted.
 fn serve_echo(server: &Arc<TunnelServer>) -> mpsc::Receiver<SessionHandle> {
     let (tell, sessions) = mpsc::channel(SESSIONS_TOLD_MAX);
     serve(server.clone(), move |request, session| {
-        // Who wants to know the first asks in time; nobody asks for the later ones.
+        // A test that needs the first session reads it in time; later ones may be dropped.
         let _ = tell.try_send(session.clone());
         echo(request, session)
     });
@@ -149,7 +149,7 @@ async fn blocked_from_the_start_then_quic_again() {
     conversation.goes_on().await;
     let at_server = sessions.recv().await.unwrap();
     assert_eq!(at_server.transport(), transport, "both ends say the same");
-    // Both ends report it under one name, with what was measured.
+    // Both ends report the path under the same name, with its measurements.
     within(async {
         loop {
             let paths = at_server.paths();
@@ -165,7 +165,7 @@ async fn blocked_from_the_start_then_quic_again() {
     set_up(&bench, true);
     carried_by(&bench, |transport| transport == Transport::Quic).await;
     conversation.goes_on().await;
-    // The tunnel has left the session by TCP, which ends.
+    // The tunnel has left the TCP session, which ends.
     within(at_server.closed()).await;
     conversation.end().await;
     bench.tunnel.close().await;
@@ -215,7 +215,7 @@ async fn plain_tunnels_end_in_order_and_wait_for_their_reader() {
     within(writing).await.unwrap();
     assert!(back == sent, "bytes differ");
 
-    // Nobody reads what comes back, so the echo, and then the writer, has to wait.
+    // The echo is not read, so the server, and then the writer, has to wait.
     let mut stuck = open().await;
     let mut taken = 0;
     let writing = async {
@@ -225,7 +225,7 @@ async fn plain_tunnels_end_in_order_and_wait_for_their_reader() {
     };
     let _: Result<(), _> = tokio::time::timeout(Duration::from_secs(2), writing).await;
     assert!(taken < 8_000_000, "{taken} bytes were taken for nobody");
-    // Others go on meanwhile, and a tunnel that is dropped gives its room back.
+    // Other tunnels go on meanwhile, and a dropped tunnel returns its room.
     let others = Conversation::start(&bench).await;
     others.goes_on().await;
     drop(stuck);
@@ -288,7 +288,7 @@ async fn a_server_that_drains_says_goodbye() {
     let session = sessions.recv().await.unwrap();
     first.refuse_new();
     let draining = tokio::spawn(async move { session.drain(Duration::from_secs(20)).await });
-    // What is open goes on to its end.
+    // Open tunnels go on to their end.
     let sent = noise(500_000, 5);
     let mut back = vec![0; sent.len()];
     let (mut read, mut write) = tokio::io::split(&mut stream);
@@ -303,7 +303,7 @@ async fn a_server_that_drains_says_goodbye() {
     within(both).await;
     assert!(back == sent, "bytes differ");
     within(draining).await.unwrap();
-    // Nothing new is taken, and the port is free again.
+    // New connections are refused, and the port is free again.
     let address = first.local_addr();
     within(async {
         while tokio::net::TcpStream::connect(address).await.is_ok() {

@@ -1,5 +1,6 @@
-//! CONNECT-IP asked by a client that is not ours: plain QUIC of one path, and HTTP/3 spelled out byte by byte, the request as quic-go encodes it.
-//! Then what such a client may get wrong, by which no other request suffers.
+//! CONNECT-IP from a client of another vendor: plain QUIC with one path, and HTTP/3 written byte by
+//! byte, with the request as quic-go encodes it. Then errors of such a client, which affect no
+//! other request.
 
 #![allow(clippy::unwrap_used)]
 
@@ -40,7 +41,7 @@ const QUESTION: &[u8] = &[2, 7, 1, 4, 0, 0, 0, 0, 32];
 const ANSWER: &[u8] = &[1, 7, 1, 4, 10, 64, 0, 7, 32];
 const ROUTES: &[u8] = &[3, 10, 4, 1, 0, 0, 0, 9, 255, 255, 255, 0];
 
-/// Tells a route, gives the address to every question, and sends packets back.
+/// Advertises a route, gives the address to every request, and sends packets back.
 async fn echo(request: ConnectRequest) {
     let tunnel = request.accept_ip().await.unwrap();
     let range = IpRange::new([1, 0, 0, 0].into(), [9, 255, 255, 255].into()).unwrap();
@@ -102,7 +103,7 @@ impl Client {
         }
     }
 
-    /// Asks, and reads the answer's headers.
+    /// Sends a request and reads the answer's headers.
     async fn ask(&self) -> Request {
         let (mut send, receive) = within(self.connection.open_bi()).await.unwrap();
         send.write_all(REQUEST).await.unwrap();
@@ -123,7 +124,7 @@ impl Client {
         self.connection.send_datagram(datagram.into()).unwrap();
     }
 
-    /// Whether a new request of the same connection is served with all that belongs to it.
+    /// Checks that a new request of the same connection is served completely.
     async fn is_served(&self) -> Request {
         let mut request = self.ask().await;
         assert_eq!(request.capsules(ROUTES.len()).await, ROUTES);
@@ -138,7 +139,7 @@ impl Client {
 }
 
 impl Request {
-    /// Bytes of capsules in a frame of data.
+    /// Sends capsule bytes in a DATA frame.
     async fn say(&mut self, capsules: &[u8]) {
         let length = (capsules.len() as u16 | 0x4000).to_be_bytes();
         let frame = [&[0], &length[..], capsules].concat();
@@ -153,7 +154,7 @@ impl Request {
         Some(())
     }
 
-    /// None where the stream ends.
+    /// `None` at the end of the stream.
     async fn frame(&mut self) -> Option<(u8, Bytes)> {
         self.more(2).await?;
         let (length, header) = match self.read[1] >> 6 {
@@ -172,7 +173,7 @@ impl Request {
         Some((frame[0], Bytes::from(frame).slice(header..)))
     }
 
-    /// So many bytes of what frames of data carry.
+    /// This many payload bytes of DATA frames.
     async fn capsules(&mut self, bytes: usize) -> Vec<u8> {
         let mut capsules = Vec::new();
         while capsules.len() < bytes {
@@ -183,7 +184,7 @@ impl Request {
         capsules
     }
 
-    /// The server breaks it off.
+    /// The server resets the request.
     async fn breaks_off(mut self, why: &str) {
         let ended = async {
             loop {
@@ -205,7 +206,7 @@ impl Request {
 async fn a_client_of_another_make_gets_an_address_and_its_packets_back() {
     let client = Client::start().await;
     let mut request = client.is_served().await;
-    // By capsule, too, of which the answer may be a frame.
+    // As a capsule as well; the answer may be a frame.
     request.say(b"\x00\x07\x00packet").await;
     let back = within(client.connection.read_datagram()).await.unwrap();
     assert_eq!(&back[2..], b"packet");
@@ -251,7 +252,7 @@ async fn what_breaks_a_request_breaks_no_other() {
         request.say(&capsules).await;
         request.breaks_off(why).await;
     }
-    // Ended within a capsule.
+    // The stream ends within a capsule.
     let mut request = client.ask().await;
     request.say(&QUESTION[..5]).await;
     request.send.finish().unwrap();
@@ -268,7 +269,7 @@ async fn what_breaks_a_request_breaks_no_other() {
 #[tokio::test]
 async fn what_has_no_meaning_is_passed_over() {
     let client = Client::start().await;
-    // Before there is a request, of one that never comes, and of our control stream's number.
+    // Before any request; for a request that never comes; and for our control stream's number.
     for early in [&[0_u8, 0, 7][..], &[0x40, 200, 0, 7]] {
         client
             .connection
@@ -279,10 +280,11 @@ async fn what_has_no_meaning_is_passed_over() {
     client.frame(&request, &[0x05], b"another context");
     client.frame(&request, &[0x80, 0, 0, 9], b"");
     let unknown = [&[0x17, 0x40, 70][..], &[9; 70]].concat();
-    // Routes and addresses of ours, twice, which are of no use to the server; a packet of another context.
+    // Our routes and addresses, sent twice, which the server does not use; then a packet of another
+    // context.
     let useless = [ROUTES, ANSWER, ROUTES, &[3, 0, 1, 0], b"\x00\x06\x05other"].concat();
     for capsules in [&unknown[..], &useless, b"\x00\x01\x00", QUESTION] {
-        // However it is cut.
+        // Split in any way.
         for piece in capsules.chunks(3) {
             request.say(piece).await;
         }
@@ -311,7 +313,7 @@ async fn a_datagram_that_can_name_no_request_ends_the_connection() {
     }
 }
 
-/// Questions of which nobody reads the answers wait in the transport, and nothing is lost.
+/// Requests whose answers are not read wait in the transport, and none is lost.
 #[tokio::test]
 async fn questions_without_end_wait_for_whoever_asks() {
     const COUNT: usize = 20_000;

@@ -1,5 +1,5 @@
-//! Packets of IP and what the ends tell each other beside them (CONNECT-IP, RFC 9484), over emulated links and real sockets: by HTTP/3 and,
-//! where UDP is blocked, by HTTP/2.
+//! IP packets, and the capsules of both ends (CONNECT-IP, RFC 9484), over emulated links and real
+//! sockets: over HTTP/3 and, where UDP is blocked, over HTTP/2.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,7 +22,7 @@ use tunnel::{
     StatusCode, Transport, TunnelEnded, TunnelEvent, TunnelServer, Urgency,
 };
 
-/// Between two questions of the same packet, of which the first may be lost.
+/// Interval between two questions with the same packet; the first may be lost.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 fn fast() -> LinkConfig {
@@ -41,7 +41,7 @@ fn routes() -> IpCapsule {
     IpCapsule::RouteAdvertisement(ranges.into())
 }
 
-/// Gives whoever asks an address by the number of the question, tells routes, and sends every packet back.
+/// Answers each request for an address, advertises routes, and sends every packet back.
 async fn echo(request: ConnectRequest, _: SessionHandle) {
     let (ip, udp, authority) = (
         request.is_ip(),
@@ -77,7 +77,7 @@ fn server(identities: &Identities) -> Arc<TunnelServer> {
     Arc::new(TunnelServer::bind(config).unwrap())
 }
 
-/// A client whose links of the list let no UDP through.
+/// A client whose listed links block UDP.
 fn start(link: &LinkConfig, down: &[usize]) -> (Bench, Arc<TunnelServer>) {
     let identities = Identities::new();
     let server = server(&identities);
@@ -93,7 +93,7 @@ async fn open(bench: &Bench) -> IpTunnel {
     within(bench.tunnel.open_ip(Urgency::Bulk)).await.unwrap()
 }
 
-/// Asks until the same comes back; packets may be lost.
+/// Asks until the same packet comes back; packets may be lost.
 async fn ask(tunnel: &IpTunnel, question: &[u8]) -> Result<(), TunnelEnded> {
     within(async {
         loop {
@@ -109,7 +109,7 @@ async fn ask(tunnel: &IpTunnel, question: &[u8]) -> Result<(), TunnelEnded> {
     .await
 }
 
-/// Capsules both ways, then packets that fit into one of QUIC and others.
+/// Capsules in both directions, then packets that fit into a QUIC packet and others.
 async fn agree_and_exchange(bench: &Bench) {
     let tunnel = open(bench).await;
     assert_eq!(within(tunnel.hear()).await.unwrap(), routes());
@@ -149,7 +149,7 @@ async fn ask_what_is_refused(down: &[usize]) {
         assert!(request.is_ip());
         match request.urgency() {
             Urgency::Prompt => request.refuse(StatusCode::FORBIDDEN).await,
-            // Datagrams of UDP for whoever asks for packets, and a stream.
+            // A UDP answer, and a stream answer, to a request for packets.
             Urgency::Urgent => assert!(request.accept_udp().await.is_err()),
             Urgency::Bulk => assert!(request.accept().await.is_err()),
         }
@@ -217,7 +217,7 @@ async fn what_no_end_may_say_ends_the_request_and_an_end_is_told() {
     });
     let bench = Bench::start(identities, server.local_addr(), &fast(), &[]);
     let tunnel = open(&bench).await;
-    // A question without a number (RFC 9484, 4.7.2).
+    // A request without a number (RFC 9484, 4.7.2).
     let unasked = IpCapsule::AddressRequest(vec![entry(0, "0.0.0.0/32")]);
     tunnel.say(&unasked).await.unwrap();
     let ended = within(reasons.recv()).await.unwrap();
@@ -225,7 +225,7 @@ async fn what_no_end_may_say_ends_the_request_and_an_end_is_told() {
         matches!(ended, TunnelEnded::MalformedCapsule(_)),
         "{ended:?}"
     );
-    // Broken off, which the client sees.
+    // The client sees the reset.
     let ended = within(tunnel.hear()).await.unwrap_err();
     assert_eq!(ended, TunnelEnded::ByPeer);
     drop(open(&bench).await);
@@ -233,7 +233,7 @@ async fn what_no_end_may_say_ends_the_request_and_an_end_is_told() {
     bench.tunnel.close().await;
 }
 
-/// A program's flood is bulk, by whatever way it goes.
+/// A flood of packets is bulk in either form.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn packets_without_end_do_not_stand_before_what_is_urgent() {
     let identities = Identities::new();
@@ -255,7 +255,7 @@ async fn packets_without_end_do_not_stand_before_what_is_urgent() {
     let flooding = tokio::spawn({
         let flooded = flooded.clone();
         async move {
-            // Far more than both links carry, of both sizes that TCP makes.
+            // Far more than both links carry, in both sizes that TCP makes.
             let mut ticks = tokio::time::interval(Duration::from_millis(4));
             loop {
                 ticks.tick().await;
@@ -279,7 +279,7 @@ async fn packets_without_end_do_not_stand_before_what_is_urgent() {
             urgent.read_exact(&mut back).await.unwrap();
             times.push(start.elapsed());
             assert_eq!(back, [round; 4_000]);
-            // The flood was there all the while.
+            // The flood went on all the time.
             while flooded.load(Ordering::Relaxed) == before {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }

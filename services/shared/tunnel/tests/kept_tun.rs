@@ -1,5 +1,6 @@
-//! A TUN device that somebody with the right to makes for a process without any, and what it sends into: the kernel gives packets
-//! of the pool its own name on their way out, and the device's back. Skips where there are no namespaces to be had.
+//! A TUN device that a privileged process creates for one without rights, and the kernel behind it.
+//! The kernel translates packets of the pool on their way out, and back on their return. Skips on
+//! hosts without namespaces.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,10 +12,10 @@ use tunnel::{IpPrefix, TunDevice, TunError, masquerade};
 
 const TUN: &str = "braid0";
 const PORT: u16 = 9_005;
-/// Between two questions of the same packet: the first may be lost.
+/// Interval between two questions with the same packet; the first may be lost.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 
-/// The pool, who asks from it, who answers, and the name that the question comes in.
+/// The pool, the client in it, the server, and the source address that the server sees.
 const WAYS: [[&str; 4]; 2] = [
     ["10.64.0.0/16", "10.64.0.5", "10.8.0.2", "10.8.0.1"],
     ["fd00:64::/112", "fd00:64::5", "fd00:8::2", "fd00:8::1"],
@@ -48,7 +49,7 @@ fn sum(bytes: &[u8]) -> u16 {
     !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// A datagram of UDP.
+/// A UDP datagram.
 fn packet(from: IpAddr, to: IpAddr, payload: &[u8]) -> Vec<u8> {
     let length = (8 + payload.len()) as u16;
     let addresses = [octets(from), octets(to)].concat();
@@ -80,7 +81,7 @@ fn packet(from: IpAddr, to: IpAddr, payload: &[u8]) -> Vec<u8> {
     header
 }
 
-/// The payload of the first answer from there to here.
+/// The payload of the first answer to this question.
 async fn asked(device: &TunDevice, from: IpAddr, to: IpAddr) -> Vec<u8> {
     let question = packet(from, to, b"who am I?");
     let ends = [octets(to), octets(from)].concat();
@@ -93,7 +94,7 @@ async fn asked(device: &TunDevice, from: IpAddr, to: IpAddr) -> Vec<u8> {
                 continue;
             };
             let answer = &buffer[..length];
-            // The kernel sends of its own on a new device, too.
+            // The kernel sends its own packets on a new device as well.
             if let Some(at) = answer.windows(ends.len()).position(|it| it == ends) {
                 return answer[at + ends.len() + 8..].to_vec();
             }
@@ -133,7 +134,7 @@ fn a_process_without_rights_sends_in_the_machines_name_by_a_device_that_was_left
         matches!(refused, Some(TunError::Open { .. })),
         "{refused:?}"
     );
-    // Made again, it is as before.
+    // Created again, it is as before.
     for _ in 0..2 {
         world.spawn("px", make).join().unwrap();
     }

@@ -1,5 +1,6 @@
-//! What the kernel tells of its devices is acted on at once: in network namespaces, with real devices that lose their carrier, their
-//! address or themselves while a bulk download and small requests run. Skips where there are no namespaces to be had.
+//! Events of the kernel's devices take effect at once. In network namespaces real devices lose
+//! their carrier, their address or disappear, during a bulk download and small requests. Skips on
+//! hosts without namespaces.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,23 +22,25 @@ use tunnel::{
     TunnelServer, Urgency,
 };
 
-/// From the event to other paths carrying, and from the return to the path carrying again.
+/// Longest time from the event until other paths carry data, and from the return until the path
+/// carries data again.
 const TAKEOVER_MAX: Duration = Duration::from_millis(100);
 const RETURN_MAX: Duration = Duration::from_secs(1);
 
-/// The library's server takes no path over from an address of its own of the other family, so such a path is closed, not saved.
+/// The transport's server accepts no path from a client's address in the other family, so such a
+/// path is closed and not saved.
 const FAMILIES_MAX: Duration = Duration::from_millis(500);
 
-/// Bytes that count as carrying, and as having found the path's rate.
+/// Bytes after which a path counts as carrying, with a known rate.
 const CARRIED_BYTES: u64 = 50_000;
 const SETTLED_BYTES: u64 = 4_000_000;
 
-/// One world at a time: what is measured in one would be another's load.
+/// One test at a time: measurements in one would be load for another.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const RATE: &str = "40mbit";
 
-/// `D`: download without end. Anything else is echoed.
+/// `D`: a download without end. Other bytes are echoed.
 async fn download_or_echo(request: ConnectRequest, _: SessionHandle) {
     let Ok(mut stream) = request.accept().await else {
         return;
@@ -62,7 +65,7 @@ async fn download_or_echo(request: ConnectRequest, _: SessionHandle) {
     }
 }
 
-/// When something last happened, and the longest pauses since the last question.
+/// Time of the last event, and the longest pauses since the last question.
 #[derive(Clone)]
 struct Pulse(Arc<Mutex<(Instant, Duration)>>);
 
@@ -154,14 +157,14 @@ impl Load {
         of.map(|path| path.received_bytes).sum()
     }
 
-    /// Waits until the network carries bulk that it did not carry before; returns how long that took.
+    /// Waits until the network newly carries bulk; returns the time that it took.
     async fn carries(&self, name: &str, bytes: u64, since: Instant) -> Duration {
         let before = self.carried(name);
         within(async {
             let mut base = before;
             loop {
                 let carried = self.carried(name);
-                // A new path counts from zero.
+                // A new path's counter begins at zero.
                 base = base.min(carried);
                 if carried >= base + bytes {
                     return since.elapsed();
@@ -173,7 +176,7 @@ impl Load {
     }
 }
 
-/// A proxy in its namespace until the sender is dropped.
+/// A proxy in its namespace, until the sender is dropped.
 fn start_proxy(world: &World, identities: &Identities) -> mpsc::Sender<()> {
     let config = identities.server_config(([0_u16; 8], proxy().port()).into());
     let (stop, stopped) = mpsc::channel::<()>();
@@ -189,7 +192,7 @@ fn start_proxy(world: &World, identities: &Identities) -> mpsc::Sender<()> {
     stop
 }
 
-/// Cuts the first network and then the second, and lets each return.
+/// Cuts the first network and then the second, and restores each.
 fn cut_and_return(what: &'static str, cut: fn(&World, &str, u8), back: fn(&World, &str, u8)) {
     let _alone = ALONE.lock();
     let Some(world) = World::new() else {
@@ -228,7 +231,8 @@ fn cut_and_return(what: &'static str, cut: fn(&World, &str, u8), back: fn(&World
             println!(
                 "{what} {device}: the command took {command_took:?}; longest pause of bulk {bulk:?}, of small requests {small:?} (target < {TAKEOVER_MAX:?})"
             );
-            // The kernel takes the network away at some moment of the command, which takes 3 ms, or as long again as the limit on a busy machine.
+            // The kernel removes the network at some moment of the command, which takes 3 ms, or
+            // much longer on a busy machine.
             let limit = TAKEOVER_MAX + command_took;
             assert!(bulk < limit && small < limit);
             let world = gateway.clone();
@@ -289,7 +293,7 @@ fn a_device_is_pulled_out_and_plugged_in() {
     );
 }
 
-/// A network of IPv4 and one of IPv6 make one tunnel.
+/// An IPv4 network and an IPv6 network together carry one tunnel.
 #[test]
 fn networks_of_both_families_are_used_together() {
     let _alone = ALONE.lock();
@@ -299,7 +303,7 @@ fn networks_of_both_families_are_used_together() {
     let world = Arc::new(world);
     let identities = Identities::new();
     let _proxy = start_proxy(&world, &identities);
-    // The first path is over IPv6, and the tunnel starts before there is any network.
+    // The first path uses IPv6, and the tunnel starts before any network exists.
     let gateway = world.clone();
     let tested = world.spawn("gw", move || async move {
         let load = Load::start(&identities, &["*"]).await;
@@ -329,7 +333,7 @@ fn networks_of_both_families_are_used_together() {
     tested.join().unwrap();
 }
 
-/// Outages of everything, in seconds; longer ones by `BRAID_OUTAGES=10,60`.
+/// Outages of all networks in seconds; `BRAID_OUTAGES=10,60` sets longer ones.
 fn outages() -> Vec<u64> {
     let longer = std::env::var("BRAID_OUTAGES").unwrap_or_default();
     let longer = longer.split(',').filter_map(|text| text.parse().ok());
@@ -359,7 +363,7 @@ fn all_networks_vanish_and_return() {
                 gateway.ip("gw", &format!("link set {name} down"));
             }
             tokio::time::sleep(Duration::from_secs(seconds)).await;
-            // One of them returns, and not the one of the first path only.
+            // One network returns: in turn that of the first path, and the other.
             let (device, net) = if seconds % 2 == 0 { ("wlan0", 1) } else { ("wwan0", 2) };
             gateway.up(device, net);
             let at = Instant::now();

@@ -1,5 +1,5 @@
-//! Where UDP is blocked, over the kernel's own MPTCP: in network namespaces, with two shaped access networks of which one is cut without
-//! notice under a transfer. Skips where there are no namespaces, or no MPTCP, to be had.
+//! Blocked UDP, over the kernel's MPTCP: in network namespaces with two shaped access networks, one
+//! of which is cut without notice during a transfer. Skips on hosts without namespaces or MPTCP.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,16 +20,16 @@ use tunnel::{
 const RATE: &str = "20mbit";
 const DEVICES: [(&str, u8); 2] = [("wlan0", 1), ("wwan0", 2)];
 
-/// Each network has to have carried so much of a transfer for it to count as spread.
+/// Bytes that each network must carry for a transfer to count as spread.
 const SHARE_BYTES: u64 = 500_000;
 
-/// The kernel asks for a subflow once.
+/// The kernel tries a subflow only once.
 const ATTEMPTS_MAX: u8 = 3;
 
-/// A few seconds' worth of both networks.
+/// Several seconds of both networks' capacity.
 const BYTES: usize = 12_000_000;
 
-/// The first byte of the client's says which noise it wants back.
+/// The client's first byte selects the noise that it gets.
 async fn send_noise(request: ConnectRequest, _: SessionHandle) {
     let Ok(mut stream) = request.accept().await else {
         return;
@@ -52,7 +52,7 @@ async fn serve_until(
     let server = Arc::new(server.unwrap());
     serve(server.clone(), send_noise);
     listening.send(()).unwrap();
-    // The test that panicked needs no server either.
+    // A test that panicked needs no server.
     let _ = done.await;
     server.close().await;
 }
@@ -72,7 +72,8 @@ fn tunnel(identities: &Identities) -> Tunnel {
     tunnel
 }
 
-/// Takes a whole transfer over a plain tunnel, which no other session could go on with; `midway` runs when a quarter has arrived.
+/// Runs a whole transfer over a plain tunnel, which no other session can continue; `midway` runs
+/// when a quarter has arrived.
 async fn transfer(tunnel: &Tunnel, seed: u8, midway: impl FnOnce()) {
     let to = authority();
     let opened = tunnel.open_plain_tcp(&to, Urgency::Bulk);
@@ -88,7 +89,7 @@ async fn transfer(tunnel: &Tunnel, seed: u8, midway: impl FnOnce()) {
     assert_eq!(within(stream.read(&mut [0])).await.unwrap(), 0);
 }
 
-/// The gateway's kernel knows of both networks.
+/// Waits until the gateway's kernel has both networks.
 async fn until_told(world: &World) {
     within(async {
         let has = |text: &str| world.mptcp_endpoints().unwrap().contains(text);
@@ -130,7 +131,7 @@ fn a_transfer_goes_on_over_the_network_that_is_left() {
         within(tunnel.up()).await;
         assert_eq!(tunnel.transport(), Some(Transport::Mptcp));
         let session = tunnel.paths()[0].session;
-        // The second comes when the session stands already.
+        // The second network comes when the session is established.
         inside.plug(second, second_net, RATE);
         for attempt in 1..=ATTEMPTS_MAX {
             until_told(&inside).await;
@@ -146,7 +147,8 @@ fn a_transfer_goes_on_over_the_network_that_is_left() {
                 break;
             }
             assert!(attempt < ATTEMPTS_MAX, "one network carries all");
-            // On a machine so busy that the router was not ready after the network had settled; so it comes again.
+            // On a busy machine the router may not have been ready when the network settled; so the
+            // network comes again.
             inside.ip("gw", &format!("link set {second} down"));
             inside.up(second, second_net);
         }

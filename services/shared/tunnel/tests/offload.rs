@@ -1,4 +1,5 @@
-//! Trains of datagrams cross the sockets in one system call each: without, the processor is the bottleneck.
+//! Trains of datagrams cross the sockets in one system call each; otherwise the processor would be
+//! the bottleneck.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,8 +13,8 @@ use testkit::{noise, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{DatagramCounts, Interface, Tunnel, TunnelConfig, TunnelServer, Urgency};
 
-/// Of a transfer at full speed on loopback; without offload a send carries one, and a receive carries more than one only
-/// where several waited.
+/// Least mean of a fast transfer on loopback. Without offload a send call carries one datagram, and
+/// a receive call more only if several waited.
 const DATAGRAMS_PER_SEND_MIN: u64 = 2;
 const DATAGRAMS_PER_RECEIVE_MIN: u64 = 2;
 

@@ -1,4 +1,5 @@
-//! Several access networks at once: both carry data, any of them may fail, and all of them may.
+//! Several access networks: all carry data, any of them may fail, and all of them may fail
+//! together.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +24,7 @@ fn start(config: &LinkConfig, down: &[usize]) -> Bench {
     Bench::start(identities, addr, config, down)
 }
 
-/// Sends `sent` and returns what comes back; `at` is called once when that many bytes are back.
+/// Sends `sent` and returns the echo; `at` is called once when that many bytes are back.
 async fn exchange(stream: TunnelStream, sent: Vec<u8>, at: usize, then: impl FnOnce()) -> Vec<u8> {
     let (mut read, mut write) = tokio::io::split(stream);
     let len = sent.len();
@@ -97,7 +98,7 @@ async fn cut_in_the_middle(index: usize) {
     assert_eq!(bench.session(), session, "the session survives");
     bench
         .until(|event| {
-            // A bulk transfer uses both.
+            // A bulk transfer uses both links.
             *event
                 == TunnelEvent::PathDown {
                     name: NAMES[index].into(),
@@ -114,7 +115,7 @@ async fn cut_in_the_middle(index: usize) {
                 }
         })
         .await;
-    // The path that came back carries data again.
+    // The restored path carries data again.
     bench.both_up().await;
     let stream = within(bench.tunnel.open_tcp(&authority(), Urgency::Bulk))
         .await
@@ -125,7 +126,7 @@ async fn cut_in_the_middle(index: usize) {
     bench.tunnel.close().await;
 }
 
-/// The path that carries what little there is, and the one that stands by.
+/// The path that carries light traffic, and the standby path.
 async fn carrying_and_spare(bench: &Bench) -> [usize; 2] {
     within(async {
         loop {
@@ -212,7 +213,8 @@ async fn any_interface_may_be_down_at_the_start() {
     }
 }
 
-/// After an outage of everything new tunnels work as soon as there is a network, and a tunnel from before goes on.
+/// After an outage of all networks new tunnels work as soon as there is a network, and an old
+/// tunnel goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_networks_may_vanish_and_return() {
     let bench = start(&LinkConfig::new(20.0 * MBIT, Duration::from_millis(5)), &[]);
@@ -282,7 +284,7 @@ async fn the_server_learns_the_names_of_the_paths() {
     bench.tunnel.close().await;
 }
 
-/// Datagrams that each end sends on idle paths in a while.
+/// Datagrams that each end sends on idle paths within a period.
 async fn pings_in(bench: &Bench, session: &tunnel::SessionHandle, length: Duration) -> (u64, u64) {
     let received = |paths: Vec<tunnel::PathSnapshot>| -> BTreeMap<(u64, u64), u64> {
         let counts = paths
@@ -290,7 +292,7 @@ async fn pings_in(bench: &Bench, session: &tunnel::SessionHandle, length: Durati
             .map(|path| ((path.session, path.path_id), path.received_datagrams));
         counts.collect()
     };
-    // A path that was closed meanwhile is no longer listed, and one that was opened begins at none.
+    // A path that was closed meanwhile is not listed, and a new path begins at zero.
     let rise = |before: &BTreeMap<(u64, u64), u64>, after: BTreeMap<(u64, u64), u64>| -> u64 {
         let rises = after
             .into_iter()
@@ -303,7 +305,8 @@ async fn pings_in(bench: &Bench, session: &tunnel::SessionHandle, length: Durati
     (rise(&before.0, after.0), rise(&before.1, after.1))
 }
 
-/// What the optimiser recommends holds for both ends: the client is told by the policy, and tells the server.
+/// The optimiser's recommendation holds at both ends: the client gets it from the policy, and sends
+/// it to the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_keepalive_set_at_the_client_reaches_both_ends() {
     let identities = Identities::new();
@@ -328,7 +331,8 @@ async fn the_keepalive_set_at_the_client_reaches_both_ends() {
     let handle = session.handle();
     for (keepalive, few) in [(slow, true), (fast, false), (slow, true)] {
         bench.tunnel.set_keepalive(keepalive);
-        // A ping and its acknowledgement, by each end on each of two paths: about 200 in a second or 4.
+        // A ping and its acknowledgement, by each end on each of two paths: about 200 a second, or
+        // 4.
         within(async {
             loop {
                 let (to_server, to_client) = pings_in(&bench, handle, length).await;
@@ -348,7 +352,8 @@ async fn the_keepalive_set_at_the_client_reaches_both_ends() {
     bench.tunnel.close().await;
 }
 
-/// A NAT that forgets its mapping gives the client another port, on one path after the other; nothing breaks.
+/// A NAT that loses its mapping gives the client another port, on one path after the other; no
+/// tunnel breaks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_changed_address_of_the_client_breaks_nothing() {
     let bench = start(

@@ -1,4 +1,4 @@
-//! Tunnels that outlive the stream and the session that carry them: both directions at once, whatever is taken away below.
+//! Tunnels that outlive the stream and the session that carry them, with data in both directions.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +28,7 @@ fn link() -> LinkConfig {
     LinkConfig::new(20e6, Duration::from_millis(5))
 }
 
-/// What the server saw of one tunnel.
+/// The server's view of one tunnel.
 struct Served {
     resumable: bool,
     received: std::io::Result<Vec<u8>>,
@@ -42,7 +42,7 @@ struct Scene {
     sessions: mpsc::Receiver<SessionHandle>,
 }
 
-/// A server that sends `DOWN_BYTES` and takes what comes, at the same time.
+/// A server that sends `DOWN_BYTES` and reads all data at the same time.
 fn scene(limits: ResumeLimits) -> Scene {
     let identities = Identities::new();
     let mut config = identities.server_config(listen_anywhere());
@@ -78,7 +78,7 @@ fn scene(limits: ResumeLimits) -> Scene {
 type Sent = JoinHandle<std::io::Result<()>>;
 type Received = JoinHandle<std::io::Result<Vec<u8>>>;
 
-/// Sends all of `bytes` and an end, and takes everything up to the peer's end.
+/// Sends all of `bytes` and an end, and reads up to the peer's end.
 fn transfer(stream: TunnelStream, bytes: Vec<u8>) -> (Sent, Received) {
     let (mut read, mut write) = tokio::io::split(stream);
     let sent = tokio::spawn(async move {
@@ -94,7 +94,7 @@ fn transfer(stream: TunnelStream, bytes: Vec<u8>) -> (Sent, Received) {
 }
 
 impl Scene {
-    /// The server's end of the tunnel has found out that the other broke it off.
+    /// The server's end of the tunnel has got the client's reset.
     async fn is_reset(&mut self) -> Served {
         let served = within(self.served.recv()).await.unwrap();
         let error = served.received.as_ref().unwrap_err();
@@ -114,7 +114,7 @@ impl Scene {
         within(opened).await.unwrap()
     }
 
-    /// The transfer of both directions ends as if nothing had happened.
+    /// The transfer ends in both directions as if nothing had happened.
     async fn complete(&mut self, (sent, received): (Sent, Received)) {
         within(sent).await.unwrap().unwrap();
         let received = within(received).await.unwrap().unwrap();
@@ -128,7 +128,7 @@ impl Scene {
         );
     }
 
-    /// Waits until the session has received so much.
+    /// Waits until the session has received this many bytes.
     async fn received(&self, bytes: u64) {
         within(async {
             loop {
@@ -225,7 +225,7 @@ async fn what_nobody_comes_back_to_is_reset() {
     session.close("killed by the test");
     let served = scene.is_reset().await;
     assert_eq!(served.sent.unwrap_err().kind(), ErrorKind::ConnectionReset);
-    // The client learns of it when it comes back.
+    // The client gets the reset when its networks are back.
     scene.set_up(true);
     let error = within(received).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -244,7 +244,7 @@ async fn a_dropped_tunnel_is_reset_at_the_other_end() {
     scene.bench.tunnel.close().await;
 }
 
-/// The reset finds its way although nothing carried the tunnel at the moment it was dropped.
+/// The reset arrives although the tunnel had no carrying stream when it was dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tunnel_dropped_without_a_network_is_reset_later() {
     let mut scene = scene(ResumeLimits::default());
@@ -252,7 +252,7 @@ async fn a_tunnel_dropped_without_a_network_is_reset_later() {
     let session = within(scene.sessions.recv()).await.unwrap();
     scene.set_up(false);
     session.close("killed by the test");
-    // Long enough for the client to know that it is not heard.
+    // Long enough for the client to notice the silence.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     drop(stream);
     scene.set_up(true);
@@ -291,7 +291,7 @@ async fn a_detached_tunnel_takes_no_more_than_its_window() {
     scene.bench.tunnel.close().await;
 }
 
-/// Confirmations travel behind data that nobody reads; the writer must not wait for that.
+/// Confirmations travel behind unread data; the writer must not wait for that data to be read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_goes_on_while_its_reader_sleeps() {
     let mut scene = scene(ResumeLimits::default());
@@ -337,7 +337,7 @@ async fn a_server_that_does_not_answer_the_offer_gets_a_plain_tunnel() {
     scene.bench.tunnel.close().await;
 }
 
-/// A plain tunnel ends with its session, as ever.
+/// A plain tunnel ends with its session.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_tunnel_dies_with_its_session() {
     let mut scene = scene(ResumeLimits::default());

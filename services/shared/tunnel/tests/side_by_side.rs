@@ -1,4 +1,5 @@
-//! What the tunnels of one session do to each other: bulk waits for bulk in turn, and nothing urgent waits for bulk.
+//! Tunnels of one session side by side: bulk streams share fairly, and urgent streams do not wait
+//! for bulk.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,7 +23,7 @@ use tunnel::{ConnectRequest, SessionHandle, Transport, TunnelServer, TunnelStrea
 
 const BUSY: usize = 24;
 
-/// Plain tunnels have no bound but the windows: so many fill the connection's.
+/// Plain tunnels have no bound except the windows: this number fills the connection's.
 const BUSY_PLAIN: usize = 40;
 
 const STALLED: usize = 12;
@@ -30,10 +31,10 @@ const STALLED: usize = 12;
 /// Longer than it takes to give up a tunnel's stream, and then its session.
 const OUTRANKED: Duration = Duration::from_secs(20);
 
-/// Until bulk has filled what there is to fill.
+/// Time in which bulk fills all windows.
 const FILLING: Duration = Duration::from_secs(4);
 
-/// A question beside bulk may take so much longer than alone.
+/// Largest difference of a question beside bulk to a question alone.
 const LONGER_MAX: Duration = Duration::from_millis(300);
 
 fn slow() -> LinkConfig {
@@ -55,7 +56,7 @@ where
     (bench, server)
 }
 
-/// Bulk goes to `bulk`, all else is sent back.
+/// Bulk goes to `bulk`; other streams are echoed.
 async fn sorted<S: Future<Output = ()>>(
     request: ConnectRequest,
     session: SessionHandle,
@@ -87,7 +88,7 @@ async fn write_for_ever(mut stream: impl AsyncWrite + Unpin) {
     while stream.write_all(&chunk).await.is_ok() {}
 }
 
-/// How long a small question and its answer take over a tunnel of their own.
+/// Time of a small question and its answer over a new tunnel.
 async fn ask(bench: &Bench) -> Duration {
     let start = Instant::now();
     let to = authority();
@@ -103,7 +104,7 @@ async fn read_for_ever(mut stream: impl AsyncRead + Unpin) {
     let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
 }
 
-/// Asks alone, and then beside `count` tunnels that are kept busy; these go on for as long as what is returned lives.
+/// Asks alone, and then beside `count` busy tunnels, which live as long as the returned value.
 async fn ask_beside<S>(
     bench: &Bench,
     (count, plain): (usize, bool),
@@ -167,7 +168,8 @@ async fn plain_uploads_that_fill_the_send_window_let_an_alert_pass() {
     bench.tunnel.close().await;
 }
 
-/// Vitals kept through an outage take all of a slow link for a while; bulk that gets nothing then says nothing about the session.
+/// Vitals stored during an outage use all of a slow link for a while. Starved bulk then says
+/// nothing about the session.
 #[tokio::test]
 async fn bulk_that_waits_for_vitals_does_not_end_the_session() {
     let link = LinkConfig::new(1e6, Duration::from_millis(20));

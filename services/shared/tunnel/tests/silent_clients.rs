@@ -1,4 +1,4 @@
-//! Clients that begin a handshake and say no more, by UDP and by TCP: whoever opens them keeps no other out.
+//! Clients that begin a handshake and then are silent, over UDP and TCP, keep no other client out.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,10 +22,10 @@ use tokio::{
 };
 use tunnel::TunnelServer;
 
-/// Handshakes that the server takes at once.
+/// Concurrent handshakes of the server.
 const HANDSHAKES_MAX: usize = 8;
 
-/// After so long a handshake is given up by itself.
+/// Time after which the server drops a handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
 const NAME: &str = "localhost";
@@ -50,13 +50,14 @@ async fn who_is_silent_by_tcp_gives_way() {
     let connector = tokio_rustls::TlsConnector::from(tls);
     let shaking = connector.connect(NAME.try_into().unwrap(), stream);
     within(shaking).await.unwrap();
-    // Before their time was over, of which the others still have some.
+    // Before their time was over; newer handshakes are still within theirs.
     let newest = silent.last().unwrap();
     let nothing = newest.try_read(&mut [0]).map_err(|error| error.kind());
     assert_eq!(nothing, Err(std::io::ErrorKind::WouldBlock));
 }
 
-/// Carries what a client says to the server and nothing back; whom the server has answered is remembered by connection id.
+/// Relays packets of a client to the server and none back, and stores the connection ids that the
+/// server has answered.
 async fn one_way(server: SocketAddr, answered: Arc<Mutex<HashSet<Vec<u8>>>>) -> SocketAddr {
     let heard = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let said = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
@@ -68,7 +69,8 @@ async fn one_way(server: SocketAddr, answered: Arc<Mutex<HashSet<Vec<u8>>>>) -> 
             tokio::select! {
                 length = heard.recv(&mut up) => drop(said.send(&up[..length.unwrap()]).await),
                 length = said.recv(&mut down) => {
-                    // RFC 9000, 17.2: flags, version, the length of the destination's id, and the id.
+                    // RFC 9000, 17.2: flags, version, the length of the destination's id, and the
+                    // id.
                     let id = &down[6..6 + usize::from(down[5])];
                     let is_long = length.is_ok() && down[0] & 0x80 != 0;
                     is_long.then(|| answered.lock().insert(id.to_vec()));

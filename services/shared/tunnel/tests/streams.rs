@@ -1,5 +1,5 @@
-//! What a tunnelled stream promises: refusals with their status, half-close, torn transfers as errors, back-pressure, and a session
-//! that comes back after the server was away.
+//! Properties of a tunnelled stream: refusals with their status, half-close, torn transfers as
+//! errors, back-pressure, and a session that returns after an absence of the server.
 
 #![allow(clippy::unwrap_used)]
 
@@ -121,7 +121,7 @@ async fn a_torn_transfer_is_an_error_not_an_end() {
     bench.tunnel.close().await;
 }
 
-/// How much a writer gets rid of that nobody reads; then somebody does, and has to find all of it.
+/// Bytes that a writer can write while no reader reads; later a reader gets all of them.
 async fn taken_unread(link: &LinkConfig, plain: bool) -> usize {
     let (go, going) = tokio::sync::watch::channel(false);
     let (read_to, mut read) = mpsc::channel(1);
@@ -153,14 +153,15 @@ async fn taken_unread(link: &LinkConfig, plain: bool) -> usize {
 #[tokio::test]
 async fn a_reader_that_does_not_read_stops_the_writer() {
     let taken = taken_unread(&fast(), false).await;
-    // At most what a resumable tunnel keeps.
+    // At most the window of a resumable tunnel.
     assert!((1_000_000..=4_000_000).contains(&taken), "{taken}");
 }
 
-/// Each packet waits as a chunk of its own, and the library ends the whole connection over more than 2,048 of one stream.
+/// Each packet waits as a separate chunk, and the transport ends the whole connection above 2,048
+/// chunks of one stream.
 #[tokio::test]
 async fn a_window_of_the_smallest_packets_may_stay_unread() {
-    // Slow enough for a busy machine: what it takes for lost is sent anew in more and smaller pieces.
+    // Slow enough for a busy machine: data taken for lost is sent again in more and smaller pieces.
     let narrow = LinkConfig {
         mtu: NARROWEST_MTU,
         ..LinkConfig::new(40e6, Duration::from_millis(5))
@@ -181,7 +182,7 @@ async fn the_session_comes_back_after_the_server_was_away() {
         .until(|event| matches!(event, TunnelEvent::SessionDown { .. }))
         .await;
     let config = bench.identities.server_config(bench.server_addr);
-    // The old socket goes with the endpoint's last task.
+    // The old socket ends with the endpoint's last task.
     let again = within(async {
         loop {
             match TunnelServer::bind(config.clone()) {

@@ -1,4 +1,4 @@
-//! A TUN device among those that a machine has. Skips where there are no namespaces to be had.
+//! A TUN device beside a machine's other devices. Skips on hosts without namespaces.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ fn a_network_that_the_machine_has_itself_is_not_taken_for_a_route_to_the_device(
         let device = TunDevice::open("braid0").unwrap();
         device.set_up().await.unwrap();
         let own: IpAddr = "10.64.0.7".parse().unwrap();
-        // Twice: it may be there already.
+        // Twice, since the address may exist already.
         for _ in 0..2 {
             device.add_address(own, 32).await.unwrap();
         }
@@ -24,7 +24,7 @@ fn a_network_that_the_machine_has_itself_is_not_taken_for_a_route_to_the_device(
         for _ in 0..2 {
             add("10.7.0.0/24").await.unwrap();
         }
-        // That of its other device, which keeps it.
+        // The route of the other device, which keeps it.
         for _ in 0..2 {
             let refused = add("10.9.0.0/24").await;
             assert!(

@@ -1,5 +1,8 @@
-//! What a UDP tunnel promises, to a real destination over real sockets: datagrams of any size both ways, by QUIC and where UDP is blocked;
-//! refusals with their status; a flow that goes on when a path is cut or the session lost; and no flood that stands before what is urgent.
+//! Properties of a UDP tunnel to a real destination over real sockets:
+//! - datagrams of any size in both directions, over QUIC and where UDP is blocked,
+//! - refusals with their status,
+//! - a flow that survives the cut of a path or the loss of the session,
+//! - no flood that delays urgent streams.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,7 +32,7 @@ use tunnel::{
     TunnelEvent, TunnelServer, UdpTunnel, Urgency,
 };
 
-/// Between two questions of the same datagram, of which the first may be lost.
+/// Interval between two questions with the same datagram; the first may be lost.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 /// Datagrams that are sent once each.
@@ -39,12 +42,12 @@ fn fast() -> LinkConfig {
     LinkConfig::new(100e6, Duration::from_millis(1))
 }
 
-/// Gives back what it gets.
+/// Sends back each datagram.
 async fn destination() -> Authority {
     udp_echo().await.to_string().parse().unwrap()
 }
 
-/// What a proxy does with a request.
+/// The proxy's handling of a request.
 async fn relay(request: ConnectRequest, _: SessionHandle) {
     let address: SocketAddr = request.authority().as_str().parse().unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -70,7 +73,7 @@ fn server(identities: &Identities) -> Arc<TunnelServer> {
     Arc::new(TunnelServer::bind(config).unwrap())
 }
 
-/// Relays UDP, echoes streams, over two links of `config`; `down` lists those that are down.
+/// Relays UDP and echoes streams over two links of `config`; `down` lists the links that are down.
 fn start(config: &LinkConfig, down: &[usize]) -> (Bench, Arc<TunnelServer>) {
     let identities = Identities::new();
     let server = server(&identities);
@@ -93,7 +96,7 @@ async fn open(bench: &Bench, to: &Authority) -> UdpTunnel {
         .unwrap()
 }
 
-/// Asks until the same comes back; UDP may lose it.
+/// Asks until the same datagram comes back; UDP may lose it.
 async fn ask(tunnel: &UdpTunnel, question: &[u8]) -> Result<(), TunnelEnded> {
     within(async {
         loop {
@@ -111,7 +114,7 @@ async fn ask(tunnel: &UdpTunnel, question: &[u8]) -> Result<(), TunnelEnded> {
 
 async fn ask_all_sizes(bench: &Bench) {
     let tunnel = open(bench, &destination().await).await;
-    // The largest that UDP over IPv4 carries; those beyond a packet are capsules.
+    // The largest payload over IPv4; datagrams larger than a packet are capsules.
     for (size, seed) in [0, 1, 63, 64, 1_200, 1_400, 1_500, 9_000, 65_507]
         .into_iter()
         .zip(1..)
@@ -161,7 +164,7 @@ async fn ask_what_is_refused(down: &[usize]) {
                 );
                 request.refuse(StatusCode::FORBIDDEN).await;
             }
-            // Streams for whoever asks for datagrams, and the other way round.
+            // A stream answer to a request for datagrams, and the reverse.
             Some(2) => assert!(request.accept().await.is_err()),
             Some(3) => assert!(request.accept_udp().await.is_err()),
             _ => relay(request, handle).await,
@@ -198,7 +201,7 @@ async fn a_flow_goes_on_when_a_path_is_cut() {
         bench
             .until(|event| matches!(event, TunnelEvent::PathDown { .. }))
             .await;
-        // The same tunnel, over what is left.
+        // The same tunnel, over the remaining link.
         for round in 0..20_u8 {
             ask(&tunnel, &[round; 900]).await.unwrap();
         }
@@ -255,7 +258,8 @@ async fn a_dropped_tunnel_ends_at_the_other_end() {
     bench.tunnel.close().await;
 }
 
-/// By which frames are told from capsules, which would all arrive, and each late by the repair of the one before.
+/// This distinguishes frames from capsules: all capsules would arrive, each delayed by the repair
+/// of the one before.
 #[tokio::test]
 async fn what_is_lost_on_the_way_is_not_sent_anew() {
     let link = LinkConfig::new(20e6, Duration::from_millis(5)).with_loss(Loss::Bernoulli(0.1));
@@ -277,7 +281,7 @@ async fn what_is_lost_on_the_way_is_not_sent_anew() {
     bench.tunnel.close().await;
 }
 
-/// The library sends datagrams before all streams; see `http_datagrams`.
+/// The transport sends datagrams before all streams; see `http_datagrams`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_does_not_stand_before_what_is_urgent() {
     let (bench, _server) = start(&LinkConfig::new(1e6, Duration::from_millis(10)), &[]);
@@ -290,7 +294,7 @@ async fn a_flood_does_not_stand_before_what_is_urgent() {
     let flooding = tokio::spawn({
         let (flood, flooded) = (flood.clone(), flooded.clone());
         async move {
-            // Far more than both links carry, and so small that they leave no room in a packet.
+            // Far more than both links carry, and too small to leave room in a packet.
             let mut ticks = tokio::time::interval(Duration::from_millis(4));
             loop {
                 ticks.tick().await;
@@ -311,7 +315,7 @@ async fn a_flood_does_not_stand_before_what_is_urgent() {
             let mut back = [0; 4_000];
             urgent.read_exact(&mut back).await.unwrap();
             assert_eq!(back, [round; 4_000]);
-            // The flood was there all the while.
+            // The flood went on all the time.
             while flooded.load(Ordering::Relaxed) == before {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }

@@ -17,13 +17,14 @@ use tunnel::{Authority, Tunnel, TunnelEnded, UdpTunnel, Urgency};
 
 use super::{super::socks5::datagram, count_dropped};
 
-/// Datagrams that wait until the proxy has answered; further ones are dropped. Afterwards the tunnel's own queue is the bound.
+/// Datagrams that wait for the proxy's answer; further ones are dropped. Later the tunnel's own
+/// queue is the bound.
 const WAITING_MAX: usize = 16;
 
-/// A destination that the proxy refused, or broke off at once, is asked for again no sooner.
+/// Pause before a refused destination, or one whose tunnel ended at once, is tried again.
 const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 
-/// When the last datagram passed; clones are the same.
+/// Time of the last datagram; clones are the same.
 #[derive(Debug, Clone)]
 pub(super) struct Touched(Arc<Mutex<Instant>>);
 
@@ -40,7 +41,7 @@ impl Touched {
         *self.0.lock()
     }
 
-    /// Returns once nothing has passed for `max`.
+    /// Returns once no datagram has passed for `max`.
     pub(super) async fn quiet_for(&self, max: Duration) {
         loop {
             let deadline = self.last() + max;
@@ -52,7 +53,7 @@ impl Touched {
     }
 }
 
-/// Between whom and how.
+/// The ends of a flow, and its means.
 pub(super) struct Way {
     pub(super) tunnel: Tunnel,
     pub(super) authority: Authority,
@@ -63,11 +64,11 @@ pub(super) struct Way {
     pub(super) association: Touched,
 }
 
-/// Ends when dropped.
+/// Dropping it ends the flow.
 pub(super) struct Flow {
     /// Until the proxy has answered.
     waiting: mpsc::Sender<Bytes>,
-    /// From then on, so that a burst needs room nowhere else.
+    /// After that, so that a burst needs no other queue.
     opened: Opened,
     touched: Touched,
     place: OwnedSemaphorePermit,
@@ -111,7 +112,7 @@ impl Flow {
         self.carrying.is_finished()
     }
 
-    /// Ends it for another.
+    /// Ends the flow and returns its place.
     pub(super) fn into_place(self) -> OwnedSemaphorePermit {
         self.place
     }
@@ -134,7 +135,7 @@ impl Way {
                 count("refused");
             }
         }
-        // Its datagrams are dropped meanwhile: the channel is closed, and the flow is there.
+        // Its datagrams are dropped meanwhile: the channel is closed, and the flow remains.
         tokio::time::sleep(REFUSED_PAUSE).await;
     }
 
@@ -150,11 +151,11 @@ impl Way {
         while let Ok(payload) = waiting.try_recv() {
             send(&udp, &payload);
         }
-        // Set once, here.
+        // Set only here.
         let _ = opened.set(udp.clone());
         loop {
             tokio::select! {
-                // One that came between; never closed while the flow is there.
+                // A datagram that came in between; the channel is open while the flow lives.
                 Some(payload) = waiting.recv() => send(&udp, &payload),
                 received = udp.receive() => {
                     let payload = match received {
@@ -178,7 +179,7 @@ impl Way {
     }
 }
 
-/// The tunnel counts those that it has no room for.
+/// The tunnel counts datagrams that it drops for lack of room.
 fn send(udp: &UdpTunnel, payload: &[u8]) {
     if udp.send(payload) {
         passed("up", payload.len());

@@ -1,24 +1,24 @@
-//! The header of a datagram between an application and its association (RFC 1928, 7): two bytes of nothing, a fragment's number, and an
-//! address.
+//! The header of a datagram between an application and its association (RFC 1928, 7): two reserved
+//! bytes, a fragment number, and an address.
 
 use bytes::Bytes;
 use tunnel::Authority;
 
 use super::{Target, authority, target};
 
-/// Nothing, nothing, fragment.
+/// Two reserved bytes and the fragment number.
 const START_BYTES: usize = 3;
 
-/// Why a datagram goes nowhere.
+/// Why a datagram is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::from_applications) enum Unfit {
-    /// Cut into pieces, which RFC 1928 lets a server refuse.
+    /// Fragmented, which RFC 1928 lets a server refuse.
     Fragment,
     Malformed,
 }
 
 impl Unfit {
-    /// Bounded: a label of metrics.
+    /// A label of metrics, from a bounded set.
     pub(in crate::from_applications) fn label(self) -> &'static str {
         match self {
             Self::Fragment => "fragment",
@@ -31,8 +31,8 @@ impl Unfit {
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::from_applications) struct Datagram<'a> {
     pub(in crate::from_applications) authority: Authority,
-    /// The whole header: what comes back from the destination bears the same one, so an application that asked by name is answered by
-    /// name.
+    /// The whole header. Answers of the destination have the same header, so an application that
+    /// used a name gets a name.
     pub(in crate::from_applications) header: &'a [u8],
     pub(in crate::from_applications) payload: &'a [u8],
 }
@@ -64,7 +64,7 @@ pub(in crate::from_applications) fn parse(bytes: &[u8]) -> Result<Datagram<'_>, 
     })
 }
 
-/// The same header before what the destination sent; the two bytes of nothing are nothing whatever the application wrote there.
+/// The same header before the destination's payload; the reserved bytes are set to zero.
 pub(in crate::from_applications) fn answer(header: &Bytes, payload: &[u8]) -> Vec<u8> {
     let mut datagram = Vec::with_capacity(header.len() + payload.len());
     datagram.extend_from_slice(header);

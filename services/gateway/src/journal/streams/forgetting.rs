@@ -1,4 +1,4 @@
-//! Whom a full table forgets, and that no stream is ever given a sequence twice.
+//! The choice of forgotten streams in a full table, and that no stream gets a sequence twice.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ const HOUR_US: i64 = 3600 * 1_000_000;
 /// A clock that is set.
 const CLOCK_US: i64 = 1_790_000_000_000_000;
 
-/// A snapshot with all but `places` taken by streams that are never forgotten.
+/// A snapshot in which all but `places` rows belong to streams that are never forgotten.
 fn snapshot(places: usize) -> Vec<StreamRow> {
     let own = (places..STREAMS_MAX).map(|n| StreamRow {
         stream: n.to_string(),
@@ -113,7 +113,7 @@ enum Step {
     Commit,
     Revert,
     Segment,
-    /// With so many entries of the batch on disk.
+    /// With this many entries of the batch on disk.
     Restart(usize),
 }
 
@@ -151,7 +151,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 type Entry = (String, u64, i64, Option<u64>);
 
-/// What a journal keeps of its streams on disk.
+/// The streams of a journal in their form on disk.
 struct Kept {
     snapshot: Vec<StreamRow>,
     entries: Vec<Entry>,

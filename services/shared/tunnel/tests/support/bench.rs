@@ -31,14 +31,14 @@ pub struct Bench {
 pub struct Identities {
     pub server: Identity,
     pub client: Identity,
-    /// The client's with another certificate, and somebody else.
+    /// The client's identity with another certificate, and another client's.
     pub renewed: Identity,
     pub stranger: Identity,
     _dir: TempDir,
 }
 
 impl Identities {
-    /// The first thing each test makes; `RUST_LOG` shows what happens.
+    /// The first call of each test; `RUST_LOG` shows the log.
     pub fn new() -> Self {
         let _ = tracing_subscriber::fmt()
             .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
