@@ -3,10 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use bus::{
-    Bus, Consumer, EmbeddedBus, EmbeddedOptions, NotReady, PublishError, Record, StartAt,
-    SubscribeError, Topic,
-};
+use bus::{Bus, EmbeddedBus, EmbeddedOptions, Interposed, PublishError, Record, Topic};
 use contracts::vitals::{
     Metric, Sample, UploadRequest, UploadResponse, VitalsRecord,
     ingest_service_client::IngestServiceClient, sample::Reading,
@@ -51,7 +48,11 @@ pub struct Switch {
 }
 
 #[async_trait]
-impl Bus for Switch {
+impl Interposed for Switch {
+    fn inner(&self) -> &dyn Bus {
+        &*self.inner
+    }
+
     async fn publish(&self, topic: Topic, records: Vec<Record>) -> Result<(), PublishError> {
         let mut mode = self.mode.subscribe();
         let now = *mode.borrow_and_update();
@@ -73,46 +74,6 @@ impl Bus for Switch {
                 .unwrap();
         }
         self.inner.publish(topic, records).await
-    }
-
-    async fn subscribe(
-        &self,
-        topic: Topic,
-        group: &str,
-        start: Arc<dyn StartAt>,
-    ) -> Result<Box<dyn Consumer>, SubscribeError> {
-        self.inner.subscribe(topic, group, start).await
-    }
-
-    async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
-        self.inner.tail(topic).await
-    }
-
-    async fn read_back(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
-        self.inner.read_back(topic).await
-    }
-
-    async fn partitions(&self, topic: Topic) -> Result<u32, NotReady> {
-        self.inner.partitions(topic).await
-    }
-
-    async fn extents(
-        &self,
-        topic: Topic,
-    ) -> Result<std::collections::BTreeMap<u32, bus::Extent>, NotReady> {
-        self.inner.extents(topic).await
-    }
-
-    async fn committed(
-        &self,
-        topic: Topic,
-        group: &str,
-    ) -> Result<std::collections::BTreeMap<u32, u64>, NotReady> {
-        self.inner.committed(topic, group).await
-    }
-
-    async fn ready(&self) -> Result<(), NotReady> {
-        self.inner.ready().await
     }
 }
 
