@@ -1,9 +1,11 @@
-//! A seeded chaos run over the separate-process shape: the six services, a real Kafka and a real TimescaleDB, while faults overlap.
+//! A seeded chaos run over the separate-process shape: the six services, a real Kafka and a real
+//! TimescaleDB, with overlapping faults.
 //!
-//! Everything that happens follows from the seed and is computed before anything starts: what each sensor measures and when
-//! ([`readings`]), and which fault hits what, when and for how long ([`plan`]). Which alerts are due is computed from the readings by
-//! [`oracle`], which shares no code with the rule engine. [`verdict`] compares what was found at the end with what had to be there.
-//! Those modules read no clock and open no socket; [`run`] is the IO shell.
+//! Everything follows from the seed and is computed before the start: the readings of each sensor
+//! ([`readings`]), and the target, kind and time of each fault ([`plan`]). [`oracle`] computes the
+//! due alerts from the readings, without code of the rule engine. [`verdict`] compares the final
+//! state with the expected one. Those modules read no clock and open no socket; [`run`] is the IO
+//! shell.
 
 pub mod oracle;
 pub mod plan;

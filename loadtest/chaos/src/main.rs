@@ -1,4 +1,5 @@
-//! `chaos`: a seeded chaos run over separate processes on a real Kafka and a real TimescaleDB. `make chaos` builds and starts it.
+//! `chaos`: a seeded chaos run over separate processes on a real Kafka and a real TimescaleDB.
+//! `make chaos` builds and starts it.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -8,26 +9,27 @@ use chaos::{
 };
 use clap::Parser;
 
-/// Runs all services as processes of their own while processes, engines, links and sensors fail by a plan that follows from the
-/// seed. Exit status 1: a reading or an alert is missing, doubled or wrong. Exit status 2: the run could not be made.
+/// Runs all services as separate processes while processes, engines, links and sensors fail by a
+/// plan that follows from the seed. Exit status 1: a reading or an alert is missing, doubled or
+/// wrong. Exit status 2: the run could not be made.
 #[derive(Debug, Parser)]
 #[command(
     after_help = "Examples:\n  chaos --seed 7\n  chaos --seed 7 --minutes 20 --json > chaos.json"
 )]
 struct Arguments {
-    /// Everything that happens follows from it.
+    /// Seed of the readings and the faults.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
-    /// How long faults go on, from 1 to 60; the start and the end take up to some minutes more.
+    /// Minutes of faults, from 1 to 60; the start and the end take up to some minutes more.
     #[arg(long, value_name = "MINUTES", default_value_t = 3.0)]
     minutes: f64,
     /// Print JSON instead of a table.
     #[arg(long, default_value_t = false)]
     json: bool,
-    /// Keep the logs of a good run, too.
+    /// Keep the logs of a good run as well.
     #[arg(long, default_value_t = false)]
     keep: bool,
-    /// The binary under test; absent: the one beside this one.
+    /// The binary under test; by default the one beside this one.
     #[arg(long, value_name = "FILE")]
     braid: Option<PathBuf>,
 }

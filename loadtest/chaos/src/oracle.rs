@@ -1,13 +1,16 @@
-//! Which alerts are due, from readings and the thresholds alone.
+//! Computes the due alerts from readings and thresholds alone.
 //!
-//! It works on whole histories: the readings of one series are cut into stretches in which the condition holds, and the stretches into
-//! episodes. The rule engine goes reading by reading over a state machine and is not called here, so a fault of the engine cannot hide
-//! itself.
+//! It works on whole histories: the readings of one series are split into stretches in which the
+//! condition holds, and the stretches into episodes. The rule engine is a state machine over single
+//! readings and is not called here, so a fault of the engine cannot hide itself.
 //!
-//! - A stretch begins with the first reading at the limit and lasts until a reading beyond `clear`; readings in between change nothing.
+//! - A stretch begins with the first reading at the limit and lasts until a reading beyond `clear`;
+//!   readings in between change nothing.
 //! - A stretch alerts when one of its readings is `for_s` or more after its beginning.
-//! - An alert ends when the readings stay beyond `clear` for `clear_for_s`; a stretch that begins sooner belongs to the same alert.
-//! - A latched alert never ends here, because nobody acknowledges: later stretches belong to it.
+//! - An alert ends when the readings stay beyond `clear` for `clear_for_s`; a stretch that begins
+//!   sooner belongs to the same alert.
+//! - A latched alert never ends here, because it is never acknowledged: later stretches belong to
+//!   it.
 
 use crate::scenario::{Rule, Side};
 
@@ -24,12 +27,14 @@ pub struct Due {
     pub patient: String,
     pub rule: &'static str,
     pub since_us: i64,
-    /// Event time of the last reading that belongs to it; `i64::MAX` while it is open or latched.
+    /// Event time of the last reading that belongs to the alert; `i64::MAX` while it is open or
+    /// latched.
     pub until_us: i64,
     pub state: State,
 }
 
-/// A stretch in which the condition holds: times of its first reading, of its last one before the end, and of the end.
+/// A stretch in which the condition holds: times of its first reading, of its last reading before
+/// the end, and of the end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Stretch {
     pub since_us: i64,
@@ -37,12 +42,12 @@ pub(crate) struct Stretch {
     pub ended_us: Option<i64>,
 }
 
-/// `readings` are time and value of one series, by time.
+/// `readings` are time and value of one series, sorted by time.
 pub fn due(patient: &str, rule: &Rule, readings: &[(i64, f64)]) -> Vec<Due> {
     let now_us = readings.last().map_or(0, |(time_us, _)| *time_us);
     let clear_us = i64::from(rule.clear_for_s) * 1_000_000;
     let mut found: Vec<Due> = Vec::new();
-    // When the last alert's condition ended; none while it holds.
+    // Time at which the last alert's condition ended; `None` while it holds.
     let mut last_end_us: Option<i64> = None;
     for stretch in stretches(rule, readings) {
         let open = found.last_mut().filter(|_| match last_end_us {
@@ -123,7 +128,8 @@ mod tests {
     const WELL: f64 = 70.0;
     const BETWEEN: f64 = 117.0;
 
-    /// One reading a second; since when, and the state, of every alert of the pulse rule (3 s, clear 3 s).
+    /// One reading a second; the begin and the state of every alert of the pulse rule (3 s, clear 3
+    /// s).
     fn pulse(values: &[f64]) -> Vec<(i64, State)> {
         judged(&RULES[0], values)
     }
@@ -164,7 +170,7 @@ mod tests {
             (9, WELL),
         ]));
         assert_eq!(due, [(2, State::Resolved)]);
-        // Only a reading at the limit makes it last long enough.
+        // Only a reading at the limit makes the stretch long enough.
         assert_eq!(
             pulse(&series(&[(2, WELL), (1, HIGH), (9, BETWEEN), (9, WELL)])),
             []

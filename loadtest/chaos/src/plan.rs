@@ -1,7 +1,8 @@
-//! Which fault hits what, when and for how long.
+//! The plan of faults: target, kind, begin and length of each.
 //!
-//! Each target has a lane of its own, in which faults follow each other and never overlap; faults of different lanes do. Every lane has at
-//! least one fault, so every run, however short, has every kind.
+//! Each target has its own lane, in which faults follow each other and never overlap; faults of
+//! different lanes overlap. Every lane has at least one fault, so every run, however short, has
+//! every kind.
 
 use std::fmt;
 
@@ -14,23 +15,24 @@ use crate::{
     scenario::{GATEWAYS, LINKS, METRICS, SERVICES, patients},
 };
 
-/// The shortest run: every lane finds room for a fault.
+/// The shortest run, in which every lane has room for a fault.
 pub const SECONDS_MIN: u32 = 60;
-/// The longest run, an hour. Longer ones would keep more readings in memory than they are worth.
+/// The longest run, an hour; a longer run would keep too many readings in memory.
 pub const SECONDS_MAX: u32 = 3_600;
 
-/// Nothing fails before, so that the run begins with everything at work.
+/// Time without faults at the beginning, so that everything works first.
 const CALM_FIRST_MS: u32 = 5_000;
-/// Nothing fails in the last part of a run: a tenth of it, within these bounds.
+/// Time without faults at the end: a tenth of the run, within these bounds.
 const CALM_LAST_MS: (u32, u32) = (15_000, 60_000);
-/// Share of the faults that last, and how long the others and those do.
+/// Share of the long faults.
 const LASTING: f64 = 0.3;
 const SHORT_MS: std::ops::Range<u32> = 300..4_000;
 const LASTING_MS: std::ops::Range<u32> = 8_000..25_000;
-/// In long runs faults last up to a tenth of the run, at most so long. It is far below the time after which readings are a backfill,
-/// of which nobody is told.
+/// Longest fault: a tenth of the run, at most this. It is far below the age at which readings count
+/// as a backfill, without notices.
 const LASTING_MS_MAX: u32 = 120_000;
-/// A broker that comes and goes within its own start has not been up in between.
+/// Shortest fault of an engine: a broker that is stopped again within its start has not been up in
+/// between.
 const ENGINE_MS_MIN: u32 = 1_500;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -49,9 +51,10 @@ pub enum Target {
         gateway: &'static str,
         link: usize,
     },
-    /// The webhook's receiver.
+    /// The receiver of the webhook.
     Receiver,
-    /// The patient's device is out of the gateway's reach, and sends everything in one request when it is back.
+    /// The patient's device is out of the gateway's reach, and later sends everything in one
+    /// request.
     Radio {
         patient: &'static str,
     },
@@ -95,7 +98,7 @@ pub struct Plan {
     pub seed: u64,
     pub seconds: u32,
     pub scripts: Vec<Script>,
-    /// Faults of each target, by time.
+    /// Faults of each target, sorted by time.
     pub lanes: Vec<Vec<Fault>>,
 }
 
@@ -127,14 +130,14 @@ impl Plan {
         }
     }
 
-    /// All faults, by time.
+    /// All faults, sorted by time.
     pub fn faults(&self) -> Vec<&Fault> {
         let mut faults: Vec<&Fault> = self.lanes.iter().flatten().collect();
         faults.sort_by_key(|fault| (fault.at_ms, &fault.target));
         faults
     }
 
-    /// Faults that begin while another one lasts.
+    /// Number of faults that begin during another fault.
     pub fn overlapping(&self) -> usize {
         let mut last_end_ms = 0;
         let mut count = 0;
@@ -146,7 +149,7 @@ impl Plan {
     }
 }
 
-/// What may fail, and the mean time between the end of a fault and the next one, in seconds.
+/// The targets, each with the mean time in seconds between the end of a fault and the next.
 fn targets() -> Vec<(Target, u32)> {
     let mut targets: Vec<(Target, u32)> = SERVICES
         .iter()
@@ -177,7 +180,7 @@ fn lane(random: &mut impl Rng, target: &Target, every_ms: u32, run_ms: u32) -> V
     let calm_ms = (run_ms / 10).clamp(CALM_LAST_MS.0, CALM_LAST_MS.1);
     let end_ms = run_ms - calm_ms;
     let mut faults: Vec<Fault> = Vec::new();
-    // The first one comes early enough that the longest has room after it in the shortest run.
+    // The first fault is early enough that the longest one has room after it in the shortest run.
     let first_ms_max = (end_ms - LASTING_MS.end)
         .min(every_ms)
         .max(CALM_FIRST_MS + 1);

@@ -1,7 +1,8 @@
-//! What each sensor measures, second by second, computed from the seed before the run.
+//! The readings of each sensor, second by second, computed from the seed before the run.
 //!
-//! Every series alternates between stretches without any alert and one of the shapes below. All lengths keep [`MARGIN_S`] away from the
-//! delays of the rules, so that which alerts are due does not depend on who rounds which way.
+//! Every series alternates between stretches without an alert and one of the shapes below. All
+//! lengths keep [`MARGIN_S`] away from the delays of the rules, so that the due alerts do not
+//! depend on rounding.
 
 use rand::{Rng, RngExt};
 
@@ -9,31 +10,31 @@ use crate::scenario::{RULES, Rule, Side};
 
 /// Readings a second of each series.
 pub const PER_SECOND: u32 = 1;
-/// Shapes stay so far away from the delays of their rule.
+/// Distance in seconds of the shapes from the delays of their rule.
 const MARGIN_S: u32 = 2;
-/// A series begins without an alert for so long.
+/// Seconds without an alert at the beginning of a series.
 const QUIET_FIRST_S: std::ops::Range<u32> = 3..20;
-/// Without an alert between two shapes, on top of what clears the rule.
+/// Seconds without an alert between two shapes, beyond the time that clears the rule.
 const QUIET_S: std::ops::Range<u32> = 3..16;
-/// Length of the alerts of seconds, on top of the rule's delay, and of those of minutes.
+/// Length in seconds of short alerts, beyond the rule's delay.
 const SECONDS_S: std::ops::Range<u32> = 2..9;
 const MINUTES_S: std::ops::Range<u32> = 60..100;
 /// Share of the series that end with an open alert.
 const LEFT_OPEN: f64 = 0.3;
 
-/// How far beyond the limit a reading is.
+/// Distance of a reading beyond the limit.
 const BEYOND: f64 = 2.0;
 
-/// What a series does when it leaves the normal range.
+/// The shape of a series outside of the normal range.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     /// Too short to alert.
     Artefact,
     Seconds,
     Minutes,
-    /// Recovers for a moment that is too short to end it.
+    /// Recovers for a moment that is too short to end the alert.
     Flap,
-    /// Comes back between the two limits first, which does not end it.
+    /// Returns between the two limits first, which does not end the alert.
     Hover,
 }
 
@@ -127,7 +128,8 @@ mod tests {
             .collect()
     }
 
-    /// The readings that come next may fall a second beyond either side of a delay without changing what is due.
+    /// Later readings may be a second off on either side of a delay without changing the due
+    /// alerts.
     #[test]
     fn no_length_is_near_a_delay_of_its_rule() {
         let second = 1_000_000;

@@ -1,4 +1,4 @@
-//! What a run came to, for people and for programs.
+//! The result of a run, as a table and as JSON.
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{
     verdict::{Fault, Verdict},
 };
 
-/// Differences that the table shows; all that are listed are in the folder and in the JSON.
+/// Differences in the table; the folder and the JSON contain all listed ones.
 const SHOWN_MAX: usize = 20;
 
 #[derive(Debug, Serialize)]
@@ -18,15 +18,15 @@ pub struct Report {
     pub seconds: u32,
     pub took_s: u64,
     pub is_good: bool,
-    /// By what failed and how: how often.
+    /// Number of faults by target and kind.
     pub faults: BTreeMap<String, usize>,
     pub faults_overlapping: usize,
     pub verdict: Verdict,
-    /// Processes that ended without having been killed, and answers that no sensor should get.
+    /// Processes that ended without having been killed, and invalid answers to sensors.
     pub unexpected: Vec<String>,
-    /// Where the logs are; none after a good run.
+    /// Folder of the logs; `None` after a good run.
     pub folder: Option<PathBuf>,
-    /// Repeats the run.
+    /// The command that repeats the run.
     pub command: String,
 }
 
@@ -59,7 +59,7 @@ impl Report {
     }
 }
 
-/// Without names of gateways and patients, so that a table of any run has few lines.
+/// Without names of gateways and patients, so that the table of any run has few lines.
 fn kind(fault: &crate::plan::Fault) -> String {
     use crate::plan::Target;
     let target = match &fault.target {

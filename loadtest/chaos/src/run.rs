@@ -50,18 +50,18 @@ use crate::{
     verdict::{Found, Reading, Verdict},
 };
 
-/// After the last reading everything must be in its place within this.
+/// Seconds after the last reading within which everything must be stored.
 pub const SETTLE_S: u32 = 150;
-/// Found good, it is looked at once more after this: what is doubled may come late.
+/// Pause before a good result is checked once more: duplicates may come late.
 const CONFIRM: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_secs(3);
 const PROGRESS: Duration = Duration::from_secs(10);
 const TURN: Duration = Duration::from_millis(20);
-/// From the end of the preparations to the first reading.
+/// Time from the end of the preparations to the first reading.
 const LEAD_US: i64 = 1_000_000;
-/// The series of one patient begin this much after those of the one before.
+/// Offset between the series of consecutive patients.
 const STAGGER_US: i64 = 110_000;
-/// Ends of processes that are listed.
+/// Ends of processes that are listed; further ones are dropped.
 const ENDED_MAX: usize = 50;
 const SECOND_US: i64 = 1_000_000;
 
@@ -70,7 +70,7 @@ pub struct Options {
     pub braid: PathBuf,
     pub seed: u64,
     pub seconds: u32,
-    /// Logs stay, also after a good run.
+    /// Keeps the logs of a good run as well.
     pub keep: bool,
 }
 
@@ -125,14 +125,14 @@ pub fn run(options: &Options) -> Result<Report, RunError> {
     }
 }
 
-/// A thread that kills and restarts one engine, since both take their time.
+/// A thread that kills and restarts one engine, since both take time.
 struct EngineLane {
     orders: mpsc::SyncSender<bool>,
     thread: JoinHandle<()>,
 }
 
 impl EngineLane {
-    /// `turn(true)` takes the engine down, `turn(false)` up again; it is taken up once for each time it went down.
+    /// `turn(true)` stops the engine, `turn(false)` starts it again, once for each stop.
     fn start(mut turn: impl FnMut(bool) + Send + 'static) -> EngineLane {
         let (orders, received) = mpsc::sync_channel(16);
         let thread = std::thread::spawn(move || {
@@ -144,7 +144,7 @@ impl EngineLane {
     }
 
     fn order(&self, down: bool) {
-        // A lane that has failed is found out at the end.
+        // A failed lane is detected at the end.
         let _ = self.orders.send(down);
     }
 
@@ -162,7 +162,7 @@ struct Stage {
     broker: EngineLane,
     database: EngineLane,
     folder: PathBuf,
-    /// Last: what runs on it goes first.
+    /// The last field: its users are dropped first.
     runtime: Runtime,
 }
 
@@ -264,7 +264,8 @@ impl Stage {
         Ok((verdict, ended))
     }
 
-    /// Plays the faults, then waits until the last reading is taken: what happened that the plan does not know.
+    /// Executes the faults, then waits until the last reading is accepted. Returns the events that
+    /// the plan does not contain.
     fn drive(
         &mut self,
         plan: &Plan,
@@ -343,7 +344,8 @@ impl Stage {
         }
     }
 
-    /// As an orchestrator does it. None may end by itself, so the run has failed, but the rest of it is worth seeing.
+    /// Restarts ended processes like an orchestrator. No process may end by itself, so the run has
+    /// failed, but its rest may show more.
     fn start_what_ended(&mut self, ended: &mut Vec<String>) -> Result<(), RunError> {
         for (name, text) in self.site.ended() {
             if ended.len() < ENDED_MAX {
@@ -398,7 +400,8 @@ impl Stage {
         })
     }
 
-    /// The database is gone after the run; what the verdict says of it stays beside the logs.
+    /// The database is removed after the run; its content that the verdict refers to stays beside
+    /// the logs.
     fn keep_engine_state(&self, verdict: &Verdict) {
         let text = verdict.listed.join("\n");
         if let Err(error) = fs::write(self.folder.join("differences.txt"), text) {
@@ -446,7 +449,7 @@ fn readings(plan: &Plan, start_us: i64) -> Vec<(&crate::plan::Script, Vec<Readin
         .collect()
 }
 
-/// What the oracle says of one patient's readings.
+/// The oracle's alerts for one patient's readings.
 fn due(readings: &[Reading]) -> Vec<Due> {
     let Some(first) = readings.first() else {
         return Vec::new();

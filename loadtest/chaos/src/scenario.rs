@@ -1,9 +1,9 @@
-//! Who takes part, and the rules that hold for them.
+//! The participants, and their rules.
 
 use contracts::vitals::Metric;
 use serde_json::{Value, json};
 
-/// Gateways with their tenants. A name is unique, so that a fault can be aimed by it.
+/// Gateways with their tenants. Names are unique, so that a fault can name its target.
 pub const GATEWAYS: [Gateway; 3] = [
     Gateway {
         name: "gw-1",
@@ -22,7 +22,8 @@ pub const GATEWAYS: [Gateway; 3] = [
     },
 ];
 
-/// Processes of services, each with its subcommand of `braid`. Alerting has two members, so that patients change hands.
+/// Processes of services, each with its subcommand of `braid`. Alerting has two members, so that
+/// patients move between them.
 pub const SERVICES: [(&str, &str); 6] = [
     ("path-telemetry", "path-telemetry"),
     ("ingest", "ingest"),
@@ -32,7 +33,7 @@ pub const SERVICES: [(&str, &str); 6] = [
     ("dashboard", "dashboard"),
 ];
 
-/// Access networks of every gateway, and the address that each binds.
+/// Access networks of every gateway, with the bound address of each.
 pub const LINKS: [(&str, &str); 2] = [("wifi", "127.0.1.200"), ("lte", "127.0.2.200")];
 
 #[derive(Debug)]
@@ -56,7 +57,7 @@ pub fn patients() -> impl Iterator<Item = (&'static Gateway, &'static str)> {
     })
 }
 
-/// What every device measures, with a value at which no rule holds.
+/// The metrics of every device, with a value at which no rule holds.
 pub const METRICS: [(Metric, &str, f64); 4] = [
     (Metric::HeartRate, "heart-rate", 70.0),
     (Metric::Temperature, "temperature", 36.7),
@@ -72,7 +73,7 @@ pub enum Side {
     Below,
 }
 
-/// A threshold rule as data. The oracle and the rule document are made from the same constants.
+/// A threshold rule as data. Oracle and rule document come from the same constants.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     pub id: &'static str,
@@ -82,11 +83,13 @@ pub struct Rule {
     pub clear: f64,
     pub for_s: u32,
     pub clear_for_s: u32,
-    /// High priority: after its end the alert stays until somebody acknowledges it, and it becomes active again in the same episode.
+    /// High priority: after its end the alert stays until it is acknowledged, and becomes active
+    /// again in the same episode.
     pub is_latched: bool,
 }
 
-/// No id is one of the built-in set, so that an alert of the built-in set cannot be taken for one of these.
+/// The ids differ from those of the built-in set, so that alerts of the two sets cannot be mixed
+/// up.
 pub const RULES: [Rule; 5] = [
     Rule {
         id: "chaos-pulse-high",

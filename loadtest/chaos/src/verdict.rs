@@ -1,4 +1,4 @@
-//! Compares what was found with what had to be there.
+//! Compares the found state with the expected one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,7 +11,7 @@ use crate::{
 
 /// Differences that are listed; further ones are only counted.
 const LISTED_MAX: usize = 200;
-/// Stored values are doubles, as sent.
+/// Tolerance of stored values, which are doubles as sent.
 const VALUE_ERROR_MAX: f64 = 1e-9;
 
 /// One reading of a sensor. Patient, metric and number identify it.
@@ -66,7 +66,7 @@ pub struct Found {
     pub calls: Vec<Call>,
 }
 
-/// What went wrong, by kind. A run is good when every count is zero.
+/// Number of errors by kind. A run is good when every count is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
@@ -139,13 +139,13 @@ pub struct Verdict {
     pub readings_stored: usize,
     pub alerts_due: usize,
     pub alerts_raised: usize,
-    /// Alerts of other rules, silence for example, on which there is no verdict.
+    /// Alerts of other rules, for example silence, which are not judged.
     pub alerts_of_other_rules: usize,
     pub calls: usize,
-    /// Calls that repeated an earlier key, as they may.
+    /// Calls that repeated an earlier key, which is permitted.
     pub calls_repeated: usize,
     pub counts: BTreeMap<Fault, usize>,
-    /// The first of them, in words.
+    /// The first differences in words.
     pub listed: Vec<String>,
 }
 
@@ -227,7 +227,7 @@ impl Verdict {
         }
     }
 
-    /// Ids of the alerts that were due, each with the due alert that it is.
+    /// Ids of the due alerts, each with its due alert.
     fn judge_alerts<'a>(
         &mut self,
         due: &'a [Due],
@@ -332,7 +332,7 @@ fn is_of(due: &Due, alert: &Raised) -> bool {
     due.patient == alert.patient && due.rule == alert.rule
 }
 
-/// An alert that is not over has no end yet.
+/// An open alert has no end yet.
 fn overlaps(due: &Due, alert: &Raised) -> bool {
     let until_us = if alert.state == name(State::Resolved) {
         alert.changed_us

@@ -1,7 +1,7 @@
-//! Virtual patients, and the sensors that bring their readings to a gateway.
+//! Virtual patients, and sensors that send their readings to a gateway.
 //!
-//! `patient` is pure: a seed, a profile and the time give the same samples wherever and however often it is asked. `sensor` is
-//! the thin shell that sends them.
+//! `patient` is pure: a seed, a profile and the time always give the same samples. `sensor` is the
+//! thin shell that sends them.
 
 pub mod patient;
 pub mod sensor;

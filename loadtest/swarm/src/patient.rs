@@ -1,11 +1,13 @@
 //! A simulated patient.
 //!
-//! The body is stepped once a second. Activity drives effort, effort drives heart rate, respiration and pressure; temperature drives
-//! heart rate and respiration; low oxygen drives both up. Each value follows its target with a time constant of its own and noise
-//! with memory, so that values move together as a body's do. Episodes (see `episode`) bend the targets. Illness is
-//! compressed in time: a fever rises within minutes instead of hours, so that a demonstration shows it.
+//! The body is stepped once a second. Activity drives effort, and effort drives heart rate,
+//! respiration and pressure. Temperature drives heart rate and respiration; low oxygen raises both.
+//! Each value follows its target with its own time constant and autocorrelated noise, so the values
+//! move together. Episodes (see `episode`) change the targets. Illness is compressed in time: a
+//! fever rises within minutes instead of hours, so that a demonstration shows it.
 //!
-//! Everything random comes from the seed, episodes from a stream of their own: triggering one changes no later schedule.
+//! All random numbers come from the seed. Episodes have their own stream, so triggering one changes
+//! no later schedule.
 
 mod body;
 mod ecg;
@@ -23,15 +25,15 @@ pub use episode::Episode;
 
 const SECOND_US: i64 = 1_000_000;
 
-/// Seconds of samples that one `next` makes; a caller that was away longer gets the newest ones, as from a sensor whose memory
-/// has wrapped.
+/// Seconds of samples that one `next` makes; after a longer absence a caller gets the newest
+/// samples, as from a sensor with limited memory.
 const BACKLOG_SECONDS_MAX: i64 = 600;
 
-/// Who the patient is and what the sensors measure.
+/// The patient's identity, and the metrics of the sensors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     pub device: String,
-    /// Empty: only the core knows who wears the device.
+    /// Empty: only the core knows the wearer of the device.
     pub patient: String,
     pub heart_rate: f64,
     pub respiration_rate: f64,
@@ -41,7 +43,7 @@ pub struct Profile {
     pub diastolic: f64,
     pub on_oxygen: bool,
     pub ecg: bool,
-    /// Mean time between episodes; zero: only those that are triggered.
+    /// Mean time between episodes; zero: only triggered episodes.
     pub episode_interval_s: f64,
 }
 
@@ -80,7 +82,7 @@ impl Profile {
     }
 }
 
-/// Streams in the order of their samples within a second, and how often each is measured.
+/// Streams in the order of their samples within a second, with their periods.
 const PERIODS_S: [(Metric, i64); 11] = [
     (Metric::HeartRate, 1),
     (Metric::Spo2, 1),
@@ -105,9 +107,9 @@ pub struct Patient {
     start_us: i64,
     /// Seconds simulated since the start.
     second: i64,
-    /// Numbers of the samples, by place in PERIODS_S.
+    /// Numbers of the samples, by index in PERIODS_S.
     sequences: [u64; PERIODS_S.len()],
-    /// Last values of what is also reported when it changes.
+    /// Last values of the streams that also report changes.
     reported: [Option<f64>; 2],
 }
 
@@ -135,22 +137,22 @@ impl Patient {
         &self.profile
     }
 
-    /// Begins an episode with the next second; false when as many as can be are under way.
+    /// Begins an episode with the next second; returns false if the largest number is under way.
     pub fn trigger(&mut self, episode: Episode) -> bool {
         self.schedule.begin(episode, self.second)
     }
 
-    /// What is going on, the first to begin first.
+    /// The current episodes, oldest first.
     pub fn episodes(&self) -> Vec<Episode> {
         self.schedule.active()
     }
 
-    /// When the next samples are due.
+    /// Time at which the next samples are due.
     pub fn due_us(&self) -> i64 {
         self.start_us + self.second * SECOND_US
     }
 
-    /// The samples of every second up to `until_us`, in order of time.
+    /// The samples of every second up to `until_us`, sorted by time.
     pub fn next(&mut self, until_us: i64) -> Vec<Sample> {
         let behind = (until_us - self.due_us()).div_euclid(SECOND_US);
         let mut samples = Vec::new();

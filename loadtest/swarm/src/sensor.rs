@@ -1,5 +1,5 @@
-//! Sends what patients produce to a gateway, as a real sensor would: it keeps what was not acknowledged and sends it again after
-//! a reconnect; `sensor_sequence` makes that harmless.
+//! Sends the samples of patients to a gateway like a real sensor. Unacknowledged samples are sent
+//! again after a reconnect; `sensor_sequence` identifies repeated ones.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -13,14 +13,15 @@ use tonic::{Request, Status, Streaming, metadata::MetadataValue};
 
 use crate::patient::{Episode, Patient};
 
-/// Patients whose samples are due within this time are asked together.
+/// Patients whose samples are due within this time share a request.
 const TICK: Duration = Duration::from_millis(10);
-/// Without patients there is nothing to wait for.
+/// Wait of a feed without patients.
 const IDLE: Duration = Duration::from_secs(1);
-/// Requests not acknowledged; then samples gather.
+/// Unacknowledged requests; at the bound samples gather.
 const IN_FLIGHT_MAX: usize = 8;
 const SAMPLES_PER_REQUEST_MAX: usize = 1_000;
-/// Samples kept while the gateway is away: a quarter of an hour of one patient. Then the oldest go, as from a sensor's memory.
+/// Samples kept while the gateway is away, a quarter of an hour of one patient; at the bound the
+/// oldest are dropped.
 const WAITING_MAX: usize = 8_192;
 
 /// One connection to a gateway, fed by any number of patients.
@@ -31,7 +32,7 @@ pub struct Feed {
     pub patients: Vec<Patient>,
     /// Episodes to begin, by the patient's device.
     pub triggers: mpsc::Receiver<(String, Episode)>,
-    /// Told whether the gateway takes what it is sent.
+    /// Set to whether the gateway accepts samples.
     pub health: Option<CheckHandle>,
 }
 
@@ -93,7 +94,7 @@ impl Queue {
         }
     }
 
-    /// Nobody knows what of it the gateway holds: all of it goes again, in its old order.
+    /// It is unknown which samples the gateway has: all of them are sent again, in their old order.
     fn on_loss(&mut self) {
         while let Some(request) = self.in_flight.pop_back() {
             for sample in request.samples.into_iter().rev() {
@@ -189,7 +190,7 @@ impl Feed {
                 },
             }
             while let Some(request) = queue.next_request() {
-                // The channel holds as many as may be in flight.
+                // The channel has room for the largest number of requests in flight.
                 if connection.requests.send(request).await.is_err() {
                     return Status::unavailable("the gateway takes no more requests");
                 }

@@ -1,4 +1,5 @@
-//! How often the built-in rules call somebody: never for people who are well, and always for those who fall ill.
+//! Alarm burden of the built-in rules: no alert for healthy patients, and always one for patients
+//! who fall ill.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -23,7 +24,7 @@ fn engine() -> Engine {
     Engine::new("p", rules, vitals::Profile::default(), Origin::Core)
 }
 
-/// Alerts raised by rule, up to this minute.
+/// Number of alerts by rule, up to this minute.
 fn raised(patient: &mut Patient, engine: &mut Engine, until: i64) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
     for minute in 1..=until {

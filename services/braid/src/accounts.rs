@@ -1,4 +1,5 @@
-//! `braid accounts`: people who sign in with a password. A changed or removed account loses its sessions within seconds.
+//! `braid accounts`: people who sign in with a password. A changed or removed account loses its
+//! sessions within seconds.
 
 use service_kit::Secret;
 use store::{AuditEntry, Role, Scope, Store};
@@ -8,7 +9,7 @@ use crate::process::{self, Failure};
 
 #[derive(Debug, clap::Subcommand)]
 pub enum AccountsCommand {
-    /// Make an account, or give it another password and role.
+    /// Make an account, or set its password and role.
     #[command(
         after_help = "Example:\n  BRAID_ACCOUNT_PASSWORD=\"$(openssl rand -base64 12)\" braid accounts put eve \\\n      --role clinician --by \"Ada Operator\""
     )]
@@ -16,13 +17,13 @@ pub enum AccountsCommand {
         /// The account; unique over all tenants.
         #[arg(value_name = "NAME")]
         name: String,
-        /// Each may do what the one before may.
+        /// Each role includes the rights of the role before it.
         #[arg(long, value_name = "ROLE", value_parser = ["viewer", "clinician", "administrator"])]
         role: String,
-        /// The password; a variable is not seen by others on this machine.
+        /// The password; a variable is not visible to other users of this machine.
         #[arg(long, value_name = "PASSWORD", env = "BRAID_ACCOUNT_PASSWORD")]
         password: Secret,
-        /// Who decides this; stands in the audit log.
+        /// Author of the change, for the audit log.
         #[arg(long, value_name = "NAME")]
         by: String,
         #[command(flatten)]
@@ -38,7 +39,7 @@ pub enum AccountsCommand {
         /// The account; unique over all tenants.
         #[arg(value_name = "NAME")]
         name: String,
-        /// Who decides this; stands in the audit log.
+        /// Author of the change, for the audit log.
         #[arg(long, value_name = "NAME")]
         by: String,
         #[command(flatten)]
@@ -99,7 +100,7 @@ impl AccountsCommand {
     }
 }
 
-/// Names are unique over all tenants: one of another is not touched.
+/// Names are unique over all tenants: an account of another tenant is not touched.
 async fn own(store: &dyn Store, name: &str, tenant: &str, required: bool) -> Result<(), Failure> {
     let known = store.account(name).await.map_err(Failure::other)?;
     match known {
@@ -111,7 +112,7 @@ async fn own(store: &dyn Store, name: &str, tenant: &str, required: bool) -> Res
     }
 }
 
-/// Written before what it records happens, as everywhere.
+/// Written before the recorded action happens.
 async fn audit(
     store: &dyn Store,
     tenant: &str,

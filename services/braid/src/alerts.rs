@@ -1,4 +1,5 @@
-//! `braid alerts`: who is told, what is silenced, and what became of it. Works on the store; alerting follows within a second.
+//! `braid alerts`: teams, silences, and the history of alerts. It works on the store; alerting
+//! follows within a second.
 
 use std::path::{Path, PathBuf};
 
@@ -16,23 +17,24 @@ use crate::engines::StoreChoice;
 use crate::process::{self, Failure};
 
 const HOUR_US: f64 = 3_600e6;
-/// Alerts that are listed at once.
+/// Alerts of one list; further ones are counted.
 const LISTED_MAX: usize = 10_000;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum AlertsCommand {
-    /// Tell nobody of a patient's alerts, or of a rule's, for a while. The alerts are raised and kept.
+    /// Send no notices for a patient's or a rule's alerts for a while. The alerts are still raised
+    /// and stored.
     #[command(
         after_help = "Example:\n  braid alerts silence --patient ada --rule battery-low --hours 2 \\\n      --by \"Eve Nurse\" --reason \"charger is on its way\""
     )]
     Silence {
-        /// Empty: every patient's.
+        /// Patient; empty: every patient.
         #[arg(long, value_name = "ID", default_value = "")]
         patient: String,
-        /// Empty: of every rule.
+        /// Rule; empty: every rule.
         #[arg(long, value_name = "RULE", default_value = "")]
         rule: String,
-        /// How long, at most a week.
+        /// Hours that the silence lasts, at most a week.
         #[arg(long, value_name = "HOURS")]
         hours: f64,
         #[command(flatten)]
@@ -53,7 +55,7 @@ pub enum AlertsCommand {
         after_help = "Example:\n  braid alerts unsilence silence-1763926123000000 \\\n      --by \"Eve Nurse\" --reason \"the charger is here\""
     )]
     Unsilence {
-        /// Its name in `braid alerts silences`.
+        /// The silence's name in `braid alerts silences`.
         #[arg(value_name = "SILENCE")]
         id: String,
         #[command(flatten)]
@@ -64,18 +66,18 @@ pub enum AlertsCommand {
     /// Contacts, on-call shifts and escalation of a tenant.
     #[command(subcommand)]
     Team(TeamCommand),
-    /// List alerts, newest first: since when, id, state, priority, whose, what.
+    /// List alerts, newest first: begin, id, state, priority, patient or gateway, text.
     #[command(
         after_help = "Examples:\n  braid alerts list --by \"Eve Operator\"\n  braid alerts list --patient ada --all --by Eve --reason \"the ward asks\""
     )]
     List {
-        /// Only this patient's.
+        /// Only alerts of this patient.
         #[arg(long, value_name = "ID")]
         patient: Option<String>,
-        /// Also those that are resolved.
+        /// Also list resolved alerts.
         #[arg(long)]
         all: bool,
-        /// Most alerts, the newest.
+        /// Largest number of alerts, the newest.
         #[arg(long, value_name = "COUNT", default_value_t = 200)]
         limit: usize,
         #[command(flatten)]
@@ -83,9 +85,9 @@ pub enum AlertsCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Print every transition of an alert, who was told of it, and what became of that.
+    /// Print every transition of an alert, its notices, and their results.
     History {
-        /// Its id: see `braid alerts list`.
+        /// The alert's id: see `braid alerts list`.
         #[arg(value_name = "ALERT")]
         id: String,
         #[command(flatten)]
@@ -97,7 +99,7 @@ pub enum AlertsCommand {
 
 #[derive(Debug, clap::Subcommand)]
 pub enum TeamCommand {
-    /// Print a team to begin from.
+    /// Print an example of a team.
     #[command(after_help = "Example:\n  braid alerts team example > team.json")]
     Example,
     /// Print the team in force.
@@ -108,7 +110,7 @@ pub enum TeamCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Say whether a file can be used, and what is wrong with it.
+    /// Check a file, and print its errors.
     #[command(after_help = "Example:\n  braid alerts team check team.json")]
     Check {
         /// The team as JSON.
@@ -128,20 +130,20 @@ pub enum TeamCommand {
     },
 }
 
-/// Who decides, and why.
+/// Author and reason of a decision.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Signed {
-    /// Who decides this.
+    /// Author of the decision.
     #[arg(long, value_name = "NAME")]
     pub by: String,
-    /// Why; stands beside it.
+    /// Reason, stored with the decision.
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
 }
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct Place {
-    /// Whose it is.
+    /// Tenant.
     #[arg(long, value_name = "ID", default_value = store::DEFAULT_TENANT)]
     pub tenant: String,
     #[command(flatten)]
@@ -327,13 +329,13 @@ impl AlertsCommand {
                 Ok(())
             }
             Self::History { id, asker, place } => history(&id, &asker, place).await,
-            // Without a store: `run` has answered.
+            // Needs no store: `run` has answered.
             Self::Team(TeamCommand::Example | TeamCommand::Check { .. }) => Ok(()),
         }
     }
 }
 
-/// Only a warning: rules that alerting has by `--rules` are not known here.
+/// Only a warning: rules of alerting's `--rules` are not known here.
 async fn warn_of_unknown_rule(place: &Place, rule: &str) -> Result<(), Failure> {
     if rule.is_empty() {
         return Ok(());
@@ -352,7 +354,7 @@ async fn warn_of_unknown_rule(place: &Place, rule: &str) -> Result<(), Failure> 
     Ok(())
 }
 
-/// What a list of open alerts leaves out; `None`: nothing.
+/// The number of open alerts that a list omits; `None` if there are none.
 fn more(counts: &[AlertCount]) -> Option<String> {
     let omitted = counts.iter().filter(|count| count.omitted > 0);
     let parts: Vec<String> = omitted
@@ -373,7 +375,7 @@ fn name(priority: Priority) -> String {
 }
 
 fn line(alert: &Alert) -> String {
-    // An alert of a gateway, or of the core, is of no patient.
+    // An alert about a gateway, or about the core, has no patient.
     let whose = [&alert.patient, &alert.gateway]
         .into_iter()
         .find(|it| !it.is_empty());
@@ -480,7 +482,7 @@ mod tests {
         command: AlertsCommand,
     }
 
-    /// The only one, with its version.
+    /// The only silence, with its version.
     fn silenced(dir: &Path) -> String {
         let found = process::block_on(async {
             let store = SqliteStore::open(dir).unwrap();

@@ -1,4 +1,4 @@
-//! `braid audit`: who read and changed what. Reading it is in it.
+//! `braid audit`: reads and changes by people. Reading the log is in the log.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use time::format_description::well_known::Rfc3339;
 use crate::alerts::Place;
 use crate::process::{self, Failure};
 
-/// Most entries that are printed.
+/// Largest number of entries that are printed.
 const LIMIT_MAX: usize = 100_000;
 
 #[derive(Debug, clap::Args)]
@@ -17,32 +17,33 @@ const LIMIT_MAX: usize = 100_000;
 pub struct AuditCommand {
     #[command(flatten)]
     asker: Asker,
-    /// Only what concerns this patient.
+    /// Only entries about this patient.
     #[arg(long, value_name = "ID")]
     patient: Option<String>,
-    /// How far back.
+    /// Hours back from now.
     #[arg(long, value_name = "HOURS", default_value_t = 24)]
     hours: u32,
-    /// Most entries, the newest.
+    /// Largest number of entries, the newest.
     #[arg(long, value_name = "COUNT", default_value_t = 1_000)]
     limit: usize,
     #[command(flatten)]
     place: Place,
 }
 
-/// Who looks at what is of people. It is in the log before anything is printed, as it is of those who look by the page.
+/// The person who reads patients' data. The entry is in the log before any data is printed, as on
+/// the page.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Asker {
-    /// Who asks; stands in the audit log.
+    /// Person who reads, for the audit log.
     #[arg(long, value_name = "NAME")]
     by: String,
-    /// Why; stands in the log, too.
+    /// Reason, for the audit log.
     #[arg(long, value_name = "WHY", default_value = "")]
     reason: String,
 }
 
 impl Asker {
-    /// Who gives no reason.
+    /// A person without a reason.
     pub fn named(by: &str) -> Asker {
         Asker {
             by: by.to_owned(),
@@ -50,7 +51,7 @@ impl Asker {
         }
     }
 
-    /// Rules; `subject` is empty where they are of several.
+    /// Logs a reading of rules; `subject` is empty for several subjects.
     pub async fn reads_rules(
         &self,
         store: &dyn Store,
@@ -63,7 +64,7 @@ impl Asker {
             .await
     }
 
-    /// `patient` is empty where it is of several.
+    /// `patient` is empty for several patients.
     pub async fn reads(
         &self,
         store: &dyn Store,

@@ -1,5 +1,6 @@
-//! `braid bench`: figures of this machine, each beside its target, and beside its reference where the target is a ratio, measured
-//! in the same run. What is measured runs as people run it: services are processes, engines are real.
+//! `braid bench`: figures of this machine, each beside its target. Where the target is a ratio, its
+//! reference is measured in the same run. Services are processes and engines are real, as in an
+//! installation.
 
 mod alerts;
 pub mod bare;
@@ -26,7 +27,7 @@ use serde::Serialize;
 use crate::process::Failure;
 use plan::{Measurement, PLAN, names};
 
-/// Longest wait for anything that a process is to do.
+/// Longest wait for an action of a process; then the measurement fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -36,22 +37,22 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
     after_help = "Examples:\n  braid bench\n  braid bench --only embedded.samples_per_s --seconds 30\n  braid bench --json > figures.json\n\nKafka and TimescaleDB are started by scripts of Braid's sources: work in them, or name their folder in BRAID_SOURCES."
 )]
 pub struct BenchCommand {
-    /// Measure only this figure, or this group of them, such as `speed`; may be repeated.
+    /// Measure only this figure, or this group, such as `speed`; may be repeated.
     #[arg(long, value_name = "ID")]
     only: Vec<String>,
-    /// How long throughput is measured; the target of `end_to_end` is for 300.
+    /// Seconds of each throughput measurement; the target of `end_to_end` holds for 300.
     #[arg(long, value_name = "NUMBER", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
     /// Gateways of `fleet`, each with two paths and 10 samples/s.
     #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=5000))]
     gateways: u32,
-    /// Where `fleet` draws what became of its samples, second by second.
+    /// File of the diagram of `fleet`'s samples, second by second.
     #[arg(long, value_name = "FILE", default_value = "target/fleet.svg")]
     plot: PathBuf,
     /// Print a JSON array instead of a table.
     #[arg(long)]
     json: bool,
-    /// Where the JSON array is written besides.
+    /// Additional file for the JSON array.
     #[arg(long, value_name = "FILE", default_value = "target/bench.json")]
     out: PathBuf,
 }
@@ -61,7 +62,7 @@ pub struct BenchCommand {
 struct Figure {
     id: &'static str,
     unit: &'static str,
-    /// Measured in the same run, where the target is a ratio to it.
+    /// Measured in the same run, if the target is a ratio to it.
     reference: Option<f64>,
     target: Option<f64>,
     measured: f64,
@@ -87,7 +88,7 @@ impl Figure {
         }
     }
 
-    /// Measured in the same run on what it is compared with.
+    /// Sets the reference, measured in the same run.
     fn against(self, reference: f64) -> Figure {
         Figure {
             reference: Some(reference),
@@ -126,7 +127,8 @@ impl BenchCommand {
             .filter(|it| it.ids.iter().any(|id| self.wants(id)))
             .collect();
         if wanted.iter().any(|it| it.needs_engines) {
-            // Their scripts start the engines; said before minutes are spent on other figures.
+            // Scripts of the sources start the engines; their absence is reported before minutes
+            // are spent on other figures.
             testkit::sources::file(testkit::kafka::SCRIPT).map_err(Failure::other)?;
         }
         let mut figures = Vec::new();
@@ -190,14 +192,14 @@ fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Of sorted samples.
+/// The samples must be sorted.
 fn quantile_ms(samples: &[Duration], share: f64) -> f64 {
     let rank = (samples.len() as f64 * share).ceil() as usize;
     let sample = samples.get(rank.saturating_sub(1));
     sample.map_or(f64::NAN, |sample| sample.as_secs_f64() * 1e3)
 }
 
-/// Three significant digits of small values, none behind the point of large ones.
+/// Three significant digits of small values, and no fraction of large ones.
 fn readable(value: f64) -> String {
     match value.abs() {
         ..10.0 => format!("{value:.3}"),
@@ -217,7 +219,8 @@ fn memory_mib(child: &Child) -> Result<f64, Failure> {
         .ok_or_else(|| Failure::other(format!("{path} has no VmRSS")))
 }
 
-/// A metric's value, summed over the labels that `name` leaves open; 0 while nobody answers or it does not exist.
+/// A metric's value, summed over the labels that `name` leaves open; 0 without an answer or without
+/// the metric.
 async fn metric(admin: SocketAddr, name: &str) -> f64 {
     let text = scrape(admin).await.unwrap_or_default();
     text.lines()

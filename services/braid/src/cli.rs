@@ -1,4 +1,5 @@
-//! The command line. Configuration is layered over it (see `service_kit::config`), so it is also the schema of the file.
+//! The command line. Configuration is layered over it (see `service_kit::config`), so it is also
+//! the schema of the file.
 
 mod variables;
 
@@ -35,7 +36,7 @@ use crate::setup::SetupCommand;
 use crate::trial::TrialCommand;
 use crate::tun::TunCommand;
 
-/// Tables of the configuration file, which are the subcommands that take one.
+/// Tables of the configuration file, which are the subcommands with a table.
 const NOUNS: [&str; 10] = [
     "gateway",
     "proxy",
@@ -48,7 +49,7 @@ const NOUNS: [&str; 10] = [
     "setup",
     "trial",
 ];
-/// No services: they have no admin listener and no log of their own.
+/// Commands that are no services: they have no admin listener and no log of their own.
 const JOBS: [&str; 2] = ["setup", "trial"];
 
 /// Keeps a person's health data flowing while they move.
@@ -74,7 +75,8 @@ struct Cli {
 enum Braid {
     #[command(flatten)]
     Service(ServiceCommand),
-    /// Print the effective configuration of a service as TOML, each value with its origin, secrets masked.
+    /// Print the effective configuration of a service as TOML, each value with its origin and with
+    /// secrets masked.
     #[command(
         after_help = "Examples:\n  braid config gateway\n  BRAID_INGEST_LISTEN=0.0.0.0:7001 braid config ingest --config braid.toml"
     )]
@@ -87,41 +89,44 @@ enum Braid {
     Link(LinkCommand),
     /// Let a simulated patient of a running `braid up` fall ill.
     Episode(EpisodeCommand),
-    /// Say who wears which device at which gateway, since when and until when.
+    /// Set and list who wears which device at which gateway, from when until when.
     Register(RegisterCommand),
-    /// List, assign and discard readings that belong to nobody.
+    /// List, assign and discard readings that fall in no wearing interval.
     #[command(subcommand)]
     Quarantine(QuarantineCommand),
-    /// Show, check and try alert rules before they go live.
+    /// Show, check and try alert rules before they are in force.
     #[command(subcommand)]
     Rules(RulesCommand),
-    /// Say who is told of alerts, silence them for a while, see what became of them.
+    /// Set who is notified of alerts, silence them for a while, and print their history.
     #[command(subcommand)]
     Alerts(AlertsCommand),
-    /// Enrol gateways, list them, take their certificates out of force.
+    /// Enrol gateways, list them, and revoke their certificates.
     #[command(subcommand)]
     Gateways(GatewaysCommand),
     /// Make, list and remove accounts of people who sign in with a password.
     #[command(subcommand)]
     Accounts(AccountsCommand),
-    /// Print who read and changed what.
+    /// Print the log of reads and changes by people.
     Audit(AuditCommand),
     /// Bring the schema of the store up to date.
     Migrate(MigrateCommand),
-    /// What an installation needs before its services start: schema, administrator, simulated patients in the register.
+    /// Prepare an installation before its services start: schema, administrator, simulated patients
+    /// in the register.
     Setup(SetupCommand),
-    /// Send one reading through an installation, from a gateway's door to the store, and read it back.
+    /// Send one reading through an installation, from a gateway's entry to the store, and read it
+    /// back.
     Trial(TrialCommand),
-    /// Make the TUN device of a proxy that may not, in a pod or a container of its own.
+    /// Create the TUN device for a proxy without the right to, in a pod or a container.
     Tun(TunCommand),
     /// Certificates and passwords of an installation, made on its first start.
     #[command(subcommand)]
     Secrets(SecretsCommand),
-    /// Say whether a service does its work, and what is failing if not; exit status 1 then.
+    /// Report whether a service is ready, and which checks fail; exit status 1 if it is not.
     Health(HealthCommand),
-    /// Look at an installation - certificates, engines, clocks, topics, services - and say what to do.
+    /// Check an installation (certificates, engines, clocks, topics, services) and advise what to
+    /// do.
     Doctor(Box<DoctorCommand>),
-    /// List, look at and replay records that a service could not use.
+    /// List, print and replay records that a service could not process.
     #[command(subcommand)]
     DeadLetters(DeadLettersCommand),
     /// Issue certificates from the authority in a data directory.
@@ -210,10 +215,12 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command with file and environment underneath its flags, for the services and for `config <service>` alike.
+/// The command with file and environment underneath its flags, for the services and for `config
+/// <service>`.
 fn layered(file: Option<&ConfigFile>) -> Result<Command, ConfigError> {
     let mut command = Cli::command();
-    // `--config` must not become a flag of the subcommands before they are layered: build() propagates globals.
+    // `--config` must not become a flag of the subcommands before they are layered: build()
+    // propagates globals.
     for noun in NOUNS {
         let mut refused = None;
         let mut layer =
@@ -235,7 +242,7 @@ fn layered(file: Option<&ConfigFile>) -> Result<Command, ConfigError> {
     Ok(discreet(command))
 }
 
-/// Help tells no secret, of a variable or of the file, and not that nothing is the default.
+/// Help shows no secret of a variable or of the file, and no empty default.
 fn discreet(command: Command) -> Command {
     let arg = |arg: Arg| {
         let is_secret = is_secret(&arg);
@@ -250,7 +257,8 @@ fn is_secret(arg: &Arg) -> bool {
     arg.get_value_parser().type_id() == TypeId::of::<Secret>()
 }
 
-/// Services on one machine must not meet on one admin port; `up` prints what people need and logs only what they must look at.
+/// Services on one machine need different admin ports. `up` prints what people need, and logs only
+/// warnings.
 fn with_own_defaults(command: Command, noun: &str) -> Command {
     if JOBS.contains(&noun) {
         return command;
@@ -259,7 +267,7 @@ fn with_own_defaults(command: Command, noun: &str) -> Command {
         .iter()
         .position(|known| *known == noun)
         .unwrap_or_default();
-    // `up` takes 9100, the services 9101 and on in the order of the data path.
+    // `up` uses 9100, the services 9101 and on in the order of the data path.
     let port = if noun == "up" { 9100 } else { 9101 + index };
     let command = command.mut_arg("admin", |arg| {
         arg.default_value(format!("127.0.0.1:{port}"))
@@ -270,7 +278,7 @@ fn with_own_defaults(command: Command, noun: &str) -> Command {
     command
 }
 
-/// The file must be known before the rest can be parsed, since it may supply what is required.
+/// The file must be known before the rest can be parsed, since it may supply required values.
 fn config_path(args: &[OsString]) -> Option<PathBuf> {
     let mut args = args.iter().skip(1);
     while let Some(arg) = args.next() {
@@ -288,9 +296,9 @@ fn config_path(args: &[OsString]) -> Option<PathBuf> {
     std::env::var_os("BRAID_CONFIG").map(PathBuf::from)
 }
 
-/// Prints clap's message, and what it does not know.
+/// Prints clap's message, and advice that clap does not know.
 fn refuse(error: &clap::Error, typed: &[OsString], file: Option<&ConfigFile>) -> ExitCode {
-    // Nothing can be done when even the terminal is gone.
+    // An error on the terminal cannot be reported.
     let _ = error.print();
     if matches!(
         error.kind(),
@@ -305,7 +313,7 @@ fn refuse(error: &clap::Error, typed: &[OsString], file: Option<&ConfigFile>) ->
     ExitCode::from(EXIT_CONFIG)
 }
 
-/// Where a refused value stands, unless it was typed; and the flag's default as the example of a good one.
+/// The source of a refused value, unless it was typed, and the flag's default as an example.
 fn advice(
     error: &clap::Error,
     typed: &[OsString],
@@ -337,7 +345,7 @@ fn advice(
             None => {}
         }
     }
-    // The untouched command: the layered one may have the refused value as its default.
+    // The unchanged command: the layered one may have the refused value as its default.
     let command = Cli::command();
     let of = |sub: &&Command| noun.is_none_or(|noun| sub.get_name() == *noun);
     let mut args = command

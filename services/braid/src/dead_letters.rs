@@ -1,8 +1,8 @@
-//! `braid dead-letters`: records that a consumer could not understand, and a second chance for them.
+//! `braid dead-letters`: records that a consumer could not process, and their replay.
 //!
-//! A replayed record goes to its topic as it was, and a note about it to the dead letters; `list` leaves out what has a note.
-//! Consumers are idempotent, so a record that one of them had understood is left out there. One that fails again comes back as a new
-//! dead letter.
+//! A replayed record goes to its topic unchanged, and a note about it goes to the dead letters;
+//! `list` leaves out records with a note. Consumers are idempotent, so a consumer that had
+//! processed the record ignores it. A record that fails again becomes a new dead letter.
 
 mod letter;
 mod readmit;
@@ -19,19 +19,20 @@ use crate::engines::{BusChoice, Engines, EnginesChoice};
 use crate::process::{self, Failure, say};
 use letter::{Letter, LetterId};
 
-/// Records taken from the bus at once.
+/// Records taken from the bus at once; further records wait there.
 const BATCH_RECORDS_MAX: usize = 500;
-/// Letters that one command looks at, the newest; older ones are counted and left. Dead letters are few, or something is broken.
+/// Letters that one command reads, the newest; older ones are counted and left. Many dead letters
+/// mean a fault.
 const LETTERS_MAX: usize = 10_000;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum DeadLettersCommand {
-    /// List them: id, when, from where, who could not use it and why.
+    /// List dead letters: id, time, origin, consumer and reason.
     #[command(
         after_help = "Examples:\n  braid dead-letters list\n  braid dead-letters list --consumer ingest-store --bus kafka://localhost:9092"
     )]
     List {
-        /// Also those that were replayed.
+        /// Also list replayed letters.
         #[arg(long, default_value_t = false)]
         all: bool,
         /// Print JSON.
@@ -42,12 +43,13 @@ pub enum DeadLettersCommand {
         #[command(flatten)]
         bus: BusChoice,
     },
-    /// Print one with everything it holds, which may be somebody's readings. Stands in the audit log.
+    /// Print a letter with its content, which may be a patient's readings. Recorded in the audit
+    /// log.
     #[command(
         after_help = "Example:\n  braid dead-letters show 0-12 --by \"Eve Operator\" --reason \"what is it\""
     )]
     Show {
-        /// Its id in the list.
+        /// The letter's id in the list.
         #[arg(value_name = "ID")]
         id: LetterId,
         #[command(flatten)]
@@ -55,15 +57,16 @@ pub enum DeadLettersCommand {
         #[command(flatten)]
         engines: EnginesChoice,
     },
-    /// Publish them again to the topics they came from, for example after the consumer was mended.
+    /// Publish letters again to their topics, for example after the consumer was corrected.
     #[command(
         after_help = "Examples:\n  braid dead-letters replay 0-12 0-13\n  braid dead-letters replay --every --consumer alerting"
     )]
     Replay {
-        /// Their ids in the list.
+        /// The letters' ids in the list.
         #[arg(value_name = "ID", required_unless_present = "every")]
         ids: Vec<LetterId>,
-        /// All that were not replayed before; not uploads of gateways, which were on no topic.
+        /// All letters that were not replayed before, except uploads of gateways, which were on no
+        /// topic.
         #[arg(long, conflicts_with = "ids", default_value_t = false)]
         every: bool,
         #[command(flatten)]
@@ -71,18 +74,20 @@ pub enum DeadLettersCommand {
         #[command(flatten)]
         bus: BusChoice,
     },
-    /// Let kept uploads of newer gateways in again, after an upgrade: as ingest does with every upload, as the gateway they came from.
+    /// Admit stored uploads of newer gateways again, after an upgrade. Ingest admits them like any
+    /// upload, as the gateway that they came from.
     ///
-    /// What came in at the first time is left out. Readings go to whoever wore the device at their time. What is refused is said, and the
-    /// letter stays in the list. Stands in the audit log.
+    /// Samples that were admitted at the first time are left out. Readings are attributed to the
+    /// wearer at their time. Refused samples are printed, and the letter stays in the list.
+    /// Recorded in the audit log.
     #[command(
         after_help = "Example:\n  braid dead-letters readmit --every --by \"Eve Operator\" \\\n      --reason \"ingest is upgraded\""
     )]
     Readmit {
-        /// Their ids in the list.
+        /// The letters' ids in the list.
         #[arg(value_name = "ID", required_unless_present = "every")]
         ids: Vec<LetterId>,
-        /// All that were not let in before.
+        /// All uploads that were not admitted before.
         #[arg(long, conflicts_with = "ids", default_value_t = false)]
         every: bool,
         #[command(flatten)]
@@ -94,10 +99,10 @@ pub enum DeadLettersCommand {
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Filter {
-    /// Only what this consumer could not use.
+    /// Only letters of this consumer.
     #[arg(long, value_name = "NAME")]
     consumer: Option<String>,
-    /// Only those whose reason contains this.
+    /// Only letters whose reason contains this text.
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
@@ -171,7 +176,8 @@ async fn show(engines: &Engines, id: LetterId, signed: &Signed) -> Result<(), Fa
     let letters = read(&*engines.bus).await?;
     let letter = letters.get(&id).ok_or_else(|| unknown(id))?;
     let patient = letter.patient().unwrap_or_default();
-    // Whose log tells of it: of a patient the register's tenant, of an upload its gateway's.
+    // The tenant whose audit log records it: for a patient that of the register, for an upload its
+    // gateway's.
     let tenant = if letter.is_upload() {
         Readmission::identity(&letter.upload()).map_or(None, |gateway| Some(gateway.tenant))
     } else {
@@ -186,7 +192,7 @@ async fn show(engines: &Engines, id: LetterId, signed: &Signed) -> Result<(), Fa
         patient: patient.to_owned(),
         detail: letter.whence(),
     };
-    // Written before what it records happens, as everywhere.
+    // Written before the recorded action happens.
     let audited = engines
         .store
         .append_audit(vec![entry.because(&signed.reason)]);
@@ -213,7 +219,7 @@ async fn replay(
     };
     let mut replayed = 0;
     for letter in &chosen {
-        // The record first: a note about something that did not happen would hide it.
+        // The record first: a note without a replay would hide the letter.
         let published = async {
             let (topic, record) = letter.record()?;
             let retry = "nothing is lost; try again";
@@ -231,7 +237,7 @@ async fn replay(
     say(&format!("{replayed} of {} replayed", chosen.len()))
 }
 
-/// All letters up to the present end of the topic, and which of them were replayed.
+/// All letters up to the topic's present end, and which of them were replayed.
 async fn read(bus: &dyn Bus) -> Result<BTreeMap<LetterId, Letter>, Failure> {
     let mut reader = bus
         .read_back(Topic::DeadLetters)

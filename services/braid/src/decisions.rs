@@ -1,4 +1,5 @@
-//! What people decide by the command line, as documents of the store: each version signed, and in the audit log before it holds.
+//! Decisions by people on the command line, as documents of the store: each version is signed, and
+//! in the audit log before it is in force.
 
 use alerting::documents::{self, RULES, SILENCE};
 use contracts::alerts::Document;
@@ -8,7 +9,7 @@ use crate::alerts::{Place, Signed};
 use crate::audit::Asker;
 use crate::process::Failure;
 
-/// Another one may put a version at the same time; so often is tried to come between.
+/// Attempts to write a version while others write versions as well.
 const ATTEMPTS_MAX: u32 = 5;
 
 /// The next version of a document, checked.
@@ -36,7 +37,7 @@ pub async fn put(
             body: body.to_owned(),
         };
         documents::check(&document).map_err(Failure::other)?;
-        // As of those who decide by the page, and before it is done.
+        // As for decisions on the page, and before the action.
         let ends = kind == SILENCE && until_us <= document.at_us;
         let decided = AuditEntry {
             time_us: document.at_us,
@@ -65,13 +66,13 @@ async fn newest(
     kind: &str,
     subject: &str,
 ) -> Result<u32, Failure> {
-    // Also one that cannot be read: it is put anew over it.
+    // Also over an unreadable version.
     let history = store.stored_history(scope, kind, subject, 1).await;
     let history = history.map_err(Failure::other)?;
     Ok(history.first().map_or(0, |stored| stored.version))
 }
 
-/// The rule set in force of a subject.
+/// The rule set of a subject that is in force.
 pub async fn stored_rules(place: &Place, subject: &str, asker: &Asker) -> Result<String, Failure> {
     let store = place.store.open().await?;
     asker.reads_rules(&*store, &place.tenant, subject).await?;

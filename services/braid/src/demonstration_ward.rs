@@ -1,11 +1,11 @@
-//! A ward of simulated patients: who lies in it, which sensors they wear, and which gateway speaks for each.
+//! A ward of simulated patients, with their sensors and gateways.
 
 use store::{DEFAULT_TENANT, DeviceEntry, Of, PatientEntry, Scope, SpO2Scale, Store, WriteError};
 use swarm::{Patient, Profile};
 
 use crate::process::Failure;
 
-/// Names for people; further patients are numbered.
+/// Names of the first patients; further patients are numbered.
 const NAMES: [&str; 8] = [
     "Ada Berg",
     "Bruno Conti",
@@ -16,7 +16,7 @@ const NAMES: [&str; 8] = [
     "Goran Horvat",
     "Hana Ito",
 ];
-/// For whoever sends a sample by hand: a patient, a sensor.
+/// Patient and sensor for samples that are sent by hand.
 const GUEST: (&str, &str) = ("guest", "guest-sensor");
 
 pub struct Bed {
@@ -34,7 +34,7 @@ impl DemonstrationWard {
         DemonstrationWard::new("", patients, |number| format!("gw-{number}"))
     }
 
-    /// `label` tells wards of one installation apart.
+    /// `label` distinguishes the wards of one installation.
     pub fn behind(gateway: &str, label: &str, patients: u32) -> DemonstrationWard {
         let label = match label {
             "" => String::new(),
@@ -54,12 +54,12 @@ impl DemonstrationWard {
         DemonstrationWard { beds }
     }
 
-    /// The sensor that a `curl` line speaks for.
+    /// The sensor of the `curl` example.
     pub fn own_device(&self) -> Option<&str> {
         (!self.beds.is_empty()).then_some(GUEST.1)
     }
 
-    /// Enters the ward into the register; a second time changes nothing.
+    /// Enters the ward into the register. Idempotent.
     pub async fn register(&self, store: &dyn Store) -> Result<(), Failure> {
         for (index, bed) in self.beds.iter().enumerate() {
             let name = NAMES
@@ -74,7 +74,7 @@ impl DemonstrationWard {
         Ok(())
     }
 
-    /// Those who lie in the beds, in their order; the same seed makes the same people.
+    /// The patients in the order of the beds; the same seed gives the same patients.
     pub fn patients(&self, seed: u64) -> impl Iterator<Item = Patient> {
         (0..).zip(&self.beds).map(move |(number, bed)| {
             let seed = seed.wrapping_add(number);
@@ -99,7 +99,7 @@ async fn enter(
         .patient(&Scope::Service, patient)
         .await
         .map_err(|error| Failure::other(format!("register: {error}")))?;
-    // What a clinician has changed since stays.
+    // A clinician's change stays.
     if known.is_none() {
         let entry = PatientEntry {
             id: patient.to_owned(),
@@ -126,7 +126,7 @@ async fn enter(
         tenant: DEFAULT_TENANT.to_owned(),
         gateway: gateway.to_owned(),
         patient: patient.to_owned(),
-        // A sensor of the simulation has never been with anybody else.
+        // A sensor of the simulation never had another wearer.
         registered_us: if worn.is_empty() {
             i64::MIN
         } else {

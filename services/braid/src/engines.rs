@@ -1,4 +1,4 @@
-//! Which bus and which store a service runs on.
+//! The bus and the store of a service.
 
 mod bus;
 mod store;
@@ -19,7 +19,7 @@ pub use self::store::{
     STORE_FILE, StoreChoice, StoreConfig, StoreUrl, default_url, refused as store_refusal,
 };
 
-/// `#[command(flatten)]` of every service that stands on bus and store.
+/// Flags of every service with bus and store; use with `#[command(flatten)]`.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 pub struct EnginesConfig {
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub struct EnginesConfig {
 }
 
 impl EnginesConfig {
-    /// The embedded engines in this directory, where no others are named.
+    /// The embedded engines in this directory, unless others are named.
     pub fn in_directory(mut self, data: &Path) -> EnginesConfig {
         let unnamed = default_url();
         if self.bus.bus.to_string() == unnamed {
@@ -41,18 +41,18 @@ impl EnginesConfig {
         self
     }
 
-    /// Opens both; several processes may open the same directory. Waits for servers that do not answer; `None` when the service is
-    /// asked to end before they do.
+    /// Opens both; several processes may open the same directory. Waits for servers that do not
+    /// answer; `None` if the service is asked to end before they do.
     pub async fn open(&self, context: &Context) -> Result<Option<Engines>, ConfigError> {
-        // Engines that answer are not all: until the service listens nobody can reach it.
+        // The answering engines are not enough for readiness: the service must listen as well.
         context.health().check(LISTENER);
-        // At once, so that both say what they wait for.
+        // Concurrently, so that both report what they wait for.
         let (bus, store) = tokio::try_join!(self.bus.open(context), self.store.open(context))?;
         Ok(bus.zip(store).map(|(bus, store)| Engines { bus, store }))
     }
 }
 
-/// `#[command(flatten)]` of commands for people that need both.
+/// Flags of commands for people that need both; use with `#[command(flatten)]`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct EnginesChoice {
     #[command(flatten)]
@@ -69,7 +69,7 @@ impl EnginesChoice {
     }
 }
 
-/// What the services of a process share.
+/// The engines that the services of a process share.
 #[derive(Clone)]
 pub struct Engines {
     pub bus: Arc<dyn Bus>,

@@ -1,6 +1,7 @@
 //! `braid episode`: lets a simulated patient of a running `braid up` fall ill.
 //!
-//! The two speak over a Unix socket in the data directory, one line each way; whoever may use the directory may use it.
+//! The two exchange one line each over a Unix socket in the data directory; the permissions of the
+//! directory protect it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -13,7 +14,7 @@ use crate::process::Failure;
 
 /// Name of the socket within the data directory.
 pub const SOCKET: &str = "up.sock";
-/// Answer to a request that was carried out; any other answer is the reason why not.
+/// Answer to a request that was executed; any other answer is the reason of a failure.
 pub const DONE: &str = "done";
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 

@@ -1,5 +1,5 @@
-//! `braid gateways`: tokens with which gateways get their certificates, and taking those out of force. Works on the store; services
-//! follow within seconds.
+//! `braid gateways`: tokens for the certificates of gateways, and revocations. It works on the
+//! store; services follow within seconds.
 
 use std::path::PathBuf;
 
@@ -20,13 +20,14 @@ pub enum GatewaysCommand {
         after_help = "Example:\n  braid gateways enrol gw-7 --by \"Eve Operator\" --reason \"for Ada's home\"\n  braid gateway --enrol TOKEN --enrol-url https://dashboard:8443 \\\n      --cert gw-7.pem --key gw-7.key --ca ca.pem"
     )]
     Enrol {
-        /// Its id.
+        /// The gateway's id.
         #[arg(value_name = "GATEWAY")]
         gateway: String,
-        /// How long the token may be used.
+        /// Hours for which the token is valid.
         #[arg(long, value_name = "HOURS", default_value_t = VALID_HOURS_DEFAULT)]
         hours: u32,
-        /// Folder of the authority that the dashboard has, too. Absent: that of the data directory.
+        /// Folder of the authority, shared with the dashboard. By default that of the data
+        /// directory.
         #[arg(long, value_name = "DIR", env = "BRAID_AUTHORITY")]
         authority: Option<PathBuf>,
         #[command(flatten)]
@@ -34,17 +35,18 @@ pub enum GatewaysCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// List the gateways of a tenant: until when their certificates hold, who is revoked and why.
+    /// List the gateways of a tenant: validity of their certificates, and revocations with their
+    /// reasons.
     List {
         #[command(flatten)]
         place: Place,
     },
-    /// Take every certificate of a gateway out of force, within seconds; a new token lets it in again.
+    /// Revoke every certificate of a gateway, within seconds; a new token admits it again.
     #[command(
         after_help = "Example:\n  braid gateways revoke gw-7 --by \"Eve Operator\" --reason \"stolen from the car\""
     )]
     Revoke {
-        /// Its id.
+        /// The gateway's id.
         #[arg(value_name = "GATEWAY")]
         gateway: String,
         #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `braid health`: the health check of a container, which has no shell and no HTTP client but this program.
+//! `braid health`: the health check of a container without a shell or another HTTP client.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::process::Failure;
 
-/// A service answers from memory, on a thread of its own.
+/// Longest wait for an answer; a service answers from memory, on a separate thread.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// Bytes of an answer that are read: a line for each failing check is far less.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
@@ -32,7 +32,7 @@ impl HealthCommand {
     }
 }
 
-/// Whether the service at this admin address does its work, and what it says of its checks.
+/// Whether the service at this admin address is ready, and the text of its checks.
 pub fn readiness(address: SocketAddr) -> io::Result<(bool, String)> {
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;

@@ -1,4 +1,5 @@
-//! `braid identity`: certificates from the authority of a data directory, for services and gateways in processes of their own.
+//! `braid identity`: certificates from the authority of a data directory, for services and gateways
+//! in separate processes.
 
 use std::path::PathBuf;
 
@@ -20,7 +21,7 @@ pub enum IdentityCommand {
 
 #[derive(Debug, Subcommand)]
 pub enum Whose {
-    /// A gateway's identity, which can only be a client.
+    /// A gateway's identity, for a client only.
     #[command(after_help = "Example:\n  braid identity issue gateway gw-1 --out ./gw-1")]
     Gateway {
         /// Name of the gateway.
@@ -36,9 +37,10 @@ pub enum Whose {
         after_help = "Example:\n  braid identity issue service ingest --host ingest.example.org --host 10.0.0.7"
     )]
     Service {
-        /// Noun of the service: proxy, ingest, alerting, path-telemetry, dashboard, or envoy in front of them.
+        /// Noun of the service: proxy, ingest, alerting, path-telemetry, dashboard, or envoy in
+        /// front of them.
         noun: String,
-        /// Names and addresses it is reached by, besides its noun and localhost.
+        /// Further names and addresses of the service, besides its noun and localhost.
         #[arg(long = "host", value_name = "NAME")]
         hosts: Vec<String>,
         #[command(flatten)]
@@ -48,10 +50,10 @@ pub enum Whose {
 
 #[derive(Debug, clap::Args)]
 pub struct Place {
-    /// Data directory that has the authority.
+    /// Data directory of the authority.
     #[arg(long, value_name = "DIR", env = "BRAID_DATA", default_value = "./data")]
     data: PathBuf,
-    /// Folder for the files; the authority's own when absent.
+    /// Folder for the files; by default that of the authority.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -65,7 +67,7 @@ impl IdentityCommand {
             }
             Whose::Service { noun, hosts, place } => (PeerId::service(noun), hosts, place),
         };
-        // Whatever cannot be read back as an identity must not be issued.
+        // An id that cannot be read back as an identity must not be issued.
         let id: PeerId = id
             .to_string()
             .parse()

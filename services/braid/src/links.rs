@@ -20,7 +20,7 @@ pub enum LinkCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Take a link down: what is under way is lost.
+    /// Take a link down; packets under way are lost.
     #[command(after_help = "Examples:\n  braid link cut wifi\n  braid link cut lte --gateway gw-2")]
     Cut {
         #[command(flatten)]
@@ -32,7 +32,7 @@ pub enum LinkCommand {
         #[command(flatten)]
         which: Which,
     },
-    /// Change a link's rate, delay or loss, each direction alike.
+    /// Change a link's rate, delay or loss, in both directions.
     #[command(after_help = "Example:\n  braid link set lte --loss 0.05 --delay-ms 120")]
     Set {
         #[command(flatten)]
@@ -60,7 +60,7 @@ pub struct Place {
 pub struct Which {
     /// Name of the access network: wifi or lte.
     name: String,
-    /// Only this gateway's; every gateway's when absent.
+    /// Only this gateway's links; by default those of every gateway.
     #[arg(long, value_name = "ID", default_value = "")]
     gateway: String,
     #[command(flatten)]

@@ -1,4 +1,5 @@
-//! `braid migrate`: brings the store's schema up to date, with the rights that this takes and that the services need not have.
+//! `braid migrate`: brings the store's schema up to date, with rights that the services need not
+//! have.
 
 use store::TimescaleStore;
 

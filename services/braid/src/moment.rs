@@ -1,4 +1,4 @@
-//! Moments on the command line, as RFC 3339.
+//! Times on the command line, as RFC 3339.
 
 use std::str::FromStr;
 
@@ -21,7 +21,7 @@ impl FromStr for Moment {
     }
 }
 
-/// Seconds are enough for people; the ends of what has none are words.
+/// To the second; an open end is shown as a word.
 pub fn shown(us: i64) -> String {
     match us {
         i64::MIN => "the beginning".to_owned(),

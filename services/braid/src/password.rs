@@ -1,4 +1,4 @@
-//! Passwords that an installation makes for itself, once, and keeps in a file that only its owner reads.
+//! Passwords that an installation generates once, and keeps in a file that only its owner may read.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -16,7 +16,7 @@ const LETTERS: &[u8] = b"abcdefghijkmnpqrstuvwxyz23456789";
 const GROUPS: usize = 4;
 const GROUP_LETTERS: usize = 4;
 
-/// The password in `file`, made when there is none.
+/// The password in `file`, generated if the file is missing.
 pub fn kept_in(file: &Path) -> Result<Secret, Failure> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Secret::new(text.trim())),

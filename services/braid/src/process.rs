@@ -1,4 +1,4 @@
-//! What surrounds a service in a process of its own: log, admin listener, signals, exit status.
+//! The surroundings of a service in a separate process: log, admin listener, signals, exit status.
 
 use std::fmt;
 use std::io::Write;
@@ -13,7 +13,8 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// A service has [`DRAIN_LIMIT`] for its own connections and tasks; whoever is not back by then is left behind.
+/// Time for a service to return after shutdown was requested; then the process ends without it. It
+/// includes [`DRAIN_LIMIT`].
 const EXIT_LIMIT: Duration = DRAIN_LIMIT.saturating_add(Duration::from_millis(700));
 /// Exit status after a second signal: 128 + SIGINT, as shells report it.
 const EXIT_IMPATIENT: i32 = 130;
@@ -28,7 +29,7 @@ pub struct ProcessConfig {
     pub telemetry: TelemetryConfig,
 }
 
-/// Why the program ends with another status than 0.
+/// Why the program ends with a status other than 0.
 #[derive(Debug)]
 pub enum Failure {
     Config(ConfigError),
@@ -40,7 +41,7 @@ impl Failure {
         Failure::Other(reason.to_string())
     }
 
-    /// Says whose failure it is.
+    /// Adds the service's noun.
     pub fn of(self, noun: &str) -> Failure {
         match self {
             Failure::Config(error) => Failure::Config(error),
@@ -71,7 +72,7 @@ impl From<ConfigError> for Failure {
     }
 }
 
-/// A line to standard output.
+/// Prints a line to standard output.
 pub fn say(line: &str) -> Result<(), Failure> {
     print(&format!("{line}\n"))
 }
@@ -83,7 +84,7 @@ pub fn when(us: i64) -> String {
     text.unwrap_or_else(|| us.to_string())
 }
 
-/// A text to standard output. Who stops reading, such as `head`, has what they wanted: that is the end and no failure.
+/// Prints a text to standard output. A reader that stops early, such as `head`, is no failure.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -99,7 +100,7 @@ pub fn block_on<F: Future>(main: F) -> Result<F::Output, Failure> {
         .build()
         .map_err(|error| Failure::other(format!("event loop: {error}")))?;
     let output = runtime.block_on(main);
-    // Blocking work that is still under way must not hold the exit.
+    // Blocking work that is still under way must not delay the exit.
     runtime.shutdown_timeout(Duration::from_millis(200));
     Ok(output)
 }
@@ -120,13 +121,13 @@ where
         let outcome = until_drained(&context, service(context.clone())).await;
         context.end();
         let flushed = tokio::task::spawn_blocking(move || traces.shutdown());
-        // Traces are the one thing that may be lost.
+        // Only traces may be lost.
         let _ = tokio::time::timeout(Duration::from_millis(500), flushed).await;
         outcome
     })?
 }
 
-/// The service's own outcome, or a failure when it does not end in time after it was asked to.
+/// The service's own result, or a failure if it does not end in time after it was asked to.
 pub async fn until_drained(
     context: &Context,
     service: impl Future<Output = Result<(), Failure>>,
@@ -145,7 +146,7 @@ pub async fn until_drained(
     }
 }
 
-/// SIGTERM and SIGINT ask for an orderly end.
+/// SIGTERM and SIGINT request an orderly end.
 pub fn watch_signals(shutdown: Shutdown) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::other(format!("signals: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! One service in a process of its own.
+//! One service in a separate process.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::process::{self, Failure, ProcessConfig};
 use crate::simulate::SwarmConfig;
 use crate::up::UpConfig;
 
-/// A service that keeps nothing of its own on bus or store.
+/// A service without bus and store.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 pub struct Alone<C: ServiceConfig> {
     #[command(flatten)]
@@ -23,7 +23,7 @@ pub struct Alone<C: ServiceConfig> {
     pub process: ProcessConfig,
 }
 
-/// A service that stands on bus and store.
+/// A service with bus and store.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 pub struct OnEngines<C: ServiceConfig> {
     #[command(flatten)]
@@ -54,7 +54,7 @@ impl<C: ServiceConfig> OnEngines<C> {
         Failure: From<E>,
     {
         process::run(C::NOUN, self.process, async |context| {
-            // None: asked to end before the engines answered.
+            // `None`: the service was asked to end before the engines answered.
             let Some(Engines { bus, store }) = self.engines.open(&context).await? else {
                 return Ok(());
             };
@@ -65,25 +65,26 @@ impl<C: ServiceConfig> OnEngines<C> {
 
 #[derive(Debug, Subcommand)]
 pub enum ServiceCommand {
-    /// Beside the sensors: journals samples, evaluates rules, sends over all access networks at once.
+    /// Beside the sensors: journals samples, evaluates rules, and uploads over all access networks
+    /// at once.
     #[command(after_help = GATEWAY_HELP)]
     Gateway(Box<Alone<gateway::Config>>),
     /// In the core: ends multipath QUIC and forwards to listed destinations.
     #[command(after_help = PROXY_HELP)]
     Proxy(Box<Alone<proxy::Config>>),
-    /// Takes samples from gateways, publishes them and writes the store.
+    /// Admits samples of gateways, publishes them and writes the store.
     #[command(after_help = INGEST_HELP)]
     Ingest(Box<OnEngines<ingest::Config>>),
-    /// Raises alerts from vitals and takes acknowledgements.
+    /// Raises alerts from vitals and accepts acknowledgements.
     #[command(after_help = ALERTING_HELP)]
     Alerting(Box<OnEngines<alerting::Config>>),
-    /// Takes path reports from both ends of the tunnels.
+    /// Admits path reports from both ends of the tunnels.
     #[command(after_help = PATH_TELEMETRY_HELP)]
     PathTelemetry(Box<OnEngines<path_telemetry::Config>>),
     /// The web page.
     #[command(after_help = DASHBOARD_HELP)]
     Dashboard(Box<OnEngines<dashboard::Config>>),
-    /// Simulated patients, who send to a gateway as sensors do.
+    /// Simulated patients, whose sensors send to a gateway.
     #[command(after_help = SWARM_HELP)]
     Swarm(Box<Alone<SwarmConfig>>),
     /// All services in this process, with simulated patients behind emulated Wi-Fi and LTE.
@@ -160,7 +161,8 @@ impl ServiceCommand {
     }
 }
 
-/// A service's own refusal of its configuration, a port in use above all, is told apart from everything else.
+/// Distinguishes a service's refusal of its configuration, such as a port in use, from other
+/// failures.
 macro_rules! refusals_of {
     ($($service:ident),*) => {$(
         impl From<$service::RunError> for Failure {

@@ -1,9 +1,10 @@
-//! `braid secrets`: certificates and passwords of an installation of separate services, so that none stands in a file of its
-//! configuration.
+//! `braid secrets`: certificates and passwords of an installation of separate services, so that no
+//! configuration file contains a secret.
 //!
-//! The authority and the passwords are made once and stay in a folder that only this command sees. Each recipient gets a folder
-//! of its own with what it needs and nothing else: certificate, key and authority; `braid.toml` with the passwords of a service; plain
-//! files for programs that are not ours. Certificates are issued anew by every run; services take them without a restart.
+//! The authority and the passwords are made once and stay in a folder that only this command uses.
+//! Each recipient gets its own folder with only what it needs: certificate, key and authority,
+//! `braid.toml` with a service's passwords, and plain files for other programs. Every run issues
+//! certificates anew; services reload them without a restart.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -20,7 +21,7 @@ use service_kit::{ConfigError, Secret};
 use crate::password;
 use crate::process::Failure;
 
-/// Every password there is, each known to two sides at least.
+/// Names of all passwords; at least two recipients know each.
 const STORE: &str = "store";
 const STORE_OWNER: &str = "store-owner";
 const STORE_READER: &str = "store-reader";
@@ -36,17 +37,18 @@ const PASSWORDS: [&str; 6] = [
     GRAFANA,
 ];
 
-/// Whom gateways meet, so who must believe the authority for gateways. Nobody else does.
+/// Services that gateways connect to, and that must trust the authority for gateways. No other
+/// service does.
 const MEET_GATEWAYS: [&str; 4] = ["proxy", "ingest", "path-telemetry", "envoy"];
-/// Where installations before there was an authority for gateways have the key of all.
+/// Key of the general authority in installations that are older than the authority for gateways.
 const KEY_OF_ALL: &str = "ca.key";
 
-/// What somebody is given besides certificate and authority.
+/// What a recipient gets besides certificate and authority.
 struct Given {
     name: &'static str,
-    /// Settings in the table of its name in `braid.toml`, and the passwords that they are.
+    /// Settings in its table of `braid.toml`, each with its password.
     settings: &'static [(&'static str, &'static str)],
-    /// Passwords as files of their own.
+    /// Passwords in separate files.
     files: &'static [&'static str],
 }
 
@@ -55,7 +57,7 @@ const RECIPIENTS: [Given; 13] = [
     given("ingest", &[("store_password", STORE)], &[]),
     given("alerting", &[("store_password", STORE)], &[]),
     given("path-telemetry", &[("store_password", STORE)], &[]),
-    // As a file, too: `braid gateways` beside the dashboard takes it from the environment.
+    // Also as a file: `braid gateways` beside the dashboard reads it from the environment.
     given("dashboard", &[("store_password", STORE)], &[STORE]),
     given(
         "setup",
@@ -85,7 +87,7 @@ const fn given(
 
 #[derive(Debug, Subcommand)]
 pub enum SecretsCommand {
-    /// Make what is missing and hand it out.
+    /// Make missing secrets and distribute them.
     #[command(
         after_help = "Examples:\n  braid secrets make --authority /authority --out /secrets \\\n      --for ingest:65532 --for gateway:65532\n  braid secrets make --authority /authority --out /secrets \\\n      --for envoy --page-hosts ward.example.org,10.1.2.3"
     )]
@@ -93,19 +95,21 @@ pub enum SecretsCommand {
         /// Folder of the authority and of the passwords.
         #[arg(long, value_name = "DIR", env = "BRAID_AUTHORITY")]
         authority: PathBuf,
-        /// Folder that gets a folder for each recipient.
+        /// Folder for the recipients' folders.
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
-        /// Who gets something, and the user that owns the files; once for each.
+        /// A recipient, and the user that owns its files; once for each.
         #[arg(long = "for", value_name = "NAME[:UID]", required = true)]
         recipients: Vec<Recipient>,
-        /// Who gives gateways their certificates, and so has the key of the authority for gateways: `dashboard`. Nobody, when absent.
+        /// The recipient that issues certificates to gateways and gets the key of their authority:
+        /// `dashboard`. By default none.
         #[arg(long, value_name = "NAME", env = "BRAID_ISSUING", value_parser = ["dashboard"])]
         issuing: Option<String>,
         /// Name in the certificate of the gateway.
         #[arg(long, value_name = "ID", default_value = "gw-1")]
         gateway: String,
-        /// Names and addresses by which people reach the page, in the certificate of Envoy; `envoy` and localhost always are.
+        /// Names and addresses of the page, for Envoy's certificate; `envoy` and localhost are
+        /// always included.
         #[arg(
             long,
             value_name = "HOST,...",
@@ -117,7 +121,7 @@ pub enum SecretsCommand {
     /// Print a password, such as the administrator's.
     #[command(after_help = "Example:\n  braid secrets show administrator --authority /authority")]
     Show {
-        /// Which.
+        /// Name of the password.
         #[arg(value_parser = PASSWORDS)]
         name: String,
         /// Folder of the authority and of the passwords.
@@ -154,7 +158,7 @@ impl FromStr for Recipient {
     }
 }
 
-/// Names and addresses, divided by commas.
+/// Names and addresses, separated by commas.
 #[derive(Clone, Debug, Default)]
 pub struct Hosts(Vec<String>);
 
@@ -175,7 +179,8 @@ impl FromStr for Hosts {
     }
 }
 
-/// Labels of letters, digits and inner dashes; the first may be `*`. Digits alone would be a mistyped address.
+/// Labels of letters, digits and inner dashes; the first may be `*`. Digits alone would be a
+/// mistyped address.
 fn is_name(host: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -235,7 +240,7 @@ fn password_file(authority: &Path, name: &str) -> PathBuf {
     authority.join(format!("{name}.password"))
 }
 
-/// The authority for gateways to who issues; whoever does not (any more) keeps nothing to issue with.
+/// Gives the authority for gateways to the recipient that issues; other recipients lose their copy.
 fn hand_over(of_gateways: &LocalAuthority, folder: &Path, issues: bool) -> Result<(), Failure> {
     let (certificate, key) = of_gateways.own_files();
     let mut away = vec![folder.join(KEY_OF_ALL)];
@@ -285,7 +290,7 @@ fn hand_out(
     if !given.settings.is_empty() {
         let mut text = format!("[{}]\n", given.name);
         for (setting, name) in given.settings {
-            // Of letters, digits and dashes: nothing in it means anything to TOML.
+            // Only letters, digits and dashes, which have no meaning in TOML strings.
             text += &format!("{setting} = \"{}\"\n", password(name)?.expose());
         }
         write_private(&folder.join("braid.toml"), text.as_bytes())?;
@@ -312,7 +317,7 @@ fn hand_out(
     Ok(())
 }
 
-/// Whole or not at all: a reader never meets half a file.
+/// Atomic: a reader never sees a partial file.
 fn write_private(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let new = path.with_extension("new");
     let written = || -> io::Result<()> {
@@ -377,7 +382,8 @@ mod tests {
         assert_eq!(of("gateway"), of("swarm"));
         assert!(read("gateway/gw-7.pem").contains("CERTIFICATE"));
         assert!(read("kafka/kafka.keystore.pem").contains("PRIVATE KEY"));
-        // The proxy, which nobody trusts with health data, gets no password, and nobody the authority's key.
+        // The proxy, which must not read health data, gets no password, and no recipient gets the
+        // authority's key.
         assert!(!dir.path().join("out/proxy/braid.toml").exists());
         for given in RECIPIENTS {
             let folder = dir.path().join("out").join(given.name);
@@ -396,7 +402,7 @@ mod tests {
                 assert!(public || mode & 0o077 == 0, "{:?}", entry.path());
             }
         }
-        // A second start keeps the passwords.
+        // A second run keeps the passwords.
         make(dir.path());
         assert_eq!(read("timescaledb/store"), store);
     }
@@ -405,7 +411,7 @@ mod tests {
     fn the_authority_for_gateways_goes_to_who_issues_and_is_taken_back() {
         let dir = tempfile::tempdir().unwrap();
         let folder = |name: &str| dir.path().join("out").join(name);
-        // As an older version has left it: the key of all beside the dashboard's certificate.
+        // The state of an older version: the general key beside the dashboard's certificate.
         let of_all = folder("dashboard").join("ca.key");
         fs::create_dir_all(folder("dashboard")).unwrap();
         fs::write(&of_all, "a key").unwrap();
@@ -414,7 +420,7 @@ mod tests {
         let issuing = LocalAuthority::open(&folder("dashboard")).unwrap();
         let service = PeerId::service("ingest");
         assert!(issuing.issue_in(&folder("stolen"), &service, &[]).is_err());
-        // What gateways are to believe is the authority of all, whose key is not there.
+        // Gateways trust the general authority, whose key is not there.
         let of_all = LocalAuthority::open_or_create(&dir.path().join("authority")).unwrap();
         assert_eq!(
             issuing.fingerprint().unwrap(),

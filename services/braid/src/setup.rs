@@ -1,4 +1,5 @@
-//! `braid setup`: what an installation of separate services needs in its store before they start. Every run does what is missing.
+//! `braid setup`: prepares the store of an installation of separate services. Every run does what
+//! is missing.
 
 use serde::Serialize;
 use service_kit::{ConfigError, Secret};
@@ -8,7 +9,7 @@ use crate::demonstration_ward::DemonstrationWard;
 use crate::engines::{StoreConfig, StoreUrl};
 use crate::process::{self, Failure};
 
-/// Simulated patients; a feed carries them all, and keeps 8,192 samples of theirs while its gateway is away.
+/// Simulated patients; one feed sends for all, and keeps 8,192 samples while its gateway is away.
 const PATIENTS_MAX: u32 = 1_000;
 
 #[derive(Clone, Debug, clap::Args, Serialize)]
@@ -18,16 +19,16 @@ const PATIENTS_MAX: u32 = 1_000;
 pub struct SetupCommand {
     #[command(flatten)]
     store: StoreConfig,
-    /// Password of the first administrator, who is made when there is none of that name.
+    /// Password of the first administrator, who is created if there is none of that name.
     #[arg(long, value_name = "PASSWORD")]
     admin_password: Option<Secret>,
     /// Simulated patients to enter into the register, with their devices.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     patients: u32,
-    /// What stands before their names and their devices', to tell several swarms apart.
+    /// Prefix of their names and their devices', to distinguish several swarms.
     #[arg(long, value_name = "TEXT", default_value = "")]
     label: String,
-    /// The gateway that speaks for their devices.
+    /// The gateway of their devices.
     #[arg(long, value_name = "ID", default_value = "gw-1")]
     gateway: String,
 }

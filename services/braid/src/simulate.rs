@@ -1,4 +1,5 @@
-//! `braid swarm`: simulated patients for an installation of separate services, who send to a gateway as sensors do.
+//! `braid swarm`: simulated patients for an installation of separate services, whose sensors send
+//! to a gateway.
 
 use service_kit::config::parse_address;
 use service_kit::{ConfigError, Context, Secret, ServiceConfig};
@@ -15,13 +16,13 @@ pub struct SwarmConfig {
     /// The gateway's address for sensors.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8090")]
     pub to: String,
-    /// Token that the gateway asks sensors for.
+    /// The gateway's token for sensors.
     #[arg(long, value_name = "TOKEN")]
     pub sensor_token: Option<Secret>,
-    /// Simulated patients; `braid setup` enters as many into the register.
+    /// Simulated patients; `braid setup` enters the same number into the register.
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
     pub patients: u32,
-    /// What stands before the names of patients and devices, to tell several swarms apart.
+    /// Prefix of the names of patients and devices, to distinguish several swarms.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub label: String,
     /// Seed of the patients.
@@ -47,11 +48,11 @@ impl ServiceConfig for SwarmConfig {
 
 /// Runs until `context`'s shutdown is requested.
 pub async fn run(config: SwarmConfig, context: Context) -> Result<(), Failure> {
-    // Nobody triggers an episode here; those of the patients' own schedule come.
+    // No episode is triggered here; those of the patients' own schedule happen.
     let (_, triggers) = mpsc::channel(1);
-    // Who sends nothing waits for no acknowledgement.
+    // A feed without patients gets no acknowledgement, so it has no check.
     let health = (config.patients > 0).then(|| context.health().check("gateway"));
-    // Which gateway speaks for them is the register's business.
+    // The register decides which gateway speaks for their devices.
     let ward = DemonstrationWard::behind("", &config.label, config.patients);
     let feed = Feed {
         url: config.to,
@@ -83,7 +84,7 @@ mod tests {
             let context = Context::new("swarm");
             let shutdown = context.shutdown().clone();
             let health = context.health().clone();
-            // Asked to end before: what it waits for is known by then.
+            // Asked to end earlier: the future of the test is set up by then.
             shutdown.request();
             run(config, context).await.unwrap();
             assert_eq!(health.is_ready(), is_ready, "{patients} patients");

@@ -1,8 +1,9 @@
-//! `braid trial`: one reading through an installation, from a gateway's door to the store, and read back. `helm test` runs it.
+//! `braid trial`: one reading through an installation, from a gateway's entry to the store, and
+//! read back. `helm test` runs it.
 //!
-//! Its patient is in a tenant of its own, so that no ward shows it. What it sends is a stretch of a waveform: nobody misses the next one
-//! of those, while a device that measured single values once and never again would be called silent. The device is taken from the
-//! register at the end.
+//! Its patient is in a separate tenant, so that no ward shows it. It sends a piece of a waveform,
+//! whose end raises no alert; a device that measured a single value and stopped would be reported
+//! as silent. The device is removed from the register at the end.
 
 use std::time::Duration;
 
@@ -23,11 +24,11 @@ use crate::process::{self, Failure};
 
 /// Also the name of the device, of its patient and of its gateway.
 const TENANT: &str = "trial";
-/// Of a waveform of 250 values a second.
+/// Period of a waveform of 250 values a second.
 const PERIOD_US: u32 = 4_000;
 const VALUES: [f32; 8] = [0.0, 0.1, 0.2, 1.0, -0.3, 0.0, 0.1, 0.0];
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Samples of the trial that the store gives back at once.
+/// Samples of the trial that one query of the store returns.
 const FOUND_MAX: usize = 8;
 
 #[derive(Clone, Debug, clap::Args, Serialize)]
@@ -41,15 +42,15 @@ pub struct TrialCommand {
     /// The gateway's address for sensors.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8090")]
     to: String,
-    /// Token that the gateway asks sensors for.
+    /// The gateway's token for sensors.
     #[arg(long, value_name = "TOKEN")]
     sensor_token: Option<Secret>,
-    /// How long the reading may take, with the starting of the gateway.
+    /// Seconds for the reading, including the start of the gateway.
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=3600))]
     within_s: u32,
 }
 
-/// Who the trial's gateway says it is.
+/// Identity of the trial's gateway.
 pub fn gateway() -> PeerId {
     PeerId::gateway(TENANT, TENANT)
 }
@@ -148,7 +149,7 @@ impl TrialCommand {
             .into_inner();
         match answers.message().await.map_err(|status| for_now(&status))? {
             Some(answer) => match answer.rejections.first() {
-                // The gateway has not heard of the device yet.
+                // The gateway does not know the device yet.
                 Some(rejection) if rejection.reason.contains(gateway::intake::NOT_REGISTERED) => {
                     Err(Refusal::ForNow(rejection.reason.clone()))
                 }

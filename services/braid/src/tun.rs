@@ -1,5 +1,5 @@
-//! `braid tun`: what the proxy needs for packets of IP and may not make itself, in a pod or a container of its own: the image has no shell and no
-//! `ip` to do it by.
+//! `braid tun`: sets up IP for a proxy without the right to, in a pod or a container whose image
+//! has no shell and no `ip`.
 
 use std::{ffi::OsString, fs, net::IpAddr, os::unix::process::CommandExt, process::Command};
 
@@ -8,7 +8,7 @@ use tunnel::{IpPrefix, TunDevice, masquerade};
 
 use crate::process::{self, Failure};
 
-/// Whether the kernel sends on what is not for itself, by version of IP.
+/// Whether the kernel forwards packets for other hosts, by IP version.
 const FORWARDING: [(&str, &str); 2] = [
     ("net.ipv4.ip_forward", "/proc/sys/net/ipv4/ip_forward"),
     (
@@ -22,7 +22,7 @@ const FORWARDING: [(&str, &str); 2] = [
     after_help = "Makes it in the network namespace in which it runs, and takes NET_ADMIN, and SETUID and SETGID for a command. It stays, and any process of the namespace may open it: on a machine that others use, too, make one that belongs to a user (ip tuntap).\n\nExamples:\n  braid tun --tun braid0 --ip-pool 10.64.0.0/16 --masquerade\n  braid tun --tun braid0 --ip-pool 10.64.0.0/16 --masquerade \\\n      --run-as 65532 -- braid proxy --tun braid0 ..."
 )]
 pub struct TunCommand {
-    /// The TUN device, as the proxy is told of it.
+    /// The TUN device, under the name that the proxy has.
     #[arg(long, value_name = "DEVICE")]
     tun: String,
     /// The proxy's pools, at most one of each version; the device gets the first address of each.
@@ -33,13 +33,14 @@ pub struct TunCommand {
         required = true
     )]
     ip_pool: Vec<IpPrefix>,
-    /// Let packets of the pools leave in this machine's name (nftables, table `braid`), so that nobody needs a route to the pools.
+    /// Translate packets of the pools to this machine's address (nftables, table `braid`), so that
+    /// no other host needs a route to the pools.
     #[arg(long)]
     masquerade: bool,
     /// User and group that the command runs as.
     #[arg(long, value_name = "ID", requires = "command")]
     run_as: Option<u32>,
-    /// Becomes this program then.
+    /// The program to execute afterwards, in place of this one.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -56,7 +57,7 @@ impl TunCommand {
         if let Some(id) = self.run_as {
             command.uid(id).gid(id);
         }
-        // Comes back only if it fails.
+        // Returns only if it fails.
         let error = command.exec();
         Err(Failure::other(format!("{}: {error}", program.display())))
     }

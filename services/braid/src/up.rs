@@ -1,9 +1,10 @@
-//! `braid up`: every service in one process on the embedded bus and store, over loopback sockets with real TLS, with
-//! simulated patients behind emulated access links.
+//! `braid up`: every service in one process on the embedded bus and store, over loopback sockets
+//! with real TLS, with simulated patients behind emulated access links.
 //!
-//! Order of the start: identities, engines, register; then the core from the store towards the access side, so that each service
-//! finds the next one listening; then gateways; then patients. The end goes the other way: patients and page stop first, then the
-//! gateways hand over what they can, then the core. What is left in a gateway's journal goes on at the next start.
+//! The start creates identities, engines and register first. Then the core starts from the store
+//! towards the access side, so that each service finds the next one listening; then gateways, then
+//! patients. The end goes the other way: patients and page stop first, then the gateways upload
+//! what they can, then the core stops. A gateway's journal keeps the rest for the next start.
 
 mod episodes;
 mod first_start;
@@ -27,20 +28,21 @@ pub use report::Addresses;
 use services::Services;
 pub use services::defaults;
 
-/// Each has a gateway, two links and its own connections in this process.
+/// Patients; each has a gateway, two links and its own connections in this process.
 const PATIENTS_MAX: u32 = 64;
-/// How long the gateways may hand over before the core is asked to end too.
+/// Time for the gateways' last uploads before the core is asked to end.
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(1_500);
-/// How long everybody together may take after that.
+/// Time for all services to end after that.
 const END_LIMIT: Duration = Duration::from_millis(2_800);
 
 /// `braid up`.
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
 pub struct UpConfig {
-    /// Directory of everything that lasts: authority, bus, store, journals. One `braid up` at a time.
+    /// Directory of all persistent data: authority, bus, store, journals. For one `braid up` at a
+    /// time.
     #[arg(long, value_name = "DIR", env = "BRAID_DATA", default_value = "./data")]
     pub data: PathBuf,
-    /// Simulated patients, each with a gateway of its own behind emulated Wi-Fi and LTE.
+    /// Simulated patients, each with its own gateway behind emulated Wi-Fi and LTE.
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
     pub patients: u32,
     /// Seed of the patients and of the links' losses.
@@ -49,7 +51,8 @@ pub struct UpConfig {
     /// Address of the web page; beyond this machine it is served over TLS with a certificate of the authority in the data directory.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
-    /// Where the first gateway takes samples; the others take any free port. Loopback only, since it asks for no token.
+    /// Address for samples of the first gateway; the others use any free port. Loopback only, since
+    /// it needs no token.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090")]
     pub sensors: SocketAddr,
     /// Rate of each direction of the emulated Wi-Fi.
@@ -67,7 +70,7 @@ pub struct UpConfig {
 }
 
 impl UpConfig {
-    /// Passwords and health data leave this machine encrypted or not at all.
+    /// Passwords and health data must not leave this machine unencrypted.
     fn serves_tls(&self) -> bool {
         !self.listen.ip().is_loopback()
     }
@@ -166,7 +169,7 @@ pub async fn run(config: UpConfig, context: Context) -> Result<(), Failure> {
         services.first_end().await
     }
     .await;
-    // A failed start must take down what had been started, in the same order as a clean end.
+    // A failed start must stop the started services, in the same order as a regular end.
     context.shutdown().request();
     let ended = services.end(HAND_OVER_LIMIT, END_LIMIT).await;
     outcome.and(ended)

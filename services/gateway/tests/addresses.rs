@@ -1,4 +1,4 @@
-//! What one address may take of a gateway that all sensors share.
+//! Bounds of one address at a gateway that all sensors share.
 
 #![allow(clippy::unwrap_used)]
 
@@ -34,7 +34,7 @@ async fn no_sensor_that_makes_streams_up_leaves_none_to_others() {
     assert_eq!((status, &answer["accepted"]), (207, &3_072.into()));
     let reason = answer["rejections"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("one address"), "{reason}");
-    // With those that it has it goes on, and others begin theirs.
+    // The address goes on with its streams, and other addresses begin theirs.
     for (address, device) in [
         ("127.0.0.2", "x7"),
         ("127.0.0.3", "d1"),

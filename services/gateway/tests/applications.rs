@@ -1,4 +1,5 @@
-//! The gateway as its applications' proxy: real clients, a real tunnel over two paths, a real proxy.
+//! The gateway as a proxy for applications: real clients, a real tunnel over two paths, a real
+//! proxy.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +16,7 @@ use tokio::{
     process::Command,
 };
 
-/// Serves `body` to a GET and gives a POST its own body back; one request per connection.
+/// Serves `body` to a GET and echoes the body of a POST; one request per connection.
 async fn web(body: Vec<u8>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -59,11 +60,11 @@ struct Curl {
     err: String,
 }
 
-/// None where curl is not installed.
+/// `None` if curl is not installed.
 async fn curl(flags: &[&str], input: &[u8]) -> Option<Curl> {
     let child = Command::new("curl")
         .args(["--silent", "--show-error", "--http1.1", "--max-time", "30"])
-        // The machine's own proxies must not step in.
+        // Proxies in the machine's environment must not be used.
         .args(["--noproxy", "none.invalid"])
         .args(flags)
         .stdin(Stdio::piped())
@@ -141,7 +142,7 @@ async fn curl_says_why_it_was_refused() {
     // CURLE_PROXY, and the reply "connection not allowed by ruleset".
     assert_eq!(got.code, 97, "{}", got.err);
     assert!(got.err.contains("(2)"), "{}", got.err);
-    // Not by CONNECT.
+    // A method other than CONNECT.
     let got = curl(
         &[
             "--proxy",
@@ -175,7 +176,7 @@ async fn each_failure_has_its_code_in_both_protocols() {
         );
         assert_eq!(ask_socks(&mut stage.connect().await, to).await, code);
     }
-    // Neither protocol: closed without a word.
+    // Neither protocol: closed without an answer.
     let mut stream = stage.connect().await;
     stream
         .write_all(&[4, 1, 0, 80, 127, 0, 0, 1, 0])
@@ -197,7 +198,7 @@ async fn one_direction_may_end_before_the_other() {
     assert_eq!(ask_socks(&mut by_socks, echo).await, 0);
     for stream in [&mut by_http, &mut by_socks] {
         within(stream.write_all(&sent)).await.unwrap();
-        // The echo answers only when it has seen the end.
+        // The echo answers only after the end.
         within(stream.shutdown()).await.unwrap();
         let mut back = Vec::new();
         within(stream.read_to_end(&mut back)).await.unwrap();
@@ -229,7 +230,7 @@ async fn a_reader_that_stops_stops_the_application() {
     let (mut destination, _) = within(listener.accept()).await.unwrap();
     let chunk = noise(64 * 1024, 4);
     let mut taken = 0;
-    // Blocked when nothing is taken for a second.
+    // Blocked once nothing is accepted for a second.
     while let Ok(count) =
         tokio::time::timeout(Duration::from_secs(1), application.write(&chunk)).await
     {
@@ -239,7 +240,7 @@ async fn a_reader_that_stops_stops_the_application() {
             "{taken} bytes were taken and nobody read"
         );
     }
-    // The stream's window at least; at most that and the kernel's buffers of two TCP connections.
+    // At least the stream's window; at most that and the kernel's buffers of two TCP connections.
     assert!(taken > 2_500_000, "{taken}");
     let draining = tokio::spawn(async move {
         let mut rest = Vec::new();
@@ -323,7 +324,7 @@ async fn a_shutdown_lets_transfers_end_and_cuts_what_does_not() {
     let mut back = Vec::new();
     within(working.read_to_end(&mut back)).await.unwrap();
     assert!(back == sent);
-    // Nobody is let in any more; the idle one is reset, not ended as if it were complete.
+    // New connections are refused; the idle connection is reset and not ended as complete.
     let refused = async {
         while TcpStream::connect(stage.address).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(10)).await;

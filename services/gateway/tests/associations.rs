@@ -1,4 +1,5 @@
-//! Applications that send datagrams by SOCKS5, through a real gateway and a real proxy to a real destination.
+//! Datagrams of applications over SOCKS5, through a real gateway and a real proxy to a real
+//! destination.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,13 +18,13 @@ use tokio::{
     net::{TcpStream, UdpSocket},
 };
 
-/// Between two questions of the same datagram, of which the first may be lost.
+/// Interval between two questions with the same datagram; the first may be lost.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 
-/// Longer than an answer takes; what is not answered by then was dropped.
+/// Longer than an answer takes; an unanswered datagram was dropped.
 const SILENCE: Duration = Duration::from_millis(300);
 
-/// Datagrams sent one behind the other.
+/// Datagrams sent one after another.
 const BURST: u32 = 40;
 
 /// An application with its association.
@@ -33,7 +34,7 @@ struct Application {
     relay: SocketAddr,
 }
 
-/// Asks for an association; the reply's code, and where it takes datagrams.
+/// Asks for an association; returns the reply's code and the address for datagrams.
 async fn associate(connection: &mut TcpStream, port: u16) -> (u8, SocketAddr) {
     let mut request = vec![5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0];
     request.extend(port.to_be_bytes());
@@ -65,7 +66,7 @@ impl Application {
         self.socket.send_to(&datagram, self.relay).await.unwrap();
     }
 
-    /// The next datagram; none if there is silence.
+    /// The next datagram; `None` if none comes.
     async fn hear(&self, patience: Duration) -> Option<Vec<u8>> {
         let mut buffer = vec![0; 65_535];
         let heard = tokio::time::timeout(patience, self.socket.recv_from(&mut buffer)).await;
@@ -75,7 +76,7 @@ impl Application {
         Some(buffer)
     }
 
-    /// Asks until the same comes back under the same header.
+    /// Asks until the same datagram comes back under the same header.
     async fn ask(&self, header: &[u8], question: &[u8]) {
         let expected = [header, question].concat();
         within(async {
@@ -118,7 +119,7 @@ async fn datagrams_go_to_several_destinations_and_come_back_under_their_header()
     stage.stop().await;
 }
 
-/// What applications send at once is more than waits while a flow is opened.
+/// A burst of an application exceeds the queue of a flow that is opening.
 #[tokio::test]
 async fn a_burst_comes_back_whole() {
     let to = udp_echo().await;
@@ -126,7 +127,7 @@ async fn a_burst_comes_back_whole() {
     let application = Application::start(&stage).await;
     application.ask(&header(to), b"first").await;
     within(async {
-        // A machine that is busy elsewhere may lose some of one.
+        // A busy machine may lose some datagrams of a burst.
         loop {
             while application.hear(SILENCE).await.is_some() {}
             for _ in 0..BURST {
@@ -182,7 +183,7 @@ async fn the_port_that_an_application_names_is_the_only_one() {
     let mut connection = stage.connect().await;
     let port = named.local_addr().unwrap().port();
     let (_, relay) = associate(&mut connection, port).await;
-    // First, and in vain.
+    // The first datagram, from a wrong address, has no effect.
     let early = [&header(allowed)[..], b"early"].concat();
     other.send_to(&early, relay).await.unwrap();
     let application = Application {
@@ -202,7 +203,7 @@ async fn an_association_ends_with_its_connection_and_gives_its_place_back() {
     let stage = Stage::start(&[allowed.to_string()], &flags).await;
     let application = Application::start(&stage).await;
     application.ask(&header(allowed), b"before").await;
-    // One place, and it is taken.
+    // The only place is taken.
     assert_eq!(associate(&mut stage.connect().await, 0).await.0, 1);
     drop(application.connection);
     let again = async {
@@ -212,7 +213,7 @@ async fn an_association_ends_with_its_connection_and_gives_its_place_back() {
     };
     within(again).await;
     let datagram = [&header(allowed)[..], b"after"].concat();
-    // The relay is closed; on loopback the kernel may say so.
+    // The relay is closed; on loopback the kernel may report that.
     let _ = application
         .socket
         .send_to(&datagram, application.relay)
@@ -223,7 +224,8 @@ async fn an_association_ends_with_its_connection_and_gives_its_place_back() {
     stage.stop().await;
 }
 
-/// One more than an association may have: the quietest gives way, and comes back when it is used again.
+/// One flow more than an association may have: the quietest gives way, and is reopened when it is
+/// used again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_destinations_wait_until_an_old_one_is_quiet() {
     let mut destinations = Vec::new();
@@ -237,10 +239,11 @@ async fn new_destinations_wait_until_an_old_one_is_quiet() {
     for to in full {
         application.ask(&header(*to), b"here").await;
     }
-    // All were used a moment ago.
+    // All flows were used a moment ago.
     application.send(&header(*last), b"no place").await;
     assert_eq!(application.hear(SILENCE).await, None);
-    // The first has been quiet for five seconds some time, and so has the second by the time that the first comes back.
+    // The first flow has been quiet for five seconds at some time, and the second by the time that
+    // the first is reopened.
     application.ask(&header(*last), b"one more").await;
     application.ask(&header(full[0]), b"back").await;
     drop(application);

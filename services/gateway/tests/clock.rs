@@ -1,6 +1,9 @@
-//! Gateways whose clocks are an hour off. Set back while sensors go on: nothing is refused, lost or numbered twice, and the edge
-//! still alerts. Off from the first contact on: the core alerts at once and knows when it was, and a backfill stays one. Off, or not set at all, until
-//! the first contact: what was taken before is stored under the time that it was.
+//! Gateways whose clocks are an hour off.
+//! - Stepped back during operation: no sample is refused, lost or numbered twice, and the edge
+//!   still alerts.
+//! - Off from the first contact on: the core alerts at once with the right time, and a backfill
+//!   stays one.
+//! - Off, or not set, until the first contact: earlier readings are stored under their true time.
 
 #![allow(clippy::unwrap_used)]
 
@@ -58,7 +61,7 @@ async fn an_hour_off_and_set_back_loses_nothing() {
     let rules = EdgeRules::new(RuleSet::default_set());
     let intake = Intake::new("g1".into(), vitals.clone(), alerts.clone(), rules);
     let mut sent = 0;
-    // Ahead, set right, and set behind; the person falls ill while the clock is behind.
+    // Ahead, set right, and set behind; the patient falls ill while the clock is behind.
     for (phase, skew) in [HOUR, 0, -HOUR].into_iter().enumerate() {
         for second in 0..SECONDS {
             let true_us = TRUE_US + (phase as i64 * SECONDS + second) * S;
@@ -70,7 +73,8 @@ async fn an_hour_off_and_set_back_loses_nothing() {
                 reading: Some(Reading::Value(value)),
                 ..Sample::default()
             };
-            // One sensor has no clock, one a right clock of its own; one comes new with every time the clock has.
+            // A sensor without a clock, a sensor with a right clock, and a new sensor for each of
+            // the clock's times.
             let samples = vec![
                 sample("timeless", 0, rate),
                 sample("right", true_us, 70.0),
@@ -118,7 +122,8 @@ fn moment(true_us: i64, skew_us: i64) -> Moment {
     }
 }
 
-/// Once the core has told its time, a reading from more than two minutes ahead is refused by its line, whatever the gateway's clock shows.
+/// Once the core has sent its time, a reading more than two minutes ahead is refused by its line,
+/// whatever the gateway's clock shows.
 #[tokio::test]
 async fn a_reading_of_the_future_is_refused_once_the_core_is_known() {
     for skew_us in [0, HOUR, -HOUR] {
@@ -127,7 +132,7 @@ async fn a_reading_of_the_future_is_refused_once_the_core_is_known() {
         let intake = Intake::new("g1".into(), open("vitals"), open("alerts"), rules);
         let intake = intake.with_core(Arc::clone(&core));
         let now = moment(TRUE_US, skew_us);
-        // Of a sensor without a clock, of one with a right one, and of some that are ahead.
+        // A sensor without a clock, a sensor with a right clock, and some that are ahead.
         let sample = |device_time_us| Sample {
             device: "belt".into(),
             stream: format!("heart-rate-{device_time_us}"),
@@ -158,7 +163,8 @@ async fn a_reading_of_the_future_is_refused_once_the_core_is_known() {
     }
 }
 
-/// The clock of a gateway without a network steps by 90 s: what it took before leaves with what its clocks showed then.
+/// The clock of a gateway without a network steps by 90 s: earlier readings leave with the clock's
+/// readings of that time.
 #[tokio::test]
 async fn entries_keep_what_the_clocks_showed_when_they_were_taken() {
     let vitals = open("vitals");
@@ -217,7 +223,8 @@ fn right() -> Moment {
     moment(contracts::now_us(), 0)
 }
 
-/// A reading a second, of a sensor without a clock and of one with a right one, the last of them `ago_us` ago: well, then ill.
+/// A reading a second, from a sensor without a clock and one with a right clock, the last of them
+/// `ago_us` ago: first well, then ill.
 async fn fall_ill(intake: &Intake<TestDisk>, devices: [&str; 2], skew_us: i64, ago_us: i64) {
     const READINGS: i64 = 40;
     let end_us = contracts::now_us() - ago_us;
@@ -250,12 +257,13 @@ async fn fall_ill(intake: &Intake<TestDisk>, devices: [&str; 2], skew_us: i64, a
 async fn an_hour_off_from_the_first_contact_on_alerts_at_once_and_at_the_right_time() {
     const RULE: &str = "heart-rate-very-high";
     const AGO: i64 = 150 * 60 * S;
-    // What readings are apart, what one is off by the way of its upload, and what a busy machine takes until the rest.
+    // The sum of the readings' interval, the error of an upload's way, and the delay of a busy
+    // machine.
     const WITHIN: i64 = 120 * S;
     let core = core::Core::start().await;
     // A hundred seconds after a start in 1970.
     let unset_us = AGO + 100 * S - contracts::now_us();
-    // The clock as the uploads leave, and what was wrong with it before the first contact and at it.
+    // The clock at the upload, and its error before and at the first contact.
     for (gateway, clock, kept_skew_us, skew_us) in [
         ("fast", ahead as Clock, HOUR, HOUR),
         ("slow", behind, -HOUR, -HOUR),
@@ -272,7 +280,7 @@ async fn an_hour_off_from_the_first_contact_on_alerts_at_once_and_at_the_right_t
         let (vitals, alerts) = (open("vitals"), open("alerts"));
         let rules = EdgeRules::new(RuleSet::default_set());
         let intake = Intake::new(gateway.into(), vitals.clone(), alerts.clone(), rules);
-        // What happened while the gateway had no network, then its first contact.
+        // Readings while the gateway had no network, then its first contact.
         fall_ill(&intake, [&kept[0], &kept[1]], kept_skew_us, AGO).await;
         let began_us = contracts::now_us();
         fall_ill(&intake, [&live[0], &live[1]], skew_us, 0).await;

@@ -1,4 +1,4 @@
-//! What sensors are told when the disk refuses, and that nothing is forgotten over it.
+//! Answers to sensors while the disk refuses writes, and that no alert is lost by it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -178,9 +178,9 @@ async fn an_alert_outlives_a_sensor_that_hangs_up_before_the_disk_answers() {
     bench.alerts_disk.fail_next(u64::MAX);
     for second in 1..120 {
         let recording = std::pin::pin!(bench.record("ill", second, 180.0));
-        // Asked once, and gone.
+        // The request is polled once and dropped.
         let _ = futures::poll!(recording);
-        // The journal has answered whom it could.
+        // The journal has answered the remaining requests.
         let _ = bench.alerts.append_alerts(Vec::new()).await;
     }
     assert!(entries(&bench.alerts).is_empty());
@@ -276,7 +276,8 @@ async fn the_core_is_told_from_memory_while_the_disk_is_full() {
             .iter()
             .all(|alert| alert.device == "ill" && !alert.resolved)
     );
-    // The device goes on, since its alert needs no disk any more; and once there is room it is known although nobody asks.
+    // The device goes on, since its alert needs no disk any more. Once there is room the alert is
+    // stored without a further request.
     until("it is still held", || !warns(context.health())).await;
     bench.record("ill", second, 180.0).await.unwrap();
     assert!(entries(&bench.alerts).is_empty());
@@ -292,13 +293,13 @@ async fn the_core_is_told_from_memory_while_the_disk_is_full() {
     running.task.abort();
 }
 
-/// Every device with an alert holds one; with the last of them the gateway takes nothing more.
+/// Every device with an alert holds one; with the last of them the gateway accepts no more samples.
 #[tokio::test]
 async fn what_is_held_in_memory_has_a_bound() {
     let bench = Bench::new();
     bench.alerts_disk.fail_next(u64::MAX);
     let count = || *bench.intake.held().borrow();
-    // A request of all the readings that it takes to raise an alert.
+    // A request with all the readings that an alert needs.
     for device in 0..HELD_ALERTS_MAX {
         if count() >= HELD_ALERTS_MAX {
             break;

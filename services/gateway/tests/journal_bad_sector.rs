@@ -1,5 +1,5 @@
-//! A sector that cannot be read costs what lies behind it in its segment, told as a gap, and nothing else: neither the start nor
-//! another segment.
+//! An unreadable sector loses only the rest of its segment, which is reported as a gap; neither the
+//! start nor another segment fails.
 
 #![allow(clippy::unwrap_used)]
 
@@ -66,7 +66,7 @@ impl Disk for Decaying {
     }
 }
 
-/// A journal of five segments and the sequences that it has confirmed.
+/// A journal of five segments and its confirmed sequences.
 fn filled() -> (Decaying, Log<Decaying>, BTreeSet<u64>) {
     let disk = Decaying {
         disk: TestDisk(FakeDisk::new(7)),
@@ -95,7 +95,7 @@ fn put(log: &mut Log<Decaying>) -> u64 {
     }
 }
 
-/// Delivers everything as the courier does: sequences that arrived, and the gaps.
+/// Delivers everything like the courier: the arrived sequences, and the gaps.
 fn deliver(log: &mut Log<Decaying>) -> (BTreeSet<u64>, Vec<Gap>) {
     let (mut arrived, mut gaps) = (BTreeSet::new(), Vec::new());
     let mut next = 0;

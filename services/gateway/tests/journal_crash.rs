@@ -1,9 +1,12 @@
 //! A crash at every boundary between the journal and its disk.
 //!
-//! For each seed a scripted gateway runs once without a crash, to count the boundaries, and then once per boundary and kind of
-//! crash. After each crash it recovers (some recoveries crash, too), goes on, and delivers everything. A model of the two ends
-//! then checks: no accepted sample is lost without a gap that says so, none appears twice, sequences have no holes, and
-//! a sequence never means two different samples.
+//! For each seed a scripted gateway runs once without a crash, to count the boundaries, and then
+//! once per boundary and kind of crash. After each crash it recovers (some recoveries crash as
+//! well), goes on, and delivers everything. A model of the two ends then checks:
+//! - no accepted sample is lost without a gap,
+//! - no sample appears twice,
+//! - sequences have no holes,
+//! - a sequence never means two different samples.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +23,7 @@ use test_disk::TestDisk;
 use testkit::disk::{Crash, FakeDisk};
 use two_ends::{STREAMS, World, batch, deliver, limits};
 
-/// Returns whether the disk still lives at the end.
+/// Returns whether the disk still works at the end.
 fn work(
     log: &mut Log<TestDisk>,
     disk: &FakeDisk,
@@ -95,14 +98,14 @@ trait RestartCleanly {
 }
 
 impl RestartCleanly for FakeDisk {
-    /// Takes back a crash that was ordered but not reached.
+    /// Cancels a crash that was ordered but not reached.
     fn restart_cleanly(&self) {
         self.crash_at(u64::MAX);
     }
 }
 
 fn run(seed: u64, limits: Limits, crash: Option<(u64, Crash)>) -> u64 {
-    // A journal that drops is not for alerts.
+    // A journal that drops segments holds no alerts.
     let alerts = limits.overflow == Overflow::Refuse;
     let disk = FakeDisk::new(seed);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -121,14 +124,15 @@ fn run(seed: u64, limits: Limits, crash: Option<(u64, Crash)>) -> u64 {
         (Some(log), _) if alive => log,
         (first_life, Some((_, kind))) => {
             drop(first_life);
-            // What happens after the crash has its own chance, different at each boundary.
+            // Events after the crash have their own random numbers, different at each boundary.
             rng = ChaCha8Rng::seed_from_u64(seed ^ boundaries << 20);
             let crashes = rng.random_range(0..3);
             recover(&disk, limits, &mut rng, kind, crashes)
         }
         (_, None) => panic!("the journal failed without a crash"),
     };
-    // The sensors repeat what was never confirmed, life goes on, and in the end everything is delivered.
+    // The sensors repeat unconfirmed samples, the gateway goes on, and in the end everything is
+    // delivered.
     let again = std::mem::take(&mut world.unconfirmed);
     batch(&mut log, &mut world, again, false);
     assert!(work(&mut log, &disk, &mut world, &mut rng, 10, alerts));
@@ -139,7 +143,7 @@ fn run(seed: u64, limits: Limits, crash: Option<(u64, Crash)>) -> u64 {
     world.check(limits.overflow == Overflow::DropOldest);
     assert!(!world.received.is_empty());
 
-    // Counters survive with nothing left but the newest segment.
+    // Counters survive with only the newest segment left.
     log.commit().unwrap();
     drop(log);
     let (mut log, _) = Log::open(TestDisk(disk.clone()), limits).unwrap();
@@ -200,7 +204,8 @@ fn a_full_journal_stays_within_its_bound_and_tells_what_it_dropped() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     deliver(&mut log, &mut world, &mut rng, true);
     world.check(true);
-    // Gaps that were dropped themselves live on in later ones: one range per stream is left, or two where it was cut.
+    // Later gaps repeat gaps that were dropped themselves: one range per stream is left, or two
+    // where it was cut.
     assert!(world.gaps.len() <= 8, "{:?}", world.gaps);
     assert!(world.gaps.iter().any(|gap| gap.first_sequence == 1));
 }
@@ -240,7 +245,7 @@ fn alerts_are_refused_and_never_dropped() {
     ));
 }
 
-/// What the alert is about may be hours old: a sensor has kept it.
+/// The reading of an alert may be hours old if a sensor stored it.
 #[test]
 fn alerts_of_a_gateway_whose_disk_was_wiped_are_not_taken_for_earlier_ones() {
     let first_alert_at = |gateway_time_us, time_us| {

@@ -1,4 +1,4 @@
-//! What the medium loses of a journal becomes a gap, once, and holds up nothing.
+//! Entries that the medium loses become a gap, once, and delay no other entry.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use test_disk::TestDisk;
 use testkit::disk::{Crash, FakeDisk};
 use two_ends::{World, batch, deliver, limits};
 
-/// A journal of a hundred and twenty samples of three streams, none delivered.
+/// A journal of 120 samples in three streams, none delivered.
 fn filled(disk: &FakeDisk, limits: Limits) -> (Log<TestDisk>, World) {
     let (mut log, _) = Log::open(TestDisk(disk.clone()), limits).unwrap();
     let mut world = World::default();
@@ -40,7 +40,8 @@ fn decay_of_the_medium_becomes_a_gap_once() {
         disk.flip_bit(victim, rng.random_range(0..bits));
         disk.restart(Crash::Process);
         let (log, summary) = Log::open(TestDisk(disk.clone()), limits).unwrap();
-        // A damaged oldest header leaves nothing to compare with: its segment is gone as if it had been delivered.
+        // A damaged oldest header leaves no counters to compare with: its segment counts as
+        // delivered.
         if victim != &names[0] || summary.damaged_segments > 0 {
             assert!(summary.damaged_segments > 0, "seed {seed}");
         }
@@ -106,7 +107,7 @@ fn decay_of_what_waited_through_restarts_becomes_a_gap_once() {
     let (_, mut world) = filled(&disk, limits);
     let mut names = disk.list().unwrap();
     names.sort();
-    // Behind the recoveries of two restarts, one and then another segment decays.
+    // After the recoveries of two restarts, one segment and then another decays.
     for (damaged, victim) in [(0, None), (0, None), (1, Some(1)), (1, Some(3)), (0, None)] {
         disk.restart(Crash::Process);
         if let Some(victim) = victim {
@@ -144,7 +145,8 @@ fn decay_of_two_neighbours_does_not_stop_what_is_behind_them() {
     let [_, first, second, ..] = names.as_slice() else {
         panic!("{names:?}");
     };
-    // The one in its middle, the other just behind its header: it begins behind a hole, and nothing of it can be read.
+    // One is damaged in its middle, the other right after its header: it begins after a hole, and
+    // no entry of it is readable.
     disk.flip_bit(first, disk.file_bytes(first).unwrap() * 8 / 2);
     let header = disk.read_at(second, 0, 4).unwrap();
     let header = u32::from_le_bytes(header.try_into().unwrap()) as usize;
@@ -158,7 +160,7 @@ fn decay_of_two_neighbours_does_not_stop_what_is_behind_them() {
     assert_eq!(log.reader().head(), log.reader().durable());
 }
 
-/// What lies behind it was accepted, and perhaps delivered: its numbers must not mean other samples.
+/// Later entries were accepted, and perhaps delivered: their numbers must not mean other samples.
 #[test]
 fn decay_of_the_newest_segment_is_told_and_gives_no_number_twice() {
     let mut limits = limits(Overflow::DropOldest, 1 << 20);
@@ -173,7 +175,7 @@ fn decay_of_the_newest_segment_is_told_and_gives_no_number_twice() {
         drop(log);
         let [newest] = disk.list().unwrap().try_into().unwrap();
         let bits = disk.file_bytes(&newest).unwrap() * 8;
-        // Behind the header, and before the last batches.
+        // After the header, and before the last batches.
         disk.flip_bit(&newest, rng.random_range(bits / 4..bits * 3 / 4));
         disk.restart(Crash::Process);
         let (mut log, summary) = Log::open(TestDisk(disk.clone()), limits).unwrap();

@@ -1,4 +1,4 @@
-//! A journal that has numbered as many streams as it can makes room for others, and repeats no number.
+//! A journal with its largest number of streams makes room for others, and repeats no number.
 
 #![allow(clippy::unwrap_used)]
 
@@ -44,7 +44,7 @@ fn take(log: &mut Log<TestDisk>, device: &str, hour: i64, wall_us: i64) -> Resul
     }
 }
 
-/// A full journal: of `d0` five samples, then one of each.
+/// A full journal: five samples of `d0`, then one of each other stream.
 fn filled(disk: &FakeDisk) -> Log<TestDisk> {
     let mut log = open(disk);
     for n in 0..5 {
@@ -58,7 +58,7 @@ fn filled(disk: &FakeDisk) -> Log<TestDisk> {
     log
 }
 
-/// What the core gets: sequences in the order they come, by device, and gaps.
+/// The core's view: sequences in order of arrival by device, and gaps.
 fn delivered(log: &Log<TestDisk>) -> (BTreeMap<String, Vec<u64>>, Vec<Gap>) {
     let (mut sequences, mut gaps) = (BTreeMap::<String, Vec<u64>>::new(), Vec::new());
     let reader = log.reader();
@@ -91,19 +91,20 @@ fn a_full_journal_takes_new_streams_and_repeats_no_number_whatever_the_clock_sho
         matches!(refused, Err(StageError::TooManyStreams)),
         "{refused:?}"
     );
-    // The clock is far behind, and the disk refuses the first time.
+    // The clock is far behind, and the disk refuses the first attempt.
     let (hour, wall_us) = (24, CLOCK_US / 2);
     disk.fail_next(1);
     take(&mut log, "new", hour, wall_us).unwrap();
     log.commit().unwrap_err();
     disk.fail_next(0);
-    // The refused one took no place: it was that of d0, which goes on as before.
+    // The refused stream took no place: it was that of d0, which goes on as before.
     let goes_on = take(&mut log, "d0", hour, wall_us).unwrap();
     assert_eq!(goes_on, CLOCK_US as u64 + 5);
     log.commit().unwrap();
 
     for round in 0..3_u64 {
-        // Those used longest ago are d1, d3 and d5, since d1, d2 and d3 come back in the places of d2, d4 and d6.
+        // The streams used longest ago are d1, d3 and d5, since d1, d2 and d3 come back in the
+        // places of d2, d4 and d6.
         let gone = format!("d{}", round + 1);
         let first = take(&mut log, &format!("new{round}"), hour, wall_us).unwrap();
         assert_eq!(first, CLOCK_US as u64 + 6 + 2 * round);
@@ -115,7 +116,7 @@ fn a_full_journal_takes_new_streams_and_repeats_no_number_whatever_the_clock_sho
             Crash::Process
         });
         log = open(&disk);
-        // In the place of another one, behind all there are.
+        // In the place of another stream, above all sequences.
         let back = take(&mut log, &gone, hour, wall_us).unwrap();
         assert!(back > first, "{back} {first}");
         log.commit().unwrap();
@@ -135,7 +136,7 @@ fn a_full_journal_takes_new_streams_and_repeats_no_number_whatever_the_clock_sho
 fn a_stream_that_came_back_where_the_medium_is_damaged_lost_no_more_than_was_there() {
     let disk = FakeDisk::new(1);
     let mut log = filled(&disk);
-    // Later by the clock, too: what lies between its numbers was never given.
+    // The clock is later as well: the numbers in between were never given.
     let now_us = CLOCK_US + 48 * HOUR_US;
     take(&mut log, "new", 48, now_us).unwrap();
     log.commit().unwrap();
@@ -144,7 +145,7 @@ fn a_stream_that_came_back_where_the_medium_is_damaged_lost_no_more_than_was_the
     drop(log);
     let [first] = disk.list().unwrap().try_into().unwrap();
     let before: usize = disk.file_bytes(&first).unwrap();
-    // The next segment has the counters behind both.
+    // The next segment has the counters after both.
     let log = open(&disk);
     drop(log);
     disk.flip_bit(&first, (before - 100) * 8);

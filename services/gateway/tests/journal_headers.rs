@@ -1,4 +1,4 @@
-//! What the counters of many streams cost, which every segment begins with.
+//! The cost of many streams' counters, with which every segment begins.
 
 #![allow(clippy::unwrap_used)]
 
@@ -32,7 +32,8 @@ fn a_header_larger_than_a_segment_does_not_begin_one_with_each_batch() {
         log.stage_sample(&mut sample(n), None).unwrap();
         log.commit().unwrap();
     }
-    // The first has grown with the first batch; of the next 500 entries of 150 bytes none is full yet.
+    // The first segment has grown with the first batch; with the next 500 entries of 150 bytes none
+    // is full yet.
     let names = disk.list().unwrap();
     assert_eq!(names.len(), 2, "{names:?}");
     assert_eq!(log.dropped_entries(), 0);

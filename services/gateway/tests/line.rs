@@ -1,4 +1,4 @@
-//! A whole gateway but for the tunnel: sensors on one side, an ingest of the test's on the other.
+//! A whole gateway without its tunnel: sensors on one side, a fake ingest on the other.
 
 #![allow(clippy::unwrap_used)]
 
@@ -166,7 +166,7 @@ async fn a_fall_is_cancelled_at_the_gateway_and_the_core_hears_of_it() {
     let gateway = Gateway::start(directory.path(), running.address, Some("t")).await;
     let token = "authorization: Bearer t\r\n";
     let start_us = contracts::now_us() - 60_000_000;
-    // Half a minute of activity: a blow, and stillness for less than the rule's ten seconds.
+    // Half a minute of activity: an impact, and stillness for less than the rule's ten seconds.
     let lines: String = [(0, 1.3), (1, 3.5), (2, 1.0), (8, 1.0)]
         .into_iter()
         .map(|(second, value)| {
@@ -318,7 +318,7 @@ async fn a_dead_path_opens_a_fresh_link_and_replays() {
             carried: true,
         })
         .unwrap();
-    // Well before the acknowledgements would have been missed by themselves.
+    // Well before missing acknowledgements would be noticed.
     let before = tokio::time::Instant::now();
     until("everything arrives", &ingest, |got| got.samples.len() == 20).await;
     assert!(before.elapsed() < Duration::from_secs(9));
@@ -416,7 +416,7 @@ async fn a_patient_in_trouble_raises_an_alert_at_the_edge() {
         episode_interval_s: 0.0,
         ..Profile::adult("belt-1")
     };
-    // Five minutes that the sensor has in its memory.
+    // Five minutes that the sensor has stored.
     let mut patient = Patient::new(1, profile, contracts::now_us() - 300_000_000);
     patient.trigger(swarm::Episode::Tachycardia);
     let (_triggers, triggers) = mpsc::channel(1);

@@ -1,4 +1,5 @@
-//! The rules that a gateway keeps: after a crash at any step it has the old book or the new one, whole.
+//! The rules that a gateway stores: after a crash at any step it has the old set or the new one,
+//! complete.
 
 #![allow(clippy::unwrap_used)]
 
@@ -56,7 +57,7 @@ fn after_a_crash_at_any_step_there_is_a_whole_book() {
                     "seed {seed}, step {step}"
                 );
                 assert!(!stored || found == book(2), "durable when it returned");
-                // And the next one finds its place, whatever the crash has left.
+                // The next write succeeds, whatever the crash has left.
                 file.store(&book(3)).unwrap();
                 assert_eq!(file.load().unwrap(), book(3));
             }

@@ -1,4 +1,5 @@
-//! Rules of the core at the edge: a real gateway, a real ingest on the embedded engines, and people who change the rules.
+//! Rules of the core at the edge: a real gateway, a real ingest on the embedded engines, and
+//! changes of the rules.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +24,7 @@ use prost::Message;
 use service_kit::{Context, Warning, grpc::channel, tls::Identity};
 use tokio::{sync::broadcast, task::JoinHandle};
 
-/// Reached only by a failing test.
+/// Only a failing test reaches this time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const S: i64 = 1_000_000;
@@ -67,7 +68,7 @@ impl Gateway {
         }
     }
 
-    /// A minute of readings, one a second, the last of them at `end_us`; all are taken.
+    /// A minute of readings, one a second, the last at `end_us`; all are accepted.
     async fn minute(&self, device: &str, end_us: i64, value: f64) {
         let answer = self.answer(device, end_us, value).await;
         assert_eq!((answer.accepted, answer.rejections), (60, vec![]));
@@ -108,7 +109,7 @@ impl Gateway {
     }
 }
 
-/// Subject and version of each set that the gateway has kept.
+/// Subject and version of each set that the gateway has stored.
 fn kept(directory: &Path) -> Vec<(String, u32)> {
     let Ok(bytes) = std::fs::read(directory.join("journal/rules/rules")) else {
         return Vec::new();
@@ -138,7 +139,7 @@ async fn until_kept(directory: &Path, subject: &str, version: u32) {
     .await;
 }
 
-/// The alerts that wait in the journal of a gateway that is stopped.
+/// The alerts that wait in the journal of a stopped gateway.
 fn waiting(directory: &Path) -> Vec<EdgeAlert> {
     let options = Options {
         class: "alerts",
@@ -160,7 +161,7 @@ fn waiting(directory: &Path) -> Vec<EdgeAlert> {
     alerts.collect()
 }
 
-/// By which rules each of these alerts was raised; all of this device.
+/// The rules that raised each of these alerts; all are of this device.
 fn judged_by<'a>(alerts: &'a [EdgeAlert], device: &str) -> Vec<(&'a str, u32)> {
     assert!(
         alerts.iter().all(|alert| alert.device == device),
@@ -187,21 +188,21 @@ async fn a_threshold_that_is_changed_holds_at_the_edge_without_a_network() {
     .await;
     core.put_rules("one", "default", 1, 200.0).await;
     core.put_rules("one", "group:athletes", 1, 210.0).await;
-    // Of a gateway of the same name, elsewhere.
+    // For a gateway of the same name in another tenant.
     core.put_rules("two", "default", 1, 60.0).await;
 
     let ingest = core.ingest().await;
     let gateway = Gateway::start(&data, core.url(), core.identity("one")).await;
     until_kept(&data, "default", 1).await;
     until_kept(&data, "group:athletes", 1).await;
-    // For one person, while the gateway runs.
+    // For one patient, while the gateway runs.
     core.put_rules("one", "patient:ada", 1, 100.0).await;
     until_kept(&data, "patient:ada", 1).await;
     core.put_rules("one", "patient:ada", 2, 80.0).await;
     until_kept(&data, "patient:ada", 2).await;
     assert_eq!(gateway.warning(), None);
 
-    // Without a network: 90 a minute is much for Ada since the change, and for nobody else.
+    // Without a network: 90 a minute is high for Ada since the change, and for no other patient.
     ingest.stop().await;
     let minute = |n: i64| contracts::now_us() - 3600 * S + n * 60 * S;
     for n in 1..=3 {
@@ -213,7 +214,7 @@ async fn a_threshold_that_is_changed_holds_at_the_edge_without_a_network() {
     assert_eq!(judged_by(&alerts, "belt-1"), [("patient:ada", 2)]);
     let raised = alerts.len();
 
-    // Started without a network, with nothing but its disk.
+    // Started without a network, with only its disk.
     let gateway = Gateway::start(&data, core.url(), core.identity("one")).await;
     for n in 11..=13 {
         gateway.minute("belt-1", minute(n), 90.0).await;
@@ -223,7 +224,7 @@ async fn a_threshold_that_is_changed_holds_at_the_edge_without_a_network() {
     let alerts = waiting(&data);
     assert_eq!(judged_by(&alerts[raised..], "belt-1"), [("patient:ada", 2)]);
 
-    // A set that no gateway can read: said, and nothing changes, across a restart as well.
+    // A set that no gateway can read: logged, and without effect, across a restart as well.
     core.put_body("one", "patient:ada", 3, r#"{"rules": "all of them"}"#)
         .await;
     let ingest = core.ingest().await;
@@ -244,7 +245,7 @@ async fn a_threshold_that_is_changed_holds_at_the_edge_without_a_network() {
         gateway.minute("belt-1", minute(n), 90.0).await;
     }
 
-    // What was raised meanwhile reaches the bus and names its rules.
+    // Alerts raised meanwhile reach the bus and name their rules.
     let mut heard = core.edge_alerts().await;
     let ingest = core.ingest().await;
     until("the link stands", || gateway.context.health().is_ready()).await;
@@ -258,7 +259,7 @@ async fn a_threshold_that_is_changed_holds_at_the_edge_without_a_network() {
     );
     assert_eq!(told.rule_version, 2);
 
-    // Mended; then taken back, so that the tenant's hold.
+    // Corrected; then withdrawn, so that the tenant's rules apply.
     core.put_rules("one", "patient:ada", 4, 120.0).await;
     until_kept(&data, "patient:ada", 4).await;
     until("the warning ends", || gateway.warning().is_none()).await;
@@ -291,7 +292,8 @@ async fn a_gateway_of_the_same_name_elsewhere_is_told_nothing() {
     core.put_rules("one", "default", 2, 75.0).await;
     until_kept(&own, "default", 2).await;
     assert_eq!(kept(&foreign), [], "no patient of its own");
-    // The core tells theirs that it has no device, so a reading of one that is another tenant's is refused, by line.
+    // The core reports that the gateway has no device. So a reading of another tenant's device is
+    // refused by its line.
     let hour_ago_us = contracts::now_us() - 3600 * S;
     let answer = theirs.answer("belt-1", hour_ago_us, 90.0).await;
     assert_eq!((answer.accepted, answer.rejections.len()), (0, 60));
@@ -301,7 +303,7 @@ async fn a_gateway_of_the_same_name_elsewhere_is_told_nothing() {
         "{reason}"
     );
     ours.minute("belt-1", hour_ago_us, 60.0).await;
-    // Without the core nobody is refused: it is for the core to say later whose the readings are.
+    // Without the core no reading is refused: the core attributes them later.
     ingest.stop().await;
     theirs.stop().await;
     let theirs = Gateway::start(&foreign, core.url(), core.identity("two")).await;

@@ -1,5 +1,6 @@
-//! A gateway whose clock is an hour off, and silence: one that vanishes is missed on time, one whose sensors pause is not called
-//! silent while it reports its paths. Real reports, path-telemetry and alerting on the embedded engines.
+//! A gateway whose clock is an hour off, and silence. A gateway that vanishes is reported on time.
+//! A gateway whose sensors pause is not reported while it reports its paths. Real reports,
+//! path-telemetry and alerting on the embedded engines.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,10 +31,10 @@ use vitals::silence::{DEVICE, GATEWAY};
 const S: i64 = 1_000_000;
 const HOUR: i64 = 3600 * S;
 const SILENT_AFTER_S: u64 = 8;
-/// Reached only by a failing test.
+/// Only a failing test reaches this time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// One path that is well.
+/// A single healthy path.
 struct OnePath(Direct);
 
 impl Uplink for OnePath {
@@ -116,7 +117,7 @@ impl World {
         }
     }
 
-    /// A gateway that reports its path by this clock until it is told to end.
+    /// A gateway that reports its path by this clock until it is stopped.
     fn report(&self, gateway: &str, clock: Clock) -> Shutdown {
         let id = PeerId::gateway(DEFAULT_TENANT, gateway);
         let identity = Identity::load(&self.authority.issue(&id, &[]).unwrap()).unwrap();
@@ -149,7 +150,7 @@ impl World {
         self.store.put_device(&entry).await.unwrap();
     }
 
-    /// The core has a reading of the gateway's device.
+    /// Waits until the core has a reading of the gateway's device.
     async fn hear(&self, gateway: &str) {
         let time_us = contracts::now_us();
         let sample = Sample {
@@ -212,7 +213,7 @@ fn behind() -> Moment {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_an_hour_off_is_missed_on_time_and_not_while_it_reports() {
     let world = World::start().await;
-    // The third is heard all the time, or the core itself would pass for silent.
+    // The third gateway reports all the time; otherwise the core itself would count as silent.
     for gateway in ["vanishes", "pauses", "steady"] {
         world.register(gateway).await;
         world.hear(gateway).await;
@@ -236,7 +237,8 @@ async fn a_gateway_an_hour_off_is_missed_on_time_and_not_while_it_reports() {
                 .find(|alert| alert.rule == rule && alert.gateway == gateway);
             found.cloned()
         };
-        // Judged in one round: its device is silent, and it is not. After a stall of the machine the next round sees it again.
+        // Judged in one round: its device is silent, and the gateway is not. After a stall of the
+        // machine the next round sees it again.
         let pauses = find(DEVICE, "pauses").is_some() && find(GATEWAY, "pauses").is_none();
         if let (true, Some(missed)) = (pauses, find(GATEWAY, "vanishes")) {
             break missed;

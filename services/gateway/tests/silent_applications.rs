@@ -1,4 +1,4 @@
-//! Connections that say nothing: whoever opens them, with a token or without, keeps no application out.
+//! Silent connections, with a token or without, keep no application out.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ use stage::{Stage, echo};
 use testkit::within;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// As many may negotiate at once.
+/// Largest number of concurrent negotiations.
 const NEGOTIATIONS_MAX: usize = 64;
 
 #[tokio::test]
@@ -28,7 +28,7 @@ async fn who_says_nothing_gives_way_to_who_does() {
     let mut back = Vec::new();
     within(stream.read_to_end(&mut back)).await.unwrap();
     assert_eq!(back, b"heard");
-    // Before their time was over, of which the others still have some.
+    // Before their time was over; newer connections are still within theirs.
     let newest = silent.last().unwrap();
     let nothing = newest.try_read(&mut [0]).map_err(|error| error.kind());
     assert_eq!(nothing, Err(io::ErrorKind::WouldBlock));

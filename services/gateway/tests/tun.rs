@@ -1,5 +1,6 @@
-//! Programs that know no proxy: plain sockets in the gateway's network namespace reach what lies behind the proxy, over two access networks of
-//! which one is cut without notice; the kernels of both ends do the rest. Skips where there are no namespaces to be had.
+//! Programs without proxy support: plain sockets in the gateway's network namespace reach
+//! destinations behind the proxy. Two access networks carry them, one of which is cut without
+//! notice; the kernels of both ends do the rest. Skips on hosts without namespaces.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,13 +19,13 @@ use testkit::{DEADLINE, noise};
 
 const RATE: &str = "20mbit";
 
-/// A few seconds' worth of both networks.
+/// Several seconds of both networks' capacity.
 const BYTES: usize = 8_000_000;
 
-/// Each network has to have carried so much of a transfer for it to count as spread.
+/// Bytes that each network must carry for a transfer to count as spread.
 const SHARE_BYTES: u64 = 500_000;
 
-/// Gives whoever connects noise by the byte that it sends; tells from where each came.
+/// Sends each client noise by the byte that it sends; reports the clients' addresses.
 fn serve_noise(at: Ipv4Addr, peers: mpsc::Sender<IpAddr>) -> impl FnOnce() + Send + 'static {
     move || {
         let listener = std::net::TcpListener::bind((at, PORT)).unwrap();
@@ -46,7 +47,7 @@ fn connect(to: Ipv4Addr, patience: Duration) -> std::io::Result<std::net::TcpStr
     std::net::TcpStream::connect_timeout(&(to, PORT).into(), patience)
 }
 
-/// Takes a whole transfer; `midway` runs when a quarter has arrived.
+/// Runs a whole transfer; `midway` runs when a quarter has arrived.
 fn transfer(seed: u8, midway: impl FnOnce()) -> Duration {
     let mut stream = connect(LISTED, DEADLINE).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -69,7 +70,7 @@ fn a_program_that_knows_no_proxy_goes_on_when_a_network_is_cut() {
     let (to, peers) = mpsc::channel();
     let listed = stage.run("far", serve_noise(LISTED, to.clone()));
     let unlisted = stage.run("far", serve_noise(UNLISTED, to));
-    // Hears what comes in another's name, if any does.
+    // Receives packets with a false source, if any arrive.
     let ear = stage.run("far", || std::net::UdpSocket::bind((LISTED, PORT)).unwrap());
     let ear = ear.join().unwrap();
     ear.set_nonblocking(true).unwrap();
@@ -97,7 +98,8 @@ fn a_program_that_knows_no_proxy_goes_on_when_a_network_is_cut() {
             "{shares:?}"
         );
 
-        // Not allowed, though the kernel would send it on; and in another's name.
+        // A destination that is not permitted, though the kernel would forward to it; and a false
+        // source.
         world.ip("gw", &format!("route add {UNLISTED} dev {TUN}"));
         assert_eq!(ping(UNLISTED.into(), next()), None);
         assert!(connect(UNLISTED, SILENCE).is_err());
@@ -107,7 +109,7 @@ fn a_program_that_knows_no_proxy_goes_on_when_a_network_is_cut() {
             forged.send_to(b"forged", (LISTED, PORT)).unwrap();
         }
 
-        // The same connection before and after; nobody is told of the cut.
+        // The same connection before and after the cut, which is not reported to any end.
         let (device, net) = DEVICES[0];
         let took = transfer(2, || world.cut(device, net));
         println!("with {device} cut after a quarter: {took:?}");
@@ -122,7 +124,7 @@ fn a_program_that_knows_no_proxy_goes_on_when_a_network_is_cut() {
     program.join().unwrap();
     listed.join().unwrap();
     assert!(ear.recv_from(&mut [0; 64]).is_err());
-    // The gateway's one address of the pool, throughout.
+    // The gateway has one address of the pool throughout.
     let seen: Vec<IpAddr> = peers.try_iter().collect();
     let pool: tunnel::IpPrefix = "10.64.0.0/24".parse().unwrap();
     assert_eq!(seen.len(), 3);
@@ -130,7 +132,7 @@ fn a_program_that_knows_no_proxy_goes_on_when_a_network_is_cut() {
         pool.contains(seen[0]) && seen.iter().all(|it| *it == seen[0]),
         "{seen:?}"
     );
-    // So that its thread ends, too; by the way of the core itself.
+    // Lets its thread end; over the core's own network.
     let ending = stage.run("far", || {
         connect(UNLISTED, DEADLINE)
             .unwrap()
@@ -160,7 +162,7 @@ fn a_connection_outlives_the_proxys_restart_and_the_end_of_udp() {
         connect(LISTED, DEADLINE).unwrap().write_all(&[0]).unwrap();
     });
     quarter.recv().unwrap();
-    // The lease is lost with it; the address follows from the gateway's identity.
+    // The lease is lost with the proxy; the address follows from the gateway's identity.
     let stage = stage.restart_proxy();
     program.join().unwrap();
     listed.join().unwrap();

@@ -1,4 +1,4 @@
-//! What the store has at the end.
+//! The content of the store at the end.
 
 use contracts::alerts::Alert;
 use contracts::vitals::Metric;
@@ -10,7 +10,7 @@ use crate::{
     verdict::{Raised, Row},
 };
 
-/// Alerts that are read. A run makes some thousands.
+/// Alerts that are read; a run makes some thousands.
 const ALERTS_MAX: usize = 1_000_000;
 const ROWS: &str = "SELECT h.device, p.id, e.metric, s.sensor_sequence,
         (extract(epoch FROM s.time) * 1000000)::bigint, s.value

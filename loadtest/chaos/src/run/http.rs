@@ -1,4 +1,4 @@
-//! One HTTP/1.1 request over a connection of its own.
+//! One HTTP/1.1 request over a new connection.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -7,7 +7,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Longer answers are cut off, which makes them unreadable.
+/// Bytes of an answer; a longer answer is cut, which makes it unreadable.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
 /// Status and body of the answer.

@@ -1,6 +1,8 @@
-//! The access networks of a gateway, between it and the proxy: UDP through an emulated link, TCP while the link is up.
+//! The access networks of a gateway, between it and the proxy: UDP through an emulated link, TCP
+//! while the link is up.
 //!
-//! A packet belongs to the link whose address it comes from. Everything is in user space, so no privileges are needed.
+//! A packet belongs to the link of its source address. Everything runs in user space, so no
+//! privileges are needed.
 
 use std::{
     collections::HashMap,
@@ -22,20 +24,20 @@ use tokio::{
 use crate::scenario::LINKS;
 
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
-/// IPv4 and UDP headers; the link counts IP packets.
+/// Bytes of IPv4 and UDP headers; the link counts IP packets.
 const HEADER_BYTES: u64 = 28;
-/// Datagrams under way per direction of one socket; further ones are lost.
+/// Datagrams under way in each direction of one socket; further ones are lost.
 const UNDER_WAY_MAX: usize = 4_096;
-/// Sockets of a gateway, also of its earlier starts; datagrams of further ones are lost.
+/// Sockets of a gateway, including those of its earlier starts; datagrams of further ones are lost.
 const CLIENTS_MAX: usize = 512;
-/// A socket that was quiet for so long is forgotten.
+/// Time after which a quiet socket is forgotten.
 const CLIENT_IDLE: Duration = Duration::from_secs(90);
-/// TCP connections of a gateway at once; further ones wait.
+/// Concurrent TCP connections of a gateway; further ones wait.
 const CONNECTIONS_MAX: usize = 128;
 const CHUNK_BYTES: usize = 16 << 10;
 
 struct Access {
-    /// Faults that cut it at the moment; it is up when there is none.
+    /// Number of faults that cut the link now; at zero it is up.
     cuts: Mutex<usize>,
     uplink: Mutex<Link>,
     downlink: Mutex<Link>,
@@ -87,7 +89,7 @@ impl Accesses {
         access.is_up.send_replace(up);
     }
 
-    /// Takes packets at `address` and passes them to the proxy, until the runtime ends.
+    /// Accepts packets at `address` and passes them to the proxy, until the runtime ends.
     pub async fn serve(self: Arc<Self>, address: SocketAddr, proxy: SocketAddr) -> io::Result<()> {
         let front = Arc::new(UdpSocket::bind(address).await?);
         let listener = TcpListener::bind(address).await?;
@@ -127,7 +129,7 @@ impl Accesses {
         }
     }
 
-    /// A socket of its own towards the proxy for each of the gateway's.
+    /// One socket towards the proxy for each socket of the gateway.
     async fn client(
         self: Arc<Self>,
         link: usize,
@@ -172,7 +174,7 @@ impl Accesses {
                             let _ = down.try_send(datagram);
                         }
                     }
-                    // The proxy is away; the error is that of an earlier datagram.
+                    // The proxy is away; the error belongs to an earlier datagram.
                     Ok(Err(_)) => {}
                     Err(_) => return,
                 }
@@ -196,7 +198,7 @@ impl Accesses {
         }
     }
 
-    /// Waits until the datagram has passed the link; false: a cut lost it.
+    /// Waits until the datagram has passed the link; returns false if a cut lost it.
     async fn arrives(&self, link: &Mutex<Link>, datagram: &Datagram) -> bool {
         tokio::time::sleep_until(self.began + datagram.due).await;
         !link.lock().was_cut(datagram.offered, datagram.due)
@@ -216,7 +218,7 @@ impl Accesses {
             };
             let is_up = self.links[link].is_up.subscribe();
             tokio::spawn(async move {
-                // The end of a connection, however it comes, is the gateway's and the proxy's affair.
+                // Gateway and proxy handle the end of a connection.
                 let _ = connect(inner, proxy, is_up).await;
                 drop(place);
             });
@@ -244,7 +246,7 @@ async fn connect(
     tokio::try_join!(up, down).map(drop)
 }
 
-/// What comes while the link is down waits, as it does in TCP.
+/// Data waits while the link is down, as TCP does.
 async fn pass(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,

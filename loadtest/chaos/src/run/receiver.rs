@@ -1,4 +1,4 @@
-//! The webhook's receiver: keeps every call.
+//! The receiver of the webhook: stores every call.
 
 use std::{
     io,
@@ -21,7 +21,8 @@ use tokio::net::TcpListener;
 
 use crate::verdict::Call;
 
-/// Calls that are kept. A run makes some thousands; at the bound the receiver refuses, and the alerts count as untold.
+/// Calls that are stored. A run makes some thousands; at the bound the receiver refuses, and the
+/// alerts count as not notified.
 const CALLS_MAX: usize = 200_000;
 
 #[derive(Default)]

@@ -1,4 +1,5 @@
-//! A patient's device: sends each reading when it is due, keeps what it could not send, and sends all of that in one request.
+//! A patient's device: sends each reading when it is due, stores unsent ones, and sends all of them
+//! in one request.
 
 use std::{
     fmt::Write,
@@ -16,33 +17,34 @@ use tokio::{task::JoinHandle, time::Instant};
 use super::http;
 use crate::{scenario, verdict::Reading};
 
-/// How often a device looks what is due.
+/// Interval at which a device looks for due readings.
 const LOOK: Duration = Duration::from_millis(200);
-/// A gateway that does not answer within this is asked again.
+/// Wait for a gateway's answer; then the request is repeated.
 const ANSWER_WITHIN: Duration = Duration::from_secs(8);
-/// Readings in one request, half of what a gateway takes.
+/// Readings in one request, half of a gateway's bound.
 const READINGS_MAX: usize = 5_000;
-/// Refusals that are kept for the report.
+/// Refusals that are kept for the report; further ones are dropped.
 const REFUSALS_MAX: usize = 20;
 
 #[derive(Default)]
 pub(super) struct Counts {
     pub accepted: AtomicU64,
-    /// What gateways said of readings that they did not accept.
+    /// Answers of gateways that did not accept readings.
     pub refusals: Mutex<Vec<String>>,
 }
 
 pub(super) struct Device {
     pub patient: &'static str,
     pub gateway: SocketAddr,
-    /// By time.
+    /// Sorted by time.
     pub readings: Vec<Reading>,
     pub is_away: Arc<AtomicBool>,
     pub counts: Arc<Counts>,
 }
 
 impl Device {
-    /// Ends when everything is accepted, or at the deadline: the readings, and how many of them, from the first on, were accepted.
+    /// Ends when everything is accepted, or at the deadline. Returns the readings, and the number
+    /// of accepted ones from the first on.
     pub fn start(self, deadline: Instant) -> JoinHandle<(Vec<Reading>, usize)> {
         tokio::spawn(self.run(deadline))
     }
@@ -71,13 +73,14 @@ impl Device {
         (self.readings, accepted)
     }
 
-    /// False: nobody knows whether the gateway has them, so they go again; their numbers make them the same readings.
+    /// False: it is unknown whether the gateway has the readings, so they are sent again; their
+    /// numbers identify them.
     async fn send(&self, readings: &[Reading]) -> bool {
         let body = lines(self.patient, readings);
         let answer = http::request(self.gateway, "POST", "/v1/samples", &body, ANSWER_WITHIN).await;
         match answer {
             Ok((200, _)) => true,
-            // The gateway has no room or no disk: it says so, and the device tries again.
+            // The gateway has no room or no disk, and the device tries again.
             Ok((408 | 429 | 503, _)) | Err(_) => false,
             Ok((status, text)) => {
                 let mut refusals = self.counts.refusals.lock();

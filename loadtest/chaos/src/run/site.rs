@@ -1,4 +1,5 @@
-//! The services as processes of the real binary, with their identities, register, rules, ports and logs in one folder.
+//! The services as processes of the real binary, with their identities, register, rules, ports and
+//! logs in one folder.
 
 use std::{
     collections::BTreeMap,
@@ -16,11 +17,11 @@ use testkit::{ports, timescale_server::PASSWORD};
 use super::http;
 use crate::scenario::{self, GATEWAYS, LINKS, SERVICES};
 
-/// A gateway or a service is ready within this, on a busy machine too.
+/// Longest start of a gateway or service on a busy machine; then the run fails.
 const READY_WITHIN: Duration = Duration::from_secs(90);
 const ASK_EVERY: Duration = Duration::from_millis(200);
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// Bytes of a log's end that an error repeats.
+/// Bytes at the end of a log that an error repeats.
 const TAIL_BYTES: usize = 2_000;
 
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +47,7 @@ struct Process {
     args: Vec<String>,
     admin: SocketAddr,
     log: PathBuf,
-    /// None: killed.
+    /// `None`: killed.
     child: Option<Child>,
 }
 
@@ -54,7 +55,7 @@ pub(super) struct Site {
     braid: PathBuf,
     folder: PathBuf,
     processes: BTreeMap<&'static str, Process>,
-    /// Where each gateway's sensors send to, and where it finds the proxy.
+    /// Address for sensors of each gateway, and its address of the proxy.
     pub sensors: BTreeMap<&'static str, SocketAddr>,
     pub to_proxy: BTreeMap<&'static str, SocketAddr>,
     pub proxy: SocketAddr,
@@ -67,7 +68,8 @@ pub(super) struct Engines {
 }
 
 impl Site {
-    /// Issues identities, fills the register, puts the rules in force; starts nothing.
+    /// Issues identities, fills the register and puts the rules in force, without starting a
+    /// process.
     pub fn prepare(braid: &Path, folder: &Path, engines: &Engines) -> Result<Site, SiteError> {
         let reserve = || ports::reserve().map_err(io_error("no port is free"));
         let mut site = Site {
@@ -229,7 +231,8 @@ impl Site {
         self.processes.keys().copied().collect()
     }
 
-    /// Must be called by a thread that lives as long as the process: the kernel kills a process when the thread that started it ends.
+    /// Must be called by a thread that lives as long as the process: the kernel kills a process
+    /// with its starting thread.
     pub fn start(&mut self, name: &str) -> Result<(), SiteError> {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL"]).arg(&self.braid);
@@ -254,7 +257,7 @@ impl Site {
             .get_mut(name)
             .and_then(|process| process.child.take());
         if let Some(mut child) = child {
-            // One that has ended by itself is gone as well.
+            // A process that has ended by itself is gone as well.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -269,7 +272,7 @@ impl Site {
             .and_then(|child| i32::try_from(child.id()).ok())
             .and_then(Pid::from_raw);
         if let Some(pid) = pid {
-            // One that has ended by itself is told of by `ended`.
+            // `ended` reports a process that has ended by itself.
             let _ = kill_process(pid, signal);
         }
     }

@@ -5,7 +5,7 @@ use rand::{Rng, RngExt};
 
 use super::{Profile, episode::Influence};
 
-/// Noise with memory: an Ornstein-Uhlenbeck process stepped once a second.
+/// Autocorrelated noise: an Ornstein-Uhlenbeck process stepped once a second.
 #[derive(Clone, Copy, Debug, Default)]
 struct Drift {
     value: f64,
@@ -15,7 +15,7 @@ impl Drift {
     fn step(&mut self, sd: f64, memory_s: f64, rng: &mut impl Rng) -> f64 {
         let keep = (-1.0 / memory_s).exp();
         self.value = self.value * keep + normal(rng) * sd * (1.0 - keep * keep).sqrt();
-        // Rare extremes would leave what a calm patient shows.
+        // Rare extremes would exceed the range of a calm patient.
         self.value = self.value.clamp(-2.5 * sd, 2.5 * sd);
         self.value
     }
@@ -39,7 +39,7 @@ pub struct Body {
     consciousness: f64,
     oxygen: f64,
     battery: f64,
-    /// How much the person wants to move, and for how many seconds.
+    /// Wish to move, and its remaining seconds.
     zeal: f64,
     zeal_left_s: u32,
     drifts: [Drift; 6],
@@ -80,7 +80,7 @@ impl Body {
             };
         }
         self.zeal_left_s -= 1;
-        // Who has fallen, or lacks air, lies still.
+        // A patient who has fallen, or lacks air, lies still.
         let stillness = influence
             .fall
             .max(influence.desaturation)
@@ -146,14 +146,14 @@ impl Body {
             0.0
         };
         self.oxygen = f64::from(u8::from(profile.on_oxygen || influence.oxygen));
-        // Three days from full to empty, then somebody charges it.
+        // Three days from full to empty, then the device is charged.
         self.battery -= 100.0 / (3.0 * 86_400.0);
         if self.battery < 5.0 {
             self.battery = 100.0;
         }
     }
 
-    /// As a sensor reports it: rounded to its resolution.
+    /// The sensor's value, rounded to its resolution.
     pub fn reading(&self, metric: Metric) -> f64 {
         let (value, decimals) = match metric {
             Metric::HeartRate => (self.heart_rate, 0),

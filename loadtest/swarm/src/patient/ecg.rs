@@ -1,8 +1,9 @@
 //! A lead II electrocardiogram at 250 Hz that follows the heart rate.
 //!
-//! Each beat is a sum of Gaussians for P, Q, R, S and T around its R wave (McSharry et al., 2003, in the time domain); the distance
-//! of T to R grows with the square root of the cycle, as Bazett found. Breathing modulates the cycle (respiratory sinus arrhythmia)
-//! and the baseline; movement adds muscle noise.
+//! Each beat is a sum of Gaussians for P, Q, R, S and T around its R wave (McSharry et al., 2003,
+//! in the time domain). The distance of T to R grows with the square root of the cycle (Bazett).
+//! Breathing modulates the cycle (respiratory sinus arrhythmia) and the baseline; movement adds
+//! muscle noise.
 
 use std::collections::VecDeque;
 
@@ -12,17 +13,17 @@ use super::body::normal;
 
 pub const PERIOD_US: u32 = 4_000;
 const READINGS_PER_SECOND: usize = 250;
-/// Beats are kept while any of their waves can reach into the second being drawn.
+/// Time for which beats are kept: their waves may reach into the second being drawn.
 const REACH_S: f64 = 1.0;
-/// 350 beats a minute, over the reach on both sides and the second itself.
+/// Beats that are kept: 350 beats a minute, over the reach on both sides and the second itself.
 const BEATS_MAX: usize = 32;
 
 struct Wave {
-    /// From the R wave, in seconds at 60 beats a minute.
+    /// Time from the R wave in seconds, at 60 beats a minute.
     at: f64,
     width: f64,
     height_mv: f64,
-    /// Moves with the cycle.
+    /// Whether it moves with the cycle.
     stretches: bool,
 }
 
@@ -139,7 +140,7 @@ impl Beat {
             .map(|wave| {
                 let scale = if wave.stretches { stretch } else { 1.0 };
                 let distance = (from_r - wave.at * scale) / (wave.width * scale);
-                // Beyond six deviations nothing is left of it, and most readings are beyond.
+                // Beyond six deviations the wave is zero, and most points lie beyond.
                 if distance.abs() > 6.0 {
                     return 0.0;
                 }
@@ -156,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// R waves in a minute, by the simplest detector: crossings of half of their height.
+    /// R waves in a minute, by a simple detector: crossings of half of their height.
     fn counted_beats(heart_rate: f64) -> usize {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut ecg = Ecg::new();

@@ -1,11 +1,11 @@
-//! What befalls a patient, and how much of it there is at each second.
+//! Episodes of a patient, and their strength in each second.
 
 use std::str::FromStr;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Episodes at once; further ones are not begun.
+/// Concurrent episodes; further ones are not begun.
 const EPISODES_MAX: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,7 +42,7 @@ impl FromStr for Episode {
     }
 }
 
-/// Seconds of an episode: it comes, stays and goes.
+/// Seconds of an episode's rise, plateau and fall.
 struct Course {
     rise: f64,
     hold: f64,
@@ -77,7 +77,7 @@ impl Episode {
     }
 }
 
-/// What all episodes together do to the body in one second; every share is between 0 and 1.
+/// The sum of all episodes' effects on the body in one second; every share is between 0 and 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Influence {
     pub tachycardia: f64,
@@ -86,7 +86,7 @@ pub struct Influence {
     pub fall: f64,
     /// The second in which a fall hits the ground.
     pub impact: bool,
-    /// Somebody gives oxygen.
+    /// The patient gets oxygen.
     pub oxygen: bool,
 }
 
@@ -95,7 +95,7 @@ pub struct Schedule {
     rng: ChaCha8Rng,
     interval_s: f64,
     next_at: f64,
-    /// What is under way, and since which second.
+    /// Active episodes, with the second of their begin.
     active: Vec<(Episode, i64)>,
 }
 
@@ -160,7 +160,7 @@ impl Schedule {
         influence
     }
 
-    /// Exponential times between episodes, with a quiet minute first.
+    /// Exponential times between episodes, after a quiet minute.
     fn draw(&mut self, now: f64) {
         let uniform: f64 = self.rng.random_range(f64::EPSILON..1.0);
         self.next_at = now + 60.0 - self.interval_s * uniform.ln();

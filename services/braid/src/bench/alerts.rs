@@ -1,9 +1,10 @@
-//! From a reading's upload to the call of the webhook, through ingest, Kafka, alerting and TimescaleDB, beside a load of ordinary
-//! readings.
+//! Time from a reading's upload to the call of the webhook, through ingest, Kafka, alerting and
+//! TimescaleDB, beside a load of ordinary readings.
 //!
-//! Each probe is a person of its own whose heart beats too fast, and has done so for longer than the rule waits: one upload has
-//! a reading dated back and one of now, so the rule is true on arrival. The time counts from before the upload, so it holds a
-//! little more than the way from ingest's acceptance.
+//! Each probe is a separate patient whose heart rate has been high for longer than the rule's
+//! delay. One upload contains a reading dated back and a current reading, so the rule fires on
+//! arrival. The time begins before the upload, so it is slightly longer than the way from ingest's
+//! acceptance.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,28 +23,28 @@ use super::line::free_port;
 use super::{PATIENCE, POLL_INTERVAL};
 use crate::process::{Failure, block_on};
 
-/// Of the built-in set: 131 /min and more for ten seconds.
+/// A built-in rule: 131 /min and more for ten seconds.
 const RULE: &str = "heart-rate-very-high";
 pub(super) const TOO_FAST: f64 = 150.0;
 pub(super) const DATED_BACK: Duration = Duration::from_secs(12);
 
 const LOAD_GATEWAYS: u32 = 4;
 const LOAD_DEVICES: u32 = 100;
-/// Of all load gateways together.
+/// Rate of all load gateways together.
 const LOAD_PER_S: u32 = 10_000;
-/// Devices in one upload, with a reading of every metric each.
+/// Devices in one upload, with one reading of every metric each.
 const UPLOAD_DEVICES: u32 = 10;
 pub(super) const PROBES_PER_S: u64 = 20;
 const PROBES_MAX: u64 = 2_000;
-/// Connections, keys and statements are there after it.
+/// Time after which connections, keys and statements are cached.
 const SETTLE: Duration = Duration::from_secs(10);
-/// A body larger than this is not alerting's.
+/// Bytes of a body; a larger body is not alerting's.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
-/// When the webhook was first called about each patient by the rule.
+/// Time of the first call of the webhook for each patient, by the rule.
 pub(super) type Calls = Arc<Mutex<HashMap<String, Instant>>>;
 
-/// The time of each probe, in order of size.
+/// The times of the probes, sorted.
 pub(super) fn measure(length: Duration) -> Result<Vec<Duration>, Failure> {
     let calls = Calls::default();
     let url = format!("http://{}/", receive(calls.clone())?);
@@ -78,7 +79,7 @@ pub(super) fn measure(length: Duration) -> Result<Vec<Duration>, Failure> {
     })?
 }
 
-/// How long it took to be told of each, in order of size; waits for those who are still to come.
+/// Time until the call for each patient, sorted; waits for missing calls.
 pub(super) async fn times_of(
     calls: &Calls,
     sent: &[(String, Instant)],
@@ -132,13 +133,13 @@ async fn offer(mut gateway: Gateway) -> Failure {
     }
 }
 
-/// Takes the webhook's calls until the process ends.
+/// Accepts the webhook's calls until the process ends.
 pub(super) fn receive(calls: Calls) -> Result<std::net::SocketAddr, Failure> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(Failure::other)?;
     let address = listener.local_addr().map_err(Failure::other)?;
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // Alerting calls again when it gets no answer.
+            // Alerting repeats a call without an answer.
             let _ = take(&stream, &calls);
         }
     });
@@ -169,7 +170,7 @@ fn take(mut stream: &TcpStream, calls: &Calls) -> std::io::Result<()> {
     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
 }
 
-/// Who the call is about, when it is the rule's.
+/// The patient of a call, if the rule matches.
 fn told(body: &[u8]) -> Option<String> {
     let alert: serde_json::Value = serde_json::from_slice(body).ok()?;
     (alert["rule"] == RULE).then(|| alert["patient"].as_str().map(str::to_owned))?

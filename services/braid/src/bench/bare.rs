@@ -1,11 +1,12 @@
-//! One end of a bare `noq` connection, the reference of `speed.*`: nothing but the library, one stream at a time, in a process of
-//! its own as the gateway and the proxy are.
+//! One end of a bare `noq` connection, the reference of `speed.*`: only the library, one stream at
+//! a time, in a separate process like gateway and proxy.
 //!
-//! What it is set to is the best of what was tried on loopback (docs/lab/tunnel.md): the library's Cubic, one path without
-//! multipath, the socket buffers and stream windows that the tunnel has, writes and reads without a copy.
+//! Its settings are the best that were tried on loopback (docs/lab/tunnel.md): the library's Cubic,
+//! one path without multipath, the tunnel's socket buffers and stream windows, and writes and reads
+//! without a copy.
 //!
-//! With TCP at both ends instead (`--listen`, `--forward`) it is the least that anything between two TCP connections costs: what a
-//! gateway and a proxy could reach that cost nothing themselves.
+//! With TCP at both ends (`--listen`, `--forward`) it is the least cost of any relay between two
+//! TCP connections: the bound for a gateway and a proxy without cost of their own.
 
 use std::io::{BufRead, IoSlice, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,15 +24,15 @@ use tunnel::ALPN;
 
 use crate::process::{Failure, block_on};
 
-/// What one write hands over.
+/// Bytes of one write.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Chunks that one read takes.
+/// Chunks of one read.
 const CHUNKS_MAX: usize = 32;
-/// As Braid's own ends have it.
+/// The window of Braid's own ends.
 const STREAM_WINDOW_BYTES: u32 = 2_300_000;
 const SEND_WINDOW_BYTES: u64 = 8 * 1024 * 1024;
 const SOCKET_BUFFER_BYTES: usize = 2 * 1024 * 1024;
-/// First byte of a stream: the client sends, or asks to be sent.
+/// First byte of a stream: the client sends, or asks for data.
 const UP: u8 = b'u';
 const DOWN: u8 = b'd';
 
@@ -45,15 +46,15 @@ enum Controller {
 /// Reference end of `braid bench`.
 #[derive(Clone, Debug, Args)]
 pub struct EndCommand {
-    /// The server's address; none: be the server.
+    /// The server's address; without it this end is the server.
     #[arg(long)]
     to: Option<SocketAddr>,
     #[arg(long, value_enum, default_value = "cubic")]
     controller: Controller,
-    /// A client that takes no orders, but connections: each becomes a stream.
+    /// Accept connections instead of orders: each becomes a stream.
     #[arg(long, requires = "to")]
     listen: bool,
-    /// A server that brings each stream to this address.
+    /// Connect each stream of a server to this address.
     #[arg(long, conflicts_with = "to")]
     forward: Option<SocketAddr>,
     #[command(flatten)]
@@ -114,7 +115,8 @@ impl EndCommand {
         Ok(())
     }
 
-    /// Takes orders, `up BYTES` or `down BYTES`, a line each, and answers each with the seconds that it took.
+    /// Takes orders, `up BYTES` or `down BYTES`, one per line, and answers each with the seconds
+    /// that it took.
     async fn client(&self, identity: &Identity, server: SocketAddr) -> Result<(), Failure> {
         let tls = identity.client_config(&[ALPN]);
         let crypto = QuicClientConfig::try_from((*tls).clone()).map_err(Failure::other)?;
@@ -221,7 +223,7 @@ async fn serve(mut send: noq::SendStream, mut receive: noq::RecvStream) -> Resul
     send.finish().map_err(Failure::other)
 }
 
-/// A connection and a stream, until both directions have ended; one at a time.
+/// Joins a connection and a stream until both directions have ended; one at a time.
 async fn join(
     mut tcp: TcpStream,
     mut send: noq::SendStream,

@@ -1,5 +1,5 @@
-//! The core on real engines for a measurement: a Kafka broker, a TimescaleDB that syncs every commit, and services as people run
-//! them, each a process; and the gateways that upload to it.
+//! The core on real engines for a measurement: a Kafka broker, a TimescaleDB that syncs every
+//! commit, and each service as a process. Gateways in this process upload to it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,7 +20,7 @@ use super::line::{Process, Scratch, braid, free_port, with_identity};
 use super::{PATIENCE, POLL_INTERVAL, metric};
 use crate::process::Failure;
 
-/// Uploads of one gateway that wait for their acknowledgement.
+/// Unacknowledged uploads of one gateway; at the bound it waits.
 const UPLOADS_WAITING_MAX: usize = 16;
 
 pub(super) const METRICS: [(Metric, &str, &str); 6] = [
@@ -39,7 +39,7 @@ pub(super) struct Core {
     ingest: SocketAddr,
     brokers: Vec<String>,
     scratch: Scratch,
-    // Last, so that services end before what they stand on.
+    // The last field, so that services end before the engines.
     _server: TimescaleServer,
     _cluster: Cluster,
 }
@@ -109,7 +109,7 @@ impl Core {
         Ok(())
     }
 
-    /// Of the service that was started as the n-th, ingest being the first.
+    /// Memory of the n-th started service; ingest is the first.
     pub(super) fn memory(&self, n: usize) -> Result<f64, Failure> {
         let (process, _) = &self.services[n];
         process.memory()
@@ -147,7 +147,7 @@ impl Core {
         &self.store
     }
 
-    /// Of this measurement, removed with it.
+    /// The folder of this measurement, removed with it.
     pub(super) fn folder(&self) -> &Path {
         self.scratch.path()
     }
@@ -156,7 +156,7 @@ impl Core {
         format!("https://{}", self.ingest)
     }
 
-    /// Starts a proxy that forwards to ingest; returns where gateways reach it.
+    /// Starts a proxy that forwards to ingest; returns its address for gateways.
     pub(super) async fn proxy(&mut self) -> Result<SocketAddr, Failure> {
         let (listen, admin) = (free_port()?, free_port()?);
         let mut command = braid()?;
@@ -172,7 +172,7 @@ impl Core {
         Ok(listen)
     }
 
-    /// A link to ingest of a gateway with so many devices.
+    /// A gateway's link to ingest, with this many devices.
     pub(super) async fn gateway(&self, id: &str, devices: u32) -> Result<Gateway, Failure> {
         self.register(id, devices).await?;
         let identity = Identity::load(&self.gateway_identity(id)?).map_err(Failure::other)?;
@@ -185,7 +185,7 @@ impl Core {
             .into_inner();
         Ok(Gateway {
             id: id.to_owned(),
-            // Like a gateway's own: above every number that it gave before.
+            // Begins above all earlier numbers, like a gateway.
             sequences: vec![contracts::now_us().cast_unsigned(); devices as usize],
             position: 0,
             uploads,
@@ -197,7 +197,7 @@ impl Core {
 /// A gateway's link to ingest.
 pub(super) struct Gateway {
     id: String,
-    /// The next of each device.
+    /// The next sequence of each device.
     sequences: Vec<u64>,
     position: u64,
     uploads: mpsc::Sender<UploadRequest>,
@@ -253,7 +253,7 @@ impl Gateway {
     }
 }
 
-/// Takes acknowledgements; returns when something was refused.
+/// Reads acknowledgements; returns when a sample was refused.
 async fn refused(answers: &mut Streaming<UploadResponse>) -> Failure {
     loop {
         match answers.message().await {

@@ -1,5 +1,5 @@
-//! `up.*` and `embedded.*`: starts `braid up` as a process of its own on a fresh data directory, so that what is measured is what
-//! people run.
+//! `up.*` and `embedded.*`: starts `braid up` as a separate process on a fresh data directory, as
+//! in normal use.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,17 +14,17 @@ use super::{Figure, PATIENCE, POLL_INTERVAL, memory_mib, metric, unusable};
 use crate::process::{Failure, block_on};
 use crate::up::Addresses;
 
-/// Memory is read after this long with patients sending.
+/// Figures of the start; memory is read after this long with patients sending.
 pub(super) const START_IDS: [&str; 3] = ["up.first_sample", "up.memory", "up.drain"];
 pub(super) const SAMPLES_PER_S: &str = "embedded.samples_per_s";
 const FIRST_SAMPLE_S_MAX: f64 = 3.0;
 const DRAIN_S_MAX: f64 = 5.0;
 pub(super) const SETTLE: Duration = Duration::from_secs(10);
 const SAMPLES_PER_REQUEST: u64 = 500;
-/// Requests that wait for the gateway's answer; at this many the sender waits.
+/// Unanswered requests to the gateway; at the bound the sender waits.
 const REQUESTS_WAITING_MAX: usize = 16;
 
-/// A `braid up` under measurement; killed and its data removed when dropped.
+/// A `braid up` under measurement; dropping it kills the process and removes its data.
 struct Up {
     child: Child,
     data: PathBuf,
@@ -33,7 +33,7 @@ struct Up {
 }
 
 impl Up {
-    /// `core`: the only processor it may run on.
+    /// `core`: the only processor that it may use.
     fn start(name: &str, patients: u32, core: Option<u32>) -> Result<Up, Failure> {
         let data = std::env::temp_dir().join(format!("braid-bench-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&data).map_err(|error| unusable(&data, &error))?;
@@ -151,7 +151,8 @@ pub(super) fn start_and_end() -> Result<Vec<Figure>, Failure> {
     })?
 }
 
-/// Samples that reach the store in a second when everything, from the sensor's request to the row, shares one core.
+/// Samples a second that reach the store while everything, from the sensor's request to the row,
+/// shares one core.
 pub(super) fn throughput(length: Duration) -> Result<Figure, Failure> {
     block_on(async {
         let mut up = Up::start("throughput", 1, Some(0))?;

@@ -1,7 +1,7 @@
-//! Samples through gRPC, ingest and Kafka into TimescaleDB, everything on this machine: how many a second over the whole length,
-//! and whether ingest's memory stays what it was.
+//! Samples through gRPC, ingest and Kafka into TimescaleDB on this machine: the rate over the whole
+//! length, and the growth of ingest's memory.
 //!
-//! Gateways offer a fixed rate above the target. What counts is rows stored, read off ingest's own count.
+//! Gateways offer a fixed rate above the target. Stored rows count, by ingest's own metric.
 
 use std::time::{Duration, Instant};
 
@@ -14,18 +14,18 @@ use crate::process::{Failure, block_on};
 
 const GATEWAYS: u32 = 8;
 const DEVICES: u32 = 200;
-/// Devices whose readings one upload carries, and how many of each metric.
+/// Devices in one upload.
 const UPLOAD_DEVICES: u32 = 10;
 const UPLOAD_READINGS: u64 = 10;
-/// Offered by all gateways together.
+/// Rate offered by all gateways together.
 const OFFERED_PER_S: u32 = 125_000;
-/// Keys and statements are known after it, and queues are as full as they get.
+/// Time after which keys and statements are cached, and queues are full.
 const SETTLE: Duration = Duration::from_secs(10);
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(super) struct Measured {
     pub(super) stored_per_s: f64,
-    /// Largest memory of the second half of the time beside that of the first.
+    /// Ratio of the largest memory in the second half of the time to that in the first.
     pub(super) memory_growth: f64,
 }
 
@@ -73,7 +73,7 @@ async fn offer(mut gateway: Gateway) -> Failure {
     let per_s = f64::from(OFFERED_PER_S) / f64::from(GATEWAYS) / samples as f64;
     let mut tick = tokio::time::interval(Duration::from_secs_f64(1.0 / per_s));
     tick.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    // A device comes round once in so long; its readings fill the time.
+    // A device's turn comes once in this time; its readings fill the time.
     let round = DEVICES / UPLOAD_DEVICES;
     let apart = Duration::from_secs_f64(f64::from(round) / per_s) / UPLOAD_READINGS as u32;
     loop {
@@ -88,7 +88,7 @@ async fn offer(mut gateway: Gateway) -> Failure {
     }
 }
 
-/// Of a person who is well.
+/// A value of a healthy patient.
 pub(super) fn usual(metric: Metric) -> f64 {
     match metric {
         Metric::HeartRate => 70.0,

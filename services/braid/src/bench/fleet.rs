@@ -1,6 +1,7 @@
-//! A fleet: gateways of people who move, all in this process, each with a Wi-Fi and an LTE that lose packets; proxy, ingest and alerting as
-//! processes on a real Kafka and a real TimescaleDB. Counts what the gateways accepted and what the store has, and the processor
-//! time that each part took for it: time used, not time passed, so that a busy machine gives the same figure as a quiet one.
+//! A fleet: gateways of moving patients in this process, each with a lossy Wi-Fi and LTE. Proxy,
+//! ingest and alerting are processes on a real Kafka and a real TimescaleDB. It counts the samples
+//! that gateways accepted and the store has, and the processor time of each part. Processor time,
+//! unlike wall time, is the same on a busy machine.
 
 mod bare;
 mod home;
@@ -34,14 +35,15 @@ pub(super) const IDS: [&str; 8] = [
 ];
 const SAMPLES_PER_S: u32 = 10;
 const STREAM: &str = "heart-rate";
-/// Samples of one patient that are read back for their times; the newest are left out of percentiles and drawing beyond it.
+/// Samples of one patient that are read back for their times; at the bound the newest are left out
+/// of percentiles and diagram.
 const READ_BACK_MAX: usize = 10_000;
-/// After the last sample: until journals are empty and the store has everything.
+/// Longest time after the last sample until journals are empty and the store has everything.
 const CATCH_UP_MAX: Duration = Duration::from_secs(120);
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// Of what sensors that never wait would send.
+/// Share of the samples that sensors without waiting would send.
 const SHARE_MIN: f64 = 0.95;
-/// What is to be carried, and by how many cores, fleet and everything behind it together.
+/// The target's number of gateways, on its number of cores for fleet and core together.
 const GATEWAYS_ASKED: u32 = 1_000;
 const CORES_ASKED: f64 = 2.0;
 const BARE_LENGTH: Duration = Duration::from_secs(10);
@@ -176,7 +178,7 @@ fn tell(gateways: u32, passed: Duration, used: &Used, lived: &[Life]) {
     }
 }
 
-/// What the store has of the fleet, and how much of it twice.
+/// Number of the fleet's samples in the store, and of duplicates among them.
 async fn stored(core: &Core, lived: &[Life]) -> Result<(u64, u64), Failure> {
     let (mut all, mut doubled) = (0, 0);
     for life in lived {
@@ -191,7 +193,7 @@ async fn stored(core: &Core, lived: &[Life]) -> Result<(u64, u64), Failure> {
     Ok((all - doubled, doubled))
 }
 
-/// Of every stored sample: when it reached ingest, since the fleet's beginning, and how long after the sensor took it.
+/// For every stored sample: its arrival at ingest since the fleet's beginning, and its age then.
 async fn arrivals(
     core: &Core,
     lived: &[Life],
@@ -212,7 +214,7 @@ async fn arrivals(
     Ok(all)
 }
 
-/// Second by second, with those after the end of the sensors' work in the last one.
+/// Second by second; the last one includes the time after the sensors' end.
 fn draw(
     file: &Path,
     title: &str,

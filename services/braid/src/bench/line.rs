@@ -1,5 +1,5 @@
-//! What the speed figures are measured on: a gateway and a proxy as people run them, each a process, joined by two paths on
-//! loopback; beside them two bare ends of the library.
+//! The setup of the speed figures: a gateway and a proxy, each as a process, joined by two paths on
+//! loopback, and beside them two bare ends of the library.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,9 +14,10 @@ use service_kit::tls::{IdentityFiles, PeerId};
 use super::{PATIENCE, POLL_INTERVAL, memory_mib, scrape, unusable};
 use crate::process::{Failure, block_on};
 
-/// The kernel counts processor time of processes in these.
+/// The kernel's unit of processor time.
 pub(super) const TICKS_PER_S: f64 = 100.0;
-/// Nobody listens there: the gateway's own uplinks stay down, and its applications do not need them.
+/// No server listens there: the gateway's own uplinks stay down, and its applications do not need
+/// them.
 const NOWHERE: &str = "https://127.0.0.1:1";
 
 /// A process under measurement, killed when dropped.
@@ -33,11 +34,12 @@ impl Process {
         Ok(Process { child, name })
     }
 
-    /// Processor time used so far, in the process and in the kernel for it.
+    /// Processor time used so far, by the process and by the kernel for it.
     pub(super) fn cpu(&self) -> Result<Duration, Failure> {
         let path = format!("/proc/{}/stat", self.child.id());
         let text = std::fs::read_to_string(&path).map_err(|error| unusable(&path, &error))?;
-        // The name in parentheses may hold anything; utime and stime are the 12th and 13th field after it.
+        // The name in parentheses may contain any character; utime and stime are the 12th and 13th
+        // field after it.
         let ticks: Option<f64> = text.rsplit_once(") ").and_then(|(_, rest)| {
             let mut fields = rest.split(' ').skip(11);
             Some(fields.next()?.parse::<f64>().ok()? + fields.next()?.parse::<f64>().ok()?)
@@ -111,7 +113,7 @@ pub(super) fn braid() -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// An address of this bench's own, for services that are told theirs.
+/// A free address for a service that needs its address in advance.
 pub(super) fn free_port() -> Result<SocketAddr, Failure> {
     testkit::ports::reserve().map_err(Failure::other)
 }
@@ -120,7 +122,7 @@ pub(super) fn free_port() -> Result<SocketAddr, Failure> {
 pub(super) struct Line {
     pub(super) gateway: Process,
     pub(super) proxy: Process,
-    /// Where applications come in.
+    /// Address for applications.
     applications: SocketAddr,
     admins: [SocketAddr; 2],
 }
@@ -202,7 +204,7 @@ impl Line {
         }
     }
 
-    /// Datagrams of both processes for one system call, out and in, since they started.
+    /// Datagrams per system call of both processes since their start, sent and received.
     pub(super) fn datagrams_per_call(&self) -> Result<(f64, f64), Failure> {
         let texts = block_on(async {
             let mut texts = String::new();
@@ -234,7 +236,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// The arguments are those of the client and of the server besides the usual ones.
+    /// The arguments of client and server besides the usual ones.
     fn start(scratch: &Scratch, client: &[&str], server: &[&str]) -> Result<Ends, Failure> {
         let id = PeerId::service("proxy");
         let mut serving = Self::end("the bare server", scratch, &id, server)?;
@@ -279,7 +281,7 @@ fn first_line(answers: &mut BufReader<ChildStdout>) -> Result<String, Failure> {
     Ok(line.trim().to_owned())
 }
 
-/// A bare pair whose client obeys.
+/// A bare pair whose client takes orders.
 pub(super) struct Bare {
     pub(super) ends: Ends,
     orders: ChildStdin,
@@ -295,7 +297,7 @@ impl Bare {
         })
     }
 
-    /// Moves `bytes` and says how long it took.
+    /// Moves `bytes` and returns the time that it took.
     pub(super) fn transfer(&mut self, direction: &str, bytes: u64) -> Result<Duration, Failure> {
         writeln!(self.orders, "{direction} {bytes}").map_err(Failure::other)?;
         let answer = first_line(&mut self.ends.answers)?;

@@ -12,18 +12,19 @@ use super::core::Core;
 use crate::process::Failure;
 use crate::up::defaults;
 
-/// Rate and one-way delay of each access network: those of `braid up`.
+/// Rate and one-way delay of each access network, equal to those of `braid up`.
 const NETWORKS: [(&str, u8, f64, u64); 2] = [("wifi", 1, 40e6, 8), ("lte", 2, 12e6, 35)];
 
 pub(super) struct LossyGateway {
     pub(super) links: Vec<LinkControl>,
-    /// Where sensors reach it.
+    /// Address for sensors.
     pub(super) sensors: SocketAddr,
     pub(super) context: Context,
 }
 
 impl LossyGateway {
-    /// `last`: the end of its addresses on the loopback device, `127.0.1.last` and `127.0.2.last`.
+    /// `last`: the last byte of its addresses on the loopback device, `127.0.1.last` and
+    /// `127.0.2.last`.
     pub(super) async fn start(
         core: &Core,
         proxy: &str,

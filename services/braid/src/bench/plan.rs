@@ -1,4 +1,4 @@
-//! What `braid bench` measures, in the order of its table: which figures one measurement gives, and what is asked of them.
+//! The measurements of `braid bench` in the order of its table, each with its figures and targets.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ const TOLD: &str = "alerts.accepted_to_told_p99";
 const SENSOR: &str = "alerts.sensor_to_webhook_p99";
 const SENSOR_CUT: &str = "alerts.sensor_to_webhook_cut_p99";
 
-/// Shares of the reference that are asked for.
+/// Target as a share of the reference.
 const SINK_TARGET: f64 = 0.8;
 const PUBLISH_TARGET: f64 = 0.7;
 const END_TO_END_PER_S: f64 = 100_000.0;
-/// Flat: what noise of an allocator may add.
+/// Largest growth: noise of the allocator.
 const MEMORY_GROWTH_MAX: f64 = 1.1;
 const TOLD_MS_MAX: f64 = 50.0;
-/// At 3 % loss on both paths, and while one of them is cut.
+/// With 3 % loss on both paths, and while one of them is cut.
 const SENSOR_MS_MAX: f64 = 250.0;
 const SENSOR_CUT_MS_MAX: f64 = 600.0;
 
-/// Figures that come out of one measurement.
+/// Figures of one measurement.
 pub(super) struct Measurement {
     pub(super) ids: &'static [&'static str],
-    /// Whether it takes Kafka or TimescaleDB, which scripts of Braid's sources start.
+    /// Whether it needs Kafka or TimescaleDB, which scripts of the sources start.
     pub(super) needs_engines: bool,
     pub(super) measure: fn(&BenchCommand) -> Result<Vec<Figure>, Failure>,
 }
@@ -61,8 +61,8 @@ pub(super) const PLAN: [Measurement; 9] = [
     Measurement::new(&speed::IDS, false, |_| speed()),
 ];
 
-/// Whether `only` is this figure or the group that it belongs to: `speed` names `speed.bulk_up_vs_noq`, `store` what is measured
-/// on the database.
+/// Whether `only` is this figure or its group: `speed` names `speed.bulk_up_vs_noq`, `store` the
+/// measurements on the database.
 pub(super) fn names(only: &str, id: &str) -> bool {
     if only == "store" {
         return id == SINK;
@@ -142,7 +142,7 @@ fn speed() -> Result<Vec<Figure>, Failure> {
     speed::measure()
 }
 
-/// Of sorted times.
+/// The times must be sorted.
 fn p99(id: &'static str, times: &[Duration], target_ms: f64) -> Figure {
     let [p50, p90, p99, longest] = [0.5, 0.9, 0.99, 1.0].map(|q| quantile_ms(times, q));
     eprintln!(

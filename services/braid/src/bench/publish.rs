@@ -1,6 +1,6 @@
-//! Ingest's way to Kafka beside Kafka's own producer benchmark: records of the same size, the same broker, as many partitions,
-//! acknowledged by all copies. Runs take turns and the medians are compared; neither Java's start nor the making of the
-//! records counts.
+//! Ingest's publishing to Kafka against Kafka's own producer benchmark: the same record size,
+//! broker and number of partitions, acknowledged by all copies. Runs take turns and the medians are
+//! compared. The start of Java and the generation of records do not count.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const SHAPE: Shape = Shape {
     record_s: 1,
     records: 96_000,
 };
-/// Of one run of Kafka's benchmark: Java needs some seconds to become fast.
+/// Records of one run of Kafka's benchmark: Java needs some seconds to become fast.
 const PRODUCER_RECORDS: u64 = 400_000;
 const ROUNDS: usize = 3;
 
@@ -80,7 +80,8 @@ fn producer(brokers: &[String], topic: &str, bytes: usize) -> Result<f64, Failur
     summary(&text).ok_or_else(|| Failure::other(format!("Kafka's benchmark said: {text}")))
 }
 
-/// Its last line is of the whole run: `50000 records sent, 23148.1 records/sec (11.04 MB/sec), ...`.
+/// The last line describes the whole run: `50000 records sent, 23148.1 records/sec (11.04 MB/sec),
+/// ...`.
 fn summary(text: &str) -> Option<f64> {
     let last = text
         .lines()

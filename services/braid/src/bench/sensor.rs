@@ -1,8 +1,9 @@
-//! From a sensor's reading to the call of the webhook, over a gateway behind two emulated access networks that lose packets, and
-//! while one of the two is cut.
+//! Time from a sensor's reading to the call of the webhook, over a gateway behind two emulated
+//! access networks that lose packets, and while one of the two is cut.
 //!
-//! The gateway runs in this process, since its networks do; proxy, ingest and alerting are processes on real engines. Probes are those
-//! of `alerts`, handed to the gateway as sensors do; its own rules see them first. The time counts from before the reading is sent.
+//! The gateway runs in this process with its networks; proxy, ingest and alerting are processes on
+//! real engines. Probes are those of `alerts`, sent to the gateway like a sensor's readings; the
+//! gateway's own rules see them first. The time begins before the reading is sent.
 
 use std::time::{Duration, Instant};
 
@@ -23,16 +24,16 @@ use crate::process::{Failure, block_on};
 
 const GATEWAY: &str = "home";
 const LOSS: f64 = 0.03;
-/// End of its addresses on the loopback device.
+/// Last byte of its addresses on the loopback device.
 const ADDRESS: u8 = 77;
 const SEED: u64 = 1;
-/// How long a network is cut, and how long both are there before the next cut.
+/// Length of a cut of one network.
 const CUT: Duration = Duration::from_secs(1);
 const WHOLE: Duration = Duration::from_secs(3);
-/// Readings that wait for the gateway.
+/// Readings that wait for the gateway; at the bound the sensor waits.
 const REQUESTS_WAITING_MAX: usize = 16;
 
-/// The times of the probes, in order of size.
+/// The times of the probes, sorted.
 pub(super) struct Measured {
     pub(super) whole: Vec<Duration>,
     pub(super) cut: Vec<Duration>,
@@ -51,7 +52,7 @@ pub(super) fn measure(length: Duration) -> Result<Measured, Failure> {
             .await?;
         core.register(GATEWAY, 2 * probes + 1).await?;
         let mut home = Home::start(&mut core).await?;
-        // The first one comes when the way stands.
+        // The first probe is sent when the connection is established.
         let first = [home.probe(2 * probes).await?];
         times_of(&calls, &first).await?;
         let mut whole = Vec::new();
@@ -113,7 +114,8 @@ impl Home {
         })
     }
 
-    /// Two readings of one person, the first dated back; who it is, and when they were sent.
+    /// Two readings of one patient, the first dated back; returns the patient and the time of
+    /// sending.
     async fn probe(&mut self, device: u32) -> Result<(String, Instant), Failure> {
         let device = format!("{GATEWAY}-{device}");
         let now_us = contracts::now_us();

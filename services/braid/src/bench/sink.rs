@@ -1,4 +1,4 @@
-//! The sink on TimescaleDB beside a raw binary COPY, on a server of its own.
+//! The sink on TimescaleDB against a raw binary COPY, on a separate server.
 
 use store::TimescaleOptions;
 use store::timescale::measure::{Measured, Shape, sink_vs_copy};

@@ -1,9 +1,14 @@
-//! `speed.*`: what gateway and proxy cost, against a bare pair of the library and against a direct connection, all in one run.
+//! `speed.*`: the cost of gateway and proxy, against a bare pair of the library and against a
+//! direct connection, all in one run.
 //!
-//! Bulk: repetitions of all sides take turns, so that whatever else the machine does meets all; the figure is the ratio of
-//! the medians. Beside the bare pair, whose bytes come from nowhere and go nowhere, stands one between two TCP connections, as
-//! gateway and proxy are (`joined`): on cores that are all busy it is the most that they could reach. Latency: an open loop, so that a late answer delays no later request and every request's time counts from when it was
-//! due; slices with and without the tunnel take turns, and the quantiles are exact, over all samples.
+//! Bulk: repetitions of all sides take turns, so that other load of the machine affects all; the
+//! figure is the ratio of the medians. The bare pair generates and discards its bytes. A second
+//! pair stands between two TCP connections, like gateway and proxy (`joined`): on fully loaded
+//! cores it is the bound that they could reach.
+//!
+//! Latency: an open loop, so a late answer delays no later request and every request's time counts
+//! from when it was due. Slices with and without the tunnel take turns, and the quantiles are
+//! exact, over all samples.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -37,29 +42,29 @@ pub(super) const IDS: [&str; 9] = [
 ];
 
 const BULK_BYTES: u64 = 256 << 20;
-/// Not counted: slow start, MTU discovery, cold caches.
+/// Bytes that do not count: slow start, MTU discovery, cold caches.
 const WARM_UP_BYTES: u64 = 64 << 20;
 const REPETITIONS: usize = 7;
 const BLOCK_BYTES: usize = 256 << 10;
-/// Ratio to the bare pair that is asked for.
+/// Target as a ratio to the bare pair.
 const BULK_TARGET: f64 = 0.85;
-/// Without segmentation offload in either direction each datagram is a call of its own.
+/// Without segmentation offload in either direction each datagram needs a system call.
 const DATAGRAMS_PER_CALL_TARGET: f64 = 2.0;
 
 const REQUESTS_PER_S: u32 = 1_000;
 const REQUEST_BYTES: usize = 64;
-/// Connections that the requests take in turn.
+/// Connections that the requests use in turn.
 const CONNECTIONS: usize = 8;
 const SLICE: Duration = Duration::from_secs(3);
 const SLICES: usize = 4;
 const LATENCY_TARGET_MS: f64 = 1.0;
 
-/// First byte of a connection to the destination: what it is for.
+/// First byte of a connection to the destination: its purpose.
 const UP: u8 = b'u';
 const DOWN: u8 = b'd';
 const ECHO: u8 = b'e';
 
-/// All of them: they share the processes.
+/// All figures, since they share the processes.
 pub(super) fn measure() -> Result<Vec<Figure>, Failure> {
     let scratch = Scratch::new()?;
     let destination = destination()?;
@@ -74,13 +79,13 @@ pub(super) fn measure() -> Result<Vec<Figure>, Failure> {
     Ok(figures)
 }
 
-/// Serves what the connection's first byte asks for, a thread each, until the process ends.
+/// Serves the purpose in each connection's first byte, in one thread each, until the process ends.
 fn destination() -> Result<SocketAddr, Failure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Failure::other)?;
     let address = listener.local_addr().map_err(Failure::other)?;
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // Its error is the other end's, which reports it.
+            // The other end reports the error.
             thread::spawn(move || serve(stream));
         }
     });
@@ -133,7 +138,7 @@ fn drain(stream: &mut TcpStream) -> std::io::Result<u64> {
     }
 }
 
-/// Moves `bytes` over a connection to the destination and says how long it took.
+/// Moves `bytes` over a connection to the destination and returns the time that it took.
 fn through(mut stream: TcpStream, direction: &str, bytes: u64) -> Result<Duration, Failure> {
     let since = Instant::now();
     let (expected, got) = match direction {
@@ -159,7 +164,8 @@ fn through(mut stream: TcpStream, direction: &str, bytes: u64) -> Result<Duratio
     }
 }
 
-/// One side of the comparison: seconds of each repetition, and processor time of both its processes over all.
+/// One side of the comparison: seconds of each repetition, and processor time of both its processes
+/// in total.
 #[derive(Default)]
 struct Side {
     seconds: Vec<f64>,
@@ -261,7 +267,8 @@ fn connections(
     clippy::disallowed_methods,
     reason = "no runtime runs here: its timers have a resolution of a millisecond, a thread's of 50 us"
 )]
-/// Sends at fixed moments whatever has come back; each answer carries the moment at which its request was due.
+/// Sends at fixed moments, whatever has been answered; each answer contains the moment at which its
+/// request was due.
 fn open_loop(streams: &[TcpStream]) -> Result<Vec<Duration>, Failure> {
     let count = (SLICE.as_secs_f64() * f64::from(REQUESTS_PER_S)) as u32;
     let pause = Duration::from_secs(1) / REQUESTS_PER_S;

@@ -1,4 +1,4 @@
-//! What help and documents show can be typed as it stands there.
+//! Commands in help and documents can be typed as they are printed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// Of a terminal that nobody has made wider.
+/// Columns of a default terminal.
 const COLUMNS: usize = 80;
 
 /// Every command below `command`, with its words.
@@ -25,7 +25,8 @@ fn all() -> Vec<(String, Command)> {
     found
 }
 
-/// The words of a line up to a pipe, a redirection, a comment or a column of explanation; none where it does not begin with `braid`.
+/// The words of a line up to a pipe, a redirection, a comment or a column of explanation; none if
+/// it does not begin with `braid`.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     let mut characters = line.trim().chars().peekable();
@@ -47,7 +48,7 @@ fn words(line: &str) -> Vec<String> {
         }
     }
     words.extend(word);
-    // Variables stand before the command, and `...` for more of the same.
+    // Variables stand before the command, and `...` means more of the same.
     let begin = words.iter().take_while(|it| it.contains('=')).count();
     words.drain(..begin);
     words.pop_if(|word| word == "...");
@@ -80,7 +81,7 @@ fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
             if !["target", "node_modules"].contains(&&*name) && !name.starts_with('.') {
                 documents(&path, found);
             }
-        // What was true of a version or of a day is not of this one.
+        // Records of a version or of a day need not hold for this version.
         } else if name.ends_with(".md") && !["CHANGELOG.md", "ARCHITECTURE.md"].contains(&&*name) {
             found.push(path);
         }
@@ -106,7 +107,7 @@ fn examples_in_help_are_taken() {
     for (of, command) in all() {
         let help = command.get_after_help().map(ToString::to_string);
         let help = help.unwrap_or_default();
-        // What a narrow terminal breaks into two lines cannot be copied.
+        // A line that a narrow terminal breaks in two cannot be copied.
         let lines = help.lines().filter(|line| line.starts_with("  "));
         for line in lines.filter(|line| line.chars().count() > COLUMNS) {
             wrong.push(format!("{of} --help: longer than {COLUMNS}:\n{line}"));
@@ -116,7 +117,7 @@ fn examples_in_help_are_taken() {
                 continue;
             }
             examples += 1;
-            // Variables before it may give what it takes.
+            // Variables before it may supply required values.
             let is_whole = line.trim().starts_with("braid");
             if let Some(refused) = refusal(line)
                 && (is_whole || refused.kind() != ErrorKind::MissingRequiredArgument)
@@ -129,7 +130,7 @@ fn examples_in_help_are_taken() {
     assert!(examples > 50, "{examples} examples");
 }
 
-/// Within a sentence a command may be named only, with words for what is given.
+/// Within a sentence a command may only be named, with words for its values.
 fn is_named_only(refused: &clap::Error) -> bool {
     let is_word = |given: &ContextValue| match given {
         ContextValue::String(word) => {
@@ -170,7 +171,7 @@ fn commands_in_documents_are_taken() {
             };
             for line in lines.into_iter().filter(|line| !words(line).is_empty()) {
                 commands += 1;
-                // A variable in front of the command may give what the line lacks.
+                // Variables before the command may supply required values.
                 let is_whole = line.trim().starts_with("braid");
                 if let Some(refused) = refusal(line)
                     && (is_whole || refused.kind() != ErrorKind::MissingRequiredArgument)
@@ -185,7 +186,8 @@ fn commands_in_documents_are_taken() {
     assert!(commands > 50, "{commands} commands");
 }
 
-/// Flags in the files of an installation that are of others: of Envoy, kubectl, docker, and of a script beside the chart.
+/// Flags in the files of an installation that belong to other programs: Envoy, kubectl, docker, and
+/// a script beside the chart.
 const FLAGS_OF_OTHERS: [&str; 8] = [
     "concurrency",
     "drain-time-s",
@@ -227,7 +229,8 @@ fn compose_and_charts_name_flags_and_variables_that_there_are() {
     let is_of_name = |it: char| it.is_ascii_alphanumeric() || "-_.".contains(it);
     let (mut named, mut unknown) = (0, BTreeSet::new());
     for word in texts.iter().flat_map(|it| it.split(|it| !is_of_name(it))) {
-        // Names with a dot are Prometheus'; a name that goes on in braces is put together by the chart; BRAID_IMAGE is of .env.
+        // Names with a dot are Prometheus'. The chart composes a name that goes on in braces.
+        // BRAID_IMAGE belongs to .env.
         let is_known = match word.strip_prefix("--") {
             Some(flag) if !flag.starts_with(|it: char| it.is_ascii_lowercase()) => continue,
             Some(flag) => {

@@ -1,4 +1,4 @@
-//! Writes `docs/reference` from the command line and the sources, and fails where it is old.
+//! Writes `docs/reference` from the command line and the sources, and fails if a page is outdated.
 //!
 //! `make reference` sets `BRAID_WRITE_REFERENCE`, which writes the pages instead of comparing them.
 

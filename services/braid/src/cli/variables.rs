@@ -1,11 +1,12 @@
-//! Variables that nobody reads although somebody meant them.
+//! Warnings about environment variables with a mistyped name.
 
 use std::collections::BTreeSet;
 
 use clap::{Arg, Command};
 
-/// Those that `command` has not but for a letter or two, each with the one that it has: who mistyped a name believes it set. Others are
-/// somebody else's, such as those that Kubernetes makes of the names of services.
+/// Variables that differ by a letter or two from one of `command`, each with the right name. Other
+/// variables belong to other programs, such as those that Kubernetes makes of the names of
+/// services.
 pub fn mistyped(command: &Command, set: impl IntoIterator<Item = String>) -> Vec<(String, String)> {
     let mut known = BTreeSet::new();
     collect(command, &mut known);
@@ -13,7 +14,7 @@ pub fn mistyped(command: &Command, set: impl IntoIterator<Item = String>) -> Vec
         let word = name.strip_prefix("BRAID_")?;
         let distance = |known: &&String| strsim::damerau_levenshtein(&name, known);
         let nearest = known.iter().min_by_key(distance)?;
-        // A letter in six: PORT is not CERT.
+        // One letter in six may differ: PORT is not CERT.
         let is_near = (1..=(word.len() / 6).max(1)).contains(&distance(&nearest));
         is_near.then(|| (name.clone(), nearest.clone()))
     };

@@ -1,4 +1,4 @@
-//! One dead letter: what it was, and how it goes back.
+//! One dead letter: its content, and its way back.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -11,9 +11,9 @@ use crate::process::{Failure, when};
 
 /// Bytes of the value that `show` prints.
 const SHOWN_BYTES_MAX: usize = 4096;
-/// A header of a note: the id of the letter that was replayed.
+/// Header of a note: the id of the replayed letter.
 const REPLAYED: &str = "replayed";
-/// Headers that were put on when the record was buried.
+/// Headers that were added when the record was buried.
 const OWN: [&str; 5] = [
     dead_letter::REASON,
     dead_letter::CONSUMER,
@@ -22,7 +22,7 @@ const OWN: [&str; 5] = [
     dead_letter::OFFSET,
 ];
 
-/// Where it lies among the dead letters: `PARTITION-OFFSET`.
+/// Position among the dead letters: `PARTITION-OFFSET`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LetterId {
     partition: u32,
@@ -63,13 +63,13 @@ pub struct Letter {
     buried_us: i64,
     key: String,
     value: Bytes,
-    /// Of the record as it was.
+    /// Headers of the original record.
     headers: Vec<(String, Bytes)>,
 }
 
 pub enum Read {
     Letter(Letter),
-    /// This one was replayed.
+    /// This letter was replayed.
     Note(LetterId),
 }
 
@@ -107,7 +107,7 @@ pub fn read(delivery: Delivery) -> Read {
 }
 
 impl Letter {
-    /// The record as it was, and where it belongs.
+    /// The original record and its topic.
     pub fn record(&self) -> Result<(Topic, Record), Failure> {
         let topic = Topic::from_name(&self.topic)
             .filter(|topic| *topic != Topic::DeadLetters)
@@ -124,7 +124,7 @@ impl Letter {
         Ok((topic, record))
     }
 
-    /// A gateway's upload was never on a topic.
+    /// False for a gateway's upload, which was never on a topic.
     pub fn can_go_back(&self) -> bool {
         self.record().is_ok()
     }
@@ -144,13 +144,13 @@ impl Letter {
         }
     }
 
-    /// Whom its record is about; an upload is of whoever wears the devices in it.
+    /// The patient of the record; an upload concerns the wearers of its devices.
     pub fn patient(&self) -> Option<&str> {
         let keyed = [Topic::Vitals, Topic::Alerts].map(Topic::name);
         (keyed.contains(&&*self.topic) && !self.key.is_empty()).then_some(&*self.key)
     }
 
-    /// For the audit log.
+    /// The origin, for the audit log.
     pub fn whence(&self) -> String {
         let gateway = if self.is_upload() {
             format!(" of gateway {}", self.upload().gateway)
@@ -163,7 +163,7 @@ impl Letter {
         )
     }
 
-    /// Says among the dead letters that this one was replayed.
+    /// The note that this letter was replayed.
     pub fn note(&self) -> Record {
         Record::new(self.key.clone(), Bytes::new()).header(REPLAYED, self.id.to_string())
     }
@@ -196,7 +196,7 @@ impl Letter {
     }
 }
 
-/// Everything, for `show`.
+/// The complete text, for `show`.
 impl fmt::Display for Letter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "id        {}", self.id)?;

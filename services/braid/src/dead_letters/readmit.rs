@@ -1,4 +1,4 @@
-//! `braid dead-letters readmit`: kept uploads through ingest's admission once more.
+//! `braid dead-letters readmit`: stored uploads through ingest's admission once more.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::alerts::Signed;
 use crate::engines::Engines;
 use crate::process::Failure;
 
-/// Reasons printed of one upload.
+/// Reasons printed for one upload; further ones are counted.
 const REASONS_MAX: usize = 20;
 
 pub async fn run(
@@ -51,7 +51,7 @@ pub async fn run(
                 continue;
             }
         };
-        // Written before what it records happens, as everywhere.
+        // Written before the recorded action happens.
         let entry = AuditEntry {
             time_us: contracts::now_us(),
             tenant: gateway.tenant,
@@ -67,7 +67,7 @@ pub async fn run(
         let readmitted = match readmission.readmit(kept).await {
             Ok(readmitted) => readmitted,
             Err(error @ NotReadmitted::Failed(_)) => return Err(failed(error.to_string())),
-            // The letter stays; those behind it have nothing to do with it.
+            // The letter stays; later letters do not depend on it.
             Err(error) => {
                 say(&format!("{id}: {error}"))?;
                 continue;

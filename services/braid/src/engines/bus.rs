@@ -31,7 +31,7 @@ pub struct KafkaUrl {
     pub user: Option<String>,
     /// `host:port`, at least one.
     pub brokers: Vec<String>,
-    /// Before the names of topics and groups.
+    /// Prefix of the names of topics and groups.
     pub prefix: String,
 }
 
@@ -57,7 +57,7 @@ impl FromStr for BusUrl {
 }
 
 impl KafkaUrl {
-    /// The reason of a refusal never repeats the text, which may hold a password.
+    /// The reason of a refusal never repeats the text, which may contain a password.
     fn parse(tls: bool, rest: &str) -> Result<KafkaUrl, &'static str> {
         let (rest, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, hosts) = match rest.rsplit_once('@') {
@@ -133,23 +133,24 @@ pub enum BusSasl {
     ScramSha512,
 }
 
-/// `#[command(flatten)]` of whatever stands on the bus.
+/// Flags of every command with a bus; use with `#[command(flatten)]`.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 pub struct BusConfig {
-    /// Bus to publish to and to consume from: sqlite:DIRECTORY or kafka+tls://USER@HOST:PORT,HOST:PORT/PREFIX; kafka:// is without
-    /// TLS, the prefix is for clusters that several installations share.
+    /// Bus to publish to and to consume from: sqlite:DIRECTORY or
+    /// kafka+tls://USER@HOST:PORT,HOST:PORT/PREFIX. kafka:// is without TLS; the prefix is for
+    /// clusters that several installations share.
     #[arg(long, value_name = "URL", default_value = "sqlite:./data")]
     pub bus: BusUrl,
     /// Password of the URL's user.
     #[arg(long, value_name = "PASSWORD", default_value = "")]
     pub bus_password: Secret,
-    /// How the URL's user signs in.
+    /// Mechanism with which the URL's user signs in.
     #[arg(long, value_name = "MECHANISM", default_value = "scram-sha-512")]
     pub bus_sasl: BusSasl,
-    /// PEM file of the authorities that may vouch for the brokers; those of the system when absent.
+    /// PEM file of the authorities for the brokers' certificates; those of the system by default.
     #[arg(long, value_name = "FILE")]
     pub bus_ca: Option<PathBuf>,
-    /// PEM file of our certificate, for brokers that ask for one.
+    /// PEM file of this service's certificate, for brokers that ask for one.
     #[arg(long, value_name = "FILE", requires = "bus_key")]
     pub bus_cert: Option<PathBuf>,
     /// PEM file of its key.
@@ -158,16 +159,18 @@ pub struct BusConfig {
     /// Copies of each record that Kafka keeps; topics with fewer are refused.
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
     pub bus_replication: u16,
-    /// Copies that must be written before a record counts as published; topics that ask for fewer are refused.
+    /// Copies that must be written before a record counts as published; topics with a lower minimum
+    /// are refused.
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     pub bus_in_sync_min: u16,
-    /// Create no topics and refuse to start without them, for a user who may not create any.
+    /// Create no topics and refuse to start without them, for a user who may not create topics.
     #[arg(long)]
     pub bus_no_create_topics: bool,
 }
 
 impl BusConfig {
-    /// Waits for a cluster that does not answer and says what for; `None` when the service is asked to end before it does.
+    /// Waits for a cluster that does not answer and reports why; `None` if the service is asked to
+    /// end before it does.
     pub async fn open(&self, context: &Context) -> Result<Option<Arc<dyn Bus>>, ConfigError> {
         let options = match &self.bus {
             BusUrl::Embedded(dir) => return open_embedded(dir).map(Some),
@@ -202,7 +205,7 @@ impl BusConfig {
         Ok(Arc::new(bus.map_err(|error| refused(&error))?))
     }
 
-    /// The same for one who only looks: creates nothing, and waits no longer than this.
+    /// The same for a reader: it creates nothing, and waits no longer than this.
     pub async fn examine(&self, within: Duration) -> Result<Arc<dyn Bus>, ConfigError> {
         let options = match &self.bus {
             BusUrl::Embedded(dir) if !dir.join("bus.db").exists() => {
@@ -291,7 +294,8 @@ impl BusConfig {
     }
 }
 
-/// `#[command(flatten)]` of commands for people: the bus in the data directory, or the one that `--bus` names.
+/// Flags of commands for people: the bus in the data directory, or that of `--bus`; use with
+/// `#[command(flatten)]`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BusChoice {
     /// Data directory of the embedded engines.
@@ -308,7 +312,7 @@ pub struct BusChoice {
         default_value = ""
     )]
     bus_password: Secret,
-    /// How the URL's user signs in.
+    /// Mechanism with which the URL's user signs in.
     #[arg(
         long,
         value_name = "MECHANISM",
@@ -316,10 +320,10 @@ pub struct BusChoice {
         default_value = "scram-sha-512"
     )]
     bus_sasl: BusSasl,
-    /// PEM file of the authorities that may vouch for the brokers.
+    /// PEM file of the authorities for the brokers' certificates.
     #[arg(long, value_name = "FILE", env = "BRAID_BUS_CA")]
     bus_ca: Option<PathBuf>,
-    /// PEM file of a certificate that the brokers let in, such as a service's.
+    /// PEM file of a certificate that the brokers accept, such as a service's.
     #[arg(
         long,
         value_name = "FILE",
@@ -349,7 +353,7 @@ impl BusChoice {
             bus_ca: self.bus_ca.clone(),
             bus_cert: self.bus_cert.clone(),
             bus_key: self.bus_key.clone(),
-            // A look at a topic must not fail over how many copies it has, and creates none.
+            // Reading a topic must not fail for its number of copies, and creates no topic.
             bus_replication: 1,
             bus_in_sync_min: 1,
             bus_no_create_topics: true,

@@ -10,7 +10,7 @@ use service_kit::{Backoff, CheckHandle, ConfigError, Context, Secret};
 use store::timescale::OpenError;
 use store::{SqliteStore, Store, TimescaleOptions, TimescaleStore};
 
-/// Of the embedded store, in its directory.
+/// File of the embedded store in its directory.
 pub const STORE_FILE: &str = "store.db";
 const EXAMPLE: &str = "--store postgres://braid@timescaledb:5432/braid";
 
@@ -33,7 +33,7 @@ impl FromStr for StoreUrl {
             "sqlite" if !rest.is_empty() => Ok(StoreUrl::Embedded(rest.into())),
             "sqlite" => Err(format!("names no directory: {CHOICE}")),
             "postgres" | "postgresql" => {
-                // Whatever can be said without asking the server; TLS needs the other flags.
+                // Checks without asking the server; TLS needs the other flags.
                 match TimescaleStore::address(&TimescaleOptions::new(text, "")) {
                     Err(OpenError::Url(reason)) => Err(format!("{reason}: {CHOICE}")),
                     _ => Ok(StoreUrl::Timescale(text.to_owned())),
@@ -59,7 +59,7 @@ impl Serialize for StoreUrl {
     }
 }
 
-/// `#[command(flatten)]` of whatever stands on the store.
+/// Flags of every command with a store; use with `#[command(flatten)]`.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 pub struct StoreConfig {
     /// Store of rows, register and accounts: sqlite:DIRECTORY or postgres://USER@HOST:PORT/DATABASE.
@@ -68,17 +68,19 @@ pub struct StoreConfig {
     /// Password of the URL's user.
     #[arg(long, value_name = "PASSWORD", default_value = "")]
     pub store_password: Secret,
-    /// PEM file of the authorities that may vouch for the database server; needed unless it is on this machine or the URL says
-    /// sslmode=disable.
+    /// PEM file of the authorities for the database server's certificate; needed unless the server
+    /// is on this machine or the URL contains sslmode=disable.
     #[arg(long, value_name = "FILE")]
     pub store_ca: Option<PathBuf>,
-    /// Leave the schema as it is and refuse an old one, for a user who may not create tables: run `braid migrate` before.
+    /// Leave the schema unchanged and refuse an old one, for a user who may not create tables: run
+    /// `braid migrate` before.
     #[arg(long)]
     pub store_no_migrate: bool,
 }
 
 impl StoreConfig {
-    /// Waits for a server that does not answer and says what for; `None` when the service is asked to end before it does.
+    /// Waits for a server that does not answer and reports why; `None` if the service is asked to
+    /// end before it does.
     pub async fn open(&self, context: &Context) -> Result<Option<Arc<dyn Store>>, ConfigError> {
         let url = match &self.store {
             StoreUrl::Embedded(dir) => return open_store(dir).map(Some),
@@ -114,7 +116,7 @@ impl StoreConfig {
         }
     }
 
-    /// The same for a command that has nothing else to do: a server that does not answer is a failure.
+    /// The same for a command that cannot wait: a server that does not answer is a failure.
     pub async fn open_now(&self) -> Result<Arc<dyn Store>, ConfigError> {
         match &self.store {
             StoreUrl::Embedded(dir) => {
@@ -152,7 +154,8 @@ impl StoreConfig {
     }
 }
 
-/// `#[command(flatten)]` of commands for people: the store in the data directory, or the one that `--store` names.
+/// Flags of commands for people: the store in the data directory, or that of `--store`; use with
+/// `#[command(flatten)]`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct StoreChoice {
     /// Data directory of the embedded store.
@@ -162,7 +165,7 @@ pub struct StoreChoice {
     other: OtherStore,
 }
 
-/// The store that people name when it is not the one in the data directory.
+/// Flags of a store other than the one in the data directory.
 #[derive(Clone, Debug, clap::Args)]
 pub struct OtherStore {
     /// Another store: sqlite:DIRECTORY or postgres://USER@HOST:PORT/DATABASE.
@@ -176,13 +179,13 @@ pub struct OtherStore {
         default_value = ""
     )]
     store_password: Secret,
-    /// PEM file of the authorities that may vouch for the database server.
+    /// PEM file of the authorities for the database server's certificate.
     #[arg(long, value_name = "FILE", env = "BRAID_STORE_CA")]
     store_ca: Option<PathBuf>,
 }
 
 impl OtherStore {
-    /// `data`: the directory of the embedded one.
+    /// `data`: the directory of the embedded store.
     pub fn config(&self, data: &Path) -> StoreConfig {
         StoreConfig {
             store: self
@@ -226,13 +229,14 @@ pub fn refused(failure: &OpenError) -> ConfigError {
 pub fn open_store(dir: &Path) -> Result<Arc<dyn Store>, ConfigError> {
     let (store, begun) = begin_store(dir)?;
     if let Some(begun) = begun {
-        // Right at a first start, and otherwise not.
+        // Expected at a first start, and otherwise a warning.
         tracing::warn!("{begun}");
     }
     Ok(store)
 }
 
-/// With what is to be said when there was none: who mistypes a directory must not take the empty store for theirs.
+/// Also returns a message if the store is new: after a mistyped directory the empty store must not
+/// pass for an existing one.
 fn begin_store(dir: &Path) -> Result<(Arc<dyn Store>, Option<String>), ConfigError> {
     let is_new = !dir.join(STORE_FILE).exists();
     let store = SqliteStore::open(dir).map_err(|error| {
@@ -252,7 +256,7 @@ fn begin_store(dir: &Path) -> Result<(Arc<dyn Store>, Option<String>), ConfigErr
     Ok((Arc::new(store), begun))
 }
 
-/// Where `--store` and `--bus` of commands for people look when they are not given: as `braid up` does.
+/// Default of `--store` and `--bus` of commands for people, equal to that of `braid up`.
 pub fn default_url() -> String {
     let data = std::env::var("BRAID_DATA").unwrap_or_else(|_| "./data".to_owned());
     format!("sqlite:{data}")

@@ -1,4 +1,4 @@
-//! The socket on which a running `braid up` takes episodes for its patients.
+//! The socket on which a running `braid up` receives episodes for its patients.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,14 +16,15 @@ use tokio::sync::mpsc;
 use crate::episode::{DONE, SOCKET};
 use crate::process::Failure;
 
-/// A longer request is none.
+/// Bytes of a request; a longer request is refused.
 const REQUEST_BYTES_MAX: u64 = 512;
 const REQUEST_LIMIT: Duration = Duration::from_secs(2);
 
-/// Where a patient's episodes go: the device it wears and its feed.
+/// Episodes by patient: the worn device, and the channel to its feed.
 pub type Triggers = BTreeMap<String, (String, mpsc::Sender<(String, Episode)>)>;
 
-/// Listens until shutdown is requested. The data directory is this process's alone, so a socket that is there is a dead one's.
+/// Listens until shutdown is requested. The data directory belongs to this process, so an existing
+/// socket is left from a dead one.
 pub fn serve(data: &Path, triggers: Triggers, shutdown: Shutdown) -> Result<(), Failure> {
     let path = data.join(SOCKET);
     let failed = |error: std::io::Error| Failure::other(format!("{}: {error}", path.display()));
@@ -40,7 +41,7 @@ pub fn serve(data: &Path, triggers: Triggers, shutdown: Shutdown) -> Result<(), 
             tokio::select! {
                 () = shutdown.requested() => return,
                 accepted = listener.accept() => match accepted {
-                    // One after the other: each takes at most REQUEST_LIMIT.
+                    // One request at a time, each with at most REQUEST_LIMIT.
                     Ok((stream, _)) => {
                         let _ = tokio::time::timeout(REQUEST_LIMIT, answer(stream, &triggers)).await;
                     }

@@ -1,6 +1,8 @@
-//! What a data directory gets on its first start: the lock, the authority, identities, the administrator's password.
+//! The first start in a data directory: the lock, the authority, identities, the administrator's
+//! password.
 //!
-//! The authority and the password stay; the leaves are issued anew at every start, so none of them ever expires.
+//! The authority and the password stay; the leaf certificates are issued again at every start, so
+//! they never expire.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -14,7 +16,7 @@ use crate::identity::FOLDER;
 use crate::password;
 use crate::process::Failure;
 
-/// Identity with which the command line talks to a running `braid up`.
+/// Identity of the command line towards a running `braid up`.
 pub const OPERATOR: &str = "operator";
 pub struct Start {
     pub data: PathBuf,
@@ -25,7 +27,7 @@ pub struct Start {
     _lock: File,
 }
 
-/// Takes the data directory for this process and makes what is missing in it.
+/// Locks the data directory for this process and creates what is missing in it.
 pub fn prepare(data: &Path) -> Result<Start, Failure> {
     let unusable = |reason: String| {
         Failure::Config(ConfigError::new(
@@ -70,12 +72,12 @@ impl Start {
         self.issue(&PeerId::gateway(DEFAULT_TENANT, id))
     }
 
-    /// A new one per start; the page takes it once.
+    /// A new code per start; the page accepts it once.
     pub fn sign_in_code(&self) -> Secret {
         self.sign_in_code.clone()
     }
 
-    /// The administrator's password, made on the first start and kept beside the keys.
+    /// The administrator's password, generated on the first start and kept beside the keys.
     pub async fn ensure_account(&self, store: &dyn Store) -> Result<Secret, Failure> {
         let password = password::kept_in(&self.password_file)?;
         dashboard::accounts::ensure(

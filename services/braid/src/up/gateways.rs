@@ -1,4 +1,4 @@
-//! The gateways of `braid up`, one for each bed of the ward, and the simulated patients who lie there.
+//! The gateways of `braid up`, one for each bed of the ward, and their simulated patients.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ use crate::process::Failure;
 /// Triggered episodes that wait for a patient's next second.
 const TRIGGERS_MAX: usize = 8;
 
-/// Starts every bed's gateway and returns where sensors reach them, in the order of the beds.
+/// Starts every bed's gateway and returns their addresses for sensors, in the order of the beds.
 pub async fn start(
     services: &mut Services,
     config: &UpConfig,
@@ -57,7 +57,7 @@ pub async fn start(
     Ok(sensors)
 }
 
-/// A gateway's `--listen` is `--sensors` here.
+/// A gateway's `--listen` is called `--sensors` here.
 fn under_our_flag(failure: Failure) -> Failure {
     match failure {
         Failure::Config(error) if error.field == "listen" => Failure::Config(ConfigError {
@@ -69,7 +69,8 @@ fn under_our_flag(failure: Failure) -> Failure {
     }
 }
 
-/// Starts the simulated patients, each sending to its own gateway; returns where their episodes go.
+/// Starts the simulated patients, each sending to its own gateway; returns the channels of their
+/// episodes.
 pub fn start_patients(
     services: &mut Services,
     config: &UpConfig,

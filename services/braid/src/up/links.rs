@@ -21,7 +21,7 @@ use super::first_start::Start;
 use super::services::{Services, Stage};
 use crate::process::Failure;
 
-/// Fastest and slowest that a link may be set to, bits per second.
+/// Lowest rate of a link in bits per second.
 const RATE_MIN: u64 = 1_000;
 const RATE_MAX: u64 = 10_000_000_000;
 const DELAY_MS_MAX: u32 = 10_000;
@@ -32,7 +32,7 @@ struct Entry {
     control: LinkControl,
 }
 
-/// Two per gateway, so bounded by the number of patients.
+/// Two links per gateway, so the number of patients bounds them.
 #[derive(Clone)]
 pub struct Links {
     entries: Arc<Mutex<Vec<Entry>>>,
@@ -45,7 +45,8 @@ impl Links {
         }
     }
 
-    /// The access networks of one gateway: sockets on loopback addresses of their own, each behind its link.
+    /// The access networks of one gateway: sockets on separate loopback addresses, each behind its
+    /// link.
     pub fn access_networks(
         &self,
         config: &UpConfig,
@@ -176,7 +177,7 @@ impl LinkService for Links {
     }
 }
 
-/// Services and the operator may; a gateway may not cut the links of others.
+/// Services and the operator are admitted; a gateway must not cut the links of others.
 fn authorise<T>(request: &Request<T>) -> Result<(), Status> {
     match request
         .extensions()

@@ -1,4 +1,5 @@
-//! What `braid up` tells: people on standard output, the command line in a file of the data directory.
+//! The output of `braid up`: for people on standard output, for the command line in a file of the
+//! data directory.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -21,7 +22,8 @@ pub struct Report {
     pub password: Secret,
 }
 
-/// Where a running `braid up` listens; left behind by one that was killed, so a refused connection means "not running".
+/// Addresses of a running `braid up`. A killed one leaves the file behind, so a refused connection
+/// means "not running".
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Addresses {
     pub page: SocketAddr,
@@ -80,7 +82,7 @@ impl Report {
     }
 }
 
-/// One sample by hand; the sequence is the gateway's to give.
+/// A command that sends one sample; the gateway sets its sequence.
 fn curl(sensors: SocketAddr, device: &str) -> String {
     format!(
         "curl -sS http://{sensors}/v1/samples -d '{{\"device\":\"{device}\",\"metric\":\"heart-rate\",\"value\":72}}'"

@@ -14,17 +14,17 @@ use super::first_start::Start;
 use crate::engines::Engines;
 use crate::process::Failure;
 
-/// How often the services' readiness is carried over to the process's.
+/// Interval at which the services' readiness is copied to the process's.
 const MIRROR_INTERVAL: Duration = Duration::from_millis(100);
-/// How long the proxy waits for tunnels that nobody closed.
+/// Time that the proxy waits for open tunnels.
 const PROXY_DRAIN_MS: u64 = 300;
-/// Outcomes that wait to be read: one is enough to end, the others are dropped.
+/// Outcomes that wait to be read; one is enough to end, and further ones are dropped.
 const OUTCOMES_MAX: usize = 1;
 
-/// When a service ends relative to the others.
+/// Order in which services end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Patients and what people look at.
+    /// Patients and the page.
     Outside,
     Gateway,
     Core,
@@ -53,7 +53,7 @@ impl Services {
         }
     }
 
-    /// Runs a service until it ends; one that ends by itself is a failure of the whole.
+    /// Runs a service until it ends; a service that ends by itself is a failure of the process.
     pub fn start<F>(
         &mut self,
         noun: &'static str,
@@ -80,17 +80,17 @@ impl Services {
                     Err(failure) => Some(failure.of(noun)),
                 };
                 if let Some(failure) = failure {
-                    // Full: another service's failure is already ending the process.
+                    // Full: another service's failure is ending the process already.
                     let _ = outcomes.try_send(failure);
                 }
-                // Last, so that whoever waits for the end finds the reason.
+                // Last, so that a waiter for the end finds the reason.
                 context.end();
             }
         });
         context
     }
 
-    /// The address of a listener, or why the service has none.
+    /// The address of a listener, or the reason for its absence.
     pub async fn address(&mut self, context: &Context, what: &str) -> Result<SocketAddr, Failure> {
         match context.address(what).await {
             Some(address) => Ok(address),
@@ -101,7 +101,7 @@ impl Services {
         }
     }
 
-    /// Waits for the request to end (fine) or for the first service that ends by itself (not).
+    /// Waits for a requested end, or for the first service that ends by itself, which is a failure.
     pub async fn first_end(&mut self) -> Result<(), Failure> {
         tokio::select! {
             () = self.process.shutdown().requested() => Ok(()),
@@ -112,7 +112,8 @@ impl Services {
         }
     }
 
-    /// Ends stage by stage; the core waits for the gateways at most `hand_over`. Whoever has not ended `limit` after that is named.
+    /// Ends stage by stage; the core waits for the gateways at most `hand_over`. Services that have
+    /// not ended `limit` after that are named.
     pub async fn end(&self, hand_over: Duration, limit: Duration) -> Result<(), Failure> {
         self.request(Stage::Outside);
         self.request(Stage::Gateway);
@@ -191,7 +192,7 @@ async fn mirror_readiness(process: Context, running: Arc<Mutex<Vec<Running>>>) {
     }
 }
 
-/// Where the core's services listen.
+/// Addresses of the core's services.
 pub struct Core {
     pub ingest: SocketAddr,
     pub alerting: SocketAddr,

@@ -1,4 +1,4 @@
-//! A real proxy on loopback and a real gateway in front of it; the core behind the proxy is not there and not needed.
+//! A real proxy on loopback and a real gateway in front of it; no core is needed.
 
 // Each test file uses its part.
 #![allow(dead_code)]
@@ -33,7 +33,7 @@ struct ProxyLine {
 pub struct Stage {
     pub gateway: Context,
     pub running: JoinHandle<Result<(), gateway::RunError>>,
-    /// Where applications come in.
+    /// Address for applications.
     pub address: SocketAddr,
     proxy: Context,
     proxy_running: JoinHandle<Result<(), proxy::RunError>>,
@@ -52,12 +52,12 @@ fn with_identity(line: &mut Vec<String>, files: &IdentityFiles) {
 }
 
 impl Stage {
-    /// `allowed` at the proxy, `flags` of the gateway besides.
+    /// `allowed` are the proxy's destinations, `flags` additional flags of the gateway.
     pub async fn start(allowed: &[String], flags: &[&str]) -> Self {
         Self::start_with(allowed, &[], flags).await
     }
 
-    /// The same with names that may lead to private addresses.
+    /// The same with names that may resolve to private addresses.
     pub async fn start_with(allowed: &[String], private: &[String], flags: &[&str]) -> Self {
         service_kit::tls::install_provider();
         let dir = tempfile::tempdir().unwrap();
@@ -93,7 +93,7 @@ impl Stage {
                 "--interface",
                 "lte=127.0.2.1",
             ])
-            // Nothing listens there.
+            // No server listens there.
             .chain(["--ingest", "https://127.0.0.1:1"])
             .chain(flags.iter().copied())
             .map(str::to_owned)
@@ -129,7 +129,7 @@ impl Stage {
         stream
     }
 
-    /// Ends the gateway, then the proxy; both must end in order.
+    /// Ends the gateway, then the proxy; both must end regularly.
     pub async fn stop(self) {
         self.gateway.shutdown().request();
         within(self.running).await.unwrap().unwrap();
@@ -149,7 +149,7 @@ pub async fn ask_http(stream: &mut TcpStream, target: &str) -> String {
     String::from_utf8(answer).unwrap()
 }
 
-/// Asks for a connection to an IPv4 address by SOCKS5 and returns the reply's code.
+/// Asks for a connection to an IPv4 address with SOCKS5 and returns the reply's code.
 pub async fn ask_socks(stream: &mut TcpStream, to: SocketAddr) -> u8 {
     let std::net::IpAddr::V4(ip) = to.ip() else {
         panic!("{to} is no IPv4 address");
@@ -164,7 +164,7 @@ pub async fn ask_socks(stream: &mut TcpStream, to: SocketAddr) -> u8 {
     answer[3]
 }
 
-/// Gives back what it was sent once it has been sent all of it.
+/// Echoes its input after the input's end.
 pub async fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Ingest and alerting on the embedded engines: what a gateway's uploads come to.
+//! Ingest and alerting on the embedded engines, and the results of a gateway's uploads.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use service_kit::{
 use store::{AlertsQuery, DEFAULT_TENANT, DeviceEntry, Scope, SqliteStore, Store};
 use tokio::{task::JoinHandle, time::Instant};
 
-/// Reached only by a failing test.
+/// Only a failing test reaches this time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Core {
@@ -86,7 +86,7 @@ impl Core {
         Identity::load(&self.authority.issue(&id, &[]).unwrap()).unwrap()
     }
 
-    /// Waits for the active alert of the core itself.
+    /// Waits for an active alert that the core itself raised.
     pub async fn alert(&self, patient: &str, rule: &str) -> Alert {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -105,7 +105,7 @@ impl Core {
         }
     }
 
-    /// Waits for a reading of the patient; the time of the newest one.
+    /// Waits for a reading of the patient; returns the time of the newest.
     pub async fn newest_us(&self, patient: &str) -> i64 {
         let deadline = Instant::now() + PATIENCE;
         loop {

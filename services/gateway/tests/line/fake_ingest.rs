@@ -1,4 +1,4 @@
-//! An ingest that remembers what it got and can be told to misbehave.
+//! A fake ingest that records its input and can be told to misbehave.
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
@@ -14,14 +14,14 @@ use tonic::{Request, Response, Status, Streaming};
 
 #[derive(Default)]
 pub struct Got {
-    /// By (device, stream, sequence): how often, and the first copy.
+    /// By (device, stream, sequence): the number of copies, and the first copy.
     pub samples: BTreeMap<(String, String, u64), (u32, Sample)>,
     pub alerts: BTreeMap<u64, EdgeAlert>,
     pub gaps: Vec<Gap>,
     pub connections: u32,
-    /// Swallows requests; a stream that lost one so stays mute.
+    /// Drops requests; a stream that lost a request stays silent.
     pub silent: bool,
-    /// Ends the stream that the next request comes over, and forgets the request.
+    /// Ends the stream of the next request, and drops the request.
     pub end_next: bool,
     /// Refuses samples of this device.
     pub refused_device: String,
@@ -98,7 +98,8 @@ impl IngestService for FakeIngest {
         let (answers, stream) = mpsc::channel(16);
         let ingest = self.clone();
         tokio::spawn(async move {
-            // What follows a request that was swallowed must not be acknowledged: a position covers all before it.
+            // Requests after a dropped one must not be acknowledged: a position covers all before
+            // it.
             let mut swallowed = false;
             while let Ok(Some(request)) = requests.message().await {
                 swallowed |= ingest.got.lock().silent;
@@ -116,7 +117,7 @@ impl IngestService for FakeIngest {
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 
-    /// As an older core answers.
+    /// The answer of an older core.
     async fn follow_rules(
         &self,
         _: Request<FollowRulesRequest>,

@@ -1,4 +1,4 @@
-//! The gateway that is tested, as sensors see it.
+//! The gateway under test, from a sensor's view.
 
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use tunnel::TunnelEvent;
 
 use crate::fake_ingest::{FakeIngest, Got};
 
-/// A condition that does not hold by then fails the test; on success nothing waits for it.
+/// Longest wait for a condition; then the test fails.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 #[derive(Parser)]

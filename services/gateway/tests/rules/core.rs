@@ -1,4 +1,4 @@
-//! An ingest that comes and goes at one address, the store behind it, and who decides about rules there.
+//! An ingest that starts and stops at one address, its store, and the authors of rules.
 
 use std::{net::SocketAddr, path::Path, sync::Arc};
 
@@ -40,7 +40,7 @@ impl Core {
         let store: Arc<dyn Store> = Arc::new(SqliteStore::open(path).unwrap());
         let bus: Arc<dyn Bus> =
             Arc::new(EmbeddedBus::open(path, EmbeddedOptions::default()).unwrap());
-        // An address that is free, and that this one alone is told.
+        // A free address, reserved for this test.
         let address = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = address.local_addr().unwrap();
         Core {
@@ -81,7 +81,7 @@ impl Core {
         Identity::load(&self.authority.issue(&id, &[]).unwrap()).unwrap()
     }
 
-    /// Of the gateway `gw`, which is of tenant `one`.
+    /// For the gateway `gw` of tenant `one`.
     pub async fn register(&self, tenant: &str, device: &str, patient: &str) {
         let entry = DeviceEntry {
             id: device.into(),
@@ -99,7 +99,7 @@ impl Core {
         self.store.put_document(&document).await.unwrap();
     }
 
-    /// The built-in rules, but this limit of the heart rate.
+    /// The built-in rules with this limit of the heart rate.
     pub async fn put_rules(&self, tenant: &str, subject: &str, version: u32, heart_rate: f64) {
         let mut set = RuleSet::default_set();
         let rule = set.rules.iter_mut().find(|it| it.id == "heart-rate-high");
@@ -113,13 +113,13 @@ impl Core {
         self.store.put_document(&document).await.unwrap();
     }
 
-    /// As it is: unchecked.
+    /// Stored as it is, without a check.
     pub async fn put_body(&self, tenant: &str, subject: &str, version: u32, body: &str) {
         let document = document(RULES, tenant, subject, version, body);
         self.store.put_document(&document).await.unwrap();
     }
 
-    /// What gateways' alerts come to from here on.
+    /// The results of gateways' alerts from now on.
     pub async fn edge_alerts(&self) -> Heard {
         Heard(self.bus.tail(Topic::Vitals).await.unwrap())
     }

@@ -1,4 +1,4 @@
-//! The test kit's disk as the journal wants it.
+//! The test kit's disk with the journal's interface.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! A model of the two ends of a journal, the sensors and the core, and what they do with it.
+//! A model of the two ends of a journal, the sensors and the core.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,14 +18,14 @@ pub fn limits(overflow: Overflow, bytes_max: u64) -> Limits {
     }
 }
 
-/// What the sensors believe to be accepted and what the core has got.
+/// The samples that the sensors take for accepted, and those that the core has.
 #[derive(Default)]
 pub struct World {
     /// Unique values, by stream, that the journal has confirmed.
     pub accepted: BTreeMap<usize, BTreeSet<u64>>,
     /// Values sent but not confirmed: the sensors send them again after a restart.
     pub unconfirmed: Vec<Sample>,
-    /// What the core holds: sequence to value, by (device, stream).
+    /// The core's samples: sequence to value, by (device, stream).
     pub received: BTreeMap<(String, String), BTreeMap<u64, u64>>,
     pub gaps: Vec<Gap>,
     pub alerts_accepted: u64,
@@ -34,7 +34,7 @@ pub struct World {
 }
 
 impl World {
-    /// A new sample; its value tells it from all others, and the sensor numbers it so that it can send it again.
+    /// A new sample with a unique value; the sensor numbers it so that it can repeat it.
     pub fn sample(&mut self, stream: usize) -> Sample {
         self.next_value += 1;
         let (device, name) = STREAMS[stream];
@@ -134,7 +134,7 @@ pub fn stream_of(sample: &Sample) -> usize {
         .unwrap()
 }
 
-/// One batch of samples, and perhaps an alert, as the writer would commit it.
+/// One batch of samples, possibly with an alert, as the writer would commit it.
 pub fn batch(
     log: &mut Log<TestDisk>,
     world: &mut World,
@@ -174,13 +174,13 @@ pub fn batch(
     }
 }
 
-/// Reads from the head on, as the sender does after a reconnect, and acknowledges a part.
+/// Reads from the head on, like the sender after a reconnect, and acknowledges a part.
 pub fn deliver(log: &mut Log<TestDisk>, world: &mut World, rng: &mut impl Rng, everything: bool) {
     let reader = log.reader();
     let mut from = reader.head();
     loop {
         let entries_max = 1 + rng.random_range(0..20);
-        // What memory has is what the disk has.
+        // Memory and disk have the same entries.
         let recent = match rng.random_bool(0.5) {
             true => reader.recent(from, entries_max, 1 << 20),
             false => None,

@@ -1,5 +1,5 @@
-//! A gateway and a proxy as they ship, each in a network namespace, with TUN devices, two access networks between them and two destinations behind
-//! the proxy.
+//! A released gateway and proxy, each in a network namespace, with TUN devices, two access networks
+//! between them and two destinations behind the proxy.
 
 // Each test file uses its part.
 #![allow(dead_code)]
@@ -28,12 +28,12 @@ use testkit::{
 pub const DEVICES: [(&str, u8); 2] = [("wlan0", 1), ("wwan0", 2)];
 pub const TUN: &str = "braid0";
 
-/// Allowed at the proxy, and not; both are there.
+/// Permitted at the proxy, and not; both exist.
 pub const LISTED: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 2);
 pub const UNLISTED: Ipv4Addr = Ipv4Addr::new(10, 8, 1, 2);
 pub const PORT: u16 = 9_000;
 
-/// Longer than an answer takes; what is not answered by then was dropped.
+/// Longer than an answer takes; an unanswered packet was dropped.
 pub const SILENCE: Duration = Duration::from_secs(1);
 
 #[derive(Parser)]
@@ -59,7 +59,7 @@ fn with_identity(line: &mut Vec<String>, files: &IdentityFiles) {
     }
 }
 
-/// Gateway and proxy as they ship, each in its namespace.
+/// A released gateway and proxy, each in its namespace.
 pub struct Stage {
     pub world: Arc<World>,
     gateway: End,
@@ -68,7 +68,7 @@ pub struct Stage {
     _dir: TempDir,
 }
 
-/// One of the two, running.
+/// A running gateway or proxy.
 pub struct End(Context, JoinHandle<()>);
 
 impl End {
@@ -81,7 +81,7 @@ impl End {
         Self(context, running)
     }
 
-    /// Must end in order.
+    /// Must end regularly.
     fn stop(self) {
         self.0.shutdown().request();
         self.1.join().unwrap();
@@ -89,7 +89,7 @@ impl End {
 }
 
 impl Stage {
-    /// With networks of that rate; none, with a message, where namespaces are not to be had.
+    /// With networks of that rate; `None`, with a message, on hosts without namespaces.
     pub fn start(rate: &str, gateway_flags: &str) -> Option<Self> {
         let _ = tracing_subscriber::fmt()
             .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
@@ -122,7 +122,7 @@ impl Stage {
             .unwrap();
         let mut flags = line(&format!("gateway --listen 127.0.0.1:0 --proxy {}", proxy()));
         flags.extend(["--path-telemetry".to_owned(), String::new()]);
-        // Nothing listens there.
+        // No server listens there.
         flags.extend(line("--ingest https://127.0.0.1:1"));
         flags.extend(line(&format!("--tun {TUN} {gateway_flags}")));
         let data = dir.path().join("gateway");
@@ -146,7 +146,7 @@ impl Stage {
         })
     }
 
-    /// Runs a program in a namespace, on a thread of its own.
+    /// Runs a program in a namespace, on its own thread.
     pub fn run<T: Send + 'static>(
         &self,
         side: &str,
@@ -191,12 +191,12 @@ pub fn until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// One echo of ICMP from the address that the kernel chooses; how long it took, if it came back.
+/// One ICMP echo from the address that the kernel chooses; returns its time if it came back.
 pub fn ping(to: IpAddr, number: u16) -> Option<Duration> {
     ping_by(None, to, number)
 }
 
-/// The same over that device, whatever the routes say.
+/// The same over that device, whatever the routes are.
 pub fn ping_by(device: Option<&str>, to: IpAddr, number: u16) -> Option<Duration> {
     let (domain, protocol, kinds) = match to {
         IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, [8, 0]),

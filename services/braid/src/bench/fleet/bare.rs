@@ -1,6 +1,7 @@
-//! The same fleet with nothing but the library: as many connections of two paths each, both ends in this process. Both ends ping each path as
-//! Braid's do, and each connection asks for a small answer as often as a sensor measures. No journal, no second TLS inside, no services: the least that a fleet
-//! of this transport costs.
+//! The same fleet with the bare library: the same number of connections with two paths each, both
+//! ends in this process. Both ends ping each path as Braid's do, and each connection asks for a
+//! small answer at the sensor's rate. Without journal, inner TLS and services it is the least cost
+//! of a fleet on this transport.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,15 +20,15 @@ use super::used::Used;
 use crate::process::{Failure, block_on};
 
 const PING_INTERVAL: Duration = Duration::from_millis(100);
-/// An upload of one sample, and its acknowledgement.
+/// Bytes of an upload of one sample, and of its acknowledgement.
 const QUESTION_BYTES: usize = 300;
 const ANSWER_BYTES: usize = 40;
 const PATHS_MAX: u32 = 4;
-/// Until the peer has given identifiers for a second path.
+/// Interval of attempts until the peer has given identifiers for a second path.
 const PATH_INTERVAL: Duration = Duration::from_millis(50);
 const CONNECT_MAX: Duration = Duration::from_secs(120);
 
-/// What a connection takes of the processor in each second, and its answers in each.
+/// Processor time of a connection in each second, and its answers.
 pub(super) struct Bare {
     pub(super) cpu_s: f64,
     pub(super) answers_per_s: f64,
@@ -109,7 +110,7 @@ fn server(scratch: &Scratch) -> Result<SocketAddr, Failure> {
     let address = endpoint.local_addr().map_err(Failure::other)?;
     tokio::spawn(async move {
         while let Some(incoming) = endpoint.accept().await {
-            // Its error is the client's, which reports it.
+            // The client reports the error.
             tokio::spawn(async move {
                 let connection = incoming.await.map_err(Failure::other)?;
                 answer(&connection).await

@@ -1,4 +1,4 @@
-//! One person: how they move, the gateway that they carry with its two lossy networks, and the sensor that it takes samples from.
+//! One patient: the mobility, the gateway with its two lossy networks, and the sensor.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,13 +24,13 @@ const LOSS: f64 = 0.01;
 const SEED: u64 = 1;
 /// Addresses of one network on the loopback device; more gateways share them.
 const ADDRESSES: u32 = 250;
-/// What a sensor keeps while its gateway is busy with an earlier request, a minute of samples; then it takes none.
+/// Samples that a sensor keeps during a request, a minute's worth; further samples are skipped.
 const SENSOR_MEMORY_MAX: usize = 60 * SAMPLES_PER_S as usize;
 /// A sensor has one request under way.
 const REQUESTS_WAITING_MAX: usize = 1;
 const READY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How somebody moves: which network goes away, for how long, and how long it then stays.
+/// A pattern of mobility: which network disappears, for how long, and how long it then stays.
 #[derive(Clone, Copy)]
 pub(super) struct Mobility {
     pub(super) name: &'static str,
@@ -42,7 +42,7 @@ pub(super) struct Mobility {
 pub(super) const HOME: Mobility = Mobility::new("home", 0, 0, 3_600);
 /// Out of the door and back.
 pub(super) const WALK: Mobility = Mobility::new("walk", 0, 6, 9);
-/// Tunnels and dead spots, beside a Wi-Fi that the train has.
+/// Tunnels and dead spots, beside the train's Wi-Fi.
 pub(super) const COMMUTE: Mobility = Mobility::new("commute", 1, 2, 6);
 
 impl Mobility {
@@ -55,7 +55,7 @@ impl Mobility {
         }
     }
 
-    /// Of ten, five stay at home, three walk and two travel.
+    /// Of ten patients five stay at home, three walk and two travel.
     fn of(gateway: u32) -> Mobility {
         match gateway % 10 {
             0..5 => HOME,
@@ -106,14 +106,15 @@ impl Home {
     }
 }
 
-/// What became of one person's samples.
+/// The samples of one patient.
 pub(super) struct Life {
     pub(super) device: String,
     pub(super) mobility: &'static str,
-    /// When the gateway said that it has them on disk, since the fleet's beginning, and how many.
+    /// Times, since the fleet's beginning, at which the gateway confirmed samples on disk, with
+    /// their numbers.
     pub(super) accepted: Vec<(Duration, u64)>,
     pub(super) handovers: Vec<Duration>,
-    /// Not taken, because the sensor's memory was full.
+    /// Skipped, because the sensor's memory was full.
     pub(super) skipped: u64,
     /// The gateway goes on until its journal is empty.
     _end: End,
@@ -133,8 +134,8 @@ impl Drop for End {
     }
 }
 
-/// One sample every tenth of a second, whatever the gateway's disk does; what was taken while a request is under way goes with the next one.
-/// Meanwhile networks come and go.
+/// One sample every tenth of a second, whatever the gateway's disk does; samples taken during a
+/// request go with the next one. Meanwhile networks come and go.
 pub(super) async fn live(home: Home, began: Instant, length: Duration) -> Result<Life, Failure> {
     let mobility = Mobility::of(home.number);
     let end = End(home.context);
@@ -190,7 +191,7 @@ pub(super) async fn live(home: Home, began: Instant, length: Duration) -> Result
                     continue;
                 }
                 taken += 1;
-                // A busy machine wakes the sensor late; the heart beat when it was due.
+                // A busy machine wakes the sensor late; the sample's time is when it was due.
                 let late_us = i64::try_from(due.elapsed().as_micros()).unwrap_or(i64::MAX);
                 memory.push(Sample {
                     device: home.device.clone(),

@@ -1,4 +1,4 @@
-//! A drawing of what became of a fleet, second by second, as SVG that every browser shows.
+//! A diagram of a fleet's run, second by second, as SVG.
 
 use std::fmt::Write;
 
@@ -8,11 +8,11 @@ const HEIGHT: f64 = 180.0;
 const LEFT: f64 = 70.0;
 const TOP: f64 = 34.0;
 const BELOW: f64 = 24.0;
-/// Horizontal lines, the one at zero not counted.
+/// Horizontal lines without the one at zero.
 const LINES: u32 = 4;
 const COLOURS: [&str; 4] = ["#1f77b4", "#d95f02", "#2a9d3a", "#7a5195"];
 
-/// One diagram; a second that has no value leaves a gap in its line.
+/// One diagram; a second without a value leaves a gap in its line.
 pub(super) struct Panel {
     pub(super) title: &'static str,
     pub(super) unit: &'static str,
@@ -126,7 +126,8 @@ mod tests {
             lines: vec![("p50", vec![Some(0.0), Some(300.0), None, Some(150.0)])],
         };
         let drawn = svg("ten & more", &[panel]);
-        // From zero at the foot, 3/4 up because the scale ends at 400, and after the gap a new stroke.
+        // From zero at the bottom, 3/4 up because the scale ends at 400, and a new stroke after the
+        // gap.
         assert!(
             drawn.contains("d=\"M70.0 248.0L370.0 113.0M970.0 180.5\""),
             "{drawn}"

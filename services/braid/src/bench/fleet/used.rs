@@ -1,4 +1,4 @@
-//! Processor time of this process and of those it started, by what they are.
+//! Processor time of this process and its descendants, by program.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::fs;
 use super::super::line::TICKS_PER_S;
 use crate::process::Failure;
 
-/// Processor time in seconds of this process and of every process below it, by what they are.
+/// Seconds of processor time of this process and each descendant, by program.
 pub(super) struct Used(pub(super) BTreeMap<String, f64>);
 
 impl Used {
@@ -19,7 +19,7 @@ impl Used {
             let Some(pid) = entry.file_name().to_str().and_then(|it| it.parse().ok()) else {
                 continue;
             };
-            // Gone since the folder was read: it is not of ours, which stay.
+            // Ended since the folder was read: a foreign process, since ours stay.
             let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else {
                 continue;
             };
@@ -57,16 +57,16 @@ impl Used {
         self.total_s() - before.total_s()
     }
 
-    /// Everything but the fleet.
+    /// Everything except the fleet.
     pub(super) fn behind(&self) -> impl Iterator<Item = (&String, f64)> {
         let of = self.0.iter().filter(|(part, _)| *part != Used::FLEET);
         of.map(|(part, cpu_s)| (part, *cpu_s))
     }
 }
 
-/// Parent, what it is, and processor seconds.
+/// Parent, program, and processor seconds.
 fn read(stat: &str, command: &str) -> Option<(u32, String, f64)> {
-    // The name in parentheses may hold anything.
+    // The name in parentheses may contain any character.
     let (head, rest) = stat.rsplit_once(") ")?;
     let (_, name) = head.split_once('(')?;
     let fields: Vec<&str> = rest.split(' ').collect();
