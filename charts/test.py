@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""test.py - the charts without a cluster, as `make chart` runs it: lint, what they render, what they refuse, and Kubernetes' schemas.
+"""test.py - checks the charts without a cluster (`make chart`).
 
-    test.py --schemas LOCATION     the checks; LOCATION is what kubeconform takes for -schema-location
-    test.py --copy                 brings the charts' copies of files in infra/ up to date (`make chart-files`)
+The checks are lint, rendered and refused values, and Kubernetes' schemas.
+
+    test.py --schemas LOCATION     the checks; LOCATION is for kubeconform -schema-location
+    test.py --copy                 updates the charts' copies of files in infra/ (`make chart-files`)
 
 helm and kubeconform must be on the PATH."""
 
@@ -18,10 +20,11 @@ import yaml
 
 HERE = pathlib.Path(__file__).resolve().parent
 CHART, BACKENDS = HERE / "braid", HERE / "backends"
-# Folders in infra/ and the files of them that a chart carries, since a chart reads nothing outside of itself.
+# Folders in infra/ with their files that a chart contains, since a chart cannot read files outside
+# of itself.
 COPIES = [("envoy", "*.yaml", CHART), ("grafana/dashboards", "*.json", CHART), ("prometheus", "rules.yml", CHART), ("kafka", "*.properties", BACKENDS), ("timescaledb", "*", BACKENDS)]
 NOUNS = ["proxy", "envoy", "ingest", "alerting", "path-telemetry", "dashboard"]
-# A helm that was built from source takes clusters for ancient ones.
+# A helm that was built from source reports an old Kubernetes version by default.
 KUBERNETES = ["--kube-version", "1.36.3"]
 failed = []
 
@@ -44,7 +47,7 @@ def render(chart, *arguments):
 
 
 def notes(*arguments):
-    """What `helm install` says at its end, which helm renders beside a cluster only."""
+    """The notes of `helm install`, which helm renders only with a cluster."""
     with tempfile.TemporaryDirectory() as folder:
         chart = pathlib.Path(folder) / "braid"
         shutil.copytree(CHART, chart)
@@ -86,7 +89,8 @@ def every_installation(name, found):
         for container in spec["containers"] + spec.get("initContainers", []):
             own = container["securityContext"]
             safe &= own["readOnlyRootFilesystem"] and own["capabilities"]["drop"] == ["ALL"] and not own["allowPrivilegeEscalation"]
-            # What makes the proxy's TUN device, where one is asked for; `packets` looks at it.
+            # The container that creates the proxy's TUN device, if it is configured; `packets`
+            # checks it.
             safe &= "add" not in own["capabilities"] and "runAsUser" not in own or (name.startswith("packets") and container["name"] == "tun")
             safe &= "memory" in container["resources"]["limits"] and not container["image"].endswith(":latest")
         safe &= spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"} and not spec["enableServiceLinks"]
@@ -115,7 +119,8 @@ def megabytes(text):
 
 
 def front(found):
-    """Envoy: what its bounds come to (infra/envoy/README.md) fits into both kinds of container, and Prometheus reads it."""
+    """Envoy: the sum of its bounds (infra/envoy/README.md) fits into both kinds of container, and
+    Prometheus scrapes it."""
     envoy = yaml.safe_load((HERE.parent / "infra" / "envoy" / "envoy.yaml").read_text())
     listeners = {it["name"]: it for it in envoy["static_resources"]["listeners"]}
     limits = envoy["layered_runtime"]["layers"][0]["static_layer"]
@@ -128,7 +133,8 @@ def front(found):
         return limits["envoy.resource_limits.listener.%s.connection_limit" % name]
     people = http("people")
     streams = people["http2_protocol_options"]["max_concurrent_streams"]
-    # Measured: a request under way, its headers' own overhead, and as much again of question or answer.
+    # Measured: a request under way, the overhead of its headers, and the same again for the body of
+    # question or answer.
     of_stream_kib = 14 + people["max_request_headers_kb"] + people["common_http_protocol_options"]["max_headers_count"] * 0.4 + 24
     of_people = connections("people") * (streams * of_stream_kib + 20) / 1024
     of_devices = connections("devices") * 40 / 1024
@@ -165,18 +171,18 @@ def front(found):
 
 
 def anywhere(policy):
-    """Ports that it opens to everything, besides those of names and of the collector."""
+    """Ports that it opens to every destination, besides those of DNS and of the collector."""
     return [port["port"] for rule in policy["spec"]["egress"] if "to" not in rule for port in rule["ports"] if port["port"] not in (53, 4317)]
 
 
 def policies(rendered):
-    """Who is kept out, by the policies' text; `make e2e-cluster` tries it."""
+    """The clients that the policies exclude, by their text; `make e2e-cluster` tries it."""
     for name in rendered:
         found = objects(rendered[name])
         kept = [it for (kind, _), it in found.items() if kind == "NetworkPolicy"]
         for it in kept:
             rules = it["spec"].get("ingress", []) + it["spec"]["egress"]
-            # Rules without peers, or with none, let everybody in.
+            # Rules without peers, or with an empty list, admit everybody.
             check(all(rule and all(rule.get(peers, True) for peers in ("from", "to", "ports")) for rule in rules),
                   "%s: no rule of the policy %s is empty" % (name, it["metadata"]["name"]))
         for pod, template in pods(found) if kept else ():
@@ -225,7 +231,7 @@ def policies(rendered):
 
 
 def canary(rendered):
-    """The webhook of the dashboard's own: its address comes from a Secret, and the network policy has a way to it."""
+    """The dashboard's own webhook: its address comes from a Secret, and the network policy permits it."""
     def dashboard(text):
         found = objects(text)
         container = found["Deployment", "dashboard"]["spec"]["template"]["spec"]["containers"][0]
@@ -243,7 +249,7 @@ def canary(rendered):
 
 
 def provider(rendered):
-    """People who sign in at an OpenID Connect provider: flags, secret and authority of the dashboard, and the way out to it."""
+    """Sign-in at an OpenID Connect provider: flags, secret and authority of the dashboard, and its egress."""
     def dashboard(text):
         found = objects(text)
         pod = found["Deployment", "dashboard"]["spec"]["template"]["spec"]
@@ -298,11 +304,11 @@ def provider(rendered):
 
 
 def engines(rendered):
-    """Kafka and TimescaleDB of others: who signs in how, and who vouches for them."""
+    """External Kafka and TimescaleDB: sign-in of each service, and the authorities of the servers."""
     keepers = ["ingest", "alerting", "path-telemetry", "dashboard"]
 
     def told(text, pod):
-        """Its flags about the engines, its password of the bus, and files of authorities that it mounts."""
+        """Its flags of the engines, its password of the bus, and mounted files of authorities."""
         template = dict(pods(objects(text)))[pod]
         container = template["spec"]["containers"][0]
         flags = dict(flag[2:].split("=", 1) for flag in container["args"] if flag.startswith(("--bus", "--store")) and "=" in flag)
@@ -327,7 +333,7 @@ def engines(rendered):
     for pod in keepers + ["trial"]:
         flags, password, files = told(rendered["defaults"], pod)
         check(flags["store-ca"] == "/run/braid/ca.pem" and (password, files) == ([], {}) and "@" not in flags.get("bus", ""), "defaults: %s knows the engines by the services' authority" % pod)
-        # Without TLS the services refuse a server on another machine, unless the URL says so.
+        # Without TLS the services refuse a server on another machine, unless the URL permits it.
         flags, _, _ = told(rendered["plain"], pod)
         check(flags["store"].endswith("/braid?sslmode=disable") and "store-ca" not in flags, "plain: %s is told that the store has no TLS" % pod)
     scaled = ["--set", "ingest.autoscaling.by=lag", "--set", "bus.ca.configMap=roots"]
@@ -349,7 +355,7 @@ def engines(rendered):
 
 
 def upgrades():
-    """What changes when values do: pods that read something once are made anew."""
+    """Effects of changed values: pods that read a value only at their start are replaced."""
     def annotations(*values):
         return dict(pods(objects(render(CHART, *values))))["alerting"]["metadata"].get("annotations")
     one, two = (["--set-json", 'alerting.rules="{\\"version\\": 1, \\"rules\\": [%s]}"' % rules] for rules in ("", "{}"))
@@ -361,8 +367,8 @@ def upgrades():
 
 
 def odd(rendered):
-    """Values that are odd and legal."""
-    # Names of digits alone are names.
+    """Unusual but valid values."""
+    # Names of digits alone are valid names.
     rendered["digits"] = render(CHART, "--values", str(CHART / "ci" / "hospital.yaml"), "--set-string", "priorityClassName=1", "--set-json", 'image.pullSecrets=["7"]',
                                 "--set-string", "identities.issuer.name=8", "--set-string", "identities.passwordsSecret=9", "--set-string", "enrolment.authoritySecret=10",
                                 "--set-string", "enrolment.believedSecret=11", "--set-string", "dashboard.oidc.clientSecret.name=12")
@@ -375,7 +381,7 @@ def odd(rendered):
         file.flush()
         trigger, = objects(render(CHART, "--values", file.name))["ScaledObject", "ingest"]["spec"]["triggers"]
         check(trigger["metadata"]["lagThreshold"] == "5000000", "a lag of millions")
-    # Where nodes take only who tolerates them, the job and the trial come to them, too.
+    # On nodes with taints, the job and the trial need the tolerations as well.
     for pod, template in pods(objects(rendered["hospital"])):
         spec = template["spec"]
         check(spec["nodeSelector"] and spec["tolerations"] and template["metadata"]["annotations"]["example/owner"] == "telecare", "hospital: the pod %s is where the others are" % pod)
@@ -395,7 +401,7 @@ def odd(rendered):
 
 
 def packets(rendered):
-    """The proxy's TUN device: who has which right to make it, what the proxy is told, and the ways out."""
+    """The proxy's TUN device: the rights to create it, the proxy's flags, and the egress rules."""
     def proxy(text):
         found = objects(text)
         pod = found["StatefulSet", "proxy"]["spec"]["template"]["spec"]
@@ -462,7 +468,7 @@ def packets(rendered):
 
 
 def copies():
-    """Each file and where the chart has it."""
+    """Each file and its place in the chart."""
     for folder, pattern, chart in COPIES:
         for file in sorted((HERE.parent / "infra" / folder).glob(pattern)):
             yield file, chart / "files" / pathlib.Path(folder).name / file.name
@@ -548,7 +554,7 @@ def main():
     check(not any(flag.startswith("--authority") for flag in flags) and not any(it["name"] == "authority" for it in volumes),
           "defaults: the dashboard has no authority's key")
     def mounted(name, of):
-        """Who mounts what a Secret has, and which of its keys."""
+        """The pods that mount a Secret, with its keys."""
         holders = {}
         for pod, template in pods(objects(rendered[name])):
             for volume in template["spec"]["volumes"]:
@@ -585,7 +591,7 @@ def main():
     odd(rendered)
 
     found = objects(rendered["try-out"])
-    # Nodes of two cores have other things to do.
+    # Nodes of two cores have other work as well.
     asked = sum(int(container["resources"]["requests"]["cpu"][:-1]) for text in (rendered["try-out"], render(BACKENDS)) for _, template in pods(objects(text))
                 for container in template["spec"]["containers"] + template["spec"].get("initContainers", []))
     check(asked <= 1200, "try-out: both charts ask for %d thousandths of a core, 1200 at most" % asked)

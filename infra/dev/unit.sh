@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # unit.sh - every Rust test of the workspace.
-# Tests with real engines, kernels and clocks can miss a deadline when the machine pauses. A test that failed is run once more, alone on the
-# machine. A test that fails again has failed. A test that then passes is named as unsteady, because it may be a rare fault. The run fails
-# all the same unless the test is listed with a reason in unsteady.txt.
-# A target that does not end has failed. It names no test, so all of its tests are run again, and the target is what may be listed.
+#
+# Tests with real engines, kernels and clocks can miss a deadline when the machine pauses. So a
+# failed test runs once more, alone on the machine. A test that fails again has failed. A test that
+# then passes is named as unsteady, because it may be a rare fault. The run fails all the same
+# unless unsteady.txt lists the test with a reason. A target that does not end has failed. It names
+# no test, so all of its tests run again, and the target may be listed.
 set -uo pipefail
 
-readonly FAILED_MAX=5 # more than that is no accident
-readonly LISTED_MAX=5 # a longer list hides faults
-readonly TARGET_SECONDS_MAX=1500 # the longest takes a third of it
+readonly FAILED_MAX=5 # more failures are not repeated
+readonly LISTED_MAX=5 # a longer list is refused, since it would hide faults
+readonly TARGET_SECONDS_MAX=1500 # the longest target takes a third of it
 readonly RUNNER="target.'cfg(unix)'.runner = ['timeout', '--foreground', '--kill-after=10', '$TARGET_SECONDS_MAX']"
 readonly LIST=${UNSTEADY_LIST:-$(dirname "$0")/unsteady.txt}
 
@@ -36,7 +38,7 @@ cargo test --config "$RUNNER" --workspace --quiet --no-fail-fast 2>&1 | tee "$lo
 status=${PIPESTATUS[0]}
 [ "$status" != 0 ] || exit 0
 
-# Cargo tells how to run a target again, and the harness lists what failed in it by name.
+# Cargo prints how to run a target again, and the harness lists its failed tests by name.
 mapfile -t targets < <(sed -n 's/.*to rerun pass `\(.*\)`$/\1/p' "$log" | sort -u)
 mapfile -t tests < <(awk '/^failures:$/ { found = "" } /^    [A-Za-z0-9_:]+$/ { found = found $1 "\n" } /^test result: FAILED/ { printf "%s", found }' "$log" | sort -u)
 if [ ${#targets[@]} = 0 ] || [ ${#targets[@]} -gt $FAILED_MAX ] || [ ${#tests[@]} -gt $FAILED_MAX ]; then
@@ -45,12 +47,13 @@ fi
 
 printf '\nfailed, once more alone: %s\n' "${tests[@]:-${targets[@]}}"
 for target in "${targets[@]}"; do
-  # Of the whole workspace, as it was built: one package alone has other features, and would be built anew.
+  # With the whole workspace, as it was built: one package alone has other features, and would be
+  # built again.
   read -ra arguments <<< "--workspace ${target#-p * }"
   again=$(cargo test --config "$RUNNER" "${arguments[@]}" -- --exact --test-threads=1 "${tests[@]}" 2>&1)
   again_status=$?
   printf '%s\n' "$again"
-  # A target that was killed names no test: it has not passed by running none.
+  # A killed target names no test, so running none of its tests is no pass.
   if [ $again_status != 0 ] || ! grep -q '^test result: ok. [1-9]' <<< "$again"; then
     exit "$status"
   fi

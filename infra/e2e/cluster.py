@@ -1,14 +1,25 @@
 #!/usr/bin/env python3
-"""cluster.py - the charts on a real one-node Kubernetes with running pods, as `make e2e-cluster` runs it (root).
+"""cluster.py - the charts on a real one-node Kubernetes with running pods (`make e2e-cluster`, root).
 
-Installs charts/backends and charts/braid; `helm test`; strangers are kept out by network policies; a gateway outside of the cluster enrols with a token, renews its certificate, is revoked and
-let in again; people and programs of an OpenID Connect provider come in; the gateway sends, and ingest is scaled by its load; each of the two access
-networks is cut; a program that knows no proxy comes through to where it may; every workload is restarted while samples go on; upgrade to another version and back; uninstall; the try-out with a gateway inside. What was accepted must be
-stored, once. The cluster (infra/airgap/cluster) is started for it and taken down again, unless it ran already.
+- It installs charts/backends and charts/braid, and runs `helm test`.
+- Network policies keep strangers out.
+- A gateway outside of the cluster enrols with a token, renews its certificate, is revoked, and is
+  admitted again.
+- People and programs of an OpenID Connect provider sign in.
+- The gateway sends, and ingest is scaled by its load.
+- Each of the two access networks is cut.
+- A program without proxy support reaches its permitted destinations.
+- Every workload is restarted while samples go on.
+- The release is upgraded to another version and back, then uninstalled.
+- The try-out has a gateway inside of the cluster.
+
+Every accepted sample must be stored exactly once. The cluster (infra/airgap/cluster) is started and
+taken down again, unless it ran already.
 
     cluster.py [--keep]
 
---keep leaves cluster and installation running. Images come from the Docker engine: `make images`. $BRAID_BINARY is the gateway outside."""
+--keep leaves cluster and installation running. Images come from the Docker engine (`make images`).
+$BRAID_BINARY is the gateway outside."""
 
 import argparse
 import contextlib
@@ -32,10 +43,10 @@ from steps import eventually, figure, run, say
 CLUSTER = ROOT / "infra/airgap/cluster"
 NAMESPACE, TRY_OUT = "ward", "try-out"
 VERSION = "0.1.0"
-# The same programs under another number: what changes hands is the chart and every pod.
+# The same programs under another version: the upgrade replaces the chart and every pod.
 NEXT = "0.1.1"
 IMAGES = ["apache/kafka:4.1.0", "timescale/timescaledb:2.19.3-pg17", "envoyproxy/envoy:v1.40.0"]
-# Two copies of what keeps nothing, as in earnest; processor requests fit one small node.
+# Two copies of stateless services, as in production; processor requests fit one small node.
 SMALL = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}
 NODE_PORT = 30433
 VALUES = {
@@ -45,7 +56,7 @@ VALUES = {
     "proxy": {"replicas": 2, "service": {"type": "NodePort", "nodePort": NODE_PORT}, "resources": SMALL,
               "ip": {"enabled": True, "allow": [packets.ALLOWED + "/32"]}},
     "envoy": {"replicas": 2, "service": {"type": "NodePort"}, "resources": SMALL},
-    # `scales` allows a third one, and puts the percentage between what they use idle and under load.
+    # `scales` permits a third copy, with a percentage between idle and loaded use.
     "ingest": {"replicas": 2, "resources": SMALL, "autoscaling": {"by": "cpu", "replicasMax": 2, "cpuPercent": 100}},
     **{noun: {"replicas": 2, "resources": SMALL} for noun in ("alerting", "path-telemetry", "dashboard")},
 }
@@ -53,9 +64,10 @@ BACKENDS = {noun: {"resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, 
 WORKLOADS = ["deployment/ingest", "deployment/alerting", "deployment/path-telemetry", "deployment/dashboard", "deployment/envoy", "statefulset/proxy",
              "statefulset/kafka", "statefulset/timescaledb"]
 READY_S_MAX, HELM_S_MAX = 900, 900
-# The provider is at this machine's end of the node's link; so do people call the page.
+# The provider runs at this machine's end of the node's link; people call the page from there.
 HOST_ADDRESS, HOME = "10.210.0.1", "https://ward.example.org"
-# Between two dashboards chance would let one of these fail, did it matter which one is met.
+# Rounds of sign-in: with two dashboards, chance would let one of several fail if the choice of the
+# dashboard mattered.
 SIGN_INS = 6
 
 
@@ -71,7 +83,7 @@ def sql(question):
     return kubectl("exec", "timescaledb-0", "-c", "timescaledb", "--", "psql", "-U", "postgres", "-d", "braid", "-Atc", question).strip()
 
 
-# Of the sensor that sends: rows, and different readings.
+# Rows of the sending sensor, and different readings.
 STORED = ("SELECT count(*), count(DISTINCT s.time) FROM samples s JOIN series e ON e.key = s.series JOIN streams t ON t.key = e.stream "
           "JOIN device_heads h ON h.key = t.device WHERE h.device = 'guest-sensor'")
 
@@ -91,7 +103,7 @@ def reconcile(what, sent):
 
 
 def carries(network):
-    """Whether the gateway's last reports say that packets came over it."""
+    """Whether packets arrived over the path, by the gateway's last reports."""
     return int(sql("SELECT count(*) FROM paths_view WHERE path = '%s' AND end_of = 1 AND received_bytes > 0 "
                    "AND time > now() - interval '5 seconds'" % network)) > 0
 
@@ -150,7 +162,7 @@ def administrator(folder):
 
 
 def read_back(folder, sent_since_us, wanted):
-    """Through the page, as a person sees it: the newest readings are those of the sensor."""
+    """The newest readings on the page are those of the sensor."""
     page = []
 
     def holds():
@@ -167,20 +179,21 @@ def vouched_for(folder, certificate, authority):
 
 
 def of_the_gateways_authority(folder, site):
-    """What the gateway has for a certificate: that authority's, and not that of all."""
+    """The gateway's certificate comes from the authority for gateways."""
     if not vouched_for(folder, site.cert, "gateways.pem") or vouched_for(folder, site.cert, "ca.pem"):
         sys.exit("the gateway's certificate is not of the authority for gateways")
     return site.cert.read_bytes()
 
 
 def more(load, what):
-    """Until more samples are stored, and some of them were sent later than this."""
+    """Waits until more samples are stored, and some of them were sent later than this."""
     rows, begun = stored()[0], load.sent
     eventually("samples " + what, lambda: load.sent >= begun + 5 * BATCH and stored()[0] >= rows + 5 * BATCH)
 
 
 def enrols(folder, site):
-    """From nothing but a token to readings on the page; a token serves once; the next certificate by the one before; revoked, and let in again."""
+    """From a token to readings on the page. A token works once; the certificate is renewed, revoked,
+    and the gateway is admitted again."""
     page, since_us, start = administrator(folder), now_us(), time.monotonic()
     token = page.enrol(GATEWAY, "for the end-to-end test")
     site.start("--enrol=" + token)
@@ -201,7 +214,7 @@ def enrols(folder, site):
     figure("the same token again", "refused")
 
     site.end()
-    # Longer than any certificate holds: renewed at once.
+    # Longer than any certificate's validity: renewed at once.
     site.start("--renew-before-days=3650")
     eventually("another certificate", lambda: site.cert.read_bytes() != first)
     second = of_the_gateways_authority(folder, site)
@@ -235,7 +248,7 @@ def enrols(folder, site):
 
 
 def signs_in_elsewhere(folder, provider, since_us):
-    """People of the provider, whichever dashboard they meet on their way, and programs with its tokens."""
+    """People of the provider sign in at any dashboard, and programs use its tokens."""
     for _ in range(SIGN_INS):
         person = page_for(folder)
         person.sign_in_at(provider, HOME)
@@ -251,7 +264,7 @@ def signs_in_elsewhere(folder, provider, since_us):
             sys.exit("a token for others is answered by %d" % refusal.code)
     else:
         sys.exit("a token for others is taken")
-    # A Service that hid people's addresses would count everybody's failed sign-ins as one person's.
+    # If a Service hid people's addresses, failed sign-ins of everybody would count as one person's.
     logged = sql("SELECT count(*) FROM audit WHERE who LIKE 'sso:ada %%' AND action = 'sign in by provider' AND detail = 'from %s'" % HOST_ADDRESS)
     if int(logged) != SIGN_INS:
         sys.exit("%s of %d sign-ins are in the audit log with the address that they came from" % (logged, SIGN_INS))
@@ -287,19 +300,20 @@ def outside(folder, site, sent):
 
 
 def utilization():
-    """Of what its pods request, as the autoscaler of ingest has measured it."""
+    """Ingest's use as a share of its requests, as the autoscaler has measured it."""
     return int(kubectl("get", "hpa", "ingest", "-o", "jsonpath={.status.currentMetrics[0].resource.current.averageUtilization}") or -1)
 
 
 def scales(folder, site, idle, sent):
-    """By what it measures, ingest gets another pod while somebody sends."""
+    """The autoscaler gives ingest another pod under load."""
     def pods():
         return int(kubectl("get", "deployment", "ingest", "-o", "jsonpath={.status.readyReplicas}") or 0)
-    # A debug build and a release build differ in what an idle pod uses.
-    # The chart takes no more than 100; a pod that has just begun may use two thirds of it.
+    # A debug build and a release build differ in the use of an idle pod.
+    # The chart permits at most 100; a pod that has just begun may use two thirds of it.
     limit = min(100, idle + idle // 2 + 1)
     eventually("ingest is idle again", lambda: 0 < utilization() < limit)
-    # As a site changes it: a field that somebody patched by hand is a conflict for every upgrade after it.
+    # Changed like a site does it: a field that was patched by hand conflicts with every later
+    # upgrade.
     helm("upgrade", "braid", str(ROOT / "charts/braid"), "--values", str(folder / "braid.json"), "--set", "ingest.autoscaling.replicasMax=3",
          "--set", "ingest.autoscaling.cpuPercent=%d" % limit, "--wait", "--timeout", "%ds" % HELM_S_MAX)
     # The usual load brings a pod so near the limit that it may take minutes.
@@ -318,7 +332,7 @@ def restart_all(site, sent):
         start = time.monotonic()
         kubectl("rollout", "restart", workload)
         wait_ready([workload])
-        # The next one only when samples come through again.
+        # The next restart follows only when samples come through again.
         rows = stored_or_wait()
         eventually("samples after %s" % workload, lambda: stored()[0] >= rows + 5 * BATCH)
         figure("rolling restart of " + workload, "%.1f s until samples flow again" % (time.monotonic() - start))
@@ -334,7 +348,7 @@ def stored_or_wait():
 
 
 def upgrade_and_back(folder, site, sent):
-    # From the folder's own chart to the same under the next number, as a package.
+    # From the folder's own chart to the same chart under the next version, as a package.
     run("helm", "package", str(ROOT / "charts/braid"), "--version", NEXT, "--app-version", NEXT, "--destination", str(folder))
     load = Load(site)
     start = time.monotonic()
@@ -367,7 +381,7 @@ def uninstall():
     start = time.monotonic()
     for release in ("braid", "backends"):
         helm("uninstall", release, "--wait", "--timeout", "%ds" % HELM_S_MAX)
-    # Hooks are not the release's; the trial's pod is removed with the namespace.
+    # Hooks do not belong to the release; the trial's pod is removed with the namespace.
     kubectl("delete", "pod", "trial", "--ignore-not-found", "--wait=true")
     eventually("no pod is left", lambda: not kubectl("get", "pods", "-o", "name").strip())
     left = kubectl("get", "deployments,statefulsets,services,configmaps,networkpolicies,poddisruptionbudgets,jobs,horizontalpodautoscalers", "-o", "name")
@@ -381,12 +395,12 @@ def uninstall():
 
 
 def try_out(folder):
-    """As charts/README.md says. Of two namespaces of a command the last one counts."""
+    """Follows charts/README.md. If a command has two namespaces, the last one counts."""
     run("kubectl", "create", "namespace", TRY_OUT)
     run(str(ROOT / "charts/braid/identities.sh"), TRY_OUT, str(folder / "authority-of-try-out"))
     start = time.monotonic()
     helm("-n", TRY_OUT, "install", "backends", str(ROOT / "charts/backends"), "--wait", "--timeout", "%ds" % HELM_S_MAX)
-    # Its gateway is ready when it has acknowledged samples.
+    # Its gateway is ready when ingest has acknowledged samples.
     helm("-n", TRY_OUT, "install", "braid", str(ROOT / "charts/braid"), "--values", str(ROOT / "charts/braid/ci/try-out.yaml"), "--wait",
          "--wait-for-jobs", "--timeout", "%ds" % HELM_S_MAX)
     ready_s = time.monotonic() - start
@@ -422,7 +436,7 @@ def cluster(keep):
 
 
 def tell_what_is(folder):
-    """For whoever looks into a failure."""
+    """Prints the state for the analysis of a failure."""
     for command in (["kubectl", "get", "pods", "-A", "-o", "wide"], ["kubectl", "-n", NAMESPACE, "get", "events", "--sort-by=.lastTimestamp"],
                     *(["kubectl", "-n", NAMESPACE, "logs", "--tail", "6", "--prefix", "-l", "app.kubernetes.io/name=" + noun, "--all-containers"]
                       for noun in ("setup", "trial", "proxy", "envoy", "ingest", "alerting", "path-telemetry", "dashboard", "kafka", "timescaledb"))):

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""compose.py - docker-compose.yml on a real Docker engine, as `make e2e-compose` runs it.
+"""compose.py - docker-compose.yml on a real Docker engine (`make e2e-compose`).
 
-Up from nothing; samples sent as a sensor sends them and read back through the page's own door; each access network cut in turn while
-samples go on; down and up again with nothing forgotten. Its project, its networks and its ports are its own, beside an installation that
-runs here already; all of it is removed at the end, but not the images.
+A first start; samples from a sensor, read back through the page's API; a cut of each access network
+in turn while samples go on; a stop and a start without loss. Project, networks and ports differ from
+those of an installation on this machine. All of it except the images is removed at the end.
 
     compose.py [--keep] [--registry] [--pictures FOLDER]
 
---keep leaves it running. --pictures draws each dashboard of Grafana from what its queries give (Chromium). --registry runs Grafana and the
-OpenTelemetry collector too, whose images only a registry has."""
+--keep leaves it running. --pictures draws each dashboard of Grafana from the results of its queries
+(Chromium). --registry also runs Grafana and the OpenTelemetry collector, whose images only a
+registry has."""
 
 import argparse
 import json
@@ -30,10 +31,11 @@ ENVIRONMENT = {
     "COMPOSE_PROJECT_NAME": PROJECT, "NET": "10.88", "PAGE_PORT": str(PAGE), "SENSORS_PORT": str(SENSORS),
     "PROMETHEUS_PORT": str(PROMETHEUS), "PROXY_PORT": "14433", "GRAFANA_PORT": "13000",
 }
-# The promise is 60 s; this machine may be busy, so that the wait is longer than the promise and the figure is printed.
+# Seconds of the wait. The promise is 60 s; this machine may be busy, so the wait is longer and the
+# figure is printed.
 HEALTHY_S, HEALTHY_S_MAX = 60, 240
 IMAGE_MB_MAX = 60
-# How long the engine may take to remove the containers of a network, and how often it is asked.
+# Longest time of the engine to remove a network's containers, and the interval of questions.
 REMOVAL_S, REMOVAL_POLL_S = 30, 0.2
 DOWNS_MAX = 3
 # Longest wait for samples on their way to the page.
@@ -73,8 +75,9 @@ class Compose:
         return run(self.command + list(arguments))
 
     def down(self, *arguments):
-        """The engine may still be removing containers, one of `run --rm` too, when compose removes their network. Then compose is asked
-        again once no container is left on it. Any other failure is one."""
+        """The engine may still be removing containers, including those of `run --rm`, when compose
+        removes their network. Then compose is asked again once no container is left on it. Any other
+        failure counts."""
         command = self.command + ["down", *arguments]
         for _ in range(DOWNS_MAX):
             done = attempt(command)
@@ -102,11 +105,11 @@ class Compose:
 
 
 def until_networks_are_empty():
-    """Waits for the containers on the project's networks to go; returns the names of those that stay."""
+    """Waits until the containers on the project's networks are gone; returns the names of others."""
     deadline = time.monotonic() + REMOVAL_S
     while True:
         networks = run(["docker", "network", "ls", "--quiet", "--filter", "label=com.docker.compose.project=" + PROJECT]).split()
-        # A network may go between the two questions.
+        # A network may be removed between the two questions.
         asked = [attempt(["docker", "network", "inspect", "--format", "{{range .Containers}}{{.Name}} {{end}}", network])
                  for network in networks]
         left = sorted({name for answer in asked if answer.returncode == 0 for name in answer.stdout.split()})
@@ -121,13 +124,14 @@ def sign_in(compose):
 
 
 class Sensor:
-    """Sends batches until they are acknowledged and knows what it sent."""
+    """Sends batches until they are acknowledged, and counts them."""
 
     def __init__(self, token):
         self.token, self.sent = token, set()
 
     def fall_ill(self):
-        """Minutes of a low oxygen saturation at once, as from a sensor's memory: rules run on event time, so somebody is called."""
+        """Minutes of a low oxygen saturation at once, as from a sensor's memory: rules run on event time,
+        so a notice is sent."""
         self.post([{"device": "guest-sensor", "metric": "spo2", "value": 82, "device_time_us": now_us() - age * 1_000_000}
                    for age in range(BATCH, 0, -1)])
 
@@ -179,12 +183,13 @@ def prometheus_sees(registry):
         time.sleep(0.5)
 
 
-# Panels whose subject need not happen in a run of a minute.
+# Panels whose subject may not occur in a run of a minute.
 MAY_BE_EMPTY = set()
 
 
 def dashboards(compose, since, pictures):
-    """Every query of every dashboard on the real database, as the role that Grafana has, and on the real Prometheus."""
+    """Every query of every dashboard on the real database with Grafana's role, and on the real
+    Prometheus."""
     reader = compose.secret("store-reader")
 
     def psql(sql):
@@ -203,7 +208,7 @@ def dashboards(compose, since, pictures):
         found, complaints, asked = panels.run_all(sources, MAY_BE_EMPTY)
         if not complaints:
             break
-        # Roll-ups, rates and alerts need their time after the first samples.
+        # Roll-ups, rates and alerts need some time after the first samples.
         if time.monotonic() > deadline:
             sys.exit("e2e-compose: dashboards:\n  " + "\n  ".join(complaints))
         time.sleep(2)
@@ -239,12 +244,14 @@ def scene(compose, registry, pictures):
         compose("exec", "-T", network, "netlab", "restore")
         sensor.send()
         read_back(page, sensor, since_us, network + " restored")
-        # The next cut shall find a way that works: the gateway has both again when both carry packets.
+        # The next cut must leave a working path: the gateway has both again when both carry
+        # packets.
         wait_for_path(compose, network, carries=True)
 
     dashboards(compose, begun - 150, pictures)
 
-    # What was accepted while nothing leads anywhere is on the gateway's disk, and survives the night.
+    # Samples accepted during an outage of all networks are on the gateway's disk, and survive a
+    # restart.
     for network in ("wifi", "lte"):
         compose("exec", "-T", network, "netlab", "cut")
     sensor.send()
@@ -259,7 +266,8 @@ def scene(compose, registry, pictures):
 
 
 def wait_for_path(compose, network, carries):
-    """Until the gateway reports that the path carries packets, or that it does not, by what path-telemetry stored of it."""
+    """Waits until the gateway reports that the path carries packets, or that it does not, by the rows of
+    path-telemetry."""
     question = ("SELECT count(*) FROM paths_view WHERE path = '%s' AND end_of = 1 AND received_bytes > 0 "
                 "AND time > now() - interval '3 seconds'" % network)
     deadline = time.monotonic() + PATIENCE_S
@@ -270,7 +278,8 @@ def wait_for_path(compose, network, carries):
 
 
 def house_rules(compose):
-    """What every service promises: bounds, no privileges, a health check that is not an open port, no password in any file."""
+    """Properties of every service: bounds, no privileges, a health check beyond an open port, and no
+    password in a file."""
     services = json.loads(compose("config", "--format", "json"))["services"]
     jobs, broken = {"secrets", "setup"}, []
     for name, service in services.items():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""compose_test.py - how compose.py takes everything down, with a stand-in for docker."""
+"""compose_test.py - compose.py's removal of an installation, with a fake docker."""
 
 import os
 import pathlib
@@ -9,7 +9,8 @@ import unittest
 
 import compose
 
-# `down` answers each line of the file in turn: "ok", or what it complains of. The network has containers for so many questions.
+# The fake `down` answers each line of the file in turn: "ok", or an error text. The network has
+# containers for this many questions.
 STAND_IN = """#!/bin/sh
 cd %s
 case "$*" in

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# engine.sh [--or-skip] COMMAND... - runs a command beside a Docker engine: the one that answers, or one started for the command and
-# ended after it. With --or-skip a machine on which none can be started is no failure; it is said.
+# engine.sh [--or-skip] COMMAND... - runs a command beside a Docker engine: the running one, or one
+# that is started for the command and ended after it. With --or-skip a machine that cannot start an
+# engine is no failure; a message says so.
 set -euo pipefail
 
 skip=

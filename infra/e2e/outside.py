@@ -1,4 +1,4 @@
-"""The gateway outside of the cluster, behind two access networks of its own, and the sensor that sends to it."""
+"""The gateway outside of the cluster, behind two access networks, and its sensor."""
 
 import json
 import os
@@ -17,23 +17,23 @@ from steps import PATIENCE_S, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("BRAID_BINARY", str(ROOT / "target/release/braid"))
-# The gateway's two access networks lead to the node itself; sensors are on a third.
+# The gateway's two access networks lead to the node itself; sensors are on a third network.
 SITE = "braid-site"
 NODE_NAMESPACE, NODE_ADDRESS = "braid-kube", "10.210.0.2"
 NETWORKS = {"wifi": "10.209.1", "lte": "10.209.2"}
 SENSORS = "10.209.3"
-# For programs there that know no proxy.
+# For programs there without proxy support.
 TUN = "braid0"
-# What `ip netns exec` shows as /etc/hosts.
+# The file that `ip netns exec` shows as /etc/hosts.
 HOSTS = pathlib.Path("/etc/netns") / SITE / "hosts"
-# The one that speaks for the simulated patients.
+# The gateway of the simulated patients.
 GATEWAY = "gw-1"
 BATCH = 20
 PAUSE_S = 0.1
 
 
 class Site:
-    """In a network namespace of its own. It is given the sensors' password and has no certificate."""
+    """In a separate network namespace. It has the sensors' password and no certificate."""
 
     def __init__(self, folder, token, proxy_port, page_port):
         self.folder, self.token, self.process = folder, token, None
@@ -48,7 +48,7 @@ class Site:
         """Both access networks end at the node, the sensors' at this machine."""
         self.disconnect()
         HOSTS.parent.mkdir(parents=True)
-        # The name that the page's certificate has, led to the node.
+        # The name in the page's certificate, resolved to the node.
         HOSTS.write_text("127.0.0.1 localhost\n%s envoy\n" % NODE_ADDRESS)
         run("ip", "netns", "add", SITE)
         run("ip", "-n", SITE, "link", "set", "lo", "up")
@@ -69,7 +69,7 @@ class Site:
 
     @staticmethod
     def disconnect():
-        # The other end of a pair goes with it.
+        # The other end of a pair is removed with it.
         for command in (["ip", "netns", "del", SITE], ["ip", "link", "del", "braid-body"]) + tuple(
                 ["ip", "-n", NODE_NAMESPACE, "link", "del", name] for name in NETWORKS):
             subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -89,7 +89,7 @@ class Site:
         log.close()
 
     def another(self, token):
-        """Another gateway that comes with a token: how it ends and what it says, and the certificate that it may have got."""
+        """Another gateway with a token; returns its exit, its output, and its certificate if it got one."""
         cert = self.folder / "another" / (GATEWAY + ".pem")
         cert.parent.mkdir()
         command = self.command(cert, "journal-of-another", 8190, "--enrol=" + token)
@@ -134,7 +134,7 @@ class Site:
 
 
 class Load:
-    """A sensor that sends until it is told to stop, each batch until it is acknowledged; knows what it sent."""
+    """A sensor that sends until it is stopped, each batch until it is acknowledged, and counts them."""
 
     def __init__(self, site, pause_s=PAUSE_S):
         self.site, self.pause_s, self.sent, self.failure = site, pause_s, 0, None
@@ -143,7 +143,7 @@ class Load:
         self.thread.start()
 
     def work(self):
-        # A time names a reading, so that a repeated batch is recognised.
+        # The time identifies a reading, so a repeated batch is recognised.
         at, number = now_us(), 0
         given_up = time.monotonic() + PATIENCE_S
         while not self.ended.is_set():

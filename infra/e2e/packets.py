@@ -1,4 +1,5 @@
-"""A program that knows no proxy, beside the gateway outside: its packets go by the gateway's TUN device and a proxy's pod to where the chart allows."""
+"""A program without proxy support beside the gateway outside: its packets pass the gateway's TUN
+device and a proxy's pod to permitted destinations."""
 
 import contextlib
 import socket
@@ -10,13 +11,13 @@ import time
 from outside import NODE_ADDRESS, NODE_NAMESPACE, SITE, TUN
 from steps import eventually, figure, run
 
-# Both are there, at this machine's end of the node's link.
+# Both addresses exist at this machine's end of the node's link.
 ALLOWED, NOT_ALLOWED, PORT = "10.213.0.1", "10.213.0.2", 8999
 ANSWER_S = 4
 
 
 class Far:
-    """What lies beyond the cluster: tells whoever comes in which name he came."""
+    """A server outside of the cluster that answers with the client's address."""
 
     def __init__(self):
         self.listeners = []
@@ -38,7 +39,7 @@ class Far:
 
     def close(self):
         for listener in self.listeners:
-            # Wakes who waits for somebody to come.
+            # Wakes the waiter for a connection.
             listener.shutdown(socket.SHUT_RDWR)
             listener.close()
         for address in (ALLOWED, NOT_ALLOWED):
@@ -46,7 +47,7 @@ class Far:
 
 
 def name_at(address, namespace):
-    """In which name somebody there comes to the address; none if he does not."""
+    """The source address of a client there at the destination; None if it cannot connect."""
     asking = ["ip", "netns", "exec", namespace, "timeout", str(ANSWER_S), "bash", "-c", "cat < /dev/tcp/%s/%d" % (address, PORT)]
     return subprocess.run(asking, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
 
@@ -60,7 +61,7 @@ def pass_by_the_proxy(when, namespace):
         return names[0] in pods.split()
     eventually("packets to %s in the name of a proxy's pod" % ALLOWED, holds)
     took = time.monotonic() - start
-    # The proxy tells the gateway no route there; somebody may add one.
+    # The proxy advertises no route there; a user may add one.
     run("ip", "-n", SITE, "route", "replace", NOT_ALLOWED, "dev", TUN)
     if name_at(NOT_ALLOWED, NODE_NAMESPACE) != NODE_ADDRESS:
         sys.exit("%s is not there" % NOT_ALLOWED)

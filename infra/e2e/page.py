@@ -1,5 +1,5 @@
-"""What a signed-in person's browser asks of the page, for the end-to-end tests: sign-in, here or at a provider, the times of a patient's
-readings, and what an administrator decides about gateways."""
+"""The page's requests of a signed-in person's browser, for the end-to-end tests: sign-in, here or at a
+provider, the times of a patient's readings, and an administrator's decisions about gateways."""
 
 import http.client
 import http.cookiejar
@@ -18,7 +18,7 @@ def now_us():
     return time.time_ns() // 1000
 
 
-# As much of protocol buffers as these questions take.
+# The part of protocol buffers that these requests need.
 
 def varint(number):
     out = bytearray()
@@ -68,7 +68,7 @@ def varints(data):
 
 
 class Connection(http.client.HTTPSConnection):
-    """To an address, and checked as if it were the name."""
+    """Connects to an address, and verifies the certificate for the name."""
 
     address = None
 
@@ -79,12 +79,12 @@ class Connection(http.client.HTTPSConnection):
 
 class Stay(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_):
-        """Where an answer leads to is the test's to go."""
+        """The test follows redirects itself."""
 
 
 class Page:
-    """Somebody behind Envoy, over TLS that is checked against the installation's own authority: signed in by the administrator's password, a
-    program with a token of its own, or nobody yet."""
+    """A client of Envoy, over TLS that is verified with the installation's authority: signed in with the
+    administrator's password, a program with a token, or not signed in yet."""
 
     def __init__(self, address, authority, password=None, token=None):
         trust = ssl.create_default_context(cadata=authority)
@@ -101,9 +101,9 @@ class Page:
             self.post("/api/sign-in", "application/json", json.dumps({"name": "admin", "password": password}).encode())
 
     def sign_in_at(self, provider, home):
-        """As a browser is led: to the provider, and from there to `home`, by which people know this page."""
+        """Follows the redirects of a browser: to the provider, and from there to `home`, the page's address."""
         back = provider.visit(self.led("/api/sso/begin"))
-        # Sent by another site, a browser shows no cookie that is Strict.
+        # After a navigation from another site a browser sends no Strict cookie.
         for cookie in list(self.cookies):
             if cookie.get_nonstandard_attr("SameSite") == "Strict":
                 self.cookies.clear(cookie.domain, cookie.path, cookie.name)
@@ -112,7 +112,7 @@ class Page:
         self.led(back[len(home):])
 
     def led(self, path):
-        """Where a path leads to."""
+        """The redirect of a path."""
         try:
             self.opener.open(self.origin + path, timeout=30).close()
         except urllib.error.HTTPError as answer:
@@ -127,7 +127,7 @@ class Page:
             return answer.read()
 
     def ask(self, method, asked):
-        """By gRPC-web: one message there and one back."""
+        """A gRPC-web call with one message in each direction."""
         answer = self.post("/braid." + method, "application/grpc-web+proto", b"\0" + len(asked).to_bytes(4, "big") + asked)
         if not answer or answer[0] != 0:
             raise OSError("the page refused %s: %r" % (method, answer))
@@ -143,13 +143,13 @@ class Page:
         return found
 
     def enrol(self, gateway, reason):
-        """A token with which the gateway gets its certificate."""
+        """A token for the gateway's certificate."""
         return dict(self.ask("identity.v1.AdministrationService/EnrolGateway", text(1, gateway) + text(2, reason)))[1].decode()
 
     def revoke(self, gateway, reason):
         self.ask("identity.v1.AdministrationService/RevokeGateway", text(1, gateway) + text(2, reason))
 
     def certificates_until_us(self):
-        """By gateway: when the newest certificate that was issued to it here ends."""
+        """The end of the newest certificate that was issued here, by gateway."""
         listed = [dict(fields(it)) for field, it in self.ask("identity.v1.AdministrationService/ListGateways", b"") if field == 1]
         return {it[1].decode(): it.get(2, 0) for it in listed}

@@ -1,4 +1,5 @@
-"""Who may open a connection to whom under the charts' network policies: tried from pods that a policy cannot tell from the real ones."""
+"""Permitted connections under the charts' network policies, tried from pods that a policy cannot
+distinguish from the real ones."""
 
 import collections
 import concurrent.futures
@@ -13,16 +14,17 @@ import sys
 from steps import eventually, figure, run
 
 IMAGE = "envoyproxy/envoy:v1.40.0"
-# By these names the policies know who watches, and nobody else.
+# The policies know monitoring programs only by these names.
 MONITORING, ELSEWHERE = "monitoring", "elsewhere"
 STRANGERS = {"stranger", "elsewhere", "monitoring"}
 ENGINES = ["kafka", "timescaledb"]
 SERVICES = ["ingest", "alerting", "path-telemetry", "dashboard", "envoy", "proxy", "setup", "trial"]
 EVERYBODY = STRANGERS | set(ENGINES) | set(SERVICES)
-# These may go to every pod of the namespace, since an engine of one's own may be there under any label.
+# These may connect to every pod of the namespace, since a site's own engine may be there under any
+# label.
 OF_THE_ENGINES = {"ingest", "alerting", "path-telemetry", "dashboard", "setup", "trial"}
 KEEPERS = {"ingest", "alerting", "path-telemetry", "dashboard"}
-# Port of a pod and who may open it.
+# Port of a pod, and the pods that may open it.
 WAYS = {
     ("kafka", 9093): KEEPERS | {"kafka"},
     ("timescaledb", 5432): OF_THE_ENGINES | {"timescaledb"},
@@ -40,14 +42,15 @@ WAYS = {
     ("proxy", 4433): STRANGERS | OF_THE_ENGINES,
     ("proxy", 9102): {"monitoring"},
 }
-# What the enforcer says of each first packet: on two lines who it is from and to, later by its number what became of it.
+# The enforcer's log of each first packet: on two lines its source and destination, later its number
+# and the verdict.
 LOG = pathlib.Path(os.environ.get("BRAID_KUBE_STATE", "/tmp/braid-kube")) / "log/enforcer.log"
 ASKED = re.compile(r'"Evaluating packet" srcPod="(\S+)" dstPod="(\S+)" packet=<\n\s*\[(\d+)\] (\S+):\d+ (\S+):(\d+) |id=(\d+) .* verdict="drop"')
-# Of pods that are not known, and of Services that nobody is behind yet.
+# Of unknown pods, and of Services without a ready pod.
 NOBODY = ("10.211.", "10.212.")
 # Outside of the namespace.
 NAMES, API_SERVER, BROKER = ("10.211.0.10", 53), ("10.210.0.2", 6443), 8883
-# Three tries of the kernel's to open; whoever is kept out hears nothing.
+# Three attempts of the kernel to connect; a blocked client gets no answer.
 PROBE_S, TRIES = 4, 5
 PROBE = "for it in %s; do (timeout %d bash -c \"exec 3<> /dev/tcp/$it\" 2> /dev/null; echo $it $?) & done; wait"
 OPEN, SILENT = "0", "124"
@@ -58,7 +61,8 @@ def kubectl(*arguments, **options):
 
 
 class Probes:
-    """A pod for each who may come, beside the real engines, whose own pods are asked; their Services would send clients to another."""
+    """A pod for each permitted client, beside the real engines. The engines' pods are asked directly,
+    since their Services would send clients to another pod."""
 
     def __init__(self, namespace, host, provider_port, packets):
         self.namespace = namespace
@@ -67,9 +71,9 @@ class Probes:
         self.ways[NAMES] = EVERYBODY
         self.ways[API_SERVER] = STRANGERS
         self.ways[host, provider_port] = STRANGERS | {"dashboard"}
-        # Where alerts may go by MQTT.
+        # A destination of alerts by MQTT.
         self.ways[host, BROKER] = STRANGERS | {"alerting"}
-        # Where gateways' packets may go, and where not.
+        # Destinations of gateways' packets: permitted, and not.
         allowed, not_allowed, port = packets
         self.ways[allowed, port] = STRANGERS | {"proxy"}
         self.ways[not_allowed, port] = STRANGERS
@@ -86,7 +90,7 @@ class Probes:
         labels = {"probe": "true"}
         if noun in SERVICES:
             labels.update({"app.kubernetes.io/name": noun, "app.kubernetes.io/part-of": "braid"})
-        # Never ready, so that no Service sends anybody there.
+        # Never ready, so that no Service sends requests there.
         container = {"name": "probe", "image": IMAGE, "imagePullPolicy": "Never", "command": ["sleep", "infinity"],
                      "readinessProbe": {"exec": {"command": ["false"]}, "periodSeconds": 60}}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace, "labels": labels},
@@ -97,7 +101,7 @@ class Probes:
         return kubectl("-n", namespace, "get", "pod", pod, "-o", "jsonpath={.status.podIP}")
 
     def targets(self):
-        """Address and port of a real pod of each, and of what is outside."""
+        """Address and port of a real pod of each, and of outside destinations."""
         found = {}
         for noun, port in self.ways:
             if noun in EVERYBODY:
@@ -110,7 +114,7 @@ class Probes:
         return found
 
     def tried(self):
-        """What is open to whom."""
+        """The open ports for each client."""
         targets = self.targets()
 
         def from_one(noun):
@@ -134,8 +138,8 @@ class Probes:
 
 
 def refused(since=0):
-    """Connections that were refused between who is known. A pod's first packets may come before its address is known, and it asks again; some go to
-    pods that are gone or to Services whose pods are not ready."""
+    """Refused connections between known pods. A pod's first packets may come before its address is known,
+    and are repeated; some go to pods that are gone or to Services without a ready pod."""
     asked, found = {}, collections.Counter()
     with open(LOG) as log:
         log.seek(since)
@@ -158,7 +162,8 @@ def told(what, ways):
 
 
 def holds(probes, wanted, tries):
-    """What is open to too many fails at once; what is closed to somebody may be a machine that is slow, so it is tried again."""
+    """A port that is open to too many fails at once. A port that is closed to a client may be due to a
+    slow machine, so it is tried again."""
     for left in range(tries, 0, -1):
         opened = probes.tried()
         leaks = told("is open to", {way: opened[way] - wanted[way] for way in wanted})
@@ -170,11 +175,12 @@ def holds(probes, wanted, tries):
 
 
 def keep_out(namespace, host, provider_port, packets, upgrade):
-    """`upgrade` changes the installation to policies or none. Returns where the enforcer's log of what comes later begins."""
+    """`upgrade` switches the installation's policies on or off. Returns the position in the enforcer's
+    log from which later entries begin."""
     nobody_refused("installed and tried")
     with contextlib.closing(Probes(namespace, host, provider_port, packets)) as probes:
         upgrade(False)
-        # The enforcer learns of either a moment later.
+        # The enforcer learns of the change a moment later.
         eventually("a stranger reaches Kafka without policies", lambda: "stranger" in probes.tried()["kafka", 9093])
         holds(probes, {way: EVERYBODY for way in probes.ways}, TRIES)
         upgrade(True)

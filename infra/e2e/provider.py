@@ -1,4 +1,5 @@
-"""An OpenID Connect provider beside the cluster: it lets everybody in, holds the client to its secret and to PKCE, and signs (RS256)."""
+"""An OpenID Connect provider beside the cluster: it admits everybody, checks the client's secret and
+PKCE, and signs (RS256)."""
 
 import base64
 import hashlib
@@ -24,14 +25,14 @@ def plain(data):
 
 class Provider:
     def __init__(self, folder, address):
-        # An authority of its own, which the installation is told of by its values alone.
+        # Its own authority, which the installation knows only from its values.
         run(BINARY, "identity", "issue", "service", "provider", "--host", address, "--data", str(folder / "provider"))
         identity = folder / "provider/identities"
         self.authority, self.key = identity / "ca.pem", folder / "provider/signs.key"
         run("openssl", "genrsa", "-out", str(self.key), "2048")
         modulus = run("openssl", "rsa", "-in", str(self.key), "-noout", "-modulus").strip().split("=")[1]
         keys = {"keys": [{"kty": "RSA", "use": "sig", "alg": "RS256", "kid": "one", "n": plain(bytes.fromhex(modulus)), "e": "AQAB"}]}
-        # What each code was asked for with; one is gone when it is used.
+        # The request of each code; a code is removed when it is used.
         provider, codes = self, {}
         self.codes = codes
 
@@ -69,7 +70,7 @@ class Provider:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def visit(self, location):
-        """What a browser gets that is sent here: where it is sent back to."""
+        """The redirect that a browser gets here."""
         if not location.startswith(self.issuer + "/authorize?"):
             raise ValueError("sent to %s instead of the provider" % location)
         asked = dict(urllib.parse.parse_qsl(location.split("?", 1)[1]))

@@ -1,10 +1,10 @@
-"""What the scenes on the cluster are told by: commands that must succeed, waits with an end, figures."""
+"""Helpers of the cluster's scenes: commands that must succeed, bounded waits, figures."""
 
 import subprocess
 import sys
 import time
 
-# Nothing is measured by these; the machine may be busy.
+# No figure depends on these; the machine may be busy.
 COMMAND_S_MAX, PATIENCE_S = 900, 300
 
 

@@ -1,8 +1,9 @@
-"""panels.py - the dashboards' queries as Grafana sends them, run where they would be run.
+"""panels.py - runs the dashboards' queries as Grafana sends them.
 
-Grafana expands macros and variables itself and hands SQL to TimescaleDB, PromQL to Prometheus. So does this, for every panel, every variable
-and every annotation of infra/grafana/dashboards, and says which of them fail or stay empty. `picture` draws what came back, panel by panel in
-the dashboard's own grid: not Grafana's pixels, but enough to see whether a query answers what its panel's title asks."""
+Grafana expands macros and variables itself, and sends SQL to TimescaleDB and PromQL to Prometheus.
+This module does the same for every panel, variable and annotation of infra/grafana/dashboards, and
+reports failed and empty queries. `picture` draws the results panel by panel in the dashboard's grid:
+not like Grafana, but enough to compare each result with its panel's title."""
 
 import datetime
 import html
@@ -33,7 +34,7 @@ class Sources:
         return "'" + datetime.datetime.fromtimestamp(when, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ") + "'"
 
     def expand(self, sql, variables):
-        """As Grafana's PostgreSQL source with TimescaleDB switched on; a macro it does not have is refused."""
+        """Expands macros like Grafana's PostgreSQL source with TimescaleDB; other macros are refused."""
         sql = sql.replace("$__interval", "%ds" % INTERVAL_S)
         begin, end = self.stamp(self.since), self.stamp(self.until)
         sql = re.sub(r"\$__timeFilter\(([^)]*)\)", lambda m: "%s BETWEEN %s AND %s" % (m[1], begin, end), sql)
@@ -98,7 +99,7 @@ class Sources:
 
 
 def run_all(sources, may_be_empty):
-    """Every query of every dashboard: what came back, and the complaints."""
+    """Every query of every dashboard: the results, and the errors."""
     results, complaints, asked = {}, [], 0
     for board in dashboards():
         variables = sources.variables(board)
@@ -111,7 +112,7 @@ def run_all(sources, may_be_empty):
             asked += len(panel["targets"])
             try:
                 found = sources.panel(panel, variables)
-            except Exception as error:  # whatever a source says about the query
+            except Exception as error:  # any error of a source about the query
                 complaints.append("%s: %s" % (where, error))
                 continue
             results[board["uid"]][panel["id"]] = found
@@ -165,7 +166,7 @@ def shown(value):
 
 
 def picture(board, found, since, until, chromium, file):
-    """One dashboard as a PNG: panels in their grid, filled with what their queries gave."""
+    """One dashboard as a PNG: panels in their grid with the results of their queries."""
     unit, row = 60, 34
     page = ["""<!doctype html><meta charset=utf-8><style>body{background:#111217;color:#ccccdc;font:12px sans-serif;margin:0;position:relative}
       div.p{position:absolute;background:#181b1f;border:1px solid #2c3033;box-sizing:border-box;padding:6px;overflow:hidden}

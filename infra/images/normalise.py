@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""normalise.py NAME SECONDS - makes of what `docker save` wrote (standard input) an archive for `docker load` (standard output) in which
-nothing tells when, or by which engine, the image was built: its digest is that of its files and of its configuration.
+"""normalise.py NAME SECONDS - makes an image reproducible: reads an archive of `docker save` from
+standard input, and writes one for `docker load` to standard output. The result does not depend on
+the time or the engine of the build: the digest is that of the files and of the configuration.
 
     docker save braid | normalise.py braid "$(git log -1 --format=%ct)" | docker load
 
-- Files and folders are of no time (1970): a layer may come out of an engine's cache and so be older than the commit. A layer that has no
-  times anyway stays as it is, byte by byte, so that images go on sharing it.
-- The image was created at SECONDS (since 1970). What an engine writes for itself into the configuration is left out, the history too: its words are
-  not the same in any two versions."""
+- Files and folders get the time 0 (1970), because a layer from an engine's cache may be older than the
+  commit. A layer whose times are 0 already stays the same byte by byte, so images go on sharing it.
+- The image was created at SECONDS (since 1970). An engine's own fields in the configuration are left
+  out, including the history, because their text differs between versions."""
 
 import datetime
 import gzip
@@ -19,14 +20,14 @@ import sys
 import tarfile
 import tempfile
 
-# Of the configuration: what the image is and how it runs. OCI asks for no more.
+# Fields of the configuration: the image's properties and how it runs. OCI demands no others.
 IMAGE_KEYS = ("architecture", "os", "variant")
 RUN_KEYS = ("Cmd", "Entrypoint", "Env", "ExposedPorts", "Healthcheck", "Labels", "OnBuild", "Shell", "StopSignal", "User", "Volumes", "WorkingDir")
 GZIP_MAGIC = b"\x1f\x8b"
 
 
 def on_disk(stream):
-    """The bytes in a file without a name: layers may be larger than the memory."""
+    """The bytes in an unnamed file: layers may be larger than the memory."""
     file = tempfile.TemporaryFile()
     shutil.copyfileobj(stream, file)
     file.seek(0)
@@ -34,7 +35,7 @@ def on_disk(stream):
 
 
 def plain(layer):
-    """Some engines keep layers compressed; the digest is of what is inside."""
+    """Some engines compress layers; the digest is that of the content."""
     packed = layer.read(len(GZIP_MAGIC)) == GZIP_MAGIC
     layer.seek(0)
     return on_disk(gzip.GzipFile(fileobj=layer)) if packed else layer

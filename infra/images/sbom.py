@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""sbom.py - the bill of materials of the binary `braid` as CycloneDX 1.5, from cargo's own metadata: what Cargo.lock pins of the
-crates that are linked into it or run while it is built, each with version, licence and checksum. The same sources give the same text."""
+"""sbom.py - the bill of materials of the binary `braid` as CycloneDX 1.5, from cargo's metadata: the
+crates that are linked into it or run during its build, each with version, licence and checksum from
+Cargo.lock. The same sources give the same text."""
 
 import json
 import pathlib
@@ -12,7 +13,7 @@ TARGET = "x86_64-unknown-linux-gnu"
 
 
 def checksums():
-    """Of Cargo.lock, whose format is as plain as this reading of it."""
+    """Reads Cargo.lock, whose plain format needs no TOML parser."""
     found, entry = {}, {}
     for line in (ROOT / "Cargo.lock").read_text().splitlines() + ["[[package]]"]:
         if line == "[[package]]":

@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# release.sh - from the tree to what a site downloads. Two steps, with a review of the commit between them:
+# release.sh - makes a release from the tree in two steps, with a review of the commit between them.
 #
-#   release.sh prepare VERSION   the number into Cargo.toml and the charts; `Unreleased` of the changelog becomes VERSION; the contracts are
-#                                kept (proto/breaking.sh). Changes files, commits nothing.
-#   release.sh build [OUT]       on the committed tree: checks (`make test chart`), the release binary, then in OUT (default
-#                                target/release-VERSION) binary, bill of materials, chart packages, contracts, notes, SHA256SUMS; tags vVERSION
+#   release.sh prepare VERSION   sets the version in Cargo.toml and the charts; `Unreleased` of the
+#                                changelog becomes VERSION; stores the contracts
+#                                (proto/breaking.sh). Changes files, commits nothing.
+#   release.sh build [OUT]       on the committed tree: checks (`make test chart`) and builds the
+#                                release binary. OUT (default target/release-VERSION) gets binary,
+#                                bill of materials, chart packages, contracts, notes, SHA256SUMS.
+#                                Tags vVERSION.
 #
-# CHECKED=1 builds without running the checks, for a CI that has run them in an earlier job; BRAID_BINARY takes a binary instead of compiling one.
-# Nothing is pushed: `git push origin vVERSION`, and OUT, are somebody's decision. CI: `.ci/release`, on a tag or by hand.
+# CHECKED=1 builds without the checks, for a CI with an earlier job for them. BRAID_BINARY replaces
+# the compiled binary. Nothing is pushed: `git push origin vVERSION`, and the upload of OUT, are
+# decisions of a person. CI: `.ci/release`, on a tag or by hand.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -31,7 +35,7 @@ prepare() {
   [ "$(printf '%s\n' "$now" "$new" | sort -V | tail -1)" = "$new" ] || die "$new comes before $now"
   ! changed || die "there are uncommitted changes: they would become part of the release"
   grep -q '^## Unreleased$' CHANGELOG.md || die "CHANGELOG.md has no section Unreleased"
-  # The number that the tree has was never released: only the contracts may have grown since they were kept.
+  # The tree's version was never released: only the contracts may have grown since they were stored.
   if [ "$new" = "$now" ]; then rm -f "proto/released/$new.binpb"; else
     set_version Cargo.toml "0,/^version = /s/^version = .*/version = \"$new\"/"
     for chart in charts/*/Chart.yaml; do
@@ -60,7 +64,8 @@ build() {
   if [ "${CHECKED:-0}" != 1 ]; then make test chart; fi
   local binary=${BRAID_BINARY:-}
   if [ -z "$binary" ]; then
-    # As infra/images/Dockerfile compiles it: the same sources give the same bytes, wherever they lie.
+    # Compiled like in infra/images/Dockerfile: the same sources give the same bytes, wherever they
+    # lie.
     CARGO_INCREMENTAL=0 SOURCE_DATE_EPOCH=0 RUSTFLAGS="--remap-path-prefix=$PWD=. --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo" \
       CARGO_PROFILE_RELEASE_STRIP=symbols cargo build --release --locked -p braid
     binary=${CARGO_TARGET_DIR:-target}/release/braid
@@ -69,7 +74,7 @@ build() {
   rm -rf "$out"; mkdir -p "$out/$name"
   strip -o "$out/$name/braid" "$binary"
   cp README.md CHANGELOG.md LICENSE "$out/$name/"
-  # The order and the times of a release's files are those of its commit.
+  # A release's files have a fixed order and the commit's time.
   tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(git log -1 --format=%ct)" -cf - "$name" | gzip -n > "$out/$name.tar.gz"
   rm -r "${out:?}/$name"
   python3 infra/images/sbom.py > "$out/sbom.cdx.json"
@@ -85,5 +90,5 @@ build() {
 case ${1:-} in
   prepare) [ $# = 2 ] || die "prepare VERSION"; prepare "$2" ;;
   build)   [ $# -le 2 ] || die "build [OUT]"; build "${2:-}" ;;
-  *)       sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  *)       sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# build.sh - the programs of a real one-node Kubernetes from their Go modules, since there is neither a container registry nor a page of
-# releases. Twenty minutes on two idle cores the first time; what is in the cache at the wanted version is not built again.
+# build.sh - builds the programs of a real one-node Kubernetes from their Go modules, without a
+# container registry or a page of releases. The first build takes twenty minutes on two idle cores;
+# programs in the cache at the wanted version are not built again.
 #
 #   build.sh          everything
 #   build.sh here     succeeds when everything is built already
 #
-# `go install PACKAGE@VERSION` refuses modules with replacements by folder, as Kubernetes and etcd have them. Hence a wrapper module for
-# each, which requires it and points those replacements at what was published.
+# `go install PACKAGE@VERSION` refuses modules with replacements by folder, such as Kubernetes and
+# etcd. So a wrapper module requires each, and points those replacements at the published modules.
 set -euo pipefail; shopt -s inherit_errexit
 here=$(cd "$(dirname "$0")" && pwd); . "$here/settings.sh"
 export GOFLAGS=-mod=mod GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=0
@@ -17,7 +18,7 @@ built() { local it; for it in "${PROGRAMS[@]}"; do [ -x "$BIN/$it" ] || return 1
 case ${1:-} in
   '') ;;
   here) built; exit ;;
-  *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
 mkdir -p "$BIN" "$CACHE/store" "$CACHE/src"
 exec 8> "$CACHE/lock"; flock 8
@@ -74,7 +75,7 @@ cp "$here/coredns/main.go" "$dns/"
 build coredns "$COREDNS_VERSION" "$dns" .
 metrics=sigs.k8s.io/metrics-server
 build metrics-server "$METRICS_VERSION" "$(wrapper metrics-server $metrics "$METRICS_VERSION" "$METRICS_VERSION")" $metrics/cmd/metrics-server
-# Both are programs of this repository; what the enforcer is made of is pinned by its go.sum.
+# Both are programs of this repository; the go.sum of the enforcer pins its modules.
 GOFLAGS=-mod=readonly build enforcer "$(cat "$here"/enforcer/* | sha256sum | cut -c1-12)" "$here/enforcer" .
 build pause "$(sha256sum < "$here/pause/main.go" | cut -c1-12)" "$here/pause" .
 log "built in $((SECONDS - start)) s; $(du -shL "$BIN" | cut -f1) in $BIN"

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Stop the cluster and remove everything that up.sh made (not $CACHE). Safe to run at any time.
+# down.sh - stops the cluster and removes everything that up.sh made (not $CACHE). Safe at any time.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd); . "$here/settings.sh"
 [ "$(id -u)" = 0 ] || die "needs root"
 case $STATE in /|/tmp|/var|/root|"$HOME"|"") die "refusing to remove STATE=$STATE" ;; esac
-# Kill only what lives in our own cgroup: the daemons first (so that nothing is restarted), then the shims and pods.
+# Kills only processes of our own cgroup: the daemons first, so that they restart no process, then
+# the shims and pods.
 for round in 1 2 3 4 5; do
   pids=$(find "$(pids_dir)" -name cgroup.procs -exec cat {} + 2>/dev/null | sort -un || true)
   [ -n "$pids" ] || break
@@ -14,7 +15,7 @@ for round in 1 2 3 4 5; do
 done
 # Killed shims leave their sockets in containerd's fixed directory.
 { grep -hos '/run/containerd/s/[0-9a-f]*' "$STATE"/run/containerd/io.containerd.runtime.v2.task/*/*/{bootstrap.json,address} || true; } | sort -u | xargs -r rm -f
-# libcni's cache and the kubelet's log links have fixed places, too.
+# libcni's cache and the kubelet's log links have fixed places as well.
 for f in /var/lib/cni/results/braid-*-eth0; do
   [ ! -e "$f" ] || { id=${f##*/braid-}; rm -f "$f" "/var/lib/cni/results/cni-loopback-${id%-eth0}-lo"; }
 done

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# load-image.sh - puts an image where the kubelet finds it.
+# load-image.sh - imports an image into the kubelet's store.
 #
-#   load-image.sh IMAGE...                    of the Docker engine that runs here
-#   load-image.sh --archive FILE              from what `docker save` wrote
-#   load-image.sh --scratch NAME:TAG BINARY   an image that is nothing but one static program
+#   load-image.sh IMAGE...                    from the running Docker engine
+#   load-image.sh --archive FILE              from an archive of `docker save`
+#   load-image.sh --scratch NAME:TAG BINARY   an image with one static program
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd); . "$here/settings.sh"
 ctr() { "$CTD_DIR/ctr" --address "$SOCK" --namespace k8s.io "$@"; }

@@ -1,14 +1,15 @@
 # Sourced by the other scripts; every value can be set in the environment.
 # shellcheck shell=bash
-CACHE=${BRAID_KUBE_CACHE:-$HOME/.cache/braid-kube} # programs; what a CI keeps
-STATE=${BRAID_KUBE_STATE:-/tmp/braid-kube}         # certificates, etcd's data, containerd's root, logs; down.sh removes it
+CACHE=${BRAID_KUBE_CACHE:-$HOME/.cache/braid-kube} # programs; a CI keeps it
+# Certificates, etcd's data, containerd's root, logs; down.sh removes it.
+STATE=${BRAID_KUBE_STATE:-/tmp/braid-kube}
 
 K8S_VERSION=v1.36.3
 ETCD_VERSION=v3.6.16
 CNI_VERSION=v1.9.1
 COREDNS_VERSION=v1.14.7
-METRICS_VERSION=v0.9.0                             # of metrics-server, which HorizontalPodAutoscalers ask
-RECIPE=1                                           # raised when the way of building changes
+METRICS_VERSION=v0.9.0                             # metrics-server, for HorizontalPodAutoscalers
+RECIPE=1                                           # raised when the build itself changes
 
 BIN=$CACHE/bin                                     # links to the versions above
 CTD_DIR=/usr/bin                                   # Debian's containerd; 1.6 is new enough
@@ -16,8 +17,9 @@ export CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS=1
 log() { printf 'cluster: %s\n' "$*" >&2; }
 die() { log "error: $*"; exit 1; }
 
-# The cluster lives in a network namespace of its own, joined to the host by a veth pair, so that its rules, bridge and ports do not meet
-# those of a Docker engine on the same host. The host reaches nodes, pods and services by routes over the veth.
+# The cluster has its own network namespace, joined to the host by a veth pair, so that its rules,
+# bridge and ports do not conflict with a Docker engine on the same host. The host reaches nodes,
+# pods and services by routes over the veth.
 NETNS=braid-kube
 VETH=pkube0
 HOST_IP=10.210.0.1
@@ -28,8 +30,8 @@ DNS_IP=10.211.0.10
 POD_CIDR=10.212.0.0/24
 NODE=braid-node
 CGROUP=braid-kube
-QUEUE=100                                          # of the kernel, in which first packets wait for the enforcer
-VOLUMES=8                                          # as many claims find one
+QUEUE=100                                          # of the kernel, for first packets that wait for the enforcer
+VOLUMES=8                                          # the largest number of claims
 PAUSE_IMAGE=braid.local/pause:1
 COREDNS_IMAGE=braid.local/coredns:$COREDNS_VERSION
 METRICS_IMAGE=braid.local/metrics-server:$METRICS_VERSION
@@ -39,6 +41,6 @@ cgroup_dirs() {                                    # this cluster's cgroup in ea
   if [ -f /sys/fs/cgroup/cgroup.controllers ]; then echo "/sys/fs/cgroup/$CGROUP"; return; fi
   awk '$3=="cgroup" || ($3=="cgroup2" && $2=="/sys/fs/cgroup/unified") {print $2}' /proc/mounts | sort -u | sed "s#\$#/$CGROUP#"
 }
-pids_dir() {                                       # the hierarchy in which our processes are found again
+pids_dir() {                                       # the hierarchy in which down.sh finds our processes
   if [ -f /sys/fs/cgroup/cgroup.controllers ]; then echo "/sys/fs/cgroup/$CGROUP"; else echo "/sys/fs/cgroup/pids/$CGROUP"; fi
 }

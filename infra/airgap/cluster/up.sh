@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# up.sh - a real one-node Kubernetes, of what build.sh built: etcd, API server, controllers, scheduler, containerd, kubelet, kube-proxy,
-# CoreDNS, metrics-server, and an enforcer of NetworkPolicies. Needs root; what runs already is left alone; down.sh ends it. Prints KUBECONFIG=FILE.
+# up.sh - a real one-node Kubernetes from the programs of build.sh. Needs root.
 #
-# Everything it starts is in one cgroup and one network namespace.
+# It starts etcd, API server, controllers, scheduler, containerd, kubelet, kube-proxy, CoreDNS,
+# metrics-server, and an enforcer of NetworkPolicies, and prints KUBECONFIG=FILE. Running programs
+# are left alone; down.sh ends them. Everything is in one cgroup and one network namespace.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd); . "$here/settings.sh"
 [ "$(id -u)" = 0 ] || die "needs root"
 "$here/build.sh" here || die "run build.sh first"
 t0=$(date +%s.%N); since() { echo "$(date +%s.%N) $t0" | awk '{printf "%.1f s", $1-$2}'; }
-umask 022                                         # containerd unpacks images with it: a tighter one locks non-root pods out
+umask 022 # containerd unpacks images with it: a tighter one locks non-root pods out
 mkdir -p "$STATE"/{run,log,pki,conf,etcd,pids}
 PKI=$STATE/pki; chmod 700 "$PKI" "$STATE/conf" "$STATE/etcd"
 
@@ -25,7 +26,7 @@ if ! ip netns list | grep -qw "^$NETNS"; then
     for f in iptables ip6tables; do [ ! -e /proc/sys/net/bridge/bridge-nf-call-$f ] || echo 1 > /proc/sys/net/bridge/bridge-nf-call-$f; done'
 fi
 
-# ---- cgroups: everything we start stays under /$CGROUP, which is how down.sh finds it ------------
+# ---- cgroups: all processes stay under /$CGROUP, where down.sh finds them -----------------------
 for d in $(cgroup_dirs); do
   mkdir -p "$d"
   if [ -f "$d/cpuset.cpus" ] && [ -z "$(cat "$d/cpuset.cpus")" ] && [ ! -f "$d/cgroup.controllers" ]; then
@@ -114,7 +115,8 @@ start kube-scheduler "$BIN/kube-scheduler" --kubeconfig="$STATE/conf/kube-schedu
   --authentication-kubeconfig="$STATE/conf/kube-scheduler.kubeconfig" --authorization-kubeconfig="$STATE/conf/kube-scheduler.kubeconfig" \
   --bind-address=127.0.0.1 --leader-elect=false --profiling=false
 wait_for 60 "default service account" kc get serviceaccount default
-# Volumes that take the group of their pod, as a storage provider's do; the provisioner in the controllers makes folders for root alone.
+# Volumes that take the group of their pod, like those of a storage provider. The provisioner in the
+# controllers makes folders for root alone.
 volumes() {
   echo '{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: standard, annotations: {storageclass.kubernetes.io/is-default-class: "true"}}, provisioner: kubernetes.io/no-provisioner}'
   local n
@@ -141,10 +143,11 @@ volumes | kc apply -f - >/dev/null
 [ -x "$CTD_DIR/containerd" ] || die "containerd is missing: infra/dev/need.sh docker installs it"
 RUNC=$(command -v runc) || die "runc is needed (Debian package runc)"
 command -v iptables >/dev/null || die "iptables is needed"
-# Without CAP_SYS_RESOURCE (some VMs and CI runners) a pod's OOM score cannot be lowered: let containerd clamp it then.
+# Without CAP_SYS_RESOURCE (some VMs and CI runners) a pod's OOM score cannot be lowered, so
+# containerd clamps it.
 clamp_oom=true; (echo -998 > /proc/self/oom_score_adj) 2>/dev/null && clamp_oom=false
 mkdir -p "$STATE"/{containerd,cni-conf,cni-ipam,opt,kubelet} "$STATE/log/pods"
-# Version 2 is what containerd 1.x reads and 2.x migrates.
+# containerd 1.x reads version 2, and 2.x migrates it.
 cat > "$STATE/conf/containerd.toml" <<T
 version = 2
 root = "$STATE/containerd"
@@ -186,10 +189,12 @@ wait_for 30 containerd "$CTD_DIR/ctr" --address "$SOCK" version
 "$here/load-image.sh" --scratch "$METRICS_IMAGE" "$BIN/metrics-server"
 
 # ---- NetworkPolicies -----------------------------------------------------------------------------
-# The first packet of a connection from or to a pod waits for the enforcer's word, after the address of a Service has become a pod's and
-# before a source is masked; without an enforcer it is dropped. The node's own daemons come through, as the kubelet's probes must.
-# Two questions for names that a pod asks at once from one socket would be two first packets of one connection, of which the kernel may drop
-# one, and the pod waits for 5 s. So these wait before there are connections; what they are for is still the address of the Service then.
+# The first packet of a pod's connection waits for the enforcer's verdict: after the Service's
+# address has become a pod's, and before the source is masked. Without an enforcer it is dropped.
+# Packets of the node's own daemons pass, since the kubelet's probes must. Two DNS questions of a
+# pod at once from one socket would be two first packets of one connection. The kernel may drop one
+# of them, and the pod would wait for 5 s. So DNS packets wait before conntrack, where their
+# destination is still the Service's address.
 rule() { in_ns iptables -w -t "$@" || die "the kernel or iptables lacks what policies are enforced by: $*"; }
 if ! in_ns iptables -w -t mangle -S POLICIES >/dev/null 2>&1; then
   rule raw -A PREROUTING -s "$POD_CIDR" -p udp --dport 53 -j NFQUEUE --queue-num "$QUEUE"
@@ -367,7 +372,7 @@ spec:
 Y
 wait_for 120 node kc wait --for=condition=Ready "node/$NODE" --timeout=1s
 wait_for 120 CoreDNS kc -n kube-system rollout status deployment/coredns --timeout=1s
-# An announced API that nobody serves stops whoever lists all of them, such as helm.
+# An announced API without a server fails clients that list all APIs, such as helm.
 wait_for 120 metrics-server kc wait --for=condition=Available apiservice/v1beta1.metrics.k8s.io --timeout=1s
 log "cluster up after $(since)"
 echo "KUBECONFIG=$KUBECONFIG"

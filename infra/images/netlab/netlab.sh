@@ -1,15 +1,17 @@
 #!/bin/bash
-# netlab - the router of an emulated access network: what gateways send to the core goes through here, shaped.
+# netlab - the router of an emulated access network: it shapes the traffic of gateways to the core.
 #
-#   netlab run           become the network's way out and shape it, until ended
-#   netlab cut|restore   nothing passes / everything passes; without notice to anybody, as when a person walks out of reach
-#   netlab show          rates, what was sent and dropped, and whether it is cut
-#   netlab health        succeeds when the rules stand and the core answers
-#   netlab walk          cut for NETLAB_CUT_S seconds, restore for NETLAB_WAY_S, for ever
+#   netlab run           become the network's router and shape it, until ended
+#   netlab cut|restore   drop all packets, or none; without notice to any end
+#   netlab show          rates, sent and dropped packets, and whether it is cut
+#   netlab health        succeeds when the rules are set and the core answers
+#   netlab walk          cut for NETLAB_CUT_S seconds, restore for NETLAB_WAY_S, without end
 #
-# NETLAB_ACCESS, NETLAB_CORE: the networks (address/prefix) at both sides. NETLAB_WAY_OUT: the address that gateways have for their
-# way out. NETLAB_MBIT_PER_S, NETLAB_QUEUE_MS: rate and queue of each direction. NETLAB_LOSS_PERMILLE: random loss of each direction.
-# NETLAB_DELAY_MS: delay of each direction, where the kernel has netem; where not, that is said and the rest stands.
+# NETLAB_ACCESS, NETLAB_CORE: the networks (address/prefix) on both sides.
+# NETLAB_WAY_OUT: the gateways' address of this router.
+# NETLAB_MBIT_PER_S, NETLAB_QUEUE_MS: rate and queue of each direction.
+# NETLAB_LOSS_PERMILLE: random loss of each direction.
+# NETLAB_DELAY_MS: delay of each direction, if the kernel has netem; otherwise a message says so.
 set -euo pipefail
 
 say() { printf 'netlab: %s\n' "$*" >&2; }
@@ -32,8 +34,8 @@ run() {
   local access core
   access=$(device_of "$NETLAB_ACCESS"); core=$(device_of "$NETLAB_CORE")
   [ -n "$access" ] && [ -n "$core" ] || die "no device in $NETLAB_ACCESS or in $NETLAB_CORE"
-  # Gateways have this address as their default route; for those whose default route is another network's, the answer to whoever
-  # asks this network for the core (proxy_arp is set for the container).
+  # Gateways have this address as their default route. Those with a default route in another network
+  # ask this network for the core, and get this address (proxy_arp is set for the container).
   ip address replace "$NETLAB_WAY_OUT/${NETLAB_ACCESS#*/}" dev "$access"
   nft -f - <<RULES
 add table ip netlab
@@ -79,5 +81,5 @@ case ${1:-} in
     for network in "$NETLAB_ACCESS" "$NETLAB_CORE"; do tc -s qdisc show dev "$(device_of "$network")"; done ;;
   walk)
     while sleep "${NETLAB_WAY_S:-50}"; do cut; say cut; sleep "${NETLAB_CUT_S:-10}"; restore; say restored; done ;;
-  *) sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

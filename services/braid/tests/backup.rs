@@ -1,5 +1,6 @@
-//! `infra/backup/backup.py` on a real TimescaleDB beside a real Kafka: a copy made under load, the database as it was then, what the bus
-//! brings since; and a bus that was lost. Nothing is lost, nothing is stored twice.
+//! `infra/backup/backup.py` on a real TimescaleDB beside a real Kafka: a copy made under load, a
+//! restored database with the bus's later records, and the loss of the bus. No sample is lost or
+//! stored twice.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/program.rs"]
@@ -23,7 +24,8 @@ use testkit::kafka::Cluster;
 use testkit::timescale_server::{PASSWORD, ServerOptions, TimescaleServer};
 use tokio::runtime::Runtime;
 
-/// A group notices the death of its members within this, on a busy machine too; nothing is measured by it.
+/// Time in which a group notices the death of its members on a busy machine; no figure depends on
+/// it.
 const LIMIT: Duration = Duration::from_secs(240);
 /// Samples that are stored before and after the copy.
 const PROGRESS: u64 = 300;
@@ -31,7 +33,7 @@ const ILL_PULSE: u64 = 190;
 
 const INFRA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../infra");
 
-/// What the sensors sent, without the keys and times that storing it adds.
+/// The content that sensors sent, without the keys and times that storing adds.
 const CONTENT: &str = "SELECT count(*), count(DISTINCT (device, sensor_sequence)), coalesce(sum(hashtext(line)::bigint), 0)::bigint
     FROM (SELECT h.device, s.sensor_sequence, concat_ws('|', h.device, s.sensor_sequence, s.time, s.value, s.gateway_time) AS line
           FROM samples s JOIN series e ON e.key = s.series JOIN streams t ON t.key = e.stream JOIN device_heads h ON h.key = t.device) found";
@@ -50,7 +52,8 @@ struct House {
 }
 
 impl House {
-    /// Connects for each question, since a restore wants to be alone. Nothing while there is no such database.
+    /// Connects for each question, since a restore needs the database alone. `None` while the
+    /// database does not exist.
     fn ask(&self, question: &str) -> Option<tokio_postgres::Row> {
         let mut config: tokio_postgres::Config = self.server.url("braid").parse().unwrap();
         config.password(PASSWORD);
@@ -118,7 +121,7 @@ impl House {
         }
     }
 
-    /// The services have ended, the server's ends of their connections a moment later.
+    /// After the services' end, the server closes their connections a moment later.
     fn restore(&self, folder: &str) {
         let mut said = Err(String::new());
         eventually_within(PATIENCE, "nobody uses the database", || {
@@ -129,7 +132,7 @@ impl House {
     }
 }
 
-/// Moves what the manifest says of sequences that have begun.
+/// Moves the manifest's values of sequences that have begun.
 fn shift_sequences(backup: &Path, by: i64) {
     let file = backup.join("manifest.json");
     let mut manifest: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
@@ -141,7 +144,7 @@ fn shift_sequences(backup: &Path, by: i64) {
     std::fs::write(&file, manifest.to_string()).unwrap();
 }
 
-/// The flags of services on a cluster of one node.
+/// Flags of services on a cluster with one node.
 fn on(cluster: &Cluster) -> Vec<String> {
     vec![
         format!("--bus=kafka://{}", cluster.brokers().join(",")),
@@ -207,10 +210,10 @@ fn a_copy_made_under_load_and_the_bus_give_back_everything() {
     house.backup(&["make", kept_flag]).unwrap();
     let again = house.backup(&["make", kept_flag]).unwrap_err();
     assert!(again.contains("is there already"), "{again}");
-    // As if each number of a sequence had been taken between the manifest and the copy of it.
+    // As if each sequence had given one number between the manifest and its copy.
     shift_sequences(&kept, -1);
     house.moves_on("rows after the copy");
-    // Somebody falls ill of whom the copy knows nothing.
+    // A patient falls ill who is not in the copy.
     let racing = Sensors::start(house.separate.sensors(), &ill, |_| ILL_PULSE);
     eventually_within(LIMIT, "the alert", || house.alerts_of("wearer-of-ill") > 0);
     let mut accepted = racing.stop() + sensors.stop();
@@ -221,7 +224,7 @@ fn a_copy_made_under_load_and_the_bus_give_back_everything() {
     let alerts = house.alerts_of("wearer-of-ill");
     assert_eq!((before.rows, before.readings), (accepted, accepted));
 
-    // What restore and check refuse.
+    // Cases that restore and check refuse.
     let differs = house.backup(&["check", kept_flag]).unwrap_err();
     assert!(differs.contains("samples: "), "{differs}");
     let in_use = house.backup(&["restore", kept_flag]).unwrap_err();
@@ -245,7 +248,7 @@ fn a_copy_made_under_load_and_the_bus_give_back_everything() {
         "SELECT count(*) FROM information_schema.role_table_grants WHERE grantee = 'braid_reader'";
     assert_eq!(house.count(granted), 6, "the views that a reader may see");
 
-    // The bus brings the rest.
+    // The bus brings the later records.
     house.start_all();
     eventually_within(LIMIT, "the bus brings what came since", || {
         house.content().rows >= accepted && house.alerts_of("wearer-of-ill") >= alerts
@@ -277,7 +280,8 @@ fn a_copy_made_under_load_and_the_bus_give_back_everything() {
     house.separate.assert_all_running();
 }
 
-/// In place of PostgreSQL's programs: answers what `backup.py make` asks, and copies as it is told.
+/// Replaces PostgreSQL's programs: answers the questions of `backup.py make`, and copies as
+/// configured.
 const PROGRAMS: &str = r"#!/bin/bash
 how=$1
 case $2 in

@@ -1,5 +1,5 @@
-//! A gateway whose networks let no UDP pass: its samples arrive all the same, over TCP, and over QUIC again once UDP passes. Every sample
-//! that the gateway accepted is in the store exactly once.
+//! A gateway behind a UDP block: its samples arrive over TCP, and over QUIC again once UDP passes.
+//! Every accepted sample is in the store exactly once.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/program.rs"]
@@ -17,10 +17,10 @@ use separate::{NOUNS, Separate};
 use wall::Wall;
 
 const DEVICES: usize = 4;
-/// Samples stored over one transport before it is changed.
+/// Samples stored over one transport before the change.
 const PROGRESS: u64 = 200;
 
-/// What carries the gateway's session, by its metrics; none while nothing does.
+/// The transport of the gateway's session, from its metrics; `None` without a session.
 fn transport(separate: &Separate) -> Option<String> {
     let admin = separate.ports.admin("gateway");
     let (_, text) = http(admin, "GET", "/metrics", "", "").ok()?;
@@ -66,7 +66,7 @@ fn samples_arrive_by_tcp_and_by_quic_again() {
     let by_quic = || transport(&separate).as_deref() == Some("quic");
     eventually("a session by TCP", by_tcp);
     progress("rows over TCP");
-    // It is ready, and says what is wrong.
+    // It is ready, and warns of the fallback.
     let told = "nothing answers by UDP: going on by HTTP/2 over";
     eventually("a gateway that is ready", || {
         let admin = separate.ports.admin("gateway");

@@ -1,4 +1,4 @@
-//! `braid doctor` on real engines: what it finds well, what it finds wrong, and that it says what to do. It changes nothing.
+//! `braid doctor` on real engines: its findings, and its advice. It changes nothing.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/program.rs"]

@@ -1,7 +1,8 @@
-//! `docs/reference/doors.md` against the code: every door has a row, and every bound that a row names exists.
+//! `docs/reference/doors.md` against the code: every door has a row, and every bound that a row
+//! names exists.
 //!
-//! Doors are found where they are made: listening sockets by the calls that bind them, RPCs in the proto files, HTTP routes and
-//! resources of the proxy by their paths.
+//! Doors are found where they are made: listening sockets by the calls that bind them, RPCs in the
+//! proto files, HTTP routes and resources of the proxy by their paths.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +13,7 @@ use std::{
 const PAGE: &str = "docs/reference/doors.md";
 const COLUMNS: usize = 6;
 
-/// Calls that make a listening socket, or one to which others send.
+/// Calls that make a listening socket, or a datagram socket that others send to.
 const BINDING: [&str; 8] = [
     "TcpListener::bind(",
     "UnixListener::bind(",
@@ -24,9 +25,9 @@ const BINDING: [&str; 8] = [
     "UnixDatagram::bind(",
 ];
 
-/// Files that bind for somebody else, and where the row of that socket stands instead.
+/// Files that bind for another file, and the file in the row of that socket.
 const ON_BEHALF: [(&str, &str); 2] = [
-    // Handed to `from_applications`.
+    // Passed to `from_applications`.
     (
         "services/gateway/src/lib.rs",
         "services/gateway/src/from_applications.rs",
@@ -38,7 +39,7 @@ const ON_BEHALF: [(&str, &str); 2] = [
     ),
 ];
 
-/// No service: test beds and figures.
+/// Test beds and figures, which are no services.
 const NO_DOORS: [&str; 2] = ["services/braid/src/bench", "services/shared/testkit"];
 
 fn root() -> PathBuf {
@@ -95,12 +96,12 @@ fn rows() -> Vec<Vec<String>> {
         .collect()
 }
 
-/// What stands between backticks.
+/// Texts between backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// Between two marks, for each that begins.
+/// Each text between two marks.
 fn between<'a>(text: &'a str, begin: &str, end: char) -> Vec<&'a str> {
     let parts = text.split(begin).skip(1);
     parts.filter_map(|part| part.split(end).next()).collect()
@@ -116,7 +117,7 @@ fn doors() -> BTreeSet<String> {
             doors.insert(route.to_owned());
         }
         for resource in between(&text, "\"/.well-known/", '"') {
-            // A template in full stands for its prefix.
+            // A complete template stands for its prefix.
             let resource = resource.trim_end_matches("*/*/");
             doors.insert(format!("/.well-known/{resource}"));
         }
@@ -204,7 +205,7 @@ fn every_row_says_who_and_what_bounds_each_of_four_things() {
     assert!(found.is_empty(), "{PAGE}: {found:#?}");
 }
 
-/// `crate::module::CONSTANT` to the files in which it may stand.
+/// The files in which `crate::module::CONSTANT` may stand.
 fn homes(name: &str) -> Option<(Vec<String>, &str)> {
     let mut parts: Vec<&str> = name.split("::").collect();
     let constant = parts.pop()?;

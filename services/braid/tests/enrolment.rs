@@ -1,5 +1,5 @@
-//! A gateway's certificate from the first to the last: by a token, once; renewed by itself; revoked, while samples flow; let in again.
-//! Nothing that was accepted meanwhile is lost.
+//! A gateway's certificates: by a token, once; renewed by itself; revoked while samples flow;
+//! admitted again. No accepted sample is lost meanwhile.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/program.rs"]
@@ -76,7 +76,8 @@ fn a_gateway_enrols_renews_is_revoked_and_comes_back() {
         separate.start_with("gateway", &flags);
     };
 
-    // Another authority's fingerprint in the token: nothing is believed, and the secret is not told.
+    // The token contains another authority's fingerprint: the gateway trusts no certificate and
+    // does not send the secret.
     let token = enrol();
     let (secret, _) = token.rsplit_once('.').unwrap();
     start(
@@ -97,7 +98,7 @@ fn a_gateway_enrols_renews_is_revoked_and_comes_back() {
     let mode = std::os::unix::fs::PermissionsExt::mode(&key.metadata().unwrap().permissions());
     assert_eq!(mode & 0o077, 0, "the key is the gateway's alone");
 
-    // Once.
+    // A token works once.
     let mut again = flags(&token, "ca.pem").to_vec();
     again[0] = file("cert", "second.pem");
     again[1] = file("key", "second.key");
@@ -107,7 +108,7 @@ fn a_gateway_enrols_renews_is_revoked_and_comes_back() {
     assert!(second.log().contains("used already"), "{}", second.log());
     assert!(!own.join("second.pem").exists());
 
-    // Sessions that are open are closed, new ones refused.
+    // Open sessions are closed, new ones refused.
     braid(
         &[&["gateways", "revoke", "gw-1"], &SIGNED[..]].concat(),
         &data,
@@ -117,13 +118,13 @@ fn a_gateway_enrols_renews_is_revoked_and_comes_back() {
         metric(&separate, "proxy", refused, "revoked") >= 3.0
     });
 
-    // A new token, and what was journalled meanwhile arrives.
+    // After a new token, samples that were journalled meanwhile arrive.
     separate.kill("gateway");
     let accepted_before = stored();
     std::fs::remove_file(own.join("own.pem")).unwrap();
     let token = enrol();
     let mut renewing = flags(&token, "ca.pem").to_vec();
-    // Longer than any certificate holds: renewed at every look.
+    // Longer than any certificate's validity: renewed at every look.
     renewing.push("--renew-before-days=3650".to_owned());
     start(&mut separate, &renewing);
     eventually("rows by the second certificate", || {
@@ -132,7 +133,7 @@ fn a_gateway_enrols_renews_is_revoked_and_comes_back() {
     eventually("it is renewed", || {
         metric(&separate, "gateway", "braid_gateway_renewals_total", "ok") >= 1.0
     });
-    // A new session is made with the renewed one, which the revocation must not concern.
+    // The new session uses the renewed certificate, which the revocation must not affect.
     separate.kill("proxy");
     separate.start("proxy");
     let then = stored();

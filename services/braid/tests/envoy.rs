@@ -1,4 +1,4 @@
-//! The real Envoy with the configuration that ships, in front of the separate processes.
+//! The real Envoy with the shipped configuration, in front of the separate processes.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/envoy.rs"]
@@ -29,7 +29,7 @@ use separate::{NOUNS, Separate};
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Everything, with Envoy between proxy and services.
+/// All services, with Envoy between proxy and services.
 fn all(dir: &Path, devices: &[String]) -> Option<(Separate, Envoy)> {
     let binary = envoy::binary()?;
     let mut separate = prepare(dir, devices);
@@ -69,18 +69,19 @@ fn samples_pass_through_envoy_and_its_drain_and_restart_lose_none() {
     send(separate.sensors(), "sensor-1", 0..100);
     eventually("the first hundred", || stored() == (100, 100));
 
-    // A rolling restart: streams get a GOAWAY, and the gateway has to find the next Envoy by itself.
+    // A rolling restart: streams get a GOAWAY, and the gateway has to find the next Envoy by
+    // itself.
     envoy.drain();
     send(separate.sensors(), "sensor-1", 100..200);
     envoy.restart();
     eventually("two hundred", || stored() == (200, 200));
-    // And without a goodbye.
+    // The same without a goodbye.
     envoy.kill();
     send(separate.sensors(), "sensor-1", 200..300);
     envoy.restart();
     eventually("three hundred", || stored() == (300, 300));
 
-    // What was forwarded is in the access log, with the gateway's identity.
+    // Forwarded requests are in the access log, with the gateway's identity.
     eventually("an entry in the access log", || {
         let log = envoy.log();
         let mut entries = log
@@ -98,14 +99,14 @@ fn samples_pass_through_envoy_and_its_drain_and_restart_lose_none() {
     assert!(page.contains("<html"), "{page}");
 }
 
-/// One sample of gw-1's device, offered by somebody who says to be gw-1.
+/// One sample of gw-1's device, offered with a header that names gw-1.
 async fn offer(url: &str, identity: &Identity) -> Result<UploadResponse, Status> {
     let (_open, mut answers) = begin(url, identity).await?;
     let answer = answers.message().await?;
     answer.ok_or_else(|| Status::internal("no answer"))
 }
 
-/// The same, and the stream stays open until the sender is dropped.
+/// The same with a stream that stays open until the sender is dropped.
 async fn begin(
     url: &str,
     identity: &Identity,
@@ -154,8 +155,8 @@ async fn nobody_speaks_for_another() {
 
     let by_envoy = format!("https://{}", envoy.devices);
     let direct = format!("https://{}", separate.ports.ingest);
-    // Another gateway that claims to be gw-1 counts as itself on either way. The device is with
-    // gw-1, so what gw-2 brings of it is kept apart and is nobody's.
+    // Another gateway that claims to be gw-1 counts as itself on either way. The device is worn at
+    // gw-1, so readings by gw-2 go into quarantine.
     for url in [&by_envoy, &direct] {
         let answer = offer(url, &identity("gw-2")).await.unwrap();
         assert!(answer.rejections.is_empty(), "{url}: {answer:?}");
@@ -166,7 +167,7 @@ async fn nobody_speaks_for_another() {
         listed.contains("gw-2") && listed.contains("other-gateway")
     });
     assert_eq!(rows(&separate.data, "sensor-%"), (1, 1));
-    // A service that is neither front nor gateway is turned away: by Envoy's TLS, by ingest itself.
+    // A service that is neither front nor gateway is refused: by Envoy's TLS, and by ingest itself.
     let refused = offer(&by_envoy, &identity("dashboard")).await.unwrap_err();
     assert_ne!(refused.code(), tonic::Code::PermissionDenied, "{refused:?}");
     assert!(
@@ -176,12 +177,12 @@ async fn nobody_speaks_for_another() {
     );
     let refused = offer(&direct, &identity("dashboard")).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{refused:?}");
-    // The owner itself is taken, through Envoy and directly.
+    // The owner itself is admitted, through Envoy and directly.
     for url in [&by_envoy, &direct] {
         let answer = offer(url, &identity("gw-1")).await.unwrap();
         assert!(answer.rejections.is_empty(), "{url}: {answer:?}");
     }
-    // Twice the same sample.
+    // The same sample twice.
     eventually("the owner's sample", || {
         rows(&separate.data, "sensor-%").0 == 2
     });
@@ -205,7 +206,7 @@ async fn who_is_revoked_is_turned_away_behind_envoy_too() {
     let identity = |name: &str| Identity::load(&IdentityFiles::in_dir(&identities, name)).unwrap();
     let url = format!("https://{}", envoy.devices);
     let first = identity("gw-1");
-    // Until ingest is up and Envoy knows it.
+    // Until ingest is up and Envoy has noticed it.
     let deadline = Instant::now() + PATIENCE;
     let (_open, mut answers) = loop {
         match begin(&url, &first).await {
@@ -223,7 +224,7 @@ async fn who_is_revoked_is_turned_away_behind_envoy_too() {
         &data,
     );
     let revoked = Instant::now();
-    // The open stream ends, and says why.
+    // The open stream ends with a reason.
     let ended = tokio::time::timeout(PATIENCE, async {
         loop {
             match answers.message().await {
@@ -238,11 +239,11 @@ async fn who_is_revoked_is_turned_away_behind_envoy_too() {
     assert_eq!(ended.code(), tonic::Code::PermissionDenied, "{ended:?}");
     let refused = offer(&url, &first).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{refused:?}");
-    // Nobody else is concerned.
+    // Other gateways are not affected.
     offer(&url, &identity("gw-2")).await.unwrap();
 
-    // A certificate by a new token is let in, which asks for no token of people's; the old one stays out. Envoy names both by
-    // the same identity, so it is their fingerprints that make the difference.
+    // A certificate by a new token is admitted; the old one stays refused. Both have the same
+    // identity at Envoy, so the fingerprint decides.
     let enrol = ["gateways", "enrol", "gw-1", "--authority", &authority];
     let token = braid(&[&enrol, &signed[..]].concat(), &data);
     let request = renewal::Request::new().unwrap();
@@ -272,7 +273,8 @@ async fn who_is_revoked_is_turned_away_behind_envoy_too() {
     let refused = offer(&url, &first).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{refused:?}");
 
-    // Whoever steals what the dashboard issues by can name a service that Envoy lets in, and it is believed by nobody.
+    // A thief of the dashboard's issuing key can name a service that Envoy admits, but no service
+    // trusts it.
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
     let key = KeyPair::from_pem(&read("gateways.key")).unwrap();
     let thief = Issuer::from_ca_cert_pem(&read("gateways.pem"), key).unwrap();

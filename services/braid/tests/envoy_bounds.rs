@@ -1,4 +1,5 @@
-//! What the bounds of the real Envoy come to, when strangers fill them: it stays within its container, devices upload, people watch.
+//! Strangers fill the bounds of the real Envoy: it stays within its container's memory, devices
+//! upload, and people see the page.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/envoy.rs"]
@@ -28,20 +29,20 @@ use frames::{frame, headers, literal, settings};
 use program::{PATIENCE, eventually, http, rows};
 use separate::NOUNS;
 
-/// Of the page's listener, less than it takes: somebody has to get in.
+/// Connections to the page's listener, fewer than its bound, so that people can connect.
 const STRANGERS: usize = 490;
-/// It takes 500 of people.
+/// Its bound for people is 500.
 const CROWD: usize = 20;
-/// More than it takes of one connection.
+/// More than its bound of one connection.
 const REQUESTS: u32 = 40;
-/// Tabs of one browser that watch, on its one connection.
+/// Tabs of one browser that watch, on one connection.
 const TABS: u32 = 18;
 
 fn root() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What the engine gives Envoy's container.
+/// Memory of Envoy's container in the shipped configuration.
 fn container_bytes() -> u64 {
     let compose = fs::read_to_string(root().join("compose/front.yml")).unwrap();
     let (_, envoy) = compose.split_once("\n  envoy:\n").unwrap();
@@ -50,7 +51,7 @@ fn container_bytes() -> u64 {
     megabytes << 20
 }
 
-/// Questions as long as they may be, whose answers are never read.
+/// Requests of the largest size, whose answers are never read.
 fn unread() -> Vec<u8> {
     let mut said = settings(0);
     let mut asked = headers("GET", "/");
@@ -64,7 +65,7 @@ fn unread() -> Vec<u8> {
     said
 }
 
-/// Counts the streams that have been sent something, until `wanted` have.
+/// Counts the streams that have received data, until `wanted` have.
 async fn streams_with_data(stream: &mut TlsStream<TcpStream>, wanted: usize) -> usize {
     let mut found = BTreeSet::new();
     let reading = async {
@@ -153,7 +154,7 @@ async fn strangers_at_their_bounds_end_neither_envoy_nor_uploads_nor_live_pages(
     let mut strangers = Vec::new();
     for _ in 0..STRANGERS {
         let mut stream = envoy.connect_as_person(Arc::clone(&tls)).await.unwrap();
-        // Who is thrown out for what he sends has done what he can.
+        // A stranger whose connection is closed for its requests has done its worst.
         let _ = stream.write_all(&unread).await;
         strangers.push(stream);
     }
@@ -173,7 +174,7 @@ async fn strangers_at_their_bounds_end_neither_envoy_nor_uploads_nor_live_pages(
     });
     within("strangers that do not read");
 
-    // Meanwhile devices upload, who is signed in gets answers, and those who watch are told.
+    // Meanwhile devices upload, signed-in people get answers, and their tabs get updates.
     send(separate.sensors(), 100..200);
     eventually("two hundred", || stored() == (200, 200));
     let ask = |path: &str| {
@@ -188,7 +189,7 @@ async fn strangers_at_their_bounds_end_neither_envoy_nor_uploads_nor_live_pages(
     let live = streams_with_data(&mut person, TABS as usize).await;
     assert_eq!(live, TABS as usize, "tabs that are live beside strangers");
 
-    // Those that say nothing are taken up to the bound, and no more.
+    // Silent connections are accepted up to the bound.
     let mut crowd = Vec::new();
     for _ in 0..CROWD {
         crowd.push(envoy.connect_as_person(Arc::clone(&tls)).await);
@@ -205,12 +206,12 @@ async fn strangers_at_their_bounds_end_neither_envoy_nor_uploads_nor_live_pages(
     send(separate.sensors(), 200..300);
     eventually("three hundred", || stored() == (300, 300));
 
-    // Prometheus hears of it, and nothing else is to be had where it reads.
+    // Prometheus gets the metrics, and its listener serves nothing else.
     let metrics = || http(envoy.metrics, "GET", "/metrics", "", "").unwrap();
     let (status, said) = metrics();
     assert_eq!(status, 200, "{said}");
     for name in asked_of_envoy() {
-        // Of all listeners together nobody has been refused.
+        // All listeners together have refused no connection.
         if name != "envoy_listener_downstream_global_cx_overflow" {
             let line = |line: &str| line.starts_with(&format!("{name}{{"));
             assert!(said.lines().any(line), "{name} is not in\n{said}");
@@ -233,7 +234,7 @@ async fn strangers_at_their_bounds_end_neither_envoy_nor_uploads_nor_live_pages(
         assert_eq!(status, 404, "{method} {path}");
     }
 
-    // Who does not read is not waited for.
+    // Connections that do not read are closed in time.
     eventually("all of them are forgotten", || {
         envoy.stat("http.people.downstream_rq_active") <= u64::from(TABS)
     });
@@ -244,7 +245,7 @@ async fn strangers_at_their_bounds_end_neither_envoy_nor_uploads_nor_live_pages(
         .unwrap();
 }
 
-/// What rules and dashboards ask Envoy for.
+/// Metrics of Envoy in rules and dashboards.
 fn asked_of_envoy() -> BTreeSet<String> {
     let rules = fs::read_to_string(root().join("infra/prometheus/rules.yml")).unwrap();
     let platform = root().join("infra/grafana/dashboards/platform.json");

@@ -1,4 +1,5 @@
-//! The real Envoy in front of dashboards: whose token it lets pass, and what it leaves to them.
+//! The real Envoy in front of dashboards: which tokens it admits, and which checks it leaves to
+//! them.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/envoy.rs"]
@@ -26,7 +27,7 @@ use frames::{frame, headers, literal, settings};
 use program::{eventually, free_port};
 use separate::Separate;
 
-/// A read of the ward as the page asks for it: a message without fields.
+/// The page's request for the ward: a message without fields.
 fn list_patients(envoy: &Envoy, dir: &Path, args: &[&str]) -> (u16, String) {
     let empty = dir.join("empty-message");
     std::fs::write(&empty, [0; 5]).unwrap();
@@ -60,7 +61,7 @@ async fn envoy_asks_people_for_a_token_and_keeps_them_at_their_dashboard() {
     eventually("Envoy finds both dashboards ready", || {
         envoy.ready("dashboard") == 2
     });
-    // The page asks for no token.
+    // The page itself needs no token.
     assert!(envoy.get_page("/").contains("<html"));
 
     let jar = dir.path().join("cookies");
@@ -69,7 +70,7 @@ async fn envoy_asks_people_for_a_token_and_keeps_them_at_their_dashboard() {
     let json = ["-H", "content-type: application/json", "-d"];
     let sign_in = [&json[..], &[&credentials, "-c", jar]].concat();
     eventually("signed in", || envoy.ask("/api/sign-in", &sign_in).0 == 200);
-    // Two dashboards, each with a table of sessions of its own.
+    // Two dashboards, each with its own table of sessions.
     for n in 0..20 {
         let (status, answer) = list_patients(&envoy, dir.path(), &["-b", jar]);
         assert_eq!(status, 200, "{n}: {answer}");
@@ -94,8 +95,8 @@ async fn envoy_asks_people_for_a_token_and_keeps_them_at_their_dashboard() {
     let (status, answer) = ask(token);
     assert_eq!(status, 200, "by a bearer's token: {answer}");
 
-    // Signs as a dashboard would: Envoy believes it for the key that the store shows, and the dashboards, which gave out no such
-    // token, do not.
+    // Signed like a dashboard's token. Envoy trusts it for the published key; the dashboards, which
+    // issued no such token, refuse it.
     let (key, stranger) = (oidc::new_key().unwrap(), oidc::new_key().unwrap());
     let now_s = contracts::now_us() / 1_000_000;
     let document = Document {
@@ -144,10 +145,10 @@ async fn envoy_asks_people_for_a_token_and_keeps_them_at_their_dashboard() {
     ] {
         let (status, answer) = ask(token);
         assert!(matches!(status, 401 | 403), "{what}: {status} {answer}");
-        // The dashboard's own refusal has no words.
+        // The dashboard's own refusal has no text.
         assert!(answer.contains("Jwt"), "{what}: {answer}");
     }
-    // What Envoy refused went to nobody.
+    // Requests that Envoy refused reached no dashboard.
     let refused = || -> usize {
         let log = envoy.log();
         let entries = log
@@ -160,13 +161,13 @@ async fn envoy_asks_people_for_a_token_and_keeps_them_at_their_dashboard() {
     };
     eventually("the refusals are in the access log", || refused() >= 9);
 
-    // Signed out: the token is as well signed as before, and worth nothing.
+    // Signed out: the token's signature is still right, and the token is refused.
     let out = [&json[..], &["{}", "-b", jar]].concat();
     assert_eq!(envoy.ask("/api/sign-out", &out).0, 204);
     assert_eq!(ask(token), (401, String::new()));
 }
 
-/// A provider by whom everybody is a viewer, and the authority that vouches for it.
+/// A provider that makes everybody a viewer, and the authority of its certificate.
 async fn provider_of(separate: &Separate) -> (Arc<oidc::Provider>, PathBuf) {
     let identities = separate.data.join("identities");
     let authority = LocalAuthority::open_or_create(&identities).unwrap();
@@ -205,12 +206,12 @@ async fn a_token_of_the_provider_passes_envoy_and_is_judged_by_the_dashboard() {
     eventually("let in by the provider's token", || ask(&token).0 == 200);
     let (_, answer) = ask(&token);
     assert!(answer.contains("grpc-status:0"), "{answer}");
-    // The provider changes its key: those in front learn of it as the dashboard does.
+    // The provider changes its key: Envoy fetches it like the dashboard.
     provider.change_key().unwrap();
     let token = provider.access_token(AUDIENCE).unwrap();
     eventually("let in by its next key", || ask(&token).0 == 200);
 
-    // By its signature and its time Envoy judges, by the rest the dashboard.
+    // Envoy checks signature and time, the dashboard the other claims.
     let of = |claim: &str, value: serde_json::Value| {
         provider.saying.lock().claims = serde_json::json!({"roles": ["viewer"], claim: value});
         provider.access_token(AUDIENCE).unwrap()
@@ -236,7 +237,8 @@ async fn a_token_of_the_provider_passes_envoy_and_is_judged_by_the_dashboard() {
     }
 }
 
-/// Sign-ins that have to succeed one after the other: by chance both dashboards would be met in the end.
+/// Sign-ins that have to succeed one after the other: by chance both dashboards would be used in
+/// the end.
 const SIGN_INS: usize = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -280,7 +282,7 @@ async fn whom_the_provider_sends_back_meets_the_dashboard_that_sent_them() {
         let (status, answer) = envoy.ask("/api/sso/begin", &dump);
         assert_eq!(status, 303, "{n}: {answer}");
         let back = provider.visit(&headers("location")[0]).unwrap();
-        // Coming from another site, a browser shows no cookie that is Strict.
+        // After a navigation from another site a browser sends no Strict cookie.
         let shown: Vec<String> = headers("set-cookie")
             .iter()
             .filter(|cookie| cookie.contains("SameSite=Lax"))
@@ -297,7 +299,8 @@ async fn whom_the_provider_sends_back_meets_the_dashboard_that_sent_them() {
     }
 }
 
-/// Two thousand requests whose bodies do not come: more than all connections that Envoy has to the dashboards.
+/// Two thousand requests whose bodies do not arrive: more than all connections of Envoy to the
+/// dashboards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_sends_slowly_takes_no_connection_to_the_dashboards() {
     const CONNECTIONS: usize = 84;
@@ -347,7 +350,7 @@ async fn who_sends_slowly_takes_no_connection_to_the_dashboards() {
         let taken = envoy.stat(&format!("cluster.{cluster}.upstream_rq_active"));
         assert!(taken < 10, "{cluster}: {taken} connections");
     }
-    // Of others, whose questions come whole, nobody waits; and a large one passes.
+    // Complete requests of others do not wait; and a large one passes.
     assert_eq!(envoy.ask("/api/session", &[]).0, 204);
     let large = dir.path().join("large");
     let token = envoy.sign_in(&separate.data);
@@ -363,7 +366,7 @@ async fn who_sends_slowly_takes_no_connection_to_the_dashboards() {
         (12 << 10, "/api/gateways/enrol", 405),
         (20 << 10, "/api/gateways/enrol", 413),
     ];
-    // What is kept for everybody together is bounded: large ones are refused in the end, short ones not.
+    // The shared buffer is bounded: large requests are refused in the end, short ones not.
     sizes.extend([(100 << 10, put, 0); 20]);
     sizes.extend([(1 << 10, put, 200); 5]);
     let mut refused = 0;

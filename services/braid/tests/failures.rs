@@ -1,5 +1,6 @@
-//! The real shape - three Kafka brokers, TimescaleDB, six services - under load while one thing after the other fails. Nothing is lost,
-//! nothing is stored twice, and the alert of whoever falls ill meanwhile comes late at worst. Prints a table of what was counted.
+//! The real shape (three Kafka brokers, TimescaleDB, six services) under load during a sequence of
+//! failures. No sample is lost or stored twice, and alerts of patients who fall ill meanwhile come
+//! late at worst. Prints a table of counts.
 //!
 //! With BRAID_TEST_LONG the outages last a minute and fifty services are killed.
 #![allow(clippy::unwrap_used)]
@@ -31,7 +32,8 @@ const PROGRESS: u64 = 200;
 /// The rule that a heart rate of 190 breaks.
 const RULE: &str = "heart-rate-very-high";
 const ILL_PULSE: u64 = 190;
-/// Three brokers on a busy machine elect leaders, and a group notices the death of members, within this; nothing is measured by it.
+/// Time for three brokers on a busy machine to elect leaders, and for a group to notice the death
+/// of members; no figure depends on it.
 const LIMIT: Duration = Duration::from_secs(240);
 /// Records of the bus that are published a second time.
 const REPEATED: usize = 60;
@@ -53,7 +55,7 @@ impl Ward {
         self.rows().map_or(0, |(rows, _)| rows)
     }
 
-    /// Rows, and different readings; nothing while the database is away.
+    /// Rows, and different readings; `None` while the database is away.
     fn rows(&self) -> Option<(u64, u64)> {
         const COUNT: &str = "SELECT count(*), count(DISTINCT (h.device, s.sensor_sequence))
             FROM samples s JOIN series e ON e.key = s.series JOIN streams t ON t.key = e.stream JOIN device_heads h ON h.key = t.device";
@@ -75,7 +77,7 @@ impl Ward {
         });
     }
 
-    /// How many alerts of the rule each patient has.
+    /// Number of each patient's alerts of the rule.
     fn alerts(&self) -> BTreeMap<String, usize> {
         let query = AlertsQuery {
             include_resolved: true,
@@ -246,7 +248,7 @@ fn nothing_is_lost_or_doubled_and_no_alert_is_missing_whatever_fails() {
     println!("{:<44} {:>8} {:>16}", "failure", "took s", "alert after s");
     for (number, (what, fail)) in FAILURES.into_iter().enumerate() {
         let began = Instant::now();
-        // Somebody falls ill just now.
+        // A patient falls ill now.
         let ill = vec![format!("ill-{number}")];
         let racing = Sensors::start(ward.separate.sensors(), &ill, |_| ILL_PULSE);
         fail(&mut ward);

@@ -1,5 +1,5 @@
-//! The services on a real Kafka: end to end while broker, ingest and alerting are killed, dead letters and their second chance, and a start
-//! that says what is wrong.
+//! The services on a real Kafka: end to end while broker, ingest and alerting are killed; dead
+//! letters and their replay; and a start with errors in the configuration.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/program.rs"]
@@ -34,7 +34,7 @@ fn flags(cluster: &Cluster) -> Vec<String> {
     ]
 }
 
-/// A record that no consumer understands.
+/// A record that no consumer can decode.
 fn poison() -> Record {
     Record::new("ada", &b"\xff\xff\xff\xff"[..])
 }
@@ -110,7 +110,7 @@ fn on_kafka_nothing_is_lost_or_doubled_and_an_alert_is_raised_while_broker_and_s
     }
     separate.assert_all_running();
 
-    // Both consumers of vitals bury what they cannot read, and go on.
+    // Both consumers of vitals bury an unreadable record, and go on.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let options = KafkaOptions {
         prefix: PREFIX.to_owned(),
@@ -137,7 +137,7 @@ fn on_kafka_nothing_is_lost_or_doubled_and_an_alert_is_raised_while_broker_and_s
     let id = of_ingest[0]["id"].as_str().unwrap();
     let (code, text, error) = run(&["dead-letters", "replay", id, &bus_flag]);
     assert_eq!((code, text.trim()), (0, "1 of 1 replayed"), "{error}");
-    // It is poison still, so both bury it again.
+    // The record is still unreadable, so both bury it again.
     eventually("a replayed letter is struck, and two are new", || {
         list(&[]).len() == 3 && list(&["--all"]).len() == 4
     });
@@ -232,7 +232,7 @@ fn dead_letters_of_the_embedded_bus_are_listed_shown_and_replayed_once() {
     assert_eq!(back[1].headers, []);
 }
 
-/// As ingest keeps the upload of a newer gateway; this version knows all of it.
+/// The upload of a newer gateway as ingest stores it; this version can decode all of it.
 fn kept_upload(device: &str) -> Record {
     let mut sample = Sample {
         device: device.into(),
@@ -296,7 +296,7 @@ fn a_kept_upload_is_let_in_once_by_somebody_with_a_name() {
     assert_eq!(code, 64, "nobody's decision");
     let text = readmit(&["--every"]);
     assert!(text.contains("1 samples, 0 alerts, 0 gaps let in, 0 kept apart"));
-    // Nobody wore it when the upload came.
+    // The device had no wearer when the upload came.
     assert!(text.contains("0 samples, 0 alerts, 0 gaps let in, 1 kept apart"));
     assert!(text.ends_with("2 of 2 wholly let in\n"), "{text}");
     assert!(readmit(&["--every"]).ends_with("0 of 0 wholly let in\n"));
@@ -416,7 +416,7 @@ ssl.enabled.protocols=TLSv1.3",
         Ok(_) => panic!("a forged certificate is let in"),
     }
 
-    // People come in with the certificate of a service, too, and bring a kept upload back.
+    // A command of a person may use the certificate of a service, and admits a stored upload.
     let data = text(&path("data"));
     let register = [
         "register",

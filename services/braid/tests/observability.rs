@@ -1,4 +1,5 @@
-//! What watches the platform fits the platform: rules and dashboards ask for metrics that exist, and each rule has its runbook.
+//! Monitoring matches the platform: rules and dashboards use existing metrics, and each rule has
+//! its runbook.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -68,7 +69,7 @@ fn rules_and_dashboards_ask_for_metrics_that_are_written() {
     let mut asked = BTreeSet::new();
     let rules = read("infra/prometheus/rules.yml");
     for line in rules.lines().filter(|line| line.contains("expr:")) {
-        // Names given as a pattern are looked at by the next test.
+        // The next test checks names given as a pattern.
         if !line.contains("__name__") {
             asked.extend(metrics(line));
         }
@@ -118,7 +119,7 @@ fn patterns_of_names_in_rules_name_metrics_that_are_written() {
     let mut seen = 0;
     for part in rules.split("__name__=~\"").skip(1) {
         for name in alternatives(part.split('"').next().unwrap()) {
-            // Envoy's are looked for on a real one (`envoy_bounds`).
+            // The metrics of Envoy are checked on a real one (`envoy_bounds`).
             if name.starts_with("braid_") {
                 seen += 1;
                 assert!(written.contains(&name), "nobody writes {name}");

@@ -1,4 +1,5 @@
-//! `docs/operate/safety.md` names a control and a test for every cause of every hazard, and each of them exists.
+//! `docs/operate/safety.md` names a control and a test for every cause of every hazard, and each of
+//! them exists.
 
 use std::{
     fs,
@@ -29,7 +30,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What is in backticks.
+/// Texts in backticks.
 fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
@@ -45,7 +46,7 @@ fn has_test(text: &str, file: &str, name: &str) -> bool {
     }
 }
 
-/// What is wrong with one row of a hazard's table.
+/// The errors of one row of a hazard's table.
 fn check_row(row: &str, read: &impl Fn(&str) -> Option<String>) -> Vec<String> {
     let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
     let [cause, controls, tests] = cells[..] else {

@@ -36,7 +36,7 @@ fn killing_each_service_once_loses_and_doubles_nothing() {
     eventually("the first rows", || stored() > PROGRESS);
     for noun in NOUNS {
         separate.kill(noun);
-        // While it is away the others go on or wait; how far they get does not matter here.
+        // Meanwhile the other services go on or wait; their progress does not matter here.
         pause(Duration::from_millis(300));
         separate.start(noun);
         let then = stored();

@@ -16,7 +16,7 @@ const SERVICES: [&str; 6] = [
     "dashboard",
 ];
 
-/// Where the data path begins and ends: nothing of ours stands on the other side.
+/// The ends of the data path: no service of ours stands on the other side.
 const ENDS: [&str; 7] = [
     "sensors",
     "applications",
@@ -27,13 +27,13 @@ const ENDS: [&str; 7] = [
     "browser",
 ];
 
-/// Files with more lines than this before their tests are asked whether they answer one question; the answer stands in `LONG`.
+/// Lines of a file before its tests; a longer file needs a reason in `LONG`.
 const LINES_MAX: usize = 500;
 
-/// A file in `LONG` that has shrunk below this is struck from it.
+/// Lines of a file in `LONG`; a shorter file must be struck from it.
 const LINES_FEW: usize = 450;
 
-/// Long files and why each is one file.
+/// Long files, with the reason why each is one file.
 const LONG: [(&str, &str); 10] = [
     (
         "loadtest/lab/src/chaos.rs",
@@ -85,7 +85,7 @@ fn root() -> PathBuf {
         .to_path_buf()
 }
 
-/// Every file that git tracks or would track, as paths from the root.
+/// Every file that git tracks or would track, relative to the root.
 fn files() -> Vec<String> {
     let out = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -142,7 +142,7 @@ fn every_way_out_meets_a_way_in() {
         }
         for from in edges(service, "from_") {
             seen += 1;
-            // What a gateway sends to any service travels through the proxy.
+            // Data of a gateway for any service passes the proxy.
             let met = SERVICES.contains(&from.as_str())
                 && (edges(&from, "to_").contains(service) || edges(&from, "to_").contains("proxy"));
             if !ENDS.contains(&from.as_str()) && !met {
@@ -203,7 +203,7 @@ fn every_service_has_its_chart_and_compose_entry_once_those_exist() {
 fn files_answer_one_question() {
     let mut found = Vec::new();
     for file in rust_files() {
-        // Tests at the end of a file belong to the question that it answers.
+        // Tests at the end of a file belong to its question.
         let lines = read(&file)
             .lines()
             .take_while(|line| !line.starts_with("#[cfg(test)]"))
@@ -251,7 +251,7 @@ fn no_module_hides_in_mod_rs_and_none_is_called_common() {
 
 #[test]
 fn nothing_is_left_for_later() {
-    // Put together here so that this file does not find itself.
+    // Composed here, so that this file does not find itself.
     let words = [
         ["TO", "DO"].concat(),
         ["FIX", "ME"].concat(),
@@ -294,7 +294,8 @@ fn nothing_names_the_machine_it_was_made_on() {
     refuse("paths of one machine mean nothing on another", found);
 }
 
-/// Equal sources give equal bytes wherever they lie: what a program needs of its sources it looks for when it runs.
+/// Equal sources give equal bytes wherever they lie, so a program looks for its sources at run
+/// time.
 #[test]
 fn no_program_holds_the_path_it_was_compiled_at() {
     let words = ["env!(", "option_env!("].map(|it| [it, "\"CARGO_MANIFEST_DIR\""].concat());
@@ -339,7 +340,7 @@ fn protocol_and_rule_logic_reads_no_clock_and_opens_no_socket() {
         }
         seen += 1;
         let text = read(&file);
-        // Tests at the end of a file may start a clock to count from.
+        // Tests at the end of a file may use a clock.
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
         for (n, line) in code.lines().enumerate() {
             let comment = line.trim_start().starts_with("//");
@@ -357,7 +358,7 @@ fn protocol_and_rule_logic_reads_no_clock_and_opens_no_socket() {
 
 #[test]
 fn links_of_documents_lead_somewhere() {
-    /// As it is written in an address: small letters, digits and dashes.
+    /// The form of an anchor: small letters, digits and dashes.
     fn anchor(heading: &str) -> String {
         let kept = |c: &char| c.is_alphanumeric() || " -_".contains(*c);
         let text: String = heading.to_lowercase().chars().filter(kept).collect();
@@ -396,7 +397,7 @@ fn links_of_documents_lead_somewhere() {
     refuse("a link leads to a file and a section that there are", found);
 }
 
-/// A log line is read by an operator, who has no source beside it.
+/// An operator reads log lines without the source.
 #[test]
 fn log_lines_hold_no_debug_dumps() {
     let mut found = Vec::new();
@@ -409,7 +410,7 @@ fn log_lines_hold_no_debug_dumps() {
         for level in ["info!(", "warn!(", "error!("] {
             for line in text.split(&format!("tracing::{level}")).skip(1) {
                 let line = line.split(");").next().unwrap_or_default();
-                // Before what is said in words.
+                // The fields before the text.
                 let fields = line.split('"').next().unwrap_or_default();
                 let is_dump = fields.starts_with('?') || fields.contains(" ?");
                 if is_dump {

@@ -1,5 +1,6 @@
-//! One trace follows a sample over process borders: a collector sees spans of the sensor's trace from every service that reads
-//! samples. Proxy and path-telemetry are not among them: the proxy cannot read what it forwards.
+//! One trace follows a sample over process borders: a collector gets spans of the sensor's trace
+//! from every service that reads samples. Proxy and path-telemetry send none, since the proxy
+//! cannot read the data that it forwards.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/program.rs"]
@@ -24,7 +25,7 @@ use tonic::{Request, Response, Status};
 
 /// The hops of a sample, from the sensor's request to the page.
 const HOPS: [&str; 4] = ["gateway", "ingest", "alerting", "dashboard"];
-/// Another reading is sent so often.
+/// Interval at which a further reading is sent.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 

@@ -1,4 +1,5 @@
-//! `braid trial` against services of their own: it says yes to an installation that works, and no to one that does not.
+//! `braid trial` against separate services: it succeeds on an installation that works, and fails on
+//! one that does not.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/program.rs"]
@@ -19,14 +20,14 @@ fn a_trial_reads_back_what_it_sent_and_says_so_when_it_cannot() {
     }
     let (_gateway, sensors) = separate.gateway_of("trial", "trial");
     let to = format!("--to=http://{sensors}");
-    // Twice: what the first one leaves behind is not in the way.
+    // Twice: the remains of the first trial do not disturb the second.
     for _ in 0..2 {
         let (code, said, error) = run(&["trial", &store, &to]);
         assert_eq!(code, 0, "{error}");
         assert!(said.contains("read back as sent"), "{said}");
     }
 
-    // The gateway of another tenant knows from the core that the device is not its own.
+    // The core reports to another tenant's gateway that the device is not its own.
     let to = format!("--to=http://{}", separate.sensors());
     let (code, _, error) = run(&["trial", &store, &to, "--within-s=5"]);
     assert_eq!(code, 1);

@@ -1,4 +1,4 @@
-//! `infra/dev/unit.sh` with a stand-in for cargo: what it repeats, names and refuses.
+//! `infra/dev/unit.sh` with a fake cargo: which tests it repeats, names and refuses.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ use std::{
 
 const PASSED: &str = "test result: ok. 1 passed; 0 failed";
 
-/// What a target prints of these tests that failed.
+/// Output of a target in which these tests failed.
 fn failure(tests: &[&str]) -> String {
     let names: String = tests.iter().map(|test| format!("    {test}\n")).collect();
     format!(
@@ -25,7 +25,8 @@ struct Ran {
     text: String,
 }
 
-/// Runs the script; cargo prints `first`, and fails, and then `again`, with this status.
+/// Runs the script; cargo prints `first`, and fails, and then prints `again` and exits with this
+/// status.
 fn run(first: &str, again: &str, again_code: i32, list: &str) -> Ran {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| -> PathBuf { folder.path().join(name) };

@@ -1,4 +1,4 @@
-//! `braid up` as a person uses it: start, page, a sample by hand, a cut, Ctrl-C, restart.
+//! `braid up` from a person's view: start, page, a sample by hand, a cut, Ctrl-C, restart.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/program.rs"]
@@ -52,7 +52,7 @@ fn send(sensors: SocketAddr, number: u64) {
         "{{\"device\":\"guest-sensor\",\"metric\":\"heart-rate\",\"value\":72,\"device_time_us\":{},\"sensor_sequence\":{number}}}",
         contracts::now_us(),
     );
-    // A sensor that heard no answer sends again.
+    // A sensor without an answer sends again.
     for _ in 0..2 {
         let (status, body) = http(sensors, "POST", "/v1/samples", "", &line).unwrap();
         assert_eq!(status, 200, "{body}");
@@ -78,7 +78,7 @@ fn memory_given_back_is_not_filled_again_with_huge_pages() {
     let up = up(dir.path());
     let status = up.program.status();
     let told = status.lines().find(|line| line.starts_with("THP_enabled:"));
-    // Kernels before 5.0 do not tell.
+    // Kernels before 5.0 do not report this.
     assert!(told.is_none_or(|told| told.ends_with('0')), "{status}");
     end(up);
 }
@@ -140,7 +140,7 @@ fn a_sample_by_hand_is_stored_once_through_a_cut_and_a_restart() {
         "{error}"
     );
 
-    // A second one would fight over the same journals.
+    // A second instance would use the same journals.
     let mut second = vec!["up", "--data", data_flag];
     second.extend(ANYWHERE);
     let (code, _, error) = run(&second);
@@ -169,7 +169,8 @@ fn a_sample_by_hand_is_stored_once_through_a_cut_and_a_restart() {
     });
     assert_eq!(password(&running.program.log()), first_password);
 
-    // Without any network the gateways cannot hand over; the end must be orderly all the same, and nothing lost.
+    // Without any network the gateways cannot upload their last samples; the end must be regular
+    // all the same, and no sample lost.
     for link in ["wifi", "lte"] {
         let (code, _, error) = run(&["link", "cut", link, "--data", data_flag]);
         assert_eq!(code, 0, "{error}");
@@ -202,7 +203,7 @@ fn a_port_in_use_is_named_with_its_flag() {
             "{error}"
         );
         assert!(error.contains(flag), "{flag} is not named: {error}");
-        // That what had begun is taken down again is nothing to warn of.
+        // Stopping what had been started is no reason for a warning.
         assert!(!error.contains("draining"), "{error}");
     }
 }
@@ -265,7 +266,7 @@ fn configuration_is_layered_and_printed_with_its_origins() {
     );
 }
 
-/// There is one a minute, so this takes as long.
+/// The test alert is sent once a minute, so the test takes as long.
 #[test]
 fn the_test_alert_of_every_minute_comes_through_and_is_nobodys() {
     let dir = tempfile::tempdir().unwrap();

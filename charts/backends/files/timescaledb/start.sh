@@ -1,9 +1,9 @@
 #!/bin/bash
-# The entry point of the service `timescaledb`: hands key and passwords, which belong to root, to the user postgres, and starts the
-# image's own entry point with TLS required.
+# The entry point of the service `timescaledb`: gives key and passwords, which belong to root, to
+# the user postgres, and starts the image's own entry point with TLS required.
 #
 #   start.sh          the server
-#   start.sh health   succeeds when it takes a row over TLS, as the services come
+#   start.sh health   succeeds when it accepts a row over TLS, like that of a service
 set -euo pipefail
 
 if [ "${1:-}" = health ]; then

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Formats the data folder when it is new and runs the node of /mnt/shared/config/server.properties, as upstream's image does.
+# Formats a new data folder and runs the node of /mnt/shared/config/server.properties, like
+# upstream's image.
 set -euo pipefail
 cluster=${CLUSTER_ID:-5L6g3nShT-eMCtK--X86sw}
 flags=(-Djava.awt.headless=true -Dlog4j2.configurationFile=/opt/kafka/log4j2.properties -cp '/opt/kafka/libs/*')

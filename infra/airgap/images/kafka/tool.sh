@@ -1,5 +1,5 @@
 #!/bin/bash
-# A command-line tool of Kafka by the name that this is called by.
+# Runs the command-line tool of Kafka under whose name this script is called.
 set -euo pipefail
 case $(basename "$0" .sh) in
   kafka-topics)          class=org.apache.kafka.tools.TopicCommand ;;

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Makes the database on the first start (POSTGRES_DB, POSTGRES_PASSWORD_FILE, /docker-entrypoint-initdb.d/*.sh), then runs the server
-# with the arguments given, as the user postgres.
+# Creates the database on the first start (POSTGRES_DB, POSTGRES_PASSWORD_FILE,
+# /docker-entrypoint-initdb.d/*.sh), then runs the server with the given arguments as user postgres.
 set -euo pipefail
 
 if [ "$(id -u)" = 0 ]; then
@@ -14,7 +14,8 @@ if [ ! -s "$PGDATA/PG_VERSION" ]; then
   initdb -D "$PGDATA" -U postgres --pwfile="$POSTGRES_PASSWORD_FILE" --auth-local=trust --auth-host=scram-sha-256 --encoding=UTF8 --locale=C.UTF-8
   printf '%s\n' "listen_addresses = '*'" "unix_socket_directories = '/var/run/postgresql'" \
     "shared_preload_libraries = 'timescaledb'" 'timescaledb.telemetry_level = off' >> "$PGDATA/postgresql.conf"
-  # Through a server that listens on its socket only, so that a health check stays red until all is done.
+  # Through a server that listens only on its socket, so that a health check fails until all is
+  # done.
   "$@" -c listen_addresses='' & server=$!
   until pg_isready -q -h /var/run/postgresql; do kill -0 $server; sleep 0.1; done
   export PGHOST=/var/run/postgresql POSTGRES_USER=postgres

@@ -24,11 +24,12 @@ pub struct Envoy {
     pub devices: SocketAddr,
     people: SocketAddr,
     admin: SocketAddr,
-    /// Where Prometheus reads.
+    /// The listener for Prometheus.
     pub metrics: SocketAddr,
 }
 
-/// What `infra/dev/need.sh envoy` installs. `make test` must have it; elsewhere its absence is said and the test skipped.
+/// Envoy of `infra/dev/need.sh envoy`. `make test` requires it; elsewhere the test is skipped with
+/// a message.
 pub fn binary() -> Option<PathBuf> {
     let cache = std::env::var_os("BRAID_CACHE").map_or_else(
         || Path::new(&std::env::var_os("HOME").unwrap_or_default()).join(".cache/braid"),
@@ -43,7 +44,7 @@ pub fn binary() -> Option<PathBuf> {
     None
 }
 
-/// What a command says on the data directory of the test.
+/// Output of a command on the data directory of the test.
 pub fn braid(args: &[&str], data: &Path) -> String {
     let data = ["--data", data.to_str().unwrap()];
     let (code, out, error) = run(&[args, &data].concat());
@@ -51,7 +52,7 @@ pub fn braid(args: &[&str], data: &Path) -> String {
     out.trim().to_owned()
 }
 
-/// Identities of everybody, and nothing started yet.
+/// Identities of all services, without starting any.
 pub fn prepare(dir: &Path, devices: &[String]) -> Separate {
     let separate = Separate::prepare(dir, devices, &[]);
     for who in [["service", "envoy"], ["gateway", "gw-2"]] {
@@ -65,7 +66,7 @@ impl Envoy {
         Envoy::start_with(binary, dir, separate, &[])
     }
 
-    /// With further dashboards: where each serves, and where it tells of its health.
+    /// With further dashboards: the addresses of their page and their health.
     pub fn start_with(
         binary: &Path,
         dir: &Path,
@@ -153,7 +154,7 @@ impl Envoy {
         });
     }
 
-    /// As an orchestrator ends it: listeners drained first.
+    /// Ends it like an orchestrator: listeners drain first.
     pub fn drain(&mut self) {
         let (status, answer) =
             http(self.admin, "POST", "/drain_listeners?graceful", "", "").unwrap();
@@ -178,7 +179,8 @@ impl Envoy {
         fs::read_to_string(self.folder.join("envoy.log")).unwrap_or_default()
     }
 
-    /// How many of a service Envoy sends requests to; of dashboards, strangers' as well as people's.
+    /// Number of a service's endpoints that Envoy uses; for dashboards, those of strangers' and
+    /// people's requests.
     pub fn ready(&self, cluster: &str) -> usize {
         let clusters = http(self.admin, "GET", "/clusters", "", "");
         let clusters = clusters.map(|(_, text)| text).unwrap_or_default();
@@ -197,7 +199,7 @@ impl Envoy {
         }
     }
 
-    /// The most memory that it has had, in bytes.
+    /// Highest memory so far, in bytes.
     pub fn memory_peak(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let mut lines = status.lines();
@@ -206,7 +208,7 @@ impl Envoy {
         kilobytes * 1024
     }
 
-    /// The header of somebody who may look.
+    /// The header of a signed-in viewer.
     pub fn sign_in(&self, data: &Path) -> String {
         let account = ["accounts", "put", "vera", "--role", "viewer", "--by", "Eve"];
         braid(
@@ -242,7 +244,7 @@ impl Envoy {
         value.map_or(0, |(_, value)| value.trim().parse().unwrap())
     }
 
-    /// Refused where Envoy has all the connections that it takes.
+    /// Refused while Envoy has its largest number of connections.
     pub async fn connect_as_person(
         &self,
         tls: Arc<rustls::ClientConfig>,
@@ -252,12 +254,12 @@ impl Envoy {
         TlsConnector::from(tls).connect(name, stream).await
     }
 
-    /// Asked by curl with `args`: status and body.
+    /// Asks with curl and `args`; returns status and body.
     pub fn ask(&self, path: &str, args: &[&str]) -> (u16, String) {
         let authority = self.folder.join("../data/identities/ca.pem");
         let url = format!("https://{}{path}", self.people);
         let output = Command::new("curl")
-            // By HTTP/2 this curl takes an answer before the end of its question for an error.
+            // Over HTTP/2 this curl takes an answer before the end of its request for an error.
             .args([
                 "-sS",
                 "--http1.1",
@@ -303,7 +305,7 @@ fn spawn(binary: &Path, folder: &Path) -> Child {
     Command::new(binary)
         .arg("-c")
         .arg(folder.join("envoy.yaml"))
-        // Several on one machine would share a name in its memory otherwise.
+        // Otherwise several Envoys on one machine would share a name in shared memory.
         .arg("--use-dynamic-base-id")
         .args([
             "--concurrency",

@@ -1,4 +1,4 @@
-//! HTTP/2 by hand, for who does not keep to what clients do.
+//! HTTP/2 by hand, for misbehaving clients.
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// How a connection begins (RFC 9113, 3.4), with room for so many bytes of each answer.
+/// The beginning of a connection (RFC 9113, 3.4), with this window for each answer.
 pub fn settings(window: u32) -> Vec<u8> {
     let mut said = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     said.extend(frame(
@@ -20,12 +20,12 @@ pub fn settings(window: u32) -> Vec<u8> {
     said
 }
 
-/// RFC 7541, 6.2.2, with a new name; no compression.
+/// RFC 7541, 6.2.2, with a new name and without compression.
 pub fn literal(name: &str, value: &str) -> Vec<u8> {
     [&[0], &string(name)[..], &string(value)].concat()
 }
 
-/// Begin of every request: RFC 7541, appendix A has the names.
+/// The beginning of every request: RFC 7541, appendix A, lists the names.
 pub fn headers(method: &str, path: &str) -> Vec<u8> {
     let method = if method == "POST" { 0x83 } else { 0x82 };
     [

@@ -1,4 +1,4 @@
-//! The real `braid` binary as a child process. What it logs goes to a file, which a failing test prints.
+//! The real `braid` binary as a child process. Its log goes to a file, which a failing test prints.
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(
     clippy::disallowed_methods,
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Generous, since CI machines are slow; nothing is measured by it.
+/// A generous deadline, since CI machines are slow; no figure depends on it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Program {
@@ -50,12 +50,12 @@ impl Program {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// What the kernel says of the process.
+    /// The kernel's status of the process.
     pub fn status(&self) -> String {
         std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap()
     }
 
-    /// SIGKILL: no chance to say goodbye.
+    /// SIGKILL, without a chance to finish.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -127,7 +127,7 @@ pub fn run_with(args: &[&str], variables: &[(&str, &str)]) -> (i32, String, Stri
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
     command.args(args);
-    // The environment of whoever runs the tests must not configure them.
+    // The environment of the tests must not configure the programs.
     for (name, _) in std::env::vars() {
         if name.starts_with("BRAID_") {
             command.env_remove(name);
@@ -149,7 +149,7 @@ pub fn eventually_within(limit: Duration, what: &str, mut condition: impl FnMut(
     }
 }
 
-/// An address of this test's own, for services that must come back under the same one.
+/// An address of this test alone, for services that must come back on the same one.
 pub fn free_port() -> SocketAddr {
     testkit::ports::reserve().unwrap()
 }
@@ -181,7 +181,7 @@ pub fn http(
     Ok((status, body.to_owned()))
 }
 
-/// Rows of a device in the embedded store, and how many different readings they are.
+/// Rows of a device in the embedded store, and the number of different readings.
 pub fn rows(data: &Path, device_like: &str) -> (u64, u64) {
     let open = || {
         let connection = rusqlite::Connection::open(data.join("store.db"))?;
@@ -193,6 +193,6 @@ pub fn rows(data: &Path, device_like: &str) -> (u64, u64) {
             |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)),
         )
     };
-    // Before the first service has made the tables there are no rows.
+    // Before the first service has created the tables there are no rows.
     open().map_or((0, 0), |(rows, readings)| (rows as u64, readings as u64))
 }

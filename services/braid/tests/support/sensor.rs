@@ -1,4 +1,4 @@
-//! Sensors that send batches to a gateway for ever, each batch until it is acknowledged.
+//! Sensors that send batches to a gateway without end, each batch until it is acknowledged.
 #![allow(clippy::unwrap_used)]
 
 use std::fmt::Write;
@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use crate::program::{PATIENCE, http};
 
 const SAMPLES_PER_BATCH: u64 = 20;
-/// Eight devices at this pace make 3,200 samples a second at most; the gateway's fsync sets the real pace.
+/// Interval of batches: eight devices make at most 3,200 samples a second; the gateway's fsync sets
+/// the real rate.
 const PACE: Duration = Duration::from_millis(50);
 
 pub struct Sensors {
@@ -21,7 +22,7 @@ pub struct Sensors {
 }
 
 impl Sensors {
-    /// One for each device; `heart_rate` of the number of the sample.
+    /// One sensor for each device; `heart_rate` is a function of the sample's number.
     pub fn start(to: SocketAddr, devices: &[String], heart_rate: fn(u64) -> u64) -> Sensors {
         let (accepted, stop) = (
             Arc::new(AtomicU64::new(0)),
@@ -86,7 +87,8 @@ fn sensor(
                         accepted.fetch_add(SAMPLES_PER_BATCH, Ordering::Relaxed);
                         break;
                     }
-                    // Killed in between: nobody knows whether the journal has it, so it goes again.
+                    // The gateway was killed in between: the batch may be lost, so it is sent
+                    // again.
                     _ => pause(Duration::from_millis(50)),
                 }
                 assert!(

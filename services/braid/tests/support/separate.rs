@@ -1,4 +1,4 @@
-//! The six services as processes of their own on the embedded engines of one data directory.
+//! The six services as separate processes on the embedded engines of one data directory.
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used)]
 
@@ -22,13 +22,13 @@ pub struct Separate {
     pub data: PathBuf,
     logs: PathBuf,
     extra: Vec<String>,
-    /// Flags that name another bus than the one in the data directory.
+    /// Flags of another bus than the one in the data directory.
     pub bus: Vec<String>,
     store: Vec<String>,
     pub ports: Ports,
-    /// Where gateways meet Envoy instead of ingest and path-telemetry.
+    /// Envoy's address for gateways, instead of ingest and path-telemetry.
     pub front: Option<SocketAddr>,
-    /// Where the gateway finds the proxy, if something stands between them.
+    /// The gateway's address of the proxy, if a relay stands between them.
     pub to_proxy: Option<SocketAddr>,
     programs: Vec<(&'static str, Program)>,
 }
@@ -52,12 +52,13 @@ impl Ports {
 }
 
 impl Separate {
-    /// Issues identities and enters `devices` into the register; starts nothing. `extra` are flags for every service.
+    /// Issues identities and enters `devices` into the register, without starting a service.
+    /// `extra` are flags for every service.
     pub fn prepare(dir: &Path, devices: &[String], extra: &[&str]) -> Separate {
         Separate::prepare_on(dir, devices, extra, &[])
     }
 
-    /// The same with flags that name another store than the one in the data directory.
+    /// The same with flags of another store than the one in the data directory.
     pub fn prepare_on(dir: &Path, devices: &[String], extra: &[&str], store: &[&str]) -> Separate {
         let data = dir.join("data");
         let logs = dir.join("logs");
@@ -108,7 +109,8 @@ impl Separate {
         self.ports.sensors
     }
 
-    /// An authority for gateways, which everybody believes, in a folder as the dashboard has it. Before anything is started.
+    /// An authority for gateways that every service trusts, in a folder like the dashboard's. Must
+    /// be called before a service is started.
     pub fn authority_folder(&self) -> PathBuf {
         let folder = self.data.with_file_name("authority-folder");
         let identities = self.data.join("identities");
@@ -128,13 +130,13 @@ impl Separate {
         self.start_with(noun, &[]);
     }
 
-    /// With flags of its own.
+    /// With additional flags.
     pub fn start_with(&mut self, noun: &'static str, own: &[&str]) {
         let program = self.launch(noun, noun, own);
         self.programs.push((noun, program));
     }
 
-    /// One more of a service beside the first, on other ports; it ends when it is dropped.
+    /// A second instance of a service, on other ports; it ends when it is dropped.
     pub fn another(&self, noun: &str) -> Program {
         self.another_with(noun, &[])
     }
@@ -143,7 +145,7 @@ impl Separate {
         self.another_at(noun, (free_port(), free_port()), own)
     }
 
-    /// Where it serves, and where it tells of its health.
+    /// The addresses of its listener and its health.
     pub fn another_at(
         &self,
         noun: &str,
@@ -156,7 +158,8 @@ impl Separate {
         self.launch(noun, &format!("{noun}-another"), &own)
     }
 
-    /// One more gateway, of another name and tenant; it ends when it is dropped. Where sensors reach it.
+    /// A further gateway of another name and tenant; it ends when it is dropped. Returns its
+    /// address for sensors.
     pub fn gateway_of(&self, tenant: &str, id: &str) -> (Program, SocketAddr) {
         let data = self.data.to_str().unwrap();
         succeed(&[
@@ -174,7 +177,7 @@ impl Separate {
         (self.launch("gateway", id, &own), sensors)
     }
 
-    /// `own` wins over the flags that the first of the service has.
+    /// `own` overrides the flags of the service's first instance.
     fn launch(&self, noun: &str, log: &str, own: &[&str]) -> Program {
         let identities = self.data.join("identities");
         let name = if noun == "gateway" { "gw-1" } else { noun };
@@ -278,7 +281,7 @@ impl Separate {
         program.kill();
     }
 
-    /// As their operator ends them: they drain and leave their groups.
+    /// A regular end: they drain and leave their groups.
     pub fn stop_all(&mut self) {
         for (_, program) in &self.programs {
             program.interrupt();
@@ -288,7 +291,7 @@ impl Separate {
         }
     }
 
-    /// Waits for a service that ends by itself: its exit code and what it said.
+    /// Waits for a service that ends by itself; returns its exit code and its log.
     pub fn failure(&mut self, noun: &str) -> (Option<i32>, String) {
         let at = self.programs.iter().position(|(name, _)| *name == noun);
         let (_, mut program) = self.programs.remove(at.unwrap());

@@ -1,4 +1,4 @@
-//! What stands between a gateway and its proxy: passes TCP on, and UDP only while it is open.
+//! A firewall between a gateway and its proxy: passes TCP, and UDP only while it is open.
 #![allow(clippy::unwrap_used)]
 #![allow(
     clippy::disallowed_methods,
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Sockets of gateways; packets of further ones are lost.
 const CLIENTS_MAX: usize = 64;
 const BUFFER_BYTES: usize = 64 << 10;
-/// How often a thread looks whether the wall still stands.
+/// Interval at which a thread checks whether the wall still exists.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub struct Wall {
@@ -61,7 +61,7 @@ impl Drop for Wall {
     }
 }
 
-/// Until either end is gone; a half-closed direction stays so.
+/// Runs until either end is gone; a half-closed direction stays so.
 fn pass(mut from: TcpStream, mut to: TcpStream) {
     let mut buffer = vec![0; BUFFER_BYTES];
     while let Ok(count) = from.read(&mut buffer)
@@ -71,7 +71,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Write);
 }
 
-/// Each client has a socket of its own towards the proxy.
+/// Each client has its own socket towards the proxy.
 fn relay(
     front: Arc<UdpSocket>,
     proxy: SocketAddr,
