@@ -10,6 +10,8 @@
 //! Invariants: at least one path is always admitted; a deferred path still sends a packet whenever
 //! a ping is due.
 
+mod ranks;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,7 @@ use parking_lot::Mutex;
 use crate::coupling::{Bottlenecks, Coupling, SLOTS_MAX};
 use crate::cubic::CubicWindow;
 use crate::liveness::Rhythm;
+use ranks::Ranked;
 
 /// Bytes that faster paths may deliver while a packet of a far slower path is in flight: a fifth of
 /// the receive window of a stream.
@@ -91,6 +94,7 @@ struct Slot {
     sent_at: Option<Instant>,
     acked_at: Option<Instant>,
     acks: Rhythm,
+    ranked: Ranked,
 }
 
 #[derive(Debug, Default)]
@@ -107,6 +111,9 @@ struct State {
     to_resend_bytes: u64,
     /// Steering assigns all data to one path.
     single_path: bool,
+    /// Packets change their path, and the slot of the last one.
+    alternates: bool,
+    sent_last: Option<usize>,
 }
 
 impl State {
@@ -331,6 +338,7 @@ impl PathScheduler {
             sent_at: None,
             acked_at: None,
             acks: Rhythm::default(),
+            ranked: Ranked::default(),
         };
         if let Some(free) = state.slots.iter().position(|slot| slot.owners == 0) {
             state.bottlenecks.forget(free);
@@ -434,7 +442,9 @@ impl PathScheduler {
         let mut state = self.state.lock();
         state.to_resend_bytes = state.to_resend_bytes.saturating_sub(bytes);
         let now = state.now;
+        state.took_turn(slot, bytes);
         if let Some(slot) = state.slots.get_mut(slot) {
+            slot.ranked.sent(bytes);
             slot.sent_at = now;
             slot.model.in_flight_bytes = in_flight_bytes;
             slot.permit = false;
@@ -457,12 +467,14 @@ impl PathScheduler {
     /// deferred.
     pub(crate) fn admission(&self, slot: usize, scheduled: bool) -> Admission {
         let state = self.state.lock();
+        let number = slot;
         let Some(slot) = state.slots.get(slot) else {
             return Admission::ByWindow;
         };
-        if state.is_permitted(slot) {
+        let permitted = state.is_permitted(slot);
+        if slot.permit || permitted && !slot.ranked.is_forbidden() {
             Admission::Unconditional
-        } else if scheduled && !state.admits(slot) {
+        } else if scheduled && !(state.ranks_admit(number) && state.admits(slot)) {
             Admission::Deferred
         } else if state.is_stuck(slot) {
             Admission::Unconditional

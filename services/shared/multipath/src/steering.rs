@@ -14,6 +14,7 @@ mod detour;
 mod dialogue;
 mod fastest;
 mod mute;
+mod ranks;
 mod release;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ use noq_proto::{PathId, PathStatus};
 use crate::agreement::KeepaliveTerms;
 use crate::liveness::{Liveness, PathState};
 use crate::path_scheduler::PathScheduler;
+use crate::steering_rules::PathSchedule;
 use detour::Detour;
 use fastest::{Brought, Fastest, Living};
 use release::Closing;
@@ -96,6 +98,9 @@ struct Path {
     /// server only.
     peer: Option<SocketAddr>,
     detour: Option<Detour>,
+    schedule: PathSchedule,
+    /// The same slot, reported by the shell; at the server it is known in no other way.
+    ranked_slot: Option<usize>,
 }
 
 impl Path {
@@ -145,6 +150,8 @@ pub struct Steering {
     /// When an unacknowledged path was last replaced.
     replaced_at: Option<Instant>,
     closing: Closing,
+    /// A small flow stays on the fastest active path.
+    gathers: bool,
     /// Time of the last `poll`; everything due before was done or waits for an event.
     polled_at: Option<Instant>,
 }
@@ -163,6 +170,7 @@ impl Steering {
             lively_since: None,
             replaced_at: None,
             closing: Closing::default(),
+            gathers: true,
             polled_at: None,
         }
     }
@@ -234,6 +242,13 @@ impl Steering {
                 }
             }
             Event::Keepalive(_) => {}
+            Event::Scheduled { path, schedule } => self.on_schedule(path, schedule),
+            Event::Spread { gathers, copies } => self.on_spread(gathers, copies),
+            Event::Slot { path, slot } => {
+                if let Some(entry) = self.paths.get_mut(&path) {
+                    entry.ranked_slot = Some(slot);
+                }
+            }
         }
     }
 
@@ -432,6 +447,8 @@ impl Steering {
             rerouted_at: None,
             peer: None,
             detour: None,
+            schedule: PathSchedule::FREE,
+            ranked_slot: None,
         });
     }
 
@@ -590,7 +607,7 @@ impl Steering {
         let via = self
             .paths
             .values()
-            .filter(|path| self.lives(now, path))
+            .filter(|path| self.lives(now, path) && path.schedule.rank.is_some())
             .min_by_key(|path| path.rtt)
             .and_then(|path| path.interface);
         let (Some(via), Some(entry)) = (via, self.interfaces.get_mut(&from)) else {
@@ -659,8 +676,10 @@ impl Steering {
     }
 
     fn poll_status(&mut self, now: Instant) -> Option<Command> {
+        self.set_ranks(now);
         self.choose_fastest(now);
-        let thin = self.config.steer_acknowledgements && !self.is_bulk(now);
+        let bulk = self.is_bulk(now);
+        let thin = self.config.steer_acknowledgements && self.gathers && !bulk;
         self.scheduler
             .set_single_path(thin && self.fastest.get().is_some());
         let (id, status) = self.paths.iter().find_map(|(id, path)| {
@@ -668,7 +687,8 @@ impl Steering {
                 return None;
             }
             let aside = if self.lives(now, path) {
-                thin && self.fastest.get().is_some_and(|fastest| fastest != *id)
+                self.stands_by(now, path, bulk)
+                    || thin && self.fastest.get().is_some_and(|fastest| fastest != *id)
             } else {
                 self.another_lives(now, *id) || self.is_second_on_its_way(path)
             };
@@ -698,6 +718,7 @@ impl Steering {
             .paths
             .iter()
             .filter(|(_, path)| self.lives(now, path) && !path.rtt.is_zero())
+            .filter(|(_, path)| self.may_gather(now, path))
             .map(|(id, path)| Living {
                 path: *id,
                 rtt: path.rtt,
@@ -753,7 +774,7 @@ impl Steering {
                 .then_some((*id, path))
         })?;
         let silent = now >= path.liveness.heard_at() + self.terms.judge_by.interval;
-        if let Some(slot) = path.slot.filter(|_| silent) {
+        if let Some(slot) = path.slot.filter(|_| silent || path.schedule.rank.is_none()) {
             self.scheduler.permit(slot);
         }
         Some(Command::Ping { path: id })

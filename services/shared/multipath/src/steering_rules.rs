@@ -11,6 +11,8 @@ mod check;
 mod decide;
 mod document;
 mod flow;
+#[cfg(test)]
+mod property_tests;
 mod schedule;
 #[cfg(test)]
 mod tests;

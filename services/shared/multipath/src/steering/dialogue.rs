@@ -7,6 +7,7 @@ use noq_proto::{PathEvent, PathId, PathStatus};
 
 use crate::agreement::KeepaliveTerms;
 use crate::liveness::{Keepalive, PathState};
+use crate::steering_rules::PathSchedule;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
@@ -97,6 +98,16 @@ pub enum Event {
     Backlog { bytes: u64 },
     /// The agreed keepalive of all paths from now on.
     Keepalive(KeepaliveTerms),
+    /// What the session's schedule is for this path. Without one a path is free.
+    Scheduled {
+        path: PathId,
+        schedule: PathSchedule,
+    },
+    /// The schedule of the session as a whole.
+    Spread { gathers: bool, copies: u8 },
+    /// The controller of this path ([`PathController::slot`](crate::PathController::slot)). Needed
+    /// from servers only: a client knows it by the order of opening.
+    Slot { path: PathId, slot: usize },
 }
 
 impl Event {

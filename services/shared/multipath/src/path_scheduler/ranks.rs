@@ -1,0 +1,274 @@
+//! Ranks: what the schedule of a session lets each path send ([`PathSchedule`]).
+//!
+//! Invariant: of the paths that are alive and not forbidden, the first of the order is always
+//! admitted, and so is the weighted path that sent the least for its weight.
+
+use super::{PACKET_BYTES, PathScheduler, Slot, State};
+use crate::steering_rules::{PathSchedule, Rank};
+
+/// What a weighted path may send ahead of the others, times its part.
+const LEAD_BYTES: f64 = 45_000.0;
+/// A window before the first acknowledgement.
+const UNKNOWN_WINDOW_BYTES: u64 = 64 * 1_200;
+/// Packets below are pings and acknowledgements, which take no turn.
+const TURN_BYTES_MIN: u64 = 200;
+
+/// The schedule of a slot, and what was sent by it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ranked {
+    schedule: PathSchedule,
+    alive: bool,
+    /// Bytes sent, by weight.
+    served: f64,
+}
+
+impl Default for Ranked {
+    fn default() -> Self {
+        Self {
+            schedule: PathSchedule::FREE,
+            alive: true,
+            served: 0.0,
+        }
+    }
+}
+
+impl Ranked {
+    pub(super) fn sent(&mut self, bytes: u64) {
+        if let Some(weight) = self.schedule.weight {
+            self.served += bytes as f64 / f64::from(weight.max(1));
+        }
+    }
+
+    pub(super) fn is_forbidden(&self) -> bool {
+        self.schedule.rank.is_none()
+    }
+}
+
+impl Slot {
+    fn is_full(&self) -> bool {
+        let window = match self.model.window_bytes {
+            0 => UNKNOWN_WINDOW_BYTES,
+            window => window,
+        };
+        self.model.in_flight_bytes + PACKET_BYTES > window
+    }
+}
+
+impl State {
+    /// The paths that are alive and may carry data, without this one.
+    fn ranked_others(&self, own: usize) -> impl Iterator<Item = &Slot> {
+        let others = self.slots.iter().enumerate();
+        let alive = others.filter(move |(index, other)| {
+            let ranked = &other.ranked;
+            *index != own && other.owners > 0 && ranked.alive && !ranked.is_forbidden()
+        });
+        alive.map(|(_, other)| other)
+    }
+
+    /// Whether a packet would stay with this path if it were asked.
+    fn has_room(&self, slot: &Slot) -> bool {
+        !slot.is_full() && self.admits(slot)
+    }
+
+    /// Whether the schedule lets the path send the next packet.
+    pub(super) fn ranks_admit(&self, own: usize) -> bool {
+        let Some(slot) = self.slots.get(own) else {
+            return true;
+        };
+        let schedule = slot.ranked.schedule;
+        let before = || {
+            let others = self.ranked_others(own);
+            others.filter(|other| other.ranked.schedule.place < schedule.place)
+        };
+        match schedule.rank {
+            None => false,
+            Some(Rank::Active) => self.is_within_weight(own, slot) && self.is_in_turn(own),
+            Some(Rank::Spill) => !before().any(|other| self.has_room(other)),
+            Some(Rank::Standby) => before().next().is_none(),
+        }
+    }
+
+    fn is_within_weight(&self, own: usize, slot: &Slot) -> bool {
+        let Some(weight) = slot.ranked.schedule.weight else {
+            return true;
+        };
+        let others = self.ranked_others(own).filter(|other| {
+            let schedule = other.ranked.schedule;
+            schedule.weight.is_some() && schedule.rank == Some(Rank::Active)
+        });
+        let (least, total) = others.fold((f64::MAX, weight), |(least, total), other| {
+            let weight = other.ranked.schedule.weight.unwrap_or(0);
+            (least.min(other.ranked.served), total.saturating_add(weight))
+        });
+        slot.ranked.served <= least + LEAD_BYTES / f64::from(total.max(1))
+    }
+
+    /// While copies are sent, packets change their path, so that a copy takes another one than what
+    /// it copies. A path with a full window gives up its turn.
+    fn is_in_turn(&self, own: usize) -> bool {
+        let waits = self.alternates && self.sent_last == Some(own);
+        let active = |other: &&Slot| other.ranked.schedule.rank == Some(Rank::Active);
+        !waits
+            || !self
+                .ranked_others(own)
+                .filter(active)
+                .any(|other| self.has_room(other))
+    }
+
+    /// Notes whose turn it was.
+    pub(super) fn took_turn(&mut self, slot: usize, bytes: u64) {
+        if bytes >= TURN_BYTES_MIN {
+            self.sent_last = Some(slot);
+        }
+    }
+}
+
+impl PathScheduler {
+    /// What the schedule of the session is for the path of this slot, and whether steering judges
+    /// it as alive.
+    pub(crate) fn set_rank(&self, slot: usize, schedule: PathSchedule, alive: bool) {
+        let mut state = self.state.lock();
+        let others = state.ranked_others(slot);
+        let weighted = others.filter(|other| other.ranked.schedule.weight.is_some());
+        let least = weighted.map(|other| other.ranked.served).reduce(f64::min);
+        let Some(entry) = state.slots.get_mut(slot) else {
+            return;
+        };
+        let before = entry.ranked;
+        // A path that joins owes nothing for the time before.
+        let joins = alive && !before.alive || schedule.weight != before.schedule.weight;
+        entry.ranked = Ranked {
+            schedule,
+            alive,
+            served: if joins {
+                least.unwrap_or(0.0)
+            } else {
+                before.served
+            },
+        };
+    }
+
+    /// Whether packets change their path while another one has room.
+    pub(crate) fn set_alternates(&self, alternates: bool) {
+        self.state.lock().alternates = alternates;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::coupling::Coupling;
+    use crate::path_scheduler::{Admission, PathModel};
+
+    const WINDOW: u64 = 60_000;
+
+    /// Each path with a window of 60 kB and this schedule.
+    fn scheduler(schedules: &[PathSchedule]) -> Arc<PathScheduler> {
+        let scheduler = PathScheduler::new();
+        let now = Instant::now();
+        for schedule in schedules {
+            let slot = scheduler.enter();
+            let mut model: PathModel = scheduler.models()[slot];
+            model.window_bytes = WINDOW;
+            model.rate_bytes_per_s = 1e6;
+            model.promised_bytes_per_s = 1e6;
+            model.rtt_smoothed = Duration::from_millis(20);
+            scheduler.report(now, model, false, Coupling::Off);
+            scheduler.set_rank(slot, *schedule, true);
+        }
+        scheduler.tick(now);
+        scheduler
+    }
+
+    fn at(place: u8, rank: Rank) -> PathSchedule {
+        PathSchedule {
+            place,
+            rank: Some(rank),
+            weight: None,
+        }
+    }
+
+    fn admits(scheduler: &PathScheduler, slot: usize) -> bool {
+        scheduler.admission(slot, true) != Admission::Deferred
+    }
+
+    #[test]
+    fn a_spill_path_waits_until_those_before_it_are_full() {
+        let scheduler = scheduler(&[at(1, Rank::Spill), at(0, Rank::Active)]);
+        assert!(!admits(&scheduler, 0) && admits(&scheduler, 1));
+        scheduler.sent(1, 1_200, WINDOW - 1_000);
+        assert!(admits(&scheduler, 0));
+        scheduler.sent(1, 1_200, 1_200);
+        assert!(!admits(&scheduler, 0));
+        scheduler.set_rank(1, at(0, Rank::Active), false);
+        assert!(admits(&scheduler, 0), "the one before it is dead");
+    }
+
+    #[test]
+    fn a_standby_path_waits_for_the_death_of_those_before_it() {
+        let scheduler = scheduler(&[at(0, Rank::Active), at(1, Rank::Standby)]);
+        scheduler.sent(0, 1_200, WINDOW);
+        assert!(!admits(&scheduler, 1));
+        scheduler.set_rank(0, at(0, Rank::Active), false);
+        assert!(admits(&scheduler, 1));
+    }
+
+    #[test]
+    fn a_forbidden_path_sends_only_what_is_permitted() {
+        let scheduler = scheduler(&[PathSchedule::FORBIDDEN, at(0, Rank::Active)]);
+        scheduler.set_rank(1, at(0, Rank::Active), false);
+        assert!(!admits(&scheduler, 0));
+        scheduler.permit(0);
+        assert!(admits(&scheduler, 0));
+        scheduler.sent(0, 50, 50);
+        scheduler.tick(Instant::now() + Duration::from_secs(5));
+        assert!(!admits(&scheduler, 0), "not after a pause either");
+    }
+
+    #[test]
+    fn weights_are_kept_within_a_few_packets() {
+        let of = |weight| PathSchedule {
+            weight: Some(weight),
+            ..at(0, Rank::Active)
+        };
+        let scheduler = scheduler(&[of(70), of(30)]);
+        let mut sent = [0u64; 2];
+        for _ in 0..1_000 {
+            let slot = (0..2).find(|slot| admits(&scheduler, *slot)).unwrap();
+            scheduler.sent(slot, 1_200, 1_200);
+            sent[slot] += 1_200;
+        }
+        let share = sent[0] as f64 / 1_200_000.0;
+        assert!((share - 0.7).abs() < 0.03, "{share}");
+        scheduler.set_rank(1, of(30), false);
+        for _ in 0..100 {
+            assert!(admits(&scheduler, 0), "alone it takes all");
+            scheduler.sent(0, 1_200, 1_200);
+        }
+        scheduler.set_rank(1, of(30), true);
+        scheduler.sent(1, 1_200, 1_200);
+        assert!(admits(&scheduler, 0), "nothing is owed for the time before");
+    }
+
+    #[test]
+    fn packets_change_their_path_while_copies_are_sent() {
+        let scheduler = scheduler(&[at(0, Rank::Active), at(1, Rank::Active)]);
+        scheduler.set_alternates(true);
+        let next = || (0..2).find(|slot| admits(&scheduler, *slot)).unwrap();
+        let mut turns = Vec::new();
+        for _ in 0..4 {
+            let slot = next();
+            turns.push(slot);
+            scheduler.sent(slot, 600, 600);
+            scheduler.sent(slot, 50, 650);
+        }
+        assert_eq!(turns, [0, 1, 0, 1]);
+        scheduler.sent(1, 1_200, WINDOW);
+        scheduler.sent(0, 1_200, 1_200);
+        assert!(admits(&scheduler, 0), "the other one is full");
+    }
+}

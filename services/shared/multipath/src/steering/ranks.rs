@@ -1,0 +1,58 @@
+//! How steering obeys the schedule of its session: by the status of a path, and by the path
+//! scheduler where the status is too coarse.
+
+use std::time::Instant;
+
+use noq_proto::PathId;
+
+use super::{Path, Steering};
+use crate::steering_rules::{PathSchedule, Rank};
+
+impl Steering {
+    pub(super) fn on_schedule(&mut self, id: PathId, schedule: PathSchedule) {
+        if let Some(path) = self.paths.get_mut(&id) {
+            path.schedule = schedule;
+        }
+    }
+
+    pub(super) fn on_spread(&mut self, gathers: bool, copies: u8) {
+        // A copy must take another path than the packet that it copies.
+        let alternates = copies > 1;
+        self.gathers = gathers && !alternates;
+        self.scheduler.set_alternates(alternates);
+    }
+
+    /// Hands the ranks to the path scheduler.
+    pub(super) fn set_ranks(&self, now: Instant) {
+        for path in self.paths.values() {
+            if let Some(slot) = path.slot.or(path.ranked_slot) {
+                let alive = self.lives(now, path);
+                self.scheduler.set_rank(slot, path.schedule, alive);
+            }
+        }
+    }
+
+    /// Whether a path before this one in the order is alive.
+    fn is_preceded(&self, now: Instant, path: &Path) -> bool {
+        self.paths.values().any(|other| {
+            let schedule = other.schedule;
+            let before = schedule.rank.is_some() && schedule.place < path.schedule.place;
+            before && self.lives(now, other)
+        })
+    }
+
+    /// Whether the schedule leaves all data to other paths.
+    pub(super) fn stands_by(&self, now: Instant, path: &Path, bulk: bool) -> bool {
+        match path.schedule.rank {
+            None => true,
+            Some(Rank::Active) => false,
+            Some(Rank::Spill) => !bulk && self.is_preceded(now, path),
+            Some(Rank::Standby) => self.is_preceded(now, path),
+        }
+    }
+
+    /// Whether small flows may stay on this path.
+    pub(super) fn may_gather(&self, now: Instant, path: &Path) -> bool {
+        !self.stands_by(now, path, false)
+    }
+}
