@@ -31,6 +31,8 @@ pub enum LabCommand {
     Gate(Options),
     /// Fairness, added delay and a falling rate at one bottleneck.
     Bottleneck(Options),
+    /// Steering modes and caps: shares of each path, both directions.
+    Steering(SteeringOptions),
     /// Random runs in which everything happens: bytes arrive or the connection ends with a typed error.
     Robust(Options),
     /// All of these.
@@ -78,6 +80,16 @@ pub struct Options {
     pub compares: bool,
 }
 
+/// Flags of `steering`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct SteeringOptions {
+    #[command(flatten)]
+    pub options: Options,
+    /// Directory for a plot of each mode, as SVG and CSV.
+    #[arg(long, env = "BRAID_LAB_OUT", value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
 /// Flags of `run`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct RunOptions {
@@ -113,6 +125,7 @@ impl LabCommand {
     fn options(&self) -> Option<&Options> {
         match self {
             Self::Run(_) | Self::Kernel(_) => None,
+            Self::Steering(steering) => Some(&steering.options),
             Self::Pals(options)
             | Self::Regional(options)
             | Self::Lte(options)
@@ -145,6 +158,10 @@ impl LabCommand {
             Self::Gate(options) => finish(&options, experiments::gate(&runner, &options)?),
             Self::Bottleneck(options) => {
                 finish(&options, experiments::bottleneck(&runner, &options)?)
+            }
+            Self::Steering(SteeringOptions { options, out }) => {
+                let findings = experiments::steering(&runner, &options, out.as_deref())?;
+                finish(&options, findings)
             }
             Self::Robust(options) => finish(&options, experiments::robust(&runner, &options)?),
             Self::Targets(options) => finish(&options, experiments::all(&runner, &options)?),

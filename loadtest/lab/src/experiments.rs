@@ -212,6 +212,13 @@ pub fn bottleneck(runner: &Runner, options: &Options) -> Outcome {
     Ok(findings)
 }
 
+/// `out`: a directory for plots.
+pub fn steering(runner: &Runner, options: &Options, out: Option<&Path>) -> Outcome {
+    each_direction(options, "steering", |prefix, direction| {
+        crate::steering::run(runner, prefix, options.seed, direction, out)
+    })
+}
+
 pub fn robust(runner: &Runner, options: &Options) -> Outcome {
     let mut findings = Findings::default();
     if options.selection.wants("robust") {

@@ -24,6 +24,7 @@ use crate::chaos::{PathWhim, Plan};
 use crate::identity::{Identity, SERVER_NAME};
 use crate::oracle::{Oracle, Oracles, WAKE_EVERY};
 use crate::scenario::{Controller, INTERFACES_MAX, Scenario};
+use crate::steered::RuleFollower;
 use crate::traffic::{Application, TrafficError};
 
 /// Largest UDP payload: a link MTU of 1500 less the headers.
@@ -130,6 +131,7 @@ pub struct Host {
     path_scheduler: Arc<PathScheduler>,
     /// Only where the controller is one.
     oracle: Option<Arc<Oracle>>,
+    rules: Option<RuleFollower>,
     /// When the models are looked at next, how often that was, and how often two paths were coupled.
     look_at: Duration,
     looks: u32,
@@ -216,6 +218,10 @@ impl Host {
             buffer: Vec::with_capacity(65_536),
             path_scheduler,
             oracle,
+            rules: scenario
+                .steered
+                .as_ref()
+                .map(|steered| RuleFollower::new(steered, scenario)),
             look_at: Duration::ZERO,
             looks: 0,
             coupled: 0,
@@ -567,6 +573,9 @@ impl Host {
         }
         if self.application.wants_to_send() {
             self.feed_steering(at, multipath::Event::Backlog { bytes: 1 });
+        }
+        if let (Some(rules), Manager::Ours(steering)) = (&mut self.rules, &mut self.manager) {
+            rules.follow((now, at), self.client, conn, &self.open_paths, steering);
         }
         let mut suspected = false;
         while let Some(command) = self.next_command(at) {

@@ -27,6 +27,8 @@ mod runner;
 pub mod scenario;
 mod selection;
 pub mod speed;
+pub mod steered;
+pub mod steering;
 mod traffic;
 mod wire;
 mod world;

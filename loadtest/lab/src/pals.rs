@@ -91,6 +91,8 @@ fn scenario(case: Case, setting: Setting, index: u32) -> Scenario {
         bytes: BYTES,
         streams: 1,
         chaos: None,
+        steered: None,
+        pace: Vec::new(),
         controller: setting.controller,
         vitals: (case == Case::Vitals).then_some(Vitals {
             interval_ms: 100,
@@ -283,6 +285,8 @@ pub fn regional(
                 controller,
                 vitals: None,
                 chaos: None,
+                steered: None,
+                pace: Vec::new(),
                 limit_s: 200.0,
                 interfaces: vec![
                     Interface::symmetric("fixed", fixed, REGIONAL_RTT_MS, REGIONAL_LOSS),

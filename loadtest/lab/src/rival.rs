@@ -69,6 +69,8 @@ fn scenario(
         controller,
         vitals: None,
         chaos: None,
+        steered: None,
+        pace: Vec::new(),
         competitors: Vec::new(),
         limit_s: TRANSFER_S * 10.0,
         interfaces: links

@@ -99,6 +99,12 @@ pub struct Scenario {
     /// Virtual time after which the run counts as not completed.
     pub limit_s: f64,
     pub interfaces: Vec<Interface>,
+    /// Steering rules that both ends obey; not written to files.
+    #[serde(skip)]
+    pub steered: Option<crate::steered::Steered>,
+    /// Seconds and the Mbit/s that the application sends from then on; empty: all that it can.
+    #[serde(skip)]
+    pub pace: Vec<(f64, f64)>,
 }
 
 impl Scenario {
@@ -124,6 +130,8 @@ impl Scenario {
             competitors: Vec::new(),
             limit_s,
             interfaces,
+            steered: None,
+            pace: Vec::new(),
         }
     }
 

@@ -64,9 +64,11 @@ struct Sending {
 }
 
 impl Sending {
-    fn pump(&mut self, conn: &mut Connection) {
-        while self.sent < self.total {
-            let mut chunks = [pattern_from(self.sent, self.total)];
+    /// Writes up to `until`.
+    fn pump(&mut self, conn: &mut Connection, until: u64) {
+        let until = until.min(self.total);
+        while self.sent < until {
+            let mut chunks = [pattern_from(self.sent, until)];
             match conn.send_stream(self.id).write_chunks(&mut &mut chunks[..]) {
                 Ok(0) | Err(WriteError::Blocked) => return,
                 Ok(written) => self.sent += written as u64,
@@ -76,7 +78,7 @@ impl Sending {
                 }
             }
         }
-        if !self.finished {
+        if !self.finished && self.sent >= self.total {
             self.finished = true;
             // Only fails on a stream that the peer has stopped, and nobody waits for that one.
             let _ = conn.send_stream(self.id).finish();
@@ -164,7 +166,48 @@ pub struct Application {
     vitals_server: VitalsServer,
     /// Takes the place of all of that.
     chaos: Option<ChaosApplication>,
+    /// Bytes of each stream that may be sent, with the time of the last look.
+    pace: Pace,
     pub timeline: Timeline,
+}
+
+/// How much an application that does not send all it can has sent in so much time.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Seconds and Mbit/s from then on.
+    steps: Vec<(f64, f64)>,
+    due: u64,
+    looked_at: Duration,
+}
+
+/// How often a paced application sends.
+const PACE_EVERY: Duration = Duration::from_millis(5);
+
+impl Pace {
+    /// Bytes that each stream may have sent.
+    fn until(&mut self, now: Duration, streams: usize) -> u64 {
+        if self.steps.is_empty() {
+            return u64::MAX;
+        }
+        self.looked_at = now;
+        let now_s = now.as_secs_f64();
+        let ends = self.steps.iter().skip(1).map(|step| step.0);
+        let ends = ends.chain([f64::INFINITY]);
+        let pieces = self.steps.iter().zip(ends);
+        let mbit: f64 = pieces
+            .map(|(step, end)| step.1 * (now_s.min(end) - step.0).max(0.0))
+            .sum();
+        self.due = (mbit * 1e6 / 8.0) as u64 / streams.max(1) as u64;
+        self.due
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        (!self.steps.is_empty()).then_some(self.looked_at + PACE_EVERY)
+    }
+
+    fn is_behind(&self, stream: &Sending) -> bool {
+        self.steps.is_empty() || stream.sent < self.due.min(stream.total)
+    }
 }
 
 impl Application {
@@ -185,6 +228,10 @@ impl Application {
             vitals_client: VitalsClient::default(),
             vitals_server: VitalsServer::default(),
             chaos: plan.map(|plan| ChaosApplication::new(client, plan)),
+            pace: Pace {
+                steps: scenario.pace.clone(),
+                ..Pace::default()
+            },
             timeline: Timeline::default(),
         }
     }
@@ -198,7 +245,10 @@ impl Application {
     pub fn wants_to_send(&self) -> bool {
         match &self.chaos {
             Some(chaos) => chaos.wants_to_send(),
-            None => self.sending.iter().any(|stream| !stream.finished),
+            None => {
+                let behind = |stream: &Sending| !stream.finished && self.pace.is_behind(stream);
+                self.sending.iter().any(behind)
+            }
         }
     }
 
@@ -276,8 +326,10 @@ impl Application {
             chaos.next_deadline()
         } else if self.client && self.vitals.is_some() {
             self.vitals_client.next_deadline()
-        } else {
+        } else if self.sending.is_empty() {
             None
+        } else {
+            self.pace.next_deadline()
         }
     }
 
@@ -318,8 +370,9 @@ impl Application {
         for stream in self.receiving.iter_mut().filter(|stream| !stream.finished) {
             stream.read(conn, now, &mut self.timeline)?;
         }
+        let until = self.pace.until(now, self.shares.len());
         for stream in self.sending.iter_mut().filter(|stream| !stream.finished) {
-            stream.pump(conn);
+            stream.pump(conn, until);
         }
         Ok(())
     }
