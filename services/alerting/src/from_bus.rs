@@ -6,15 +6,17 @@
 mod profiles;
 mod refused;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
-use bus::{Bus, Consumer, Delivery, Event, Topic, dead_letter};
-use consumer_health::{Level, Own, Pace, duty};
+use async_trait::async_trait;
+use bus::{Bus, Delivery, Topic, dead_letter};
+use consumer::{Answer, Away, Consumer, Decoded, Done, Setup, Sink};
+use consumer_health::{Level, duty};
 use contracts::{alerts::Alert, vitals::VitalsRecord};
 use prost::Message;
-use service_kit::{Backoff, Context, ProgressHandle, telemetry::continue_trace};
-use store::{AlertsBatch, Claims, Store};
-use tokio::time::{MissedTickBehavior, timeout};
+use service_kit::{CheckHandle, Context, ProgressHandle, telemetry::continue_trace};
+use store::{AlertsBatch, Claims, Progress, Store};
+use tokio::{sync::Mutex, time::timeout};
 use tracing::Instrument;
 
 use crate::{
@@ -29,23 +31,18 @@ use crate::{
 const BATCH_RECORDS_MAX: usize = 512;
 /// Records judged and not stored as such at once; a member that takes over judges so many again.
 const HELD_RECORDS_MAX: usize = 16_384;
-/// Answers of the store to one batch that each changed what was tried next; past it the batch is halved, and a single record buried.
+/// Answers of the store to one write that each changed what was tried next.
 const ANSWERS_MAX: u32 = 8;
-/// How often time passes for rules that wait for it, and what is held back is stored.
-const TICK: Duration = Duration::from_secs(1);
-/// The loop counts as stalled after so long without a turn.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// Partition, key and content of a record that can be read.
 type Readable = (u32, String, VitalsRecord);
 
-enum Evaluated {
-    /// Stored, or held back.
-    Done,
-    /// The store will never take it as it is.
-    Refused(Vec<Delivery>, String),
-    /// The service ends, or progress cannot be stored: nothing behind this may be written.
-    Ended,
+/// Records that are judged together.
+#[derive(Default)]
+struct Records {
+    readable: Vec<Readable>,
+    /// When the bus took the newest record, by its clock.
+    newest_us: Option<i64>,
 }
 
 struct Loop {
@@ -63,7 +60,7 @@ struct Loop {
     /// What was published before this time has been judged.
     heard_us: i64,
     /// Beats with each question to the store, too: a store that is away is no reason to start this anew.
-    turns: ProgressHandle,
+    turns: Arc<ProgressHandle>,
     context: Context,
 }
 
@@ -78,21 +75,14 @@ pub(crate) async fn run(
 ) {
     ward.set_book(Arc::clone(&book.borrow_and_update()));
     let check = context.health().check("bus");
-    let turns = context.health().progress("from-bus", SILENCE_MAX);
-    let shutdown = context.shutdown().clone();
-    let claims = Claims::new(Arc::clone(&store), GROUP);
-    let own = Own::duty(duty::JUDGING, Level::Failing, Some(Arc::clone(&claims)));
-    context.tasks().spawn(consumer_health::watch(
-        Arc::clone(&bus),
-        Arc::clone(&store),
-        own,
-        Pace::default(),
-        context.clone(),
-    ));
-    let mut state = Loop {
-        bus: Arc::clone(&bus),
+    let (duty, level) = (duty::JUDGING, Level::Failing);
+    let setup = Setup::new(duty, level, "from-bus", BATCH_RECORDS_MAX);
+    let of_consumer = (Arc::clone(&bus), Arc::clone(&store));
+    let consumer = Consumer::new(of_consumer.0, of_consumer.1, setup, context.clone());
+    let state = Loop {
+        bus,
         store,
-        claims: Arc::clone(&claims),
+        claims: consumer.claims(),
         writer,
         ward,
         book,
@@ -100,71 +90,83 @@ pub(crate) async fn run(
         positions: BTreeMap::new(),
         held: 0,
         heard_us: 0,
-        turns,
+        turns: consumer.turns(),
         context,
     };
-    let mut backoff = Backoff::for_reconnect();
-    let mut tick = tokio::time::interval(TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while !shutdown.is_requested() {
-        state.turns.beat();
-        let start: Arc<dyn bus::StartAt> = Arc::clone(&claims) as Arc<dyn bus::StartAt>;
-        let mut consumer = match bus.subscribe(Topic::Vitals, GROUP, start).await {
-            Ok(consumer) => consumer,
-            Err(error) => {
-                check.failing(error.to_string());
-                tokio::select! {
-                    () = shutdown.requested() => return,
-                    () = backoff.wait() => continue,
-                }
+    let state = Mutex::new(state);
+    consumer.run(Judging { check, state }).await;
+}
+
+/// The sink of the consumer, which calls it from one place at a time.
+struct Judging {
+    check: CheckHandle,
+    state: Mutex<Loop>,
+}
+
+#[async_trait]
+impl Sink for Judging {
+    type Batch = Records;
+
+    fn decode(&self, delivery: &Delivery, records: &mut Records) -> Decoded {
+        records.newest_us = records.newest_us.max(Some(delivery.published_us));
+        match read(delivery) {
+            Ok(record) => {
+                records.readable.push(record);
+                Decoded::Whole
             }
-        };
-        loop {
-            state.turns.beat();
-            let event = tokio::select! {
-                // First the end: behind a batch that it cut short nothing may be written, or nobody judges that batch.
-                biased;
-                () = shutdown.requested() => {
-                    state.store_held().await;
-                    return;
-                }
-                _ = tick.tick() => {
-                    consumer.renew(&state.claims.to_renew(Topic::Vitals));
-                    state.hear(&mut *consumer).await;
-                    state.on_tick().await;
-                    let reached = state.claims.to_commit(Topic::Vitals);
-                    let telling = async {
-                        if let Err(error) = consumer.commit(&reached).await {
-                            tracing::debug!(%error, "offsets not committed");
-                        }
-                    };
-                    let _ = timeout(OFFSETS_WITHIN, telling).await;
-                    continue;
-                }
-                event = consumer.next(BATCH_RECORDS_MAX) => event,
-            };
-            match event {
-                Ok(event) => {
-                    check.ok();
-                    backoff.reset();
-                    state.on_event(event).await;
-                }
-                // Asked again without leaving: a store that is away would cost the group a rebalance at every try.
-                Err(error) => {
-                    check.failing(error.to_string());
-                    tokio::select! {
-                        () = shutdown.requested() => return,
-                        () = backoff.wait() => {}
-                    }
-                }
+            Err(reason) => Decoded::Refused(reason),
+        }
+    }
+
+    async fn write(&self, records: Arc<Records>, progress: &[Progress]) -> Answer {
+        self.state.lock().await.evaluate(&records, progress).await
+    }
+
+    fn on_away(&self, away: Away<'_>) {
+        let (Away::Bus(reason) | Away::Store(reason)) = away;
+        self.check.failing(reason);
+    }
+
+    fn on_well(&self) {
+        self.check.ok();
+    }
+
+    async fn on_done(&self, done: Done) {
+        self.state.lock().await.on_done(done);
+    }
+
+    async fn on_assigned(&self, partitions: &[u32]) {
+        let mut state = self.state.lock().await;
+        for partition in partitions {
+            let states = state.writer.states(*partition, &state.turns).await;
+            if let Some(states) = states {
+                let now_us = state.now_us();
+                state.ward.load(*partition, states, now_us);
             }
         }
+        state.count_patients();
+    }
+
+    async fn on_lost(&self, partitions: &[u32]) {
+        let mut state = self.state.lock().await;
+        state.release(partitions.iter().copied());
+        state.count_patients();
+    }
+
+    async fn on_tick(&self, consumer: &mut dyn bus::Consumer) {
+        let mut state = self.state.lock().await;
+        state.hear(consumer).await;
+        state.on_tick().await;
+    }
+
+    async fn on_end(&self) {
+        self.state.lock().await.store_held().await;
     }
 }
 
 impl Loop {
     /// Asks whether anything waits on the bus: while it does, or the bus is away, a delay that it may end does not end by time alone.
-    async fn hear(&mut self, consumer: &mut dyn Consumer) {
+    async fn hear(&mut self, consumer: &mut dyn bus::Consumer) {
         if !self.ward.is_waiting() {
             return;
         }
@@ -174,23 +176,16 @@ impl Loop {
         }
     }
 
-    async fn on_event(&mut self, event: Event) {
-        match event {
-            Event::Assigned(partitions) => {
-                for partition in partitions {
-                    if let Some(states) = self.writer.states(partition, &self.turns).await {
-                        let now_us = self.now_us();
-                        self.ward.load(partition, states, now_us);
-                    }
-                }
-            }
-            Event::Revoked(partitions) => {
-                self.claims.forget(Topic::Vitals, partitions.clone());
-                self.release(partitions);
-            }
-            Event::Batch(deliveries) => self.on_batch(deliveries).await,
-        }
+    fn count_patients(&self) {
         metrics::gauge!("braid_alerting_patients").set(self.ward.len() as f64);
+    }
+
+    fn on_done(&mut self, done: Done) {
+        self.heard_us = done.newest_us;
+        let waited_s = (self.now_us() - done.first_us).max(0) as f64 / 1e6;
+        metrics::histogram!("braid_alerting_published_to_judged_seconds").record(waited_s);
+        metrics::counter!("braid_alerting_records_total").increment(done.records as u64);
+        self.count_patients();
     }
 
     fn fenced(&mut self, partitions: impl IntoIterator<Item = u32> + Clone) {
@@ -205,124 +200,72 @@ impl Loop {
         }
     }
 
-    async fn on_batch(&mut self, mut deliveries: Vec<Delivery>) {
-        deliveries.retain(|delivery| self.claims.holds(Topic::Vitals, delivery.partition));
-        metrics::counter!("braid_alerting_records_total").increment(deliveries.len() as u64);
-        let first_us = deliveries.first().map(|first| first.published_us);
-        let newest_us = deliveries.iter().map(|it| it.published_us).max();
-        let mut records = Vec::with_capacity(deliveries.len());
-        for delivery in &deliveries {
-            match read(delivery) {
-                Ok(record) => records.push(record),
-                Err(reason) => {
-                    if !self.bury(delivery, &reason).await {
-                        return;
-                    }
-                }
-            }
-        }
-        self.heard.note(&deliveries, &records, self.context.clock());
-        // A batch that is refused is halved until the culprit is alone, so that it takes no other's alerts with it. Each half comes
-        // before what is behind it.
-        let mut parts = vec![(deliveries, records)];
-        while let Some((part, records)) = parts.pop() {
-            let is_buried = records.is_empty();
-            match self.evaluate(part, records).await {
-                Evaluated::Done => {}
-                Evaluated::Refused(part, reason) => match part.as_slice() {
-                    [_] if is_buried => {
-                        tracing::error!(reason, "the progress past a dead letter is refused");
-                    }
-                    [single] => {
-                        if !self.bury(single, &reason).await {
-                            return;
-                        }
-                        parts.push((part, Vec::new()));
-                    }
-                    _ => parts.extend(halves(part)),
-                },
-                Evaluated::Ended => return,
-            }
-        }
-        if let Some(newest_us) = newest_us {
-            self.heard_us = newest_us;
-        }
-        if let Some(first_us) = first_us {
-            let waited_s = (self.now_us() - first_us).max(0) as f64 / 1e6;
-            metrics::histogram!("braid_alerting_published_to_judged_seconds").record(waited_s);
-        }
-    }
-
-    /// Runs the rules and has the result stored with the progress; waits while the store is away. Each other answer changes what is
-    /// tried next, or is final.
-    async fn evaluate(&mut self, mut part: Vec<Delivery>, mut records: Vec<Readable>) -> Evaluated {
+    /// One try to run the rules and to store the result with the progress.
+    async fn evaluate(&mut self, records: &Records, progress: &[Progress]) -> Answer {
+        let readable = &records.readable;
+        self.heard
+            .note(records.newest_us, readable, self.context.clock());
         self.follow_book();
         let asked_us = self.now_us();
-        let wanted = self.ward.wanting_profile(&records, asked_us);
+        let wanted = self.ward.wanting_profile(readable, asked_us);
         if !self.fetch_profiles(wanted, asked_us).await {
-            return Evaluated::Ended;
+            return Answer::Ended;
         }
-        let span = tracing::info_span!("evaluate", records = records.len());
+        let span = tracing::info_span!("evaluate", records = readable.len());
         // One span for the batch, in the trace of its first traced sample.
-        let mut samples = records.iter().flat_map(|(_, _, record)| &record.samples);
+        let mut samples = readable.iter().flat_map(|(_, _, record)| &record.samples);
         if let Some(traced) = samples.find(|sample| !sample.traceparent.is_empty()) {
             continue_trace(&span, &traced.traceparent);
         }
-        for _ in 0..ANSWERS_MAX {
-            let now_us = self.now_us();
-            let evaluation = span.in_scope(|| self.ward.evaluate(&records, now_us));
-            let reached = self.claims.progress(&part);
-            if reached.is_empty() {
-                self.ward.undo();
-                return Evaluated::Done;
-            }
-            let transitions = evaluation.transitions;
-            let outcome = if transitions.is_empty() {
-                self.ward.keep();
-                self.held += records.len().max(1);
-                None
-            } else {
-                let written = self.write(transitions, &part);
-                Some(written.instrument(span.clone()).await)
-            };
-            match outcome {
-                None | Some(Outcome::Stored) => {
-                    metrics::counter!("braid_alerting_samples_total").increment(evaluation.samples);
-                    metrics::counter!("braid_alerting_skipped_samples_total")
-                        .increment(evaluation.skipped);
-                    for progress in reached {
-                        self.positions
-                            .insert(progress.partition, progress.next_offset);
-                    }
-                    if self.held >= HELD_RECORDS_MAX && !self.store_held().await {
-                        return Evaluated::Ended;
-                    }
-                    return Evaluated::Done;
-                }
-                // Taken over: the next try goes on from what is stored.
-                Some(Outcome::Conflict { .. }) => {}
-                Some(Outcome::Fenced(partitions)) => {
-                    part.retain(|delivery| !partitions.contains(&delivery.partition));
-                    records.retain(|(partition, _, _)| !partitions.contains(partition));
-                    self.fenced(partitions);
-                }
-                Some(Outcome::Refused(reason)) => {
-                    tracing::error!(reason, records = records.len(), "the store refuses a batch");
-                    // What was held back may be the reason, and these records shall not suffer for it.
-                    if self.holds_back() {
-                        if !self.store_held().await {
-                            return Evaluated::Ended;
-                        }
-                    } else {
-                        return Evaluated::Refused(part, reason);
-                    }
-                }
-                Some(Outcome::Ended) => return Evaluated::Ended,
+        let now_us = self.now_us();
+        let evaluation = span.in_scope(|| self.ward.evaluate(readable, now_us));
+        if evaluation.transitions.is_empty() {
+            self.ward.keep();
+            self.held += readable.len().max(1);
+        } else {
+            let written = self.write(evaluation.transitions, progress);
+            let outcome = written.instrument(span).await;
+            if let Some(answer) = self.answer(outcome, progress).await {
+                return answer;
             }
         }
-        let reason = format!("the store has contradicted {ANSWERS_MAX} tries");
-        tracing::error!(reason, records = records.len(), "a batch is given up");
-        Evaluated::Refused(part, reason)
+        metrics::counter!("braid_alerting_samples_total").increment(evaluation.samples);
+        metrics::counter!("braid_alerting_skipped_samples_total").increment(evaluation.skipped);
+        let reached = progress.iter().map(|it| (it.partition, it.next_offset));
+        self.positions.extend(reached);
+        if self.held >= HELD_RECORDS_MAX && !self.store_held().await {
+            return Answer::Ended;
+        }
+        Answer::Taken
+    }
+
+    /// `None`: stored.
+    async fn answer(&mut self, outcome: Outcome, progress: &[Progress]) -> Option<Answer> {
+        match outcome {
+            Outcome::Stored => None,
+            // The rows are taken over: the next try continues from what is stored.
+            Outcome::Conflict { .. } => Some(Answer::Contradicts("other transitions".to_owned())),
+            Outcome::Fenced(lost) => {
+                self.fenced(lost.iter().copied());
+                let is_own = progress.iter().any(|it| lost.contains(&it.partition));
+                Some(match is_own {
+                    true => Answer::Fenced(lost.into_iter().collect()),
+                    // Held progress of other partitions was fenced, and is given up.
+                    false => Answer::Contradicts("other partitions were fenced".to_owned()),
+                })
+            }
+            // What was held back may be the reason, and these records shall not suffer for it.
+            Outcome::Refused(reason) if self.holds_back() => {
+                tracing::error!(reason, "the store refuses a batch with what was held back");
+                let is_stored = self.store_held().await;
+                Some(match is_stored {
+                    true => Answer::Contradicts(reason),
+                    false => Answer::Ended,
+                })
+            }
+            Outcome::Refused(reason) => Some(Answer::Refused(reason)),
+            Outcome::Ended => Some(Answer::Ended),
+        }
     }
 
     fn holds_back(&self) -> bool {
@@ -330,9 +273,9 @@ impl Loop {
     }
 
     /// Writes the ward's running try, with everything that was held back; taken back unless it is stored.
-    async fn write(&mut self, transitions: Vec<Alert>, part: &[Delivery]) -> Outcome {
+    async fn write(&mut self, transitions: Vec<Alert>, of_batch: &[Progress]) -> Outcome {
         let before = self.positions.iter().map(|(p, next)| (*p, *next));
-        let reached = before.chain(part.iter().map(|d| (d.partition, d.offset + 1)));
+        let reached = before.chain(of_batch.iter().map(|it| (it.partition, it.next_offset)));
         let reached = reached.map(|(partition, next)| (Topic::Vitals, partition, next));
         let progress = self.claims.progress_to(reached);
         let states = self.ward.states();
@@ -426,15 +369,6 @@ impl Loop {
         let ending = self.context.shutdown().requested();
         dead_letter::bury(&*self.bus, delivery, GROUP, reason, ending).await
     }
-}
-
-/// Later half first: it is taken last.
-fn halves(mut part: Vec<Delivery>) -> [(Vec<Delivery>, Vec<Readable>); 2] {
-    let later = part.split_off(part.len() / 2);
-    [later, part].map(|half| {
-        let records = half.iter().filter_map(|it| read(it).ok()).collect();
-        (half, records)
-    })
 }
 
 fn read(delivery: &Delivery) -> Result<Readable, String> {

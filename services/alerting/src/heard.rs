@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 
-use bus::Delivery;
 use clocks::CheckedClock;
 use contracts::vitals::VitalsRecord;
 use parking_lot::Mutex;
@@ -23,11 +22,11 @@ impl Heard {
     /// What was published by another process, on Kafka by another machine, is a witness for the clock, too.
     pub(crate) fn note(
         &self,
-        deliveries: &[Delivery],
+        newest_us: Option<i64>,
         records: &[(u32, String, VitalsRecord)],
         clock: &CheckedClock,
     ) {
-        if let Some(newest_us) = deliveries.iter().map(|it| it.published_us).max() {
+        if let Some(newest_us) = newest_us {
             clock.witness(newest_us);
         }
         let mut heard = self.0.lock();

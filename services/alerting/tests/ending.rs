@@ -13,8 +13,8 @@ use std::{
 
 use async_trait::async_trait;
 use bus::{
-    Bus, CommitError, ConsumeError, Consumer, Delivery, Event, NotReady, PublishError, Record,
-    StartAt, SubscribeError, Topic,
+    Bus, CommitError, ConsumeError, Consumer, Delivery, Event, Interposed, StartAt, SubscribeError,
+    Topic,
 };
 use prost::Message;
 use stage::{Running, S, World, pulses, until};
@@ -62,9 +62,9 @@ impl Consumer for Fetched {
 }
 
 #[async_trait]
-impl Bus for Ahead {
-    async fn publish(&self, topic: Topic, records: Vec<Record>) -> Result<(), PublishError> {
-        self.0.publish(topic, records).await
+impl Interposed for Ahead {
+    fn inner(&self) -> &dyn Bus {
+        &*self.0
     }
 
     async fn subscribe(
@@ -79,37 +79,6 @@ impl Bus for Ahead {
         start.start(topic, 0).await.unwrap();
         let events = [Event::Assigned(vec![0]), record("ann", 0), record("ben", 1)];
         Ok(Box::new(Fetched(VecDeque::from(events))))
-    }
-
-    async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
-        self.0.tail(topic).await
-    }
-
-    async fn read_back(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
-        self.0.read_back(topic).await
-    }
-
-    async fn partitions(&self, topic: Topic) -> Result<u32, NotReady> {
-        self.0.partitions(topic).await
-    }
-
-    async fn extents(
-        &self,
-        topic: Topic,
-    ) -> Result<std::collections::BTreeMap<u32, bus::Extent>, NotReady> {
-        self.0.extents(topic).await
-    }
-
-    async fn committed(
-        &self,
-        topic: Topic,
-        group: &str,
-    ) -> Result<std::collections::BTreeMap<u32, u64>, NotReady> {
-        self.0.committed(topic, group).await
-    }
-
-    async fn ready(&self) -> Result<(), NotReady> {
-        self.0.ready().await
     }
 }
 

@@ -9,8 +9,7 @@ use std::{future::pending, sync::Arc};
 
 use async_trait::async_trait;
 use bus::{
-    Bus, CommitError, ConsumeError, Consumer, Event, NotReady, PublishError, Record, StartAt,
-    SubscribeError, Topic,
+    Bus, CommitError, ConsumeError, Consumer, Event, Interposed, StartAt, SubscribeError, Topic,
 };
 use contracts::alerts::AlertState;
 use service_kit::Secret;
@@ -42,9 +41,9 @@ impl Consumer for Member {
 }
 
 #[async_trait]
-impl Bus for Uncommitted {
-    async fn publish(&self, topic: Topic, records: Vec<Record>) -> Result<(), PublishError> {
-        self.0.publish(topic, records).await
+impl Interposed for Uncommitted {
+    fn inner(&self) -> &dyn Bus {
+        &*self.0
     }
 
     async fn subscribe(
@@ -55,37 +54,6 @@ impl Bus for Uncommitted {
     ) -> Result<Box<dyn Consumer>, SubscribeError> {
         let member = self.0.subscribe(topic, group, start).await?;
         Ok(Box::new(Member(member)))
-    }
-
-    async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
-        self.0.tail(topic).await
-    }
-
-    async fn read_back(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
-        self.0.read_back(topic).await
-    }
-
-    async fn partitions(&self, topic: Topic) -> Result<u32, NotReady> {
-        self.0.partitions(topic).await
-    }
-
-    async fn extents(
-        &self,
-        topic: Topic,
-    ) -> Result<std::collections::BTreeMap<u32, bus::Extent>, NotReady> {
-        self.0.extents(topic).await
-    }
-
-    async fn committed(
-        &self,
-        topic: Topic,
-        group: &str,
-    ) -> Result<std::collections::BTreeMap<u32, u64>, NotReady> {
-        self.0.committed(topic, group).await
-    }
-
-    async fn ready(&self) -> Result<(), NotReady> {
-        self.0.ready().await
     }
 }
 

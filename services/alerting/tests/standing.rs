@@ -9,8 +9,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bus::{
-    Bus, CommitError, ConsumeError, Consumer, Event, Extent, NotReady, PublishError, Record,
-    StartAt, SubscribeError, Topic,
+    Bus, CommitError, ConsumeError, Consumer, Event, Extent, Interposed, NotReady, StartAt,
+    SubscribeError, Topic,
 };
 use contracts::alerts::AlertState;
 use stage::{Running, S, World, pulses};
@@ -132,9 +132,9 @@ impl Consumer for Deaf {
 }
 
 #[async_trait]
-impl Bus for Faulty {
-    async fn publish(&self, topic: Topic, records: Vec<Record>) -> Result<(), PublishError> {
-        self.inner.publish(topic, records).await
+impl Interposed for Faulty {
+    fn inner(&self) -> &dyn Bus {
+        &*self.inner
     }
 
     async fn subscribe(
@@ -151,31 +151,11 @@ impl Bus for Faulty {
         Ok(Box::new(Deaf { inner, is_deaf }))
     }
 
-    async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
-        self.inner.tail(topic).await
-    }
-
-    async fn read_back(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError> {
-        self.inner.read_back(topic).await
-    }
-
-    async fn partitions(&self, topic: Topic) -> Result<u32, NotReady> {
-        self.inner.partitions(topic).await
-    }
-
     async fn extents(&self, topic: Topic) -> Result<BTreeMap<u32, Extent>, NotReady> {
         if *self.is_away.borrow() {
             return Err(NotReady("the test has stopped it".into()));
         }
         self.inner.extents(topic).await
-    }
-
-    async fn committed(&self, topic: Topic, group: &str) -> Result<BTreeMap<u32, u64>, NotReady> {
-        self.inner.committed(topic, group).await
-    }
-
-    async fn ready(&self) -> Result<(), NotReady> {
-        self.inner.ready().await
     }
 }
 

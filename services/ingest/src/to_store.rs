@@ -40,7 +40,7 @@ pub async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
         ..Setup::new(duty, level, "to-store", BATCH_RECORDS_MAX)
     };
     let sink = Vitals(Arc::clone(&store));
-    Consumer::new(sink, bus, store, setup, context).run().await;
+    Consumer::new(bus, store, setup, context).run(sink).await;
 }
 
 #[async_trait]
@@ -96,9 +96,9 @@ impl Sink for Vitals {
         }
     }
 
-    fn on_done(&self, done: Done) {
+    async fn on_done(&self, done: Done) {
         metrics::histogram!("braid_ingest_store_seconds").record(done.took);
-        let waited_s = (contracts::now_us() - done.published_us).max(0) as f64 / 1e6;
+        let waited_s = (contracts::now_us() - done.first_us).max(0) as f64 / 1e6;
         metrics::histogram!("braid_ingest_published_to_stored_seconds").record(waited_s);
     }
 }

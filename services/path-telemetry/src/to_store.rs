@@ -31,7 +31,7 @@ pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Conte
     // For the same reason a sink that stands still is a warning.
     let (duty, level) = (duty::STORING_PATHS, Level::Warning);
     let setup = Setup::new(duty, level, "to-store", BATCH_RECORDS_MAX);
-    Consumer::new(sink, bus, store, setup, context).run().await;
+    Consumer::new(bus, store, setup, context).run(sink).await;
 }
 
 #[async_trait]

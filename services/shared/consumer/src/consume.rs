@@ -1,6 +1,7 @@
 //! Runs a [`Sink`] on a topic: carries out what [`Work`] commands.
 
 use std::{
+    ops::Deref,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -53,40 +54,47 @@ impl Setup {
 }
 
 /// One member of a group.
-pub struct Consumer<S> {
-    sink: S,
+pub struct Consumer {
     bus: Arc<dyn Bus>,
     store: Arc<dyn Store>,
     claims: Arc<Claims<dyn Store>>,
     setup: Setup,
     /// Beats with each write, too: a store that is away is no reason for a restart.
-    turns: ProgressHandle,
+    turns: Arc<ProgressHandle>,
     context: Context,
 }
 
-impl<S: Sink> Consumer<S> {
+impl Consumer {
     pub fn new(
-        sink: S,
         bus: Arc<dyn Bus>,
         store: Arc<dyn Store>,
         setup: Setup,
         context: Context,
-    ) -> Consumer<S> {
+    ) -> Consumer {
         let claims = Claims::new(Arc::clone(&store), setup.duty.group);
         let turns = context.health().progress(setup.turns, setup.silence_max);
         Consumer {
-            sink,
             bus,
             store,
             claims,
             setup,
-            turns,
+            turns: Arc::new(turns),
             context,
         }
     }
 
+    /// For a sink that writes progress besides that of the batch in hand.
+    pub fn claims(&self) -> Arc<Claims<dyn Store>> {
+        Arc::clone(&self.claims)
+    }
+
+    /// For a sink whose calls last longer than one write.
+    pub fn turns(&self) -> Arc<ProgressHandle> {
+        Arc::clone(&self.turns)
+    }
+
     /// Consumes until shutdown is requested. The health of the group is watched beside it.
-    pub async fn run(self) {
+    pub async fn run(self, sink: impl Sink) {
         let claims = Some(Arc::clone(&self.claims));
         self.context.tasks().spawn(consumer_health::watch(
             Arc::clone(&self.bus),
@@ -95,6 +103,31 @@ impl<S: Sink> Consumer<S> {
             Pace::default(),
             self.context.clone(),
         ));
+        Member {
+            consumer: self,
+            sink,
+        }
+        .run()
+        .await;
+    }
+}
+
+/// A consumer at work.
+struct Member<S> {
+    consumer: Consumer,
+    sink: S,
+}
+
+impl<S> Deref for Member<S> {
+    type Target = Consumer;
+
+    fn deref(&self) -> &Consumer {
+        &self.consumer
+    }
+}
+
+impl<S: Sink> Member<S> {
+    async fn run(&self) {
         let mut tick = tokio::time::interval(self.setup.tick);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut backoff = Backoff::for_reconnect();
@@ -105,7 +138,8 @@ impl<S: Sink> Consumer<S> {
             match self.bus.subscribe(self.topic(), group, start).await {
                 Ok(consumer) => {
                     self.sink.on_well();
-                    return self.follow(consumer, &mut tick, &mut backoff).await;
+                    self.follow(consumer, &mut tick, &mut backoff).await;
+                    return self.sink.on_end().await;
                 }
                 Err(error) => {
                     self.sink.on_away(Away::Bus(&error.to_string()));
@@ -161,6 +195,7 @@ impl<S: Sink> Consumer<S> {
 
     async fn on_tick(&self, consumer: &mut dyn bus::Consumer) {
         consumer.renew(&self.claims.to_renew(self.topic()));
+        self.sink.on_tick(consumer).await;
         let reached = self.claims.to_commit(self.topic());
         match timeout(COMMIT_WITHIN, consumer.commit(&reached)).await {
             Ok(Ok(())) => {}
@@ -175,10 +210,12 @@ impl<S: Sink> Consumer<S> {
         match event {
             Event::Assigned(partitions) => {
                 tracing::info!(group, partitions = bus::listed(&partitions), "assigned");
+                self.sink.on_assigned(&partitions).await;
             }
             Event::Revoked(partitions) => {
                 tracing::info!(group, partitions = bus::listed(&partitions), "revoked");
-                self.claims.forget(self.topic(), partitions);
+                self.claims.forget(self.topic(), partitions.iter().copied());
+                self.sink.on_lost(&partitions).await;
             }
             Event::Batch(deliveries) => return self.on_batch(deliveries).await,
         }
@@ -188,24 +225,24 @@ impl<S: Sink> Consumer<S> {
     /// False: the service ends before the batch is done, and nothing behind it may be written.
     async fn on_batch(&self, mut deliveries: Vec<Delivery>) -> bool {
         deliveries.retain(|it| self.claims.holds(it.topic, it.partition));
-        let Some(published_us) = deliveries.first().map(|it| it.published_us) else {
+        let published_us = deliveries.iter().map(|it| it.published_us);
+        let (Some(first_us), Some(newest_us)) = (published_us.clone().next(), published_us.max())
+        else {
             return true;
         };
-        let started = Instant::now();
-        let is_large = |from| deliveries.len() >= from;
-        let [one, other] = if self.setup.two_lanes_from.is_some_and(is_large) {
-            lanes::divide(deliveries)
-        } else {
-            [deliveries, Vec::new()]
-        };
+        let (records, started) = (deliveries.len(), Instant::now());
+        let [one, other] = lanes::divide(deliveries, self.setup.two_lanes_from);
         let done = tokio::join!(self.on_part(one), self.on_part(other));
         if done != (true, true) {
             return false;
         }
-        self.sink.on_done(Done {
-            published_us,
+        let done = Done {
+            records,
+            first_us,
+            newest_us,
             took: started.elapsed(),
-        });
+        };
+        self.sink.on_done(done).await;
         true
     }
 
@@ -223,7 +260,8 @@ impl<S: Sink> Consumer<S> {
                 Command::Lost(partitions) => {
                     let lost = bus::listed(&partitions);
                     tracing::info!(partitions = lost, "another member has taken over");
-                    self.claims.fenced(self.topic(), partitions);
+                    self.claims.fenced(self.topic(), partitions.iter().copied());
+                    self.sink.on_lost(&partitions).await;
                 }
                 Command::PassOver(reason) => {
                     tracing::error!(reason, "progress cannot be stored");

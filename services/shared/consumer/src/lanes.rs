@@ -4,8 +4,12 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use bus::Delivery;
 
-/// Two parts without a common partition, about equal in records. Each partition keeps its order.
-pub(crate) fn divide(deliveries: Vec<Delivery>) -> [Vec<Delivery>; 2] {
+/// Two parts without a common partition, about equal in records. Each partition keeps its order. A
+/// batch of fewer records than `from` stays whole.
+pub(crate) fn divide(deliveries: Vec<Delivery>, from: Option<usize>) -> [Vec<Delivery>; 2] {
+    if from.is_none_or(|from| deliveries.len() < from) {
+        return [deliveries, Vec::new()];
+    }
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
     for delivery in &deliveries {
         *counts.entry(delivery.partition).or_default() += 1;
@@ -48,7 +52,7 @@ mod tests {
         let deliveries: Vec<Delivery> = (0..140_u64)
             .map(|n| delivery([0, 1, 0, 2, 0, 3][n as usize % 6], n))
             .collect();
-        let [one, other] = divide(deliveries.clone());
+        let [one, other] = divide(deliveries.clone(), Some(140));
         assert_eq!(one.len() + other.len(), deliveries.len());
         assert!(one.len().abs_diff(other.len()) <= deliveries.len() / 10);
         for (part, elsewhere) in [(&one, &other), (&other, &one)] {
@@ -59,8 +63,12 @@ mod tests {
     }
 
     #[test]
-    fn a_single_partition_stays_whole() {
+    fn a_small_batch_and_a_single_partition_stay_whole() {
+        let small: Vec<Delivery> = (0..4).map(|n| delivery(n, 0)).collect();
+        assert!(divide(small.clone(), Some(5))[1].is_empty());
+        assert!(divide(small.clone(), None)[1].is_empty());
+        assert_eq!(divide(small, Some(4))[1].len(), 2);
         let single: Vec<Delivery> = (0..1000).map(|n| delivery(7, n)).collect();
-        assert!(divide(single)[1].is_empty());
+        assert!(divide(single, Some(100))[1].is_empty());
     }
 }

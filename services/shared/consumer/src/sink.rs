@@ -22,6 +22,8 @@ pub enum Decoded {
 pub enum Answer {
     /// Rows and progress are durable.
     Stored,
+    /// The sink has judged the batch, and stores rows and progress itself, now or later.
+    Taken,
     /// The store is away. The same write is repeated until the store answers.
     Transient(String),
     /// The store has other rows. The sink has taken them over, and the write is repeated, at most
@@ -55,11 +57,14 @@ pub enum Away<'a> {
     Store(&'a str),
 }
 
-/// A batch of which every record is stored, buried, or another member's.
+/// A batch of which every record is stored, taken, buried, or another member's.
 #[derive(Debug, Clone, Copy)]
 pub struct Done {
+    pub records: usize,
     /// When the bus took the first record, by the clock of the bus.
-    pub published_us: i64,
+    pub first_us: i64,
+    /// The same of the newest record.
+    pub newest_us: i64,
     pub took: Duration,
 }
 
@@ -88,5 +93,18 @@ pub trait Sink: Send + Sync {
     /// Called after each answer of an engine that shows it is there.
     fn on_well(&self) {}
 
-    fn on_done(&self, _: Done) {}
+    async fn on_done(&self, _: Done) {}
+
+    /// The member has these partitions from here on.
+    async fn on_assigned(&self, _: &[u32]) {}
+
+    /// These partitions are another member's, and what is held of them is void. It may be called
+    /// twice for one loss.
+    async fn on_lost(&self, _: &[u32]) {}
+
+    /// Called every [`crate::Setup::tick`], also while no record comes.
+    async fn on_tick(&self, _: &mut dyn bus::Consumer) {}
+
+    /// The last call: what is held is stored now or judged again by another member.
+    async fn on_end(&self) {}
 }

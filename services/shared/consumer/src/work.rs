@@ -106,7 +106,7 @@ impl<'a, S: Sink> Work<'a, S> {
     /// The answer to the last [`Command::Write`].
     pub fn on_answer(&mut self, answer: Answer) {
         match answer {
-            Answer::Stored => {
+            Answer::Stored | Answer::Taken => {
                 self.parts.pop();
                 self.begin_part();
             }
@@ -117,7 +117,9 @@ impl<'a, S: Sink> Work<'a, S> {
             Answer::Contradicts(reason) => {
                 self.contradicted += 1;
                 if self.contradicted >= ANSWERS_MAX {
-                    self.refuse(format!("contradicted {ANSWERS_MAX} times: {reason}"));
+                    self.refuse(format!(
+                        "the store has contradicted {ANSWERS_MAX} tries: {reason}"
+                    ));
                 }
             }
             // Without one of these partitions the same write would be fenced again.

@@ -130,7 +130,7 @@ async fn a_store_that_always_contradicts_one_record_costs_that_record() {
     assert_eq!(stage.rows().await, names(0..8));
     let letters = stage.letters().await;
     assert_eq!(letters.len(), 1);
-    assert!(letters[0].1.contains("contradicted 8 times"), "{letters:?}");
+    assert!(letters[0].1.contains("contradicted 8 tries"), "{letters:?}");
     member.stop().await;
 }
 

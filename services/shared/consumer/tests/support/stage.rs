@@ -269,8 +269,8 @@ impl Stage {
             two_lanes_from: (faults.stops_at == 0).then_some(6),
             ..Setup::new(duty::STORING_PATHS, Level::Warning, TURNS, 64)
         };
-        let member = Consumer::new(toy, gate, store as Arc<dyn Store>, setup, context.clone());
-        let task = tokio::spawn(member.run());
+        let member = Consumer::new(gate, store as Arc<dyn Store>, setup, context.clone());
+        let task = tokio::spawn(member.run(toy));
         Running {
             context,
             faults,
