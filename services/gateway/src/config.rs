@@ -25,6 +25,14 @@ const TOKEN_BYTES_MAX: usize = 255;
 /// buffers of 64 KiB and the windows of QUIC and TCP.
 const APPLICATIONS_MAX: usize = 160;
 
+/// How TCP connections to the TUN device travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TunTcp {
+    Streams,
+    Packets,
+}
+
 #[derive(Clone, Debug, clap::Args, Serialize)]
 pub struct Config {
     /// Address for sensors, HTTP and gRPC on one port.
@@ -109,6 +117,11 @@ pub struct Config {
     /// would use these routes as well.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value_t = false, requires = "tun")]
     pub tun_routes: bool,
+    /// How TCP connections to the TUN device travel. `streams` end at the gateway and use all paths
+    /// at once (NET_ADMIN, nftables). `packets` show the device's address to the destination, but
+    /// one connection has the rate of one path.
+    #[arg(long, value_enum, default_value_t = TunTcp::Streams)]
+    pub tun_tcp: TunTcp,
     /// Token of `braid gateways enrol`. It gets the certificate and the authority (--ca) if the
     /// file of --cert does not exist, or the certificate if the dashboard does not renew it any
     /// more.

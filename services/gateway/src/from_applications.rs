@@ -4,7 +4,8 @@
 //! ```text
 //! TCP -> conversation (http | socks5, sans-IO) -> tunnel.open_tcp -> splice
 //!                                              -> association: UDP -> flow per destination -> tunnel.open_udp
-//! TUN device -> tun -> tunnel.open_ip
+//! TUN device: TCP -> nftables' redirect -> redirected -> tunnel.open_tcp -> splice
+//!             all else -> tun -> tunnel.open_ip
 //! ```
 //!
 //! A negotiating connection holds one of `NEGOTIATIONS_MAX` places, and an established one holds
@@ -15,6 +16,7 @@
 mod association;
 mod conversation;
 mod http_connect;
+mod redirected;
 mod refusal;
 mod socks5;
 mod tun;
@@ -30,6 +32,7 @@ use association::Association;
 use bytes::Bytes;
 use conversation::{Conversation, Dialect, Step, Wanted};
 use parking_lot::Mutex;
+pub use redirected::Redirected;
 use refusal::Refusal;
 use service_kit::{Context, DRAIN_LIMIT, Secret, guesses::Guesses};
 use tokio::{

@@ -44,12 +44,12 @@ use tunnel::{
 };
 use vitals::RuleSet;
 
-pub use config::Config;
+pub use config::{Config, TunTcp};
 
 use crate::{
     clock::{CoreClock, Moment},
     edge_rules::EdgeRules,
-    from_applications::{Applications, Packets},
+    from_applications::{Applications, Packets, Redirected},
     from_ingest::{BookFile, Follower},
     intake::Intake,
     journal::{Condition, Directory, Journal, Limits, recovery},
@@ -178,6 +178,9 @@ pub async fn run(
         Some(name) => {
             let warning = context.health().warning("tun");
             let opened = Packets::open(name, config.tun_routes, tunnel.clone(), warning).await?;
+            if config.tun_tcp == TunTcp::Streams {
+                redirect_tcp(name, &tunnel, &opened, &context);
+            }
             let carrying = opened.run(context.shutdown().clone());
             Some(context.tasks().spawn(carrying))
         }
@@ -196,6 +199,24 @@ pub async fn run(
     }
     tunnel.close().await;
     served
+}
+
+/// TCP connections to the TUN device become streams. Where the kernel does not redirect them they
+/// stay packets, with a warning.
+fn redirect_tcp(device: &str, tunnel: &Tunnel, packets: &Packets, context: &Context) {
+    let warning = context.health().warning("tun-tcp");
+    let announced = packets.announced();
+    match Redirected::start(device, tunnel.clone(), announced, warning) {
+        Ok(redirected) => {
+            let serving = redirected.run(context.shutdown().clone());
+            context.tasks().spawn(serving);
+        }
+        Err(error) => context.health().warning("tun-tcp").set(Some(Warning {
+            says: format!("TCP connections to {device} go as packets, over one path each: {error}"),
+            to_do: "give the gateway NET_ADMIN on a kernel with nftables, or --tun-tcp packets"
+                .to_owned(),
+        })),
+    }
 }
 
 /// Warns while the tunnel uses a transport other than QUIC.

@@ -64,7 +64,7 @@ fn transfer(seed: u8, midway: impl FnOnce()) -> Duration {
 
 #[test]
 fn a_program_that_knows_no_proxy_goes_on_when_a_network_is_cut() {
-    let Some(stage) = Stage::start(RATE, "--tun-routes") else {
+    let Some(stage) = Stage::start(RATE, "--tun-routes --tun-tcp packets") else {
         return;
     };
     let (to, peers) = mpsc::channel();
@@ -146,7 +146,7 @@ fn a_program_that_knows_no_proxy_goes_on_when_a_network_is_cut() {
 
 #[test]
 fn a_connection_outlives_the_proxys_restart_and_the_end_of_udp() {
-    let Some(stage) = Stage::start(RATE, "--tun-routes") else {
+    let Some(stage) = Stage::start(RATE, "--tun-routes --tun-tcp packets") else {
         return;
     };
     let (to, peers) = mpsc::channel();
@@ -183,5 +183,39 @@ fn a_device_that_is_gone_is_said_by_whoever_had_it() {
         stage.world.ip(side, &format!("link del {TUN}"));
         until(|| (stage.warn() == expected).then_some(()));
     }
+    stage.stop();
+}
+
+/// One TCP connection of a program that knows no proxy fills both networks at once, and goes on
+/// when one of them is cut without notice.
+#[test]
+fn one_tcp_connection_uses_both_networks_at_once() {
+    let Some(stage) = Stage::start(RATE, "--tun-routes") else {
+        return;
+    };
+    let (to, peers) = mpsc::channel();
+    let listed = stage.run("far", serve_noise(LISTED, to));
+    let world = stage.world.clone();
+    let program = stage.run("gw", move || {
+        until(|| ping(LISTED.into(), 1));
+        // The first transfer ends the start-up of both paths.
+        transfer(1, || {});
+        let took = transfer(2, || {});
+        let mbit_per_s = BYTES as f64 * 8.0 / took.as_secs_f64() / 1e6;
+        println!("one connection: {mbit_per_s:.1} Mbit/s, both networks together have 40");
+        assert!(mbit_per_s > 1.5 * 20.0, "{mbit_per_s}");
+        let (device, net) = DEVICES[0];
+        let took = transfer(3, || world.cut(device, net));
+        println!("with {device} cut after a quarter: {took:?}");
+        // The proxy allows streams only where it allows packets.
+        world.ip("gw", &format!("route add {UNLISTED} dev {TUN}"));
+        let refused = connect(UNLISTED, DEADLINE).and_then(|mut stream| stream.read(&mut [0; 1]));
+        assert!(matches!(refused, Err(_) | Ok(0)), "{refused:?}");
+        connect(LISTED, DEADLINE).unwrap().write_all(&[0]).unwrap();
+    });
+    program.join().unwrap();
+    listed.join().unwrap();
+    assert_eq!(peers.try_iter().count(), 3);
+    assert_eq!(stage.warn_of("tun-tcp"), [false, false]);
     stage.stop();
 }

@@ -96,7 +96,7 @@ pub struct Config {
     pub sessions_per_device_max: usize,
     /// Tunnels of one gateway, an eighth of them not for bulk; at the bound requests are answered
     /// with 429.
-    #[arg(long, value_name = "COUNT", default_value_t = 256)]
+    #[arg(long, value_name = "COUNT", default_value_t = 512)]
     pub tunnels_per_device_max: usize,
     /// Tunnels over TCP of one gateway that are not resumable, a third of them not for bulk. Each
     /// may hold 2.3 MB that its destination does not read. At the bound requests are answered with

@@ -56,6 +56,17 @@ pub struct Admitted {
 }
 
 impl Admitted {
+    /// A destination by its address, which another list allows.
+    pub(crate) fn address(address: IpAddr, port: u16) -> Self {
+        Self {
+            host: address.to_string(),
+            port,
+            by_pattern: false,
+            private: false,
+            literal: Some(address),
+        }
+    }
+
     /// Whether the name may lead to this address.
     pub fn permits(&self, address: IpAddr) -> bool {
         self.private || self.literal == Some(address) || !is_special(address)

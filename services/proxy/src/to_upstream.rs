@@ -15,7 +15,7 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use service_kit::tls::GatewayId;
 use socket2::SockRef;
 use tokio::net::{TcpStream, UdpSocket};
-use tunnel::{ConnectRequest, FollowError, StatusCode, Traffic, splice};
+use tunnel::{Authority, ConnectRequest, FollowError, StatusCode, Traffic, splice};
 
 use crate::{
     destinations::{Admitted, Destinations},
@@ -93,7 +93,11 @@ impl Upstream {
         }
         let GatewayId { tenant, id } = gateway;
         let authority = request.authority().clone();
-        let reached = match self.destinations.admit(tenant, &authority) {
+        let mut admitted = self.destinations.admit(tenant, &authority);
+        if admitted.is_none() && !request.is_udp() {
+            admitted = self.admit_as_packets(device, &authority).await;
+        }
+        let reached = match admitted {
             Some(admitted) => self.reach(&admitted, request.is_udp()).await,
             None => Err(ReachError::NotAllowed),
         };
@@ -116,6 +120,14 @@ impl Upstream {
                 tracing::debug!(gateway = id, %authority, %error, "the gateway went away")
             }
         }
+    }
+
+    /// A stream of TCP may go where packets of the gateway may go.
+    async fn admit_as_packets(&self, gateway: &GatewayId, authority: &Authority) -> Option<Admitted> {
+        let host = authority.host().trim_matches(['[', ']']);
+        let (address, port) = (host.parse().ok()?, authority.port_u16()?);
+        let allows = self.ip.as_ref()?.allows(gateway, address).await;
+        allows.then(|| Admitted::address(address, port))
     }
 
     /// Returns the reason of the end, for the log.

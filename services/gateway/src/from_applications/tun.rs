@@ -9,14 +9,14 @@
 //! The gateway's own packets must not use the device. So its access networks are bound to their
 //! devices, which the configuration requires if routes are set.
 
-use std::{collections::BTreeSet, net::IpAddr, time::Duration};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use metrics::Counter;
 use parking_lot::RwLock;
 use service_kit::{Backoff, Shutdown, Warning, WarningHandle};
 use tunnel::{
-    IpAddressEntry, IpCapsule, IpGate, IpPrefix, IpRange, IpTunnel, OpenError, PACKET_BYTES_MAX,
-    StatusCode, TunDevice, TunError, Tunnel, TunnelEnded, Urgency,
+    IpAddressEntry, IpCapsule, IpGate, IpPrefix, IpRange, IpRanges, IpTunnel, OpenError,
+    PACKET_BYTES_MAX, StatusCode, TunDevice, TunError, Tunnel, TunnelEnded, Urgency,
 };
 
 /// Routes of the device; of a longer list none is set, since a part would lead some packets
@@ -44,6 +44,8 @@ pub struct Packets {
     routes: bool,
     warning: WarningHandle,
     lanes: [Lane; 2],
+    /// Destinations that the proxy allows, as it last announced them.
+    announced: Arc<RwLock<IpRanges>>,
 }
 
 /// The addresses and routes that this process has set.
@@ -110,7 +112,13 @@ impl Packets {
             routes,
             warning,
             lanes: ["up", "down"].map(Lane::new),
+            announced: Arc::default(),
         })
+    }
+
+    /// Destinations that the proxy allows to packets.
+    pub fn announced(&self) -> Arc<RwLock<IpRanges>> {
+        self.announced.clone()
     }
 
     pub async fn run(self, shutdown: Shutdown) {
@@ -209,6 +217,7 @@ impl Packets {
                 }
                 Ok(Ok(IpCapsule::RouteAdvertisement(routes))) => {
                     known.routes = routes.into_iter().collect();
+                    *self.announced.write() = known.routes.clone();
                 }
                 // A gateway assigns no addresses.
                 Ok(Ok(IpCapsule::AddressRequest(_))) => continue,

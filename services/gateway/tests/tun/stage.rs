@@ -164,9 +164,14 @@ impl Stage {
 
     /// Whether gateway and proxy warn of their devices.
     pub fn warn(&self) -> [bool; 2] {
+        self.warn_of("tun")
+    }
+
+    /// Whether gateway and proxy have the warning of this name.
+    pub fn warn_of(&self, warning: &str) -> [bool; 2] {
         [&self.gateway, &self.proxy].map(|end| {
             let warnings = end.0.health().warnings();
-            warnings.iter().any(|(name, _)| *name == "tun")
+            warnings.iter().any(|(name, _)| *name == warning)
         })
     }
 

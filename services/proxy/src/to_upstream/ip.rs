@@ -138,6 +138,12 @@ impl IpUpstream {
         }
     }
 
+    /// Whether packets of the gateway may go to this address.
+    pub(crate) async fn allows(&self, gateway: &GatewayId, address: IpAddr) -> bool {
+        let routes = self.routes(gateway).await;
+        routes.is_some_and(|routes| routes.contains(address))
+    }
+
     /// The routes of a gateway. `None`, with a log line, if this machine's addresses cannot be
     /// read. A new address of this machine is cut out for later requests.
     async fn routes(&self, gateway: &GatewayId) -> Option<IpRanges> {

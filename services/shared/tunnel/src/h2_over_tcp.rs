@@ -29,7 +29,7 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 const STREAM_SEND_BYTES_MAX: usize = 64 * 1024;
 
 /// Open tunnels of one connection; further ones wait at the client.
-const TUNNELS_MAX: u32 = 256;
+const TUNNELS_MAX: u32 = 512;
 
 /// Bytes of a request's headers; larger headers are refused.
 const HEADER_BYTES_MAX: u32 = 16 * 1024;
