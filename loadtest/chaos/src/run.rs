@@ -256,7 +256,7 @@ impl Stage {
         }
         let verdict = self.settle(&accepted, &refused, &due, deadline, &mut ended)?;
         ended.extend(counts.refusals.lock().drain(..));
-        self.keep_engine_state(&verdict);
+        self.keep_evidence(&verdict, &due, &accepted);
         // Services first, so that none complains about engines that end.
         drop(self.site);
         self.broker.end("the broker")?;
@@ -400,12 +400,25 @@ impl Stage {
         })
     }
 
-    /// The database is removed after the run; its content that the verdict refers to stays beside
-    /// the logs.
-    fn keep_engine_state(&self, verdict: &Verdict) {
-        let text = verdict.listed.join("\n");
-        if let Err(error) = fs::write(self.folder.join("differences.txt"), text) {
-            eprintln!("chaos: {}: {error}", self.folder.display());
+    /// The database is gone after the run. The folder keeps the differences and, of a failed run,
+    /// the transitions, the due alerts and the readings that explain them.
+    fn keep_evidence(&self, verdict: &Verdict, due: &[Due], accepted: &[Reading]) {
+        let mut files = vec![("differences.txt", verdict.listed.join("\n"))];
+        if !verdict.is_good() {
+            let transitions = self.runtime.block_on(found::transitions(&self.url));
+            let transitions = transitions.unwrap_or_else(|error| error.to_string());
+            let due = due.iter().map(|due| format!("{due:?}\n")).collect();
+            let readings = accepted.iter().map(|it| format!("{it:?}\n")).collect();
+            files.extend([
+                ("transitions.txt", transitions),
+                ("due.txt", due),
+                ("readings.txt", readings),
+            ]);
+        }
+        for (name, text) in files {
+            if let Err(error) = fs::write(self.folder.join(name), text) {
+                eprintln!("chaos: {}: {error}", self.folder.display());
+            }
         }
     }
 }

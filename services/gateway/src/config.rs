@@ -77,7 +77,8 @@ pub struct Config {
         value_name = "[NAME=]DEVICE[/FAMILY]|NAME=ADDRESS[@DEVICE]|NAME=NETWORK/PREFIX"
     )]
     pub interface: Vec<String>,
-    /// Ingest, as the proxy reaches it.
+    /// Ingest, as the proxy reaches it. Empty: the gateway takes no sensors, and carries only
+    /// applications and the TUN device.
     #[arg(long, default_value = "https://ingest:7001")]
     pub ingest: String,
     /// Path-telemetry, as the proxy reaches it; empty: paths are not reported.
@@ -374,6 +375,15 @@ impl ServiceConfig for Config {
             );
         }
         let rules = self.access_rules()?;
+        let carries = self.tun.is_some() || self.application_addresses().next().is_some();
+        if self.ingest.is_empty() && !carries {
+            return refuse(
+                "ingest",
+                "without ingest, applications and a TUN device the gateway has nothing to carry"
+                    .to_owned(),
+                "--ingest \"\" --applications 127.0.0.1:1080",
+            );
+        }
         for (field, url, example) in [
             ("ingest", &self.ingest, "--ingest https://ingest:7001"),
             (
@@ -382,8 +392,9 @@ impl ServiceConfig for Config {
                 "--path-telemetry https://path-telemetry:7003",
             ),
         ] {
-            let optional = field == "path_telemetry" && url.is_empty();
-            if !optional && let Err(reason) = parse_address(url, &["https"]) {
+            if !url.is_empty()
+                && let Err(reason) = parse_address(url, &["https"])
+            {
                 return refuse(field, format!("{url:?} {reason}"), example);
             }
         }
@@ -425,6 +436,7 @@ mod tests {
         for (flag, field) in [
             ("--ingest=https://host:99999", "ingest"),
             ("--ingest=ingest:7001", "ingest"),
+            ("--ingest=", "ingest"),
             ("--path-telemetry=https://host:0", "path_telemetry"),
             ("--enrol-url=https://host:99999", "enrol_url"),
             ("--proxy=host:0", "proxy"),

@@ -186,7 +186,10 @@ pub async fn run(
         }
         None => None,
     };
-    let served = serve(config, gateway, uplink, &context).await;
+    let served = match config.ingest.is_empty() {
+        true => carry_only(&tunnel, &context).await,
+        false => serve(config, gateway, uplink, &context).await,
+    };
     context.shutdown().request();
     if let Some(packets) = packets {
         packets.await?;
@@ -199,6 +202,25 @@ pub async fn run(
     }
     tunnel.close().await;
     served
+}
+
+/// A gateway without sensors: ready while a session with the proxy is up.
+async fn carry_only(tunnel: &Tunnel, context: &Context) -> Result<(), RunError> {
+    let session = context.health().check("session");
+    let mut events = tunnel.events();
+    loop {
+        match tunnel.transport() {
+            Some(_) => session.ok(),
+            None => session.failing("no session with the proxy"),
+        }
+        tokio::select! {
+            // A slow subscriber looks again as well.
+            event = events.recv() => if let Err(RecvError::Closed) = event {
+                return Ok(());
+            },
+            () = context.shutdown().requested() => return Ok(()),
+        }
+    }
 }
 
 /// TCP connections to the TUN device become streams. Where the kernel does not redirect them they

@@ -217,5 +217,6 @@ fn one_tcp_connection_uses_both_networks_at_once() {
     listed.join().unwrap();
     assert_eq!(peers.try_iter().count(), 3);
     assert_eq!(stage.warn_of("tun-tcp"), [false, false]);
+    assert!(stage.is_ready());
     stage.stop();
 }

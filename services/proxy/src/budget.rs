@@ -32,8 +32,8 @@ impl Budget {
         }
     }
 
-    /// Spends one request if the budget has room; returns whether it had.
-    pub(crate) fn spend(&mut self, urgency: Urgency, now: Instant) -> bool {
+    /// Spends one request. If the budget has no room, returns the time until it has.
+    pub(crate) fn spend(&mut self, urgency: Urgency, now: Instant) -> Result<(), Duration> {
         let passed = now.saturating_duration_since(self.filled_at).as_secs_f64();
         self.filled_at = now;
         let most = self.per_second * BURST_SECONDS;
@@ -42,11 +42,12 @@ impl Budget {
             Urgency::Bulk => self.per_second * KEPT_SECONDS,
             Urgency::Prompt | Urgency::Urgent => 0.0,
         };
-        if self.tokens < 1.0 + kept {
-            return false;
+        let missing = 1.0 + kept - self.tokens;
+        if missing > 0.0 {
+            return Err(Duration::from_secs_f64(missing / self.per_second));
         }
         self.tokens -= 1.0;
-        true
+        Ok(())
     }
 }
 
@@ -60,7 +61,11 @@ mod tests {
     fn a_burst_then_the_steady_rate() {
         let start = Instant::now();
         let mut budget = Budget::new(10, start);
-        let mut spent = |at_ms| budget.spend(Urgency::Prompt, start + Duration::from_millis(at_ms));
+        let mut spent = |at_ms| {
+            budget
+                .spend(Urgency::Prompt, start + Duration::from_millis(at_ms))
+                .is_ok()
+        };
         assert_eq!((0..100).filter(|_| spent(0)).count(), 40);
         assert_eq!((0..100).filter(|_| spent(500)).count(), 5);
         assert!(!spent(550));
@@ -73,10 +78,16 @@ mod tests {
     fn bulk_leaves_a_second_of_the_rate() {
         let start = Instant::now();
         let mut budget = Budget::new(10, start);
-        let mut spent = |urgency| (0..100).filter(|_| budget.spend(urgency, start)).count();
+        let mut spent = |urgency| {
+            (0..100)
+                .filter(|_| budget.spend(urgency, start).is_ok())
+                .count()
+        };
         assert_eq!(spent(Urgency::Bulk), 30);
         assert_eq!(spent(Urgency::Urgent), 10);
-        assert!(!budget.spend(Urgency::Bulk, start + Duration::from_secs(1)));
-        assert!(budget.spend(Urgency::Bulk, start + Duration::from_millis(1_101)));
+        let late = budget.spend(Urgency::Bulk, start + Duration::from_secs(1));
+        assert_eq!(late, Err(Duration::from_millis(100)));
+        let in_time = budget.spend(Urgency::Bulk, start + Duration::from_millis(1_101));
+        assert_eq!(in_time, Ok(()));
     }
 }

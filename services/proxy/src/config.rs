@@ -103,9 +103,9 @@ pub struct Config {
     /// 429. Clients without resumption need a higher bound.
     #[arg(long, value_name = "COUNT", default_value_t = 48)]
     pub plain_tunnels_per_device_max: usize,
-    /// Requests of one gateway per second, four seconds' worth at once (bulk: three); beyond it
-    /// requests are answered with 429.
-    #[arg(long, value_name = "COUNT", default_value_t = 25)]
+    /// Requests of one gateway per second, four seconds' worth at once (bulk: three). Further
+    /// requests wait up to 5 s, then they are answered with 429.
+    #[arg(long, value_name = "COUNT", default_value_t = 250)]
     pub requests_per_second_max: u32,
     /// Longest wait in milliseconds for a name's addresses and for the destination to accept; then
     /// 504.

@@ -16,7 +16,7 @@ use tunnel::{ServerSession, SessionHandle, StatusCode, TunnelServer};
 
 use crate::{
     revocations::Known,
-    sessions::{Entered, Sessions},
+    sessions::{Entered, NoPlace, Sessions},
     to_upstream::Upstream,
 };
 
@@ -194,17 +194,28 @@ async fn serve(
     tasks: TaskTracker,
 ) {
     while let Some(request) = session.accept().await {
-        let Some(permit) = entered.tunnel(request.urgency(), request.is_plain(), Instant::now())
-        else {
-            metrics::counter!("braid_proxy_connects_total", "result" => "limited").increment(1);
-            tasks.spawn(request.refuse(StatusCode::TOO_MANY_REQUESTS));
-            continue;
-        };
-        let upstream = upstream.clone();
+        let (urgency, is_plain) = (request.urgency(), request.is_plain());
+        let (quotas, upstream) = (entered.quotas(), upstream.clone());
         let gateway = entered.gateway().clone();
         tasks.spawn(async move {
-            upstream.serve(&gateway, request).await;
-            drop(permit);
+            let place = match quotas.tunnel(urgency, is_plain, Instant::now()) {
+                Ok(place) => Some(place),
+                Err(NoPlace::Later(_)) => quotas.turn(urgency, is_plain).await,
+                Err(NoPlace::Full) => None,
+            };
+            match place {
+                Some(_place) => upstream.serve(&gateway, request).await,
+                None => {
+                    let gateway = &gateway.id;
+                    tracing::warn!(
+                        gateway,
+                        "requests refused: the quota of the gateway is spent"
+                    );
+                    metrics::counter!("braid_proxy_connects_total", "result" => "limited")
+                        .increment(1);
+                    request.refuse(StatusCode::TOO_MANY_REQUESTS).await;
+                }
+            }
         });
     }
     let gateway = entered.gateway();

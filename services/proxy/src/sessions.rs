@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -37,6 +37,12 @@ const KEPT_PART: usize = 8;
 /// minutes.
 const PLAIN_KEPT_PART: usize = 3;
 
+/// Longest wait of a request beyond the rate of its gateway; then it is refused.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Requests of one gateway that wait for their turn; further ones are refused.
+const WAITING_MAX: usize = 512;
+
 /// Gateways remembered without a session, so that a new session gets no fresh request budget; at
 /// the bound the gateway that left first is forgotten.
 const RESTING_MAX: usize = 20_000;
@@ -50,9 +56,7 @@ struct Gateway<H> {
     sessions: BTreeMap<u64, H>,
     /// Time at which the last session ended.
     left_at: Option<Instant>,
-    tunnels: Arc<Semaphore>,
-    plain: Arc<Semaphore>,
-    requests: Arc<Mutex<Budget>>,
+    quotas: Quotas,
 }
 
 /// Limits of the table.
@@ -88,7 +92,7 @@ impl<H> State<H> {
             let Some(gateway) = resting.filter(|gateway| gateway.left_at == Some(left_at)) else {
                 continue;
             };
-            if gateway.tunnels.available_permits() < tunnels_max && !is_over_bound {
+            if gateway.quotas.tunnels.available_permits() < tunnels_max && !is_over_bound {
                 gateway.left_at = Some(now);
                 self.resting.push_back((now, id));
             } else {
@@ -138,12 +142,7 @@ impl<H: Handle> Sessions<H> {
         let gateway = state.gateways.entry(id.clone()).or_insert_with(|| Gateway {
             sessions: BTreeMap::new(),
             left_at: None,
-            tunnels: Arc::new(Semaphore::new(limits.tunnels_per_gateway_max)),
-            plain: Arc::new(Semaphore::new(limits.plain_per_gateway_max)),
-            requests: Arc::new(Mutex::new(Budget::new(
-                limits.requests_per_second_max,
-                Instant::now(),
-            ))),
+            quotas: Quotas::new(limits),
         });
         if evicts && let Some((_, oldest)) = gateway.sessions.pop_first() {
             oldest.close("replaced by a newer session of the same gateway");
@@ -155,9 +154,7 @@ impl<H: Handle> Sessions<H> {
         metrics::gauge!("braid_proxy_sessions_open").set(state.count as f64);
         Ok(Entered {
             sessions: self.clone(),
-            tunnels: gateway.tunnels.clone(),
-            plain: gateway.plain.clone(),
-            requests: gateway.requests.clone(),
+            quotas: gateway.quotas.clone(),
             id,
             number,
         })
@@ -209,48 +206,110 @@ impl<H: Handle> Sessions<H> {
 /// A session's place in the table; dropping it frees the place.
 pub(crate) struct Entered<H: Handle> {
     sessions: Arc<Sessions<H>>,
-    tunnels: Arc<Semaphore>,
-    plain: Arc<Semaphore>,
-    requests: Arc<Mutex<Budget>>,
+    quotas: Quotas,
     id: GatewayId,
     number: u64,
 }
 
 impl<H: Handle> Entered<H> {
-    /// A place for one more tunnel. `None` if the gateway is at its bound or asks too often. Bulk
-    /// leaves some places free; concurrent sessions may each take one of them.
+    /// The quotas of the session's gateway.
+    pub(crate) fn quotas(&self) -> Quotas {
+        self.quotas.clone()
+    }
+
+    pub(crate) fn gateway(&self) -> &GatewayId {
+        &self.id
+    }
+}
+
+/// Why a tunnel has no place now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoPlace {
+    /// The gateway asks too often; there is room after this time.
+    Later(Duration),
+    /// The gateway has its maximum of tunnels.
+    Full,
+}
+
+/// The quotas of one gateway, shared by all its sessions.
+#[derive(Clone)]
+pub(crate) struct Quotas {
+    limits: Limits,
+    tunnels: Arc<Semaphore>,
+    plain: Arc<Semaphore>,
+    requests: Arc<Mutex<Budget>>,
+    /// Places of requests that wait for their turn: bulk, and all else.
+    waiting: [Arc<Semaphore>; 2],
+    /// Bulk requests wait in the order of their arrival.
+    bulk_turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Quotas {
+    fn new(limits: Limits) -> Self {
+        let budget = Budget::new(limits.requests_per_second_max, Instant::now());
+        Self {
+            tunnels: Arc::new(Semaphore::new(limits.tunnels_per_gateway_max)),
+            plain: Arc::new(Semaphore::new(limits.plain_per_gateway_max)),
+            requests: Arc::new(Mutex::new(budget)),
+            waiting: [(); 2].map(|()| Arc::new(Semaphore::new(WAITING_MAX))),
+            bulk_turn: Arc::default(),
+            limits,
+        }
+    }
+
+    /// Waits for the turn of a request beyond the gateway's rate, at most [`WAIT_MAX`]. `None` if
+    /// the time is over, if [`WAITING_MAX`] others wait, or if all places are taken.
+    pub(crate) async fn turn(&self, urgency: Urgency, is_plain: bool) -> Option<TunnelPlace> {
+        let is_bulk = urgency == Urgency::Bulk;
+        let waiting = &self.waiting[usize::from(!is_bulk)];
+        let _waiting = waiting.clone().try_acquire_owned().ok()?;
+        let waits = async {
+            let _turn = match is_bulk {
+                true => Some(self.bulk_turn.lock().await),
+                false => None,
+            };
+            loop {
+                let now = Instant::now();
+                match self.tunnel(urgency, is_plain, now) {
+                    Ok(place) => return Some(place),
+                    Err(NoPlace::Later(after)) => tokio::time::sleep(after).await,
+                    Err(NoPlace::Full) => return None,
+                }
+            }
+        };
+        tokio::time::timeout(WAIT_MAX, waits).await.ok()?
+    }
+
+    /// A place for one more tunnel. Bulk leaves some places free; concurrent sessions may each take
+    /// one of them.
     pub(crate) fn tunnel(
         &self,
         urgency: Urgency,
         is_plain: bool,
         now: Instant,
-    ) -> Option<TunnelPlace> {
-        if !self.requests.lock().spend(urgency, now) {
-            return None;
-        }
-        let limits = &self.sessions.limits;
+    ) -> Result<TunnelPlace, NoPlace> {
+        let spent = self.requests.lock().spend(urgency, now);
+        spent.map_err(NoPlace::Later)?;
+        let limits = &self.limits;
         let kept = |max: usize, part: usize| match urgency {
             Urgency::Bulk => max / part,
             Urgency::Prompt | Urgency::Urgent => 0,
         };
         let plain = if is_plain {
             let kept = kept(limits.plain_per_gateway_max, PLAIN_KEPT_PART);
-            Some(place(&self.plain, kept)?)
+            Some(place(&self.plain, kept).ok_or(NoPlace::Full)?)
         } else {
             None
         };
         let any = place(
             &self.tunnels,
             kept(limits.tunnels_per_gateway_max, KEPT_PART),
-        )?;
-        Some(TunnelPlace {
+        )
+        .ok_or(NoPlace::Full)?;
+        Ok(TunnelPlace {
             _any: any,
             _plain: plain,
         })
-    }
-
-    pub(crate) fn gateway(&self) -> &GatewayId {
-        &self.id
     }
 }
 
@@ -278,8 +337,6 @@ impl<H: Handle> Drop for Entered<H> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::time::Duration;
-
     use super::*;
 
     #[derive(Clone, Default)]
@@ -348,18 +405,19 @@ mod tests {
         let second = table.enter(gateway("a"), 2, Fake::default()).unwrap();
         let other = table.enter(gateway("b"), 3, Fake::default()).unwrap();
         let now = Instant::now();
-        let permit = first.tunnel(Urgency::Prompt, false, now).unwrap();
-        assert!(second.tunnel(Urgency::Prompt, false, now).is_none());
-        assert!(other.tunnel(Urgency::Prompt, false, now).is_some());
+        let permit = first.quotas.tunnel(Urgency::Prompt, false, now).unwrap();
+        assert!(second.quotas.tunnel(Urgency::Prompt, false, now).is_err());
+        assert!(other.quotas.tunnel(Urgency::Prompt, false, now).is_ok());
         drop(permit);
-        assert!(second.tunnel(Urgency::Prompt, false, now).is_some());
+        assert!(second.quotas.tunnel(Urgency::Prompt, false, now).is_ok());
         // The burst of one request per second is four; three were made.
-        assert!(first.tunnel(Urgency::Prompt, false, now).is_some());
-        assert!(second.tunnel(Urgency::Prompt, false, now).is_none());
+        assert!(first.quotas.tunnel(Urgency::Prompt, false, now).is_ok());
+        assert!(second.quotas.tunnel(Urgency::Prompt, false, now).is_err());
         assert!(
             second
+                .quotas
                 .tunnel(Urgency::Prompt, false, now + Duration::from_secs(1))
-                .is_some()
+                .is_ok()
         );
     }
 
@@ -368,11 +426,11 @@ mod tests {
         let table = table();
         let entered = table.enter(gateway("a"), 1, Fake::default()).unwrap();
         let now = Instant::now();
-        let permit = entered.tunnel(Urgency::Prompt, false, now).unwrap();
+        let permit = entered.quotas.tunnel(Urgency::Prompt, false, now).unwrap();
         drop(entered);
         let again = table.enter(gateway("a"), 2, Fake::default()).unwrap();
         assert!(
-            again.tunnel(Urgency::Prompt, false, now).is_none(),
+            again.quotas.tunnel(Urgency::Prompt, false, now).is_err(),
             "has its full number"
         );
         drop(again);
@@ -399,7 +457,8 @@ mod tests {
         let entered = table.enter(gateway("a"), 1, Fake::default()).unwrap();
         let now = Instant::now();
         let take = |urgency| {
-            std::iter::from_fn(|| entered.tunnel(urgency, false, now)).collect::<Vec<_>>()
+            std::iter::from_fn(|| entered.quotas.tunnel(urgency, false, now).ok())
+                .collect::<Vec<_>>()
         };
         let bulk = take(Urgency::Bulk);
         let urgent = take(Urgency::Urgent);
@@ -420,7 +479,7 @@ mod tests {
         let all_of = |urgency| -> Vec<_> {
             let asked = sessions.iter().cycle().take(40);
             asked
-                .filter_map(|it| it.tunnel(urgency, true, now))
+                .filter_map(|it| it.quotas.tunnel(urgency, true, now).ok())
                 .collect()
         };
         let bulk = all_of(Urgency::Bulk);
@@ -428,8 +487,32 @@ mod tests {
         let urgent = all_of(Urgency::Urgent);
         assert_eq!(urgent.len(), 2);
         // Resumable tunnels have their own bound, and plain tunnels took no place of it.
-        assert!(sessions[0].tunnel(Urgency::Bulk, false, now).is_some());
+        assert!(sessions[0].quotas.tunnel(Urgency::Bulk, false, now).is_ok());
         drop(bulk);
-        assert!(sessions[1].tunnel(Urgency::Bulk, true, now).is_some());
+        assert!(sessions[1].quotas.tunnel(Urgency::Bulk, true, now).is_ok());
+    }
+
+    /// Requests beyond the rate wait for their turn; alerts wait behind no bulk.
+    #[tokio::test]
+    async fn requests_beyond_the_rate_wait_for_their_turn() {
+        let quotas = Quotas::new(Limits {
+            sessions_max: 1,
+            sessions_per_gateway_max: 1,
+            tunnels_per_gateway_max: 4_096,
+            plain_per_gateway_max: 1,
+            requests_per_second_max: 1_000,
+        });
+        let now = Instant::now();
+        let spent = std::iter::from_fn(|| quotas.tunnel(Urgency::Bulk, false, now).ok());
+        let spent: Vec<_> = spent.take(4_096).collect();
+        assert!(spent.len() >= 3_000, "{}", spent.len());
+        let bulk = (0..WAITING_MAX + 8).map(|_| quotas.turn(Urgency::Bulk, false));
+        let (bulk, urgent) = tokio::join!(
+            futures::future::join_all(bulk),
+            quotas.turn(Urgency::Urgent, false)
+        );
+        assert!(urgent.is_some(), "bulk takes no place of an alert");
+        let refused = bulk.iter().filter(|place| place.is_none()).count();
+        assert_eq!(refused, 8, "no more wait than the bound");
     }
 }

@@ -95,7 +95,7 @@ impl Upstream {
         let authority = request.authority().clone();
         let mut admitted = self.destinations.admit(tenant, &authority);
         if admitted.is_none() && !request.is_udp() {
-            admitted = self.admit_as_packets(device, &authority).await;
+            admitted = self.admit_as_packets(gateway, &authority).await;
         }
         let reached = match admitted {
             Some(admitted) => self.reach(&admitted, request.is_udp()).await,
@@ -123,7 +123,11 @@ impl Upstream {
     }
 
     /// A stream of TCP may go where packets of the gateway may go.
-    async fn admit_as_packets(&self, gateway: &GatewayId, authority: &Authority) -> Option<Admitted> {
+    async fn admit_as_packets(
+        &self,
+        gateway: &GatewayId,
+        authority: &Authority,
+    ) -> Option<Admitted> {
         let host = authority.host().trim_matches(['[', ']']);
         let (address, port) = (host.parse().ok()?, authority.port_u16()?);
         let allows = self.ip.as_ref()?.allows(gateway, address).await;

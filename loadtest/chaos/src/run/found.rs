@@ -2,6 +2,7 @@
 
 use contracts::alerts::Alert;
 use contracts::vitals::Metric;
+use prost::Message;
 use store::{AlertsQuery, AlertsStore, QueryError, Scope, TimescaleOptions, TimescaleStore};
 use testkit::timescale_server::PASSWORD;
 
@@ -19,6 +20,9 @@ const ROWS: &str = "SELECT h.device, p.id, e.metric, s.sensor_sequence,
     JOIN streams t ON t.key = e.stream
     JOIN device_heads h ON h.key = t.device
     JOIN patients p ON p.key = e.patient";
+
+const TRANSITIONS: &str =
+    "SELECT payload FROM alert_transitions ORDER BY patient, rule, id, revision";
 
 #[derive(Debug, thiserror::Error)]
 pub enum FoundError {
@@ -62,6 +66,24 @@ pub(super) async fn alerts(url: &str) -> Result<Vec<Raised>, FoundError> {
     };
     let alerts = store.alerts(&Scope::Service, &query).await?;
     Ok(alerts.into_iter().map(raised).collect())
+}
+
+/// Every stored transition, a line each, for the folder of a run that failed.
+pub(super) async fn transitions(url: &str) -> Result<String, FoundError> {
+    let mut config: tokio_postgres::Config = url.parse()?;
+    config.password(PASSWORD);
+    let (client, connection) = config.connect(tokio_postgres::NoTls).await?;
+    tokio::spawn(connection);
+    let rows = client.query(TRANSITIONS, &[]).await?;
+    let mut text = String::new();
+    for row in rows {
+        let payload: Vec<u8> = row.get(0);
+        match Alert::decode(payload.as_slice()) {
+            Ok(alert) => text.push_str(&format!("{alert:?}\n")),
+            Err(error) => text.push_str(&format!("unreadable: {error}\n")),
+        }
+    }
+    Ok(text)
 }
 
 fn raised(alert: Alert) -> Raised {

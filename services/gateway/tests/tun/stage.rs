@@ -122,8 +122,8 @@ impl Stage {
             .unwrap();
         let mut flags = line(&format!("gateway --listen 127.0.0.1:0 --proxy {}", proxy()));
         flags.extend(["--path-telemetry".to_owned(), String::new()]);
-        // No server listens there.
-        flags.extend(line("--ingest https://127.0.0.1:1"));
+        // A gateway without sensors.
+        flags.extend(["--ingest".to_owned(), String::new()]);
         flags.extend(line(&format!("--tun {TUN} {gateway_flags}")));
         let data = dir.path().join("gateway");
         flags.extend(["--data-dir".to_owned(), data.display().to_string()]);
@@ -165,6 +165,11 @@ impl Stage {
     /// Whether gateway and proxy warn of their devices.
     pub fn warn(&self) -> [bool; 2] {
         self.warn_of("tun")
+    }
+
+    /// Whether the gateway is ready.
+    pub fn is_ready(&self) -> bool {
+        self.gateway.0.health().is_ready()
     }
 
     /// Whether gateway and proxy have the warning of this name.

@@ -23,13 +23,8 @@ pub(crate) const SEND_BEYOND_BYTES: u64 = 2 * 1024 * 1024;
 /// count as well.
 const CONNECTION_WINDOW_BYTES: u32 = 80 * 1024 * 1024;
 
-<<<<<<< HEAD
 /// Open tunnels of one connection; further ones wait at the client.
-const TUNNELS_MAX: u32 = 256;
-=======
-/// Tunnels that one connection may have open at once; further opens wait at the client.
 const TUNNELS_MAX: u32 = 512;
->>>>>>> e0e2b3f (wip)
 
 /// Paths of one connection; half of them may be closing while their successors open.
 pub(crate) const PATHS_MAX: u32 = 16;
