@@ -46,7 +46,7 @@ WAYS = {
 # and the verdict.
 LOG = pathlib.Path(os.environ.get("BRAID_KUBE_STATE", "/tmp/braid-kube")) / "log/enforcer.log"
 ASKED = re.compile(r'"Evaluating packet" srcPod="(\S+)" dstPod="(\S+)" packet=<\n\s*\[(\d+)\] (\S+):\d+ (\S+):(\d+) |id=(\d+) .* verdict="drop"')
-# Of unknown pods, and of Services without a ready pod.
+# Log entries of unknown pods, and of Services without a ready pod.
 NOBODY = ("10.211.", "10.212.")
 # Outside of the namespace.
 NAMES, API_SERVER, BROKER = ("10.211.0.10", 53), ("10.210.0.2", 6443), 8883

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The entry point of the service `timescaledb`: gives key and passwords, which belong to root, to
-# the user postgres, and starts the image's own entry point with TLS required.
+# The entry point of the service `timescaledb`. It gives key and passwords, which belong to root, to
+# the user postgres. Then it starts the image's own entry point with TLS required.
 #
 #   start.sh          the server
 #   start.sh health   succeeds when it accepts a row over TLS, like that of a service

@@ -17,9 +17,9 @@ export CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS=1
 log() { printf 'cluster: %s\n' "$*" >&2; }
 die() { log "error: $*"; exit 1; }
 
-# The cluster has its own network namespace, joined to the host by a veth pair, so that its rules,
-# bridge and ports do not conflict with a Docker engine on the same host. The host reaches nodes,
-# pods and services by routes over the veth.
+# The cluster has its own network namespace, joined to the host by a veth pair. So its rules, bridge
+# and ports do not conflict with a Docker engine on the same host. The host reaches nodes, pods and
+# services by routes over the veth.
 NETNS=braid-kube
 VETH=pkube0
 HOST_IP=10.210.0.1

@@ -1,11 +1,11 @@
 //! A seeded chaos run over the separate-process shape: the six services, a real Kafka and a real
 //! TimescaleDB, with overlapping faults.
 //!
-//! Everything follows from the seed and is computed before the start: the readings of each sensor
-//! ([`readings`]), and the target, kind and time of each fault ([`plan`]). [`oracle`] computes the
-//! due alerts from the readings, without code of the rule engine. [`verdict`] compares the final
-//! state with the expected one. Those modules read no clock and open no socket; [`run`] is the IO
-//! shell.
+//! Everything follows from the seed and is computed before the start. [`readings`] gives the
+//! readings of each sensor, and [`plan`] the target, kind and time of each fault. [`oracle`]
+//! computes the due alerts from the readings, without code of the rule engine. [`verdict`] compares
+//! the final state with the expected one. Those modules read no clock and open no socket; [`run`]
+//! is the IO shell.
 
 pub mod oracle;
 pub mod plan;

@@ -54,8 +54,8 @@ const JOBS: [&str; 2] = ["setup", "trial"];
 
 /// Keeps a person's health data flowing while they move.
 ///
-/// Every flag of a service can also be set by a variable (see its help) or in the service's table of a TOML file; flags win
-/// over variables, variables over the file.
+/// Every flag of a service can also be set by a variable (see its help) or in the service's table
+/// of a TOML file. Flags override variables, and variables override the file.
 #[derive(Debug, Parser)]
 #[command(
     name = "braid",

@@ -1,4 +1,4 @@
-//! Decisions by people on the command line, as documents of the store: each version is signed, and
+//! Decisions by people on the command line, as documents of the store. Each version is signed, and
 //! in the audit log before it is in force.
 
 use alerting::documents::{self, RULES, SILENCE};

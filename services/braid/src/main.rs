@@ -50,7 +50,7 @@ static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> std::process::ExitCode {
     // The kernel makes huge pages of memory that the allocator has returned in pieces, and so fills
-    // it again: memory oscillated by half within an hour. A kernel without huge pages refuses the
+    // it again. Memory oscillated by half within an hour. A kernel without huge pages refuses the
     // call, which does no harm.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     service_kit::tls::install_provider();

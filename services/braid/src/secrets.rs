@@ -2,9 +2,9 @@
 //! configuration file contains a secret.
 //!
 //! The authority and the passwords are made once and stay in a folder that only this command uses.
-//! Each recipient gets its own folder with only what it needs: certificate, key and authority,
-//! `braid.toml` with a service's passwords, and plain files for other programs. Every run issues
-//! certificates anew; services reload them without a restart.
+//! Each recipient gets its own folder with certificate, key and authority. `braid.toml` has a
+//! service's passwords, and plain files have those of other programs. Every run issues certificates
+//! anew; services reload them without a restart.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -43,7 +43,7 @@ const MEET_GATEWAYS: [&str; 4] = ["proxy", "ingest", "path-telemetry", "envoy"];
 /// Key of the general authority in installations that are older than the authority for gateways.
 const KEY_OF_ALL: &str = "ca.key";
 
-/// What a recipient gets besides certificate and authority.
+/// The secrets of a recipient besides certificate and authority.
 struct Given {
     name: &'static str,
     /// Settings in its table of `braid.toml`, each with its password.

@@ -2,7 +2,7 @@
 //! read back. `helm test` runs it.
 //!
 //! Its patient is in a separate tenant, so that no ward shows it. It sends a piece of a waveform,
-//! whose end raises no alert; a device that measured a single value and stopped would be reported
+//! whose end raises no alert. A device that measured a single value and stopped would be reported
 //! as silent. The device is removed from the register at the end.
 
 use std::time::Duration;

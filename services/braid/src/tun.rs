@@ -1,5 +1,5 @@
-//! `braid tun`: sets up IP for a proxy without the right to, in a pod or a container whose image
-//! has no shell and no `ip`.
+//! `braid tun`: sets up IP for a proxy without the right to, in a container whose image has no
+//! shell and no `ip`.
 
 use std::{ffi::OsString, fs, net::IpAddr, os::unix::process::CommandExt, process::Command};
 

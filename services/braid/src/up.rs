@@ -1,5 +1,5 @@
 //! `braid up`: every service in one process on the embedded bus and store, over loopback sockets
-//! with real TLS, with simulated patients behind emulated access links.
+//! with real TLS. Simulated patients are behind emulated access links.
 //!
 //! The start creates identities, engines and register first. Then the core starts from the store
 //! towards the access side, so that each service finds the next one listening; then gateways, then
@@ -48,7 +48,8 @@ pub struct UpConfig {
     /// Seed of the patients and of the links' losses.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
-    /// Address of the web page; beyond this machine it is served over TLS with a certificate of the authority in the data directory.
+    /// Address of the web page; beyond this machine it is served over TLS with a certificate of the
+    /// authority in the data directory.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
     /// Address for samples of the first gateway; the others use any free port. Loopback only, since

@@ -1,6 +1,6 @@
-//! `infra/backup/backup.py` on a real TimescaleDB beside a real Kafka: a copy made under load, a
-//! restored database with the bus's later records, and the loss of the bus. No sample is lost or
-//! stored twice.
+//! `infra/backup/backup.py` on a real TimescaleDB beside a real Kafka. The cases are a copy under
+//! load, a restored database with the bus's later records, and the loss of the bus. No sample is
+//! lost or stored twice.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/program.rs"]

@@ -1,8 +1,8 @@
 //! `docs/reference/doors.md` against the code: every door has a row, and every bound that a row
 //! names exists.
 //!
-//! Doors are found where they are made: listening sockets by the calls that bind them, RPCs in the
-//! proto files, HTTP routes and resources of the proxy by their paths.
+//! Doors are found where they are made: listening sockets by the calls that bind them, and RPCs in
+//! the proto files. HTTP routes and resources of the proxy are found by their paths.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

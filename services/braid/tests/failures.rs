@@ -32,8 +32,8 @@ const PROGRESS: u64 = 200;
 /// The rule that a heart rate of 190 breaks.
 const RULE: &str = "heart-rate-very-high";
 const ILL_PULSE: u64 = 190;
-/// Time for three brokers on a busy machine to elect leaders, and for a group to notice the death
-/// of members; no figure depends on it.
+/// Time for three brokers on a busy machine to elect leaders, and for a group to notice a death; no
+/// figure depends on it.
 const LIMIT: Duration = Duration::from_secs(240);
 /// Records of the bus that are published a second time.
 const REPEATED: usize = 60;

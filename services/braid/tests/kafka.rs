@@ -1,5 +1,5 @@
-//! The services on a real Kafka: end to end while broker, ingest and alerting are killed; dead
-//! letters and their replay; and a start with errors in the configuration.
+//! The services on a real Kafka: end to end while broker, ingest and alerting are killed. Also dead
+//! letters and their replay, and a start with errors in the configuration.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/program.rs"]

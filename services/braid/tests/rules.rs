@@ -306,7 +306,8 @@ mod replay {
         assert!(error.contains("no such patient"), "{error}");
     }
 
-    /// Between the two episodes somebody put rules of her own for the patient: the first is judged by the built-in set.
+    /// Between the two episodes somebody put rules of her own for the patient: the first is judged
+    /// by the built-in set.
     #[tokio::test]
     async fn a_replay_compares_with_the_rules_that_were_in_force_then() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The separate-process shape under load: each service is killed once with SIGKILL and started again; every sample that the gateway
-//! accepted is in the store exactly once.
+//! The separate-process shape under load: each service is killed once with SIGKILL and started
+//! again. Every sample that the gateway accepted is in the store exactly once.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/program.rs"]

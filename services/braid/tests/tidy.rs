@@ -34,7 +34,7 @@ const LINES_MAX: usize = 500;
 const LINES_FEW: usize = 450;
 
 /// Long files, with the reason why each is one file.
-const LONG: [(&str, &str); 10] = [
+const LONG: [(&str, &str); 14] = [
     (
         "loadtest/lab/src/chaos.rs",
         "one plan: what both ends do with each stream, and what they may find of it",
@@ -50,6 +50,22 @@ const LONG: [(&str, &str); 10] = [
     (
         "services/alerting/tests/people.rs",
         "one scene per way in which people are told or not, over one stage",
+    ),
+    (
+        "services/gateway/src/journal/log.rs",
+        "one protocol with the disk: each step relies on the invariants of the one before",
+    ),
+    (
+        "services/gateway/src/lib.rs",
+        "one order of start and end, over all parts of a gateway",
+    ),
+    (
+        "services/shared/tunnel/src/resume/line.rs",
+        "one lock: application, companion and carrying stream share its state",
+    ),
+    (
+        "services/shared/tunnel/src/session.rs",
+        "one connection of the client, from its handshake to its end",
     ),
     (
         "services/shared/multipath/src/controller.rs",
@@ -120,6 +136,76 @@ fn edges(service: &str, prefix: &str) -> BTreeSet<String> {
             Some(stem.strip_prefix(prefix)?.replace('_', "-"))
         })
         .collect()
+}
+
+/// Files beside the edges that name a generated server or client, and why.
+const SERVED_ELSEWHERE: [(&str, &str); 4] = [
+    (
+        "services/alerting/src/acknowledgement.rs",
+        "serves the dashboard; it becomes from_dashboard.rs with the handlers of silences",
+    ),
+    (
+        "services/alerting/src/lib.rs",
+        "puts the service on its listener",
+    ),
+    (
+        "services/dashboard/src/clients.rs",
+        "the clients of alerting and of the demonstration's links, shared by the handlers",
+    ),
+    (
+        "services/ingest/src/newer.rs",
+        "keeps whole uploads whose messages this release cannot decode",
+    ),
+];
+
+#[test]
+fn a_file_that_names_a_generated_server_or_client_is_an_edge() {
+    let mut found = Vec::new();
+    let mut seen = 0;
+    for file in rust_files() {
+        let service = SERVICES
+            .iter()
+            .find(|service| file.starts_with(&format!("services/{service}/src/")));
+        if service.is_none() || file.ends_with("_tests.rs") {
+            continue;
+        }
+        let text = read(&file);
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let is_named = code.lines().any(|line| {
+            let is_comment = line.trim_start().starts_with("//");
+            !is_comment
+                && ["_service_server::", "_service_client::"]
+                    .iter()
+                    .any(|it| line.contains(it))
+        });
+        let is_edge = file
+            .split('/')
+            .skip(3)
+            .any(|part| part.starts_with("from_") || part.starts_with("to_"));
+        let is_listed = SERVED_ELSEWHERE.iter().any(|(listed, _)| *listed == file);
+        seen += usize::from(is_named && is_edge);
+        if is_named && !is_edge && !is_listed {
+            found.push(format!(
+                "{file} serves or calls, and is no from_x.rs or to_y.rs"
+            ));
+        }
+        if is_listed && !(is_named && !is_edge) {
+            found.push(format!("{file} needs no entry in SERVED_ELSEWHERE"));
+        }
+    }
+    for (file, _) in SERVED_ELSEWHERE {
+        if !root().join(file).is_file() {
+            found.push(format!("{file} stands in SERVED_ELSEWHERE and is gone"));
+        }
+    }
+    assert!(
+        seen >= 8,
+        "only {seen} edges name a generated server or client"
+    );
+    refuse(
+        "the handlers and clients of an edge stand in its file",
+        found,
+    );
 }
 
 fn refuse(rule: &str, found: Vec<String>) {

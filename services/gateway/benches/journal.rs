@@ -1,7 +1,9 @@
-//! Samples that one core takes into the journal: validated, judged by the edge rules, synced to disk.
+//! Samples that one core takes into the journal: validated, judged by the edge rules, synced to
+//! disk.
 //!
-//! `cargo bench -p gateway` prints one JSON line per figure. Counted per second of CPU time of the whole process, so that the writer's
-//! thread and the runtime's share one core; `per_wall_second` is what this disk's fsync allows.
+//! `cargo bench -p gateway` prints one JSON line per figure. Counted per second of CPU time of the
+//! whole process, so that the writer's thread and the runtime's share one core. `per_wall_second`
+//! is the rate that this disk's fsync permits.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +22,7 @@ use gateway::{
 };
 use vitals::RuleSet;
 
-/// Requests under way at once, and samples of each: a ward's sensors that report every few seconds.
+/// Concurrent requests, and samples of each, like a ward's sensors that report every few seconds.
 const WRITERS: usize = 32;
 const SAMPLES_PER_REQUEST: usize = 50;
 const DURATION: Duration = Duration::from_secs(3);
@@ -98,7 +100,8 @@ async fn write(intake: Arc<Intake<Directory>>, writer: usize, start: Instant) ->
     accepted
 }
 
-/// User and system time of all threads, from the 14th and 15th field of /proc/self/stat in ticks of 10 ms.
+/// User and system time of all threads, from the 14th and 15th field of /proc/self/stat in ticks of
+/// 10 ms.
 fn cpu_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat

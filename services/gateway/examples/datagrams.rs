@@ -1,5 +1,6 @@
-//! What the way through gateway and proxy costs a datagram: round trips one after the other, and a steady stream with its losses; direct,
-//! and through a SOCKS5 association over loopback.
+//! The cost of gateway and proxy for a datagram over loopback, direct and through a SOCKS5
+//! association. It measures sequential round trips, and a steady stream with its losses.
+//!
 //! `cargo run --release -p gateway --example datagrams`
 
 #![allow(clippy::unwrap_used)]
@@ -21,20 +22,20 @@ use tokio::{
     time::MissedTickBehavior,
 };
 
-/// What an application says in one datagram.
+/// Payload of a datagram.
 const PAYLOAD_BYTES: usize = 1_000;
 
 const ROUND_TRIPS: usize = 5_000;
 
-/// Of the steady stream: so many at once, so often.
+/// Datagrams of the steady stream at once, and their interval.
 const AT_ONCE: u32 = 20;
 const TURNS: u32 = 500;
 const TURN: Duration = Duration::from_millis(10);
 
-/// What is not back by then was lost.
+/// A datagram that is not back by then was lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 
-/// A way to the destination: where to send, and what stands before each datagram.
+/// A route to the destination: the address to send to, and the header of each datagram.
 struct Way {
     socket: Arc<UdpSocket>,
     header: Vec<u8>,
@@ -56,7 +57,7 @@ impl Way {
         datagram
     }
 
-    /// One round trip; none if it was lost.
+    /// One round trip; `None` if it was lost.
     async fn round_trip(&self) -> Option<Duration> {
         let datagram = self.datagram();
         let mut buffer = [0; 2_048];
@@ -67,14 +68,14 @@ impl Way {
         Some(start.elapsed())
     }
 
-    /// How many of a steady stream come back, of how many, and how many were sent in a second.
+    /// Returned datagrams of a steady stream, sent datagrams, and the rate a second.
     async fn stream(&self) -> (u32, u32, f64) {
         let sent = AT_ONCE * TURNS;
         let sending = tokio::spawn({
             let (socket, datagram) = (self.socket.clone(), self.datagram());
             async move {
                 let mut ticks = tokio::time::interval(TURN);
-                // A machine that was busy sends later, not more at once.
+                // A busy machine sends later, and not more at once.
                 ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 let start = Instant::now();
                 for _ in 0..TURNS {

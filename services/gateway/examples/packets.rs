@@ -1,5 +1,7 @@
-//! What the way by TUN devices costs: round trips one after the other and a download by plain sockets, directly over one network and through gateway and
-//! proxy, in network namespaces (root).
+//! The cost of the way through TUN devices, in network namespaces (root). It measures sequential
+//! round trips and a download by plain sockets, directly over one network and through gateway and
+//! proxy.
+//!
 //! `cargo run --release -p gateway --example packets`
 
 #![allow(clippy::unwrap_used)]
@@ -16,7 +18,7 @@ use std::{
 use socket2::{Domain, Socket, Type};
 use stage::{DEVICES, LISTED, PORT, Stage, ping, ping_by, until};
 
-/// Far more than this machine moves by a tunnel.
+/// Far more than a tunnel on this machine carries.
 const RATE: &str = "10gbit";
 
 const ROUND_TRIPS: u16 = 2_000;
@@ -24,7 +26,7 @@ const ROUND_TRIPS: u16 = 2_000;
 const DOWNLOADS: usize = 5;
 const BYTES: usize = 100_000_000;
 
-/// Gives each of so many connections its bytes.
+/// Sends each of this many connections its bytes.
 fn serve(connections: usize) {
     let listener = std::net::TcpListener::bind((LISTED, PORT)).unwrap();
     let chunk = vec![7; 64 * 1024];
@@ -80,7 +82,7 @@ fn main() {
     let Some(stage) = Stage::start(RATE, "--tun-routes") else {
         return;
     };
-    // The way without a tunnel.
+    // The route without a tunnel.
     stage.world.ip("rt", "route add 10.8.0.0/24 via 10.9.0.2");
     let serving = stage.run("far", || serve(2 * DOWNLOADS));
     let program = stage.run("gw", || {

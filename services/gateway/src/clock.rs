@@ -1,6 +1,6 @@
 //! The gateway's clock, beside the machine's uptime and the core's clock.
 //!
-//! A gateway whose clock has no battery starts in the past, at worst in 1970, and dates readings by
+//! A gateway whose clock has no battery starts in the past, at worst in 1970. It dates readings by
 //! that until a network sets the time. Other clocks have a wrong zone, or step. So the journal
 //! stores with each entry the uptime, which cannot be set, and the difference to the core's clock
 //! if it is known. Ingest corrects the times with them; here the times stay as they were taken.

@@ -38,7 +38,8 @@ pub struct Config {
     /// Address for sensors, HTTP and gRPC on one port.
     #[arg(long, default_value = "127.0.0.1:8090")]
     pub listen: SocketAddr,
-    /// Token that sensors send as `authorization: Bearer ...`; required when `listen` is no loopback address.
+    /// Token that sensors send as `authorization: Bearer ...`; required when `listen` is no
+    /// loopback address.
     #[arg(long)]
     pub sensor_token: Option<Secret>,
     /// Directory of the journal and of rejected samples, for one gateway.
@@ -69,8 +70,8 @@ pub struct Config {
     #[arg(long, default_value = "proxy")]
     pub proxy_name: String,
     /// An access network; several make several paths. A device or a pattern of devices, which may
-    /// come and go: `wlan0`, `wwan*`, `lte=wwan0/ipv6`; a fixed address: `wifi=192.168.1.7`,
-    /// `wifi=192.168.1.7@wlan0`; or the device with an address in a network: `wifi=192.168.1.0/24`.
+    /// come and go: `wlan0`, `wwan*`, `lte=wwan0/ipv6`. A fixed address: `wifi=192.168.1.7`,
+    /// `wifi=192.168.1.7@wlan0`. The device with an address in a network: `wifi=192.168.1.0/24`.
     /// Without any: the kernel's route to the proxy.
     #[arg(
         long = "interface",
@@ -124,8 +125,8 @@ pub struct Config {
     #[arg(long, value_enum, default_value_t = TunTcp::Streams)]
     pub tun_tcp: TunTcp,
     /// Token of `braid gateways enrol`. It gets the certificate and the authority (--ca) if the
-    /// file of --cert does not exist, or the certificate if the dashboard does not renew it any
-    /// more.
+    /// file of --cert does not exist. It also gets the certificate if the dashboard does not renew
+    /// it any more.
     #[arg(long, value_name = "TOKEN")]
     pub enrol: Option<Secret>,
     /// The dashboard, reached without the tunnel, which issues and renews the certificate. Empty:

@@ -81,7 +81,7 @@ struct Shared {
     tunnel: Tunnel,
     options: Options,
     places: Arc<Semaphore>,
-    /// Of all associations.
+    /// Places for the flows of all associations.
     flows: Arc<Semaphore>,
     /// Wrong tokens, by the address that sent them.
     guesses: Mutex<Guesses>,

@@ -1,9 +1,9 @@
 //! The processing of samples between a sensor's request and the answer: validate, judge by the edge
 //! rules, journal.
 //!
-//! Alerts are on disk before the sample that raised them. After a crash in between, the sensor
-//! sends the sample again, and the core, with the same rules, merges a repeated alert by its event
-//! time. The other order could lose an alert.
+//! Alerts are on disk before the sample that raised them. After a crash in between the sensor sends
+//! the sample again. The core, with the same rules, merges a repeated alert by its event time. The
+//! other order could lose an alert.
 
 mod unknown;
 

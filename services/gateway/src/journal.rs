@@ -1,10 +1,10 @@
 //! The gateway's journal: an accepted entry is on disk before it is acknowledged, and stays until
 //! the core has it.
 //!
-//! There are two journals, one per class of data, with the same format and different behaviour at
-//! their bound: `vitals` drops its oldest segment and records the lost sequences, `alerts` refuses.
-//! `log` is the protocol with the disk, `recovery` the restart, `format` the bytes, and `writer`
-//! the fsync policy (group commit).
+//! There are two journals, one per class of data, with the same format. At its bound `vitals` drops
+//! its oldest segment and records the lost sequences, and `alerts` refuses. `log` is the protocol
+//! with the disk, `recovery` the restart, `format` the bytes, and `writer` the fsync policy (group
+//! commit).
 
 pub mod disk;
 pub mod format;

@@ -1,5 +1,5 @@
-//! The gateway beside the patient: accepts samples from sensors, stores them on disk, checks them
-//! by rules, and sends them to the core over every access network.
+//! The gateway beside the patient accepts samples from sensors, stores them on disk and checks them
+//! by rules. It sends them to the core over every access network.
 //!
 //! ```text
 //! from_sensors -> intake -> edge_rules -> journal (alerts)  -> to_proxy == tunnel ==> ingest

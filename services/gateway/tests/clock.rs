@@ -32,7 +32,7 @@ const S: i64 = 1_000_000;
 const HOUR: i64 = 3600 * S;
 const TRUE_US: i64 = 1_800_000_000 * S;
 const BOOTED_US: i64 = 1_767_225_600 * S;
-/// Of each of the clock's three times.
+/// Length of each of the clock's three times.
 const SECONDS: i64 = 120;
 
 fn open(class: &'static str) -> Journal<TestDisk> {
@@ -223,8 +223,8 @@ fn right() -> Moment {
     moment(contracts::now_us(), 0)
 }
 
-/// A reading a second, from a sensor without a clock and one with a right clock, the last of them
-/// `ago_us` ago: first well, then ill.
+/// A reading a second, from a sensor without a clock and one with a right clock: first well, then
+/// ill. The last reading was `ago_us` ago.
 async fn fall_ill(intake: &Intake<TestDisk>, devices: [&str; 2], skew_us: i64, ago_us: i64) {
     const READINGS: i64 = 40;
     let end_us = contracts::now_us() - ago_us;

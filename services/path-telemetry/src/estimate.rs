@@ -202,7 +202,7 @@ impl Estimates {
 }
 
 /// K and T_KA for a path. If both goals cannot be met, detection takes longer and false alarms stay
-/// as rare as configured: closing a working path costs more than a late switch.
+/// as rare as configured. Closing a working path costs more than a late switch.
 fn choose(goals: Goals, rtt_s: f64, loss: f64) -> Choice {
     let target = Target {
         rtt_avg_s: rtt_s,

@@ -5,8 +5,12 @@ use std::{sync::Arc, time::Instant};
 
 use bus::PublishError;
 use clocks::{ClockError, Clocks, Sent};
-use contracts::paths::{
-    PathReport, ReportRequest, ReportResponse, path_telemetry_service_server::PathTelemetryService,
+use contracts::{
+    paths::{
+        PathReport, ReportRequest, ReportResponse,
+        path_telemetry_service_server::{PathTelemetryService, PathTelemetryServiceServer},
+    },
+    policy::policy_service_server::PolicyServiceServer,
 };
 use parking_lot::Mutex;
 use service_kit::{
@@ -30,7 +34,7 @@ use crate::{
 /// Reports of one request; a larger request is refused. A proxy sends at most 500.
 pub(crate) const REPORTS_MAX: usize = 1024;
 /// Bytes of one request; a larger request is refused before it is decoded.
-pub(crate) const MESSAGE_BYTES_MAX: usize = 512 << 10;
+const MESSAGE_BYTES_MAX: usize = 512 << 10;
 /// Acknowledgements that wait for a slow reader; at the bound the stream is not read.
 const ANSWERS_MAX: usize = 16;
 
@@ -46,6 +50,17 @@ impl From<Refused> for Status {
 }
 
 pub(crate) mod policy;
+
+/// The gRPC services of this listener.
+pub(crate) fn routes(reports: Reports, policies: policy::Policies) -> tonic::service::Routes {
+    let reports =
+        PathTelemetryServiceServer::new(reports).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let mut routes = tonic::service::RoutesBuilder::default();
+    routes
+        .add_service(reports)
+        .add_service(PolicyServiceServer::new(policies));
+    routes.routes()
+}
 
 /// Serves the streams of reports.
 pub(crate) struct Reports {

@@ -6,8 +6,8 @@ use service_kit::tls::GatewayId;
 use crate::owners::Owners;
 
 /// Leaves out reports on a gateway whose name belongs to another tenant in the register. The proxy
-/// serves every gateway with a valid certificate, so such a report is not the proxy's fault, and
-/// the other reports of its request are kept.
+/// serves every gateway with a valid certificate, so such a report is not the proxy's fault. The
+/// other reports of its request are kept.
 pub(crate) fn leave_out_namesakes(reports: &mut Vec<PathReport>, owners: &Owners) {
     let count = reports.len();
     reports.retain(|report| {

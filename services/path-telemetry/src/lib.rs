@@ -23,10 +23,6 @@ mod to_store;
 use std::sync::Arc;
 
 use bus::Bus;
-use contracts::{
-    paths::path_telemetry_service_server::PathTelemetryServiceServer,
-    policy::policy_service_server::PolicyServiceServer,
-};
 use parking_lot::Mutex;
 use service_kit::{
     Context, ServiceConfig,
@@ -93,17 +89,12 @@ pub async fn run(
         bounds,
         revocations,
     );
-    let reports = PathTelemetryServiceServer::new(reports)
-        .max_decoding_message_size(from_gateway::MESSAGE_BYTES_MAX);
-    let mut routes = tonic::service::RoutesBuilder::default();
-    routes
-        .add_service(reports)
-        .add_service(PolicyServiceServer::new(policies));
+    let routes = from_gateway::routes(reports, policies);
     let tls = identity.server_config(true, &[b"h2"]);
     serve(
         listener,
         "grpc",
-        config.front.router(routes.routes()),
+        config.front.router(routes),
         Some(tls),
         &context,
     )

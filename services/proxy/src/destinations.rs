@@ -5,8 +5,8 @@
 //! loopback, link-local and other special ranges are refused. An entry permits them if it lists the
 //! address literally or stands in the list for private names. So the owner of a listed name cannot
 //! point it into the proxy's network. A pattern, `*` or `*.suffix`, does not cover the public
-//! addresses of this machine either (`Admitted::by_pattern`), because no firewall stands between
-//! the proxy and other services of this machine.
+//! addresses of this machine either (`Admitted::by_pattern`). No firewall stands between the proxy
+//! and other services of this machine.
 
 use std::net::IpAddr;
 

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Runs once, when the database is created: its owner for the services, and a reader for Grafana with
-# access to the views only (views.sql grants them to braid_reader). The image's entry point sources
-# it.
+# Runs once, when the database is created. It makes the owner for the services, and a reader for
+# Grafana with access to the views only (views.sql grants them to braid_reader). The image's entry
+# point sources it.
 psql -v ON_ERROR_STOP=1 -qU postgres -d "$POSTGRES_DB" -v owner="$(cat /run/postgres/store)" -v reader="$(cat /run/postgres/store-reader)" <<'SQL'
 CREATE ROLE braid LOGIN PASSWORD :'owner';
 CREATE ROLE braid_reader NOLOGIN;

@@ -1,9 +1,8 @@
 //! A lead II electrocardiogram at 250 Hz that follows the heart rate.
 //!
-//! Each beat is a sum of Gaussians for P, Q, R, S and T around its R wave (McSharry et al., 2003,
-//! in the time domain). The distance of T to R grows with the square root of the cycle (Bazett).
-//! Breathing modulates the cycle (respiratory sinus arrhythmia) and the baseline; movement adds
-//! muscle noise.
+//! Each beat is a sum of Gaussians for P, Q, R, S and T around its R wave (McSharry et al., 2003).
+//! The distance of T to R grows with the square root of the cycle (Bazett). Breathing modulates the
+//! cycle (respiratory sinus arrhythmia) and the baseline; movement adds muscle noise.
 
 use std::collections::VecDeque;
 

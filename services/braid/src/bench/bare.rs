@@ -1,12 +1,12 @@
-//! One end of a bare `noq` connection, the reference of `speed.*`: only the library, one stream at
-//! a time, in a separate process like gateway and proxy.
+//! One end of a bare `noq` connection, the reference of `speed.*`. It has only the library, one
+//! stream at a time, in a separate process like gateway and proxy.
 //!
-//! Its settings are the best that were tried on loopback (docs/lab/tunnel.md): the library's Cubic,
-//! one path without multipath, the tunnel's socket buffers and stream windows, and writes and reads
-//! without a copy.
+//! Its settings are the best that were tried on loopback (docs/lab/tunnel.md). They are the
+//! library's Cubic, one path without multipath, the tunnel's socket buffers and stream windows, and
+//! transfers without a copy.
 //!
-//! With TCP at both ends (`--listen`, `--forward`) it is the least cost of any relay between two
-//! TCP connections: the bound for a gateway and a proxy without cost of their own.
+//! With TCP at both ends (`--listen`, `--forward`) it has the least cost of any relay between two
+//! TCP connections. That bounds a gateway and a proxy without cost of their own.
 
 use std::io::{BufRead, IoSlice, Write};
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,5 +1,5 @@
 //! The setup of the speed figures: a gateway and a proxy, each as a process, joined by two paths on
-//! loopback, and beside them two bare ends of the library.
+//! loopback. Beside them run two bare ends of the library.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -231,7 +231,7 @@ impl Line {
 pub(super) struct Ends {
     pub(super) client: Process,
     pub(super) server: Process,
-    /// Of the client.
+    /// Output of the client.
     answers: BufReader<ChildStdout>,
 }
 

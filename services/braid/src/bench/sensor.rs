@@ -1,5 +1,5 @@
-//! Time from a sensor's reading to the call of the webhook, over a gateway behind two emulated
-//! access networks that lose packets, and while one of the two is cut.
+//! Time from a sensor's reading to the call of the webhook. The gateway is behind two emulated
+//! access networks that lose packets, one of which is also cut.
 //!
 //! The gateway runs in this process with its networks; proxy, ingest and alerting are processes on
 //! real engines. Probes are those of `alerts`, sent to the gateway like a sensor's readings; the

@@ -25,8 +25,8 @@ fn all() -> Vec<(String, Command)> {
     found
 }
 
-/// The words of a line up to a pipe, a redirection, a comment or a column of explanation; none if
-/// it does not begin with `braid`.
+/// The words of a line up to a pipe, a redirection, a comment or an explanation; none if it does
+/// not begin with `braid`.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     let mut characters = line.trim().chars().peekable();

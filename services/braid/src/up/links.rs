@@ -1,4 +1,5 @@
-//! The emulated access links and the service that changes them, for the page's buttons and for `braid link`.
+//! The emulated access links and the service that changes them, for the page's buttons and for
+//! `braid link`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

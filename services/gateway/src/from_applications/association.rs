@@ -27,8 +27,8 @@ use tunnel::{Tunnel, Urgency};
 use super::socks5::datagram::{self, Datagram};
 use flow::{Flow, Touched};
 
-/// Flows of all associations together, a quarter of a proxy's tunnels of one gateway; at the bound
-/// an association must give up one of its own.
+/// Flows of all associations together, a quarter of a gateway's tunnels at the proxy; at the bound
+/// an association gives up one of its own.
 pub(super) const FLOWS_MAX: usize = 64;
 
 /// Flows of one association; at the bound the flow that is quiet for longest gives way.

@@ -1,4 +1,5 @@
-//! SOCKS5 (RFC 1928) with user name and password (RFC 1929): CONNECT, and UDP ASSOCIATE with the header of its datagrams.
+//! SOCKS5 (RFC 1928) with user name and password (RFC 1929): CONNECT, and UDP ASSOCIATE with the
+//! header of its datagrams.
 
 pub(super) mod datagram;
 
@@ -154,7 +155,7 @@ struct Target<'a> {
     /// Without the length byte of a name.
     address: &'a [u8],
     port: u16,
-    /// Of the whole field.
+    /// Length of the whole field.
     length: usize,
 }
 

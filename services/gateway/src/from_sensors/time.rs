@@ -1,6 +1,7 @@
 //! The clock of the edge, and times in text form.
 
-/// RFC 3339, such as `2026-03-01T12:00:00.250Z` or `...+01:00`. A leap second counts as the second after it.
+/// RFC 3339, such as `2026-03-01T12:00:00.250Z` or `...+01:00`. A leap second counts as the second
+/// after it.
 pub fn parse_rfc3339_us(text: &str) -> Option<i64> {
     let bytes = text.as_bytes();
     let number = |from: usize, to: usize| -> Option<i64> {

@@ -1,6 +1,6 @@
 //! The journal's interface to storage, and its implementation on the file system.
 //!
-//! The trait is as small as the journal's protocol: every method is one boundary at which a crash
+//! The trait is as small as the journal's protocol. Every method is one boundary at which a crash
 //! may happen, so a test can stop at each. The journal relies on three promises. Appended bytes
 //! survive a crash after `sync`, directory entries survive after `sync_directory`, and `rename`
 //! replaces its target atomically.

@@ -14,7 +14,8 @@ const ASIDE: &str = ".damaged";
 /// Whether the medium has lost this file, while other files may be readable. Other errors, such as
 /// a missing right, concern all files.
 pub(super) fn is_of_medium(error: &io::Error) -> bool {
-    // Linux: EIO, ENODATA (XFS, and some drivers), EBADMSG and EUCLEAN (checksums), EILSEQ (dm-integrity), EREMOTEIO.
+    // Linux: EIO, ENODATA (XFS, and some drivers), EBADMSG and EUCLEAN (checksums), EILSEQ
+    // (dm-integrity), EREMOTEIO.
     matches!(error.raw_os_error(), Some(5 | 61 | 74 | 84 | 117 | 121))
 }
 

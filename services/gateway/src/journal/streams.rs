@@ -3,14 +3,14 @@
 //! Changes of a staged batch are undone if the batch does not reach the disk, so the table always
 //! equals the result of a recovery.
 //!
-//! In a full table a new stream replaces the one that was used longest ago, and begins at or above
-//! the next sequence of every row. So every sequence of a stream without a row is less than the
-//! highest next sequence in the table. A forgotten stream that returns repeats no sequence,
-//! whatever the clock shows. Entries and the order of rows in a snapshot alone decide which stream
-//! was used longest ago: recovery forgets the same streams as the journal.
+//! In a full table a new stream replaces the stream that was used longest ago, and begins above the
+//! sequences of every row. So every sequence of a stream without a row is less than the highest
+//! next sequence in the table. A forgotten stream that returns repeats no sequence, whatever the
+//! clock shows. Entries and the order of rows in a snapshot alone decide which stream was used
+//! longest ago: recovery forgets the same streams as the journal.
 //!
 //! A `sensor_sequence` distinguishes a sensor's retry from a new sample. The table remembers the
-//! ranges of missing numbers, so samples that a sensor stored while it was out of reach may come
+//! ranges of missing numbers. So samples that a sensor stored while it was out of reach may come
 //! after later ones, in any order. A sensor that lost its counter starts again with low numbers but
 //! newer device times; that is a new run and not a retry.
 
@@ -434,8 +434,8 @@ impl Streams {
     }
 
     /// Above every sequence of any stream, including forgotten ones. It stays far below the largest
-    /// that a store can hold: it grows by one a sample above the latest time of the clock, which
-    /// Linux bounds at 2262.
+    /// that a store can hold: it grows by one a sample above the latest time of the clock. Linux
+    /// bounds that time at 2262.
     fn highest(&self) -> u64 {
         let next = self.rows.iter().map(|row| row.counters.next_sequence);
         next.max().unwrap_or(1)

@@ -1,5 +1,5 @@
-//! The list of revoked gateways on disk, for a start without path-telemetry. The file is replaced as
-//! a whole, and a damaged file counts as missing.
+//! The list of revoked gateways on disk, for a start without path-telemetry. The file is replaced
+//! as a whole, and a damaged file counts as missing.
 
 use std::{
     fs,

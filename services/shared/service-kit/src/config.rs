@@ -105,14 +105,16 @@ pub fn defaults<C: clap::Args>() -> Result<C, clap::Error> {
     C::from_arg_matches(&command.try_get_matches_from(std::iter::empty::<&str>())?)
 }
 
-/// The variable of a field: `("path-telemetry", "keepalive_ms")` gives `BRAID_PATH_TELEMETRY_KEEPALIVE_MS`.
+/// The variable of a field: `("path-telemetry", "keepalive_ms")` gives
+/// `BRAID_PATH_TELEMETRY_KEEPALIVE_MS`.
 pub fn variable(noun: &str, field: &str) -> String {
     format!("BRAID_{noun}_{field}")
         .to_uppercase()
         .replace('-', "_")
 }
 
-/// Gives the flags of `command` their environment variables and, from the table `[noun]` of `file`, their defaults.
+/// Gives the flags of `command` their environment variables and, from the table `[noun]` of `file`,
+/// their defaults.
 pub fn layer(
     mut command: Command,
     noun: &str,

@@ -175,7 +175,7 @@ pub fn init(
 }
 
 /// The log and, with a provider, the traces. A list of layers instead of an `Option`: an empty
-/// layer would enable every level, and each span of the transport would be built for every
+/// layer would enable every level. Then each span of the transport would be built for every
 /// datagram.
 fn subscriber(
     config: &TelemetryConfig,

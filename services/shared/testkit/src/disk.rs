@@ -17,7 +17,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// What a crash leaves of unsynced data.
+/// The kind of a crash: it decides what remains of unsynced data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
     /// `kill -9`: the kernel keeps the written data, but has not yet written it to the medium.

@@ -135,7 +135,8 @@ fn resize_queue(link: &mut Link) {
     link.set_queue_bytes(queue_bytes);
 }
 
-/// Puts a socket behind a link with the same properties in both directions. Must be called inside a Tokio runtime.
+/// Puts a socket behind a link with the same properties in both directions. Must be called inside a
+/// Tokio runtime.
 pub fn emulate(
     socket: Box<dyn AsyncUdpSocket>,
     config: &LinkConfig,

@@ -80,7 +80,8 @@ impl TimescaleServer {
         server
     }
 
-    /// Starts it again on the same data after [`TimescaleServer::kill`] or [`TimescaleServer::stop`].
+    /// Starts it again on the same data after [`TimescaleServer::kill`] or
+    /// [`TimescaleServer::stop`].
     pub fn run(&self) {
         let running = self.spawn();
         *self.child.lock() = Some(running);

@@ -1,4 +1,6 @@
-//! What resumption costs: one bulk stream over loopback, plain and resumable in turns, both directions.
+//! The cost of resumption: one bulk stream over loopback, plain and resumable in turns, in both
+//! directions.
+//!
 //! `cargo run --release -p tunnel --example resume_cost`
 
 #![allow(clippy::unwrap_used)]
@@ -22,7 +24,7 @@ const BYTES: usize = 200_000_000;
 /// Transfers of each kind.
 const ROUNDS: usize = 5;
 
-/// What the splices of gateway and proxy read at once.
+/// Bytes that the splices of gateway and proxy read at once.
 const CHUNK_BYTES: usize = 32 * 1024;
 
 async fn send(stream: &mut TunnelStream) {
@@ -44,7 +46,7 @@ async fn receive(stream: &mut TunnelStream) -> usize {
     }
 }
 
-/// Port 1 takes, any other gives.
+/// Port 1 reads, any other port sends.
 async fn serve(request: ConnectRequest) {
     let takes = request.authority().port_u16() == Some(1);
     let mut stream = request.accept().await.unwrap();
@@ -80,7 +82,8 @@ async fn transfer(tunnel: &Tunnel, port: u16, resumable: bool) -> f64 {
     BYTES as f64 / start.elapsed().as_secs_f64() / 1e6
 }
 
-/// Processor time of this process so far, both ends together, in ticks of 10 ms; fields 14 and 15 of proc(5)'s stat.
+/// Processor time of this process so far, both ends together, in ticks of 10 ms: fields 14 and 15
+/// of proc(5)'s stat.
 fn cpu_ticks() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default();
@@ -123,7 +126,7 @@ async fn main() {
     for (direction, port) in [("upload", 1), ("download", 2)] {
         let (mut plain, mut resumable) = (Vec::new(), Vec::new());
         let mut ticks = [0.0, 0.0];
-        // One of each to warm up.
+        // One transfer of each kind to warm up.
         for round in 0..=ROUNDS {
             let start = cpu_ticks();
             let rate_plain = transfer(&tunnel, port, false).await;

@@ -42,7 +42,7 @@ use crate::{
 };
 
 /// Consecutive errors of a socket without a datagram; at the bound it is skipped until the next
-/// wake-up, so that a broken interface does not spin the endpoint.
+/// wake-up. So a broken interface does not spin the endpoint.
 const RECEIVE_ERRORS_MAX: usize = 16;
 
 /// Requested size of the kernel's buffers; the kernel limits it to `net.core.{r,w}mem_max`.

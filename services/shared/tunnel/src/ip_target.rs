@@ -1,4 +1,5 @@
-//! The path of a CONNECT-IP request (RFC 9484, 3 and 4.6): `/.well-known/masque/ip/{target}/{ipproto}/`.
+//! The path of a CONNECT-IP request (RFC 9484, 3 and 4.6):
+//! `/.well-known/masque/ip/{target}/{ipproto}/`.
 
 use crate::udp_target::decode;
 

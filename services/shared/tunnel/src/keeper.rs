@@ -3,7 +3,7 @@
 //! The keeper connects and races the handshake over all interfaces. It replaces the session when it
 //! is closed, when the proxy says goodbye, or when no packet has arrived on any path for
 //! `SILENCE_MAX`. Beside a silent session it tries a fresh handshake. When that succeeds all
-//! tunnels move to the fresh session, even if the old one has recovered: its retransmission timers
+//! tunnels move to the fresh session, even if the old one has recovered. Its retransmission timers
 //! have backed off during the silence. Tunnels that cannot move stay.
 //!
 //! Without an answer, handshakes are begun one after another and overlap. So a fresh packet meets
@@ -116,7 +116,7 @@ impl Keeper {
                     continue;
                 }
             }
-            // Whatever ended the watch, a fresh session is needed now; the old one may still serve
+            // A fresh session is needed, whatever ended the watch; the old one may still serve
             // meanwhile.
             let closed = current.as_ref().is_none_or(|old| old.is_closed());
             if closed {

@@ -5,8 +5,8 @@
 //! name, until the session ends.
 //!
 //! On the same stream both ends agree on the keepalive (`multipath::KeepaliveProposer`). The client
-//! proposes with `keepalive <interval in ms> <silent intervals>`, the proxy accepts with the same
-//! line, and the client confirms with `agreed` and the same numbers. The header `braid-keepalive:
+//! proposes with `keepalive <interval in ms> <silent intervals>`, and the proxy accepts with the
+//! same line. The client confirms with `agreed` and the same numbers. The header `braid-keepalive:
 //! v=1` says that a proxy answers proposals. Terms are applied before the line that announces them
 //! is written.
 //!

@@ -4,7 +4,7 @@
 //! The transport knows a proxy by one address, the IPv4 address if it exists. Sockets of the other
 //! family translate it. So a handshake races over both families, and a path can move between them.
 //!
-//! Connecting never waits for a name server once an address is known: the last address is used, and
+//! Connecting never waits for a name server once an address is known. The last address is used, and
 //! a new one is tried as soon as it arrives. A name with several addresses of one family should
 //! mean one proxy, since its paths meet there.
 //!

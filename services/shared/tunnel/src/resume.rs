@@ -12,7 +12,7 @@
 //!
 //! `flow` is the protocol, sans-IO: kept and received bytes, and the start of an attachment. `line`
 //! moves the bytes. The client's companion (`client`) asks for the tunnel by its token on a fresh
-//! stream in three cases: the carrying stream has died, its session is silent while another exists,
+//! stream. It does so if the carrying stream has died, its session is silent while another exists,
 //! or the tunnel has stalled. `server` keeps the tunnel until then, for a bounded time.
 
 mod capsule;

@@ -1,6 +1,6 @@
-//! Connection ids that contain the server id, so that a load balancer brings all paths of a
-//! connection to one server, whatever their addresses: QUIC-LB (draft-ietf-quic-load-balancers-21),
-//! unencrypted.
+//! Connection ids that contain the server id, by QUIC-LB (draft-ietf-quic-load-balancers-21),
+//! unencrypted. So a load balancer brings all paths of a connection to one server, whatever their
+//! addresses.
 //!
 //! ```text
 //!   octet 0                      server id        nonce

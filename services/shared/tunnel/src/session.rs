@@ -136,7 +136,7 @@ impl Dialler {
             .endpoint
             .connect_with(config, proxy, &shared.config.server_name)?;
         // TLS 1.3 completes here one round trip before the server has verified our certificate.
-        // Requests leave with the last message of the handshake all the same: the server passes
+        // Requests leave with the last message of the handshake all the same. The server passes
         // them on only after the verification, and they cannot be replayed. Early data would gain
         // nothing, since the server would have to hold it until then.
         let connection = tokio::time::timeout(timeout, connecting)

@@ -105,7 +105,7 @@ pub struct TunDevice {
     device: AsyncDevice,
     name: String,
     index: u32,
-    /// Of consecutive packets that the kernel refuses, only the first is logged.
+    /// Only the first of consecutive packets that the kernel refuses is logged.
     refuses: AtomicBool,
 }
 

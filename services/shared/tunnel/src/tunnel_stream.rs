@@ -2,8 +2,8 @@
 //! in turn.
 //!
 //! `shutdown` ends one direction and leaves the other open. A stream that is dropped before its
-//! writing side was shut down is reset, so that the peer cannot take a torn transfer for a complete
-//! one. As with any buffered writer, the last bytes may wait for `flush`.
+//! writing side was shut down is reset. So the peer cannot take a torn transfer for a complete one.
+//! As with any buffered writer, the last bytes may wait for `flush`.
 
 use std::{
     io,

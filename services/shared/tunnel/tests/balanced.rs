@@ -21,7 +21,7 @@ use tokio::{
 };
 use tunnel::{ServerId, TunnelServer, Urgency};
 
-/// Of configuration 1, one octet each.
+/// Server ids of configuration 1, one octet each.
 const IDS: [(&str, u8); 2] = [("1/0a", 0x0a), ("1/0b", 0x0b)];
 
 /// Configuration 1, nine octets after the first.

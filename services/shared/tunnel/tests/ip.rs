@@ -1,5 +1,5 @@
 //! IP packets, and the capsules of both ends (CONNECT-IP, RFC 9484), over emulated links and real
-//! sockets: over HTTP/3 and, where UDP is blocked, over HTTP/2.
+//! sockets. They use HTTP/3 and, where UDP is blocked, HTTP/2.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
 //! Properties of a tunnelled stream: refusals with their status, half-close, torn transfers as
-//! errors, back-pressure, and a session that returns after an absence of the server.
+//! errors, and back-pressure. A session returns after an absence of the server.
 
 #![allow(clippy::unwrap_used)]
 

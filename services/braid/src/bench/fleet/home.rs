@@ -55,7 +55,7 @@ impl Mobility {
         }
     }
 
-    /// Of ten patients five stay at home, three walk and two travel.
+    /// Five of ten patients stay at home, three walk and two travel.
     fn of(gateway: u32) -> Mobility {
         match gateway % 10 {
             0..5 => HOME,

@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use super::{ConfigFile, is_about_the_command_line, origin};
 
-/// The effective configuration as TOML with the origin of each value. Secrets are masked by their type.
+/// The effective configuration as TOML with the origin of each value. Secrets are masked by their
+/// type.
 pub fn render<C: Serialize>(
     config: &C,
     matches: &ArgMatches,

@@ -84,7 +84,8 @@ pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener
     })
 }
 
-/// [`serve`] for tonic services: `serve_routes(listener, "grpc", Routes::new(service), tls, context)`.
+/// [`serve`] for tonic services: `serve_routes(listener, "grpc", Routes::new(service), tls,
+/// context)`.
 pub async fn serve_routes(
     listener: TcpListener,
     what: &'static str,

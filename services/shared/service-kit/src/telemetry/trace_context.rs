@@ -51,7 +51,8 @@ fn format_traceparent(context: &SpanContext) -> String {
     )
 }
 
-/// Section 3.2.2: `version "-" trace-id "-" parent-id "-" trace-flags`, lower-case hexadecimal; later versions may append fields.
+/// Section 3.2.2: `version "-" trace-id "-" parent-id "-" trace-flags`, lower-case hexadecimal;
+/// later versions may append fields.
 fn parse_traceparent(text: &str) -> Option<SpanContext> {
     let mut fields = text.trim().split('-');
     let (version, trace_id, span_id, flags) = (

@@ -2,10 +2,10 @@
 //!
 //! `h3` sends a DATA frame only by an `async` function, which must not be dropped half way. A byte
 //! stream (`AsyncWrite`) needs exactly that. So the send half lives in a [`SendHandle`], shared by
-//! `h3`, which encodes frames into it, and the tunnel, which flushes, finishes and resets it and
-//! sets its urgency. The handle keeps bytes that the transport refused: at most one frame, since a
-//! new frame may begin only after the last has left. DATA frames are encoded here, since `h3` would
-//! copy their payload.
+//! `h3`, which encodes frames into it, and the tunnel. The tunnel flushes, finishes and resets it
+//! and sets its urgency. The handle keeps bytes that the transport refused: at most one frame,
+//! since a new frame may begin only after the last has left. DATA frames are encoded here, since
+//! `h3` would copy their payload.
 //!
 //! All streams of a connection share its send window, and the transport gives room to the first
 //! that asks. So bulk stops at the window, while more urgent streams and all headers may exceed it

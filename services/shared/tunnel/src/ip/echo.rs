@@ -1,6 +1,6 @@
 //! The only packet that an end of the tunnel answers itself: an ICMPv6 echo request to all nodes of
 //! the link. With it a peer tests that the tunnel carries the 1,280 bytes that IPv6 demands of a
-//! link; without an answer the peer gives up (RFC 9484, 7.1).
+//! link. Without an answer the peer gives up (RFC 9484, 7.1).
 
 use std::net::{IpAddr, Ipv6Addr};
 

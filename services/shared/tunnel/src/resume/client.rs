@@ -1,8 +1,8 @@
 //! The client's side: detects that a tunnel needs another stream, and asks the proxy for it.
 //!
-//! A tunnel needs another stream in three cases: the carrying stream has died, its session has
-//! ended or is silent while the keeper has another, or the tunnel has stalled (`stall`). The old
-//! stream goes on until the proxy has answered. It stays if the proxy does not know the tunnel:
+//! A tunnel needs another stream if the carrying stream has died or the tunnel has stalled
+//! (`stall`). It also does if its session has ended, or is silent while the keeper has another. The
+//! old stream goes on until the proxy has answered. It stays if the proxy does not know the tunnel:
 //! another proxy may have answered instead of one that is draining.
 
 use std::{

@@ -19,8 +19,8 @@ use super::{
 };
 use crate::stream::ConnectStream;
 
-/// Time for which a detached tunnel is kept if no byte has arrived on it: most likely its client
-/// never got the answer and asked again.
+/// Time for which a detached tunnel without any received byte is kept: most likely its client never
+/// got the answer and asked again.
 const UNSEEN_MAX: Duration = Duration::from_secs(15);
 
 /// The identity of a peer across changes of its certificate: the identity in the certificate, or

@@ -7,8 +7,8 @@
 //! A ping is sent when written bytes stay unconfirmed for `QUIET`, and whenever a path of the
 //! session gets into trouble. Without progress the tunnel has stalled after `TROUBLED_MAX` if a
 //! path was in trouble lately, otherwise after `SILENT_MAX`. Each move to another stream doubles
-//! both limits, up to `PATIENCE_MAX` times, so that a slow link does not get the same bytes over
-//! and over. A time without stalls restores the limits.
+//! both limits, up to `PATIENCE_MAX` times. So a slow link does not get the same bytes over and
+//! over. A time without stalls restores the limits.
 //!
 //! A bulk tunnel may also wait because urgent streams use the whole link. So a stall has no
 //! consequence while the session brings data to other streams.

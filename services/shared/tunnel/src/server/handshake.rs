@@ -1,8 +1,8 @@
 //! A handshake within its time and its place, and the log of failures.
 //!
 //! Anybody can make handshakes fail, without a certificate. So each failure is counted by transport
-//! and reason, and at most one line is logged in [`LOG_INTERVAL`]: the first failure at once, and
-//! at the interval's end the number of further ones.
+//! and reason, and at most one line is logged in [`LOG_INTERVAL`]. The first failure is logged at
+//! once, and the number of further ones at the interval's end.
 
 use std::{
     fmt,

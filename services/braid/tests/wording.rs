@@ -1,0 +1,348 @@
+//! Rules for comments: columns, words of a sentence, and openings. Each measure prints its worst
+//! places, and fails above a bound that only falls.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Columns of a comment line. Tables, code blocks and lines with a link may be wider.
+const COLUMNS_MAX: usize = 100;
+/// Words of a sentence in a comment.
+const WORDS_MAX: usize = 25;
+/// Lines of a function, from its signature to its closing brace.
+const FUNCTION_LINES_MAX: usize = 100;
+/// Words that stand for a noun at the beginning of a sentence.
+const OPENINGS: [&str; 7] = [
+    "What", "Whatever", "Who", "Whoever", "Whose", "Of", "Nobody",
+];
+
+/// Lines wider than `COLUMNS_MAX`: the number that was measured last. Lower it with every
+/// improvement, and never raise it.
+const WIDE_LINES: usize = 0;
+/// Sentences longer than `WORDS_MAX`; falls only, as above.
+const LONG_SENTENCES: usize = 0;
+/// Sentences that begin with one of `OPENINGS`; falls only, as above.
+const OPENED_BY_PRONOUN: usize = 0;
+/// Functions longer than `FUNCTION_LINES_MAX`; falls only, as above.
+const LONG_FUNCTIONS: usize = 0;
+
+/// Places of each measure that are printed.
+const WORST: usize = 10;
+
+/// Lines of a comment with the same marker and indentation.
+struct Block {
+    first_line: usize,
+    lines: Vec<String>,
+}
+
+struct Place {
+    file: String,
+    line: usize,
+    value: usize,
+    text: String,
+}
+
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).expect("two above").to_path_buf()
+}
+
+/// Sources with comments that people write, as paths from the root.
+fn sources() -> Vec<String> {
+    let out = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("git lists the files of the tree");
+    let listed = String::from_utf8(out.stdout).expect("paths are UTF-8");
+    let is_source = |file: &&str| {
+        let endings = [".rs", ".py", ".sh", ".ts", ".mjs"];
+        endings.iter().any(|ending| file.ends_with(ending)) && !file.contains("/gen/")
+    };
+    let files = listed.lines().filter(is_source);
+    let files: Vec<String> = files
+        .filter(|file| root().join(file).is_file())
+        .map(str::to_owned)
+        .collect();
+    assert!(files.len() > 200, "only {} sources found", files.len());
+    files
+}
+
+/// Marker and text of a line that is a comment alone.
+fn comment<'a>(file: &str, line: &'a str) -> Option<(&'a str, &'a str)> {
+    let trimmed = line.trim_start();
+    let markers: &[&str] = if file.ends_with(".py") || file.ends_with(".sh") {
+        &["#"]
+    } else {
+        &["//!", "///", "//", "/**", "*"]
+    };
+    if trimmed.starts_with("#!") || trimmed.starts_with("*/") {
+        return None;
+    }
+    let is_marked = |marker: &&&str| {
+        let rest = trimmed.strip_prefix(**marker);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    };
+    let marker = markers.iter().find(is_marked)?;
+    Some((&trimmed[..marker.len()], trimmed[marker.len()..].trim_end()))
+}
+
+fn blocks(file: &str, text: &str) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut before: Option<(usize, &str)> = None;
+    for (index, line) in text.lines().enumerate() {
+        let Some((marker, said)) = comment(file, line) else {
+            before = None;
+            continue;
+        };
+        let here = (line.len() - line.trim_start().len(), marker);
+        let said = said.strip_prefix(' ').unwrap_or(said).to_owned();
+        match blocks.last_mut() {
+            Some(block) if before == Some(here) => block.lines.push(said),
+            _ => blocks.push(Block {
+                first_line: index + 1,
+                lines: vec![said],
+            }),
+        }
+        before = Some(here);
+    }
+    blocks
+}
+
+/// Paragraphs of a block: no code, no table, no usage text, and each item of a list alone.
+fn paragraphs(block: &Block) -> Vec<String> {
+    let (mut all, mut current, mut in_code) = (Vec::new(), String::new(), false);
+    for line in &block.lines {
+        if line.starts_with("```") {
+            in_code = !in_code;
+        }
+        let is_prose = !in_code && !line.starts_with("```") && !line.starts_with('|');
+        let item = line.trim_start().split(' ').next().unwrap_or_default();
+        let is_item = item == "-"
+            || item
+                .strip_suffix('.')
+                .is_some_and(|number| !number.is_empty() && number.parse::<u32>().is_ok());
+        let is_indented = line.starts_with("  ") && current.is_empty();
+        if line.is_empty() || !is_prose || is_item {
+            all.push(std::mem::take(&mut current));
+        }
+        if is_prose && !is_indented && !line.is_empty() {
+            let text = line.trim_start();
+            let text = if is_item { &text[item.len()..] } else { text };
+            current += text.trim_start();
+            current.push(' ');
+        }
+    }
+    all.push(current);
+    all.retain(|paragraph| !paragraph.trim().is_empty());
+    all
+}
+
+/// Sentences end with a full stop, a question mark or an exclamation mark before a space.
+fn sentences(paragraph: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut begin = 0;
+    let bytes = paragraph.as_bytes();
+    for at in 0..bytes.len() {
+        let is_end = matches!(bytes[at], b'.' | b'?' | b'!');
+        let follows = paragraph[at + 1..].trim_start().chars().next();
+        let is_next = follows.is_none_or(|c| c.is_uppercase() || "`[(\"".contains(c));
+        if is_end && bytes.get(at + 1) == Some(&b' ') && is_next {
+            found.push(paragraph[begin..=at].trim());
+            begin = at + 1;
+        }
+    }
+    found.push(paragraph[begin..].trim());
+    found.retain(|sentence| !sentence.is_empty());
+    found
+}
+
+fn words(sentence: &str) -> usize {
+    let has_letter = |word: &&str| word.chars().any(char::is_alphanumeric);
+    sentence.split_whitespace().filter(has_letter).count()
+}
+
+/// First line and length of each function; the code is formatted, so indentation ends it.
+fn functions(text: &str) -> Vec<(usize, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        let code = line.trim_start();
+        let words: Vec<&str> = code.split(' ').take(6).collect();
+        let is_function = words.iter().any(|word| *word == "fn")
+            && ["pub", "fn ", "async", "const fn", "unsafe"]
+                .iter()
+                .any(|begin| code.starts_with(begin));
+        if !is_function {
+            continue;
+        }
+        let indent = line.len() - code.len();
+        let end = format!("{}}}", " ".repeat(indent));
+        let body = lines[index..].iter().take_while(|line| {
+            let is_declaration =
+                line.len() - line.trim_start().len() == indent && line.ends_with(';');
+            **line != end && !is_declaration
+        });
+        found.push((index + 1, body.count() + 1));
+    }
+    found
+}
+
+#[derive(Default)]
+struct Measured {
+    wide: Vec<Place>,
+    long: Vec<Place>,
+    opened: Vec<Place>,
+    functions: Vec<Place>,
+    columns: Vec<usize>,
+    sentences: usize,
+}
+
+impl Measured {
+    fn look(&mut self, file: &str, text: &str) {
+        let place = |line, value, text: &str| Place {
+            file: file.to_owned(),
+            line,
+            value,
+            text: text.chars().take(90).collect(),
+        };
+        let mut in_code = false;
+        for (index, line) in text.lines().enumerate() {
+            let Some((_, said)) = comment(file, line) else {
+                in_code = false;
+                continue;
+            };
+            if said.trim_start().starts_with("```") {
+                in_code = !in_code;
+            }
+            let columns = line.chars().count();
+            self.columns.push(columns);
+            let may_be_wide = in_code || said.contains("://") || said.trim_start().starts_with('|');
+            if columns > COLUMNS_MAX && !may_be_wide {
+                self.wide.push(place(index + 1, columns, said));
+            }
+        }
+        for block in blocks(file, text) {
+            for paragraph in paragraphs(&block) {
+                for sentence in sentences(&paragraph) {
+                    self.sentences += 1;
+                    let count = words(sentence);
+                    if count > WORDS_MAX {
+                        self.long.push(place(block.first_line, count, sentence));
+                    }
+                    let opening = sentence.split(|c: char| !c.is_alphabetic()).next();
+                    if OPENINGS.contains(&opening.unwrap_or_default()) {
+                        self.opened.push(place(block.first_line, count, sentence));
+                    }
+                }
+            }
+        }
+        if file.ends_with(".rs") {
+            for (line, length) in functions(text) {
+                if length > FUNCTION_LINES_MAX {
+                    self.functions.push(place(line, length, ""));
+                }
+            }
+        }
+    }
+}
+
+/// Measures every source below the root.
+fn measure() -> Measured {
+    let mut measured = Measured::default();
+    for file in sources() {
+        let text = fs::read_to_string(root().join(&file)).expect("a source is text");
+        measured.look(&file, &text);
+    }
+    measured.columns.sort_unstable();
+    measured
+}
+
+/// Prints the worst places, and fails above the bound.
+fn check(rule: &str, mut found: Vec<Place>, bound: usize) {
+    found.sort_by(|a, b| b.value.cmp(&a.value).then(a.file.cmp(&b.file)));
+    let mut crates: BTreeMap<String, usize> = BTreeMap::new();
+    for place in &found {
+        let parts = place.file.split('/').take(3).collect::<Vec<_>>();
+        *crates.entry(parts.join("/")).or_default() += 1;
+    }
+    let mut text = format!("{rule}: {} places, bound {bound}\n", found.len());
+    for place in found.iter().take(WORST) {
+        let Place {
+            file,
+            line,
+            value,
+            text: said,
+        } = place;
+        let _ = writeln!(text, "  {file}:{line}: {value}: {said}");
+    }
+    for (part, count) in crates {
+        let _ = writeln!(text, "    {count:5} {part}");
+    }
+    println!("{text}");
+    assert!(found.len() <= bound, "{text}");
+}
+
+#[test]
+fn comments_fit_the_columns() {
+    let measured = measure();
+    let columns = &measured.columns;
+    let p90 = columns[columns.len() * 9 / 10];
+    let most = columns.last().copied().unwrap_or_default();
+    println!(
+        "{} comment lines; columns p90 {p90}, max {most}",
+        columns.len()
+    );
+    check("comment lines above 100 columns", measured.wide, WIDE_LINES);
+}
+
+#[test]
+fn sentences_of_comments_are_short() {
+    let measured = measure();
+    println!("{} sentences of comments", measured.sentences);
+    check("sentences above 25 words", measured.long, LONG_SENTENCES);
+}
+
+#[test]
+fn sentences_of_comments_begin_with_their_noun() {
+    let measured = measure();
+    let share = 100.0 * measured.opened.len() as f64 / measured.sentences as f64;
+    println!("{share:.1} % of the sentences begin with What, Who, Of or Nobody");
+    check(
+        "sentences that begin with What, Who, Of or Nobody",
+        measured.opened,
+        OPENED_BY_PRONOUN,
+    );
+}
+
+#[test]
+fn functions_are_short() {
+    check(
+        "functions above 100 lines",
+        measure().functions,
+        LONG_FUNCTIONS,
+    );
+}
+
+#[test]
+fn the_measures_see_what_they_count() {
+    let wide = format!("// {}\n", "word ".repeat(30));
+    let text = format!(
+        "{wide}/// Of these. What comes goes.\n/// - one\n///   more\nfn f() {{\n{}}}\n",
+        "    x();\n".repeat(100)
+    );
+    let mut measured = Measured::default();
+    measured.look("a.rs", &text);
+    assert_eq!((measured.wide.len(), measured.long.len()), (1, 1));
+    assert_eq!(measured.opened.len(), 2);
+    assert_eq!(measured.sentences, 4);
+    assert_eq!(measured.functions[0].value, 102);
+    assert_eq!(
+        sentences("It takes 2.5 ms. (It may.) Yes."),
+        ["It takes 2.5 ms.", "(It may.) Yes."]
+    );
+}
