@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_and_the_time_decide_and_not_how_often_one_asks() {
+    fn samples_depend_on_seed_and_time_alone() {
         let mut once = Patient::new(7, Profile::varied(7, "d1"), START_US);
         let mut often = once.clone();
         let whole = once.next(START_US + 300 * SECOND_US);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_second_has_all_that_a_news2_needs() {
+    fn the_first_second_has_every_metric_of_news2() {
         let mut patient = Patient::new(1, calm(), START_US);
         let samples = patient.next(START_US);
         for metric in vitals::news2::PARAMETERS {
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn episodes_show_in_what_they_are_named_for_and_pass() {
+    fn episodes_change_their_metrics_and_end() {
         let extremes = |episode, metric| {
             let profile = Profile {
                 ecg: false,

@@ -141,7 +141,7 @@ impl Feed {
             tracing::warn!(
                 dropped = queue.dropped,
                 rejected = queue.rejected,
-                "samples that the gateway did not get"
+                "samples were not delivered to the gateway"
             );
         }
         Ok(())
@@ -154,9 +154,10 @@ impl Feed {
         let (requests, stream) = mpsc::channel(IN_FLIGHT_MAX);
         let mut request = Request::new(ReceiverStream::new(stream));
         if let Some(token) = &self.token {
-            let value: MetadataValue<_> = format!("Bearer {}", token.expose())
-                .parse()
-                .map_err(|_| Status::invalid_argument("the sensor token is no header value"))?;
+            let value: MetadataValue<_> =
+                format!("Bearer {}", token.expose()).parse().map_err(|_| {
+                    Status::invalid_argument("the sensor token is not a valid header value")
+                })?;
             request.metadata_mut().insert("authorization", value);
         }
         let answers = client.record(request).await?.into_inner();
@@ -192,7 +193,7 @@ impl Feed {
             while let Some(request) = queue.next_request() {
                 // The channel has room for the largest number of requests in flight.
                 if connection.requests.send(request).await.is_err() {
-                    return Status::unavailable("the gateway takes no more requests");
+                    return Status::unavailable("the gateway accepts no more requests");
                 }
             }
         }
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_acknowledged_goes_again_in_order() {
+    fn unacknowledged_samples_are_sent_again_in_order() {
         let mut queue = Queue::default();
         queue.push((1..=3).map(sample).collect());
         let first = queue.next_request();

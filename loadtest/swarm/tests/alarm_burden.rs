@@ -40,7 +40,7 @@ fn raised(patient: &mut Patient, engine: &mut Engine, until: i64) -> BTreeMap<St
 }
 
 #[test]
-fn nobody_is_called_for_eight_hours_of_three_people_who_are_well() {
+fn no_alert_is_raised_in_eight_hours_of_three_healthy_patients() {
     for seed in 100..103 {
         assert_eq!(
             raised(&mut patient(seed), &mut engine(), 8 * 60),
@@ -51,7 +51,7 @@ fn nobody_is_called_for_eight_hours_of_three_people_who_are_well() {
 }
 
 #[test]
-fn a_sudden_desaturation_is_seen_as_one() {
+fn a_sudden_desaturation_raises_its_own_alert() {
     for seed in 200..203 {
         let mut patient = patient(seed);
         let mut engine = engine();

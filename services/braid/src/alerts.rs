@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_and_decides_is_in_the_log_as_by_the_page() {
+    fn reads_and_decisions_are_in_the_audit_log_like_those_of_the_page() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().to_str().unwrap();
         let alert = Alert {

@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn help_tells_no_secret() {
+    fn help_shows_no_secret() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let text =
             "[gateway]\nsensor_token = 'hunter-two'\n[alerting]\nwebhook = 'https://hunter-two'\n";

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_data_directory_holds_for_what_is_not_named() {
+    fn a_data_directory_is_the_default_of_both_engines() {
         let engines = |flags: &[&str]| {
             let line = ["doctor"].iter().chain(flags);
             let engines = Line::parse_from(line).engines;

@@ -160,7 +160,7 @@ pub fn watch_signals(shutdown: Shutdown) -> Result<(), Failure> {
             if shutdown.is_requested() {
                 std::process::exit(EXIT_IMPATIENT);
             }
-            tracing::info!("asked to end; draining, a second signal ends at once");
+            tracing::info!("shutdown requested; draining, a second signal ends at once");
             shutdown.request();
         }
     });

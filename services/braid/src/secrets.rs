@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_gets_the_own_and_both_sides_of_a_password_the_same() {
+    fn each_recipient_gets_its_own_secrets_and_both_sides_of_a_password_agree() {
         let dir = tempfile::tempdir().unwrap();
         make(dir.path());
         let read = |file: &str| fs::read_to_string(dir.path().join("out").join(file)).unwrap();
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_for_gateways_goes_to_who_issues_and_is_taken_back() {
+    fn the_authority_for_gateways_goes_to_the_issuer_and_is_taken_back() {
         let dir = tempfile::tempdir().unwrap();
         let folder = |name: &str| dir.path().join("out").join(name);
         // The state of an older version: the general key beside the dashboard's certificate.
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_get_nothing() {
+    fn unknown_recipients_are_refused() {
         assert!("mallory".parse::<Recipient>().is_err());
         assert!("ingest:me".parse::<Recipient>().is_err());
         let recipient: Recipient = "ingest:65532".parse().unwrap();
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_certified_by_the_names_that_people_use() {
+    fn the_page_certificate_has_the_names_that_people_use() {
         use rustls::pki_types::{CertificateDer, pem::PemObject};
         use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 

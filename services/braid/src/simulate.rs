@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_swarm_of_nobody_is_ready() {
+    async fn a_swarm_without_patients_is_ready() {
         for (patients, is_ready) in [(0, true), (1, false)] {
             let config = SwarmConfig {
                 to: "http://127.0.0.1:1".to_owned(),

@@ -137,9 +137,10 @@ impl TrialCommand {
         };
         let mut request = Request::new(tokio_stream::once(request));
         if let Some(token) = &self.sensor_token {
-            let value: MetadataValue<_> = format!("Bearer {}", token.expose())
-                .parse()
-                .map_err(|_| Refusal::ForGood("the sensor token is no header value".to_owned()))?;
+            let value: MetadataValue<_> =
+                format!("Bearer {}", token.expose()).parse().map_err(|_| {
+                    Refusal::ForGood("the sensor token is not a valid header value".to_owned())
+                })?;
             request.metadata_mut().insert("authorization", value);
         }
         let mut answers = client

@@ -169,7 +169,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn a_copy_made_under_load_and_the_bus_give_back_everything() {
+fn a_copy_made_under_load_and_the_bus_restore_everything() {
     let Some(cluster) = Cluster::start(1, "") else {
         return;
     };

@@ -67,7 +67,7 @@ fn samples_arrive_by_tcp_and_by_quic_again() {
     eventually("a session by TCP", by_tcp);
     progress("rows over TCP");
     // It is ready, and warns of the fallback.
-    let told = "nothing answers by UDP: going on by HTTP/2 over";
+    let told = "UDP gets no answer: the tunnel uses HTTP/2 over";
     eventually("a gateway that is ready", || {
         let admin = separate.ports.admin("gateway");
         let answer = http(admin, "GET", "/readyz", "", "");

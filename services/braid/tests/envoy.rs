@@ -140,7 +140,7 @@ async fn begin(
 }
 
 #[tokio::test]
-async fn nobody_speaks_for_another() {
+async fn no_gateway_can_act_as_another() {
     let dir = tempfile::tempdir().unwrap();
     let devices = ["sensor-1".to_owned()];
     let Some((separate, envoy)) = all(dir.path(), &devices) else {
@@ -189,7 +189,7 @@ async fn nobody_speaks_for_another() {
 }
 
 #[tokio::test]
-async fn who_is_revoked_is_turned_away_behind_envoy_too() {
+async fn a_revoked_gateway_is_refused_behind_envoy_as_well() {
     let dir = tempfile::tempdir().unwrap();
     let Some(binary) = envoy::binary() else {
         return;

@@ -123,7 +123,7 @@ fn send(to: std::net::SocketAddr, numbers: std::ops::Range<u64>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn strangers_at_their_bounds_end_neither_envoy_nor_uploads_nor_live_pages() {
+async fn strangers_at_their_bounds_stop_neither_envoy_nor_uploads_nor_live_pages() {
     let dir = tempfile::tempdir().unwrap();
     let Some(binary) = envoy::binary() else {
         return;

@@ -179,7 +179,7 @@ async fn provider_of(separate: &Separate) -> (Arc<oidc::Provider>, PathBuf) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_of_the_provider_passes_envoy_and_is_judged_by_the_dashboard() {
+async fn a_token_of_the_provider_passes_envoy_and_is_checked_by_the_dashboard() {
     const AUDIENCE: &str = "https://ward.example.org";
     let dir = tempfile::tempdir().unwrap();
     let Some(binary) = envoy::binary() else {
@@ -242,7 +242,7 @@ async fn a_token_of_the_provider_passes_envoy_and_is_judged_by_the_dashboard() {
 const SIGN_INS: usize = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whom_the_provider_sends_back_meets_the_dashboard_that_sent_them() {
+async fn a_sign_in_returns_to_the_dashboard_that_began_it() {
     let dir = tempfile::tempdir().unwrap();
     let Some(binary) = envoy::binary() else {
         return;
@@ -302,7 +302,7 @@ async fn whom_the_provider_sends_back_meets_the_dashboard_that_sent_them() {
 /// Two thousand requests whose bodies do not arrive: more than all connections of Envoy to the
 /// dashboards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_sends_slowly_takes_no_connection_to_the_dashboards() {
+async fn slow_requests_take_no_connection_to_the_dashboards() {
     const CONNECTIONS: usize = 84;
     const REQUESTS: u32 = 24;
     let dir = tempfile::tempdir().unwrap();

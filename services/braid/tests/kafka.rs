@@ -256,7 +256,7 @@ fn kept_upload(device: &str) -> Record {
 }
 
 #[test]
-fn a_kept_upload_is_let_in_once_by_somebody_with_a_name() {
+fn a_kept_upload_is_admitted_once_by_a_named_person() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().to_str().unwrap();
     let succeed = |args: &[&str]| {
@@ -319,7 +319,7 @@ fn a_kept_upload_is_let_in_once_by_somebody_with_a_name() {
 }
 
 #[test]
-fn a_service_that_cannot_start_says_why_once_and_one_that_waits_says_for_what() {
+fn a_service_that_cannot_start_reports_why_once_and_a_waiting_one_reports_for_what() {
     let Some(mut cluster) = Cluster::prepared(1, "") else {
         return;
     };
@@ -352,7 +352,7 @@ fn a_service_that_cannot_start_says_why_once_and_one_that_waits_says_for_what() 
 }
 
 #[tokio::test]
-async fn kafka_lets_in_no_service_that_the_authority_for_gateways_names() {
+async fn kafka_refuses_a_service_certified_by_the_authority_for_gateways() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     let (authority, out) = (path("authority"), path("out"));

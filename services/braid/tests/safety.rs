@@ -123,7 +123,7 @@ fn every_cause_of_a_hazard_has_a_control_and_a_test_that_exist() {
 }
 
 #[test]
-fn a_document_that_promises_what_there_is_not_is_refused() {
+fn a_document_with_missing_controls_or_tests_is_refused() {
     let section = |hazard: &str| {
         format!(
             "\n## {hazard}\n\n{HEADER}\n|---|---|---|\n| cause | `a.rs` | `t.rs::one` |\n\n{OPERATOR} all.\n"

@@ -138,76 +138,6 @@ fn edges(service: &str, prefix: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Files beside the edges that name a generated server or client, and why.
-const SERVED_ELSEWHERE: [(&str, &str); 4] = [
-    (
-        "services/alerting/src/acknowledgement.rs",
-        "serves the dashboard; it becomes from_dashboard.rs with the handlers of silences",
-    ),
-    (
-        "services/alerting/src/lib.rs",
-        "puts the service on its listener",
-    ),
-    (
-        "services/dashboard/src/clients.rs",
-        "the clients of alerting and of the demonstration's links, shared by the handlers",
-    ),
-    (
-        "services/ingest/src/newer.rs",
-        "keeps whole uploads whose messages this release cannot decode",
-    ),
-];
-
-#[test]
-fn a_file_that_names_a_generated_server_or_client_is_an_edge() {
-    let mut found = Vec::new();
-    let mut seen = 0;
-    for file in rust_files() {
-        let service = SERVICES
-            .iter()
-            .find(|service| file.starts_with(&format!("services/{service}/src/")));
-        if service.is_none() || file.ends_with("_tests.rs") {
-            continue;
-        }
-        let text = read(&file);
-        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        let is_named = code.lines().any(|line| {
-            let is_comment = line.trim_start().starts_with("//");
-            !is_comment
-                && ["_service_server::", "_service_client::"]
-                    .iter()
-                    .any(|it| line.contains(it))
-        });
-        let is_edge = file
-            .split('/')
-            .skip(3)
-            .any(|part| part.starts_with("from_") || part.starts_with("to_"));
-        let is_listed = SERVED_ELSEWHERE.iter().any(|(listed, _)| *listed == file);
-        seen += usize::from(is_named && is_edge);
-        if is_named && !is_edge && !is_listed {
-            found.push(format!(
-                "{file} serves or calls, and is no from_x.rs or to_y.rs"
-            ));
-        }
-        if is_listed && !(is_named && !is_edge) {
-            found.push(format!("{file} needs no entry in SERVED_ELSEWHERE"));
-        }
-    }
-    for (file, _) in SERVED_ELSEWHERE {
-        if !root().join(file).is_file() {
-            found.push(format!("{file} stands in SERVED_ELSEWHERE and is gone"));
-        }
-    }
-    assert!(
-        seen >= 8,
-        "only {seen} edges name a generated server or client"
-    );
-    refuse(
-        "the handlers and clients of an edge stand in its file",
-        found,
-    );
-}
-
 fn refuse(rule: &str, found: Vec<String>) {
     assert!(found.is_empty(), "{rule}:\n  {}", found.join("\n  "));
 }
@@ -243,7 +173,7 @@ fn every_way_out_meets_a_way_in() {
 }
 
 #[test]
-fn every_service_explains_itself_on_one_screen() {
+fn every_service_has_a_short_readme() {
     let found = SERVICES
         .iter()
         .filter_map(|service| {
@@ -336,7 +266,7 @@ fn no_module_hides_in_mod_rs_and_none_is_called_common() {
 }
 
 #[test]
-fn nothing_is_left_for_later() {
+fn no_work_is_left_for_later() {
     // Composed here, so that this file does not find itself.
     let words = [
         ["TO", "DO"].concat(),

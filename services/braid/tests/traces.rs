@@ -71,7 +71,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_sensors_trace_goes_on_in_every_service_that_reads_samples() {
+async fn the_sensors_trace_continues_in_every_service_that_reads_samples() {
     let (sender, mut exported) = mpsc::channel(64);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("--otlp-endpoint=http://{}", listener.local_addr().unwrap());

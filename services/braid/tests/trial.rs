@@ -11,7 +11,7 @@ use program::run;
 use separate::{NOUNS, Separate};
 
 #[test]
-fn a_trial_reads_back_what_it_sent_and_says_so_when_it_cannot() {
+fn a_trial_reads_back_its_sample_or_fails() {
     let dir = tempfile::tempdir().unwrap();
     let mut separate = Separate::prepare(dir.path(), &[], &[]);
     let store = format!("--store=sqlite:{}", separate.data.display());

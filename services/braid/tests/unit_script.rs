@@ -66,7 +66,7 @@ fn a_test_that_passes_only_when_repeated_is_named_and_fails_the_run() {
 }
 
 #[test]
-fn one_that_is_listed_with_a_reason_is_named_and_passes() {
+fn a_test_that_is_listed_with_a_reason_is_named_and_passes() {
     let list = format!("# comment\n\n{TEST} | the kernel's timer is coarse\n");
     let ran = run(&failure(&[TEST]), PASSED, 0, &list);
     assert_eq!(ran.code, 0, "{}", ran.text);
@@ -78,7 +78,7 @@ fn one_that_is_listed_with_a_reason_is_named_and_passes() {
 }
 
 #[test]
-fn one_that_fails_again_has_failed_whatever_is_listed() {
+fn a_test_that_fails_again_has_failed_whatever_is_listed() {
     let list = format!("{TEST} | a reason\n");
     let ran = run(&failure(&[TEST]), &failure(&[TEST]), 101, &list);
     assert_eq!(ran.code, 101);

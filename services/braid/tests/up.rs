@@ -268,7 +268,7 @@ fn configuration_is_layered_and_printed_with_its_origins() {
 
 /// The test alert is sent once a minute, so the test takes as long.
 #[test]
-fn the_test_alert_of_every_minute_comes_through_and_is_nobodys() {
+fn the_test_alert_of_every_minute_arrives_and_belongs_to_no_patient() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let data = data.to_str().unwrap();

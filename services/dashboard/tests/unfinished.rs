@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use ward::Ward;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_that_does_not_come_is_not_waited_for() {
+async fn a_body_that_does_not_arrive_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let ward = Ward::start(dir.path(), ANYWHERE, &[]).await;
     let mut stream = TcpStream::connect(ward.address).await.unwrap();

@@ -138,19 +138,18 @@ pub async fn watch(clock: Clock, core: Arc<CoreClock>, warning: WarningHandle, s
 
 fn warning_of(now: Moment, behind_us: Option<i64>) -> Option<Warning> {
     let says = if !now.is_set() {
-        "the clock was never set, and no certificate is valid by it: what sensors send is kept here"
-            .to_owned()
+        "the clock was never set, so no certificate is valid; samples are stored here".to_owned()
     } else {
         let behind_us = behind_us.filter(|behind_us| behind_us.saturating_abs() > WARN_US)?;
         let seconds = behind_us.unsigned_abs() / 1_000_000;
         let direction = if behind_us > 0 { "behind" } else { "ahead of" };
         format!(
-            "the clock is {seconds} s {direction} the core's; the core puts right the times of readings"
+            "the clock is {seconds} s {direction} the core's; the core corrects the times of readings"
         )
     };
     Some(Warning {
         says,
-        to_do: "let the machine ask a time server (NTP), or set its clock".to_owned(),
+        to_do: "configure a time server (NTP) on the machine, or set its clock".to_owned(),
     })
 }
 
@@ -158,7 +157,7 @@ fn boot() -> u32 {
     match std::fs::read("/proc/sys/kernel/random/boot_id") {
         Ok(id) => crc32fast::hash(&id).max(1),
         Err(error) => {
-            tracing::warn!(%error, "nothing tells the starts of this machine apart: what is taken before its clock is set keeps its time");
+            tracing::warn!(%error, "this machine has no boot id, so times of samples before its clock is set stay uncorrected");
             0
         }
     }
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upload_says_what_both_clocks_show_and_leaves_entries_alone() {
+    fn an_upload_contains_both_clocks_and_leaves_entries_unchanged() {
         let (taken, now) = (moment(TRUE_US, HOUR), moment(TRUE_US + HOUR, 0));
         let sample = Sample {
             device_time_us: taken.wall_us,
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_core_is_known_by_its_answers_whatever_the_own_clock_does() {
+    fn the_core_clock_comes_from_its_answers_whatever_the_own_clock_shows() {
         let core = CoreClock::default();
         assert_eq!(core.behind_us(moment(TRUE_US, 0)), None);
         core.on_answer(0, moment(TRUE_US, 0));
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_tells_its_starts_apart() {
+    fn each_start_of_the_machine_has_another_number() {
         let (first, second) = (Moment::now(), Moment::now());
         assert!(first.is_set());
         assert!(first.boot != 0 && first.boot == second.boot);

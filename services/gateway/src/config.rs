@@ -173,14 +173,14 @@ impl Config {
         if url.is_empty() {
             return Err(ConfigError::new(
                 "enrol_url",
-                "a token is given, and nobody to give it to",
+                "a token is given without the dashboard's address",
                 "--enrol-url https://dashboard.example.org:8443",
             ));
         }
         if !self.identity.is_set() {
             return Err(ConfigError::new(
                 "cert",
-                "the certificate, its key and the authority need places to be kept",
+                "the certificate, its key and the authority need file names",
                 "--cert gw-1.pem --key gw-1.key --ca ca.pem",
             ));
         }
@@ -238,7 +238,7 @@ impl Config {
         {
             return refuse(
                 "applications_token",
-                format!("has not {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} characters"),
+                format!("does not have {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} characters"),
                 EXAMPLE,
             );
         }
@@ -270,11 +270,11 @@ impl Config {
             return Ok(());
         };
         if !tunnel::is_device(tun) {
-            let reason = format!("{tun:?} is no name of a device");
+            let reason = format!("{tun:?} is not a valid device name");
             return Err(ConfigError::new("tun", reason, "--tun braid0"));
         }
         if rules.iter().any(|rule| rule.takes_device(tun)) {
-            let reason = format!("{tun:?} would be an access network, too");
+            let reason = format!("{tun:?} would also be an access network");
             return Err(ConfigError::new("tun", reason, "--tun braid0"));
         }
         let unbound = rules.iter().find(|rule| !rule.is_bound());
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_with_a_port_that_is_none_is_refused() {
+    fn an_address_with_an_invalid_port_is_refused() {
         let refused = |flag: &str| {
             let config = CommandLine::parse_from(["gateway", flag]).config;
             config.validate().err().map(|error| error.field)
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn applications_come_in_only_where_that_is_safe() {
+    fn applications_need_a_token_beyond_loopback() {
         assert_eq!(refused(&[]), None);
         assert_eq!(refused(&["--applications", "127.0.0.1:1080"]), None);
         assert_eq!(refused(&["--applications-prompt", "[::1]:1080"]), None);
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tun_device_swallows_no_access_network() {
+    fn a_tun_device_needs_access_networks_bound_to_devices() {
         let refused = |flags: &[&str]| {
             let line = ["gateway"].into_iter().chain(flags.iter().copied());
             let config = CommandLine::parse_from(line).config;

@@ -392,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_application_goes_before_alerts() {
+    fn no_stream_of_an_application_goes_before_alerts() {
         let asked = [Urgency::Urgent, Urgency::Prompt, Urgency::Bulk];
         assert_eq!(
             asked.map(admitted),

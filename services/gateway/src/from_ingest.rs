@@ -126,9 +126,9 @@ impl Drop for Off<'_> {
 
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    #[error("the rules that were kept cannot be read: {0}")]
+    #[error("the stored rules cannot be read: {0}")]
     Storage(#[from] io::Error),
-    #[error("the rules that were kept are damaged")]
+    #[error("the stored rules are damaged")]
     Damaged,
 }
 
@@ -194,13 +194,13 @@ pub async fn keep<D: Disk, B: Disk>(
         if let Err(error) = stored {
             // The rules are in force all the same: the next start may use older rules, but this run
             // must not.
-            tracing::error!(%error, "the core's rules cannot be kept");
+            tracing::error!(%error, "the core's rules cannot be stored");
         }
         let versions: Vec<String> = next
             .versions()
             .map(|(subject, version)| format!("{subject} {version}"))
             .collect();
-        tracing::info!(rules = versions.join(", "), "judging by the core's rules");
+        tracing::info!(rules = versions.join(", "), "the core's rules are in force");
         metrics::counter!("braid_gateway_rules_taken_total").increment(1);
         intake.judge_by(next.clone());
         book = next;

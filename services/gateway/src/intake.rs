@@ -69,9 +69,9 @@ impl Refused {
 pub enum RecordError {
     #[error("{0} samples in one request, at most {SAMPLES_PER_REQUEST_MAX} are taken")]
     TooMany(usize),
-    #[error("too many requests wait for the journal; try again in a moment")]
+    #[error("too many requests wait for the journal; try again later")]
     Busy,
-    #[error("the journal of alerts cannot take what these samples raise: {0}")]
+    #[error("the journal cannot store the alerts of these samples: {0}")]
     Alerts(String),
     #[error(transparent)]
     Journal(AppendError),
@@ -180,7 +180,7 @@ impl<D: Disk> Intake<D> {
             }
             Err(error) => {
                 metrics::counter!("braid_gateway_requests_failed_total").increment(1);
-                tracing::debug!(%error, "samples could not be taken");
+                tracing::debug!(%error, "samples could not be stored");
             }
         }
         recorded
@@ -421,7 +421,7 @@ impl<D: Disk> Intake<D> {
                         probe.map(drop).map_err(|error| RecordError::Alerts(error.to_string()))
                     };
                     if let Err(error) = tried {
-                        tracing::debug!(%error, "the journal of alerts still takes nothing");
+                        tracing::debug!(%error, "the journal of alerts still refuses writes");
                     }
                 }
             }

@@ -249,8 +249,8 @@ async fn watch_transport(tunnel: Tunnel, warning: WarningHandle, context: Contex
             .transport()
             .filter(|&transport| transport != Transport::Quic);
         warning.set(stand_in.map(|transport| Warning {
-            says: format!("nothing answers by UDP: going on by HTTP/2 over {transport}"),
-            to_do: "let UDP to the proxy's port through the access networks".to_owned(),
+            says: format!("UDP gets no answer: the tunnel uses HTTP/2 over {transport}"),
+            to_do: "open UDP to the proxy's port in the access networks".to_owned(),
         }));
         tokio::select! {
             // A slow subscriber looks again as well.
@@ -436,7 +436,7 @@ async fn open_journal(
         tracing::error!(
             class,
             segments = summary.damaged_segments,
-            "the medium has damaged the journal; what is missing is reported as gaps"
+            "the journal is damaged; lost samples are reported as gaps"
         );
     }
     let mut condition = journal.condition();
@@ -478,7 +478,7 @@ async fn open_book(config: &Config) -> Result<(BookFile<Directory>, Rulebook), R
         })?;
         let file = BookFile(directory);
         let book = file.load().unwrap_or_else(|error| {
-            tracing::error!(%error, "judging by the gateway's own rules until the core answers");
+            tracing::error!(%error, "the gateway's own rules are in force until the core answers");
             Rulebook::default()
         });
         Ok((file, book))

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_is_seen_each_time() {
+    fn each_step_back_of_a_clock_is_detected() {
         assert_eq!(steps(live(0..100, 0)), 0);
         assert_eq!(steps(live(0..100, 0).chain(live(100..120, -HOUR))), 0);
         let back = live(0..100, 0).chain(live(100..121, -HOUR));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sensor_has_kept_is_no_step() {
+    fn stored_readings_of_a_sensor_are_no_step() {
         let kept = |from: i64, to: i64| (from..to).map(|second| T0 - HOUR + second * S);
         // All at once, thirty a second, at twice the pace of time, and newest first.
         for a_second in [600, 30, 2] {

@@ -25,13 +25,13 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_secs(60);
 pub enum CertificateError {
     #[error("no certificate for this token: {0}")]
     Refused(String),
-    #[error("the dashboard does not give certificates now: {0}")]
+    #[error("the dashboard does not issue certificates now: {0}")]
     Unavailable(String),
     #[error("the dashboard: {0}")]
     Call(#[from] CallError),
-    #[error("the token names another authority than the dashboard's")]
+    #[error("the token names another authority than that of the dashboard")]
     OtherAuthority,
-    #[error("the token has not the three parts that `braid gateways enrol` prints")]
+    #[error("the token does not have the three parts that `braid gateways enrol` prints")]
     Token,
     #[error("{path}: {source}")]
     Io { path: String, source: io::Error },
@@ -166,7 +166,7 @@ impl CertificateClient {
     async fn renew_or_enrol(&self, token: Option<&Secret>) -> Result<(), CertificateError> {
         match (self.renew().await, token) {
             (Err(CertificateError::Refused(reason)), Some(token)) => {
-                tracing::warn!(reason, "not renewed; asking by the token");
+                tracing::warn!(reason, "not renewed; enrolling with the token");
                 self.enrol_once(token).await
             }
             (renewed, _) => renewed,
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_came_too_late_to_renew_comes_in_by_a_token() {
+    async fn an_expired_certificate_is_replaced_with_a_token() {
         let dir = tempfile::tempdir().unwrap();
         let authority = LocalAuthority::open_or_create(dir.path()).unwrap();
         let peer = PeerId::gateway("default", "gw-1");

@@ -25,7 +25,7 @@ async fn post_from(address: &str, gateway: &Gateway, body: &str) -> (u16, serde_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_sensor_that_makes_streams_up_leaves_none_to_others() {
+async fn invented_streams_of_a_sensor_leave_some_to_others() {
     let directory = tempfile::tempdir().unwrap();
     let running = FakeIngest::default().start().await;
     let gateway = Gateway::start(directory.path(), running.address, None).await;

@@ -122,7 +122,7 @@ async fn curl_downloads_and_uploads_through_both_protocols() {
 }
 
 #[tokio::test]
-async fn curl_says_why_it_was_refused() {
+async fn curl_shows_the_reason_of_a_refusal() {
     let allowed = echo().await;
     let stage = Stage::start(&[allowed.to_string()], &[]).await;
     let http = format!("http://{}", stage.address);
@@ -254,7 +254,7 @@ async fn a_reader_that_stops_stops_the_application() {
 }
 
 #[tokio::test]
-async fn a_full_house_is_said_and_a_place_is_given_back() {
+async fn a_full_gateway_refuses_and_a_closed_connection_frees_its_place() {
     let echo = echo().await;
     let stage = Stage::start(
         &[echo.to_string()],
@@ -282,7 +282,7 @@ async fn a_full_house_is_said_and_a_place_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_token_is_asked_of_both_protocols() {
+async fn both_protocols_require_the_token() {
     let web = web(b"inside".to_vec()).await;
     let stage = Stage::start(&[web.to_string()], &["--applications-token", "open sesame"]).await;
     let answer = ask_http(&mut stage.connect().await, &web.to_string()).await;
@@ -312,7 +312,7 @@ async fn a_token_is_asked_of_both_protocols() {
 }
 
 #[tokio::test]
-async fn a_shutdown_lets_transfers_end_and_cuts_what_does_not() {
+async fn a_shutdown_lets_transfers_end_and_then_cuts_the_rest() {
     let echo = echo().await;
     let stage = Stage::start(&[echo.to_string()], &[]).await;
     let mut working = stage.tunnel(echo).await;

@@ -148,7 +148,7 @@ async fn a_burst_comes_back_whole() {
 }
 
 #[tokio::test]
-async fn what_is_no_datagram_of_the_application_goes_nowhere() {
+async fn datagrams_of_other_senders_are_dropped() {
     let (allowed, unlisted) = (udp_echo().await, udp_echo().await);
     let stage = Stage::start(&[allowed.to_string()], &[]).await;
     let application = Application::start(&stage).await;

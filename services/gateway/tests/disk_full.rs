@@ -102,7 +102,7 @@ fn entries(journal: &Journal<TestDisk>) -> Vec<Entry> {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_says_so_and_goes_on_when_there_is_room() {
+async fn a_full_disk_refuses_samples_with_a_reason_and_accepts_them_later() {
     let bench = Bench::new();
     assert_eq!(bench.record("d1", 1, 70.0).await.unwrap(), 1);
     assert_eq!(*bench.vitals.condition().borrow(), Condition::Writable);
@@ -136,7 +136,7 @@ async fn a_full_disk_refuses_says_so_and_goes_on_when_there_is_room() {
 }
 
 #[tokio::test]
-async fn an_alert_that_cannot_be_kept_holds_back_its_device_only() {
+async fn an_alert_that_cannot_be_stored_holds_back_only_its_device() {
     let bench = Bench::new();
     bench.alerts_disk.fail_next(u64::MAX);
     let mut refused_from = None;
@@ -219,7 +219,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn an_alert_that_was_refused_is_kept_although_no_request_comes() {
+async fn a_refused_alert_is_stored_later_without_a_request() {
     let bench = Bench::new();
     let context = Context::new("gateway");
     trying_again(&bench, &context);
@@ -239,7 +239,7 @@ async fn an_alert_that_was_refused_is_kept_although_no_request_comes() {
 }
 
 #[tokio::test]
-async fn the_core_is_told_from_memory_while_the_disk_is_full() {
+async fn alerts_go_to_the_core_from_memory_while_the_disk_is_full() {
     let bench = Bench::new();
     let context = Context::new("gateway");
     trying_again(&bench, &context);
@@ -295,7 +295,7 @@ async fn the_core_is_told_from_memory_while_the_disk_is_full() {
 
 /// Every device with an alert holds one; with the last of them the gateway accepts no more samples.
 #[tokio::test]
-async fn what_is_held_in_memory_has_a_bound() {
+async fn alerts_in_memory_have_a_bound() {
     let bench = Bench::new();
     bench.alerts_disk.fail_next(u64::MAX);
     let count = || *bench.intake.held().borrow();

@@ -145,7 +145,7 @@ fn segments(disk: &Decaying) -> Vec<String> {
 }
 
 #[test]
-fn a_start_loses_what_is_behind_a_bad_sector_and_no_other_segment() {
+fn a_start_loses_the_rest_of_a_segment_with_a_bad_sector_and_no_other_segment() {
     for (victim, page) in [(0, 1), (2, 1), (2, 0), (2, 3), (3, 2), (4, 0), (4, 1)] {
         let case = format!("segment {victim}, page {page}");
         let (disk, log, accepted) = filled();

@@ -186,7 +186,7 @@ fn no_crash_loses_a_sample_without_a_gap_when_the_journal_is_full() {
 }
 
 #[test]
-fn a_full_journal_stays_within_its_bound_and_tells_what_it_dropped() {
+fn a_full_journal_stays_within_its_bound_and_reports_its_gaps() {
     let limits = limits(Overflow::DropOldest, 4 * 600);
     let disk = FakeDisk::new(7);
     let (mut log, _) = Log::open(TestDisk(disk.clone()), limits).unwrap();
@@ -247,7 +247,7 @@ fn alerts_are_refused_and_never_dropped() {
 
 /// The reading of an alert may be hours old if a sensor stored it.
 #[test]
-fn alerts_of_a_gateway_whose_disk_was_wiped_are_not_taken_for_earlier_ones() {
+fn alerts_after_a_wiped_disk_have_new_sequences() {
     let first_alert_at = |gateway_time_us, time_us| {
         let limits = limits(Overflow::Refuse, 1 << 20);
         let (mut log, _) = Log::open(TestDisk(FakeDisk::new(7)), limits).unwrap();

@@ -61,7 +61,7 @@ fn decay_of_the_medium_becomes_a_gap_once() {
 }
 
 #[test]
-fn a_stream_whose_beginning_is_lost_has_a_gap_of_what_was_there() {
+fn a_stream_with_a_lost_beginning_reports_only_existing_samples() {
     const CLOCK_US: i64 = 1_800_000_000_000_000;
     let disk = FakeDisk::new(3);
     let limits = limits(Overflow::DropOldest, 1 << 20);
@@ -101,7 +101,7 @@ fn a_stream_whose_beginning_is_lost_has_a_gap_of_what_was_there() {
 }
 
 #[test]
-fn decay_of_what_waited_through_restarts_becomes_a_gap_once() {
+fn decay_of_entries_that_waited_through_restarts_becomes_a_gap_once() {
     let limits = limits(Overflow::DropOldest, 1 << 20);
     let disk = FakeDisk::new(5);
     let (_, mut world) = filled(&disk, limits);
@@ -136,7 +136,7 @@ fn decay_of_what_waited_through_restarts_becomes_a_gap_once() {
 }
 
 #[test]
-fn decay_of_two_neighbours_does_not_stop_what_is_behind_them() {
+fn decay_of_two_neighbours_does_not_stop_later_entries() {
     let limits = limits(Overflow::DropOldest, 1 << 20);
     let disk = FakeDisk::new(3);
     let (_, mut world) = filled(&disk, limits);
@@ -162,7 +162,7 @@ fn decay_of_two_neighbours_does_not_stop_what_is_behind_them() {
 
 /// Later entries were accepted, and perhaps delivered: their numbers must not mean other samples.
 #[test]
-fn decay_of_the_newest_segment_is_told_and_gives_no_number_twice() {
+fn decay_of_the_newest_segment_is_reported_and_repeats_no_number() {
     let mut limits = limits(Overflow::DropOldest, 1 << 20);
     limits.segment_bytes = 1 << 16;
     for seed in 0..40 {

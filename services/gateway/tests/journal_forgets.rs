@@ -133,7 +133,7 @@ fn a_full_journal_takes_new_streams_and_repeats_no_number_whatever_the_clock_sho
 }
 
 #[test]
-fn a_stream_that_came_back_where_the_medium_is_damaged_lost_no_more_than_was_there() {
+fn a_returned_stream_on_a_damaged_medium_reports_only_existing_samples() {
     let disk = FakeDisk::new(1);
     let mut log = filled(&disk);
     // The clock is later as well: the numbers in between were never given.

@@ -92,7 +92,7 @@ async fn one_line_is_enough_and_a_bad_one_is_explained() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_medium_damages_in_a_running_gateway_becomes_a_gap_and_stops_nothing() {
+async fn damage_under_a_running_gateway_becomes_a_gap_and_stops_no_other_entry() {
     let directory = tempfile::tempdir().unwrap();
     let ingest = FakeIngest::default();
     let running = ingest.start().await;
@@ -142,7 +142,7 @@ async fn what_the_medium_damages_in_a_running_gateway_becomes_a_gap_and_stops_no
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_goes_to_no_place_is_not_taken_for_accepted() {
+async fn a_sample_for_an_unknown_path_is_not_accepted() {
     let directory = tempfile::tempdir().unwrap();
     let ingest = FakeIngest::default();
     let running = ingest.start().await;
@@ -159,7 +159,7 @@ async fn what_goes_to_no_place_is_not_taken_for_accepted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fall_is_cancelled_at_the_gateway_and_the_core_hears_of_it() {
+async fn a_fall_is_cancelled_at_the_gateway_and_the_core_gets_it() {
     let directory = tempfile::tempdir().unwrap();
     let ingest = FakeIngest::default();
     let running = ingest.start().await;
@@ -206,7 +206,7 @@ async fn a_fall_is_cancelled_at_the_gateway_and_the_core_hears_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_token_nobody_gets_in() {
+async fn a_request_without_the_token_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let ingest = FakeIngest::default();
     let running = ingest.start().await;
@@ -228,7 +228,7 @@ async fn without_the_token_nobody_gets_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_page_in_somebodys_browser_is_no_sensor() {
+async fn a_request_of_a_web_page_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let running = FakeIngest::default().start().await;
     let gateway = Gateway::start(directory.path(), running.address, None).await;
@@ -359,7 +359,7 @@ async fn a_link_that_ends_is_replaced_and_the_gateway_is_ready_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_accepted_while_ingest_was_away_arrives_after_a_restart() {
+async fn samples_accepted_while_ingest_was_away_arrive_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let ingest = FakeIngest::default();
     let running = ingest.start().await;
@@ -387,7 +387,7 @@ async fn what_was_accepted_while_ingest_was_away_arrives_after_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_ingest_refuses_is_kept_for_people_and_blocks_nothing() {
+async fn samples_that_ingest_refuses_are_kept_and_block_no_others() {
     let directory = tempfile::tempdir().unwrap();
     let ingest = FakeIngest::default();
     ingest.got.lock().refused_device = "stranger".into();
@@ -407,7 +407,7 @@ async fn what_ingest_refuses_is_kept_for_people_and_blocks_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_patient_in_trouble_raises_an_alert_at_the_edge() {
+async fn an_ill_patient_raises_an_alert_at_the_edge() {
     let directory = tempfile::tempdir().unwrap();
     let ingest = FakeIngest::default();
     let running = ingest.start().await;

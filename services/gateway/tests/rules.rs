@@ -275,7 +275,7 @@ async fn a_threshold_that_is_changed_holds_at_the_edge_without_a_network() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_of_the_same_name_elsewhere_is_told_nothing() {
+async fn a_gateway_of_the_same_name_in_another_tenant_gets_no_rules() {
     let core = Core::start().await;
     core.register("one", "belt-1", "ada").await;
     core.put_rules("one", "default", 1, 80.0).await;

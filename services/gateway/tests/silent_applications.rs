@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const NEGOTIATIONS_MAX: usize = 64;
 
 #[tokio::test]
-async fn who_says_nothing_gives_way_to_who_does() {
+async fn silent_connections_give_way_to_new_ones() {
     let to = echo().await;
     let stage = Stage::start(&[to.to_string()], &[]).await;
     let mut silent = Vec::new();

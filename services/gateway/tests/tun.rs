@@ -63,7 +63,7 @@ fn transfer(seed: u8, midway: impl FnOnce()) -> Duration {
 }
 
 #[test]
-fn a_program_that_knows_no_proxy_goes_on_when_a_network_is_cut() {
+fn a_program_without_proxy_support_continues_when_a_network_is_cut() {
     let Some(stage) = Stage::start(RATE, "--tun-routes --tun-tcp packets") else {
         return;
     };
@@ -172,7 +172,7 @@ fn a_connection_outlives_the_proxys_restart_and_the_end_of_udp() {
 }
 
 #[test]
-fn a_device_that_is_gone_is_said_by_whoever_had_it() {
+fn both_ends_warn_of_a_missing_device() {
     let Some(stage) = Stage::start(RATE, "--tun-routes") else {
         return;
     };

@@ -17,7 +17,7 @@ pub async fn watch(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Context) {
         context.health().check("bus"),
         context.health().check_at_start(
             "store",
-            "see why the database does not answer; the bus keeps what comes",
+            "find out why the database does not answer; the bus keeps new records",
         ),
     );
     let shutdown = context.shutdown();

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn ever_new_names_leave_no_more_than_the_bound() {
+    fn new_names_are_bounded() {
         let mut bounds = Bounds::new(0);
         let (thief, other, start) = (named("thief"), named("other"), Instant::now());
         let mut admit = |of: &GatewayId, path: usize, session: u64| {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_asks_over_and_over_is_refused() {
+    fn a_gateway_beyond_its_rate_of_questions_is_refused() {
         let mut bounds = Bounds::new(0);
         let (gateway, start) = (named("g"), Instant::now());
         let asked = (0..10_000).filter(|_| bounds.may_ask(&gateway, start));

@@ -208,7 +208,7 @@ impl Taker {
             tracing::warn!(
                 gateway = gateway.id,
                 tenant = gateway.tenant,
-                "reports more than its rate and is read more slowly"
+                "a gateway exceeds its rate of reports and is read more slowly"
             );
         }
         if !owed.wait.is_zero() {
@@ -297,7 +297,7 @@ impl Taker {
                 gateway = gateway.id,
                 tenant = gateway.tenant,
                 reason,
-                "reports are left out: the gateway is beyond its bounds"
+                "reports are left out: the gateway exceeds its bounds"
             );
             false
         });

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_fields_are_refused() {
         let gateway = gateway("gateway-1");
         let refused = |edit: fn(&mut PathReport)| {
             let mut report = report(End::Gateway);

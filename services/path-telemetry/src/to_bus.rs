@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_the_bus_will_never_take_is_no_failure_of_the_bus() {
+    async fn a_record_that_the_bus_cannot_take_is_no_failure_of_the_bus() {
         let directory = tempfile::tempdir().unwrap();
         let bus = EmbeddedBus::open(directory.path(), EmbeddedOptions::default()).unwrap();
         let context = Context::new("path-telemetry");

@@ -25,7 +25,7 @@ pub(crate) async fn run(bus: Arc<dyn Bus>, store: Arc<dyn Store>, context: Conte
         // Reports go on to the bus, and policies come from there.
         check: context.health().check_at_start(
             "store",
-            "see why the database does not answer; the bus keeps what comes",
+            "find out why the database does not answer; the bus keeps new records",
         ),
     };
     // For the same reason a sink that stands still is a warning.

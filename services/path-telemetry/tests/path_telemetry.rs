@@ -80,7 +80,7 @@ async fn both_ends_report_and_the_gateway_gets_its_policy() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_reports_for_somebody_else() {
+async fn no_sender_reports_for_another() {
     let world = World::start();
     let cases = [
         (
@@ -202,7 +202,7 @@ async fn a_namesake_in_another_tenant_neither_writes_nor_reads() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_reported_under_a_name_of_nobody_is_not_of_whoever_registers_it() {
+async fn reports_under_an_unregistered_name_stay_hidden_after_its_registration() {
     let world = World::with_store(|_| async {}).await;
     let before = PeerId::gateway("other", "gateway-1");
     let mut forged = reports(End::Gateway, "lte", 0);
@@ -223,7 +223,7 @@ async fn what_was_reported_under_a_name_of_nobody_is_not_of_whoever_registers_it
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_does_not_say_where_to_begin_costs_the_group_no_rebalance() {
+async fn a_store_without_an_answer_to_the_starting_position_costs_no_rebalance() {
     const FAILURES: u32 = 4;
     let (asked, subscribed) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let world = World::with_bus(|dir| {
@@ -257,7 +257,7 @@ async fn a_store_that_does_not_say_where_to_begin_costs_the_group_no_rebalance()
 
 /// A gateway may be in foreign hands.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_gateway_is_told_what_the_bus_says_of_itself() {
+async fn no_gateway_sees_errors_of_the_bus() {
     let inside = "broker kafka-0.inside:9092";
     for (says, code) in [
         (PublishError::Unavailable(inside.into()), Code::Unavailable),

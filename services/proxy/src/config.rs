@@ -172,7 +172,7 @@ impl Config {
             (None, true, true) => Ok(None),
             (Some(tun), ..) if !tunnel::is_device(tun) => refuse(
                 "tun",
-                format!("{tun:?} is no name of a device"),
+                format!("{tun:?} is not a valid device name"),
                 TUN_EXAMPLE,
             ),
             (Some(tun), false, false) => Ok(Some(IpSettings {
@@ -181,11 +181,11 @@ impl Config {
                 destinations,
             })),
             (_, true, _) => {
-                let reason = "IP takes addresses for gateways, too".to_owned();
+                let reason = "IP also needs addresses for gateways".to_owned();
                 refuse("ip_pool", reason, POOL_EXAMPLE)
             }
             (None, ..) => {
-                let reason = "IP takes a device for packets, too".to_owned();
+                let reason = "IP also needs a device for packets".to_owned();
                 refuse("tun", reason, TUN_EXAMPLE)
             }
             (.., true) => {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn ip_is_offered_with_all_that_it_takes_or_not_at_all() {
+    fn ip_needs_all_its_settings() {
         let (pool, tun, allow) = (
             "--ip-pool 10.64.0.0/16",
             "--tun braid0",

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_listed_is_admitted() {
+    fn only_listed_destinations_are_admitted() {
         let list = list(
             &["ingest:7001", "*.example.org:443", "acme@billing.test:*"],
             &["[::1]:9"],
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_covers_neither_this_machine_nor_what_is_special_in_any_form() {
+    fn a_pattern_covers_neither_this_machine_nor_special_addresses() {
         let destinations = list(
             &[
                 "*.example.org:1",

@@ -153,11 +153,11 @@ fn count_refused(reason: &'static str) {
 
 /// Closes the session; the gateway tries again.
 fn refuse_unheard(session: &ServerSession) {
-    tracing::warn!(remote = %session.remote_address(), "session refused: it is not known who is revoked");
+    tracing::warn!(remote = %session.remote_address(), "session refused: the list of revoked gateways is not known");
     count_refused("unheard");
     session
         .handle()
-        .close("it is not known who is revoked: try again");
+        .close("the list of revoked gateways is not known: try again");
 }
 
 fn identify(session: &ServerSession) -> Result<GatewayId, String> {

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn special_ranges_are_meant_by_entries_within_them() {
+    fn special_ranges_need_entries_within_them() {
         let list = list(&["10.0.0.0/8", "192.168.0.0/15", "127.0.0.1/32"]);
         assert!(allows(&list, "10.1.2.3") && allows(&list, "127.0.0.1"));
         // The entry is wider than 192.168.0.0/16, so it does not permit that range.
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_own_public_addresses_are_meant_by_nothing_wider() {
+    fn the_machines_own_public_addresses_need_their_own_entries() {
         let own = ["5.0.0.7", "2600::7", "10.1.0.7", "5.0.1.7"].map(|text| text.parse().unwrap());
         let list = list(&["0.0.0.0/0", "::/0", "10.1.0.0/16", "5.0.1.7/32"]);
         let routes = list.routes("acme", &own).unwrap();

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_back_gets_what_it_had_and_what_it_wants_where_that_is_free() {
+    fn a_returning_gateway_gets_its_address_and_a_new_one_its_wish_if_free() {
         let start = Instant::now();
         let mut leases = pool("10.64.0.0/16").unwrap();
         let first = leases.claim(&gateway(1), None).unwrap();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_unused_for_longest_gives_way_and_none_in_use() {
+    fn the_lease_unused_for_longest_is_removed_and_none_in_use() {
         let start = Instant::now();
         let mut leases = pool("10.0.0.0/29").unwrap();
         let given: Vec<_> = (0..5)
@@ -247,7 +247,7 @@ mod tests {
 
     /// The old certificate is revoked while the gateway is connected with a new certificate.
     #[test]
-    fn who_was_forgotten_and_came_back_keeps_the_address_while_the_old_tunnel_ends() {
+    fn a_forgotten_gateway_that_returns_keeps_its_address() {
         let now = Instant::now();
         let mut leases = pool("10.0.0.0/30").unwrap();
         let own = leases.claim(&gateway(1), None);

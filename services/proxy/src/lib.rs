@@ -70,7 +70,7 @@ pub async fn run(config: Config, context: Context) -> Result<(), RunError> {
     let destinations = config.destinations()?;
     if destinations.is_empty() {
         tracing::warn!(
-            "no destination is allowed: every request will be refused (--allow, --allow-private)"
+            "no destination is permitted: every request will be refused (--allow, --allow-private)"
         );
     }
     let sessions = Sessions::new(Limits {

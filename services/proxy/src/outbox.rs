@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_acknowledged_is_sent_again_on_the_next_stream() {
+    fn unacknowledged_reports_are_sent_again_on_the_next_stream() {
         let mut outbox = Outbox::default();
         outbox.push(reports(0..5));
         assert_eq!(sequences(&outbox.next_batch(3)), [0, 1, 2]);

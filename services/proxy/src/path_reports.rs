@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_forgotten() {
+    fn closed_sessions_are_forgotten() {
         let mut reports = Reports::default();
         reports.take(1, SECOND, &sessions(vec![path(0, "wifi", 500)]));
         reports.take(2, SECOND, &[]);

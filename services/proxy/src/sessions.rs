@@ -48,7 +48,7 @@ const WAITING_MAX: usize = 512;
 const RESTING_MAX: usize = 20_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0} sessions are open, the most there may be")]
+#[error("{0} sessions are open, the largest permitted number")]
 pub(crate) struct Full(usize);
 
 struct Gateway<H> {
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_takes_nobody_new() {
+    fn a_full_table_refuses_new_gateways() {
         let table = table();
         let a = table.enter(gateway("a"), 1, Fake::default()).unwrap();
         let _b = table.enter(gateway("b"), 2, Fake::default()).unwrap();
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn bulk_leaves_places() {
+    fn bulk_leaves_places_for_urgent_tunnels() {
         let table = Sessions::new(Limits {
             sessions_max: 1,
             sessions_per_gateway_max: 1,

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn special_addresses_are_known_in_every_disguise() {
+    fn special_addresses_are_known_in_every_embedding() {
         for special in [
             "127.0.0.1",
             "10.1.2.3",

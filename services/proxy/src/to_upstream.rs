@@ -46,9 +46,9 @@ pub(crate) enum ReachError {
     NotAllowed,
     #[error("resolves to {0}, which is private and not listed as such")]
     Private(IpAddr),
-    #[error("resolves to {0}, which is of this machine and not listed as such")]
+    #[error("resolves to {0}, which belongs to this machine and is not listed as such")]
     Own(IpAddr),
-    #[error("may be of this machine, whose addresses are not known: {0}")]
+    #[error("may belong to this machine, whose addresses are not known: {0}")]
     Unknown(#[from] FollowError),
     #[error("has no address: {0}")]
     Unresolved(io::Error),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_does_not_answer_keeps_nobody_from_the_next() {
+    async fn an_address_without_an_answer_does_not_delay_the_next() {
         let (mute, _waiting) = mute().await;
         let heard = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addresses = vec![mute.local_addr().unwrap(), heard.local_addr().unwrap()];
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_refuses_costs_no_time_and_the_last_says_why() {
+    async fn an_address_that_refuses_costs_no_time_and_the_last_gives_the_reason() {
         let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let refusing = gone.local_addr().unwrap();
         drop(gone);

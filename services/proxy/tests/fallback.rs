@@ -46,7 +46,7 @@ impl ResolvesClientCert for Nobody {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_reaches_what_is_allowed_and_nothing_else() {
+async fn a_gateway_reaches_only_permitted_destinations() {
     let upstream = echo().await;
     let elsewhere = echo().await;
     let proxy = Proxy::start(&["--allow", &upstream.to_string()]).await;

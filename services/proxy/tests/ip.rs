@@ -162,7 +162,7 @@ async fn ask_until_answered(ip: &IpTunnel, packet: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn packets_pass_in_the_own_name_to_listed_destinations_alone() {
+fn packets_pass_only_from_the_own_address_to_listed_destinations() {
     alone(|| async {
         let proxy = Proxy::start(&FLAGS).await;
         let own = Ipv4Addr::new(10, 64, 0, 1);
@@ -258,7 +258,7 @@ fn icmp_check(packet: &[u8]) -> u16 {
 
 /// A client of another vendor tests the tunnel as an IPv6 link in this way (RFC 9484, 7.1).
 #[test]
-fn who_asks_all_nodes_of_the_link_hears_the_proxy() {
+fn the_proxy_answers_an_echo_to_all_nodes() {
     alone(|| async {
         let flags = "--ip-pool fd00:64::/112 --tun braid0 --allow-ip fd00:8::/64";
         let proxy = Proxy::start(&flags.split(' ').collect::<Vec<_>>()).await;
@@ -419,7 +419,7 @@ fn a_revoked_gateway_loses_its_address() {
 
 /// An operator creates the device and gives it away; the steps that need rights are done by then.
 #[test]
-fn a_device_that_an_operator_made_takes_no_rights() {
+fn a_device_of_an_operator_needs_no_rights() {
     let Some(world) = World::new() else {
         return;
     };
@@ -461,7 +461,7 @@ async fn status(tunnel: &Tunnel) -> u16 {
 }
 
 #[tokio::test]
-async fn a_proxy_without_ip_says_so() {
+async fn a_proxy_without_ip_refuses_it_with_501() {
     let proxy = Proxy::start(&["--allow", "*:*"]).await;
     let tunnel = proxy.tunnel(&proxy.gateway(), &fast(), DEADLINE);
     assert_eq!(status(&tunnel).await, 501);

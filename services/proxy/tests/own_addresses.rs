@@ -39,7 +39,7 @@ async fn is_reached_as(flags: &[&str], authority: Authority) -> bool {
 /// The system's resolver reads the last number of `9.9.2313` as two bytes, so this name resolves to
 /// 9.9.9.9 without a name server.
 #[test]
-fn a_suffix_does_not_mean_this_machine() {
+fn a_suffix_does_not_match_this_machine() {
     let Some(world) = World::new() else {
         return;
     };
@@ -58,7 +58,7 @@ fn a_suffix_does_not_mean_this_machine() {
 }
 
 #[test]
-fn any_host_does_not_mean_this_machine() {
+fn the_pattern_for_any_host_does_not_match_this_machine() {
     let Some(world) = World::new() else {
         return;
     };

@@ -52,7 +52,7 @@ async fn reads_nothing() -> SocketAddr {
 /// Unread data stays in the windows of the sessions, 2.3 MB a tunnel. All permitted tunnels over
 /// four sessions hold 320 MiB.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn plain_tunnels_are_fewer_than_those_that_are_charged_for_what_they_hold() {
+async fn plain_tunnels_have_a_lower_bound_than_resumable_ones() {
     let to = reads_nothing().await;
     let flags = [
         "--allow",

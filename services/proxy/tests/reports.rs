@@ -56,7 +56,7 @@ fn serve(listener: std::net::TcpListener, heard: mpsc::Sender<Vec<PathReport>>) 
 }
 
 #[tokio::test]
-async fn every_path_is_reported_also_what_was_measured_while_nobody_listened() {
+async fn every_path_is_reported_including_intervals_without_a_listener() {
     // The port is reserved, and no server accepts on it yet.
     let reserved = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address: SocketAddr = reserved.local_addr().unwrap();

@@ -91,7 +91,7 @@ impl PolicyService for FakePathTelemetry {
 }
 
 #[tokio::test]
-async fn who_has_the_old_certificate_ends_no_session_of_the_new_one() {
+async fn a_revoked_certificate_ends_no_session_of_its_successor() {
     let to = udp_echo().await;
     let path_telemetry = FakePathTelemetry::default();
     let url = path_telemetry.serve().await;
@@ -187,7 +187,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn gateways_wait_until_it_is_known_who_is_revoked() {
+async fn gateways_wait_for_the_list_of_revoked_gateways() {
     let scene = Scene::new().await;
     scene.path_telemetry.revoke("gw-2", &[]);
     let proxy = scene.proxy("60000", &[]).await;
@@ -202,7 +202,7 @@ async fn gateways_wait_until_it_is_known_who_is_revoked() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_never_hears_who_is_revoked_lets_nobody_in() {
+async fn a_proxy_without_the_list_of_revoked_gateways_admits_none() {
     let scene = Scene::new().await;
     let proxy = scene.proxy("0", &["--data-dir", &scene.folder()]).await;
     assert!(!scene.is_let_in(&proxy, "gw-1", SOON).await);
@@ -240,7 +240,7 @@ async fn the_list_on_disk_holds_while_path_telemetry_is_away() {
 }
 
 #[tokio::test]
-async fn an_operator_may_prefer_data_to_certainty() {
+async fn an_operator_may_admit_gateways_without_the_list() {
     let scene = Scene::new().await;
     let proxy = scene.proxy("0", &["--admit-unheard"]).await;
     assert!(scene.is_let_in(&proxy, "gw-1", DEADLINE).await);

@@ -159,7 +159,7 @@ async fn only_listed_destinations_are_reached() {
 }
 
 #[tokio::test]
-async fn a_device_may_have_so_many_tunnels() {
+async fn tunnels_of_a_gateway_are_bounded() {
     let upstream = echo().await;
     let allowed = upstream.to_string();
     let proxy = Proxy::start(&["--allow", &allowed, "--tunnels-per-device-max", "2"]).await;

@@ -62,7 +62,7 @@ async fn status(tunnel: &Tunnel, to: &str) -> StatusCode {
 }
 
 #[tokio::test]
-async fn datagrams_go_to_listed_destinations_alone_each_request_from_a_socket_of_its_own() {
+async fn datagrams_go_only_to_listed_destinations_from_one_socket_per_request() {
     let (listed, unlisted) = (destination().await, destination().await);
     let by_name = format!("localhost:{}", listed.port());
     let flags = ["--allow", &listed.to_string(), "--allow", &by_name];
@@ -82,7 +82,7 @@ async fn datagrams_go_to_listed_destinations_alone_each_request_from_a_socket_of
 }
 
 #[tokio::test]
-async fn datagrams_count_among_the_tunnels_of_a_device() {
+async fn datagrams_count_among_the_tunnels_of_a_gateway() {
     let listed = destination().await;
     let to = listed.to_string();
     let flags = ["--allow", &to, "--tunnels-per-device-max", "1"];
@@ -106,7 +106,7 @@ async fn datagrams_count_among_the_tunnels_of_a_device() {
 }
 
 #[tokio::test]
-async fn a_destination_that_nobody_listens_at_yet_is_reached_later() {
+async fn a_destination_without_a_listener_is_reached_later() {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
     drop(socket);

@@ -89,7 +89,7 @@ fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn everything_that_can_be_given_has_help() {
+fn every_flag_and_argument_has_help() {
     let mut without = Vec::new();
     for (words, command) in all() {
         for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
@@ -102,7 +102,7 @@ fn everything_that_can_be_given_has_help() {
 }
 
 #[test]
-fn examples_in_help_are_taken() {
+fn examples_in_help_are_valid() {
     let (mut examples, mut wrong) = (0, Vec::new());
     for (of, command) in all() {
         let help = command.get_after_help().map(ToString::to_string);
@@ -152,7 +152,7 @@ fn is_named_only(refused: &clap::Error) -> bool {
 }
 
 #[test]
-fn commands_in_documents_are_taken() {
+fn commands_in_documents_are_valid() {
     let (mut files, mut commands, mut wrong) = (Vec::new(), 0, Vec::new());
     documents(&root(), &mut files);
     for file in files {
@@ -211,7 +211,7 @@ fn installations(folder: &Path, found: &mut Vec<String>) {
 }
 
 #[test]
-fn compose_and_charts_name_flags_and_variables_that_there_are() {
+fn compose_and_charts_name_existing_flags_and_variables() {
     let (mut flags, mut variables) = (BTreeSet::new(), BTreeSet::new());
     for (_, command) in all() {
         for arg in command.get_arguments() {

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistyped_variable_is_told_and_nobody_elses() {
+    fn a_mistyped_variable_is_reported_and_foreign_ones_are_not() {
         let command = super::super::layered(None).unwrap();
         let told = |name: &str| mistyped(&command, [name.to_owned()]);
         for (mistyped, meant) in [

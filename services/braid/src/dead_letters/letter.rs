@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_topic_cannot_go_back() {
+    fn a_letter_without_a_topic_cannot_be_replayed() {
         let mut delivery = buried();
         delivery
             .headers

@@ -439,7 +439,7 @@ mod tests {
     use clap::Args;
 
     #[test]
-    fn passwords_and_files_that_would_be_of_no_use_are_refused() {
+    fn passwords_and_files_without_effect_are_refused() {
         let field = |args: &[&str]| options(args).map(|_| ()).unwrap_err().field;
         assert_eq!(field(&["--bus=kafka://u@far:9092"]), "bus");
         assert!(options(&["--bus=kafka://u@127.0.0.1:9092"]).is_ok());

@@ -137,7 +137,7 @@ impl Services {
             .map(|running| running.context.noun())
             .collect();
         Err(Failure::other(format!(
-            "left behind: {}; what they had acknowledged is on disk",
+            "not ended in time: {}; acknowledged data is on disk",
             left.join(", ")
         )))
     }

@@ -77,7 +77,7 @@ fn parse_rule(text: &str) -> Result<AccessRule, ConfigError> {
     if let Some(name) = name
         && !tunnel::is_name(name)
     {
-        return refuse(format!("{name:?} is no name for an access network"));
+        return refuse(format!("{name:?} is not a valid name of an access network"));
     }
     let (address, device) = match rest.split_once('@') {
         Some((address, device)) => (address, Some(device.to_owned())),
@@ -108,7 +108,9 @@ fn parse_rule(text: &str) -> Result<AccessRule, ConfigError> {
                 prefix,
             }),
             (_, None) => refuse(format!("{text:?} has no name")),
-            _ => refuse(format!("{prefix:?} is no length of a prefix of {network}")),
+            _ => refuse(format!(
+                "{prefix:?} is not a valid prefix length of {network}"
+            )),
         };
     }
     let (pattern, family) = match rest.split_once('/') {
@@ -127,7 +129,7 @@ fn parse_rule(text: &str) -> Result<AccessRule, ConfigError> {
     }
     if name.is_some() && pattern.contains(['*', '?']) {
         return refuse(format!(
-            "{text:?} gives one name to all devices that match; each bears its own"
+            "{text:?} gives one name to all matching devices; each must have its own"
         ));
     }
     Ok(AccessRule::Devices {

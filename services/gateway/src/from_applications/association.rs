@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_comes_by_ipv4_is_told_an_address_of_it() {
+    async fn an_ipv4_application_gets_an_ipv4_address() {
         // For both versions, like a gateway that serves a network.
         let listener = TcpListener::bind("[::]:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -118,7 +118,9 @@ impl Conversation {
             self.phase = match self.input.first() {
                 None => return Step::More,
                 Some(&SOCKS5) => Phase::Socks5(Negotiation::new(self.token.take())),
-                Some(&SOCKS4) => return Step::Refuse(Refusal::Malformed("SOCKS4 is not spoken")),
+                Some(&SOCKS4) => {
+                    return Step::Refuse(Refusal::Malformed("SOCKS4 is not supported"));
+                }
                 Some(byte) if byte.is_ascii_alphabetic() => Phase::Http,
                 Some(_) => return Step::Refuse(Refusal::Malformed("neither HTTP nor SOCKS5")),
             };

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_in_pieces_is_heard_when_its_head_is_whole() {
+    fn a_request_in_pieces_is_read_when_its_head_is_complete() {
         let text =
             "CONNECT ingest:7001 HTTP/1.1\r\nHost: ingest:7001\r\nPriority: u=1\r\n\r\nearly";
         let head = text.find("early").unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_may_be_of_any_family_but_needs_a_port() {
+    fn an_address_of_any_family_needs_a_port() {
         assert_eq!(
             wanted("CONNECT [2001:db8::1]:443 HTTP/1.1\r\n\r\n").authority,
             "[2001:db8::1]:443"

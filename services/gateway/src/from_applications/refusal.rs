@@ -16,11 +16,11 @@ pub(super) enum Refusal {
     NotConnect,
     #[error("no socket for datagrams: {0}")]
     NoSocket(io::Error),
-    #[error("the kind of address is not known")]
+    #[error("the address type is not supported")]
     AddressKind,
     #[error("the token is missing or wrong")]
     Unauthorized,
-    #[error("{0} connections are open, the most there may be")]
+    #[error("{0} connections are open, the largest permitted number")]
     Full(usize),
     #[error(transparent)]
     NotOpened(OpenError),

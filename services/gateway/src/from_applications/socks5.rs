@@ -140,7 +140,7 @@ fn request(input: &mut BytesMut) -> Step {
         _ => return Step::Refuse(Refusal::NotConnect),
     }
     let Some(authority) = authority(address, *kind, port) else {
-        return Step::Refuse(Refusal::Malformed("the name is none of a host"));
+        return Step::Refuse(Refusal::Malformed("the name is not a valid host name"));
     };
     input.advance(4 + length);
     Step::Want(Wanted {
@@ -278,7 +278,7 @@ mod tests {
                     Step::More => break,
                     Step::Say(answer) => said.extend(answer),
                     end => {
-                        assert_eq!(at + 1, bytes.len(), "ended before all was said");
+                        assert_eq!(at + 1, bytes.len(), "ended before the request was complete");
                         return (said, end, negotiation.phase());
                     }
                 }
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_request_is_kept() {
+    fn bytes_after_the_request_are_kept() {
         let mut negotiation = Negotiation::new(None);
         let mut input = BytesMut::from(&[5, 1, 0][..]);
         assert!(matches!(negotiation.step(&mut input), Step::Say(_)));
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn an_association_is_asked_for_with_any_kind_of_address() {
+    fn an_association_accepts_any_kind_of_address() {
         let addresses = [&[1, 0, 0, 0, 0][..], &[4; 17], b"\x03\x00", b"\x03\x02me"];
         for address in addresses {
             let bytes = [&[5, 1, 0, 5, 3, 0], address, &[0x1b, 0x59]].concat();
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_asked_for_and_checked() {
+    fn a_token_is_required_and_checked() {
         let right = [
             &[5, 2, 0, 2, 1, 1],
             &b"u\x04open"[..],

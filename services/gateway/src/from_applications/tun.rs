@@ -251,7 +251,7 @@ impl Packets {
                     addresses,
                     routes,
                     complaint,
-                    "IP tunnel, but the device is not as it should be"
+                    "IP tunnel, but the device is not set up as wanted"
                 );
             }
             None => tracing::info!(device, addresses, routes, "IP tunnel"),
@@ -259,8 +259,9 @@ impl Packets {
         self.warning.set(complaint.map(|says| {
             Warning {
                 says,
-                to_do: "give the gateway NET_ADMIN, or configure the device and its routes for it"
-                    .to_owned(),
+                to_do:
+                    "give the gateway NET_ADMIN, or configure the device and its routes yourself"
+                        .to_owned(),
             }
         }));
     }
@@ -369,7 +370,8 @@ impl Packets {
             .collect();
         match routes.len() > ROUTES_MAX {
             true => {
-                let says = format!("the proxy tells more than {ROUTES_MAX} routes, so none is set");
+                let says =
+                    format!("the proxy advertises more than {ROUTES_MAX} routes, so none is set");
                 (BTreeSet::new(), Some(says))
             }
             false => (routes, None),
@@ -382,12 +384,12 @@ impl Packets {
                 "start the proxy with --ip-pool, --tun and --allow-ip, or this gateway without --tun"
             }
             Ended::Open(OpenError::Refused(StatusCode::FORBIDDEN)) => {
-                "allow this tenant something by --allow-ip at the proxy"
+                "permit destinations for this tenant with --allow-ip at the proxy"
             }
             Ended::Full => "give the proxy a larger --ip-pool",
             // The tunnel itself reports the session's end, and it returns.
             Ended::Open(_) | Ended::Tunnel(_) => return,
-            Ended::NoAddress => "look at the proxy's log",
+            Ended::NoAddress => "see the proxy's log",
         };
         self.warning.set(Some(Warning {
             says: format!("no IP for {}: {ended}", self.device.name()),

@@ -71,7 +71,7 @@ impl Token {
 pub async fn check(State(token): State<Arc<Token>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     if OF_PAGES.iter().any(|name| headers.contains_key(name)) {
-        const REASON: &str = "a web page is no sensor";
+        const REASON: &str = "requests of web pages are refused";
         return refuse(headers, tonic::Status::permission_denied(REASON), || {
             (StatusCode::FORBIDDEN, format!("{REASON}\n")).into_response()
         });
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn who_guesses_is_slowed_and_who_has_the_token_is_not() {
+    fn wrong_tokens_slow_an_address_and_right_ones_do_not() {
         let token = Token::new(Some(Secret::new("correct horse")));
         let (sensor, stranger) = (peer("10.0.0.1:7"), peer("10.0.0.2:7"));
         let right = Some("Bearer correct horse");

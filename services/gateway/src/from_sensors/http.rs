@@ -190,7 +190,7 @@ pub async fn cancel_fall<D: Disk>(
         Ok(true) => answer(StatusCode::OK, "cancelled".to_owned()),
         Ok(false) => answer(
             StatusCode::CONFLICT,
-            "there is no fall to cancel, or somebody was told already".to_owned(),
+            "there is no fall to cancel, or somebody was notified already".to_owned(),
         ),
         Err(error) => answer(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
     }
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_body_that_does_not_come_is_not_waited_for() {
+    async fn a_body_that_does_not_arrive_is_refused() {
         let begun = stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"{"))]);
         let request = Request::new(Body::from_stream(begun.chain(stream::pending())));
         let waiting = whole(request, &(), Duration::from_millis(20));

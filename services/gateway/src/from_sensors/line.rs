@@ -53,7 +53,7 @@ pub fn parse(line: &[u8]) -> Result<Sample, Invalid> {
         (Some(_), Some(_)) => {
             return Err(Invalid::new(
                 "time",
-                "is given twice, as time and as device_time_us",
+                "is given as time and as device_time_us",
                 "\"2026-03-01T12:00:00.250Z\"",
             ));
         }

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_as_rfc_3339_means_them() {
+    fn times_are_parsed_by_rfc_3339() {
         for (text, us) in [
             ("1970-01-01T00:00:00Z", 0),
             ("2000-02-29T12:00:00Z", 951_825_600_000_000),

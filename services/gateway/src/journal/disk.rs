@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_else_on_the_machine_reads_the_journal() {
+    fn other_users_of_the_machine_cannot_read_the_journal() {
         let above = tempfile::tempdir().unwrap();
         let path = above.path().join("journal").join("vitals");
         let is_private = |path: &Path| {

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_and_every_flipped_bit_is_noticed() {
+    fn every_cut_and_every_flipped_bit_is_detected() {
         let mut bytes = Vec::new();
         put_frame(&mut bytes, Kind::Sample, 7, &sample(1));
         for cut in 1..bytes.len() {

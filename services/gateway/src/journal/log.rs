@@ -63,11 +63,11 @@ pub enum StageError {
     #[error("the journal is full: {bytes} of {bytes_max} bytes wait for delivery")]
     Full { bytes: u64, bytes_max: u64 },
     #[error(
-        "the journal numbers at most {} streams, and each was used within a day",
+        "the journal has at most {} streams, and each was used within a day",
         super::streams::STREAMS_MAX
     )]
     TooManyStreams,
-    #[error("one address may begin three quarters of the streams that are free, and this one has")]
+    #[error("one address may begin three quarters of the free streams, and this address has")]
     TooManyOfAddress,
     #[error("the entry has {bytes} bytes, at most {ENTRY_BYTES_MAX} are taken")]
     TooLarge { bytes: usize },

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_batches_are_found_by_position_and_the_oldest_go() {
+    fn the_newest_batches_are_found_by_position_and_the_oldest_are_dropped() {
         let mut recent = Recent::default();
         assert_eq!(recent.holding(0), None);
         recent.note(3, 2, b"ab");

@@ -527,7 +527,7 @@ mod tests {
 
     /// The probability that two of them are within a million is 10^-9.
     #[test]
-    fn so_does_one_whose_clock_begins_anew_at_every_start() {
+    fn a_gateway_whose_clock_restarts_repeats_no_sequence() {
         let begin = || match Streams::default().next("d", "hr", at(30_000_000), 0, None, None) {
             Next::Sequence(first) => first,
             other => panic!("{other:?}"),
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_is_known_also_out_of_order_and_after_a_restart() {
+    fn a_retry_is_recognised_out_of_order_and_after_a_restart() {
         let mut streams = Streams::default();
         for number in [1, 2, 4] {
             assert!(matches!(
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sensor_stored_may_come_after_what_it_measures() {
+    fn stored_samples_may_come_after_new_ones() {
         let number_of = |order: u64, n: u64| match order {
             0 => 2_000 - n,
             // First the live samples, then the stored ones in order of measurement.
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_numbers_are_bounded_and_the_lowest_are_given_up() {
+    fn missing_numbers_are_bounded_and_the_lowest_count_as_taken() {
         let mut streams = Streams::default();
         let count = 2 * HOLES_MAX as u64 + 10;
         for number in (0..count).map(|n| 10 * n) {
@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_at_their_ends_are_numbers() {
+    fn the_smallest_and_the_largest_number_are_valid() {
         let mut streams = Streams::default();
         for number in [u64::MAX, 0, u64::MAX - 1, 1] {
             let next = take(&mut streams, "d", "hr", 0, 7, Some(number));
@@ -616,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_an_older_version_are_understood_and_rows_for_it_made() {
+    fn rows_of_an_older_version_are_read_and_written() {
         let mut streams = Streams::default();
         for number in [1, 2, 4] {
             take(&mut streams, "d", "hr", 0, number, Some(number as u64));
@@ -671,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn no_address_takes_all_that_is_left() {
+    fn no_address_takes_all_free_streams() {
         let mut streams = Streams::default();
         let mut named = 0;
         let mut begins = |streams: &mut Streams, from: u8, count: usize| {

@@ -295,7 +295,7 @@ impl<D: Disk> Writer<D> {
 
     fn give_up(&mut self, position: u64) {
         if let Err(error) = self.log.give_up(position) {
-            tracing::error!(%error, class = self.options.class, "cannot go on behind the damage; will try again");
+            tracing::error!(%error, class = self.options.class, "cannot continue after the damage; will try again");
         } else {
             metrics::counter!("braid_gateway_journal_damaged_segments_total", "class" => self.options.class)
                 .increment(1);

@@ -67,7 +67,7 @@ impl IpUpstream {
             match device.add_address(own, length).await {
                 // Without the right to set an address, a route to the pool is enough.
                 Err(error) if error.is_forbidden() => {
-                    tracing::info!(device = settings.tun, %own, length, "no right to give the device its address: whoever made it has");
+                    tracing::info!(device = settings.tun, %own, length, "no right to set the device's address; its creator must have set it");
                 }
                 added => added?,
             }
@@ -124,7 +124,7 @@ impl IpUpstream {
             return request.refuse(StatusCode::SERVICE_UNAVAILABLE).await;
         };
         if routes.is_empty() {
-            tracing::info!(gateway = id, "IP refused: nothing is allowed");
+            tracing::info!(gateway = id, "IP refused: no destination is permitted");
             count_connect("forbidden");
             return request.refuse(StatusCode::FORBIDDEN).await;
         }
@@ -150,7 +150,7 @@ impl IpUpstream {
         let own = match tunnel::local_addresses().await {
             Ok(own) => own,
             Err(error) => {
-                tracing::error!(%error, "IP refused: whether it leads to this machine is not known");
+                tracing::error!(%error, "IP refused: the addresses of this machine are not known");
                 return None;
             }
         };

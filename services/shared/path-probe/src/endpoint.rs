@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_not_believed() {
+    fn implausible_round_trips_are_dropped() {
         let mut client = Client::default();
         client.request(1000, false);
         let forged = Payload {

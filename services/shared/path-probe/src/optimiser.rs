@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_said() {
+    fn infeasible_targets_are_refused() {
         let without_loss = optimise(Target { loss: 0.0, ..PAPER }).unwrap();
         assert_eq!(without_loss.k, 1);
         assert_eq!(

@@ -46,7 +46,7 @@ pub fn mend_file(path: &Path) -> io::Result<()> {
     };
     if found.is_file() && is_open(&found) && is_own(&found) {
         fs::set_permissions(path, Permissions::from_mode(FILE_MODE))?;
-        tracing::info!(path = %path.display(), "the file was readable by others; mended");
+        tracing::info!(path = %path.display(), "the file was readable by others; corrected");
     }
     Ok(())
 }
@@ -64,7 +64,7 @@ pub fn folder(path: &Path) -> io::Result<()> {
     }
     if is_own(&found) && found.mode() & STICKY == 0 && is_ours_alone(path)? {
         fs::set_permissions(path, Permissions::from_mode(FOLDER_MODE))?;
-        tracing::info!(path = %path.display(), "the folder was open to others; mended");
+        tracing::info!(path = %path.display(), "the folder was open to others; corrected");
     } else {
         tracing::info!(
             path = %path.display(),

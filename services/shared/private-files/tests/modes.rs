@@ -13,7 +13,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn files_and_folders_are_private_whatever_the_umask_and_old_ones_are_mended() {
+fn files_and_folders_are_private_for_any_umask_and_old_ones_are_corrected() {
     rustix::process::umask(rustix::fs::Mode::empty());
     let dir = tempfile::tempdir().unwrap();
     let (above, data) = (dir.path().join("above"), dir.path().join("above/data"));

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warning_keeps_nothing_from_being_ready() {
+    fn a_warning_does_not_affect_readiness() {
         let health = Health::new();
         let handle = health.warning("transport");
         assert_eq!(health.warnings(), []);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_to_begin_is_a_warning_later() {
+    fn a_dependency_of_the_start_is_a_warning_later() {
         let health = Health::new();
         let store = health.check_at_start("store", "see why it does not answer");
         store.failing("refused");

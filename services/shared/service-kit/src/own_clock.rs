@@ -47,7 +47,7 @@ fn warning_of(condition: Condition) -> Option<Warning> {
     };
     (condition.open_us.saturating_abs() > STEP_US).then(|| Warning {
         says: format!(
-            "the clock of this machine was set {direction} by {by_s} s; this service keeps the time of before: {why}"
+            "the clock of this machine was set {direction} by {by_s} s; this service keeps the former time: {why}"
         ),
         to_do: "check the machine's clock and its time server (NTP)".to_owned(),
     })

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn items_and_bytes_are_counted_each_for_itself() {
+    fn items_and_bytes_are_counted_separately() {
         let mut quotas = Quotas::new(QUOTA);
         let start = Instant::now();
         let both = after(&mut quotas, "g", start, SAVED, 100 * SAVED);

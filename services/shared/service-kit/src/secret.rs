@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neither_debug_nor_serialize_shows_it() {
+    fn neither_debug_nor_serialize_shows_a_secret() {
         let secret: Secret = "hunter2".parse().unwrap();
         assert_eq!(secret.expose(), "hunter2");
         assert!(secret.is(b"hunter2"));

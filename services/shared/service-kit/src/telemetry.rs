@@ -164,10 +164,7 @@ pub fn init(
         loop {
             tick.tick().await;
             if let Some(left_out) = seldom.turn() {
-                tracing::warn!(
-                    left_out,
-                    "warnings that repeat themselves are not all written"
-                );
+                tracing::warn!(left_out, "repeated warnings are omitted");
             }
         }
     });

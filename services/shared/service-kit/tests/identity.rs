@@ -106,7 +106,7 @@ async fn the_server_learns_the_verified_identity() {
 }
 
 #[tokio::test]
-async fn a_stranger_is_refused_in_both_directions() {
+async fn an_unknown_authority_is_refused_in_both_directions() {
     let (ours, theirs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (server_files, _) = (service(ours.path()), ());
     let (address, context, task) = server(&load(&server_files), true).await;
@@ -137,7 +137,7 @@ async fn a_stranger_is_refused_in_both_directions() {
 }
 
 #[tokio::test]
-async fn renewed_files_hold_without_a_restart() {
+async fn renewed_files_take_effect_without_a_restart() {
     let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server_files = service(old.path());
     let identity = load(&server_files);
@@ -210,7 +210,7 @@ async fn returns_after_the_authority_changed(
 }
 
 #[tokio::test]
-async fn no_ticket_lets_in_whom_the_authority_no_longer_vouches_for() {
+async fn no_ticket_admits_a_certificate_of_a_removed_authority() {
     let ours = returns_after_the_authority_changed(|_| ()).await;
     assert!(ours.is_err(), "{ours:?}");
     // The attack that is prevented: with tickets the certificate is not verified again.
@@ -242,7 +242,7 @@ fn forge(authority: &LocalAuthority, id: &PeerId, hosts: &[&str], files: &Identi
 }
 
 #[tokio::test]
-async fn the_authority_for_gateways_vouches_for_gateways_and_for_nobody_else() {
+async fn the_authority_for_gateways_is_trusted_for_gateways_alone() {
     let dir = tempfile::tempdir().unwrap();
     let all = LocalAuthority::open_or_create(dir.path()).unwrap();
     let gateways = LocalAuthority::open_or_create_for_gateways(dir.path()).unwrap();
@@ -351,7 +351,7 @@ fn a_certificate_that_peers_refuse_is_known_at_the_start() {
 }
 
 #[test]
-fn no_gateway_bears_the_name_by_which_kafka_knows_a_service() {
+fn no_gateway_has_the_name_by_which_kafka_knows_a_service() {
     let dir = tempfile::tempdir().unwrap();
     let authority = LocalAuthority::open_or_create(dir.path()).unwrap();
     let name = |id: &PeerId| {

@@ -5,7 +5,7 @@ use tracing::level_filters::LevelFilter;
 
 /// Alone in its process, because the log is set up once per process.
 #[tokio::test]
-async fn what_is_not_logged_is_not_built() {
+async fn events_below_the_log_level_are_not_built() {
     let config = TelemetryConfig::default();
     let guard = telemetry::init("quiet", &config);
     assert_eq!(LevelFilter::current(), LevelFilter::INFO);

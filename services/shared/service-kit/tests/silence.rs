@@ -29,7 +29,7 @@ async fn server(context: &Context) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn who_says_nothing_whole_is_let_go() {
+async fn incomplete_requests_are_closed() {
     let context = Context::new("ingest");
     let address = server(&context).await;
     let ends = |said: &'static [u8]| async move {

@@ -385,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_synced_survives_and_nothing_else_has_to() {
+    fn synced_data_survives_and_other_data_may_be_lost() {
         let mut kept = 0;
         let mut lost = 0;
         for seed in 0..50 {
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_process_leaves_what_it_wrote() {
+    fn a_killed_process_leaves_its_written_data() {
         let disk = FakeDisk::new(1);
         let mut file = disk.create("a").unwrap();
         file.append(b"written").unwrap();

@@ -122,7 +122,7 @@ pub enum TunnelEvent {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(
-        "{name:?} is no name for an interface: 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' or '.'"
+        "{name:?} is not a valid name of an interface: 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' or '.'"
     )]
     Name { name: String },
     #[error("the TLS configuration has no cipher suite that QUIC can use")]

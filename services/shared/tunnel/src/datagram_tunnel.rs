@@ -33,7 +33,7 @@ pub enum TunnelEnded {
     #[error("the peer ended it")]
     ByPeer,
     /// The next session accepts the same request.
-    #[error("its session gives way to another")]
+    #[error("its session was replaced by another")]
     Session,
     #[error("the peer sent {0}")]
     Malformed(#[from] MalformedDatagram),

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn quic_is_given_its_time_first() {
+    fn quic_gets_its_time_first() {
         let start = Instant::now();
         let mut fallback = Fallback::new(true);
         assert_eq!(due(&fallback, start), None, "nobody wants a session");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_fell_silent_has_had_its_time() {
+    fn a_silent_session_counts_as_the_time_of_quic() {
         let start = Instant::now();
         let mut fallback = Fallback::new(true);
         fallback.on_wanted(start + ms(3_000), Some(start));

@@ -122,7 +122,7 @@ impl Pulse {
                     self.paths.set_state(PathId::ZERO, PathState::Suspect);
                 }
                 if silence > SILENCE_MAX {
-                    self.carrier.close("nothing was heard for too long");
+                    self.carrier.close("no packet arrived for too long");
                     return;
                 }
             }

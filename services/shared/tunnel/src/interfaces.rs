@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_given_away_only_when_there_is_no_other() {
+    fn a_place_is_reused_only_when_no_other_is_free() {
         use crate::slots::{AttachError, SLOTS_MAX};
         let bench = Bench::new(SLOTS_MAX);
         let one_more = || interface(SLOTS_MAX, &Fake::default());
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_or_broken_interface_holds_back_nobody() {
+    fn a_full_or_broken_interface_does_not_block_the_others() {
         let mut bench = Bench::new(2);
         bench.wires[0].0.lock().full = true;
         assert!(bench.send(Some(label(0))));

@@ -16,7 +16,7 @@ pub(crate) enum NotTaken {
     #[error("not the path of a request for IP")]
     Malformed,
     /// A single destination or protocol: CONNECT and CONNECT-UDP serve that.
-    #[error("asks for less than all that is allowed")]
+    #[error("asks for a single destination or protocol")]
     Scoped,
 }
 
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_allowed_is_told_from_what_is_scoped_and_what_is_none() {
+    fn unscoped_requests_are_distinguished_from_scoped_and_invalid_ones() {
         for (path, expected) in [
             (ANY_PATH, Ok(())),
             ("/.well-known/masque/ip/%2A/%2a/", Ok(())),

@@ -303,7 +303,7 @@ impl Keeper {
                 },
                 attempt = tcp => match attempt {
                     Ok(session) => {
-                        tracing::warn!(transport = %session.transport(), "QUIC does not answer: going on by HTTP/2");
+                        tracing::warn!(transport = %session.transport(), "QUIC does not answer; the session uses HTTP/2");
                         metrics::counter!("braid_tunnel_fallbacks_total").increment(1);
                         self.fallback.on_fallen_back(Instant::now());
                         return Some(session);

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_taken_apart_or_refused() {
+    fn lines_are_parsed_or_refused() {
         assert_eq!(parse("3 wifi"), Some(Line::Name(3, "wifi")));
         let keepalive = Keepalive {
             interval: Duration::from_millis(60),

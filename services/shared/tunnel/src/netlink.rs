@@ -92,7 +92,7 @@ impl Tunnel {
                 .and_then(|opened| {
                     opened
                         .inspect_err(
-                            |error| tracing::debug!(%error, "no MPTCP to tell of networks"),
+                            |error| tracing::debug!(%error, "no MPTCP for access networks"),
                         )
                         .ok()
                 }),
@@ -150,7 +150,7 @@ impl Follower {
                 overrun |= self.take(notice.0);
             }
             if overrun {
-                tracing::debug!("netlink notices were lost; reading the list anew");
+                tracing::debug!("netlink notices were lost; reading the list again");
                 self.list().await?;
             }
         }
@@ -210,7 +210,7 @@ impl Follower {
                 Action::Check { name, binding } => {
                     let works = leads_to(&binding, proxy);
                     if let Err(error) = &works {
-                        tracing::info!(name, %error, "access network lost its way to the proxy");
+                        tracing::info!(name, %error, "access network lost its route to the proxy");
                         self.detach(&name);
                     }
                     self.access.done(Instant::now(), &name, works.is_ok());
@@ -254,12 +254,12 @@ impl Follower {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 tracing::info!(
-                    "no right to tell the kernel's MPTCP of access networks: where UDP is blocked, one carries all (ip mptcp endpoint)"
+                    "no right to register access networks with the kernel's MPTCP: without UDP, one network carries all (ip mptcp endpoint)"
                 );
                 self.endpoints = None;
             }
             Err(error) => {
-                tracing::info!(name, %error, "the kernel's MPTCP does not take the access network")
+                tracing::info!(name, %error, "the kernel's MPTCP refuses the access network")
             }
         }
     }

@@ -50,7 +50,7 @@ where
         Either::Left((answer, _)) => return answer,
         Either::Right(((), first)) => first,
     };
-    tracing::debug!(%authority, "asked again: a path was in trouble");
+    tracing::debug!(%authority, "request repeated: a path was in trouble");
     tokio::select! {
         answer = first => answer,
         answer = ask() => answer,

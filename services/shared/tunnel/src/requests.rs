@@ -183,7 +183,7 @@ impl Dispatcher {
         tokio::select! {
             learnt = names::learn(stream, session.record(), session.terms()) => {
                 if let Err(error) = learnt {
-                    tracing::debug!(%error, "names no longer learnt");
+                    tracing::debug!(%error, "names are no longer received");
                 }
             }
             () = self.session.ending() => {}
@@ -233,7 +233,7 @@ async fn go_on(
     let found = match resuming.kept.attach(token, &resuming.peer, attach) {
         Ok(found) => found,
         Err(error) => {
-            tracing::debug!(session = session.number(), ?token, %error, "a tunnel is not continued");
+            tracing::debug!(session = session.number(), ?token, %error, "a tunnel is not resumed");
             let status = match error {
                 NotFound::Unknown => StatusCode::NOT_FOUND,
                 NotFound::Stale => StatusCode::CONFLICT,
@@ -248,7 +248,7 @@ async fn go_on(
     found.answer.write(&mut headers);
     match exchange.accept(headers, open).await {
         Ok(stream) => found.go_on(stream),
-        Err(error) => tracing::debug!(%error, "the client was gone before its tunnel went on"),
+        Err(error) => tracing::debug!(%error, "the client was gone before its tunnel was resumed"),
     }
 }
 

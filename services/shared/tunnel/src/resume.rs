@@ -37,5 +37,5 @@ pub use table::ResumeLimits;
 fn count_resumed(replayed_bytes: u64) {
     metrics::counter!("braid_tunnel_resumed_total").increment(1);
     metrics::counter!("braid_tunnel_replayed_bytes_total").increment(replayed_bytes);
-    tracing::debug!(replayed_bytes, "a tunnel goes on over another stream");
+    tracing::debug!(replayed_bytes, "a tunnel continues over another stream");
 }

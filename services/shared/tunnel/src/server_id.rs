@@ -29,9 +29,9 @@ pub struct ServerId {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ServerIdError {
-    #[error("the server id has not 2 to 16 hexadecimal digits, two for each byte")]
+    #[error("the server id does not have 2 to 16 hexadecimal digits, two for each byte")]
     Id,
-    #[error("the configuration is no number from 0 to {CONFIGURATION_MAX}")]
+    #[error("the configuration is not a number from 0 to {CONFIGURATION_MAX}")]
     Configuration,
 }
 
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_read_or_refused() {
+    fn server_ids_are_parsed_or_refused() {
         let id: ServerId = "2/0a01".parse().unwrap();
         assert_eq!(id.to_string(), "2/0a01");
         assert_eq!("ff".parse::<ServerId>().unwrap().to_string(), "0/ff");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_ids_say_whose_they_are_and_nothing_else() {
+    fn connection_ids_contain_the_server_id_and_a_nonce() {
         let mut ours: ServerId = "2/0a01".parse().unwrap();
         let theirs: ServerId = "2/0a02".parse().unwrap();
         let (one, other) = (ours.generate_cid(), ours.generate_cid());

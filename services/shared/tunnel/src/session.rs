@@ -409,7 +409,7 @@ impl Session {
             let (stream, headers) = match self.ask(request, Urgency::Urgent, open).await {
                 Ok(asked) => asked,
                 Err(error) => {
-                    tracing::debug!(%error, "the proxy does not want to know path names");
+                    tracing::debug!(%error, "the proxy refuses path names");
                     return;
                 }
             };

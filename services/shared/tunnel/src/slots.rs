@@ -92,7 +92,7 @@ pub(crate) struct SlotState {
 pub enum AttachError {
     #[error("more than {SLOTS_MAX} access networks at once")]
     Full,
-    #[error("its socket joins more datagrams than the endpoint was prepared for")]
+    #[error("its socket joins more datagrams than the endpoint has room for")]
     Segments,
 }
 

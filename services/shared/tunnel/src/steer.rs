@@ -109,7 +109,7 @@ impl Steered {
                 event = events.next() => match event {
                     Some(Ok(event)) => self.on_path_event(&event, &mut changed),
                     Some(Err(lagged)) => {
-                        tracing::warn!(lost = lagged.0, "path events came faster than they were handled");
+                        tracing::warn!(lost = lagged.0, "path events were lost: they came too fast");
                     }
                     None => break,
                 },
@@ -243,7 +243,7 @@ impl Steered {
                 self.set_state(path, PathState::Closed, changed);
             }
             Command::GiveUp { path } => {
-                tracing::warn!(%path, "a closed path is not released: the session is given up");
+                tracing::warn!(%path, "a closed path is not released; the session is given up");
                 let code = noq::VarInt::from_u32(crate::session::PATH_NOT_RELEASED);
                 self.connection
                     .close(code, b"a closed path is not released");

@@ -306,7 +306,7 @@ impl ConnectStream {
 /// Why a stream has ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WireError {
-    #[error("the peer broke the tunnel off")]
+    #[error("the peer reset the tunnel")]
     Aborted,
     #[error("{0}")]
     Lost(io::Error),

@@ -44,7 +44,7 @@ fn socket(domain: Domain) -> io::Result<(Socket, Transport)> {
         Ok(socket) => Ok((socket, Transport::Mptcp)),
         Err(error) => {
             WITHOUT.call_once(|| {
-                tracing::warn!(%error, "no MPTCP in this kernel (net.mptcp.enabled): the fallback is plain TCP, over one network at a time");
+                tracing::warn!(%error, "no MPTCP in this kernel (net.mptcp.enabled): the fallback is plain TCP over one network at a time");
             });
             let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
             Ok((socket, Transport::Tcp))

@@ -54,9 +54,9 @@ pub fn is_device(name: &str) -> bool {
 
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
-    #[error("the TUN device {name:?} can neither be opened nor made: {source}")]
+    #[error("the TUN device {name:?} can neither be opened nor created: {source}")]
     Open { name: String, source: io::Error },
-    #[error("the TUN device {name:?} does not stay: {source}")]
+    #[error("the TUN device {name:?} cannot be kept: {source}")]
     Keep { name: String, source: io::Error },
     #[error("the TUN device {name:?} is down, and this process may not set it up")]
     Down { name: String },
@@ -67,7 +67,7 @@ pub enum TunError {
         source: rtnetlink::Error,
     },
     #[error(
-        "the network {prefix} is that of another device, so nothing for it goes to the TUN device {name:?}"
+        "the network {prefix} belongs to another device, so no packet for it goes to the TUN device {name:?}"
     )]
     Taken { name: String, prefix: IpPrefix },
     #[error("no netlink socket: {0}")]
@@ -159,7 +159,7 @@ impl TunDevice {
                 tracing::error!(%error, device = self.name, "no packets from the device");
                 warning.set(Some(Warning {
                     says: format!("no packets from the device {}: {error}", self.name),
-                    to_do: format!("restart the {service}, which makes or opens the device"),
+                    to_do: format!("restart the {service}, which creates or opens the device"),
                 }));
                 tokio::time::sleep(READ_PAUSE).await;
                 None
@@ -176,7 +176,7 @@ impl TunDevice {
             }
             Err(error) => {
                 if !self.refuses.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(device = self.name, %error, "the kernel does not take packets");
+                    tracing::warn!(device = self.name, %error, "the kernel refuses packets");
                 }
                 false
             }
@@ -237,7 +237,7 @@ impl TunDevice {
 
     async fn has_address(&self, address: IpAddr) -> Result<bool, TunError> {
         let mut found = false;
-        self.ask("looking at its addresses", async |handle| {
+        self.ask("reading its addresses", async |handle| {
             let listed = handle.address().get().set_link_index_filter(self.index);
             let mut listed = listed.set_address_filter(address).execute();
             while listed.try_next().await?.is_some() {

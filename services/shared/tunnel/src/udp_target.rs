@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_ways_to_write_the_same_are_read() {
+    fn other_encodings_of_a_destination_are_read() {
         let read = |rest: &str| parse(&format!("{PREFIX}{rest}")).unwrap();
         assert_eq!(read("2001:db8::42/443/"), "[2001:db8::42]:443");
         assert_eq!(read("2001%3adb8%3a%3a42/443/"), "[2001:db8::42]:443");
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_destination_is_refused() {
+    fn a_path_without_a_destination_is_refused() {
         for (path, expected) in [
             ("/", Malformed::Path),
             ("/.well-known/masque/ip/a/1/", Malformed::Path),

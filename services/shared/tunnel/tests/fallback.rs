@@ -190,7 +190,7 @@ async fn blocked_under_a_running_tunnel() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn plain_tunnels_end_in_order_and_wait_for_their_reader() {
+async fn plain_tunnels_end_regularly_and_wait_for_their_reader() {
     let identities = Identities::new();
     let server = server(&identities, true);
     let _sessions = serve_echo(&server);
@@ -316,7 +316,7 @@ async fn a_server_that_drains_says_goodbye() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_without_it_listens_on_udp_alone() {
+async fn a_server_without_the_fallback_listens_only_on_udp() {
     let identities = Identities::new();
     let server = server(&identities, false);
     let connected = tokio::net::TcpStream::connect(server.local_addr()).await;

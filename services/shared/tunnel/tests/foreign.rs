@@ -203,7 +203,7 @@ impl Request {
 }
 
 #[tokio::test]
-async fn a_client_of_another_make_gets_an_address_and_its_packets_back() {
+async fn a_client_of_another_vendor_gets_an_address_and_its_packets_back() {
     let client = Client::start().await;
     let mut request = client.is_served().await;
     // As a capsule as well; the answer may be a frame.
@@ -214,7 +214,7 @@ async fn a_client_of_another_make_gets_an_address_and_its_packets_back() {
 }
 
 #[tokio::test]
-async fn what_breaks_a_request_breaks_no_other() {
+async fn an_error_in_a_request_affects_no_other() {
     let client = Client::start().await;
     let mut other = client.is_served().await;
     let endless = |kind: u8| [&[kind], &[0xff; 8][..]].concat();
@@ -267,7 +267,7 @@ async fn what_breaks_a_request_breaks_no_other() {
 }
 
 #[tokio::test]
-async fn what_has_no_meaning_is_passed_over() {
+async fn frames_without_meaning_are_skipped() {
     let client = Client::start().await;
     // Before any request; for a request that never comes; and for our control stream's number.
     for early in [&[0_u8, 0, 7][..], &[0x40, 200, 0, 7]] {
@@ -297,7 +297,7 @@ async fn what_has_no_meaning_is_passed_over() {
 
 /// RFC 9297, 2.1.
 #[tokio::test]
-async fn a_datagram_that_can_name_no_request_ends_the_connection() {
+async fn a_datagram_without_a_possible_request_ends_the_connection() {
     for datagram in [&[0xff_u8; 9][..], &[], &[0x40]] {
         let client = Client::start().await;
         client.is_served().await;
@@ -315,7 +315,7 @@ async fn a_datagram_that_can_name_no_request_ends_the_connection() {
 
 /// Requests whose answers are not read wait in the transport, and none is lost.
 #[tokio::test]
-async fn questions_without_end_wait_for_whoever_asks() {
+async fn endless_requests_wait_for_their_reader() {
     const COUNT: usize = 20_000;
     let client = Client::start().await;
     let mut request = client.ask().await;

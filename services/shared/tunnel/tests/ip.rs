@@ -202,7 +202,7 @@ async fn the_same_request_goes_on_when_a_path_is_cut() {
 }
 
 #[tokio::test]
-async fn what_no_end_may_say_ends_the_request_and_an_end_is_told() {
+async fn an_invalid_capsule_ends_the_request_and_the_peer_sees_the_end() {
     let identities = Identities::new();
     let server = server(&identities);
     let (reason_to, mut reasons) = tokio::sync::mpsc::channel(4);
@@ -235,7 +235,7 @@ async fn what_no_end_may_say_ends_the_request_and_an_end_is_told() {
 
 /// A flood of packets is bulk in either form.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn packets_without_end_do_not_stand_before_what_is_urgent() {
+async fn a_flood_of_packets_does_not_delay_urgent_streams() {
     let identities = Identities::new();
     let server = server(&identities);
     serve(server.clone(), |request, handle| async move {

@@ -104,7 +104,7 @@ async fn asked(device: &TunDevice, from: IpAddr, to: IpAddr) -> Vec<u8> {
 }
 
 #[test]
-fn a_process_without_rights_sends_in_the_machines_name_by_a_device_that_was_left_to_it() {
+fn a_process_without_rights_uses_a_prepared_device_with_translation() {
     let Some(world) = World::new() else {
         return;
     };

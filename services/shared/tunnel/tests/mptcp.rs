@@ -104,7 +104,7 @@ async fn until_told(world: &World) {
 }
 
 #[test]
-fn a_transfer_goes_on_over_the_network_that_is_left() {
+fn a_transfer_continues_over_the_remaining_network() {
     let Some(world) = World::new() else {
         return;
     };

@@ -146,7 +146,7 @@ async fn carrying_and_spare(bench: &Bench) -> [usize; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_spare_path_takes_nothing_with_it_and_nobody_hears_of_its_silence() {
+async fn a_standby_path_loses_no_data_and_its_silence_is_not_reported() {
     let mut bench = start(
         &LinkConfig::new(20.0 * MBIT, Duration::from_millis(10)),
         &[],

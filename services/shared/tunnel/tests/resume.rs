@@ -212,7 +212,7 @@ async fn each_path_may_be_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_nobody_comes_back_to_is_reset() {
+async fn a_tunnel_that_is_not_resumed_is_reset() {
     let mut scene = scene(ResumeLimits {
         detached_max: Duration::from_millis(300),
         ..ResumeLimits::default()
@@ -261,7 +261,7 @@ async fn a_tunnel_dropped_without_a_network_is_reset_later() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_draining_server_resets_what_is_detached() {
+async fn a_draining_server_resets_detached_tunnels() {
     let mut scene = scene(ResumeLimits::default());
     let stream = scene.open().await;
     let session = within(scene.sessions.recv()).await.unwrap();
@@ -319,7 +319,7 @@ async fn exchange_plain(stream: TunnelStream, served: &mut mpsc::Receiver<Served
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_does_not_offer_gets_a_plain_tunnel() {
+async fn a_client_without_the_offer_gets_a_plain_tunnel() {
     let mut scene = scene(ResumeLimits::default());
     let stream = scene.open_plain().await;
     exchange_plain(stream, &mut scene.served).await;

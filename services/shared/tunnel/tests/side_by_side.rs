@@ -213,11 +213,11 @@ async fn stalled_readers_hold_up_nobody_else(by_udp: bool) {
 }
 
 #[tokio::test]
-async fn stalled_readers_hold_up_nobody_else_by_udp() {
+async fn stalled_readers_do_not_delay_others_over_udp() {
     stalled_readers_hold_up_nobody_else(true).await;
 }
 
 #[tokio::test]
-async fn stalled_readers_hold_up_nobody_else_by_tcp() {
+async fn stalled_readers_do_not_delay_others_over_tcp() {
     stalled_readers_hold_up_nobody_else(false).await;
 }

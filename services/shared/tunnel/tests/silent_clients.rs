@@ -38,7 +38,7 @@ fn server(identities: &Identities) -> TunnelServer {
 }
 
 #[tokio::test]
-async fn who_is_silent_by_tcp_gives_way() {
+async fn silent_clients_give_way_over_tcp() {
     let identities = Identities::new();
     let server = server(&identities);
     let mut silent = Vec::new();
@@ -82,7 +82,7 @@ async fn one_way(server: SocketAddr, answered: Arc<Mutex<HashSet<Vec<u8>>>>) -> 
 }
 
 #[tokio::test]
-async fn who_is_silent_by_quic_gives_way() {
+async fn silent_clients_give_way_over_quic() {
     let identities = Identities::new();
     let server = server(&identities);
     let answered = Arc::new(Mutex::new(HashSet::new()));

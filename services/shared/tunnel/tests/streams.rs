@@ -235,7 +235,7 @@ async fn a_draining_session_ends_its_tunnels_in_peace() {
 }
 
 #[tokio::test]
-async fn a_server_that_turns_us_away_is_not_stormed() {
+async fn a_server_that_refuses_is_asked_with_growing_pauses() {
     let identities = Identities::new();
     let server = TunnelServer::bind(identities.server_config(listen_anywhere())).unwrap();
     let addr = server.local_addr();
@@ -255,7 +255,7 @@ async fn a_server_that_turns_us_away_is_not_stormed() {
 }
 
 #[tokio::test]
-async fn a_closed_tunnel_says_so() {
+async fn a_closed_tunnel_returns_an_error() {
     let (bench, _server) = start(echo);
     assert!(within(bench.tunnel.up()).await);
     bench.tunnel.close().await;

@@ -8,7 +8,7 @@ use testkit::netns::World;
 use tunnel::{IpPrefix, TunDevice, TunError};
 
 #[test]
-fn a_network_that_the_machine_has_itself_is_not_taken_for_a_route_to_the_device() {
+fn a_network_of_another_device_is_not_routed_to_the_tun_device() {
     let Some(world) = World::new() else {
         return;
     };

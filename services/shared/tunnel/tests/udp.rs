@@ -261,7 +261,7 @@ async fn a_dropped_tunnel_ends_at_the_other_end() {
 /// This distinguishes frames from capsules: all capsules would arrive, each delayed by the repair
 /// of the one before.
 #[tokio::test]
-async fn what_is_lost_on_the_way_is_not_sent_anew() {
+async fn lost_datagrams_are_not_sent_again() {
     let link = LinkConfig::new(20e6, Duration::from_millis(5)).with_loss(Loss::Bernoulli(0.1));
     let (bench, _server) = start(&link, &[]);
     let tunnel = open(&bench, &destination().await).await;
@@ -283,7 +283,7 @@ async fn what_is_lost_on_the_way_is_not_sent_anew() {
 
 /// The transport sends datagrams before all streams; see `http_datagrams`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_does_not_stand_before_what_is_urgent() {
+async fn a_flood_of_datagrams_does_not_delay_urgent_streams() {
     let (bench, _server) = start(&LinkConfig::new(1e6, Duration::from_millis(10)), &[]);
     bench.both_up().await;
     let flood = Arc::new(open(&bench, &destination().await).await);

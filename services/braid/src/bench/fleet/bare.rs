@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_connection_is_answered_as_often_as_it_asks() {
+    fn every_connection_gets_all_its_answers() {
         service_kit::tls::install_provider();
         let bare = measure(3, Duration::from_secs(2)).unwrap();
         let asked = f64::from(SAMPLES_PER_S);

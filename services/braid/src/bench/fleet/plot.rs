@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_draw_is_no_division_by_zero() {
+    fn an_empty_panel_is_drawn() {
         let panel = Panel {
             title: "none",
             unit: "",

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_known_by_its_name_or_its_noun() {
+    fn a_process_is_recognised_by_its_name_or_its_noun() {
         let stat = "7 (a) b) S 3 7 7 0 -1 4194560 1 2 3 4 150 50 0 0 20 0 1 0";
         let (parent, what, cpu_s) = read(stat, "braid\0proxy\0--log").unwrap();
         assert_eq!((parent, what.as_str()), (3, "proxy"));

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_malformed() {
+    fn a_truncated_header_is_malformed() {
         for header in [
             &[0, 0, 0, 1, 127, 0, 0, 1, 0, 53][..],
             &v6(),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_and_what_is_no_destination_are_told_apart() {
+    fn fragments_and_invalid_destinations_have_their_own_reasons() {
         for (bytes, expected) in [
             (&[0, 0, 1, 1, 127, 0, 0, 1, 0, 53][..], Unfit::Fragment),
             (&[0, 0, 0x80, 9], Unfit::Fragment),

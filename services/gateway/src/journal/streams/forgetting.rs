@@ -41,7 +41,7 @@ fn devices(streams: &Streams) -> Vec<String> {
 }
 
 #[test]
-fn the_one_used_longest_ago_gives_way_and_goes_on_above_all_others() {
+fn the_stream_used_longest_ago_is_forgotten_and_returns_above_all_others() {
     let mut streams = Streams::from_rows(&snapshot(3));
     let clock = CLOCK_US as u64;
     for (hour, device) in [(0, "a"), (1, "b"), (2, "c"), (3, "a")] {
@@ -59,7 +59,7 @@ fn the_one_used_longest_ago_gives_way_and_goes_on_above_all_others() {
 }
 
 #[test]
-fn what_was_used_within_a_day_stays_whoever_makes_names_up() {
+fn a_stream_used_within_a_day_stays_against_invented_names() {
     let mut streams = Streams::from_rows(&snapshot(8));
     for hour in 0..40 {
         take(&mut streams, "a", at_hour(hour, CLOCK_US));
@@ -78,7 +78,7 @@ fn what_was_used_within_a_day_stays_whoever_makes_names_up() {
 }
 
 #[test]
-fn what_was_used_before_the_start_gives_way_at_once_and_one_address_has_most_of_that() {
+fn a_stream_used_before_the_start_is_forgotten_first_and_one_address_takes_most_places() {
     let mut streams = Streams::from_rows(&snapshot(8));
     for n in 0..8 {
         take(&mut streams, &format!("before {n}"), at_hour(n, CLOCK_US));

@@ -15,7 +15,7 @@ pub fn parse_address(text: &str, schemes: &[&str]) -> Result<Uri, String> {
     }
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     if authority.contains('@') {
-        return Err("names a user, whom nobody reads there: there are settings for it".to_owned());
+        return Err("names a user, which has no effect there: use its own setting".to_owned());
     }
     let host = uri.host().unwrap_or_default();
     if host.is_empty() || authority.starts_with(':') {
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_is_none_is_not_taken_for_the_default() {
+    fn an_invalid_port_does_not_become_the_default() {
         let https = |text: &str| parse_address(text, &["https"]).map(|uri| uri.port_u16());
         assert_eq!(https("https://ingest:7001"), Ok(Some(7001)));
         assert_eq!(https("https://ingest"), Ok(None));

@@ -41,7 +41,7 @@ impl ConfigFile {
                 let near = nearest(name, nouns.iter().copied());
                 return Err(ConfigError::new(
                     format!("[{name}]"),
-                    format!("{shown} has a table that no service reads"),
+                    format!("{shown} has an unknown table"),
                     format!("[{near}]"),
                 ));
             }
@@ -95,7 +95,7 @@ impl ConfigFile {
             let texts = texts.ok_or_else(|| {
                 ConfigError::new(
                     format!("[{noun}] {key}"),
-                    "is a table or a nested array, where a value is wanted",
+                    "is a table or a nested array instead of a value",
                     format!("{id} = \"...\""),
                 )
             })?;

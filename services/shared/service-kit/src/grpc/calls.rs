@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_more_than_a_peer_may_have_ends_its_oldest_and_nobody_elses() {
+    fn a_call_beyond_the_bound_ends_the_oldest_of_the_same_peer() {
         let calls = Calls::default();
         let greedy = PeerId::gateway("t", "gw");
         let other = calls.enter(PeerId::gateway("u", "gw"));

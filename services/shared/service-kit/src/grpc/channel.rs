@@ -22,7 +22,7 @@ const KEEPALIVE_LIMIT: Duration = Duration::from_secs(10);
 pub enum ChannelError {
     #[error("{0:?} is not an address such as https://ingest:7001")]
     Url(String),
-    #[error("{0:?} begins with https, but there is no identity to speak TLS with")]
+    #[error("{0:?} begins with https, but there is no identity for TLS")]
     NoIdentity(String),
     #[error("{0}")]
     Transport(#[from] tonic::transport::Error),

@@ -43,9 +43,9 @@ impl FrontConfig {
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 enum FrontError {
-    #[error("the front named {0} clients, where a request has one")]
+    #[error("the front named {0} clients instead of one")]
     Clients(usize),
-    #[error("the front named a client with {0} URIs, where an identity is exactly one")]
+    #[error("the front named a client with {0} URIs instead of one")]
     Uris(usize),
     #[error("the front's header is not text")]
     NotText,
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_front_speaks_for_its_client() {
+    fn the_front_names_its_client() {
         let envoy = PeerId::service("envoy");
         let gateway: PeerId = GATEWAY.parse().unwrap();
         assert_eq!(heard(&envoy, &[&element(GATEWAY)]), Ok(Some(gateway)));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_front_tells_which_certificate_it_was() {
+    fn the_front_names_the_certificate() {
         let hash = "0f".repeat(32);
         let (_, certificate) = client(&format!("Hash={hash};URI={GATEWAY}")).unwrap();
         assert_eq!(certificate.map(|it| it.to_string()), Some(hash));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_does() {
+    fn headers_of_other_peers_have_no_effect() {
         for peer in [
             PeerId::gateway("home", "gw-2"),
             PeerId::service("dashboard"),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_names_anything_but_one_client_is_refused() {
+    fn a_header_without_exactly_one_client_is_refused() {
         let envoy = PeerId::service("envoy");
         let two = format!("{},{}", element(GATEWAY), element(GATEWAY));
         assert_eq!(heard(&envoy, &[&two]), Err(FrontError::Clients(2)));

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_only_holds_a_place_gives_it_to_who_comes() {
+    async fn an_idle_connection_gives_way_to_a_new_one() {
         let context = Context::new("gateway");
         let listener = bind("127.0.0.1:0".parse().unwrap(), "listen").await;
         let serving = context.clone();
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_does_not_take_an_answer_keeps_no_place() {
+    async fn a_peer_that_reads_no_answer_keeps_no_place() {
         let context = Context::new("gateway");
         let listener = bind("127.0.0.1:0".parse().unwrap(), "listen").await;
         let serving = context.clone();

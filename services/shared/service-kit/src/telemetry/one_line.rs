@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_says_begins_no_line() {
+    fn text_of_a_peer_begins_no_log_line() {
         let log = Log::default();
         let into = log.clone();
         let subscriber = tracing_subscriber::fmt()

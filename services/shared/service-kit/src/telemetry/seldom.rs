@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_itself_is_counted_and_what_is_new_is_told() {
+    fn repeated_warnings_are_counted_and_new_ones_written() {
         let (seldom, lines) = (Seldom::default(), Lines::default());
         let layer = lines.clone().with_filter(seldom.clone());
         let subscriber = tracing_subscriber::registry().with(layer);

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_ones_are_ignored() {
+    fn malformed_traceparents_are_ignored() {
         for text in [
             "",
             "00",

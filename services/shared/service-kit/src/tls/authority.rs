@@ -45,11 +45,11 @@ pub enum AuthorityError {
     Certificate { dir: PathBuf, source: rcgen::Error },
     #[error("{0:?} is not a host name or an address")]
     HostName(String),
-    #[error("the request for a certificate is none: {0}")]
+    #[error("the request for a certificate cannot be read: {0}")]
     Request(String),
-    #[error("the certificate is not vouched for: {0}")]
+    #[error("the certificate is not valid for this authority: {0}")]
     Stranger(String),
-    #[error("{0} is no gateway, and this authority is for gateways only")]
+    #[error("{0} is not a gateway, and this authority is only for gateways")]
     GatewaysOnly(String),
 }
 

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_do_not_fit_together_are_told_in_words() {
+    fn files_that_do_not_match_are_refused_in_words() {
         let directory = tempfile::tempdir().unwrap();
         let authority = LocalAuthority::open_or_create(directory.path()).unwrap();
         let good = authority.issue(&PeerId::service("ingest"), &[]).unwrap();

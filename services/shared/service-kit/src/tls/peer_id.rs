@@ -44,7 +44,7 @@ pub enum PeerId {
 pub enum PeerIdError {
     #[error("the certificate cannot be parsed: {0}")]
     Certificate(String),
-    #[error("the certificate has {0} URI names; an identity is exactly one")]
+    #[error("the certificate has {0} URI names instead of one")]
     UriCount(usize),
     #[error(
         "identity {0:?} is neither spiffe://braid/tenant/<tenant>/gateway/<id> nor spiffe://braid/service/<noun>"
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_refused() {
+    fn other_uris_are_refused() {
         for uri in [
             "",
             "spiffe://other/service/ingest",

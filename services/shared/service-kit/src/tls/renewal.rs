@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_again_asks_with_the_same_key_until_it_is_installed() {
+    fn a_repeated_request_has_the_same_key_until_it_is_installed() {
         let dir = tempfile::tempdir().unwrap();
         let authority = LocalAuthority::open_or_create(dir.path()).unwrap();
         let id = PeerId::gateway("t", "gw");

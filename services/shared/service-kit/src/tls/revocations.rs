@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_revoked_gateway_is_let_in_with_a_newer_certificate_only() {
+    fn a_revoked_gateway_is_admitted_only_with_a_newer_certificate() {
         let (old, new) = (
             Fingerprint::of(&CertificateDer::from(vec![1])),
             Fingerprint::of(&CertificateDer::from(vec![2])),

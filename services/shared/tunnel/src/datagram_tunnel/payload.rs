@@ -42,7 +42,7 @@ impl Kind {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedDatagram {
-    #[error("a datagram or capsule of {0} bytes, more than one may have")]
+    #[error("a datagram or capsule of {0} bytes, more than permitted")]
     TooLong(u64),
     #[error("a datagram without a context")]
     NoContext,
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_survive_any_cut_and_what_is_unknown_is_skipped() {
+    fn payloads_survive_any_cut_and_unknown_capsules_are_skipped() {
         let long = [7; 300];
         let sent = [&b"first"[..], b"", &long, b"last"];
         let mut wire = BytesMut::new();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_torn_or_has_no_context_is_refused() {
+    fn torn_datagrams_and_those_without_a_context_are_refused() {
         let mut wire = BytesMut::new();
         put(&mut wire, DATAGRAM, b"");
         assert_eq!(decode(&wire, 1), Err(MalformedDatagram::NoContext));

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_is_given_before_the_end() {
+    async fn waiting_datagrams_come_before_the_end() {
         let queue = Queue::new(Kind::Udp);
         assert!(queue.push(Bytes::from_static(b"last")));
         queue.end(TunnelEnded::ByPeer);

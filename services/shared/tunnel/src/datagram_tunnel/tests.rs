@@ -56,7 +56,7 @@ async fn ask() -> (Tunnel, ConnectStream, Told) {
 }
 
 #[tokio::test]
-async fn a_malformed_capsule_ends_the_request_behind_what_was_sound() {
+async fn a_malformed_capsule_ends_the_request_after_the_valid_ones() {
     let (tunnel, mut stream, mut events) = ask().await;
     // A payload, a capsule of another type, a datagram of context 9, and one without a context.
     let wire = b"\x00\x03\x00hi\x17\x02xx\x00\x02\x09?\x00\x00";
@@ -128,7 +128,7 @@ async fn a_stream_that_ends_within_a_capsule_differs_from_a_stream_that_ends_aft
 /// RFC 9484, 6: the request of another client, without Huffman coding or a table; and the answer to
 /// an unknown protocol.
 #[tokio::test]
-async fn a_foreign_request_for_ip_is_taken_by_its_name_on_the_wire() {
+async fn a_request_for_ip_of_another_client_is_accepted_by_its_name_on_the_wire() {
     let (tunnel, _stream, _events) = ask().await;
     let session = within(tunnel.session()).await.unwrap();
     let connection = session.quic().unwrap();

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_is_what_arrives() {
+    fn outgoing_and_incoming_exchanges_are_inverse() {
         for huffman in CODINGS {
             let inside = headers(&section(&EXCHANGED[1], huffman));
             let wire = leaving(&inside).unwrap();
@@ -431,7 +431,7 @@ mod tests {
     /// Random bytes, and valid requests with a changed byte: no panic, and unchanged parts stay
     /// intact.
     #[test]
-    fn noise_passes() {
+    fn random_bytes_pass_unchanged() {
         for seed in 0..2_000 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             let mut wire = match seed % 2 {

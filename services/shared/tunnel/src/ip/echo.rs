@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn all_nodes_are_answered_for_with_the_same_payload_and_a_right_checksum() {
+    fn an_echo_to_all_nodes_is_answered_with_its_payload_and_a_right_checksum() {
         // The form that Linux sends.
         let (own, message) = (Ipv6Addr::LOCALHOST, [128, 0, 0, 0, 0, 7, 0, 1, 0xab]);
         assert_eq!(checksum(own, own, &message), 0xd4b1);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_answered() {
+    fn other_packets_get_no_answer() {
         let asked = question(8);
         for (at, why) in [
             (6, "another protocol"),

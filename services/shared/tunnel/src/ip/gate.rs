@@ -18,9 +18,9 @@ pub struct IpGate {
 pub enum NotPassed {
     #[error("{0}")]
     Malformed(#[from] MalformedPacket),
-    #[error("its source is not allowed")]
+    #[error("its source is not permitted")]
     Source,
-    #[error("its destination is not allowed")]
+    #[error("its destination is not permitted")]
     Destination,
 }
 
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_pass_in_the_owners_name_alone_and_to_its_routes_alone() {
+    fn packets_pass_only_from_the_owner_and_to_its_routes() {
         let gate = gate();
         for (mine, another, there, elsewhere) in [
             ("10.64.0.7", "10.64.0.8", "192.0.2.9", "192.0.3.9"),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_may_speak_of_what_the_owner_may_have_sent_and_of_nothing_else() {
+    fn a_router_may_report_errors_only_about_packets_of_the_owner() {
         let gate = gate();
         let quote = |sent: &[u8], kind: u8| [&[kind, 0, 0, 0, 0, 0, 0, 0], sent].concat();
         for (mine, there, elsewhere, router, (protocol, error, question)) in [

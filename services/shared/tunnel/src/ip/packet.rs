@@ -22,7 +22,7 @@ pub enum MalformedPacket {
     Short,
     #[error("of an IP version {0}")]
     Version(u8),
-    #[error("its length is not what it says")]
+    #[error("its length field is wrong")]
     Length,
     /// A source route leads to another place than the destination, and the other IPv4 options are
     /// not needed.
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_says_from_whom_and_to_whom() {
+    fn source_and_destination_are_read() {
         let read = |packet: &[u8]| {
             let packet = IpPacket::read(packet).unwrap();
             [packet.source.to_string(), packet.destination.to_string()]
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_packet_is_refused() {
+    fn invalid_packets_are_refused() {
         for whole in [v4(30), v6(30)] {
             let header = if whole[0] >> 4 == 4 { 20 } else { 40 };
             for length in 0..whole.len() {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_is_routed_by_its_own_header_is_refused_wherever_that_stands() {
+    fn a_source_routed_packet_is_refused_wherever_its_header_stands() {
         let routing = |next, left| extension(next, [4, left], 3);
         let skipped = |next| extension(next, [1, 4], 2);
         // The third and fourth byte hold the offset; the lowest bit says that more fragments

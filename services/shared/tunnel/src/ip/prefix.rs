@@ -19,7 +19,7 @@ pub struct IpPrefix {
 pub enum NotAPrefix {
     #[error("is not ADDRESS/LENGTH")]
     Form,
-    #[error("has a length beyond its address, or bits behind its prefix")]
+    #[error("has a length beyond its address, or bits after its prefix")]
     Length,
 }
 
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_knows_what_lies_in_it() {
+    fn a_prefix_contains_its_addresses() {
         let prefix: IpPrefix = "10.64.0.0/30".parse().unwrap();
         let at = |text: &str| text.parse::<IpAddr>().unwrap();
         assert!(prefix.contains(at("10.64.0.3")) && !prefix.contains(at("10.64.0.4")));

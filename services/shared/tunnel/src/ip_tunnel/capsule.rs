@@ -50,13 +50,13 @@ pub enum MalformedCapsule {
     Torn,
     #[error("a capsule of an IP version {0}")]
     Version(u8),
-    #[error("a prefix longer than its address, or with bits behind it")]
+    #[error("a prefix longer than its address, or with bits after it")]
     Prefix,
-    #[error("a question for no address, or without a number")]
+    #[error("a request for no address, or without a number")]
     Question,
     #[error("routes that are not in order, or overlap")]
     Order,
-    #[error("more entries in a capsule than are taken")]
+    #[error("more entries in a capsule than permitted")]
     TooMany,
     #[error("a capsule of an unknown type")]
     Unknown,
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_rfc_forbids_is_refused() {
+    fn malformed_capsules_are_refused() {
         for (kind, value, expected) in [
             (1, &[0][..], MalformedCapsule::Torn),
             (1, &[0, 4, 1, 2, 3, 4], MalformedCapsule::Torn),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_taken_or_refused_and_what_is_taken_survives() {
+    fn random_bytes_are_refused_or_survive_the_wire() {
         for seed in 0..5_000 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             // Mostly plausible values, so that some capsules are valid.

@@ -36,7 +36,7 @@ pub(super) enum Capsule {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
-    #[error("the value of a capsule of type {0:#x} is not what it should be")]
+    #[error("the value of a capsule of type {0:#x} is malformed")]
     Value(u64),
 }
 

@@ -253,7 +253,7 @@ impl Companion {
             if !look.done {
                 let deadline = look.detached_at + self.shared.config.resume_within;
                 if deadline <= now {
-                    tracing::debug!(token = ?self.request.token, "a tunnel could not be continued in time");
+                    tracing::debug!(token = ?self.request.token, "a tunnel could not be resumed in time");
                     self.line.fail(Broken::GivenUp);
                     return None;
                 }
@@ -348,11 +348,11 @@ impl Companion {
             )
             | Answer::NotResumed => self.on_forgotten(attempt, now),
             Answer::Refused(status) => {
-                tracing::debug!(token = ?self.request.token, %status, "a tunnel was not continued");
+                tracing::debug!(token = ?self.request.token, %status, "a tunnel was not resumed");
                 self.retry_later(now);
             }
             Answer::Lost(error) => {
-                tracing::debug!(token = ?self.request.token, %error, "the session ended while a tunnel was continued");
+                tracing::debug!(token = ?self.request.token, %error, "the session ended while a tunnel was resumed");
                 attempt.session.give_up();
                 self.retry_later(now);
             }

@@ -57,13 +57,13 @@ pub(crate) enum Violation {
     Malformed(#[from] Malformed),
     #[error("more was sent than the window allows")]
     Window,
-    #[error("data behind the end")]
+    #[error("data after the end")]
     BehindEnd,
     #[error("the end is at {declared}, but {received} bytes arrived")]
     End { declared: u64, received: u64 },
-    #[error("the peer goes on at {offset}, but only {received} bytes arrived")]
+    #[error("the peer continues at {offset}, but only {received} bytes arrived")]
     Gap { offset: u64, received: u64 },
-    #[error("{offset} bytes are said to be received, of which {kept} to {sent} are possible")]
+    #[error("{offset} bytes are reported as received; {kept} to {sent} are possible")]
     Offset { offset: u64, kept: u64, sent: u64 },
 }
 

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_counts_as_absent() {
+    fn an_unreadable_header_counts_as_absent() {
         let token = "0123456789abcdef0123456789abcdef";
         let read = |text: &str| {
             let mut headers = HeaderMap::new();

@@ -57,19 +57,19 @@ const FAREWELL_MAX: Duration = Duration::from_secs(5);
 /// Why a tunnel is over before its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Broken {
-    #[error("the tunnel was broken off")]
+    #[error("the tunnel was reset")]
     Here,
-    #[error("the peer broke the tunnel off")]
+    #[error("the peer reset the tunnel")]
     ByPeer,
-    #[error("the peer broke the rules: {0}")]
+    #[error("the peer violated the protocol: {0}")]
     Violation(#[from] Violation),
     #[error("the peer no longer has the tunnel")]
     Forgotten,
-    #[error("nobody came back to the tunnel in time")]
+    #[error("the tunnel was not resumed in time")]
     Expired,
-    #[error("the tunnel made place for others")]
+    #[error("the tunnel was reset to free its place")]
     Crowded,
-    #[error("the tunnel could not be continued in time")]
+    #[error("the tunnel could not be resumed in time")]
     GivenUp,
     #[error("the tunnel's client is closed")]
     Closed,
@@ -399,7 +399,7 @@ impl Line {
                 }
             }
             Err(violation) => {
-                tracing::debug!(%violation, "a resumable tunnel is broken off");
+                tracing::debug!(%violation, "a resumable tunnel is reset");
                 self.break_off(state, violation.into());
             }
         }

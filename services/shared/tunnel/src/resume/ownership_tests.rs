@@ -95,7 +95,7 @@ async fn only_the_identity_that_opened_a_tunnel_continues_it() {
 
 /// The old stream is cut as soon as another carries the tunnel.
 #[tokio::test]
-async fn the_stream_of_before_is_void() {
+async fn the_old_stream_is_void() {
     let identities = Identities::new();
     let server = Arc::new(TunnelServer::bind(identities.server_config(listen_anywhere())).unwrap());
     serve(server.clone(), echo);

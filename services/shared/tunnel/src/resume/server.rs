@@ -205,7 +205,7 @@ async fn accompany(line: Arc<Line>, place: Place) {
             if line.is_held() {
                 metrics::counter!("braid_tunnel_resume_expired_total").increment(1);
             }
-            tracing::debug!(token = ?place.token, "nobody came back to a detached tunnel");
+            tracing::debug!(token = ?place.token, "a detached tunnel was not resumed");
             line.fail(Broken::Expired);
             break;
         }

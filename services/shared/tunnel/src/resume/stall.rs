@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_with_nothing_to_wait_for_is_fine() {
+    fn silence_without_unconfirmed_bytes_is_no_stall() {
         let start = Instant::now();
         let mut stall = Stall::default();
         let later = start + Duration::from_secs(100);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_or_anything_else_is_progress() {
+    fn an_answer_or_any_other_arrival_is_progress() {
         let start = Instant::now();
         let mut stall = Stall::default();
         assert_eq!(stall.look(start + QUIET, start, 0, true), Verdict::Ask(1));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_moves_while_others_hear_something() {
+    fn a_session_moves_while_other_streams_get_data() {
         let start = Instant::now();
         let mut stall = Stall::default();
         stall.on_arrivals(start, 0);

@@ -47,9 +47,9 @@ impl Default for ResumeLimits {
 pub(crate) enum NotKept {
     #[error("the token is in use")]
     InUse,
-    #[error("the peer has its full number of resumable tunnels")]
+    #[error("the peer has its largest number of resumable tunnels")]
     Full,
-    #[error("the server resumes no tunnels")]
+    #[error("the server does not resume tunnels")]
     Off,
 }
 
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_of_use_to_its_owner_only() {
+    fn only_its_owner_can_use_a_token() {
         let mut table = table();
         let token = enter(&mut table, "a", 1);
         assert_eq!(table.find(token, &"a"), Some(1));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_detached_makes_place() {
+    fn the_tunnel_detached_first_is_reset() {
         let mut table = table();
         let a: Vec<_> = (0..3).map(|n| enter(&mut table, "a", n)).collect();
         assert_eq!(table.enter(Token::random(), "a", |_| 9), Err(NotKept::Full));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draining_server_keeps_nothing_detached() {
+    fn a_draining_server_keeps_no_detached_tunnel() {
         let mut table = table();
         let (one, other) = (enter(&mut table, "a", 1), enter(&mut table, "a", 2));
         table.detached(one);

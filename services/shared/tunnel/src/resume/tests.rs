@@ -295,13 +295,13 @@ impl World {
 }
 
 #[test]
-fn whatever_dies_the_bytes_are_equal() {
+fn the_bytes_are_equal_whatever_dies() {
     run_all(FAILED.into_iter().chain(0..SEEDS));
 }
 
 #[test]
 #[ignore = "takes minutes"]
-fn whatever_dies_in_many_runs_the_bytes_are_equal() {
+fn the_bytes_are_equal_in_many_runs_whatever_dies() {
     run_all(SEEDS..20 * SEEDS);
 }
 
@@ -349,7 +349,7 @@ fn emitted(flow: &mut Flow) -> Bytes {
 }
 
 #[test]
-fn the_window_stops_the_writer_and_confirmations_let_it_go_on() {
+fn the_window_stops_the_writer_and_confirmations_release_it() {
     let (mut one, mut other) = (Flow::default(), Flow::default());
     let mut written = 0;
     while one.room() > 0 {
@@ -428,7 +428,7 @@ fn a_stale_attachment_and_impossible_offsets_are_refused() {
 }
 
 #[test]
-fn a_peer_that_breaks_the_rules_is_found_out() {
+fn a_peer_that_violates_the_protocol_is_detected() {
     use super::capsule::{Capsule, put};
     let receive = |capsules: &[Capsule]| {
         let mut wire = BytesMut::new();
@@ -471,7 +471,7 @@ fn a_peer_that_breaks_the_rules_is_found_out() {
 /// Random bytes from a hostile peer give an error or nothing, never a panic, and never more than
 /// the window.
 #[test]
-fn noise_does_no_harm() {
+fn random_bytes_do_no_harm() {
     for seed in 0..SEEDS {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut flow = Flow::default();

@@ -91,7 +91,7 @@ impl Handshakes {
             Some(Ok(Ok(session))) => return Some(session),
             Some(Ok(Err(error))) => (error.reason(), error.to_string()),
             Some(Err(_)) => ("timeout", "it took too long".to_owned()),
-            None => ("displaced", "it gave way to a newer one".to_owned()),
+            None => ("displaced", "replaced by a newer handshake".to_owned()),
         };
         metrics::counter!("braid_tunnel_handshakes_failed_total", "by" => by, "reason" => reason)
             .increment(1);

@@ -123,7 +123,7 @@ impl TcpDialler {
                     return Ok(connected);
                 }
                 Err(error) => {
-                    tracing::debug!(%name, %error, "not connected by TCP");
+                    tracing::debug!(%name, %error, "no connection over TCP");
                     failed = error;
                 }
             }
