@@ -183,107 +183,10 @@ impl AlertsCommand {
                 hours,
                 signed,
                 place,
-            } => {
-                let length_us = hours * HOUR_US;
-                if !(length_us > 0.0 && length_us <= SILENCE_US_MAX as f64) {
-                    return Err(Failure::other(format!(
-                        "--hours {hours} is not above 0 and at most {}: write --hours 2",
-                        SILENCE_US_MAX as f64 / HOUR_US
-                    )));
-                }
-                let now_us = contracts::now_us();
-                let body = serde_json::to_string(&Silence {
-                    patient,
-                    rule: rule.clone(),
-                })
-                .map_err(Failure::other)?;
-                let subject = format!("silence-{now_us}");
-                let until_us = now_us + length_us as i64;
-                warn_of_unknown_rule(&place, &rule).await?;
-                let put = put(&place, SILENCE, &subject, &signed, until_us, &body).await?;
-                println!("{} holds for {hours} h", put.subject);
-                Ok(())
-            }
-            Self::Silences { asker, place } => {
-                let store = place.store.open().await?;
-                let now_us = contracts::now_us();
-                asker
-                    .reads(
-                        &*store,
-                        &place.tenant,
-                        "read documents",
-                        "",
-                        ", silences".to_owned(),
-                    )
-                    .await?;
-                let silences = store
-                    .stored_documents(&Scope::Tenant(place.tenant), SILENCE, now_us)
-                    .await;
-                let silences = silences.map_err(Failure::other)?.into_iter();
-                for silence in silences.filter_map(StoredDocument::readable) {
-                    println!(
-                        "{}  {}  for another {:.1} h  by {}: {}",
-                        silence.subject,
-                        silence.body,
-                        (silence.until_us - now_us) as f64 / HOUR_US,
-                        silence.author,
-                        silence.reason
-                    );
-                }
-                Ok(())
-            }
-            Self::Unsilence { id, signed, place } => {
-                let store = place.store.open().await?;
-                let scope = Scope::Tenant(place.tenant.clone());
-                let silences = store
-                    .stored_documents(&scope, SILENCE, contracts::now_us())
-                    .await;
-                let silences = silences.map_err(Failure::other)?.into_iter();
-                let Some(silence) = silences
-                    .filter(|silence| silence.subject == id)
-                    .find_map(StoredDocument::readable)
-                else {
-                    return Err(Failure::other(format!(
-                        "no silence {id:?} is in force in tenant {:?}: see `braid alerts silences`",
-                        place.tenant
-                    )));
-                };
-                put(
-                    &place,
-                    SILENCE,
-                    &id,
-                    &signed,
-                    contracts::now_us(),
-                    &silence.body,
-                )
-                .await?;
-                println!("{id} is over");
-                Ok(())
-            }
-            Self::Team(TeamCommand::Show { asker, place }) => {
-                let store = place.store.open().await?;
-                asker
-                    .reads(
-                        &*store,
-                        &place.tenant,
-                        "read documents",
-                        "",
-                        ", team".to_owned(),
-                    )
-                    .await?;
-                let teams = store
-                    .documents(&Scope::Tenant(place.tenant), TEAM, contracts::now_us())
-                    .await;
-                match teams.map_err(Failure::other)?.first() {
-                    Some(team) => println!("{}", team.body),
-                    None => {
-                        return Err(Failure::other(
-                            "this tenant has no team: see `braid alerts team example`",
-                        ));
-                    }
-                }
-                Ok(())
-            }
+            } => silence(Silence { patient, rule }, hours, &signed, &place).await,
+            Self::Silences { asker, place } => list_silences(&asker, place).await,
+            Self::Unsilence { id, signed, place } => end_silence(&id, &signed, &place).await,
+            Self::Team(TeamCommand::Show { asker, place }) => show_team(&asker, place).await,
             Self::Team(TeamCommand::Put {
                 file,
                 signed,
@@ -304,35 +207,145 @@ impl AlertsCommand {
                 asker,
                 place,
             } => {
-                let store = place.store.open().await?;
-                let of = patient.as_deref().unwrap_or_default();
-                asker
-                    .reads(&*store, &place.tenant, "read alerts", of, String::new())
-                    .await?;
                 let query = AlertsQuery {
                     patient,
                     include_resolved: all,
                     limit: limit.clamp(1, LISTED_MAX),
                     ..AlertsQuery::default()
                 };
-                let scope = Scope::Tenant(place.tenant);
-                let alerts = store.alerts(&scope, &query).await;
-                let alerts = alerts.map_err(Failure::other)?;
-                for alert in &alerts {
-                    println!("{}", line(alert));
-                }
-                let totals = store.open_alerts(&scope, query.patient.as_deref()).await;
-                let totals = totals.map_err(Failure::other)?;
-                if let Some(more) = more(&OpenAlerts::beside(&totals, &alerts)) {
-                    println!("{more}");
-                }
-                Ok(())
+                list(query, &asker, place).await
             }
             Self::History { id, asker, place } => history(&id, &asker, place).await,
             // Needs no store: `run` has answered.
             Self::Team(TeamCommand::Example | TeamCommand::Check { .. }) => Ok(()),
         }
     }
+}
+
+async fn silence(
+    silence: Silence,
+    hours: f64,
+    signed: &Signed,
+    place: &Place,
+) -> Result<(), Failure> {
+    let length_us = hours * HOUR_US;
+    if !(length_us > 0.0 && length_us <= SILENCE_US_MAX as f64) {
+        return Err(Failure::other(format!(
+            "--hours {hours} is not above 0 and at most {}: write --hours 2",
+            SILENCE_US_MAX as f64 / HOUR_US
+        )));
+    }
+    let now_us = contracts::now_us();
+    let body = serde_json::to_string(&silence).map_err(Failure::other)?;
+    let subject = format!("silence-{now_us}");
+    let until_us = now_us + length_us as i64;
+    warn_of_unknown_rule(place, &silence.rule).await?;
+    let put = put(place, SILENCE, &subject, signed, until_us, &body).await?;
+    println!("{} holds for {hours} h", put.subject);
+    Ok(())
+}
+
+async fn list_silences(asker: &Asker, place: Place) -> Result<(), Failure> {
+    let store = place.store.open().await?;
+    let now_us = contracts::now_us();
+    asker
+        .reads(
+            &*store,
+            &place.tenant,
+            "read documents",
+            "",
+            ", silences".to_owned(),
+        )
+        .await?;
+    let silences = store
+        .stored_documents(&Scope::Tenant(place.tenant), SILENCE, now_us)
+        .await;
+    let silences = silences.map_err(Failure::other)?.into_iter();
+    for silence in silences.filter_map(StoredDocument::readable) {
+        println!(
+            "{}  {}  for another {:.1} h  by {}: {}",
+            silence.subject,
+            silence.body,
+            (silence.until_us - now_us) as f64 / HOUR_US,
+            silence.author,
+            silence.reason
+        );
+    }
+    Ok(())
+}
+
+async fn end_silence(id: &str, signed: &Signed, place: &Place) -> Result<(), Failure> {
+    let store = place.store.open().await?;
+    let scope = Scope::Tenant(place.tenant.clone());
+    let silences = store
+        .stored_documents(&scope, SILENCE, contracts::now_us())
+        .await;
+    let silences = silences.map_err(Failure::other)?.into_iter();
+    let Some(silence) = silences
+        .filter(|silence| silence.subject == id)
+        .find_map(StoredDocument::readable)
+    else {
+        return Err(Failure::other(format!(
+            "no silence {id:?} is in force in tenant {:?}: see `braid alerts silences`",
+            place.tenant
+        )));
+    };
+    put(
+        place,
+        SILENCE,
+        id,
+        signed,
+        contracts::now_us(),
+        &silence.body,
+    )
+    .await?;
+    println!("{id} is over");
+    Ok(())
+}
+
+async fn show_team(asker: &Asker, place: Place) -> Result<(), Failure> {
+    let store = place.store.open().await?;
+    asker
+        .reads(
+            &*store,
+            &place.tenant,
+            "read documents",
+            "",
+            ", team".to_owned(),
+        )
+        .await?;
+    let teams = store
+        .documents(&Scope::Tenant(place.tenant), TEAM, contracts::now_us())
+        .await;
+    match teams.map_err(Failure::other)?.first() {
+        Some(team) => println!("{}", team.body),
+        None => {
+            return Err(Failure::other(
+                "this tenant has no team: see `braid alerts team example`",
+            ));
+        }
+    }
+    Ok(())
+}
+
+async fn list(query: AlertsQuery, asker: &Asker, place: Place) -> Result<(), Failure> {
+    let store = place.store.open().await?;
+    let of = query.patient.as_deref().unwrap_or_default();
+    asker
+        .reads(&*store, &place.tenant, "read alerts", of, String::new())
+        .await?;
+    let scope = Scope::Tenant(place.tenant);
+    let alerts = store.alerts(&scope, &query).await;
+    let alerts = alerts.map_err(Failure::other)?;
+    for alert in &alerts {
+        println!("{}", line(alert));
+    }
+    let totals = store.open_alerts(&scope, query.patient.as_deref()).await;
+    let totals = totals.map_err(Failure::other)?;
+    if let Some(more) = more(&OpenAlerts::beside(&totals, &alerts)) {
+        println!("{more}");
+    }
+    Ok(())
 }
 
 /// Only a warning: rules of alerting's `--rules` are not known here.

@@ -52,6 +52,33 @@ struct House {
 }
 
 impl House {
+    /// A migrated database, and services for these devices on the cluster, none of them started.
+    fn prepare(dir: &Path, cluster: &Cluster, devices: &[String]) -> House {
+        let runtime = Runtime::new().unwrap();
+        let server = TimescaleServer::start(ServerOptions::default());
+        runtime.block_on(async {
+            let superuser = server.superuser().await;
+            // The role that the views are granted to: a restore must bring the grants back.
+            for order in ["CREATE ROLE braid_reader NOLOGIN", "CREATE DATABASE braid"] {
+                superuser.batch_execute(order).await.unwrap();
+            }
+        });
+        let url = server.url("braid");
+        let options = TimescaleOptions::new(&url, PASSWORD);
+        runtime.block_on(TimescaleStore::migrate(&options)).unwrap();
+        let (store, password) = (
+            format!("--store={url}"),
+            format!("--store-password={PASSWORD}"),
+        );
+        let mut separate = Separate::prepare_on(dir, devices, &[], &[&store, &password]);
+        separate.bus = on(cluster);
+        House {
+            runtime,
+            server,
+            separate,
+        }
+    }
+
     /// Connects for each question, since a restore needs the database alone. `None` while the
     /// database does not exist.
     fn ask(&self, question: &str) -> Option<tokio_postgres::Row> {
@@ -173,33 +200,10 @@ fn a_copy_made_under_load_and_the_bus_restore_everything() {
     let Some(cluster) = Cluster::start(1, "") else {
         return;
     };
-    let runtime = Runtime::new().unwrap();
-    let server = TimescaleServer::start(ServerOptions::default());
-    runtime.block_on(async {
-        let superuser = server.superuser().await;
-        // The role that the views are granted to: a restore must bring the grants back.
-        for order in ["CREATE ROLE braid_reader NOLOGIN", "CREATE DATABASE braid"] {
-            superuser.batch_execute(order).await.unwrap();
-        }
-    });
-    let url = server.url("braid");
-    let options = TimescaleOptions::new(&url, PASSWORD);
-    runtime.block_on(TimescaleStore::migrate(&options)).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let well: Vec<String> = (1..=3).map(|number| format!("well-{number}")).collect();
     let ill = vec!["ill".to_owned()];
-    let (store, password) = (
-        format!("--store={url}"),
-        format!("--store-password={PASSWORD}"),
-    );
-    let all = [well.clone(), ill.clone()].concat();
-    let mut separate = Separate::prepare_on(dir.path(), &all, &[], &[&store, &password]);
-    separate.bus = on(&cluster);
-    let mut house = House {
-        runtime,
-        server,
-        separate,
-    };
+    let mut house = House::prepare(dir.path(), &cluster, &[well.clone(), ill.clone()].concat());
     house.start_all();
 
     // A copy while samples are being stored.

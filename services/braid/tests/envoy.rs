@@ -188,6 +188,25 @@ async fn no_gateway_can_act_as_another() {
     });
 }
 
+/// An identity of the service proxy, issued with the key of the authority for gateways in `folder`.
+fn forge(folder: &Path, ca: &Path, dir: &Path) -> IdentityFiles {
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+    let key = KeyPair::from_pem(&read("gateways.key")).unwrap();
+    let thief = Issuer::from_ca_cert_pem(&read("gateways.pem"), key).unwrap();
+    let (key, mut params) = (KeyPair::generate().unwrap(), CertificateParams::default());
+    let name = PeerId::service("proxy").to_string();
+    params.subject_alt_names = vec![SanType::URI(name.as_str().try_into().unwrap())];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let forged = IdentityFiles {
+        ca: ca.to_owned(),
+        ..IdentityFiles::in_dir(dir, "forged")
+    };
+    std::fs::write(&forged.key, key.serialize_pem()).unwrap();
+    let certificate = params.signed_by(&key, &thief).unwrap();
+    std::fs::write(&forged.cert, certificate.pem()).unwrap();
+    forged
+}
+
 #[tokio::test]
 async fn a_revoked_gateway_is_refused_behind_envoy_as_well() {
     let dir = tempfile::tempdir().unwrap();
@@ -275,20 +294,7 @@ async fn a_revoked_gateway_is_refused_behind_envoy_as_well() {
 
     // A thief of the dashboard's issuing key can name a service that Envoy admits, but no service
     // trusts it.
-    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
-    let key = KeyPair::from_pem(&read("gateways.key")).unwrap();
-    let thief = Issuer::from_ca_cert_pem(&read("gateways.pem"), key).unwrap();
-    let (key, mut params) = (KeyPair::generate().unwrap(), CertificateParams::default());
-    let name = PeerId::service("proxy").to_string();
-    params.subject_alt_names = vec![SanType::URI(name.as_str().try_into().unwrap())];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    let forged = IdentityFiles {
-        ca: identities.join("ca.pem"),
-        ..IdentityFiles::in_dir(dir.path(), "forged")
-    };
-    std::fs::write(&forged.key, key.serialize_pem()).unwrap();
-    let certificate = params.signed_by(&key, &thief).unwrap();
-    std::fs::write(&forged.cert, certificate.pem()).unwrap();
+    let forged = forge(&folder, &identities.join("ca.pem"), dir.path());
     let heard = "that of the service proxy";
     let refused = offer(&url, &Identity::load(&forged).unwrap()).await;
     let refused = refused.unwrap_err();

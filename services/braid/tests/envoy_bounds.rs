@@ -206,7 +206,21 @@ async fn strangers_at_their_bounds_stop_neither_envoy_nor_uploads_nor_live_pages
     send(separate.sensors(), 200..300);
     eventually("three hundred", || stored() == (300, 300));
 
-    // Prometheus gets the metrics, and its listener serves nothing else.
+    serves_metrics_alone(&envoy);
+
+    // Connections that do not read are closed in time.
+    eventually("all of them are forgotten", || {
+        envoy.stat("http.people.downstream_rq_active") <= u64::from(TABS)
+    });
+    drop((strangers, crowd));
+    tokio::time::timeout(Duration::from_secs(10), person.shutdown())
+        .await
+        .unwrap()
+        .unwrap();
+}
+
+/// Prometheus gets the metrics, and its listener serves nothing else.
+fn serves_metrics_alone(envoy: &Envoy) {
     let metrics = || http(envoy.metrics, "GET", "/metrics", "", "").unwrap();
     let (status, said) = metrics();
     assert_eq!(status, 200, "{said}");
@@ -233,16 +247,6 @@ async fn strangers_at_their_bounds_stop_neither_envoy_nor_uploads_nor_live_pages
         let (status, _) = http(envoy.metrics, method, path, "", "").unwrap();
         assert_eq!(status, 404, "{method} {path}");
     }
-
-    // Connections that do not read are closed in time.
-    eventually("all of them are forgotten", || {
-        envoy.stat("http.people.downstream_rq_active") <= u64::from(TABS)
-    });
-    drop((strangers, crowd));
-    tokio::time::timeout(Duration::from_secs(10), person.shutdown())
-        .await
-        .unwrap()
-        .unwrap();
 }
 
 /// Metrics of Envoy in rules and dashboards.

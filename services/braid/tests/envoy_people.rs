@@ -42,6 +42,41 @@ fn list_patients(envoy: &Envoy, dir: &Path, args: &[&str]) -> (u16, String) {
     envoy.ask(path, &[&asking, args].concat())
 }
 
+/// The value of a cookie in a jar of curl.
+fn cookie<'a>(jar: &'a str, name: &str) -> &'a str {
+    let mut words = jar.lines().map(|line| line.split('\t'));
+    let value = words.find_map(|mut words| (words.nth(5)? == name).then(|| words.next())?);
+    value.unwrap_or_else(|| panic!("no {name} in {jar}"))
+}
+
+/// Requests that Envoy itself refused, by its access log: they reached no dashboard.
+fn refused_by(envoy: &Envoy) -> usize {
+    let log = envoy.log();
+    let entries = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let unsent = |entry: &serde_json::Value| {
+        (entry["status"] == 401 || entry["status"] == 403) && entry["upstream"].is_null()
+    };
+    entries.filter(unsent).count()
+}
+
+/// Publishes a key for tokens of sessions in the store, as a dashboard does.
+async fn publish_key(data: &Path, key: &oidc::KeyPair) {
+    let document = Document {
+        kind: "session-key".to_owned(),
+        tenant: store::DEFAULT_TENANT.to_owned(),
+        subject: oidc::kid(key),
+        version: 1,
+        at_us: contracts::now_us(),
+        until_us: contracts::now_us() + 3_600_000_000,
+        body: oidc::public(key).to_string(),
+        ..Document::default()
+    };
+    let store = SqliteStore::open(data).unwrap();
+    store.put_document(&document).await.unwrap();
+}
+
 #[tokio::test]
 async fn envoy_asks_people_for_a_token_and_keeps_them_at_their_dashboard() {
     let dir = tempfile::tempdir().unwrap();
@@ -77,16 +112,9 @@ async fn envoy_asks_people_for_a_token_and_keeps_them_at_their_dashboard() {
         assert!(answer.contains("grpc-status:0"), "{n}: {answer}");
     }
     let jar_text = std::fs::read_to_string(jar).unwrap();
-    let cookie = |name: &str| {
-        let mut words = jar_text.lines().map(|line| line.split('\t'));
-        let value = words.find_map(|mut words| (words.nth(5)? == name).then(|| words.next())?);
-        value.unwrap_or_else(|| panic!("no {name} in {jar_text}"))
-    };
-    let token = cookie("__Host-braid_session");
-    let replica = format!(
-        "cookie: __Host-braid_replica={}",
-        cookie("__Host-braid_replica")
-    );
+    let token = cookie(&jar_text, "__Host-braid_session");
+    let replica = cookie(&jar_text, "__Host-braid_replica");
+    let replica = format!("cookie: __Host-braid_replica={replica}");
     let bearer = |token: &str| format!("authorization: Bearer {token}");
     let ask = |token: &str| {
         let headers = ["-H", &bearer(token), "-H", &replica];
@@ -99,18 +127,7 @@ async fn envoy_asks_people_for_a_token_and_keeps_them_at_their_dashboard() {
     // issued no such token, refuse it.
     let (key, stranger) = (oidc::new_key().unwrap(), oidc::new_key().unwrap());
     let now_s = contracts::now_us() / 1_000_000;
-    let document = Document {
-        kind: "session-key".to_owned(),
-        tenant: store::DEFAULT_TENANT.to_owned(),
-        subject: oidc::kid(&key),
-        version: 1,
-        at_us: contracts::now_us(),
-        until_us: contracts::now_us() + 3_600_000_000,
-        body: oidc::public(&key).to_string(),
-        ..Document::default()
-    };
-    let store = SqliteStore::open(&data).unwrap();
-    store.put_document(&document).await.unwrap();
+    publish_key(&data, &key).await;
     let claims = serde_json::json!({
         "iss": "spiffe://braid/service/dashboard", "aud": "braid-people", "sub": "ada",
         "iat": now_s, "exp": now_s + 600,
@@ -149,17 +166,9 @@ async fn envoy_asks_people_for_a_token_and_keeps_them_at_their_dashboard() {
         assert!(answer.contains("Jwt"), "{what}: {answer}");
     }
     // Requests that Envoy refused reached no dashboard.
-    let refused = || -> usize {
-        let log = envoy.log();
-        let entries = log
-            .lines()
-            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-        let unsent = |entry: &serde_json::Value| {
-            (entry["status"] == 401 || entry["status"] == 403) && entry["upstream"].is_null()
-        };
-        entries.filter(unsent).count()
-    };
-    eventually("the refusals are in the access log", || refused() >= 9);
+    eventually("the refusals are in the access log", || {
+        refused_by(&envoy) >= 9
+    });
 
     // Signed out: the token's signature is still right, and the token is refused.
     let out = [&json[..], &["{}", "-b", jar]].concat();
