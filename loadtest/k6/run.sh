@@ -1,21 +1,25 @@
 #!/usr/bin/env bash
-# run.sh SCENARIO - a load test of a running platform with k6, as `make load scenario=SCENARIO` runs it.
+# run.sh SCENARIO - a load test of a running platform with k6 (`make load scenario=SCENARIO`).
 #
-#   smoke      two sensors for twenty seconds       surge      sixty sensors, one after the other
-#   steady     twenty sensors for a minute          storm      thirty people fall ill at once
-#   path-loss  ten sensors while Wi-Fi is cut       soak       twenty sensors for an hour, memory stays flat
-#   upload     ten gateways upload straight to Envoy (TARGET=compose)
+#   smoke      two sensors for twenty seconds
+#   steady     twenty sensors for a minute
+#   path-loss  ten sensors while Wi-Fi is cut
+#   surge      sixty sensors, one after the other
+#   storm      thirty patients fall ill at once
+#   soak       twenty sensors for an hour; memory must stay flat
+#   upload     ten gateways upload directly to Envoy (TARGET=compose)
 #
-# Without TARGET it starts `braid up` on a data directory of its own and ends it afterwards. With TARGET=compose it takes the platform of
-# `docker compose up`. LOAD_SECONDS=600 makes a scenario shorter or longer. Exit status 99 when a promise is not kept.
-# BRAID names the program (default target/debug/braid), SUMMARY a file for the figures as JSON.
+# Without TARGET it starts `braid up` on its own data directory and ends it afterwards.
+# TARGET=compose uses the platform of `docker compose up`. LOAD_SECONDS=600 sets a scenario's
+# length. Exit status 99 if a target is missed. BRAID names the program (default
+# target/debug/braid), SUMMARY a file for the figures as JSON.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 scenario=${1:?"the scenario: smoke, steady, surge, path-loss, storm, soak or upload"}
 braid=${BRAID:-${CARGO_TARGET_DIR:-target}/debug/braid}
 devices=60
-# Of memory, from the second fifth of a soak to its last.
+# Growth of memory, from the second fifth of a soak to its last.
 growth_max=1.1
 memory_interval_s=5
 work=$(mktemp -d)
@@ -49,7 +53,8 @@ case ${TARGET:-up} in
     export SENSOR_TOKEN
     gateway=gw-1
     if [ "$scenario" = upload ]; then
-      # A certificate for a gateway that is nobody's but this test's; whose address in Envoy's network this machine reaches as the host.
+      # A certificate for a gateway of this test alone. Envoy is reached by its address in its
+      # network.
       gateway=load-gateway
       docker compose run --rm -T --no-deps --volume "$work:/out" secrets make --out=/out --for="gateway:$(id -u)" --gateway="$gateway" > /dev/null
       address=$(docker inspect -f '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "$(docker compose ps -q envoy)")
@@ -58,7 +63,7 @@ case ${TARGET:-up} in
     docker compose run --rm -T --no-deps setup setup --config=/run/braid/braid.toml --store=postgres://braid@timescaledb:5432/braid \
       --store-ca=/run/braid/ca.pem --label="${LABEL:-load}" --gateway="$gateway" --patients="$devices" > /dev/null
     cut_path() { docker compose exec -T wifi netlab "$1" > /dev/null; }
-    # Of processes, without the page cache that a container is charged for too.
+    # Memory of processes, without the page cache that a container is charged for as well.
     memory_kib() {
       local name pid
       for name in gateway proxy ingest alerting path-telemetry dashboard envoy; do
@@ -78,7 +83,7 @@ fi
 if [ "$scenario" = soak ]; then
   (while memory_kib | sed "s/^/$(date +%s) /" >> "$work/memory"; do sleep "$memory_interval_s"; done) & watching=$!
 fi
-# The end of a live stream is a time-out of this side, and no failure.
+# A live stream ends with a timeout on this side, which is no failure.
 status=0
 k6 run --quiet --no-usage-report ${SUMMARY:+--summary-export "$SUMMARY"} loadtest/k6/load.js \
   2> >(grep -v 'msg="Request Failed" error="request timeout"' >&2) || status=$?

@@ -1,6 +1,7 @@
-//! What carries the contracts by gRPC: protobuf, and no message of more fields than any of ours has.
+//! The codec of the contracts for gRPC: protobuf, with a bound of the number of fields.
 //!
-//! An empty entry of a list is two bytes on the wire and some 300 in memory, so a message of 4 MiB could take 600.
+//! An empty entry of a list is two bytes on the wire and some 300 in memory, so a message of 4 MiB
+//! could take 600.
 
 use std::marker::PhantomData;
 
@@ -11,10 +12,11 @@ use tonic::Status;
 use tonic::codec::{self, DecodeBuf, Decoder};
 use tonic_prost::{ProstCodec, ProstEncoder};
 
-/// Fields of a message, each entry of a list counted and what is within them not; one with more is refused before it is decoded.
+/// Fields of a message; a message with more is refused before it is decoded. Each entry of a list
+/// counts, the fields within it do not.
 const FIELDS_MAX: usize = 1 << 16;
 
-/// Decodes what is not too much. The generated services and clients do.
+/// Decodes a message within the bound; the generated services and clients use it.
 pub fn decode<M: Message + Default>(whole: Bytes) -> Result<M, Status> {
     if has_more_fields(&whole, FIELDS_MAX) {
         return Err(Status::invalid_argument(format!(
@@ -24,7 +26,7 @@ pub fn decode<M: Message + Default>(whole: Bytes) -> Result<M, Status> {
     M::decode(whole).map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
-/// What is no message has none from there on: decoding it says so.
+/// Malformed bytes count as the end: decoding reports them.
 fn has_more_fields(mut message: &[u8], max: usize) -> bool {
     let mut count = 0;
     while count <= max && !message.is_empty() {
@@ -99,7 +101,7 @@ mod tests {
         let known = upload(FIELDS_MAX - 1).unwrap();
         assert_eq!((known.position, known.samples.len()), (7, FIELDS_MAX - 1));
         assert!(upload(FIELDS_MAX).is_err());
-        // Of 4 MiB, as much as gRPC takes.
+        // An upload of 4 MiB, the largest that gRPC accepts.
         assert!(size_of::<Sample>() > 200);
         assert!(upload((4 << 20) / 2 - 1).is_err());
     }

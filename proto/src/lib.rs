@@ -28,7 +28,8 @@ pub use braid::{
     query::v1 as query, vitals::v1 as vitals,
 };
 
-/// Now as all times in the contracts are: microseconds since the Unix epoch. Zero on a clock before it.
+/// The present time in the form of all times in the contracts: microseconds since the Unix epoch.
+/// Zero on a clock before it.
 pub fn now_us() -> i64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)

@@ -50,13 +50,7 @@ fn a_gateway_enrols_renews_is_revoked_and_comes_back() {
             &data,
         )
     };
-    for noun in ["path-telemetry", "ingest", "alerting", "proxy"] {
-        separate.start(noun);
-    }
-    separate.start_with(
-        "dashboard",
-        &["--tls=true", &format!("--authority={authority}")],
-    );
+    start_core(&mut separate, authority);
 
     let own = dir.path().join("own");
     std::fs::create_dir(&own).unwrap();
@@ -70,10 +64,6 @@ fn a_gateway_enrols_renews_is_revoked_and_comes_back() {
             format!("--enrol={token}"),
             url.clone(),
         ]
-    };
-    let start = |separate: &mut Separate, flags: &[String]| {
-        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        separate.start_with("gateway", &flags);
     };
 
     // The token contains another authority's fingerprint: the gateway trusts no certificate and
@@ -141,6 +131,21 @@ fn a_gateway_enrols_renews_is_revoked_and_comes_back() {
     assert_eq!(rows(&data, "sensor-%"), (accepted, accepted), "once each");
 
     is_listed_and_audited(&data);
+}
+
+fn start_core(separate: &mut Separate, authority: &str) {
+    for noun in ["path-telemetry", "ingest", "alerting", "proxy"] {
+        separate.start(noun);
+    }
+    separate.start_with(
+        "dashboard",
+        &["--tls=true", &format!("--authority={authority}")],
+    );
+}
+
+fn start(separate: &mut Separate, flags: &[String]) {
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    separate.start_with("gateway", &flags);
 }
 
 /// A second gateway with a used token gets no certificate.

@@ -1,11 +1,12 @@
-//! The time by the clock that stamps arrivals, as far as a reader of them can know it. Sans-IO.
+//! The time of the clock that stamps arrivals, as far as a reader can know it. Sans-IO.
 //!
-//! A reader that compares arrival times with its own wall clock takes an error of that clock for silence. The newest arrival time is a
-//! lower bound of the stamping clock's present; it is continued on the reader's monotonic clock. With nothing arriving the time goes
-//! on, so real silence grows as it should.
+//! A reader that compares arrival times with its own wall clock takes an error of that clock for
+//! silence. The newest arrival time is a lower bound of the stamping clock's present, and the
+//! reader's monotonic clock continues it. Without arrivals the time goes on, so real silence grows.
 
 const SECOND_US: i64 = 1_000_000;
-/// One bucket of the maximum filter. It is left only while new arrivals come, so that silence forgets nothing.
+/// Width of a bucket of the maximum filter. A bucket is left only while new arrivals come, so
+/// silence forgets nothing.
 const WINDOW_US: i64 = 600 * SECOND_US;
 
 #[derive(Clone, Debug, Default)]
@@ -22,7 +23,8 @@ struct Bucket {
 }
 
 impl Arrivals {
-    /// The newest arrival time that is known at `monotonic_us`, and the least that the stamping clock shows by then.
+    /// Records the newest arrival time that is known at `monotonic_us`; returns the lower bound of
+    /// the stamping clock.
     pub fn observe(&mut self, newest_us: i64, monotonic_us: i64) -> i64 {
         let offset_us = newest_us.saturating_sub(monotonic_us);
         let is_new = newest_us != self.newest_us;
@@ -48,7 +50,7 @@ impl Arrivals {
         monotonic_us.saturating_add(offset_us)
     }
 
-    /// The same without a new arrival; `None`: there was none so far.
+    /// The same without a new arrival; `None` before the first arrival.
     pub fn now_us(&self, monotonic_us: i64) -> Option<i64> {
         let offset_us = self.bucket.map(Bucket::offset_us)?;
         Some(monotonic_us.saturating_add(offset_us))

@@ -1,4 +1,5 @@
-//! The clocks of this process: reads the machine's, asks [`OwnClock`], and is shared by the tasks of a service.
+//! The clocks of this process: reads the machine's clocks, asks [`OwnClock`], and is shared by the
+//! tasks of a service.
 
 use std::{fmt, sync::Arc};
 
@@ -7,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::own::{Adoption, Moment, OwnClock, Seen, Steps};
 
-/// Reads both clocks; tests have wrong ones.
+/// Reads both clocks; tests replace it by wrong clocks.
 pub type Source = Arc<dyn Fn() -> Moment + Send + Sync>;
 
 /// Clones share one state.
@@ -66,7 +67,7 @@ impl CheckedClock {
         self.look(|_, at| at)
     }
 
-    /// Another machine's clock showed this a moment ago.
+    /// Reports that another machine's clock showed this a moment ago.
     pub fn witness(&self, time_us: i64) {
         self.look(|own, at| own.witness(time_us, at));
     }
@@ -79,7 +80,7 @@ impl CheckedClock {
         self.look(|own, _| own.adopted_since(number).collect())
     }
 
-    /// What a reader of `/readyz` should know.
+    /// The clock's condition for `/readyz`.
     pub fn condition(&self) -> Condition {
         self.look(|own, _| Condition {
             open_us: own.open_us(),
@@ -99,16 +100,16 @@ impl CheckedClock {
     }
 }
 
-/// The state of a clock for people.
+/// The state of a clock in words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Condition {
-    /// By how much the wall clock differs from the trusted time; 0: it is trusted.
+    /// Difference of the wall clock to the trusted time; 0: it is trusted.
     pub open_us: i64,
     pub is_contradicted: bool,
     pub steps: Steps,
 }
 
-/// Once for each step, because only the look that meets it sees it.
+/// Once for each step, because only one look sees it.
 fn report(seen: Seen) {
     match seen {
         Seen::Steady => {}

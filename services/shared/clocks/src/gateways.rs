@@ -1,20 +1,23 @@
-//! What is wrong with a gateway's clock, and what that makes of the times in what it sends.
+//! The error of a gateway's clock, and the correction of the times that it sends.
 //!
-//! Ingest puts right uploads, path-telemetry reports of paths; each learns for itself, for a gateway may speak to one alone.
+//! Ingest corrects uploads, path-telemetry reports of paths; each learns for itself, since a
+//! gateway may reach only one of them.
 //!
-//! A gateway says in each request what its clock and its machine's uptime show. The time of arrival minus either is a constant and the
-//! delay of the way, and a delay is never negative: the smallest difference of the last [`WINDOW_US`] to twice that is the best one
-//! known. Nobody sets the uptime, so by it the error of the gateway's clock is known for every moment since the machine was started,
-//! whatever was done to that clock meanwhile. A gateway that does not say its uptime is judged by its clock alone.
+//! A gateway sends its clock and its machine's uptime with each request. The time of arrival minus
+//! either is a constant plus the delay of the way, and a delay is never negative. So the smallest
+//! difference within one to two [`WINDOW_US`] is the best known. The uptime cannot be set, so with
+//! it the error of the gateway's clock is known for every moment since the machine's start,
+//! whatever steps that clock made. Without the uptime only the clock is used.
 //!
-//! The journal keeps beside each entry what the clocks showed when it was taken, and by how much the gateway's was behind the core's
-//! if that was known. So a later step moves no earlier time: see [`GatewayClock::error_at`].
+//! The journal keeps with each entry the clocks' readings at that time, and the difference to the
+//! core's clock if it was known. So a later step changes no earlier time: see
+//! [`GatewayClock::error_at`].
 //!
-//! The first upload gives an error that is too large by its own delay, therefore one below [`TOLERATED_US`] passes for none. What is
-//! known is given out in whole seconds and changes only when it is [`CHANGE_US`] off: so replicas agree, and the times of one
-//! stream keep their distances.
+//! The first upload gives an error that is too large by its own delay, so an error below
+//! [`TOLERATED_US`] counts as none. Errors are rounded to whole seconds and change only if they are
+//! off by [`CHANGE_US`]. So replicas agree, and the times of one stream keep their distances.
 //!
-//! Which clock a device goes by follows from its own time: see [`ClockError::of_event_us`].
+//! A device's own time shows which clock it uses: see [`ClockError::of_event_us`].
 
 use std::collections::HashMap;
 
@@ -24,23 +27,26 @@ use contracts::{
 };
 
 const SECOND_US: i64 = 1_000_000;
-/// One bucket of the minimum filter: longer than a backlog makes every upload late.
+/// Width of a bucket of the minimum filter: longer than the time for which a backlog delays every
+/// upload.
 const WINDOW_US: i64 = 600 * SECOND_US;
-/// A clock that is less off is left alone: it harms nobody, and a first upload may be as long on its way, because a tunnel lives on
-/// for two minutes without any network.
+/// Error of a clock that is left alone. A first upload may be that long on its way, because a
+/// tunnel lives for two minutes without any network.
 pub const TOLERATED_US: i64 = 120 * SECOND_US;
 const CHANGE_US: i64 = 2 * SECOND_US;
-/// No upload is on its way for so long.
+/// Longest delay of an upload.
 const DELAY_US_MAX: i64 = 600 * SECOND_US;
-/// Beyond it what a gateway says is no time, and its times stay as they are: samples so far off are refused.
+/// Largest error; beyond it the gateway's time is implausible and its times stay uncorrected, and
+/// such samples are refused.
 const ERROR_US_MAX: i64 = 400 * 86_400 * SECOND_US;
-/// So many gateways must share an error, and differ by no more than this, before the core's own clock is in doubt.
+/// Gateways that must share an error before the core's own clock is in doubt.
 const AGREEING_MIN: usize = 3;
 const SHARED_WITHIN_US: u64 = 30_000_000;
-/// Gateways remembered, 100 bytes each; beyond it all are forgotten, and each is known again with its next upload.
+/// Gateways remembered, 100 bytes each; at the bound all are forgotten, and each is learned again
+/// with its next upload.
 const GATEWAYS_MAX: usize = 100_000;
 
-/// How far a gateway's clock is behind the core's; negative: ahead.
+/// Time by which a gateway's clock is behind the core's; negative if it is ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockError {
     behind_us: i64,
@@ -51,12 +57,14 @@ impl ClockError {
         ClockError { behind_us }
     }
 
-    /// What is missing in the time of an event that the gateway took at `taken_us` by its own clock.
+    /// Correction of the time of an event that the gateway took at `taken_us` by its own clock.
     ///
-    /// A device goes by its gateway's clock (as one without a clock does) or by a right one of its own. Nobody reports what has
-    /// not happened yet, so the explanation holds by which the event was not in the future; of two, the one by which it waited
-    /// less. A device with a right clock that kept a reading for longer than the gateway's clock is off is so taken for one
-    /// without, and the other way round: such a reading is off by the error, and stays a late one unless that is smaller than its delay.
+    /// A device uses its gateway's clock, as a device without a clock does, or its own right one.
+    /// An event cannot be reported before it happened, so the explanation holds under which it was
+    /// not in the future. If both hold, the one with the shorter delay is chosen. So a device with
+    /// a right clock that stored a reading for longer than the gateway's error is taken for one
+    /// without, and the other way round. Such a reading is off by the error, and stays late unless
+    /// the error is smaller than its delay.
     pub fn of_event_us(self, event_us: i64, taken_us: i64) -> i64 {
         let waited_us = taken_us.saturating_sub(event_us);
         let waited_by_own_us = waited_us.saturating_add(self.behind_us);
@@ -68,12 +76,13 @@ impl ClockError {
         }
     }
 
-    /// The right time for one that is the gateway's.
+    /// Corrects a time of the gateway's clock.
     pub fn put_right_us(self, gateway_us: i64) -> i64 {
         gateway_us.saturating_add(self.behind_us)
     }
 
-    /// Nothing tells when the gateway took what it dropped since: it is taken for the gateway's time unless that is in the future.
+    /// The gateway's time of dropped samples is unknown: the gap's time counts as the gateway's
+    /// unless that is in the future.
     pub fn put_right_gap(self, gap: &mut Gap, now_us: i64) {
         if self.put_right_us(gap.to_time_us) <= now_us.saturating_add(TOLERATED_US) {
             gap.from_time_us = self.put_right_us(gap.from_time_us);
@@ -81,30 +90,30 @@ impl ClockError {
         }
     }
 
-    /// The end of an interval that was measured by the gateway's clock. Nobody measures what has not happened yet: a report of the
-    /// future would hide for so long that its gateway has fallen silent.
+    /// Corrects the end of an interval that the gateway's clock measured. A report of the future
+    /// would hide for that long that its gateway is silent.
     pub fn put_right_report(self, report: &mut PathReport, now_us: i64) {
         report.time_us = self.put_right_us(report.time_us).min(now_us);
     }
 }
 
-/// What a gateway says of its clocks as a request leaves.
+/// The gateway's clocks as a request leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     pub wall_us: i64,
-    /// Since the machine was started; nobody sets it.
+    /// Since the machine's start; it cannot be set.
     pub uptime_us: i64,
-    /// Which start of the machine; 0: the gateway does not say.
+    /// Number of the machine's start; 0 if unknown.
     pub boot: u32,
 }
 
-/// What the journal of a gateway keeps of its clocks beside an entry: what they showed when it took the entry.
+/// A gateway's clocks in its journal: their readings when an entry was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     pub wall_us: i64,
     pub uptime_us: i64,
     pub boot: u32,
-    /// By how much the gateway's clock was behind the core's then, if the gateway had heard of the core.
+    /// Difference of the gateway's clock to the core's then, if the gateway knew it.
     pub behind_us: Option<i64>,
 }
 
@@ -120,7 +129,7 @@ impl Taken {
 
     pub fn of_alert(alert: &EdgeAlert) -> Taken {
         Taken {
-            // 0: raised before the gateway knew this field.
+            // 0: raised before the gateway had this field.
             wall_us: match alert.gateway_time_us {
                 0 => alert.time_us,
                 taken_us => taken_us,
@@ -132,24 +141,24 @@ impl Taken {
     }
 }
 
-/// What the core knows of a gateway's clocks as a request arrives.
+/// The core's knowledge of a gateway's clocks as a request arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatewayClock {
     current: ClockError,
     /// Start of the machine, and the core's time at which its uptime was 0.
     start: Option<(u32, i64)>,
-    /// What the gateway's clock, put right by what was known before this request, said that the time is.
+    /// The gateway's time, corrected by what was known before this request.
     pub expected_us: Option<i64>,
 }
 
 impl GatewayClock {
-    /// Of the clock as the request left.
+    /// The error of the clock as the request left.
     pub fn current(&self) -> ClockError {
         self.current
     }
 
-    /// The right time of an event. Nobody reports what has not happened yet: a device whose clock is further ahead than
-    /// [`TOLERATED_US`] is taken to have measured when the gateway took the reading.
+    /// The right time of an event. A device whose clock is more than [`TOLERATED_US`] ahead counts
+    /// as having measured when the gateway took the reading.
     pub fn event_us(&self, event_us: i64, taken: Taken) -> i64 {
         let error = self.error_at(taken);
         let offset_us = error.of_event_us(event_us, taken.wall_us);
@@ -162,7 +171,7 @@ impl GatewayClock {
         }
     }
 
-    /// By how much a time that was put right may still be wrong, as far as the gateway's clocks are concerned.
+    /// Remaining error of a corrected time, as far as the gateway's clocks are concerned.
     pub fn doubt_us(&self, taken: Taken) -> i64 {
         let left_us = match (taken.behind_us, self.start) {
             (Some(behind_us), _) => behind_us.saturating_sub(given(behind_us)),
@@ -176,7 +185,7 @@ impl GatewayClock {
         left_us.saturating_abs().saturating_add(CHANGE_US)
     }
 
-    /// Of the clock as it was when an entry was taken. A later step of it changes nothing.
+    /// The error of the clock when an entry was taken. A later step changes nothing.
     pub fn error_at(&self, taken: Taken) -> ClockError {
         let known = |behind_us: i64| ClockError::behind(given(behind_us));
         if let Some(behind_us) = taken.behind_us {
@@ -189,7 +198,8 @@ impl GatewayClock {
             let true_us = start_us.saturating_add(taken.uptime_us);
             return known(true_us.saturating_sub(taken.wall_us));
         }
-        // Of an earlier start of the machine, when the gateway had not heard of the core: it was taken before this start.
+        // From an earlier start of the machine, without a known difference to the core: it was
+        // taken before this start.
         let can_be = |error: ClockError| {
             error.put_right_us(taken.wall_us) <= start_us.saturating_add(TOLERATED_US)
         };
@@ -201,7 +211,7 @@ impl GatewayClock {
     }
 }
 
-/// Errors are given out in whole seconds, and small ones pass for none.
+/// Errors are rounded to whole seconds, and small ones count as none.
 fn given(behind_us: i64) -> i64 {
     if behind_us.saturating_abs() <= TOLERATED_US {
         0
@@ -210,7 +220,7 @@ fn given(behind_us: i64) -> i64 {
     }
 }
 
-/// By how much most gateways are behind the core; negative: ahead.
+/// Time by which most gateways are behind the core; negative if they are ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedError {
     pub behind_us: i64,
@@ -218,7 +228,7 @@ pub struct SharedError {
     pub gateways: usize,
 }
 
-/// What is known of the clocks of gateways, by tenant and id.
+/// The known clocks of gateways, by tenant and id.
 #[derive(Default)]
 pub struct Clocks(HashMap<(String, String), Known>);
 
@@ -231,7 +241,7 @@ struct Known {
     start_given_us: i64,
 }
 
-/// The least difference of the last [`WINDOW_US`] to twice that.
+/// The smallest difference within one to two [`WINDOW_US`].
 #[derive(Clone, Copy)]
 struct Least {
     bucket_from_us: i64,
@@ -240,7 +250,7 @@ struct Least {
 }
 
 impl Clocks {
-    /// A request arrives at `now_us`. None: the gateway does not say what time it has, or nothing that could be one.
+    /// A request arrives at `now_us`. `None`: the gateway sends no plausible time.
     pub fn on_request(
         &mut self,
         tenant: &str,
@@ -279,7 +289,8 @@ impl Clocks {
         })
     }
 
-    /// The error that most gateways share. They do not keep each other's time, so then the core's own clock is in doubt.
+    /// The error that most gateways share. Gateways have independent clocks, so then the core's own
+    /// clock is in doubt.
     pub fn shared_error(&self) -> Option<SharedError> {
         let mut errors: Vec<i64> = self.0.values().map(|it| it.wall_given_us).collect();
         errors.sort_unstable();
@@ -294,7 +305,7 @@ impl Clocks {
         })
     }
 
-    /// The core's own clock has stepped: every difference is learned anew.
+    /// The core's own clock has stepped: every difference is learned again.
     pub fn forget(&mut self) {
         self.0.clear();
     }
@@ -314,7 +325,7 @@ impl Known {
             if !is_same || best_us.abs_diff(self.start_given_us) > CHANGE_US.unsigned_abs() {
                 self.start_given_us = best_us;
             }
-            // By the uptime, so that a step is known at once, and for what it is.
+            // By the uptime, so that a step is recognised at once.
             let true_us = self.start_given_us.saturating_add(sent.uptime_us);
             self.give(true_us.saturating_sub(sent.wall_us));
             return;

@@ -8,7 +8,7 @@ fn gateway(n: usize) -> String {
     format!("g{n}")
 }
 
-/// Of a gateway that does not say its uptime.
+/// Times of a gateway that does not send its uptime.
 fn by_wall(wall_us: i64) -> Sent {
     Sent {
         wall_us,
@@ -16,7 +16,7 @@ fn by_wall(wall_us: i64) -> Sent {
     }
 }
 
-/// Uploads each second with these delays, by a clock that is `behind_us` behind: what is given out.
+/// Errors after uploads each second with these delays, by a clock that is `behind_us` behind.
 fn given(clocks: &mut Clocks, from_s: i64, behind_us: i64, delays_ms: &[i64]) -> Vec<i64> {
     let uploads = delays_ms.iter().zip(from_s..).map(|(delay_ms, second)| {
         let sent_us = T0 + second * S;
@@ -109,10 +109,11 @@ fn each_device_is_known_by_what_is_possible() {
         let error = ClockError::behind(behind_us);
         let taken_us = T0;
         let true_us = taken_us + behind_us;
-        // Without a clock, or set by the gateway; also what it kept for a while, but less long than the clock is off.
+        // A device without a clock, or set by the gateway, including readings that it stored for
+        // less long than the clock is off.
         for kept_us in [0, 10 * S, behind_us.abs() / 3] {
             assert_eq!(error.of_event_us(taken_us - kept_us, taken_us), behind_us);
-            // By a right one of its own, even if slightly ahead.
+            // A device with its own right clock, even if slightly ahead.
             if behind_us.abs() == HOUR {
                 assert_eq!(error.of_event_us(true_us - kept_us, taken_us), 0);
                 assert_eq!(error.of_event_us(true_us + 5 * S, taken_us), 0);
@@ -155,13 +156,14 @@ fn a_report_is_put_right_and_never_of_the_future() {
     };
     assert_eq!(put_right(HOUR, T0 - HOUR - S), T0 - S);
     assert_eq!(put_right(-HOUR, T0 + HOUR - S), T0 - S);
-    // Taken by a clock that was set since, or of a gateway that does not say what time it has.
+    // Taken by a clock that was set since, or by a gateway that does not send its time.
     assert_eq!(put_right(0, T0 - HOUR), T0 - HOUR);
     assert_eq!(put_right(0, T0 + HOUR), T0);
     assert_eq!(put_right(HOUR, i64::MAX), T0);
 }
 
-/// A gateway whose machine was started at `T0`: the true time, and what its clock is ahead.
+/// A gateway whose machine was started at `T0`: the true time, and the time by which its clock is
+/// ahead.
 fn taken(true_us: i64, ahead_us: i64) -> Taken {
     Taken {
         wall_us: true_us + ahead_us,
@@ -204,7 +206,7 @@ fn a_step_of_the_gateways_clock_moves_no_time_that_was_right() {
             let true_us = left_us - ago_us;
             // Taken before the step, by sensors with and without a clock.
             assert_eq!(clock.event_us(true_us, taken(true_us, 0)), true_us);
-            // Taken after it, by one with a clock of its own.
+            // Taken after the step, by a sensor with its own clock.
             let right_us = clock.event_us(true_us, taken(true_us, ahead_us));
             assert!((right_us - true_us).abs() <= S, "{ahead_us}");
         }
@@ -218,7 +220,7 @@ fn what_was_taken_before_the_clock_was_set_gets_its_time() {
         let left_us = true_us + 2 * HOUR;
         let clock = clock_of(sent(left_us, 0), left_us);
         let taken = taken(true_us, -behind_us);
-        // Of a sensor without a clock, and of one with a right clock of its own.
+        // A sensor without a clock, and a sensor with its own right clock.
         for event_us in [taken.wall_us, true_us] {
             assert_eq!(clock.event_us(event_us, taken), true_us, "{behind_us}");
         }
@@ -257,11 +259,11 @@ fn a_sensor_whose_clock_is_ahead_measured_when_the_gateway_took_it() {
     assert_eq!(event(HOUR), 0);
 }
 
-/// A gateway with outages whose clock, and whose sensors' clocks, step by up to an hour at random times. A sensor without a clock of
-/// its own goes by the gateway's.
+/// A gateway with outages whose clock, and whose sensors' clocks, step by up to an hour at random
+/// times. A sensor without a clock uses the gateway's.
 #[test]
 fn random_steps_move_no_right_time_and_leave_none_in_the_future() {
-    /// What may be left of an error: what passes for none, and whole seconds.
+    /// Largest remaining error: the tolerated error, and the rounding to whole seconds.
     const BOUND_US: i64 = TOLERATED_US + 2 * S;
     let mut state = 1_u64;
     let mut below = move |end: i64| {

@@ -1,4 +1,5 @@
-//! Clocks that may be wrong: a process's own, and those of gateways. Times in, times out; only [`CheckedClock`] reads a clock.
+//! Clocks that may be wrong: a process's own, and those of gateways. The caller passes times; only
+//! [`CheckedClock`] reads a clock.
 
 mod arrivals;
 mod checked;

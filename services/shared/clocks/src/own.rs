@@ -1,30 +1,38 @@
-//! Checks this process's wall clock against the monotonic clock and against the times of others. Sans-IO.
+//! Checks this process's wall clock against the monotonic clock and against other machines' times.
+//! Sans-IO.
 //!
-//! The trusted time continues on the monotonic clock while the wall clock agrees with it. When the wall clock steps, the trusted time
-//! does not follow at once: the step is *open* until one of these decides it.
-//! - The wall clock steps back to where it was: nothing happened.
-//! - Others, whose times arrive by the bus or in requests ([`OwnClock::witness`]), have stepped, too: the step is adopted.
-//! - Others contradict the step: it stays open as long as they do.
-//! - Nobody contradicts it for [`SETTLE_US`]: the step is adopted, because an operator or NTP has set the clock.
+//! The trusted time continues on the monotonic clock while the wall clock agrees with it. When the
+//! wall clock steps, the trusted time does not follow at once: the step is *open* until one of
+//! these decides it.
+//! - The wall clock steps back to where it was: the step is dropped.
+//! - Other machines, whose times arrive by the bus or in requests ([`OwnClock::witness`]), have
+//!   stepped as well: the step is adopted.
+//! - Other machines contradict the step: it stays open as long as they do.
+//! - No machine contradicts it for [`SETTLE_US`]: the step is adopted, because an operator or NTP
+//!   has set the clock.
 //!
-//! A time from elsewhere was written before it arrives, so it is a lower bound. It proves that a clock is behind, never that it is
-//! ahead. A wall clock that stepped back is therefore adopted only after [`CONFIRM_US`] without a time from its future.
+//! A time from another machine was written before it arrives, so it is a lower bound. It proves
+//! that a clock is behind, never that it is ahead. So a wall clock that stepped back is adopted
+//! only after [`CONFIRM_US`] without a time from its future.
 
 const SECOND_US: i64 = 1_000_000;
-/// A smaller difference between two looks is a clock that is kept right, not one that was set.
+/// Difference between two looks that counts as a step; a smaller difference is the regular
+/// adjustment of a clock.
 pub const STEP_US: i64 = 2 * SECOND_US;
-/// A longer time between two looks, which come each second, is a process that was stopped or a machine that slept.
+/// Time between two looks that counts as a stopped process or a sleeping machine; looks come each
+/// second.
 pub const PAUSE_US: i64 = 30 * SECOND_US;
-/// How long others must agree with a wall clock that stepped back.
+/// Time for which other machines must agree with a wall clock that stepped back.
 pub const CONFIRM_US: i64 = 60 * SECOND_US;
-/// A step that nobody contradicts for so long is adopted.
+/// Time without a contradiction after which a step is adopted.
 pub const SETTLE_US: i64 = 600 * SECOND_US;
-/// A time of others that is older than this says nothing: it waited in a queue.
+/// Age of another machine's time beyond which it is ignored: it waited in a queue.
 const NEAR_US: i64 = 30 * SECOND_US;
-/// Adoptions remembered for [`OwnClock::adopted_since`]; beyond it the oldest two become one.
+/// Adoptions remembered for [`OwnClock::adopted_since`]; at the bound the oldest two become one.
 const ADOPTIONS_MAX: usize = 16;
 
-/// What both clocks show at one moment. The monotonic clock counts from an arbitrary moment and includes suspended time.
+/// Both clocks at one moment. The monotonic clock counts from an arbitrary moment and includes
+/// suspended time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
     pub wall_us: i64,
@@ -37,7 +45,7 @@ impl Moment {
     }
 }
 
-/// What a look at the clocks found.
+/// The result of a look at the clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     Steady,
@@ -47,13 +55,13 @@ pub enum Seen {
     StepBack {
         by_us: i64,
     },
-    /// The process did not run, so it may have missed what others did.
+    /// The process did not run, so it may have missed other machines' times.
     Paused {
         for_us: i64,
     },
 }
 
-/// The trusted time went from one value to another at one moment.
+/// The trusted time changed from one value to another at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adoption {
     /// Counts from 1.
@@ -72,9 +80,9 @@ impl Adoption {
 #[derive(Clone, Copy, Debug)]
 struct Open {
     since_us: i64,
-    /// When others last contradicted the wall clock.
+    /// Time at which other machines last contradicted the wall clock.
     contradicted_us: Option<i64>,
-    /// When others first agreed with a wall clock that stepped back.
+    /// Time at which other machines first agreed with a wall clock that stepped back.
     agreed_us: Option<i64>,
 }
 
@@ -82,7 +90,7 @@ struct Open {
 pub struct OwnClock {
     /// The trusted time minus the monotonic clock.
     trusted_offset_us: i64,
-    /// The same of the wall clock, at the last look.
+    /// The same for the wall clock, at the last look.
     wall_offset_us: i64,
     looked_us: i64,
     /// The largest trusted offset so far.
@@ -114,7 +122,7 @@ impl OwnClock {
         }
     }
 
-    /// To be called at least each second.
+    /// Must be called at least each second.
     pub fn look(&mut self, at: Moment) -> Seen {
         let offset_us = at.offset_us();
         let stepped_us = offset_us.saturating_sub(self.wall_offset_us);
@@ -154,7 +162,7 @@ impl OwnClock {
         seen
     }
 
-    /// Somebody else's clock showed `time_us` at some moment before `monotonic_us`.
+    /// Another machine's clock showed `time_us` at some moment before `monotonic_us`.
     pub fn witness(&mut self, time_us: i64, monotonic_us: i64) {
         let Some(mut open) = self.open else {
             return;
@@ -177,12 +185,12 @@ impl OwnClock {
         self.settle(monotonic_us);
     }
 
-    /// The time to go by.
+    /// The trusted time.
     pub fn now_us(&self, monotonic_us: i64) -> i64 {
         monotonic_us.saturating_add(self.trusted_offset_us)
     }
 
-    /// The later of the trusted and the wall clock's time: what is ahead of it is ahead whichever of both is right.
+    /// The later of the trusted and the wall clock's time: a time after it is ahead of both.
     pub fn latest_us(&self, monotonic_us: i64) -> i64 {
         let offset_us = self.trusted_offset_us.max(self.wall_offset_us);
         monotonic_us.saturating_add(offset_us)
@@ -198,18 +206,20 @@ impl OwnClock {
             })
     }
 
-    /// The time by the highest trusted offset so far: it never steps back, so what was due by it stays due.
+    /// The time by the highest trusted offset so far. It never steps back, so a timer that was due
+    /// stays due.
     pub fn unstepped_us(&self, monotonic_us: i64) -> i64 {
         monotonic_us.saturating_add(self.highest_offset_us)
     }
 
-    /// Whether neither a step nor a pause was seen for so long.
+    /// Whether neither a step nor a pause was seen for this time.
     pub fn is_steady_for(&self, us: i64, monotonic_us: i64) -> bool {
         self.disturbed_us
             .is_none_or(|at_us| monotonic_us.saturating_sub(at_us) >= us)
     }
 
-    /// By how much the wall clock differs from the trusted time; positive: it is ahead. 0 unless a step is open.
+    /// Difference of the wall clock to the trusted time; positive if it is ahead. 0 unless a step
+    /// is open.
     pub fn open_us(&self) -> i64 {
         self.open.map_or(0, |_| self.difference_us())
     }
@@ -218,7 +228,7 @@ impl OwnClock {
         self.steps
     }
 
-    /// Whether others contradict the wall clock's step.
+    /// Whether other machines contradict the wall clock's step.
     pub fn is_contradicted(&self) -> bool {
         self.open.is_some_and(|open| open.contradicted_us.is_some())
     }

@@ -32,7 +32,7 @@ impl Process {
         })
     }
 
-    /// So many seconds, with a time of others in each that is off by `others_us`.
+    /// Runs this many seconds, each with another machine's time that is off by `others_us`.
     fn run(&mut self, seconds: i64, others_us: Option<i64>) {
         for _ in 0..seconds {
             self.monotonic_us += S;
@@ -67,7 +67,7 @@ fn a_step_that_others_contradict_is_never_adopted() {
         assert_eq!(process.trusted_error_us(), 0, "{by_us}");
         assert!(process.clock.is_contradicted());
         assert_eq!(process.clock.open_us(), by_us);
-        // The operator sets it right.
+        // The operator corrects the clock.
         process.error_us = 0;
         process.run(2, Some(0));
         assert_eq!(process.clock.open_us(), 0);
@@ -142,7 +142,8 @@ fn a_clock_that_is_slewed_is_followed() {
     assert!(process.clock.is_steady_for(HOUR, process.monotonic_us));
 }
 
-/// Steps of up to an hour at random times, while others are right and their times arrive late or not at all.
+/// Steps of up to an hour at random times, while other machines are right and their times arrive
+/// late or not at all.
 #[test]
 fn random_steps_that_others_contradict_move_the_trusted_time_by_nothing() {
     for seed in 1..200_u64 {
@@ -154,7 +155,8 @@ fn random_steps_that_others_contradict_move_the_trusted_time_by_nothing() {
             } else {
                 (random.below(7200) as i64 - 3600) * S
             };
-            // Shorter than a step is adopted without others, then others are heard again.
+            // Shorter than the time after which a step is adopted without others; then their times
+            // arrive again.
             let outage_s = random.below((SETTLE_US / S) as u64 - 60) as i64;
             process.run(outage_s, None);
             process.run(1 + random.below(900) as i64, Some(0));
