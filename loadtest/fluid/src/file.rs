@@ -35,8 +35,8 @@ pub struct Panel {
     pub file: String,
     pub title: String,
     pub show: Show,
-    /// Name, routes whose values are added, and whether the line is dashed.
-    pub series: Vec<(String, Vec<usize>, bool)>,
+    /// Name, and routes whose values are added.
+    pub series: Vec<(String, Vec<usize>)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -209,8 +209,6 @@ struct FileFigure {
 struct FileSeries {
     name: String,
     routes: Vec<String>,
-    #[serde(default)]
-    dashed: bool,
 }
 
 /// What to write where a field is missing or has the wrong type.
@@ -251,12 +249,9 @@ const EXAMPLES: [(&str, &str); 20] = [
 
 impl Experiment {
     pub fn from_toml(text: &str) -> Result<Self, FileError> {
-        let file: File = toml::from_str(text).map_err(|error| toml_error(text, &error))?;
-        Self::from_file(file).map_err(|Invalid { field, reason }| FileError::Field {
-            line: line_of(text, &field).unwrap_or(1),
-            field,
-            reason,
-        })
+        let file: File =
+            toml::from_str(text).map_err(|error| FileError::of_toml(text, &error, &EXAMPLES))?;
+        Self::from_file(file).map_err(|invalid| FileError::of_field(text, invalid))
     }
 
     fn from_file(file: File) -> Result<Self, Invalid> {
@@ -525,7 +520,7 @@ fn figures(own: Vec<FileFigure>, network: &Network) -> Result<Vec<Panel>, Invali
                 let names = network.routes.iter().map(|it| &it.name);
                 routes.push(find(&format!("{field}.routes[{at}]"), route, names)?);
             }
-            series.push((line.name, routes, line.dashed));
+            series.push((line.name, routes));
         }
         figures.push(Panel {
             file: figure.file,
@@ -580,39 +575,39 @@ fn refuse<T>(field: &str, reason: impl Into<String>) -> Result<T, Invalid> {
     })
 }
 
-fn toml_error(text: &str, error: &toml::de::Error) -> FileError {
-    let at = error.span().map_or(0, |span| span.start);
-    let mut reason = error.message().to_owned();
-    let named = |(field, _): &&(&str, &str)| reason.contains(&format!("`{field}`"));
-    let line_text = |at: usize| {
+impl FileError {
+    /// A text that is not TOML of the right shape. `examples`: what to write for which field.
+    pub fn of_toml(text: &str, error: &toml::de::Error, examples: &[(&str, &str)]) -> Self {
+        let at = error.span().map_or(0, |span| span.start).min(text.len());
+        let at = (0..=at)
+            .rev()
+            .find(|it| text.is_char_boundary(*it))
+            .unwrap_or(0);
         let begin = text[..at].rfind('\n').map_or(0, |it| it + 1);
-        text[begin..]
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .trim()
-            .to_owned()
-    };
-    let at = at.min(text.len());
-    let at = (0..=at)
-        .rev()
-        .find(|it| text.is_char_boundary(*it))
-        .unwrap_or(0);
-    let written = line_text(at);
-    let key = written
-        .split(['=', ' '])
-        .next()
-        .unwrap_or_default()
-        .to_owned();
-    let example = EXAMPLES
-        .iter()
-        .find(named)
-        .or_else(|| EXAMPLES.iter().find(|it| it.0 == key))
-        .map_or("increase = 0.025", |it| it.1);
-    reason = format!("{reason}, at {written:?}; for example {example}");
-    FileError::Toml {
-        line: text[..at].matches('\n').count() + 1,
-        reason,
+        let written = text[begin..].lines().next().unwrap_or_default().trim();
+        let key = written.split(['=', ' ']).next().unwrap_or_default();
+        let reason = error.message();
+        let named = |it: &&(&str, &str)| reason.contains(&format!("`{}`", it.0));
+        let example = examples
+            .iter()
+            .find(named)
+            .or_else(|| examples.iter().find(|it| it.0 == key))
+            .or(examples.first())
+            .map_or("", |it| it.1);
+        Self::Toml {
+            line: text[..at].matches('\n').count() + 1,
+            reason: format!("{reason}, at {written:?}; for example {example}"),
+        }
+    }
+
+    /// A value that cannot be taken, with the line of its field.
+    pub fn of_field(text: &str, invalid: Invalid) -> Self {
+        let Invalid { field, reason } = invalid;
+        Self::Field {
+            line: line_of(text, &field).unwrap_or(1),
+            field,
+            reason,
+        }
     }
 }
 

@@ -6,9 +6,12 @@ use std::process::ExitCode;
 
 use crate::experiments::{self, Findings};
 use crate::figures::{Figure, table};
+use crate::fluids::FluidOptions;
 use crate::host::Mechanisms;
 use crate::identity::{Identity, IdentityError};
+use crate::keepalives::KeepaliveOptions;
 use crate::kernel::{KernelError, KernelOptions};
+use crate::plans::PlanOptions;
 use crate::report::RunReport;
 use crate::runner::Runner;
 use crate::scenario::{Controller, Scenario, ScenarioError};
@@ -43,6 +46,12 @@ pub enum LabCommand {
     Mechanisms(Options),
     /// How much faster than real time the simulator runs on this machine.
     Speed(Options),
+    /// The fluid model of a convoy, or of any network from a file.
+    Fluid(FluidOptions),
+    /// Keepalive measurements and the selection of an access by them.
+    Keepalive(KeepaliveOptions),
+    /// What an operator's accesses give to its patients, and what that costs.
+    Plan(PlanOptions),
     /// One scenario from a TOML file.
     Run(RunOptions),
     /// Real sockets in network namespaces, beside virtual time, TCP and MPTCP (needs root).
@@ -114,6 +123,16 @@ pub enum LabError {
     },
     #[error("no figure of this experiment begins with {0:?}: without --only all are shown")]
     NoFigure(String),
+    #[error(
+        "there is no experiment {name:?} (there are: {known}); \
+         a file ends with .toml, for example my-network.toml"
+    )]
+    NoExperiment { name: String, known: String },
+    #[error("{}: {source}", file.display())]
+    Fluid {
+        file: PathBuf,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     #[error("cannot print")]
     Print(#[from] std::io::Error),
     #[error("cannot encode the figures")]
@@ -124,7 +143,11 @@ impl LabCommand {
     /// Of an experiment with figures.
     fn options(&self) -> Option<&Options> {
         match self {
-            Self::Run(_) | Self::Kernel(_) => None,
+            Self::Run(_)
+            | Self::Kernel(_)
+            | Self::Fluid(_)
+            | Self::Keepalive(_)
+            | Self::Plan(_) => None,
             Self::Steering(steering) => Some(&steering.options),
             Self::Pals(options)
             | Self::Regional(options)
@@ -175,6 +198,9 @@ impl LabCommand {
                 finish(&options, experiments::mechanisms(&runner, &options)?)
             }
             Self::Kernel(options) => options.run(runner.identity()),
+            Self::Fluid(options) => options.run(),
+            Self::Keepalive(options) => options.run(),
+            Self::Plan(options) => options.run(),
             Self::Speed(options) => finish(&options, experiments::speed(&runner)?),
             Self::Run(options) => {
                 let scenario = Scenario::from_file(&options.file)?;

@@ -10,6 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub enum Goal {
     AtLeast,
     AtMost,
+    /// Close to the target, from either side.
+    Within,
     /// Published for comparison only.
     Shown,
 }
@@ -71,6 +73,25 @@ impl Figure {
         }
     }
 
+    /// As published, within a tolerance.
+    pub fn within(
+        id: impl Into<String>,
+        unit: &'static str,
+        reference: f64,
+        tolerance: f64,
+        measured: f64,
+    ) -> Self {
+        Self {
+            id: id.into(),
+            unit: Cow::Borrowed(unit),
+            reference: Some(reference),
+            target: Some(reference),
+            measured,
+            met: (measured - reference).abs() <= tolerance,
+            goal: Goal::Within,
+        }
+    }
+
     pub fn shown(
         id: impl Into<String>,
         unit: &'static str,
@@ -126,15 +147,12 @@ pub fn table(figures: &[Figure]) -> String {
         let target = figure.target.map_or_else(
             || "-".to_owned(),
             |target| {
-                format!(
-                    "{} {}",
-                    if figure.goal == Goal::AtLeast {
-                        ">="
-                    } else {
-                        "<="
-                    },
-                    number(target)
-                )
+                let sign = match figure.goal {
+                    Goal::AtLeast => ">=",
+                    Goal::AtMost | Goal::Shown => "<=",
+                    Goal::Within => "~",
+                };
+                format!("{sign} {}", number(target))
             },
         );
         let verdict = match (figure.goal, figure.met) {

@@ -8,6 +8,8 @@ mod bars;
 mod boxes;
 mod heat;
 mod lines;
+mod map;
+mod stack;
 mod svg;
 
 pub use axis::{Axis, Scale};
@@ -15,6 +17,9 @@ pub use bars::{Bar, BarGroup, Bars};
 pub use boxes::{BoxGroup, Boxes, Spread};
 pub use heat::{Cell, Heat, Verdict};
 pub use lines::{Lines, Marker, Series};
+pub use map::{Field, Map, Mark};
+pub use stack::Stack;
+pub(crate) use svg::COLOURS;
 
 use serde::Serialize;
 
@@ -29,6 +34,8 @@ pub enum Plot {
     Boxes(Boxes),
     Bars(Bars),
     Heat(Heat),
+    Stack(Stack),
+    Map(Map),
 }
 
 impl Plot {
@@ -38,6 +45,8 @@ impl Plot {
             Self::Boxes(plot) => &plot.title,
             Self::Bars(plot) => &plot.title,
             Self::Heat(plot) => &plot.title,
+            Self::Stack(plot) => &plot.title,
+            Self::Map(plot) => &plot.title,
         }
     }
 
@@ -48,6 +57,8 @@ impl Plot {
             Self::Boxes(plot) => plot.svg(),
             Self::Bars(plot) => plot.svg(),
             Self::Heat(plot) => plot.svg(),
+            Self::Stack(plot) => plot.svg(),
+            Self::Map(plot) => plot.svg(),
         }
     }
 
@@ -58,6 +69,8 @@ impl Plot {
             Self::Boxes(plot) => plot.csv(),
             Self::Bars(plot) => plot.csv(),
             Self::Heat(plot) => plot.csv(),
+            Self::Stack(plot) => plot.csv(),
+            Self::Map(plot) => plot.csv(),
         }
     }
 }
@@ -83,6 +96,18 @@ impl From<Bars> for Plot {
 impl From<Heat> for Plot {
     fn from(plot: Heat) -> Self {
         Self::Heat(plot)
+    }
+}
+
+impl From<Stack> for Plot {
+    fn from(plot: Stack) -> Self {
+        Self::Stack(plot)
+    }
+}
+
+impl From<Map> for Plot {
+    fn from(plot: Map) -> Self {
+        Self::Map(plot)
     }
 }
 
@@ -120,7 +145,27 @@ mod tests {
                 Cell::new("-3 %", Verdict::Worse),
             ],
         );
+        let stack = Stack::new(
+            "shares",
+            Axis::new("time", "s"),
+            Axis::new("rate", ""),
+            &[0.0, 1.0],
+        )
+        .layer("one", &[1.0, f64::NAN])
+        .layer("two", &[2.0, 3.0]);
+        let map = Map::new("way", "m")
+            .way("centre", &[(0.0, 0.0), (10.0, 5.0)])
+            .mark("B1 <b>", (3.0, 3.0), true)
+            .field(Field::new(
+                (0.0, 0.0),
+                (10.0, 10.0),
+                4,
+                "capacity",
+                |x, y| x + y,
+            ));
         vec![
+            stack.into(),
+            map.into(),
             lines.into(),
             cdf.into(),
             boxes.into(),

@@ -397,7 +397,7 @@ pub fn load_trace(file: &Path) -> Result<Trace, ScenarioError> {
 }
 
 /// The text of a regular file of at most so many bytes.
-fn read_bounded(file: &Path, bytes_max: u64) -> Result<String, ScenarioError> {
+pub(crate) fn read_bounded(file: &Path, bytes_max: u64) -> Result<String, ScenarioError> {
     let read = || {
         // Opening a pipe would wait for its writer.
         if !std::fs::metadata(file)?.is_file() {

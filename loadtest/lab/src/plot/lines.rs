@@ -180,18 +180,7 @@ impl Lines {
                 canvas.words(area.right - 2.0, at - 4.0, 11.0, "end", name);
             }
         }
-        for (name, value) in &self.moments {
-            if let Some(at) = x.share(*value).map(|share| area.x(share)) {
-                canvas.line((at, area.top), (at, area.bottom), style);
-                let anchor = if at > (area.left + area.right) / 2.0 {
-                    "end"
-                } else {
-                    "start"
-                };
-                let shift = if anchor == "end" { -4.0 } else { 4.0 };
-                canvas.words(at + shift, area.top + 12.0, 11.0, anchor, name);
-            }
-        }
+        svg::moments(&mut canvas, area, &x, &self.moments);
         canvas.done()
     }
 }

@@ -94,6 +94,16 @@ impl Canvas {
         );
     }
 
+    /// On a white edge, for text over a shaded background.
+    pub(crate) fn haloed(&mut self, x: f64, y: f64, size: f64, text: &str) {
+        let text = escape(text);
+        let _ = writeln!(
+            self.text,
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" fill=\"{INK}\" \
+             stroke=\"#ffffff\" stroke-width=\"3\" paint-order=\"stroke\">{text}</text>"
+        );
+    }
+
     pub(crate) fn turned(&mut self, x: f64, y: f64, degrees: f64, anchor: &str, text: &str) {
         let text = escape(text);
         let _ = writeln!(
@@ -165,6 +175,24 @@ pub(crate) fn horizontal(canvas: &mut Canvas, area: Area, axis: &Fitted, label: 
     }
     let middle = (area.left + area.right) / 2.0;
     canvas.words(middle, area.bottom + 36.0, 12.0, "middle", label);
+}
+
+/// Vertical lines with their names at the top.
+pub(crate) fn moments(canvas: &mut Canvas, area: Area, axis: &Fitted, moments: &[(String, f64)]) {
+    let style = "stroke=\"#555555\" stroke-dasharray=\"1 3\" stroke-width=\"1.5\"";
+    for (name, value) in moments {
+        if let Some(at) = axis.share(*value).map(|share| area.x(share)) {
+            canvas.line((at, area.top), (at, area.bottom), style);
+            // A short name stands beside its line on the same side everywhere.
+            let is_end = name.chars().count() > 3 && at > (area.left + area.right) / 2.0;
+            let (anchor, shift) = if is_end {
+                ("end", -4.0)
+            } else {
+                ("start", 3.0)
+            };
+            canvas.words(at + shift, area.top + 10.0, 11.0, anchor, name);
+        }
+    }
 }
 
 /// The two axes themselves, drawn over the grid.

@@ -15,6 +15,7 @@ mod ewma;
 mod loss;
 mod optimiser;
 mod piggyback;
+mod selection;
 mod wire;
 
 pub use connectivity::{Check, Command, Connectivity};
@@ -26,4 +27,5 @@ pub use optimiser::{
     optimise, responsiveness_avg_s, responsiveness_max_s,
 };
 pub use piggyback::Piggyback;
+pub use selection::{Estimate, Hysteresis, Need, Selector};
 pub use wire::{NO_DELTA, PAYLOAD_BYTES, Payload};

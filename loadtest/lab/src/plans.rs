@@ -1,0 +1,294 @@
+//! `braid lab plan`: what an operator's access networks give to its patients, and what that costs.
+
+mod check;
+mod file;
+mod model;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::command::LabError;
+use crate::figures::{Figure, table};
+use crate::identity::Identity;
+use crate::runner::Runner;
+use crate::scenario::read_bounded;
+use file::Plan;
+use model::Outcome;
+
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Flags of `plan`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct PlanOptions {
+    /// The plan; not needed with --check.
+    #[arg(
+        env = "BRAID_LAB_PLAN",
+        required_unless_present = "check",
+        value_name = "plan.toml"
+    )]
+    pub file: Option<PathBuf>,
+    /// Print an object with the plan's outcome and the comparison with the packet simulator.
+    #[arg(long, env = "BRAID_LAB_JSON", default_value_t = false)]
+    pub json: bool,
+    /// Compare model and packet simulator on three networks.
+    #[arg(long, env = "BRAID_LAB_CHECK", default_value_t = false)]
+    pub check: bool,
+    /// Leave out the packet simulator.
+    #[arg(long, env = "BRAID_LAB_NO_CHECK", default_value_t = false)]
+    pub no_check: bool,
+    /// Seed of the packet simulator.
+    #[arg(long, env = "BRAID_LAB_SEED", default_value_t = 1)]
+    pub seed: u64,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  braid lab plan loadtest/lab/scenarios/plan/three-networks.toml
+  braid lab plan my-plan.toml --json
+  braid lab plan --check                 the model beside the packet simulator";
+
+#[derive(serde::Serialize)]
+struct Printed<'a> {
+    outcome: Option<&'a Outcome>,
+    comparison: &'a [Figure],
+}
+
+impl PlanOptions {
+    /// Prints the plan's outcome; failure when model and simulator differ by more than the target.
+    pub fn run(&self) -> Result<ExitCode, LabError> {
+        let runner = Runner::new(Identity::new()?, true);
+        let mut comparison = Vec::new();
+        let mut outcome = None;
+        if let Some(file) = &self.file {
+            let text = read_bounded(file, FILE_BYTES_MAX)?;
+            let name = file.display().to_string();
+            let plan = read(&name, &text)?;
+            outcome = Some(model::solve(&plan).map_err(|error| fault(&name, error))?);
+            if !self.no_check {
+                comparison.extend(check::alone(&runner, &plan, self.seed)?);
+            }
+        }
+        if self.check {
+            comparison.extend(check::rows(&runner, self.seed)?);
+        }
+        let mut out = std::io::stdout().lock();
+        if self.json {
+            let printed = Printed {
+                outcome: outcome.as_ref(),
+                comparison: &comparison,
+            };
+            writeln!(out, "{}", serde_json::to_string_pretty(&printed)?)?;
+        } else {
+            if let Some(outcome) = &outcome {
+                write!(out, "{}", text_of(outcome))?;
+            }
+            if !comparison.is_empty() {
+                writeln!(
+                    out,
+                    "\nmodel beside the packet simulator, one gateway each:"
+                )?;
+                write!(out, "{}", table(&comparison))?;
+            }
+        }
+        Ok(if comparison.iter().all(|row| row.met) {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+}
+
+/// The comparison on three networks, for the report.
+pub fn comparison(runner: &Runner, seed: u64) -> Result<Vec<Figure>, LabError> {
+    check::rows(runner, seed)
+}
+
+fn read(name: &str, text: &str) -> Result<Plan, LabError> {
+    Plan::from_toml(text).map_err(|source| LabError::Fluid {
+        file: PathBuf::from(name),
+        source: Box::new(source),
+    })
+}
+
+fn fault(name: &str, error: ::fluid::NoEquilibrium) -> LabError {
+    LabError::Fluid {
+        file: PathBuf::from(name),
+        source: Box::new(error),
+    }
+}
+
+fn text_of(outcome: &Outcome) -> String {
+    let money = &outcome.currency;
+    let width = |names: Vec<&str>| names.iter().map(|it| it.chars().count()).max().unwrap_or(0);
+    let wide = width(outcome.accesses.iter().map(|it| it.name.as_str()).collect()).max(7);
+    let mut text = format!("{}\n\n", outcome.plan);
+    text += &format!(
+        "{:wide$}  {:>9}  {:>13}  {:>11}  {:>7}  {:>15}  {:>7}  {:>9}  {:>10}\n",
+        "access",
+        "patients",
+        "usable Mbit/s",
+        "busy Mbit/s",
+        "used %",
+        "headroom Mbit/s",
+        "share %",
+        "GB/month",
+        format!("{money}/month"),
+    );
+    for it in &outcome.accesses {
+        text += &format!(
+            "{:wide$}  {:>9.1}  {:>13.2}  {:>11.3}  {:>7.2}  {:>15.2}  {:>7.2}  {:>9.1}  {:>10.2}\n",
+            it.name,
+            it.patients,
+            it.usable_mbit,
+            it.busy_mbit,
+            it.used_percent,
+            it.headroom_mbit,
+            it.share_percent,
+            it.gb_per_month,
+            it.price_per_month,
+        );
+    }
+    text += &format!(
+        "{:wide$}  {:>9}  {:>13}  {:>11}  {:>7}  {:>15}  {:>7}  {:>9.1}  {:>10.2}\n\n",
+        "sum", "", "", "", "", "", "", outcome.gb_per_month, outcome.price_per_month
+    );
+    let wide = width(outcome.groups.iter().map(|it| it.name.as_str()).collect()).max(8);
+    text += &format!(
+        "{:wide$}  {:>8}  {:>11}  {:>11}  {:>18}  {:>12}  {:>17}  {:>18}\n",
+        "patients",
+        "count",
+        "uncovered %",
+        "busy kbit/s",
+        "equilibrium Mbit/s",
+        "alone Mbit/s",
+        "GB/patient, month",
+        format!("{money}/patient, month"),
+    );
+    for it in &outcome.groups {
+        text += &format!(
+            "{:wide$}  {:>8.0}  {:>11.2}  {:>11.1}  {:>18.2}  {:>12.2}  {:>17.3}  {:>18.2}\n",
+            it.name,
+            it.patients,
+            it.uncovered_percent,
+            it.busy_kbit_per_patient,
+            it.equilibrium_sum_mbit,
+            it.alone_mbit,
+            it.gb_per_patient_month,
+            it.price_per_patient_month,
+        );
+    }
+    for warning in &outcome.warnings {
+        text += &format!("warning: {warning}\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../scenarios/plan/three-networks.toml");
+
+    fn solve(text: &str) -> Outcome {
+        model::solve(&read("plan.toml", text).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn loads_shares_and_bytes_add_up() {
+        for split in ["balanced", "fastest", "cheapest"] {
+            let text = EXAMPLE.replace("\"cheapest\"", &format!("\"{split}\""));
+            let outcome = solve(&text);
+            let shares: f64 = outcome.accesses.iter().map(|it| it.share_percent).sum();
+            assert!((shares - 100.0).abs() < 1e-6, "{split}: {shares}");
+            // 60 patients with 12 kbit/s and a tenth of an hour of video in each busy hour, 25 with 48 kbit/s.
+            let covered = |group: usize| 1.0 - outcome.groups[group].uncovered_percent / 100.0;
+            let demand =
+                60.0 * covered(0) * (0.012 + 0.95 * 0.4 / 10.0) + 25.0 * covered(1) * 0.048;
+            let busy: f64 = outcome.accesses.iter().map(|it| it.busy_mbit).sum();
+            assert!((busy - demand).abs() < 1e-6, "{split}: {busy} {demand}");
+            // Payload of a month, and at most a tenth more for headers and loss.
+            let payload = (60.0 * covered(0) * (12.0 * 24.0 + 950.0 * 0.4)
+                + 25.0 * covered(1) * 48.0 * 24.0)
+                * 1e3
+                / 8.0
+                * 3600.0
+                * 30.0
+                / 1e9;
+            let ratio = outcome.gb_per_month / payload;
+            assert!((1.04..1.1).contains(&ratio), "{split}: {ratio}");
+        }
+    }
+
+    #[test]
+    fn the_cheapest_split_costs_least_and_a_free_access_is_used_first() {
+        let price = |split: &str| {
+            let text = EXAMPLE.replace("\"cheapest\"", &format!("\"{split}\""));
+            solve(&text).price_per_month
+        };
+        assert!(price("cheapest") <= price("fastest") + 1e-9);
+        assert!(price("cheapest") < price("balanced"));
+    }
+
+    #[test]
+    fn an_access_that_is_too_narrow_is_reported_and_its_load_moves_on() {
+        let narrow = EXAMPLE.replace("rate_mbit = 60.0", "rate_mbit = 0.5");
+        let outcome = solve(&narrow);
+        assert!(outcome.accesses[1].busy_mbit > 0.4, "{outcome:?}");
+        assert!(outcome.accesses[2].busy_mbit > 0.4, "{outcome:?}");
+        let both = narrow.replace("rate_mbit = 40.0", "rate_mbit = 0.5");
+        let outcome = solve(&both);
+        assert!(
+            outcome.warnings.iter().any(|it| it.contains("overloaded")),
+            "{outcome:?}"
+        );
+    }
+
+    #[test]
+    fn balanced_accesses_are_used_alike() {
+        let text = EXAMPLE
+            .replace("\"cheapest\"", "\"balanced\"")
+            .replace("coverage = 0.95", "coverage = 1.0")
+            .replace("coverage = 0.9\n", "coverage = 1.0\n");
+        let outcome = solve(&text);
+        let used: Vec<f64> = outcome.accesses.iter().map(|it| it.used_percent).collect();
+        assert!((used[1] - used[2]).abs() < 0.01 * used[1], "{used:?}");
+    }
+
+    #[test]
+    fn errors_name_line_field_and_an_example() {
+        let cases = [
+            (
+                "rate_mbit = 60.0",
+                "rate_mbit = nan",
+                "line 25: access[1].rate_mbit",
+            ),
+            ("coverage = 0.95", "coverage = 1.5", "access[1].coverage"),
+            ("coverage = 0.95", "coverage = -0.1", "access[1].coverage"),
+            (
+                "price_per_gb = 2.5",
+                "price_per_gb = inf",
+                "access[1].price_per_gb",
+            ),
+            ("count = 60", "count = \"many\"", "line"),
+            ("kbit = 12.0", "kbit = -1.0", "patients[0].traffic[0].kbit"),
+            (
+                "\"LTE operator B\"]",
+                "\"LTE operator C\"]",
+                "patients[1].accesses[1]",
+            ),
+            ("rtt_ms = 24.0", "rtt = 24.0", "line 17"),
+        ];
+        for (from, to, expected) in cases {
+            let text = EXAMPLE.replacen(from, to, 1);
+            let error = read("plan.toml", &text).unwrap_err().to_string();
+            assert!(
+                error.contains("plan.toml: line ") && error.contains(expected),
+                "{to}: {error}"
+            );
+            assert!(error.contains("for example"), "{to}: {error}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! A plan from a TOML file. Each error names line, field and an example.
+
+use ::fluid::{FileError, Invalid};
+use serde::{Deserialize, Serialize};
+
+/// Subsets of accesses are enumerated, so there are few.
+pub(super) const ACCESSES_MAX: usize = 5;
+const GROUPS_MAX: usize = 32;
+const TRAFFICS_MAX: usize = 32;
+const NAME_BYTES_MAX: usize = 200;
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Plan {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) split: Split,
+    #[serde(default = "day")]
+    pub(super) busy_hours_per_day: f64,
+    #[serde(default = "month")]
+    pub(super) days_per_month: f64,
+    #[serde(default = "currency")]
+    pub(super) currency: String,
+    pub(super) access: Vec<Access>,
+    pub(super) patients: Vec<Group>,
+}
+
+/// Where traffic goes that fits into more than one access.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Split {
+    /// Equal use of all accesses, as far as coverage allows.
+    #[default]
+    Balanced,
+    /// The shortest round trip first; what does not fit goes to the next.
+    Fastest,
+    /// The lowest price first.
+    Cheapest,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Access {
+    pub(super) name: String,
+    pub(super) rate_mbit: f64,
+    /// The rate is that of each patient; otherwise all share it.
+    #[serde(default)]
+    pub(super) per_patient: bool,
+    pub(super) rtt_ms: f64,
+    #[serde(default)]
+    pub(super) loss: f64,
+    #[serde(default)]
+    pub(super) price_per_gb: f64,
+    /// Share of the patients, or of their time, at which the access is there.
+    pub(super) coverage: f64,
+    /// Keepalives of one gateway without traffic.
+    #[serde(default)]
+    pub(super) idle_mb_per_month: f64,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Group {
+    pub(super) name: String,
+    pub(super) count: f64,
+    /// Names of the accesses that these patients have; all when empty.
+    #[serde(default)]
+    pub(super) accesses: Vec<String>,
+    pub(super) traffic: Vec<Traffic>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Traffic {
+    pub(super) name: String,
+    /// While it flows.
+    pub(super) kbit: f64,
+    pub(super) hours_per_day: f64,
+}
+
+fn day() -> f64 {
+    24.0
+}
+
+fn month() -> f64 {
+    30.0
+}
+
+fn currency() -> String {
+    "EUR".to_owned()
+}
+
+const EXAMPLES: [(&str, &str); 14] = [
+    ("name", "name = \"LTE operator A\""),
+    ("split", "split = \"balanced\", \"fastest\" or \"cheapest\""),
+    (
+        "access",
+        "[[access]] with name, rate_mbit, rtt_ms and coverage",
+    ),
+    ("patients", "[[patients]] with name, count and traffic"),
+    ("rate_mbit", "rate_mbit = 40.0"),
+    ("rtt_ms", "rtt_ms = 50.0"),
+    ("loss", "loss = 0.01"),
+    ("price_per_gb", "price_per_gb = 2.5"),
+    ("coverage", "coverage = 0.9"),
+    ("count", "count = 60"),
+    ("accesses", "accesses = [\"LTE operator A\"]"),
+    (
+        "traffic",
+        "traffic = [{ name = \"vitals\", kbit = 12.0, hours_per_day = 24.0 }]",
+    ),
+    ("kbit", "kbit = 12.0"),
+    ("hours_per_day", "hours_per_day = 24.0"),
+];
+
+impl Plan {
+    pub(super) fn from_toml(text: &str) -> Result<Self, FileError> {
+        let plan: Self =
+            toml::from_str(text).map_err(|error| FileError::of_toml(text, &error, &EXAMPLES))?;
+        plan.check()
+            .map_err(|invalid| FileError::of_field(text, invalid))?;
+        Ok(plan)
+    }
+
+    fn check(&self) -> Result<(), Invalid> {
+        name("name", &self.name)?;
+        name("currency", &self.currency)?;
+        within(
+            "busy_hours_per_day",
+            self.busy_hours_per_day,
+            0.1,
+            24.0,
+            "10.0",
+        )?;
+        within("days_per_month", self.days_per_month, 1.0, 31.0, "30.0")?;
+        count("access", self.access.len(), ACCESSES_MAX)?;
+        count("patients", self.patients.len(), GROUPS_MAX)?;
+        for (index, access) in self.access.iter().enumerate() {
+            let at = |field: &str| format!("access[{index}].{field}");
+            name(&at("name"), &access.name)?;
+            if self.access[..index].iter().any(|it| it.name == access.name) {
+                return refuse(&at("name"), "is taken; for example \"LTE operator B\"");
+            }
+            within(&at("rate_mbit"), access.rate_mbit, 1e-3, 1e5, "40.0")?;
+            within(&at("rtt_ms"), access.rtt_ms, 0.0, 60_000.0, "50.0")?;
+            within(&at("loss"), access.loss, 0.0, 0.9, "0.01")?;
+            within(&at("price_per_gb"), access.price_per_gb, 0.0, 1e6, "2.5")?;
+            within(&at("coverage"), access.coverage, 0.0, 1.0, "0.9")?;
+            within(
+                &at("idle_mb_per_month"),
+                access.idle_mb_per_month,
+                0.0,
+                1e6,
+                "50.0",
+            )?;
+        }
+        for (index, group) in self.patients.iter().enumerate() {
+            self.check_group(&format!("patients[{index}]"), group)?;
+        }
+        Ok(())
+    }
+
+    fn check_group(&self, field: &str, group: &Group) -> Result<(), Invalid> {
+        name(&format!("{field}.name"), &group.name)?;
+        within(&format!("{field}.count"), group.count, 1.0, 1e7, "60")?;
+        count(
+            &format!("{field}.traffic"),
+            group.traffic.len(),
+            TRAFFICS_MAX,
+        )?;
+        for (index, wanted) in group.accesses.iter().enumerate() {
+            if !self.access.iter().any(|it| it.name == *wanted) {
+                let example = &self.access[0].name;
+                let reason = format!("{wanted:?} is not an access; for example \"{example}\"");
+                return refuse(&format!("{field}.accesses[{index}]"), &reason);
+            }
+        }
+        for (index, traffic) in group.traffic.iter().enumerate() {
+            let at = |part: &str| format!("{field}.traffic[{index}].{part}");
+            name(&at("name"), &traffic.name)?;
+            within(&at("kbit"), traffic.kbit, 0.0, 1e6, "12.0")?;
+            within(
+                &at("hours_per_day"),
+                traffic.hours_per_day,
+                0.0,
+                24.0,
+                "24.0",
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Which accesses a group has, by index.
+    pub(super) fn accesses_of(&self, group: &Group) -> Vec<usize> {
+        let has = |index: &usize| {
+            group.accesses.is_empty() || group.accesses.contains(&self.access[*index].name)
+        };
+        (0..self.access.len()).filter(has).collect()
+    }
+}
+
+fn refuse<T>(field: &str, reason: &str) -> Result<T, Invalid> {
+    Err(Invalid {
+        field: field.to_owned(),
+        reason: reason.to_owned(),
+    })
+}
+
+fn name(field: &str, text: &str) -> Result<(), Invalid> {
+    if (1..=NAME_BYTES_MAX).contains(&text.len()) {
+        return Ok(());
+    }
+    refuse(field, "not between 1 and 200 bytes; for example \"vitals\"")
+}
+
+fn count(field: &str, length: usize, most: usize) -> Result<(), Invalid> {
+    if (1..=most).contains(&length) {
+        return Ok(());
+    }
+    refuse(
+        field,
+        &format!("{length} entries are not between 1 and {most}; for example 1"),
+    )
+}
+
+/// NaN and infinity are within no range.
+fn within(field: &str, value: f64, from: f64, to: f64, example: &str) -> Result<(), Invalid> {
+    if (from..=to).contains(&value) {
+        return Ok(());
+    }
+    refuse(
+        field,
+        &format!("{value} is not between {from} and {to}; for example {example}"),
+    )
+}
