@@ -1,7 +1,8 @@
 //! Stationary rates of constant capacities: what (12)-(15) are for one route, for any network.
 //!
-//! Each rate is multiplied by the exponential of its growth in (1) until none grows. The step is a share of
-//! 1 / (1 + beta), with which the penalty changes by less than e in one step, so the iteration does not overshoot.
+//! Each rate is multiplied by the exponential of its growth in (1) until none grows. The step is
+//! a share of 1 / (1 + beta), with which the penalty changes by less than e in one step, so the
+//! iteration does not overshoot.
 
 use crate::network::{Invalid, Network};
 
@@ -33,7 +34,7 @@ pub enum NoEquilibrium {
 /// `demands`: by source, the most that it sends; infinity for a source that takes all it can get.
 pub fn equilibrium(network: &Network, demands: &[f64]) -> Result<Equilibrium, NoEquilibrium> {
     network.check()?;
-    if demands.len() != network.sources.len() || demands.iter().any(|it| !(*it >= 0.0)) {
+    if demands.len() != network.sources.len() || !demands.iter().all(|it| *it >= 0.0) {
         let reason = "one demand per source, not negative; for example 1.0".to_owned();
         let field = "demand".to_owned();
         return Err(Invalid { field, reason }.into());

@@ -1,17 +1,26 @@
 //! An experiment from the text of a TOML file. Each error names line, field and an example.
 
+mod errors;
+mod shape;
+
 use serde::Deserialize;
-use toml::de::{DeTable, DeValue};
 
 use crate::mobility::{NODE_AHEAD_M_MAX, Segment, Track};
 use crate::network::{Capacity, Decay, Invalid, Network, Resource, Route, Source};
 use crate::solver::{Run, Settings, solve};
+pub use errors::{FileError, line_of};
+use shape::{
+    EXAMPLES, File, FileFigure, FileNode, FileResource, FileRoute, FileSegment, FileStation,
+};
 
 /// Longest name or title.
 const TEXT_BYTES_MAX: usize = 400;
 const NODES_MAX: usize = 64;
 const STATIONS_MAX: usize = 256;
 const FIGURES_MAX: usize = 32;
+
+/// A name and a position in metres.
+pub type Place = (String, (f64, f64));
 
 /// What one file holds.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +34,7 @@ pub struct Experiment {
     pub way: Vec<Segment>,
     /// Name and metres ahead of the middle.
     pub nodes: Vec<(String, f64)>,
-    pub stations: Vec<(String, (f64, f64))>,
+    pub stations: Vec<Place>,
     pub figures: Vec<Panel>,
 }
 
@@ -53,199 +62,6 @@ pub enum Show {
     /// The factor of capacity by distance.
     Decay,
 }
-
-/// An experiment that cannot be run; the writer of the file is at fault.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum FileError {
-    #[error("line {line}: {reason}")]
-    Toml { line: usize, reason: String },
-    #[error("line {line}: {field}: {reason}")]
-    Field {
-        line: usize,
-        field: String,
-        reason: String,
-    },
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    name: String,
-    title: String,
-    #[serde(default)]
-    assumed: Vec<String>,
-    #[serde(default = "one")]
-    step_ms: f64,
-    #[serde(default = "hundred")]
-    record_every_ms: f64,
-    /// Default: the way's.
-    duration_s: Option<f64>,
-    increase: f64,
-    decrease: f64,
-    #[serde(default = "tenth")]
-    floor: f64,
-    decay: Option<FileDecay>,
-    #[serde(default)]
-    way: Vec<FileSegment>,
-    #[serde(default)]
-    node: Vec<FileNode>,
-    #[serde(default)]
-    station: Vec<FileStation>,
-    source: Vec<FileSource>,
-    resource: Vec<FileResource>,
-    route: Vec<FileRoute>,
-    #[serde(default)]
-    figure: Vec<FileFigure>,
-}
-
-fn one() -> f64 {
-    1.0
-}
-
-fn hundred() -> f64 {
-    100.0
-}
-
-fn tenth() -> f64 {
-    0.1
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileDecay {
-    alpha_per_m: f64,
-    d0_m: f64,
-}
-
-#[derive(Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
-enum FileSegment {
-    Clover {
-        radius_m: f64,
-        gamma_per_s: f64,
-        revolutions: f64,
-    },
-    Arc {
-        centre_m: (f64, f64),
-        radius_m: f64,
-        from_deg: f64,
-        sweep_deg: f64,
-        speed_m_s: f64,
-    },
-    Line {
-        from_m: (f64, f64),
-        to_m: (f64, f64),
-        speed_m_s: f64,
-    },
-    Stay {
-        at_m: (f64, f64),
-        heading_deg: f64,
-        seconds: f64,
-    },
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileNode {
-    name: String,
-    ahead_m: f64,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileStation {
-    name: String,
-    at_m: (f64, f64),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileSource {
-    name: String,
-    #[serde(default = "one")]
-    weight: f64,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileResource {
-    name: String,
-    capacity: f64,
-    responsiveness: f64,
-    node: Option<String>,
-    station: Option<String>,
-    steps: Option<Vec<(f64, f64)>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileRoute {
-    name: String,
-    source: String,
-    decrease: Option<f64>,
-    resources: Vec<FileUse>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileUse {
-    name: String,
-    there_ms: f64,
-    back_ms: f64,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileFigure {
-    file: String,
-    title: String,
-    show: Show,
-    #[serde(default)]
-    series: Vec<FileSeries>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileSeries {
-    name: String,
-    routes: Vec<String>,
-}
-
-/// What to write where a field is missing or has the wrong type.
-const EXAMPLES: [(&str, &str); 20] = [
-    ("name", "name = \"convoy\""),
-    ("title", "title = \"head, tail and satellite\""),
-    ("increase", "increase = 0.025"),
-    ("decrease", "decrease = 0.875"),
-    ("capacity", "capacity = 20.0"),
-    ("responsiveness", "responsiveness = 15.0"),
-    ("source", "[[source]] with name = \"convoy\""),
-    (
-        "resource",
-        "[[resource]] with name, capacity and responsiveness",
-    ),
-    ("route", "[[route]] with name, source and resources"),
-    (
-        "resources",
-        "resources = [{ name = \"satellite\", there_ms = 15.0, back_ms = 15.0 }]",
-    ),
-    ("there_ms", "there_ms = 15.0"),
-    ("back_ms", "back_ms = 15.0"),
-    ("ahead_m", "ahead_m = 100.0"),
-    ("at_m", "at_m = [-200.0, -400.0]"),
-    ("kind", "kind = \"clover\", \"arc\", \"line\" or \"stay\""),
-    ("alpha_per_m", "alpha_per_m = 0.007"),
-    ("d0_m", "d0_m = 500.0"),
-    (
-        "show",
-        "show = \"rates\", \"capacities\", \"stacked\", \"map\", \"field\" or \"decay\"",
-    ),
-    (
-        "series",
-        "series = [{ name = \"WiFi\", routes = [\"r1\"] }]",
-    ),
-    ("routes", "routes = [\"r1\", \"r2\"]"),
-];
 
 impl Experiment {
     pub fn from_toml(text: &str) -> Result<Self, FileError> {
@@ -329,7 +145,7 @@ impl Experiment {
 
 struct Places<'a> {
     nodes: &'a [(String, f64)],
-    stations: &'a [(String, (f64, f64))],
+    stations: &'a [Place],
     decay: Option<Decay>,
 }
 
@@ -477,7 +293,7 @@ fn nodes(own: &[FileNode]) -> Result<Vec<(String, f64)>, Invalid> {
     let mut nodes = Vec::new();
     for (index, node) in own.iter().enumerate() {
         short(&format!("node[{index}].name"), &node.name)?;
-        if !(node.ahead_m.abs() <= NODE_AHEAD_M_MAX) {
+        if !(0.0..=NODE_AHEAD_M_MAX).contains(&node.ahead_m.abs()) {
             let reason = "not within 100 km; for example 100.0, or -100.0 for the tail";
             return refuse(&format!("node[{index}].ahead_m"), reason);
         }
@@ -486,12 +302,13 @@ fn nodes(own: &[FileNode]) -> Result<Vec<(String, f64)>, Invalid> {
     Ok(nodes)
 }
 
-fn stations(own: &[FileStation]) -> Result<Vec<(String, (f64, f64))>, Invalid> {
+fn stations(own: &[FileStation]) -> Result<Vec<Place>, Invalid> {
     few("station", own.len(), STATIONS_MAX)?;
     let mut stations = Vec::new();
     for (index, station) in own.iter().enumerate() {
         short(&format!("station[{index}].name"), &station.name)?;
-        if !(station.at_m.0.abs() <= 1e7 && station.at_m.1.abs() <= 1e7) {
+        let is_near = |value: f64| value.abs() <= 1e7;
+        if !is_near(station.at_m.0) || !is_near(station.at_m.1) {
             let reason = "not within 10,000 km; for example [-200.0, -400.0]";
             return refuse(&format!("station[{index}].at_m"), reason);
         }
@@ -573,61 +390,4 @@ fn refuse<T>(field: &str, reason: impl Into<String>) -> Result<T, Invalid> {
         field: field.to_owned(),
         reason: reason.into(),
     })
-}
-
-impl FileError {
-    /// A text that is not TOML of the right shape. `examples`: what to write for which field.
-    pub fn of_toml(text: &str, error: &toml::de::Error, examples: &[(&str, &str)]) -> Self {
-        let at = error.span().map_or(0, |span| span.start).min(text.len());
-        let at = (0..=at)
-            .rev()
-            .find(|it| text.is_char_boundary(*it))
-            .unwrap_or(0);
-        let begin = text[..at].rfind('\n').map_or(0, |it| it + 1);
-        let written = text[begin..].lines().next().unwrap_or_default().trim();
-        let key = written.split(['=', ' ']).next().unwrap_or_default();
-        let reason = error.message();
-        let named = |it: &&(&str, &str)| reason.contains(&format!("`{}`", it.0));
-        let example = examples
-            .iter()
-            .find(named)
-            .or_else(|| examples.iter().find(|it| it.0 == key))
-            .or(examples.first())
-            .map_or("", |it| it.1);
-        Self::Toml {
-            line: text[..at].matches('\n').count() + 1,
-            reason: format!("{reason}, at {written:?}; for example {example}"),
-        }
-    }
-
-    /// A value that cannot be taken, with the line of its field.
-    pub fn of_field(text: &str, invalid: Invalid) -> Self {
-        let Invalid { field, reason } = invalid;
-        Self::Field {
-            line: line_of(text, &field).unwrap_or(1),
-            field,
-            reason,
-        }
-    }
-}
-
-/// The line of a field such as `route[2].resources[0].there_ms` in its file, or of what would hold it.
-pub fn line_of(text: &str, field: &str) -> Option<usize> {
-    let table = DeTable::parse(text).ok()?;
-    let mut at = table.span().start;
-    let mut value: Option<&DeValue<'_>> = None;
-    for part in field.split(['.', '[']) {
-        let found = match (part.strip_suffix(']'), value) {
-            (Some(index), Some(DeValue::Array(list))) => list.get(index.parse::<usize>().ok()?),
-            (None, None) => table.get_ref().get(part),
-            (None, Some(DeValue::Table(table))) => table.get(part),
-            _ => None,
-        };
-        let Some(found) = found else {
-            break;
-        };
-        at = found.span().start;
-        value = Some(found.get_ref());
-    }
-    Some(text.get(..at)?.matches('\n').count() + 1)
 }

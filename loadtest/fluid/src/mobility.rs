@@ -14,7 +14,8 @@ const BEYOND_S_MAX: f64 = 600.0;
 /// One part of a way.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Segment {
-    /// X = R cos(3 g t) cos(g t), Y = R cos(3 g t) sin(g t): a clover of three leaves; one revolution takes pi / g.
+    /// X = R cos(3 g t) cos(g t), Y = R cos(3 g t) sin(g t): a clover of three leaves; one
+    /// revolution takes pi / g.
     Clover {
         radius_m: f64,
         gamma_per_s: f64,
@@ -63,7 +64,8 @@ impl Segment {
         }
     }
 
-    /// Position so long after the segment's beginning; times outside the segment continue its curve.
+    /// Position so long after the segment's beginning; times outside the segment continue its
+    /// curve.
     fn at(&self, t: f64) -> (f64, f64) {
         match *self {
             Self::Clover {

@@ -1,10 +1,11 @@
 //! When a series has reached its long-run level.
 
-/// The first time after which a series stays within `share` of its last value; none of an empty series.
+/// The first time after which a series stays within `share` of its last value; none of an empty
+/// series.
 pub fn settling_s(times_s: &[f64], values: &[f64], share: f64) -> Option<f64> {
     let last = *values.last()?;
     let away = |value: &f64| (value - last).abs() > share * last.abs();
-    match values.iter().rposition(|value| away(value)) {
+    match values.iter().rposition(away) {
         None => times_s.first().copied(),
         Some(index) => times_s.get(index + 1).copied(),
     }

@@ -1,9 +1,9 @@
 //! Forward Euler for the delay differential equations (1)-(5).
 //!
-//! Past rates and penalties lie in a buffer that is longer than the longest delay; when it is full, the rows that are still
-//! read move to its front. Capacities that change are computed at every
-//! `KNOT_S` and interpolated between: a node at 25 m/s moves a metre in that time, and the factor (11) of the paper
-//! then errs by less than 1e-5.
+//! Past rates and penalties lie in a buffer that is longer than the longest delay; when it is
+//! full, the rows that are still read move to its front. Capacities that change are computed at
+//! every `KNOT_S` and interpolated between: a node at 25 m/s moves a metre in that time, and the
+//! factor (11) of the paper then errs by less than 1e-5.
 
 use crate::mobility::Track;
 use crate::network::{Capacity, Invalid, Network, Resource, Warning, positive};
@@ -19,7 +19,8 @@ const CAPACITY_SHARE_MIN: f64 = 1e-9;
 pub struct Settings {
     pub step_s: f64,
     pub duration_s: f64,
-    /// Least value of x_r(t - T_r) in front of the bracket of (1), with which a stalled route probes.
+    /// Least value of x_r(t - T_r) in front of the bracket of (1), with which a stalled route
+    /// probes.
     pub floor: f64,
     pub record_every_s: f64,
 }
@@ -56,7 +57,8 @@ impl Run {
     }
 }
 
-/// Integrates from empty routes on. `nodes`: metres ahead of the middle, for capacities by distance.
+/// Integrates from empty routes on. `nodes`: metres ahead of the middle, for capacities by
+/// distance.
 pub fn solve(
     network: &Network,
     track: Option<&Track>,
@@ -75,7 +77,8 @@ pub fn solve(
     Ok(run)
 }
 
-/// Resources are computed four at once; those with one exponent stand together, and gaps are filled up.
+/// Resources are computed four at once; those with one exponent stand together, and gaps are
+/// filled up.
 const LANES: usize = 4;
 /// Rows of history that are written before the youngest are moved to the front.
 const ROWS: usize = 1024;
@@ -136,6 +139,9 @@ struct Supply<'a> {
     now: Vec<f64>,
     next: Vec<f64>,
     slope: Vec<f64>,
+    /// Capacities that jump: the step at which, the slot, and the new value; ascending.
+    jumps: Vec<(u64, usize, f64)>,
+    jumped: usize,
 }
 
 impl<'a> Supply<'a> {
@@ -171,7 +177,12 @@ impl<'a> Supply<'a> {
             now: vec![1.0; places.width()],
             next: vec![1.0; places.width()],
             slope: vec![0.0; places.width()],
+            jumps: jumps(network, places, step_s),
+            jumped: 0,
         };
+        for (slot, resource) in places.slot.iter().zip(&network.resources) {
+            supply.now[*slot] = resource.nominal;
+        }
         supply.fill_next(0.0);
         Ok(supply)
     }
@@ -187,9 +198,10 @@ impl<'a> Supply<'a> {
         for ((slot, scale), resource) in resources {
             let factor = match &resource.capacity {
                 Capacity::Constant => 1.0,
-                Capacity::Steps(steps) => {
-                    let begun = steps.partition_point(|step| step.0 <= at_s + 1e-9);
-                    begun.checked_sub(1).map_or(1.0, |index| steps[index].1)
+                // Between two knots it is constant; `jumps` tells when it changes.
+                Capacity::Steps(_) => {
+                    self.next[*slot] = self.now[*slot];
+                    continue;
                 }
                 Capacity::Distance {
                     node,
@@ -230,7 +242,28 @@ impl<'a> Supply<'a> {
             }
         }
         self.until_knot -= 1;
+        while let Some(&(at, slot, value)) = self.jumps.get(self.jumped)
+            && at <= n
+        {
+            // The next knot takes over what `next` holds.
+            (self.now[slot], self.next[slot]) = (value, value);
+            self.jumped += 1;
+        }
     }
+}
+
+fn jumps(network: &Network, places: &Places, step_s: f64) -> Vec<(u64, usize, f64)> {
+    let mut jumps = Vec::new();
+    for (slot, resource) in places.slot.iter().zip(&network.resources) {
+        if let Capacity::Steps(steps) = &resource.capacity {
+            jumps.extend(steps.iter().map(|&(at_s, factor)| {
+                let value = resource.nominal * factor.max(CAPACITY_SHARE_MIN);
+                ((at_s / step_s - 1e-6).ceil() as u64, *slot, value)
+            }));
+        }
+    }
+    jumps.sort_by_key(|jump| jump.0);
+    jumps
 }
 
 fn scale(resource: &Resource) -> f64 {

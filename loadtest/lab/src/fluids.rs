@@ -1,4 +1,5 @@
-//! `braid lab fluid`: the fluid model of a convoy (the paper of Bejan and others), and of any network from a file.
+//! `braid lab fluid`: the fluid model of a convoy (the paper of Bejan and others), and of any
+//! network from a file.
 
 mod charts;
 mod page;

@@ -1,4 +1,5 @@
-//! `braid lab keepalive`: the paper on measurements at the level of IP, with the prober that ships, in virtual time.
+//! `braid lab keepalive`: the paper on measurements at the level of IP, with the prober that
+//! ships, in virtual time.
 
 mod cost;
 mod cuts;
@@ -18,8 +19,8 @@ use crate::figures::{Figure, table};
 use crate::references;
 
 /// Cuts, hours of watching for false alarms, and seconds of the drive.
-const WHOLE: (u32, u32, usize) = (1000, 4, 3600);
-const QUICK: (u32, u32, usize) = (1000, 1, 600);
+const WHOLE: (u32, u32, usize) = (1000, 96, 3600);
+const QUICK: (u32, u32, usize) = (1000, 24, 600);
 
 /// Flags of `keepalive`.
 #[derive(Debug, Clone, clap::Args)]
@@ -28,7 +29,7 @@ pub struct KeepaliveOptions {
     /// Seed of everything random.
     #[arg(long, env = "BRAID_LAB_SEED", default_value_t = 1)]
     pub seed: u64,
-    /// Less virtual time: one hour of watching, ten minutes of the drive.
+    /// Less virtual time: a day of watching, ten minutes of the drive.
     #[arg(long, env = "BRAID_LAB_QUICK", default_value_t = false)]
     pub quick: bool,
     /// Print the figures as a JSON array.

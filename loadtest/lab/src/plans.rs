@@ -138,7 +138,8 @@ fn text_of(outcome: &Outcome) -> String {
     );
     for it in &outcome.accesses {
         text += &format!(
-            "{:wide$}  {:>9.1}  {:>13.2}  {:>11.3}  {:>7.2}  {:>15.2}  {:>7.2}  {:>9.1}  {:>10.2}\n",
+            "{:wide$}  {:>9.1}  {:>13.2}  {:>11.3}  {:>7.2}  {:>15.2}  {:>7.2}  {:>9.1}  \
+             {:>10.2}\n",
             it.name,
             it.patients,
             it.usable_mbit,
@@ -203,7 +204,8 @@ mod tests {
             let outcome = solve(&text);
             let shares: f64 = outcome.accesses.iter().map(|it| it.share_percent).sum();
             assert!((shares - 100.0).abs() < 1e-6, "{split}: {shares}");
-            // 60 patients with 12 kbit/s and a tenth of an hour of video in each busy hour, 25 with 48 kbit/s.
+            // 60 patients with 12 kbit/s and a tenth of an hour of video in each busy hour, 25
+            // with 48 kbit/s.
             let covered = |group: usize| 1.0 - outcome.groups[group].uncovered_percent / 100.0;
             let demand =
                 60.0 * covered(0) * (0.012 + 0.95 * 0.4 / 10.0) + 25.0 * covered(1) * 0.048;

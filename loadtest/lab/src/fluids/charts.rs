@@ -81,6 +81,11 @@ fn times(run: &Run) -> (Vec<usize>, Axis) {
     (chosen, Axis::new("time", "s").range(0.0, end))
 }
 
+/// An axis with room above the highest value for the names of moments.
+fn below_labels(label: &str, most: f64) -> Axis {
+    Axis::new(label, "").range(0.0, rounded(most * 1.1).max(1e-3))
+}
+
 /// No more digits than a reader of the data needs.
 fn rounded(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
@@ -88,10 +93,10 @@ fn rounded(value: f64) -> f64 {
 
 fn lines(run: &Run, panel: &Panel, label: &str, values: impl Fn(&[usize]) -> Vec<f64>) -> Plot {
     let (chosen, x) = times(run);
-    let y = Axis::new(label, "").from_zero();
-    let mut chart = Lines::new(&panel.title, x, y);
-    for (name, routes) in &panel.series {
-        let values = values(routes);
+    let courses: Vec<Vec<f64>> = panel.series.iter().map(|it| values(&it.1)).collect();
+    let most = courses.iter().flatten().copied().fold(0.0, f64::max);
+    let mut chart = Lines::new(&panel.title, x, below_labels(label, most));
+    for ((name, _), values) in panel.series.iter().zip(&courses) {
         let point = |&at: &usize| (rounded(run.times_s[at]), rounded(values[at]));
         let points: Vec<(f64, f64)> = chosen.iter().map(point).collect();
         chart = chart.series(name, &points);
@@ -103,7 +108,9 @@ fn lines(run: &Run, panel: &Panel, label: &str, values: impl Fn(&[usize]) -> Vec
 fn stack(run: &Run, panel: &Panel) -> Plot {
     let (chosen, x) = times(run);
     let at: Vec<f64> = chosen.iter().map(|&at| rounded(run.times_s[at])).collect();
-    let mut chart = Stack::new(&panel.title, x, Axis::new("rate", ""), &at);
+    let all: Vec<usize> = panel.series.iter().flat_map(|it| it.1.clone()).collect();
+    let most = run.sum(&all).into_iter().fold(0.0, f64::max);
+    let mut chart = Stack::new(&panel.title, x, below_labels("rate", most), &at);
     for (name, routes) in &panel.series {
         let sum = run.sum(routes);
         let values: Vec<f64> = chosen.iter().map(|&at| rounded(sum[at])).collect();

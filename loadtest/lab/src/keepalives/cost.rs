@@ -1,4 +1,5 @@
-//! What monitoring costs: memory of one tunnel, and probes a second of one core beside a plain loop.
+//! What monitoring costs: memory of one tunnel, and probes a second of one core beside a plain
+//! loop.
 
 use std::net::UdpSocket;
 use std::time::Duration;

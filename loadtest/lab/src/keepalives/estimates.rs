@@ -105,7 +105,7 @@ fn step(exhibit: &mut Exhibit, seed: u64, t_ka_ms: u64, name: &str, step_s: f64,
         exhibit
             .figures
             .push(Figure::at_most(id, "s", None, most, took_s));
-        chart = chart.series(&millis(tau_s), &estimate);
+        chart = chart.steps(&millis(tau_s), &estimate);
     }
     exhibit.plot(&format!("keepalive.{name}"), chart);
 }
@@ -151,13 +151,13 @@ fn levels(exhibit: &mut Exhibit, seed: u64, t_ka_ms: u64, name: &str) {
     let (x, y) = axes();
     let chart = Lines::new(&format!("RTT of three levels, T_KA {t_ka_ms} ms"), x, y)
         .steps("RTT of the link", &reference)
-        .series(&millis(short_s), &fast)
-        .series(&millis(long_s), &slow);
+        .steps(&millis(short_s), &fast)
+        .steps(&millis(long_s), &slow);
     exhibit.plot(&format!("keepalive.levels_{name}"), chart);
     let (x, y) = axes();
     let chart = Lines::new(&format!("Asymmetric estimate, T_KA {t_ka_ms} ms"), x, y)
         .steps("RTT of the link", &reference)
-        .series(
+        .steps(
             &format!("{} if worse, {} if better", millis(short_s), millis(long_s)),
             &careful,
         );
@@ -225,9 +225,9 @@ fn loss(exhibit: &mut Exhibit, seed: u64) {
     );
     let chart = Lines::new("One-way loss of both directions, T_KA 200 ms, N = 10", x, y)
         .steps("up, of the link", &reference)
-        .series("up, measured", &measured_up)
+        .steps("up, measured", &measured_up)
         .steps("down, of the link", &half)
-        .series("down, measured", &measured_down);
+        .steps("down, measured", &measured_down);
     exhibit.plot("keepalive.loss_levels", chart);
 }
 

@@ -1,4 +1,5 @@
-//! A probed tunnel in virtual time: the prober that ships at both ends, its bytes over two emulated links.
+//! A probed tunnel in virtual time: the prober that ships at both ends, its bytes over two
+//! emulated links.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,4 +1,5 @@
-//! The plan's rates beside the packet simulator: the transport that ships, over links as the accesses are.
+//! The plan's rates beside the packet simulator: the transport that ships, over links as the
+//! accesses are.
 
 use super::file::Plan;
 use super::model;
@@ -48,7 +49,8 @@ pub(super) fn rows(runner: &Runner, seed: u64) -> Result<Vec<Figure>, LabError> 
     Ok(rows)
 }
 
-/// One gateway of the first group with all its accesses; each further group is one gateway with one access.
+/// One gateway of the first group with all its accesses; each further group is one gateway with
+/// one access.
 pub(super) fn of(
     runner: &Runner,
     name: &str,

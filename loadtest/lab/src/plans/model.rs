@@ -1,7 +1,8 @@
-//! What a plan comes to: loads in the busy hours, equilibrium rates when all gateways send at once, bytes and price.
+//! What a plan comes to: loads in the busy hours, equilibrium rates when all gateways send at
+//! once, bytes and price.
 //!
-//! Patients of a group are parted by the accesses that cover them, each access on its own. Rates are those of payload:
-//! an access gives its rate less random loss and headers.
+//! Patients of a group are parted by the accesses that cover them, each access on its own. Rates
+//! are those of payload: an access gives its rate less random loss and headers.
 
 use ::fluid::{Capacity, Network, NoEquilibrium, Resource, Route, Source, equilibrium};
 use serde::Serialize;
@@ -9,7 +10,8 @@ use serde::Serialize;
 use super::file::{Access, Plan, Split};
 use crate::scenario::HEADER_SHARE;
 
-/// beta and a of the equilibrium: a (1 + beta) is below pi/2, and resources are used to 98 % and more.
+/// beta and a of the equilibrium: a (1 + beta) is below pi/2, and resources are used to 98 % and
+/// more.
 const RESPONSIVENESS: f64 = 2000.0;
 const INCREASE: f64 = 5e-4;
 const DECREASE: f64 = 0.875;
@@ -66,7 +68,8 @@ pub(super) struct GroupOutcome {
     /// Out of reach of every access.
     pub(super) uncovered_percent: f64,
     pub(super) busy_kbit_per_patient: f64,
-    /// Equilibrium rate of one gateway when all send as much as they can, Mbit/s, by access and in sum.
+    /// Equilibrium rate of one gateway when all send as much as they can, Mbit/s, by access and
+    /// in sum.
     pub(super) equilibrium_mbit: Vec<f64>,
     pub(super) equilibrium_sum_mbit: f64,
     /// One gateway with every access, and nobody else.
@@ -246,9 +249,11 @@ fn fill(parts: &mut [Part], capacities: &[f64], order: impl Fn(usize) -> f64) {
     }
 }
 
-/// Equilibrium rates of one patient of each part, by its accesses, when all send as much as they can.
+/// Equilibrium rates of one patient of each part, by its accesses, when all send as much as they
+/// can.
 ///
-/// Each gateway is one sender at each access: the controller couples paths only where they share a bottleneck.
+/// Each gateway is one sender at each access: the controller couples paths only where they share
+/// a bottleneck.
 fn rates(plan: &Plan, parts: &[Part]) -> Result<Vec<Vec<f64>>, NoEquilibrium> {
     let mut network = Network {
         increase: INCREASE,

@@ -89,13 +89,7 @@ impl Stack {
         for (index, ((_, values), place)) in self.layers.iter().zip(&legend.places).enumerate() {
             let style = format!("fill=\"{}\" fill-opacity=\"0.75\"", svg::colour(index));
             canvas.rect(place.0, place.1 - 10.0, 20.0, 11.0, &style);
-            canvas.words(
-                place.0 + 26.0,
-                place.1,
-                12.0,
-                "start",
-                &names[index].to_owned(),
-            );
+            canvas.words(place.0 + 26.0, place.1, 12.0, "start", names[index]);
             let point = |at: usize, value: f64| {
                 let place = x.share(self.at[at]).zip(y.share(value));
                 place.map(|(to_x, to_y)| format!("{:.1},{:.1} ", area.x(to_x), area.y(to_y)))

@@ -1,14 +1,16 @@
 //! Which access an application takes, by round trip and one-way loss, with hysteresis.
 //!
-//! Invariants: an access that is down is left at once; a better one is taken only when it was better by the margin for
-//! the whole hold time, so that a change of the estimates for a moment moves nothing.
+//! Invariants: an access that is down is left at once; a better one is taken only when it was
+//! better by the margin for the whole hold time, so that a change of the estimates for a moment
+//! moves nothing.
 
 /// What an application suffers from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Calls and games: the round trip; loss in either direction costs as a repetition does.
     Conversation,
-    /// Bytes to the client: the throughput of TCP, 1 / (RTT sqrt(loss)), by the loss of that direction alone.
+    /// Bytes to the client: the throughput of TCP, 1 / (RTT sqrt(loss)), by the loss of that
+    /// direction alone.
     Download,
     /// Bytes to the server.
     Upload,
