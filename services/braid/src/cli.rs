@@ -167,7 +167,7 @@ fn run(args: Vec<OsString>) -> Result<ExitCode, Failure> {
     let command = layered(file.as_ref())?;
     let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for (name, meant) in variables::mistyped(&command, set) {
-        eprintln!("warning: {name} is set and read by nobody; there is {meant}");
+        eprintln!("warning: {name} is set but has no effect; the nearest known name is {meant}");
     }
     let typed = args.clone();
     let matches = match command.clone().try_get_matches_from(args) {

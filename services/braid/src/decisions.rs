@@ -57,7 +57,7 @@ pub async fn put(
             Err(error) => return Err(Failure::other(error)),
         }
     }
-    Err(Failure::other("others keep changing it; try again"))
+    Err(Failure::other("other people keep changing it; try again"))
 }
 
 async fn newest(

@@ -13,7 +13,7 @@ impl FromStr for Moment {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Moment, String> {
-        let wrong = || "is no time of RFC 3339; for example 2026-03-01T12:00:00Z".to_owned();
+        let wrong = || "is not a time of RFC 3339; for example 2026-03-01T12:00:00Z".to_owned();
         let time = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| wrong())?;
         i64::try_from(time.unix_timestamp_nanos() / 1000)
             .map(Moment)

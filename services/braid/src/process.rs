@@ -139,7 +139,7 @@ pub async fn until_drained(
     tokio::select! {
         outcome = service => outcome,
         () = overdue => Err(Failure::other(format!(
-            "{} did not finish within {:.1} s and was left behind; what it had acknowledged is on disk",
+            "{} did not finish within {:.1} s; its acknowledged data is on disk",
             context.noun(),
             EXIT_LIMIT.as_secs_f32(),
         ))),

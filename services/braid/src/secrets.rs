@@ -142,14 +142,18 @@ impl FromStr for Recipient {
     fn from_str(text: &str) -> Result<Recipient, String> {
         let (name, uid) = match text.split_once(':') {
             Some((name, uid)) => {
-                let uid = uid.parse().map_err(|_| format!("{uid:?} is no user id"))?;
+                let uid = uid
+                    .parse()
+                    .map_err(|_| format!("{uid:?} is not a user id"))?;
                 (name, Some(uid))
             }
             None => (text, None),
         };
         if !RECIPIENTS.iter().any(|given| given.name == name) {
             let names = RECIPIENTS.map(|given| given.name).join(", ");
-            return Err(format!("{name:?} gets nothing: {names} do"));
+            return Err(format!(
+                "{name:?} is not a recipient; recipients are {names}"
+            ));
         }
         Ok(Recipient {
             name: name.to_owned(),

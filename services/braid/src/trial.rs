@@ -98,7 +98,7 @@ impl TrialCommand {
                     eprintln!("the gateway at {}: {reason}", self.to);
                     backoff.wait().await;
                 }
-                _ => return Err(self.late("the gateway does not take the reading")),
+                _ => return Err(self.late("the gateway refuses the reading")),
             }
         };
         let (at, scope) = (sample.device_time_us, Scope::tenant(TENANT));
@@ -119,7 +119,7 @@ impl TrialCommand {
             }
             sleep(LOOK_EVERY).await;
         }
-        Err(self.late("the gateway took the reading and the store does not have it"))
+        Err(self.late("the gateway accepted the reading, but the store does not have it"))
     }
 
     fn late(&self, what: &str) -> Failure {

@@ -67,7 +67,7 @@ impl TunCommand {
             Err(ConfigError::new(field, reason, example).into())
         };
         if !tunnel::is_device(&self.tun) {
-            let reason = format!("{:?} is no name of a device", self.tun);
+            let reason = format!("{:?} is not a valid device name", self.tun);
             return refuse("tun", reason, "--tun braid0");
         }
         for (number, pool) in self.ip_pool.iter().enumerate() {
@@ -87,7 +87,7 @@ impl TunCommand {
                 .map_err(|error| Failure::other(format!("{file}: {error}")))?;
             if set.trim() == "0" {
                 return Err(Failure::other(format!(
-                    "packets of {pool} would go nowhere: {name} is 0 here; set it to 1"
+                    "packets of {pool} are not forwarded: {name} is 0 here; set it to 1"
                 )));
             }
         }

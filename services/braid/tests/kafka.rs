@@ -295,11 +295,11 @@ fn a_kept_upload_is_admitted_once_by_a_named_person() {
     let (code, _, _) = run(&["dead-letters", "readmit", "--every", "--data", data]);
     assert_eq!(code, 64, "nobody's decision");
     let text = readmit(&["--every"]);
-    assert!(text.contains("1 samples, 0 alerts, 0 gaps let in, 0 kept apart"));
+    assert!(text.contains("1 samples, 0 alerts, 0 gaps admitted, 0 quarantined"));
     // The device had no wearer when the upload came.
-    assert!(text.contains("0 samples, 0 alerts, 0 gaps let in, 1 kept apart"));
-    assert!(text.ends_with("2 of 2 wholly let in\n"), "{text}");
-    assert!(readmit(&["--every"]).ends_with("0 of 0 wholly let in\n"));
+    assert!(text.contains("0 samples, 0 alerts, 0 gaps admitted, 1 quarantined"));
+    assert!(text.ends_with("2 of 2 completely admitted\n"), "{text}");
+    assert!(readmit(&["--every"]).ends_with("0 of 0 completely admitted\n"));
     let log = succeed(&["audit", "--by", "Eve Operator", "--hours", "24"]);
     assert_eq!(log.matches("readmit upload").count(), 2, "{log}");
     assert!(log.contains("ingest is upgraded"), "{log}");
@@ -442,7 +442,7 @@ ssl.enabled.protocols=TLSv1.3",
     readmit.extend(flags.iter().map(String::as_str));
     let (code, text, error) = run(&readmit);
     assert_eq!(code, 0, "{error}");
-    assert!(text.ends_with("1 of 1 wholly let in\n"), "{text}");
+    assert!(text.ends_with("1 of 1 completely admitted\n"), "{text}");
     let event = tokio::time::timeout(PATIENCE, vitals.next(10)).await;
     match event.unwrap().unwrap() {
         bus::Event::Batch(batch) => assert_eq!(batch[0].key, "ada"),

@@ -39,7 +39,7 @@ fn a_trial_reads_back_its_sample_or_fails() {
     let (code, _, error) = run(&["trial", &store, nobody, "--within-s=1"]);
     assert_eq!(code, 1);
     assert!(
-        error.contains("the gateway does not take the reading within 1 s"),
+        error.contains("the gateway refuses the reading within 1 s"),
         "{error}"
     );
 }

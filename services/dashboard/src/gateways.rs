@@ -48,7 +48,7 @@ pub enum GatewayError {
     NotInForce(String),
     #[error("this tenant has as many revoked gateways as it can have")]
     Full,
-    #[error("others keep changing it; try again")]
+    #[error("other people keep changing it; try again")]
     Contended,
     #[error("{0}")]
     Query(#[from] QueryError),

@@ -41,7 +41,7 @@ impl FromStr for LetterId {
                     offset: offset.parse().ok()?,
                 })
             })
-            .ok_or_else(|| "is no id of a dead letter, such as 0-12".to_owned())
+            .ok_or_else(|| "is not the id of a dead letter, such as 0-12".to_owned())
     }
 }
 
@@ -115,7 +115,7 @@ impl Letter {
                 let what = if self.is_upload() {
                     "a gateway's upload goes back by `braid dead-letters readmit`"
                 } else {
-                    "it was not on a topic, so it goes back to none; `show` prints it"
+                    "it was not on a topic, so it cannot be replayed; `show` prints it"
                 };
                 Failure::other(format!("{}: `{}`: {what}", self.id, self.topic))
             })?;

@@ -39,7 +39,7 @@ pub async fn run(
         let id = letter.id;
         if !letter.is_upload() {
             return Err(Failure::other(format!(
-                "{id} is no upload of a gateway: `braid dead-letters replay` takes it"
+                "{id} is not an upload of a gateway: use `braid dead-letters replay`"
             )));
         }
         let failed = |error: String| Failure::other(format!("{id}: {error}"));
@@ -74,7 +74,7 @@ pub async fn run(
             }
         };
         say(&format!(
-            "{id}: {} samples, {} alerts, {} gaps let in, {} kept apart, {} refused",
+            "{id}: {} samples, {} alerts, {} gaps admitted, {} quarantined, {} refused",
             readmitted.samples,
             readmitted.alerts,
             readmitted.gaps,
@@ -90,5 +90,5 @@ pub async fn run(
             whole += 1;
         }
     }
-    say(&format!("{whole} of {} wholly let in", chosen.len()))
+    say(&format!("{whole} of {} completely admitted", chosen.len()))
 }

@@ -62,7 +62,7 @@ impl KafkaUrl {
         let (rest, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, hosts) = match rest.rsplit_once('@') {
             Some((user, _)) if user.contains(':') => {
-                return Err("holds a password, which belongs into --bus-password");
+                return Err("contains a password, which belongs in --bus-password");
             }
             Some(("", _)) => return Err("names no user before the @"),
             Some((user, hosts)) => (Some(user.to_owned()), hosts),
@@ -256,7 +256,7 @@ impl BusConfig {
             Some(_) if !url.tls && !url.is_on_this_machine() => {
                 return Err(ConfigError::new(
                     "bus",
-                    "the password would travel in the clear: write kafka+tls://",
+                    "the password would be sent unencrypted: write kafka+tls://",
                     EXAMPLE,
                 ));
             }

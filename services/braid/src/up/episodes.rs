@@ -45,7 +45,7 @@ pub fn serve(data: &Path, triggers: Triggers, shutdown: Shutdown) -> Result<(), 
                     Ok((stream, _)) => {
                         let _ = tokio::time::timeout(REQUEST_LIMIT, answer(stream, &triggers)).await;
                     }
-                    Err(error) => tracing::warn!(%error, "a request for an episode could not be taken"),
+                    Err(error) => tracing::warn!(%error, "a request for an episode could not be read"),
                 },
             }
         }
@@ -82,5 +82,5 @@ fn begin(request: &str, triggers: &Triggers) -> Result<(), String> {
         )
     })?;
     feed.try_send((device.clone(), episode))
-        .map_err(|_| "the patient has as many episodes waiting as it can take".to_owned())
+        .map_err(|_| "the patient has the largest number of waiting episodes".to_owned())
 }

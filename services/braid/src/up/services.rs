@@ -119,7 +119,9 @@ impl Services {
         self.request(Stage::Gateway);
         let gateways = self.ended(Stage::Gateway);
         if tokio::time::timeout(hand_over, gateways).await.is_err() {
-            tracing::info!("the gateways keep what they could not hand over in their journals");
+            tracing::info!(
+                "the gateways keep samples that they could not upload in their journals"
+            );
         }
         self.request(Stage::Core);
         let all = async {
