@@ -1,6 +1,7 @@
-//! Addresses of the simulated network. The client's own address names its interface and never changes here: a socket belongs to an interface,
-//! whatever the address of it. The address that the server sees counts the changes, so that an answer to one that is gone is told from
-//! one that arrives.
+//! Addresses of the simulated network. The client's own address names its interface and never
+//! changes here: a socket belongs to an interface, whatever the address of it. The address that the
+//! server sees counts the changes, so that an answer to one that is gone is told from one that
+//! arrives.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -1,8 +1,8 @@
-//! Good manners at a bottleneck: fairness to Cubic and BBR, the delay that the queue adds, a rate that drops tenfold, and paths
-//! of one connection that meet in one queue.
+//! Behaviour at a bottleneck: fairness to Cubic and BBR, the delay that the queue adds, a rate that
+//! drops tenfold, and paths of one connection that meet in one queue.
 //!
-//! The queue is a drop-tail one of one bandwidth-delay product where nothing else is said. Shares are taken when the start-ups are over;
-//! a fair share is the mean of what all flows got.
+//! The queue is a drop-tail one of one bandwidth-delay product where nothing else is said. Shares
+//! are taken when the start-ups are over; a fair share is the mean of all flows.
 
 use std::time::Duration;
 
@@ -22,13 +22,15 @@ const RTT_MS: f64 = 40.0;
 /// Other points, as a table.
 const RATES_MBIT: [f64; 3] = [5.0, 20.0, 100.0];
 const RTTS_MS: [f64; 3] = [10.0, 40.0, 150.0];
-/// Length of a shared transfer, and of one over a product so large that Cubic needs longer to find its share.
+/// Length of a shared transfer, and of one over a product so large that Cubic needs longer to find
+/// its share.
 const SHARED_S: f64 = 60.0;
 const SHARED_LONG_S: f64 = 120.0;
 const LONG_FROM_PACKETS: f64 = 300.0;
 /// The share of it left out for the start-ups.
 const SHARED_FROM: f64 = 1.0 / 6.0;
-/// The library's BBR draws its random numbers from the system, so a run against it does not repeat: the mean of some does, nearly.
+/// The library's BBR draws its random numbers from the system, so a run against it does not repeat:
+/// the mean of some does, nearly.
 const BBR_REPETITIONS: usize = 5;
 /// Length of a transfer without company.
 const ALONE_S: f64 = 30.0;
@@ -40,7 +42,7 @@ const QUEUEING_MAX_RTTS: f64 = 1.0;
 
 type Outcome = Result<(Vec<Figure>, Vec<RunReport>), ScenarioError>;
 
-/// Who is measured, which way, and by which seed.
+/// The measured controller, the direction, and the seed.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     pub seed: u64,
@@ -188,7 +190,8 @@ fn alone<'a>(prefix: &str, reports: &'a [RunReport]) -> Option<&'a RunReport> {
     reports.iter().find(|report| report.name == name)
 }
 
-/// The runs over these links with and without company, each so long, of which figures are asked for.
+/// The runs over these links with and without company, each so long, of which figures are asked
+/// for.
 fn beside_and_alone(
     runner: &Runner,
     prefix: &str,

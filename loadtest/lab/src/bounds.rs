@@ -1,4 +1,5 @@
-//! What a scenario may ask for. A file that asks for more is refused with the field, its line and an example, before anything is allocated.
+//! Bounds of a scenario. A file beyond them is refused with the field, its line and an example,
+//! before anything is allocated.
 
 use std::ops::RangeInclusive;
 
@@ -6,7 +7,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::address::ADDRESSES_MAX;
 use crate::chaos::STREAMS_MAX;
-use crate::scenario::{Half, INTERFACES_MAX, Interface, LossSpec, RateSpec, Scenario};
+use crate::mix::Mix;
+use crate::scenario::{Direction, Half, INTERFACES_MAX, Interface, LossSpec, RateSpec, Scenario};
 
 /// Longest virtual time of a run, and the latest moment of any change in it.
 pub(crate) const SECONDS_MAX: f64 = 100_000.0;
@@ -16,17 +18,18 @@ const MBIT_MAX: f64 = 100_000.0;
 const DELAY_MS_MAX: f64 = 60_000.0;
 const JITTER_MS_MAX: f64 = 10_000.0;
 const BURST_PACKETS_MAX: f64 = 1e6;
-/// Of a transfer, over all streams.
+/// Bytes of a transfer, over all streams.
 const BYTES_MAX: u64 = 100_000_000_000;
 const QUEUE_BYTES_MAX: u64 = 1 << 30;
 /// Changes or steps in one list.
 const LIST_MAX: usize = 100_000;
+const SEEDS_MAX: usize = 1_000;
 const COMPETITORS_MAX: usize = 16;
 const PATH_CHANGES_MAX: u32 = 1_000;
 const PAUSE_MS_MAX: f64 = 60_000.0;
 const VITALS_BYTES_MAX: u64 = 1_000_000;
 const VITALS_INTERVAL_MS_MAX: u64 = 3_600_000;
-/// Of all vitals of a run: those that cannot be sent are kept.
+/// Bytes of all vitals of a run: those that cannot be sent are kept.
 const VITALS_TOTAL_BYTES_MAX: f64 = 1e9;
 const NAME_BYTES_MAX: usize = 200;
 
@@ -57,10 +60,12 @@ pub(crate) fn check(scenario: &Scenario) -> Checked {
         whole("vitals.interval_ms", vitals.interval_ms, interval, "250")?;
         let messages = scenario.limit_s * 1e3 / vitals.interval_ms as f64;
         if messages * vitals.bytes as f64 > VITALS_TOTAL_BYTES_MAX {
-            let reason = "more than 1 GB of vitals within limit_s; give fewer, for example 200 bytes each 250 ms";
+            let reason = "more than 1 GB of vitals within limit_s; give fewer, for example \
+                200 bytes each 250 ms";
             return refuse("vitals", reason.to_owned());
         }
     }
+    check_applications(scenario)?;
     if let Some(chaos) = &scenario.chaos {
         whole(
             "chaos.streams",
@@ -81,6 +86,98 @@ pub(crate) fn check(scenario: &Scenario) -> Checked {
     count("interfaces", scenario.interfaces.len(), 1..=INTERFACES_MAX)?;
     for index in 0..scenario.interfaces.len() {
         check_interface(&scenario.interfaces, index)?;
+    }
+    Ok(())
+}
+
+fn check_applications(scenario: &Scenario) -> Checked {
+    match &scenario.mix {
+        None => {}
+        Some(Mix::Video {
+            kbit,
+            frames_per_s,
+            seconds,
+        }) => {
+            number("mix.video.kbit", *kbit, 0.001..=1e6, "950.0")?;
+            number("mix.video.frames_per_s", *frames_per_s, 0.001..=1e4, "30.0")?;
+            number("mix.video.seconds", *seconds, 1e-3..=SECONDS_MAX, "30.0")?;
+        }
+        Some(Mix::Game {
+            interval_ms,
+            mean_bytes,
+            first_bytes,
+            burst_every_s,
+            burst_packets,
+            seconds,
+        }) => {
+            number("mix.game.interval_ms", *interval_ms, 0.1..=1e6, "81.4")?;
+            number("mix.game.mean_bytes", *mean_bytes, 1.0..=1_400.0, "142.7")?;
+            whole(
+                "mix.game.first_bytes",
+                *first_bytes,
+                1..=BYTES_MAX,
+                "200000",
+            )?;
+            number("mix.game.burst_every_s", *burst_every_s, 0.01..=1e6, "30.0")?;
+            let packets = u64::from(*burst_packets);
+            whole("mix.game.burst_packets", packets, 1..=1_000, "8")?;
+            number("mix.game.seconds", *seconds, 1e-3..=SECONDS_MAX, "60.0")?;
+        }
+        Some(Mix::Page {
+            objects,
+            bytes,
+            at_once,
+        }) => {
+            let objects = u64::from(*objects);
+            whole("mix.page.objects", objects, 1..=10_000, "54")?;
+            whole("mix.page.bytes", *bytes, objects..=BYTES_MAX, "1048576")?;
+            whole("mix.page.at_once", u64::from(*at_once), 1..=64, "6")?;
+            if scenario.direction != Direction::Download {
+                let reason = "a page is fetched; give direction = \"download\"".to_owned();
+                return refuse("direction", reason);
+            }
+        }
+    }
+    if let Some(background) = &scenario.background {
+        number("background.share", background.share, 0.0..=1.0, "0.1")?;
+        let rate = background.packets_per_s;
+        number("background.packets_per_s", rate, 0.1..=1e4, "25.0")?;
+        let bytes = background.packet_bytes;
+        whole("background.packet_bytes", bytes, 1..=65_000, "5000")?;
+        number("background.shape", background.shape, 0.1..=100.0, "1.5")?;
+        number(
+            "background.scale_s",
+            background.scale_s,
+            1e-3..=1e3,
+            "0.1666667",
+        )?;
+        number("background.lead_s", background.lead_s, 0.0..=1e3, "4.0")?;
+    }
+    if let Some(compare) = &scenario.compare {
+        count("compare.seeds", compare.seeds.len(), 0..=SEEDS_MAX)?;
+        count(
+            "compare.controllers",
+            compare.controllers.len(),
+            0..=Controller::ALL.len(),
+        )?;
+    }
+    if let Some(mbit) = scenario.trunk_mbit {
+        number("trunk_mbit", mbit, MBIT_MIN..=MBIT_MAX, "100.0")?;
+    }
+    if let Some(buffers) = &scenario.buffers {
+        let range = 1_500..=BYTES_MAX;
+        whole(
+            "buffers.send_bytes",
+            buffers.send_bytes,
+            range.clone(),
+            "262144",
+        )?;
+        whole(
+            "buffers.receive_bytes",
+            buffers.receive_bytes,
+            range,
+            "262144",
+        )?;
     }
     Ok(())
 }
@@ -118,9 +215,26 @@ fn check_half(path: &str, half: &Half) -> Checked {
             ascending(&at("rate.steps"), steps.iter().map(|step| step.0))?;
         }
         // Its file is checked when it is read.
-        RateSpec::Trace { .. } | RateSpec::Loaded(_) => {}
+        RateSpec::Trace { .. } | RateSpec::Csv(_) | RateSpec::Loaded(_) => {}
     }
     number(&at("delay_ms"), half.delay_ms, 0.0..=DELAY_MS_MAX, "12.5")?;
+    count(&at("delay_steps"), half.delay_steps.len(), 0..=LIST_MAX)?;
+    for (index, (at_s, ms)) in half.delay_steps.iter().enumerate() {
+        let field = at(&format!("delay_steps[{index}]"));
+        time(&field, *at_s)?;
+        number(&field, *ms, 0.0..=DELAY_MS_MAX, "12.5")?;
+    }
+    ascending(
+        &at("delay_steps"),
+        half.delay_steps.iter().map(|step| step.0),
+    )?;
+    count(&at("loss_steps"), half.loss_steps.len(), 0..=LIST_MAX)?;
+    for (index, (at_s, share)) in half.loss_steps.iter().enumerate() {
+        let field = at(&format!("loss_steps[{index}]"));
+        time(&field, *at_s)?;
+        number(&field, *share, 0.0..=0.999, "0.02")?;
+    }
+    ascending(&at("loss_steps"), half.loss_steps.iter().map(|step| step.0))?;
     number(&at("jitter_ms"), half.jitter_ms, 0.0..=JITTER_MS_MAX, "2.5")?;
     number(&at("duplicate"), half.duplicate, 0.0..=1.0, "0.01")?;
     number(&at("corrupt"), half.corrupt, 0.0..=1.0, "0.01")?;
@@ -212,7 +326,7 @@ fn ascending(field: &str, times: impl Iterator<Item = f64>) -> Checked {
     )
 }
 
-/// The line of a field in the text of its file, or of what would hold it.
+/// The line of a field in the text of its file, or of the table that would hold it.
 pub(crate) fn line_of(text: &str, field: &str) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let mut at = table.span().start;

@@ -1,10 +1,12 @@
-//! Applications that do as they please, for the robust runs: streams of both kinds are opened by both ends at any time, written in pieces of
-//! any length with pauses between them, read likewise, and some are reset by their sender or stopped by their receiver midway. Both
-//! ends, and the owner of the paths, act on one plan, which the seed draws.
+//! Applications at random, for the robust runs. Both ends open streams of both kinds at any time,
+//! write and read them in pieces of any length with pauses between them. Some streams are reset by
+//! their sender or stopped by their receiver midway. Both ends, and the owner of the paths, act on
+//! one plan, which the seed draws.
 //!
-//! A stream's direction is a flow. The first four bytes of the opener's flow tell the stream's number in the plan, so that the peer, who may
-//! see streams in any order, knows what to send and to expect. Every byte of every flow is checked, up to its end or to
-//! where the plan lets it break off; a flow that breaks off otherwise is an error.
+//! A stream's direction is a flow. The first four bytes of the opener's flow tell the stream's
+//! number in the plan, since the peer may see streams in any order. Every byte of every flow is
+//! checked, up to its end or to the place where the plan lets it break off. A flow that breaks off
+//! elsewhere is an error.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -30,7 +32,7 @@ const PATTERN_STEP: u64 = 7_919;
 const RESET: VarInt = VarInt::from_u32(7);
 const STOP: VarInt = VarInt::from_u32(8);
 
-/// What makes a run chaotic.
+/// The bounds of a chaotic run.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Chaos {
@@ -70,7 +72,7 @@ struct PlannedStream {
     backward: Option<Flow>,
 }
 
-/// What happens to a path of its owner's own will.
+/// A change that an end makes to one of its paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathWhim {
     /// The open path of this rank is closed.
@@ -84,7 +86,7 @@ pub struct Plan {
     streams: Vec<PlannedStream>,
     seed: u64,
     pause: f64,
-    /// By time; whether the client acts, and what it does.
+    /// By time: whether the client acts, and the change.
     pub paths: VecDeque<(Duration, bool, PathWhim)>,
 }
 
@@ -228,12 +230,13 @@ impl Sending {
 struct Receiving {
     id: StreamId,
     flow: Flow,
-    /// The opener's own flow may have been reset before its number arrived: then the peer resets this one.
+    /// The opener's own flow may have been reset before its number arrived: then the peer resets
+    /// this one.
     may_reset: bool,
     pattern: u64,
     got: u64,
     pieces: Pieces,
-    /// Of the piece under way.
+    /// Bytes left of the piece under way.
     wanted: u64,
     done: bool,
 }
@@ -390,7 +393,7 @@ impl ChaosApplication {
             && self.receiving.iter().all(|flow| flow.done)
     }
 
-    /// What is still to come, for whoever has to find out why it does not.
+    /// The flows that have not ended, for an error text.
     pub fn waits_for(&self) -> String {
         let own = |stream: &&PlannedStream| stream.by_client == self.client;
         let planned = self.plan.streams.iter().filter(own).count();
@@ -433,7 +436,7 @@ impl ChaosApplication {
         opens
             .chain(sending.map(|flow| flow.pieces.next_at))
             .chain(receiving.map(|flow| flow.pieces.next_at))
-            // What was due before and did nothing waits for the connection.
+            // An event that was due earlier and did nothing waits for the connection.
             .filter(|at| *at > self.now)
             .min()
     }

@@ -4,9 +4,11 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::all::ReportOptions;
 use crate::experiments::{self, Findings};
 use crate::figures::{Figure, table};
 use crate::fluids::FluidOptions;
+use crate::given;
 use crate::host::Mechanisms;
 use crate::identity::{Identity, IdentityError};
 use crate::keepalives::KeepaliveOptions;
@@ -36,15 +38,18 @@ pub enum LabCommand {
     Bottleneck(Options),
     /// Steering modes and caps: shares of each path, both directions.
     Steering(SteeringOptions),
-    /// Random runs in which everything happens: bytes arrive or the connection ends with a typed error.
+    /// Random runs in which everything happens: bytes arrive or the connection ends with a typed
+    /// error.
     Robust(Options),
     /// All of these.
     Targets(Options),
+    /// The report: every experiment of the five papers as one HTML file, with its data beside it.
+    All(ReportOptions),
     /// Each experiment with each controller.
     Controllers(Options),
-    /// What each mechanism is worth: PALS with one of them switched off.
+    /// The gain of each mechanism: PALS with one of them switched off.
     Mechanisms(Options),
-    /// How much faster than real time the simulator runs on this machine.
+    /// The simulator's speed in multiples of real time, on this machine.
     Speed(Options),
     /// The fluid model of a convoy, or of any network from a file.
     Fluid(FluidOptions),
@@ -81,9 +86,10 @@ pub struct Options {
     /// Congestion control.
     #[arg(long, env = "BRAID_LAB_CONTROLLER", value_enum, default_value_t = Controller::Ours)]
     pub controller: Controller,
-    /// Directory of Mahimahi traces of real drives; without it those runs are skipped.
-    #[arg(long, env = "BRAID_LAB_TRACES")]
-    pub traces: Option<PathBuf>,
+    /// Mahimahi traces of recorded drives: files, or folders of files named *.down. Without any
+    /// those runs are skipped.
+    #[arg(long, env = "BRAID_LAB_TRACES", value_delimiter = ',')]
+    pub traces: Vec<PathBuf>,
     /// Set where runs are only compared: figures without a target are then not needed.
     #[arg(skip)]
     pub compares: bool,
@@ -101,11 +107,30 @@ pub struct SteeringOptions {
 
 /// Flags of `run`.
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = RUN_EXAMPLES)]
 pub struct RunOptions {
     /// The scenario file.
-    #[arg(long, env = "BRAID_LAB_FILE")]
-    pub file: PathBuf,
+    #[arg(
+        long = "file",
+        env = "BRAID_LAB_FILE",
+        required_unless_present = "given"
+    )]
+    pub file: Option<PathBuf>,
+    /// The same without a flag.
+    #[arg(value_name = "FILE", conflicts_with = "file")]
+    pub given: Option<PathBuf>,
+    /// Write a report as `all` does, with the runs that the file's [compare] asks for.
+    #[arg(long, env = "BRAID_LAB_REPORT", default_value_t = false)]
+    pub report: bool,
+    /// Folder of the report.
+    #[arg(long, env = "BRAID_LAB_OUT", default_value = "target/lab")]
+    pub out: PathBuf,
 }
+
+const RUN_EXAMPLES: &str = "\
+Examples, from loadtest/lab/scenarios:
+  braid lab run two-links.toml                     one run, as JSON
+  braid lab run own-trace.toml --report --out mine  a report over a recorded drive";
 
 /// Why the lab could not finish; scenarios and output files are the caller's.
 #[derive(Debug, thiserror::Error)]
@@ -133,6 +158,10 @@ pub enum LabError {
         file: PathBuf,
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    #[error("{0} has no entry in loadtest/lab/references.toml: give its value, or why it has none")]
+    NoReference(String),
+    #[error("no experiment begins with {0:?}: braid lab all --list names them")]
+    NoSection(String),
     #[error("cannot print")]
     Print(#[from] std::io::Error),
     #[error("cannot encode the figures")]
@@ -140,11 +169,12 @@ pub enum LabError {
 }
 
 impl LabCommand {
-    /// Of an experiment with figures.
+    /// The flags of an experiment with figures.
     fn options(&self) -> Option<&Options> {
         match self {
             Self::Run(_)
             | Self::Kernel(_)
+            | Self::All(_)
             | Self::Fluid(_)
             | Self::Keepalive(_)
             | Self::Plan(_) => None,
@@ -190,7 +220,8 @@ impl LabCommand {
             Self::Targets(options) => finish(&options, experiments::all(&runner, &options)?),
             Self::Controllers(mut options) => {
                 let findings = experiments::controllers(&runner, &options)?;
-                // The rows bear the controller's name before the id, so the runs were chosen already.
+                // The rows bear the controller's name before the id, so the runs were chosen
+                // already.
                 options.selection.only = None;
                 finish(&options, findings)
             }
@@ -201,9 +232,17 @@ impl LabCommand {
             Self::Fluid(options) => options.run(),
             Self::Keepalive(options) => options.run(),
             Self::Plan(options) => options.run(),
+            Self::All(options) => options.run(),
             Self::Speed(options) => finish(&options, experiments::speed(&runner)?),
             Self::Run(options) => {
-                let scenario = Scenario::from_file(&options.file)?;
+                let Some(file) = options.given.or(options.file) else {
+                    return Ok(ExitCode::FAILURE);
+                };
+                let scenario = Scenario::from_file(&file)?;
+                if options.report {
+                    let file = file.display().to_string();
+                    return given::run(&runner, &scenario, &file, options.out);
+                }
                 let reports = runner.run("scenario", &[scenario], Mechanisms::default())?;
                 let mut out = std::io::stdout().lock();
                 writeln!(out, "{}", serde_json::to_string_pretty(&reports)?)?;
@@ -252,7 +291,9 @@ fn write_csv(file: &PathBuf, reports: &[RunReport]) -> std::io::Result<()> {
     let mut out = std::io::BufWriter::new(std::fs::File::create(file)?);
     writeln!(
         out,
-        "name,seed,controller,completed,bytes,from_connect_s,from_stream_s,efficiency_connect,efficiency_stream,utilisation,payload_share,bulk_gap_ms,vitals_gap_ms,vitals_lost,paths_opened,paths_closed,packets,error"
+        "name,seed,controller,completed,bytes,from_connect_s,from_stream_s,\
+         efficiency_connect,efficiency_stream,utilisation,payload_share,bulk_gap_ms,\
+         vitals_gap_ms,vitals_lost,paths_opened,paths_closed,packets,error"
     )?;
     let optional =
         |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));

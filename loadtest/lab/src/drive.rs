@@ -1,9 +1,12 @@
-//! Synthetic drives through several operators' LTE networks: RSRP by path loss and correlated shadowing, and capacity by SINR.
+//! Synthetic drives through several operators' LTE networks: RSRP by path loss and correlated
+//! shadowing, and capacity by SINR.
 //!
-//! The model and its constants are those of the drive-test paper (see the README): one cell per carrier, all other visible
-//! cells interfere with the load `QL`, and capacity is a downscaled, truncated Shannon formula. What the paper does not publish, the
-//! places of the cells, is drawn: each carrier has a site every `spacing_m`, the vehicle passes it at `lateral_m`, and shadowing is a
-//! first-order process over the distance driven. `Environment`'s numbers were fitted to the published statistics.
+//! The model and its constants are those of the drive-test paper (see the README). There is one
+//! cell per carrier, all other visible cells interfere with the load `QL`, and capacity is a
+//! downscaled, truncated Shannon formula. The paper does not publish the places of the cells, so
+//! they are drawn. Each carrier has a site every `spacing_m`, the vehicle passes it at `lateral_m`,
+//! and shadowing is a first-order process over the distance driven. `Environment`'s numbers were
+//! fitted to the published statistics.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -75,10 +78,10 @@ impl Environment {
         };
         match self {
             Self::Dataset => vec![
-                carrier(0, -112.95, 1.0, 1500.0, 1.0, 496.0),
-                carrier(0, -125.95, 2.48, 1900.0, 0.62, 496.0),
-                carrier(1, -123.41, 10.0, 1700.0, 1.0, 496.0),
-                carrier(1, -112.62, 3.21, 2300.0, 0.39, 496.0),
+                carrier(0, -112.85, 0.03, 1500.0, 0.991, 595.0),
+                carrier(0, -127.53, 3.81, 1900.0, 0.694, 577.0),
+                carrier(1, -120.97, 10.83, 1700.0, 1.0, 485.0),
+                carrier(1, -112.48, 0.04, 2300.0, 0.271, 581.0),
             ],
             Self::Residential => vec![
                 carrier(0, -132.0, 2.73, 1500.0, 1.0, 783.0),
@@ -136,6 +139,33 @@ impl Drive {
         let mut order: Vec<usize> = (0..now.len()).collect();
         order.sort_by(|a, b| now[*b].total_cmp(&now[*a]).then(a.cmp(b)));
         order
+    }
+
+    /// The number of visible cells by second.
+    pub fn cells(&self) -> Vec<f64> {
+        let visible = |second: &Vec<f64>| second.iter().filter(|&&mbit| mbit > 0.0).count() as f64;
+        self.seconds.iter().map(visible).collect()
+    }
+
+    /// The sum of so many of the best cells by second.
+    pub fn best(&self, count: usize) -> Vec<f64> {
+        let sum = |second: &Vec<f64>| {
+            let mut mbit = second.clone();
+            mbit.sort_by(|a, b| b.total_cmp(a));
+            mbit.iter().take(count).sum()
+        };
+        self.seconds.iter().map(sum).collect()
+    }
+
+    /// The best cell of one operator by second.
+    pub fn operator(&self, wanted: usize) -> Vec<f64> {
+        let best = |second: &Vec<f64>| {
+            let own = second.iter().zip(&self.operators);
+            own.filter(|(_, operator)| **operator == wanted)
+                .map(|(mbit, _)| *mbit)
+                .fold(0.0, f64::max)
+        };
+        self.seconds.iter().map(best).collect()
     }
 
     pub fn capacity(&self, second: usize, carrier: usize) -> f64 {

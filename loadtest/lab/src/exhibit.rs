@@ -18,16 +18,19 @@ pub enum Section {
     Applications,
     /// The closest open project, and its benchmark profiles.
     Yardstick,
+    /// A scenario that a user wrote.
+    Given,
 }
 
 impl Section {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Pals,
         Self::Lte,
         Self::Keepalive,
         Self::Fluid,
         Self::Applications,
         Self::Yardstick,
+        Self::Given,
     ];
 
     /// As `--only` takes it; ids of experiments begin with it.
@@ -39,6 +42,7 @@ impl Section {
             Self::Fluid => "fluid",
             Self::Applications => "applications",
             Self::Yardstick => "yardstick",
+            Self::Given => "given",
         }
     }
 }

@@ -128,17 +128,13 @@ pub fn lte(runner: &Runner, options: &Options) -> Outcome {
             }
         }
         if options.selection.wants(&format!("{prefix}.recorded")) {
-            let folder = options
-                .traces
-                .as_deref()
-                .filter(|folder| has_traces(folder));
-            match folder {
-                Some(folder) => findings.add(of_lte::run_recorded(
-                    runner, prefix, folder, seed, points, controller, direction,
-                )?),
-                None => eprintln!(
-                    "{prefix}.recorded skipped: no recorded traces, give their directory by --traces"
-                ),
+            let files = crate::all::trace_files(&options.traces)?;
+            if files.is_empty() {
+                eprintln!("{prefix}.recorded skipped: give recorded traces by --traces");
+            } else {
+                findings.add(of_lte::run_recorded(
+                    runner, prefix, &files, seed, points, controller, direction,
+                )?);
             }
         }
     }
@@ -148,12 +144,6 @@ pub fn lte(runner: &Runner, options: &Options) -> Outcome {
             .extend(of_lte::statistics("lte", options.seed));
     }
     Ok(findings)
-}
-
-fn has_traces(folder: &Path) -> bool {
-    of_lte::RECORDED
-        .iter()
-        .any(|name| folder.join(format!("{name}.down")).exists())
 }
 
 pub fn figure6(runner: &Runner, options: &Options) -> Outcome {

@@ -1,9 +1,11 @@
-//! Figure 6 of the drive-test paper: a 4 Mbit/s link all the time, an 8 Mbit/s link at 2-4 s and 6-8 s. The smoke test of a returning link.
+//! Figure 6 of the drive-test paper: a 4 Mbit/s link all the time, an 8 Mbit/s link at 2-4 s and
+//! 6-8 s. The smoke test of a returning link.
 
 use std::time::Duration;
 
 use crate::figures::Figure;
 use crate::host::Mechanisms;
+use crate::references;
 use crate::report::{BIN, RunReport};
 use crate::runner::Runner;
 use crate::scenario::{Controller, Direction, Interface, Scenario, ScenarioError};
@@ -14,7 +16,7 @@ const VISITING_MBIT: f64 = 8.0;
 /// More than fits into ten seconds.
 const BYTES: u64 = 20_000_000;
 const END_S: f64 = 10.0;
-/// Of the link's rate, to count as carrying it.
+/// Share of the link's rate that counts as carrying it.
 const SHARE: f64 = 0.8;
 const VISITS_S: [(f64, f64); 2] = [(2.0, 4.0), (6.0, 8.0)];
 
@@ -66,33 +68,26 @@ pub fn run(
         &[scenario(seed, controller, direction)],
         Mechanisms::default(),
     )?;
+    let rows = reports.iter().flat_map(|report| figures(prefix, report));
+    let rows = rows.collect();
+    Ok((rows, reports))
+}
+
+/// The rows that one run answers.
+pub fn figures(prefix: &str, report: &RunReport) -> Vec<Figure> {
     let mut figures = Vec::new();
-    for report in &reports {
-        for (visit, (from_s, to_s)) in VISITS_S.into_iter().enumerate() {
-            let id = format!("{prefix}.return{}", visit + 1);
-            figures.push(Figure::at_most(
-                id,
-                "ms",
-                None,
-                300.0,
-                ramp_ms(report, from_s, to_s),
-            ));
-        }
-        let alone = report
-            .timeline
-            .mbit_within(Duration::from_millis(4200), Duration::from_secs(6));
-        figures.push(Figure::shown(
-            format!("{prefix}.goodput_alone"),
-            "Mbit/s",
-            Some(4.0),
-            alone,
-        ));
-        figures.push(Figure::shown(
-            format!("{prefix}.efficiency"),
-            "%",
-            None,
-            report.efficiency_connect,
-        ));
+    for (visit, (from_s, to_s)) in VISITS_S.into_iter().enumerate() {
+        let id = format!("{prefix}.return{}", visit + 1);
+        let ramp = ramp_ms(report, from_s, to_s);
+        figures.push(Figure::at_most(id, "ms", None, 300.0, ramp));
     }
-    Ok((figures, reports))
+    let alone = report
+        .timeline
+        .mbit_within(Duration::from_millis(4200), Duration::from_secs(6));
+    let id = format!("{prefix}.goodput_alone");
+    let paper = references::figure(&id);
+    figures.push(Figure::shown(id, "Mbit/s", paper, alone));
+    let id = format!("{prefix}.efficiency");
+    figures.push(Figure::shown(id, "%", None, report.efficiency_connect));
+    figures
 }

@@ -22,7 +22,7 @@ pub struct Figure {
     /// Section and row of the experiments, for example `pals.loss.efficiency`.
     pub id: String,
     pub unit: Cow<'static, str>,
-    /// What the paper or the rival reached.
+    /// The value of the paper or of the other project.
     pub reference: Option<f64>,
     pub target: Option<f64>,
     /// JSON has no infinity: a value that never came is null there.

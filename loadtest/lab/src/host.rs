@@ -1,5 +1,6 @@
-//! One simulated machine: an endpoint of the library with at most one connection, the steering of its paths, and its application.
-//! The world hands it datagrams and the time, and takes the datagrams it wants to send.
+//! One simulated machine: an endpoint of the library with at most one connection, the steering of
+//! its paths, and its application. The world hands it datagrams and the time, and takes the
+//! datagrams it wants to send.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,9 +22,10 @@ use noq_proto::{
 
 use crate::address::{self, Generation, SERVER, interface_of};
 use crate::chaos::{PathWhim, Plan};
+use crate::classic::{FastConfig, OliaConfig};
 use crate::identity::{Identity, SERVER_NAME};
 use crate::oracle::{Oracle, Oracles, WAKE_EVERY};
-use crate::scenario::{Controller, INTERFACES_MAX, Scenario};
+use crate::scenario::{Buffers, Controller, INTERFACES_MAX, Scenario};
 use crate::steered::RuleFollower;
 use crate::traffic::{Application, TrafficError};
 
@@ -48,8 +50,9 @@ pub struct Outgoing {
     pub payload: BytesMut,
 }
 
-/// A client that hears nothing for so long gives the connection up once nothing disturbs it any more. A gateway makes a fresh session beside a
-/// silent one far sooner, and gives that up when the fresh one stands.
+/// A client that hears nothing for so long gives the connection up once nothing disturbs it any
+/// more. A gateway makes a fresh session beside a silent one far sooner, and gives that up when the
+/// fresh one stands.
 const SILENT_MAX: Duration = Duration::from_secs(30);
 
 /// Why a run ended early.
@@ -69,6 +72,14 @@ pub enum HostError {
     Standstill(Duration, &'static str),
     #[error("the run was given up at {0:?}, after {1} turns")]
     TooLong(Duration, u64),
+}
+
+/// Packets that a host has sent, and those that it declared lost and sent again.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sent {
+    pub packets: u64,
+    pub lost_packets: u64,
+    pub lost_bytes: u64,
 }
 
 /// Which mechanisms are in use; all but for the table of what each one is worth.
@@ -113,7 +124,7 @@ pub struct Host {
     manager: Manager,
     /// Interfaces that exist; until the server has answered, the handshake is sent over each.
     interfaces: Vec<usize>,
-    /// What this end does to its paths of its own will, by time.
+    /// Changes that this end makes to its own paths, by time.
     whims: VecDeque<(Duration, PathWhim)>,
     /// The interface of the first answer, which carries the first path.
     first: Option<usize>,
@@ -132,7 +143,8 @@ pub struct Host {
     /// Only where the controller is one.
     oracle: Option<Arc<Oracle>>,
     rules: Option<RuleFollower>,
-    /// When the models are looked at next, how often that was, and how often two paths were coupled.
+    /// When the models are looked at next, how often that was, and how often two paths were
+    /// coupled.
     look_at: Duration,
     looks: u32,
     coupled: u32,
@@ -238,7 +250,7 @@ impl Host {
         host
     }
 
-    /// What this host foresees of its links, if it does.
+    /// The links as this host foresees them, if it does.
     pub(crate) fn oracle(&self) -> Option<&Oracle> {
         self.oracle.as_deref()
     }
@@ -263,7 +275,7 @@ impl Host {
         }
     }
 
-    /// Who asks to be called at the next deadline.
+    /// The component that asks to be called at the next deadline.
     pub fn who_is_due(&mut self, now: Duration) -> &'static str {
         let due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
         let start = self.start;
@@ -435,7 +447,8 @@ impl Host {
         self.lost.take().map_or(Ok(()), Err)
     }
 
-    /// Ten times a virtual second. For developers, with `BRAID_LAB_TRACE` set, the models are printed on standard error.
+    /// Ten times a virtual second. For developers, with `BRAID_LAB_TRACE` set, the models are
+    /// printed on standard error.
     fn look_at_models(&mut self, now: Duration) {
         if now < self.look_at {
             return;
@@ -449,6 +462,19 @@ impl Host {
             for model in models {
                 eprintln!("{:>10.3} {name} {model:?}", now.as_secs_f64());
             }
+        }
+    }
+
+    /// Bytes and packets of all paths together, the closed ones included.
+    pub fn sent(&mut self) -> Sent {
+        let Some((_, conn)) = &mut self.conn else {
+            return Sent::default();
+        };
+        let stats = conn.stats();
+        Sent {
+            packets: stats.sent_packets,
+            lost_packets: stats.lost_packets,
+            lost_bytes: stats.lost_bytes,
         }
     }
 
@@ -517,7 +543,8 @@ impl Host {
         }
     }
 
-    /// Names an interface of the client. The handshake races over all of them; the others are opened after it.
+    /// Names an interface of the client. The handshake races over all of them; the others are
+    /// opened after it.
     pub fn add_interface(&mut self, now: Duration, interface: usize, up: bool) {
         self.interfaces.push(interface);
         match &mut self.manager {
@@ -606,7 +633,7 @@ impl Host {
         }
     }
 
-    /// What each path has brought since the last look, and from where.
+    /// Datagrams of each path since the last look, and its peer's address.
     fn tell_what_came(&mut self, now: Duration, at: Instant, conn: &mut Connection) {
         if !std::mem::take(&mut self.received) {
             return;
@@ -659,7 +686,7 @@ impl Host {
                 let event = match open(conn, self.oracle.as_deref(), number, status, at) {
                     Ok(path) => {
                         self.paths_opened += 1;
-                        // What is heard on a path before it is validated counts too.
+                        // Datagrams on a path before it is validated count too.
                         if !self.open_paths.contains(&path) {
                             self.open_paths.push(path);
                         }
@@ -757,6 +784,8 @@ fn transport(
         Controller::Bbr => Arc::new(Bbr3Config::default()),
         Controller::Cubic => Arc::new(CubicConfig::default()),
         Controller::Newreno => Arc::new(NewRenoConfig::default()),
+        Controller::Olia => Arc::new(OliaConfig::default()),
+        Controller::Fast => Arc::new(FastConfig),
     };
     let mut mtu = noq_proto::MtuDiscoveryConfig::default();
     mtu.upper_bound(UDP_PAYLOAD_BYTES);
@@ -771,6 +800,17 @@ fn transport(
         .max_concurrent_uni_streams(VarInt::from_u32(100));
     if scenario.controller.is_steered() {
         multipath::tune(&mut config);
+    }
+    if let Some(Buffers {
+        send_bytes,
+        receive_bytes,
+    }) = scenario.buffers
+    {
+        let window = VarInt::from_u64(receive_bytes).unwrap_or(VarInt::MAX);
+        config
+            .send_window(send_bytes)
+            .stream_receive_window(window)
+            .receive_window(window);
     }
     config
 }

@@ -1,5 +1,6 @@
-//! TLS of the simulated endpoints: real handshakes and real packet protection, so that byte counts are those of the product.
-//! Keys and signatures are Ed25519 because their encodings have a fixed length: a run's packet sizes do not depend on chance.
+//! TLS of the simulated endpoints: real handshakes and real packet protection, so that byte counts
+//! are those of the product. Keys and signatures are Ed25519 because their encodings have a fixed
+//! length: a run's packet sizes do not depend on chance.
 
 use std::sync::Arc;
 

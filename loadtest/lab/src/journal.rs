@@ -1,12 +1,18 @@
 //! Vitals beside the bulk: small numbered messages that wait for no dead path.
 //!
-//! The client writes each message on an urgent stream and keeps it in the journal until the server answers its number. A message that is
-//! not answered in time is written again, with all others that are overdue, on a fresh stream: by then the dead path's window is full and
-//! the living one takes what is new. What in time means, and when a copy goes out on a second stream before that, is the gateway's own
-//! decision ([`Answers`]); the time is doubled with each writing, and what is written again is copied again. News of a path in trouble makes everything
-//! overdue at once. The server keeps the first copy of each number. So a message waits for about one round trip more than usual, not for the library's drain of the dead path.
+//! The client writes each message on an urgent stream and keeps it in the journal until the server
+//! answers its number. A message that is not answered in time is written again on a fresh stream,
+//! with all others that are overdue. By then the dead path's window is full, and the living one
+//! takes new data.
 //!
-//! Bounds: the library's limit of concurrent streams; when it is reached the last stream is used on. The journal holds what a run sends.
+//! [`Answers`], which the gateway uses too, decides how long an answer may take and when a copy
+//! goes out on a second stream. The time is doubled with each writing, and a message that is
+//! written again is copied again. A path in trouble makes everything overdue at once. The server
+//! keeps the first copy of each number. So a message waits for about one round trip more than
+//! usual, not until the library has drained the dead path.
+//!
+//! Bounds: the library's limit of concurrent streams; when it is reached the last stream is used
+//! on. The journal holds all messages of a run.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -81,14 +87,14 @@ impl VitalsClient {
             return;
         };
         if let Some(old) = self.stream.replace(id) {
-            // What the old stream still holds is written again on the new one.
+            // The rest of the old stream is written again on the new one.
             let _ = conn.send_stream(old).finish();
         }
         let _ = conn.send_stream(id).set_priority(URGENT);
         self.unwritten.clear();
     }
 
-    /// Writes again what is overdue, or everything that is not answered.
+    /// Writes again the overdue messages, or all that are not answered.
     pub fn replay(&mut self, conn: &mut Connection, now: Duration, everything: bool) {
         let overdue: Vec<usize> = (0..self.journal.len())
             .filter(|&index| everything || self.due(&self.journal[index]) <= now)
@@ -178,7 +184,10 @@ impl VitalsClient {
                 }
             }
             // A stream without room has a copy under way already.
-            let room = |id: StreamId, conn: &mut Connection| matches!(conn.send_stream(id).write(&entry.message), Ok(written) if written == entry.message.len());
+            let room = |id: StreamId, conn: &mut Connection| {
+                let written = conn.send_stream(id).write(&entry.message);
+                written.is_ok_and(|written| written == entry.message.len())
+            };
             if let Some(id) = self.echo
                 && !room(id, conn)
             {
@@ -261,7 +270,7 @@ fn number_of(bytes: &[u8]) -> u64 {
         .fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// Reads what is there; whether more may come.
+/// Reads the bytes that are there; whether more may come.
 fn read_all(conn: &mut Connection, id: StreamId, into: &mut Vec<u8>) -> bool {
     let mut stream = conn.recv_stream(id);
     let Ok(mut chunks) = stream.read(true) else {

@@ -1,13 +1,15 @@
-//! Kernel time: the same scenarios over real sockets in two network namespaces, through a userspace emulator of the same link model.
+//! Kernel time: the same scenarios over real sockets in two network namespaces, through a userspace
+//! emulator of the same link model.
 //!
 //! ```text
 //!   namespace "client"                  this process                     namespace "server"
-//!   Tunnel, TCP, MPTCP -- TUN wan0 --> Emulator: link model --> TUN wan0 -- TunnelServer, proxy, TCP, MPTCP
+//!   Tunnel, TCP, MPTCP -- TUN wan0 --> Emulator: link model --> TUN wan0 -- proxy, TCP, MPTCP
 //!                      -- TUN wan1 -->                      --> TUN wan1 --
 //! ```
 //!
-//! For what only a kernel has (TCP, MPTCP, socket buffers, real timers), and to see that virtual time tells the truth. A run is
-//! believed only when the machine kept up: the emulator keeps how late it wrote each packet, the endpoints how late their timers fired.
+//! For what only a kernel has (TCP, MPTCP, socket buffers, real timers), and to see that virtual
+//! time tells the truth. A run is believed only when the machine kept up: the emulator keeps how
+//! late it wrote each packet, the endpoints how late their timers fired.
 
 mod baseline;
 mod bed;
@@ -16,6 +18,7 @@ mod compare;
 mod emulator;
 #[cfg(test)]
 mod emulator_tests;
+pub(crate) mod exhibit;
 mod identities;
 mod lateness;
 mod line;

@@ -1,10 +1,15 @@
-//! The laboratory: the transport's two ends over simulated links in virtual time, and the experiments that Braid is measured by.
+//! The laboratory: the transport's two ends over simulated links in virtual time, and the
+//! experiments that Braid is measured by.
 
 mod address;
+pub mod all;
+mod beside;
 pub mod bottleneck;
 mod bounds;
 mod chaos;
+mod classic;
 mod command;
+mod csv_trace;
 pub mod drive;
 pub mod exhibit;
 pub mod experiments;
@@ -12,6 +17,7 @@ mod exports;
 pub mod figure6;
 pub mod figures;
 pub mod fluids;
+mod given;
 mod host;
 mod identity;
 mod journal;
@@ -19,7 +25,9 @@ pub mod keepalives;
 pub mod kernel;
 pub mod lte;
 pub mod many;
+pub mod mix;
 mod oracle;
+mod page;
 pub mod pals;
 pub mod plans;
 pub mod plot;
@@ -33,6 +41,7 @@ mod selection;
 pub mod speed;
 pub mod steered;
 pub mod steering;
+pub mod studies;
 mod traffic;
 mod wire;
 mod world;

@@ -1,12 +1,16 @@
-//! Transfers over LTE drives (the drive-test paper of the README): its cases on synthetic drives, and the same transport over recorded ones.
+//! Transfers over LTE drives (the drive-test paper of the README): its cases on synthetic drives,
+//! and the same transport over recorded ones.
 //!
 //! - `sp`: one link that always has the best cell's capacity.
-//! - case N: the N best cells of each second are up. A change of the ranking takes a link down, with what it holds, and brings
-//!   another up; the client's system tells it so. Case 1 is break before make.
+//! - case N: the N best cells of each second are up. A change of the ranking takes a link down,
+//!   with what it holds, and brings another up; the client's system tells it so. Case 1 is break
+//!   before make.
 //!
-//! Round trips are 50 ms and 6 ms more per carrier; queues are one BDP of the link's best second.
+//! A link's propagation delay follows its capacity, second by second, by the paper's two points;
+//! queues are one BDP of the link's best second. Recorded drives have round trips of 50 ms and 6 ms
+//! more for each further link.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use testkit::link::Trace;
@@ -14,10 +18,12 @@ use testkit::link::Trace;
 use crate::drive::{Drive, Environment};
 use crate::figures::Figure;
 use crate::host::Mechanisms;
+use crate::references;
 use crate::report::{RunReport, mean, percentile, sorted};
 use crate::runner::Runner;
 use crate::scenario::{
-    Controller, Direction, Half, Interface, RateSpec, Scenario, ScenarioError, load_trace,
+    Controller, Direction, Half, INTERFACES_MAX, Interface, RateSpec, Scenario, ScenarioError,
+    load_trace,
 };
 use crate::world::derive_seed;
 
@@ -29,11 +35,29 @@ const RTT_FIRST_MS: f64 = 50.0;
 const RTT_STEP_MS: f64 = 6.0;
 /// Seconds of which the statistics are taken.
 const STATISTICS_S: usize = 120_000;
-/// What a lesser case may have less than a greater one and still count as no worse.
+/// Share of the greater case's time that still counts as no worse.
 const MORE_LINKS_TOLERANCE: f64 = 0.99;
 
-/// Files of recorded drives, without their ending, in the order in which links are added.
-pub const RECORDED: [&str; 3] = ["ATT-LTE-driving", "TMobile-LTE-short", "Verizon-LTE-short"];
+/// How far the generator's mean, median and 20th percentile may be from the published ones.
+const BODY_DEVIATION_MAX_PERCENT: f64 = 12.0;
+/// How far its lower percentiles may be from them, in Mbit/s.
+const TAIL_DEVIATION_MAX_MBIT: f64 = 3.0;
+/// How far its numbers of cells, and the capacities of the best of them, may be.
+const CELLS_DEVIATION_MAX_PERCENT: f64 = 10.0;
+/// The points of figure 3, in Mbit/s.
+const DELAY_POINTS_MBIT: [f64; 2] = [50.0, 200.0];
+
+/// One-way propagation delay of a link of this capacity: the power law through the two points of
+/// figure 3. The text does not print the curve, and a straight line would fall below zero.
+pub fn delay_ms(mbit: f64) -> f64 {
+    let [low, high] = DELAY_POINTS_MBIT;
+    let at = |mbit: f64| references::value(&format!("lte.delay.{mbit}.delay"));
+    let (Some(low_ms), Some(high_ms)) = (at(low), at(high)) else {
+        return RTT_FIRST_MS / 2.0;
+    };
+    let exponent = (high_ms / low_ms).ln() / (high / low).ln();
+    low_ms * (mbit / low).powf(exponent)
+}
 
 /// Links that a run may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +69,7 @@ pub enum Links {
 }
 
 impl Links {
-    const ALL: [Self; 5] = [
+    pub const ALL: [Self; 5] = [
         Self::Ideal,
         Self::Best(1),
         Self::Best(2),
@@ -53,7 +77,7 @@ impl Links {
         Self::Best(4),
     ];
 
-    fn name(self) -> String {
+    pub fn name(self) -> String {
         match self {
             Self::Ideal => "sp".to_owned(),
             Self::Best(count) => format!("case{count}"),
@@ -61,22 +85,17 @@ impl Links {
     }
 }
 
-/// What the paper and kernel MPTCP reached, and what is asked for, in percent of the capacity of the links in use.
-fn reference(environment: Environment, links: Links) -> (Option<f64>, f64) {
+/// Target in percent of the capacity of the links in use.
+pub fn target(environment: Environment, links: Links) -> f64 {
     match (environment, links) {
-        (Environment::Residential, Links::Ideal) => (Some(87.0), 93.0),
-        (Environment::Residential, Links::Best(1)) => (Some(54.0), 85.0),
-        (Environment::Residential, Links::Best(4)) => (Some(70.0), 90.0),
-        (Environment::Residential, Links::Best(_)) => (Some(66.0), 90.0),
-        (_, Links::Ideal) => (Some(86.0), 93.0),
-        (_, Links::Best(1)) => (Some(52.0), 85.0),
-        (_, Links::Best(2)) => (Some(71.0), 88.0),
-        (_, Links::Best(3)) => (Some(73.0), 88.0),
-        (_, Links::Best(_)) => (Some(66.0), 88.0),
+        (_, Links::Ideal) => 93.0,
+        (_, Links::Best(1)) => 85.0,
+        (Environment::Residential, Links::Best(_)) => 90.0,
+        (_, Links::Best(_)) => 88.0,
     }
 }
 
-fn scenario(
+pub fn scenario(
     drive: &Drive,
     links: Links,
     start: usize,
@@ -91,15 +110,14 @@ fn scenario(
                 let best = drive.ranking(start + second)[0];
                 (second as f64, drive.capacity(start + second, best))
             });
-            vec![interface("best", steps.collect(), &[], 0)]
+            vec![interface("best", steps.collect(), &[])]
         }
         Links::Best(count) => {
             // The handshake runs over the first interface, so that is the best cell at the start.
             let order = drive.ranking(start);
             order
                 .iter()
-                .enumerate()
-                .map(|(position, &carrier)| {
+                .map(|&carrier| {
                     let steps = (0..seconds)
                         .map(|second| (second as f64, drive.capacity(start + second, carrier)));
                     let mut changes: Vec<(f64, bool)> = Vec::new();
@@ -114,12 +132,7 @@ fn scenario(
                             changes.push((second as f64, up));
                         }
                     }
-                    interface(
-                        &format!("carrier{carrier}"),
-                        steps.collect(),
-                        &changes,
-                        position,
-                    )
+                    interface(&format!("carrier{carrier}"), steps.collect(), &changes)
                 })
                 .collect()
         }
@@ -135,15 +148,13 @@ fn scenario(
     )
 }
 
-fn interface(
-    name: &str,
-    steps: Vec<(f64, f64)>,
-    changes: &[(f64, bool)],
-    position: usize,
-) -> Interface {
-    let delay_ms = (RTT_FIRST_MS + RTT_STEP_MS * position as f64) / 2.0;
-    let mut half = Half::constant(0.0, delay_ms);
+fn interface(name: &str, steps: Vec<(f64, f64)>, changes: &[(f64, bool)]) -> Interface {
+    let delays = steps.iter().filter(|step| step.1 > 0.0);
+    let delays: Vec<(f64, f64)> = delays.map(|&(at_s, mbit)| (at_s, delay_ms(mbit))).collect();
+    let first_ms = delays.first().map_or(RTT_FIRST_MS / 2.0, |step| step.1);
+    let mut half = Half::constant(0.0, first_ms);
     half.rate = RateSpec::Steps(steps);
+    half.delay_steps = delays;
     half.changes = changes.to_vec();
     Interface {
         announced: true,
@@ -151,17 +162,8 @@ fn interface(
     }
 }
 
-/// Mean capacities of the best one to four cells in the paper's measurements.
-fn best_capacities(environment: Environment) -> Option<[f64; 4]> {
-    match environment {
-        Environment::Dataset => None,
-        Environment::Residential => Some([13.4, 20.9, 23.7, 25.4]),
-        Environment::Road => Some([18.3, 26.7, 29.5, 30.6]),
-    }
-}
-
 /// Mean goodput by mean capacity, in percent, as the paper's tables have it.
-fn ratio_of_means(reports: &[RunReport]) -> f64 {
+pub fn ratio_of_means(reports: &[RunReport]) -> f64 {
     let goodput =
         |report: &RunReport| report.delivered_bytes as f64 / report.from_connect_s.max(1e-3);
     let capacity =
@@ -172,7 +174,7 @@ fn ratio_of_means(reports: &[RunReport]) -> f64 {
 }
 
 /// Share of pairs, in percent, in which the run with more links was not the slower one.
-fn more_links_never_hurt(lesser: &[RunReport], greater: &[RunReport]) -> f64 {
+pub fn more_links_never_hurt(lesser: &[RunReport], greater: &[RunReport]) -> f64 {
     let no_worse = lesser
         .iter()
         .zip(greater)
@@ -185,6 +187,52 @@ fn more_links_never_hurt(lesser: &[RunReport], greater: &[RunReport]) -> f64 {
     100.0 * no_worse as f64 / lesser.len().max(1) as f64
 }
 
+/// The drive of an environment, and where on it runs begin.
+pub fn drive(environment: Environment, seed: u64) -> Drive {
+    Drive::generate(environment, DRIVE_S, derive_seed(seed, 4000))
+}
+
+/// One transfer for each starting point.
+pub fn scenarios(
+    drive: &Drive,
+    links: Links,
+    seed: u64,
+    points: u32,
+    controller: Controller,
+    direction: Direction,
+) -> Vec<Scenario> {
+    (0..points.max(1))
+        .map(|point| {
+            let start = point as usize * DRIVE_S / points.max(1) as usize;
+            let seed = derive_seed(seed, 4100 + u64::from(point));
+            scenario(drive, links, start, seed, controller, direction)
+        })
+        .collect()
+}
+
+/// The rows of one environment, from the runs of its cases in the order of [`Links::ALL`].
+pub fn figures(prefix: &str, environment: Environment, by_case: &[Vec<RunReport>]) -> Vec<Figure> {
+    let id = |what: &str| format!("{prefix}.{}.{what}", environment.name());
+    let mut figures: Vec<Figure> = Links::ALL
+        .into_iter()
+        .zip(by_case)
+        .map(|(links, reports)| {
+            let id = id(&links.name());
+            let paper = references::figure(&id);
+            let target = target(environment, links);
+            Figure::at_least(id, "%", paper, target, ratio_of_means(reports))
+        })
+        .collect();
+    for (lesser, greater) in [(2, 3), (3, 4)] {
+        let id = id(&format!("case{greater}_no_worse_than_case{lesser}"));
+        if let (Some(lesser), Some(greater)) = (by_case.get(lesser), by_case.get(greater)) {
+            let share = more_links_never_hurt(lesser, greater);
+            figures.push(Figure::at_least(id, "%", None, 100.0, share));
+        }
+    }
+    figures
+}
+
 /// The cases on synthetic drives of one environment.
 pub fn run(
     runner: &Runner,
@@ -195,68 +243,32 @@ pub fn run(
     controller: Controller,
     direction: Direction,
 ) -> Result<(Vec<Figure>, Vec<RunReport>), ScenarioError> {
-    let drive = Drive::generate(environment, DRIVE_S, derive_seed(seed, 4000));
+    let drive = drive(environment, seed);
     let points = points.unwrap_or(START_POINTS).max(1);
-    let mut figures = Vec::new();
     let mut by_case = Vec::new();
     for links in Links::ALL {
-        let scenarios: Vec<Scenario> = (0..points)
-            .map(|point| {
-                let start = point as usize * DRIVE_S / points as usize;
-                scenario(
-                    &drive,
-                    links,
-                    start,
-                    derive_seed(seed, 4100 + u64::from(point)),
-                    controller,
-                    direction,
-                )
-            })
-            .collect();
+        let scenarios = scenarios(&drive, links, seed, points, controller, direction);
         let id = format!("{prefix}.{}.{}", environment.name(), links.name());
-        let reports = runner.run(&id, &scenarios, Mechanisms::default())?;
-        let (paper, target) = reference(environment, links);
-        figures.push(Figure::at_least(
-            id,
-            "%",
-            paper,
-            target,
-            ratio_of_means(&reports),
-        ));
-        by_case.push(reports);
+        by_case.push(runner.run(&id, &scenarios, Mechanisms::default())?);
     }
-    for (lesser, greater) in [(2, 3), (3, 4)] {
-        let id = format!(
-            "{prefix}.{}.case{greater}_no_worse_than_case{lesser}",
-            environment.name()
-        );
-        figures.push(Figure::at_least(
-            id,
-            "%",
-            None,
-            100.0,
-            more_links_never_hurt(&by_case[lesser], &by_case[greater]),
-        ));
-    }
+    let figures = figures(prefix, environment, &by_case);
     Ok((figures, by_case.into_iter().flatten().collect()))
 }
 
-/// Recorded drives: one to three operators' traces at once.
+/// Recorded drives: the first trace alone, then one more at a time.
 pub fn run_recorded(
     runner: &Runner,
     prefix: &str,
-    folder: &Path,
+    files: &[PathBuf],
     seed: u64,
     points: Option<u32>,
     controller: Controller,
     direction: Direction,
 ) -> Result<(Vec<Figure>, Vec<RunReport>), ScenarioError> {
     let mut traces: Vec<(String, Trace)> = Vec::new();
-    for name in RECORDED {
-        let file = folder.join(format!("{name}.down"));
-        if file.exists() {
-            traces.push((name.to_owned(), load_trace(&file)?));
-        }
+    for file in files.iter().take(INTERFACES_MAX) {
+        let name = file.file_stem().unwrap_or_default();
+        traces.push((name.to_string_lossy().into_owned(), load_trace(file)?));
     }
     let points = points.unwrap_or(START_POINTS).max(1);
     let mut figures = Vec::new();
@@ -315,98 +327,128 @@ fn recorded_interfaces(traces: &[(String, Trace)], point: u32, points: u32) -> V
     traces.iter().enumerate().map(interface).collect()
 }
 
-/// Statistics of the synthetic data set beside those published.
+/// Statistics of the synthetic data set beside those published, and the deviations that are
+/// asserted.
 pub fn statistics(prefix: &str, seed: u64) -> Vec<Figure> {
     let mut figures = Vec::new();
-    for (environment, cells) in Environment::ALL.into_iter().zip([2.97, 3.99, 3.19]) {
+    for environment in Environment::ALL {
         let drive = Drive::generate(environment, STATISTICS_S, derive_seed(seed, 4300));
-        let visible: Vec<f64> = drive
-            .seconds
-            .iter()
-            .map(|second| second.iter().filter(|&&capacity| capacity > 0.0).count() as f64)
-            .collect();
+        let name = environment.name();
+        let id = format!("{prefix}.{name}.cells");
+        let visible = mean(&drive.cells());
         figures.push(Figure::shown(
-            format!("{prefix}.{}.cells", environment.name()),
+            id.clone(),
             "cells",
-            Some(cells),
-            mean(&visible),
+            references::figure(&id),
+            visible,
         ));
-        if let Some(paper) = best_capacities(environment) {
-            for (count, paper) in (1..).zip(paper) {
-                let sums: Vec<f64> = (0..STATISTICS_S)
-                    .map(|second| {
-                        let best = drive.ranking(second);
-                        best.iter()
-                            .take(count)
-                            .map(|&carrier| drive.capacity(second, carrier))
-                            .sum()
-                    })
-                    .collect();
-                let id = format!("{prefix}.{}.capacity_of_best_{count}", environment.name());
-                figures.push(Figure::shown(id, "Mbit/s", Some(paper), mean(&sums)));
-            }
+        if environment == Environment::Dataset {
+            figures.extend(capacities(prefix, &drive));
             continue;
         }
-        let operators = &drive.operators;
-        let operator = |wanted: usize| {
-            drive.seconds.iter().map(move |second| {
-                let own = second
-                    .iter()
-                    .zip(operators)
-                    .filter(move |(_, operator)| **operator == wanted);
-                own.map(|(capacity, _)| *capacity).fold(0.0, f64::max)
-            })
-        };
-        let rows = [
-            (
-                "op1",
-                sorted(operator(0)),
-                [25.74, 23.24, 9.05, 4.70, 3.12, 0.43, 0.03],
-            ),
-            (
-                "op2",
-                sorted(operator(1)),
-                [19.37, 16.58, 2.17, 0.59, 0.22, 0.03, 0.01],
-            ),
-            (
-                "best_single",
-                sorted(
-                    drive
-                        .seconds
-                        .iter()
-                        .map(|second| second.iter().copied().fold(0.0, f64::max)),
-                ),
-                [36.57, 36.63, 25.08, 22.69, 20.56, 17.59, 15.48],
-            ),
-            (
-                "multipath",
-                sorted(drive.seconds.iter().map(|second| second.iter().sum())),
-                [46.45, 44.94, 39.92, 38.41, 36.91, 34.78, 32.97],
-            ),
-        ];
-        for (name, values, paper) in rows {
-            let shares = [
-                ("mean", None),
-                ("p50", Some(0.5)),
-                ("p20", Some(0.2)),
-                ("p10", Some(0.1)),
-                ("p5", Some(0.05)),
-                ("p1", Some(0.01)),
-                ("p01", Some(0.001)),
-            ];
-            for ((label, share), paper) in shares.into_iter().zip(paper) {
-                let measured = share.map_or_else(
-                    || mean(&values),
-                    |share| percentile(&values, share).unwrap_or(0.0),
-                );
-                figures.push(Figure::shown(
-                    format!("{prefix}.dataset.{name}.{label}"),
-                    "Mbit/s",
-                    Some(paper),
-                    measured,
-                ));
-            }
+        for count in 1..=4 {
+            let id = format!("{prefix}.{name}.capacity_of_best_{count}");
+            let best = mean(&drive.best(count));
+            figures.push(Figure::shown(
+                id.clone(),
+                "Mbit/s",
+                references::figure(&id),
+                best,
+            ));
         }
     }
+    let deviations = deviations(prefix, &figures);
+    figures.extend(deviations);
     figures
+}
+
+/// Percentiles of table 3.
+pub const SHARES: [(&str, Option<f64>); 7] = [
+    ("mean", None),
+    ("p50", Some(0.5)),
+    ("p20", Some(0.2)),
+    ("p10", Some(0.1)),
+    ("p5", Some(0.05)),
+    ("p1", Some(0.01)),
+    ("p01", Some(0.001)),
+];
+
+/// The rows of table 3: their names, and the sorted capacities.
+pub fn aggregations(drive: &Drive) -> [(&'static str, Vec<f64>); 4] {
+    [
+        ("op1", sorted(drive.operator(0))),
+        ("op2", sorted(drive.operator(1))),
+        ("best_single", sorted(drive.best(1))),
+        ("multipath", sorted(drive.best(usize::MAX))),
+    ]
+}
+
+/// The value of a sorted sample that a column of table 3 asks for.
+pub fn share_of(values: &[f64], share: Option<f64>) -> f64 {
+    share.map_or_else(
+        || mean(values),
+        |share| percentile(values, share).unwrap_or(0.0),
+    )
+}
+
+fn capacities(prefix: &str, drive: &Drive) -> Vec<Figure> {
+    let rows = aggregations(drive).into_iter();
+    rows.flat_map(|(row, values)| {
+        SHARES.map(|(column, share)| {
+            let id = format!("{prefix}.dataset.{row}.{column}");
+            let paper = references::figure(&id);
+            Figure::shown(id, "Mbit/s", paper, share_of(&values, share))
+        })
+    })
+    .collect()
+}
+
+/// The largest deviations from what is published, within named bounds.
+fn deviations(prefix: &str, figures: &[Figure]) -> [Figure; 3] {
+    let worst = |wanted: &dyn Fn(&str) -> bool, percent: bool| {
+        let rows = figures.iter().filter(|row| wanted(&row.id));
+        let each = rows.filter_map(|row| {
+            let difference = (row.measured - row.reference?).abs();
+            Some(if percent {
+                100.0 * difference / row.reference?.max(1e-9)
+            } else {
+                difference
+            })
+        });
+        each.fold(0.0, f64::max)
+    };
+    let is_dataset = |id: &str| id.contains(".dataset.") && !id.ends_with(".cells");
+    let is_body = |id: &str| ["mean", "p50", "p20"].iter().any(|end| id.ends_with(end));
+    let body = worst(&|id| is_dataset(id) && is_body(id), true);
+    let tail = worst(&|id| is_dataset(id) && !is_body(id), false);
+    let cells = worst(&|id| !is_dataset(id), true);
+    let id = |what: &str| format!("{prefix}.deviation.{what}");
+    [
+        Figure::at_most(id("body"), "%", None, BODY_DEVIATION_MAX_PERCENT, body),
+        Figure::at_most(id("tail"), "Mbit/s", None, TAIL_DEVIATION_MAX_MBIT, tail),
+        Figure::at_most(id("cells"), "%", None, CELLS_DEVIATION_MAX_PERCENT, cells),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_delay_passes_through_the_points_of_figure_3() {
+        assert!((delay_ms(50.0) - 20.0).abs() < 1e-9);
+        assert!((delay_ms(200.0) - 100.0).abs() < 1e-9);
+        assert!((5.0..9.0).contains(&delay_ms(20.0)));
+    }
+
+    /// The generator reproduces what the paper publishes, within the bounds above.
+    #[test]
+    fn the_drives_have_the_published_statistics() {
+        let figures = statistics("lte", 77);
+        let bounded: Vec<&Figure> = figures.iter().filter(|row| row.target.is_some()).collect();
+        assert_eq!(bounded.len(), 3);
+        for row in bounded {
+            assert!(row.met, "{row:?}");
+        }
+    }
 }

@@ -1,7 +1,9 @@
-//! Two to eight paths, very unequal ones included: many are never slower than the best of them alone, and one more never hurts.
+//! Two to eight paths, very unequal ones included: many are never slower than the best of them
+//! alone, and one more never hurts.
 //!
-//! Each scenario draws eight links: rates 50:1 and round trips 10:1 apart, log-uniform, and loss on one of them. The same transfer is
-//! made over each link alone and over the first two, three, ... eight together.
+//! Each scenario draws eight links: rates 50:1 and round trips 10:1 apart, log-uniform, and loss on
+//! one of them. The same transfer is made over each link alone and over the first two, three, ...
+//! eight together.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -14,7 +16,8 @@ use crate::scenario::{Controller, Direction, Interface, Scenario, ScenarioError}
 use crate::world::derive_seed;
 
 const PATHS_MAX: usize = 8;
-/// Several seconds over all eight: a packet that a slow path still holds at the end may cost what the others deliver in 512 kB.
+/// Several seconds over all eight: a packet that a slow path still holds at the end may cost what
+/// the others deliver in 512 kB.
 const BYTES: u64 = 60_000_000;
 const RATE_MBIT: (f64, f64) = (1.0, 50.0);
 const RTT_MS: (f64, f64) = (20.0, 200.0);
@@ -46,8 +49,8 @@ fn name_of(index: u32, what: &str) -> String {
     format!("gate.{index}.{what}")
 }
 
-/// What one drawing's runs over the first `count` links took: the best of them alone, all, and all but one. Nothing where one of the runs
-/// was left out by name.
+/// What one drawing's runs over the first `count` links took: the best of them alone, all, and all
+/// but one. Nothing where one of the runs was left out by name.
 fn times(reports: &[RunReport], index: u32, count: usize) -> Option<(f64, f64, f64)> {
     let time = |what: String| {
         let name = name_of(index, &what);
@@ -90,8 +93,9 @@ fn transfers(index: u32, seed: u64, controller: Controller, direction: Direction
         .collect()
 }
 
-/// `gate.vs_best_single.N`: the worst scenario's time over the best of the first N links alone, by its time over all N.
-/// `gate.more_links.N`: in how many of them the Nth link did not make it slower.
+/// `gate.vs_best_single.N`: the worst scenario's time over the best of the first N links alone, by
+/// its time over all N. `gate.more_links.N`: in how many of them the Nth link did not make it
+/// slower.
 pub fn run(
     runner: &Runner,
     prefix: &str,

@@ -1,12 +1,14 @@
-//! A sender that knows its links, for the lab alone: how much of a target any sender could reach.
+//! A sender that knows its links, for the lab alone: an upper bound for every target.
 //!
-//! Its congestion control asks the simulated links themselves. A path may send while its link's queue holds less than the link will serve within
-//! [`AHEAD`], so the link never idles while there is something to send, nothing is dropped by a queue, and nothing is sent into an
-//! outage. The gate, the steering and the library are those of our own controller, whose estimates the gate goes by. What is missing from a full link is then
-//! the handshake, headers, random loss, what waits in order behind it, and the price of gate and steering.
+//! Its congestion control asks the simulated links themselves. A path may send while its link's
+//! queue holds less than the link will serve within [`AHEAD`]. So the link never idles while there
+//! is data to send, no queue drops anything, and nothing is sent into an outage. Path scheduler,
+//! steering and library are those of our own controller, whose estimates the scheduler uses. The
+//! gap to a full link is then the handshake, headers, random loss, waiting in order, and the price
+//! of scheduler and steering.
 //!
-//! The world tells the room of each link before each turn of a host and wakes the host every [`WAKE_EVERY`]; packets sent within a turn are
-//! counted here.
+//! The world tells the room of each link before each turn of a host and wakes the host every
+//! [`WAKE_EVERY`]; packets sent within a turn are counted here.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -36,7 +38,7 @@ struct State {
     first: Option<usize>,
 }
 
-/// What one end knows of the links that it sends into.
+/// Knowledge of one end about the links that it sends into.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
     state: Mutex<State>,
@@ -59,7 +61,8 @@ impl Oracle {
         self.state.lock().first.get_or_insert(interface);
     }
 
-    /// Whether a whole packet fits. Before the first answer nobody knows the first path's interface, and the handshake needs no leave.
+    /// Whether a whole packet fits. Before the first answer the first path has no interface yet,
+    /// and the handshake needs no leave.
     fn has_room(&self, interface: Option<usize>) -> bool {
         let state = self.state.lock();
         let room = interface

@@ -1,10 +1,12 @@
-//! PALS, randomised: two disjoint paths, 0.1-5 Mbit/s, 0-250 ms, 20 MB, as in the paper of that name (see the README), and its regional table.
+//! PALS, randomised: two disjoint paths, 0.1-5 Mbit/s, 0-250 ms, 20 MB, as in the paper of that
+//! name (see the README), and its regional table.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::figures::Figure;
 use crate::host::Mechanisms;
+use crate::references;
 use crate::report::{RunReport, mean, percentile, sorted};
 use crate::runner::Runner;
 use crate::scenario::{
@@ -34,7 +36,7 @@ pub enum Reading {
     OneWay,
 }
 
-/// What a set of runs has in common.
+/// Parameters that a set of runs has in common.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     pub seed: u64,
@@ -85,6 +87,11 @@ fn scenario(case: Case, setting: Setting, index: u32) -> Scenario {
     let name = format!("pals.{}.{index}", name_of(case));
     Scenario {
         competitors: Vec::new(),
+        mix: None,
+        background: None,
+        buffers: None,
+        trunk_mbit: None,
+        compare: None,
         name,
         seed,
         direction: setting.direction,
@@ -142,7 +149,7 @@ pub fn figures(case: Case, prefix: &str, reports: &[RunReport]) -> Vec<Figure> {
             Figure::at_least(
                 format!("{prefix}.noloss.efficiency"),
                 "%",
-                Some(88.64),
+                references::figure("pals.noloss.efficiency"),
                 94.0,
                 average,
             ),
@@ -158,7 +165,7 @@ pub fn figures(case: Case, prefix: &str, reports: &[RunReport]) -> Vec<Figure> {
             Figure::at_least(
                 format!("{prefix}.loss.efficiency"),
                 "%",
-                Some(87.37),
+                references::figure("pals.loss.efficiency"),
                 91.0,
                 average,
             ),
@@ -176,14 +183,14 @@ pub fn figures(case: Case, prefix: &str, reports: &[RunReport]) -> Vec<Figure> {
                 Figure::at_least(
                     format!("{prefix}.handover.efficiency"),
                     "%",
-                    Some(66.66),
+                    references::figure("pals.handover.efficiency"),
                     90.5,
                     average,
                 ),
                 Figure::at_least(
                     format!("{prefix}.handover.completed"),
                     "%",
-                    Some(98.6),
+                    references::figure("pals.handover.completed"),
                     100.0,
                     completed,
                 ),
@@ -246,20 +253,65 @@ pub fn run(
     )
 }
 
-/// Region, case, fixed and mobile Mbit/s, and what the paper's MPQUIC took in seconds.
-pub const REGIONS: [(&str, &str, f64, f64, f64); 8] = [
-    ("global", "best", 76.9, 33.71, 102.09),
-    ("global", "worst", 41.09, 10.89, 102.39),
-    ("europe", "best", 50.16, 26.36, 101.81),
-    ("europe", "worst", 9.96, 11.05, 102.02),
-    ("usa", "best", 96.25, 33.88, 101.74),
-    ("usa", "worst", 32.88, 9.75, 101.52),
-    ("south_america", "best", 23.64, 18.50, 102.01),
-    ("south_america", "worst", 10.57, 7.52, 102.74),
-];
+/// A scenario of table III.
+#[derive(Debug, Clone)]
+pub struct Region {
+    pub region: &'static str,
+    pub case: &'static str,
+    pub fixed_mbit: f64,
+    pub mobile_mbit: f64,
+}
+
+impl Region {
+    /// The time that the loss-adjusted sum of the capacities allows, in goodput.
+    pub fn ideal_s(&self) -> f64 {
+        let mbit = (self.fixed_mbit + self.mobile_mbit) * (1.0 - REGIONAL_LOSS);
+        BYTES as f64 * 8e-6 / mbit
+    }
+}
+
+/// Table III, region by region, best case first.
+pub fn regions() -> Vec<Region> {
+    let regions = ["global", "europe", "usa", "south_america"];
+    let each = regions.into_iter().flat_map(|region| {
+        ["best", "worst"].map(|case| {
+            let speed =
+                |link: &str| references::value(&format!("pals.speeds.{region}.{case}_{link}"));
+            Some(Region {
+                region,
+                case,
+                fixed_mbit: speed("fixed")?,
+                mobile_mbit: speed("mobile")?,
+            })
+        })
+    });
+    each.flatten().collect()
+}
 
 const REGIONAL_RTT_MS: f64 = 24.0;
 const REGIONAL_LOSS: f64 = 0.05;
+
+/// Uploads over both links of a region, each with losses of its own.
+pub fn regional_scenarios(region: &Region, seed: u64, repetitions: u32) -> Vec<Scenario> {
+    (0..repetitions)
+        .map(|repetition| {
+            let link =
+                |name, mbit| Interface::symmetric(name, mbit, REGIONAL_RTT_MS, REGIONAL_LOSS);
+            Scenario::transfer(
+                format!("regional.{}.{}.{repetition}", region.region, region.case),
+                derive_seed(seed, 2000 + u64::from(repetition)),
+                Direction::Upload,
+                BYTES,
+                Controller::Ours,
+                200.0,
+                vec![
+                    link("fixed", region.fixed_mbit),
+                    link("mobile", region.mobile_mbit),
+                ],
+            )
+        })
+        .collect()
+}
 
 /// The regional table: `repetitions` transfers per cell.
 pub fn regional(
@@ -272,43 +324,28 @@ pub fn regional(
 ) -> Result<(Vec<Figure>, Vec<RunReport>), ScenarioError> {
     let mut figures = Vec::new();
     let mut all = Vec::new();
-    for (region, case, fixed, mobile, paper_s) in REGIONS {
-        let id = format!("{prefix}.{region}.{case}");
-        let scenarios: Vec<Scenario> = (0..repetitions)
-            .map(|repetition| Scenario {
-                competitors: Vec::new(),
-                name: format!("{id}.{repetition}"),
-                seed: derive_seed(seed, 2000 + u64::from(repetition)),
-                direction,
-                bytes: BYTES,
-                streams: 1,
-                controller,
-                vitals: None,
-                chaos: None,
-                steered: None,
-                pace: Vec::new(),
-                limit_s: 200.0,
-                interfaces: vec![
-                    Interface::symmetric("fixed", fixed, REGIONAL_RTT_MS, REGIONAL_LOSS),
-                    Interface::symmetric("mobile", mobile, REGIONAL_RTT_MS, REGIONAL_LOSS),
-                ],
-            })
-            .collect();
+    for region in regions() {
+        let id = format!("{prefix}.{}.{}", region.region, region.case);
+        let mut scenarios = regional_scenarios(&region, seed, repetitions);
+        for scenario in &mut scenarios {
+            scenario.controller = controller;
+            scenario.direction = direction;
+        }
         let reports = runner.run(&id, &scenarios, Mechanisms::default())?;
-        // The loss-adjusted sum of the capacities, in goodput.
-        let ideal_s = BYTES as f64 * 8e-6 / ((fixed + mobile) * (1.0 - REGIONAL_LOSS));
+        let ideal_s = region.ideal_s();
+        let paper_s = references::figure(&format!("{id}.time"));
         let times: Vec<f64> = reports.iter().map(|report| report.from_connect_s).collect();
         figures.push(Figure::at_most(
             format!("{id}.ratio"),
             "x",
-            Some(paper_s / ideal_s),
+            paper_s.map(|paper_s| paper_s / ideal_s),
             1.15,
             mean(&times) / ideal_s,
         ));
         figures.push(Figure::shown(
             format!("{id}.time"),
             "s",
-            Some(paper_s),
+            paper_s,
             mean(&times),
         ));
         figures.push(Figure::shown(

@@ -33,7 +33,7 @@ pub enum Standing {
     Missing,
 }
 
-/// What multipath did to an application in the paper, by pair of networks.
+/// Pairs of networks, in the order of the verdicts in the file.
 pub const PAIRS: [&str; 3] = ["wlan_wlan", "3g_3g", "wlan_3g"];
 
 #[derive(Debug, Default, Deserialize)]

@@ -1,4 +1,4 @@
-//! What a run tells: times, efficiency, gaps, and where packets went.
+//! Results of a run: times, efficiency, gaps, and the packets of each link.
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ pub struct LinkReport {
     pub queueing: Vec<(f64, f64)>,
 }
 
-/// What a connection beside the measured one received.
+/// Bytes that a connection beside the measured one received.
 #[derive(Debug, Clone, Serialize)]
 pub struct CompetitorReport {
     pub controller: &'static str,
@@ -107,10 +107,12 @@ pub struct RunReport {
     pub efficiency_stream: f64,
     /// The same, with the best single interface's capacity as the denominator.
     pub efficiency_best_single: f64,
-    /// Share of the capacity that carried anything, and share of the bytes past random loss that was new payload, in percent.
+    /// Share of the capacity that carried anything, and share of the bytes past random loss that
+    /// was new payload, in percent.
     pub utilisation: f64,
     pub payload_share: f64,
-    /// Longest silence in bulk delivery, and longest vitals delay, around the first change of a link's state.
+    /// Longest silence in bulk delivery, and longest vitals delay, around the first change of a
+    /// link's state.
     pub bulk_gap_ms: Option<f64>,
     pub vitals_gap_ms: Option<f64>,
     pub vitals_ms_p50: Option<f64>,
@@ -123,6 +125,16 @@ pub struct RunReport {
     pub packets: u64,
     /// Share of the time in which the sender took paths for parts of one bottleneck.
     pub coupled_share: f64,
+    /// Packets that the sender of the data declared lost, and their bytes: what it sent again.
+    pub lost_packets: u64,
+    pub lost_bytes: u64,
+    pub sent_packets: u64,
+    /// Bytes of the measured connection by link, in the direction of the data.
+    pub carried_bytes: Vec<u64>,
+    /// An application's messages: delays in milliseconds, by the order of their making.
+    #[serde(skip)]
+    pub messages_ms: Vec<f64>,
+    pub page_s: Option<f64>,
     /// Most datagrams that the links held at once.
     pub under_way_max: usize,
     #[serde(skip)]

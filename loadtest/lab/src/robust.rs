@@ -1,11 +1,14 @@
-//! Many small runs in which everything happens at once: cuts and returns of every link, reordering, duplicates, corruption, rates that fall
-//! to nothing, changes of address (announced ones of the client's own, silent ones of a translator), one to eight paths. Three of four
-//! runs are chaotic too: both ends open streams of both kinds at any time, write and read them in pieces of any length, reset and stop
-//! some, and open and close paths over the steering's head.
+//! Many small runs in which everything happens at once: cuts and returns of every link, reordering,
+//! duplicates, corruption, rates that fall to zero, changes of address, one to eight paths. A
+//! client's own changes of address are announced; those of a translator are silent. Three of four
+//! runs are chaotic too: both ends open streams of both kinds at any time. They write and read them
+//! in pieces of any length, reset and stop some, and open and close paths without asking the
+//! steering.
 //!
-//! A run is good when all bytes arrive as they were sent, or the connection ends with a typed error. It is bad when the bytes differ, when
-//! nothing moves although every link has long been up again, or when the library panics. Memory is bounded by the windows; the most that
-//! was under way at once is reported.
+//! A run is good when all bytes arrive as they were sent, or the connection ends with a typed
+//! error. It is bad when the bytes differ, when nothing moves although every link has long been up
+//! again, or when the library panics. Memory is bounded by the windows; the most that was under way
+//! at once is reported.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -33,10 +36,10 @@ const LIMIT_S: f64 = 400.0;
 const CHANGES_MAX: u32 = 8;
 /// Changes of one interface's address.
 const ADDRESS_CHANGES_MAX: u32 = 4;
-/// Paths opened and closed over the steering's head.
+/// Paths opened and closed without asking the steering.
 const PATH_CHANGES_MAX: u32 = 12;
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
     Delivered,
@@ -167,7 +170,7 @@ pub fn run(seed: u64, identity: &Identity) -> Result<(Ending, Option<RunReport>)
     };
     let report = report?;
     let ending = match (&report.error, report.connection_lost) {
-        // What a chaotic run has to deliver is checked by its flows.
+        // The flows themselves check the bytes of a chaotic run.
         (None, _)
             if report.completed
                 && (scenario.chaos.is_some() || report.delivered_bytes == report.bytes) =>

@@ -28,7 +28,7 @@ impl Runner {
         }
     }
 
-    /// Whoever asks for a part only is run that part.
+    /// Runs only the selected part.
     pub fn select(mut self, selection: Selection) -> Self {
         self.selection = selection;
         self

@@ -1,26 +1,30 @@
-//! What one run consists of: a transfer, the links it may use, and the seed. The same file format serves virtual and kernel time.
+//! One run as data: a transfer or an application, the links that it may use, and the seed. The same
+//! file format serves virtual and kernel time.
 
-use std::io::{self, Read};
+mod half;
+
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bounds::{self, OutOfBounds};
 use crate::chaos::Chaos;
+use crate::csv_trace::CsvError;
+use crate::mix::{Background, Mix};
 use serde::{Deserialize, Serialize};
-use testkit::link::{LinkConfig, Loss, Rate, Trace, TraceError, queue_of_one_bdp};
+use testkit::link::TraceError;
 
-/// Interfaces that a client may have; the library's tables and the gate are sized for this.
+pub use half::{Half, LossSpec, RateSpec, load_trace};
+use half::{beside, read_bounded};
+
+/// Interfaces that a client may have; the tables of the library and of the path scheduler are sized
+/// for this.
 pub const INTERFACES_MAX: usize = 8;
 /// IPv4 and UDP headers: link bytes are those of IP packets.
 pub const IP_UDP_HEADER_BYTES: u64 = 28;
 /// Largest IP packet on the simulated links.
 pub const LINK_MTU_BYTES: u64 = 1500;
-/// Largest files of a scenario and of a trace.
+/// Largest file of a scenario, and of a CSV trace.
 const FILE_BYTES_MAX: u64 = 16 << 20;
-const TRACE_BYTES_MAX: u64 = 256 << 20;
-/// Longest trace; times beyond could not be counted.
-const TRACE_PERIOD_MAX: Duration = Duration::from_secs(1_000_000);
 /// Goodput that a packet of full size leaves of the link's bytes.
 pub(crate) const HEADER_SHARE: f64 = 0.958;
 
@@ -36,26 +40,33 @@ pub enum Direction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Controller {
-    /// Braid's delivery-rate controller, gate and liveness.
+    /// Braid's delivery-rate controller, path scheduler and liveness.
     Ours,
     /// The library's BBRv3 with all paths opened and nothing else.
     Bbr,
     Cubic,
     Newreno,
-    /// Knows the links, in virtual time alone: what any sender could reach with Braid's gate and liveness.
+    /// The coupled control of MPTCP, over all paths opened and nothing else.
+    Olia,
+    /// FAST TCP, likewise.
+    Fast,
+    /// Knows the links, in virtual time alone: an upper bound for any sender with Braid's path
+    /// scheduler and liveness.
     Oracle,
 }
 
 impl Controller {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::Ours,
         Self::Bbr,
         Self::Cubic,
         Self::Newreno,
+        Self::Olia,
+        Self::Fast,
         Self::Oracle,
     ];
 
-    /// Whether Braid's gate and liveness look after the paths.
+    /// Whether Braid's path scheduler and liveness manage the paths.
     pub fn is_steered(self) -> bool {
         matches!(self, Self::Ours | Self::Oracle)
     }
@@ -66,6 +77,8 @@ impl Controller {
             Self::Bbr => "bbr",
             Self::Cubic => "cubic",
             Self::Newreno => "newreno",
+            Self::Olia => "olia",
+            Self::Fast => "fast",
             Self::Oracle => "oracle",
         }
     }
@@ -93,7 +106,23 @@ pub struct Scenario {
     /// Streams and paths that come and go at random, in place of the transfer.
     #[serde(default)]
     pub chaos: Option<Chaos>,
-    /// Further connections that do the same transfer at the same time, each over one interface: the first, the second, and so on in turn.
+    /// An application's traffic in place of the transfer.
+    #[serde(default)]
+    pub mix: Option<Mix>,
+    /// On-off traffic on every link, and the time by which the measured flow follows it.
+    #[serde(default)]
+    pub background: Option<Background>,
+    /// Buffers of every connection; without them those of the product.
+    #[serde(default)]
+    pub buffers: Option<Buffers>,
+    /// Rate of one link next to the server that everything to the client passes first, in Mbit/s.
+    #[serde(default)]
+    pub trunk_mbit: Option<f64>,
+    /// Further runs for `run --report`, to compare with the scenario.
+    #[serde(default)]
+    pub compare: Option<Compare>,
+    /// Further connections that do the same transfer at the same time, each over one interface in
+    /// turn.
     #[serde(default)]
     pub competitors: Vec<Controller>,
     /// Virtual time after which the run counts as not completed.
@@ -127,6 +156,11 @@ impl Scenario {
             controller,
             vitals: None,
             chaos: None,
+            mix: None,
+            background: None,
+            buffers: None,
+            trunk_mbit: None,
+            compare: None,
             competitors: Vec::new(),
             limit_s,
             interfaces,
@@ -168,16 +202,52 @@ impl Scenario {
     /// From a TOML file.
     pub fn from_file(file: &Path) -> Result<Self, ScenarioError> {
         let text = read_bounded(file, FILE_BYTES_MAX)?;
-        Self::from_toml(&text).map_err(|source| ScenarioError::InFile {
+        let mut scenario = Self::from_toml(&text).map_err(|source| ScenarioError::InFile {
             file: file.to_owned(),
             source: Box::new(source),
-        })
+        })?;
+        scenario.read_traces(file.parent().unwrap_or(Path::new(".")))?;
+        Ok(scenario)
+    }
+
+    /// Reads CSV traces, and looks for trace files beside the scenario's file.
+    fn read_traces(&mut self, folder: &Path) -> Result<(), ScenarioError> {
+        for interface in &mut self.interfaces {
+            for half in [&mut interface.to_server, &mut interface.to_client] {
+                match &mut half.rate {
+                    RateSpec::Trace { file, .. } => *file = beside(folder, file),
+                    RateSpec::Csv(file) => {
+                        let file = beside(folder, file);
+                        half.read_csv(&file)?;
+                    }
+                    RateSpec::Mbit(_) | RateSpec::Steps(_) | RateSpec::Loaded(_) => {}
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Refuses what cannot be run.
     pub fn check(&self) -> Result<(), ScenarioError> {
         bounds::check(self)
             .map_err(|OutOfBounds { field, reason }| ScenarioError::Invalid { field, reason })
+    }
+
+    /// Refuses what runs in virtual time alone.
+    pub(crate) fn check_for_kernel(&self) -> Result<(), ScenarioError> {
+        let given = [
+            ("mix", self.mix.is_some()),
+            ("background", self.background.is_some()),
+            ("buffers", self.buffers.is_some()),
+            ("trunk_mbit", self.trunk_mbit.is_some()),
+        ];
+        match given.into_iter().find(|field| field.1) {
+            None => Ok(()),
+            Some((field, _)) => Err(ScenarioError::Invalid {
+                field: field.to_owned(),
+                reason: "runs in virtual time only; for example braid lab run FILE".to_owned(),
+            }),
+        }
     }
 
     pub fn limit(&self) -> Duration {
@@ -193,6 +263,30 @@ pub struct Vitals {
     pub bytes: u64,
 }
 
+/// Bytes that a sender keeps until they are acknowledged, and that a receiver takes ahead of its
+/// reader.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Buffers {
+    pub send_bytes: u64,
+    pub receive_bytes: u64,
+}
+
+/// Further runs of a scenario in its report.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compare {
+    /// Seeds in place of the scenario's own.
+    #[serde(default)]
+    pub seeds: Vec<u64>,
+    /// Other controllers over the same links.
+    #[serde(default)]
+    pub controllers: Vec<Controller>,
+    /// Each link alone as well.
+    #[serde(default)]
+    pub single_paths: bool,
+}
+
 /// One access network of the client, both directions.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -200,10 +294,12 @@ pub struct Interface {
     pub name: String,
     pub to_server: Half,
     pub to_client: Half,
-    /// Whether the client's operating system tells of changes of state; otherwise they are found out by silence.
+    /// Whether the client's operating system tells of changes of state; otherwise they are found
+    /// out by silence.
     #[serde(default)]
     pub announced: bool,
-    /// Number of an earlier interface whose bottleneck (rate, queue, loss, cuts) this one goes through; the delay is its own.
+    /// Number of an earlier interface whose bottleneck (rate, queue, loss, cuts) this one goes
+    /// through; the delay is its own.
     #[serde(default)]
     pub shares: Option<usize>,
     /// Seconds at which the interface gets another address.
@@ -211,13 +307,15 @@ pub struct Interface {
     pub address_changes: Vec<(f64, AddressChange)>,
 }
 
-/// How an address changes.
+/// Kinds of change of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AddressChange {
-    /// An address translator on the way forgets the client and gives it another port. Nobody is told.
+    /// An address translator on the way forgets the client and gives it another port. The client is
+    /// not told.
     Translated,
-    /// The client's own address; its operating system tells of the loss, and of the new one a little later.
+    /// The client's own address; its operating system tells of the loss, and of the new one a
+    /// little later.
     Own,
 }
 
@@ -257,180 +355,6 @@ impl Interface {
     }
 }
 
-/// One direction of a link.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Half {
-    pub rate: RateSpec,
-    /// One-way.
-    pub delay_ms: f64,
-    #[serde(default)]
-    pub jitter_ms: f64,
-    /// Whether jitter may change the order of packets.
-    #[serde(default)]
-    pub reorder: bool,
-    /// Share of packets that arrive twice.
-    #[serde(default)]
-    pub duplicate: f64,
-    /// Share of packets in which one bit is flipped.
-    #[serde(default)]
-    pub corrupt: f64,
-    /// None: one BDP (of twice the delay), at least 20 packets.
-    #[serde(default)]
-    pub queue_bytes: Option<u64>,
-    #[serde(default)]
-    pub loss: LossSpec,
-    /// Seconds and whether the link is up from then on.
-    #[serde(default)]
-    pub changes: Vec<(f64, bool)>,
-}
-
-impl Half {
-    pub fn constant(rate_mbit: f64, delay_ms: f64) -> Self {
-        Self {
-            rate: RateSpec::Mbit(rate_mbit),
-            delay_ms,
-            jitter_ms: 0.0,
-            reorder: false,
-            duplicate: 0.0,
-            corrupt: 0.0,
-            queue_bytes: None,
-            loss: LossSpec::Random(0.0),
-            changes: Vec::new(),
-        }
-    }
-
-    pub fn with_loss(mut self, loss: f64) -> Self {
-        self.loss = LossSpec::Random(loss);
-        self
-    }
-
-    /// What the link model takes.
-    pub fn to_link(&self) -> Result<LinkConfig, ScenarioError> {
-        let rate = self.rate.to_rate()?;
-        let delay = Duration::from_secs_f64(self.delay_ms / 1e3);
-        let mean = match &rate {
-            Rate::Constant(rate) => *rate,
-            Rate::Piecewise(steps) => steps.iter().map(|step| step.1).fold(0.0, f64::max),
-            Rate::Trace(trace) => {
-                trace.capacity_bytes(Duration::ZERO, trace.period()) as f64 * 8.0
-                    / trace.period().as_secs_f64()
-            }
-        };
-        let mut config = LinkConfig::new(mean, delay);
-        config.rate = rate;
-        config.jitter = Duration::from_secs_f64(self.jitter_ms / 1e3);
-        config.reorder = self.reorder;
-        config.queue_bytes = self
-            .queue_bytes
-            .unwrap_or_else(|| queue_of_one_bdp(mean, delay * 2, LINK_MTU_BYTES));
-        config.mtu = LINK_MTU_BYTES;
-        config.loss = match self.loss {
-            LossSpec::Random(p) if p <= 0.0 => Loss::None,
-            LossSpec::Random(p) => Loss::Bernoulli(p),
-            LossSpec::Bursts { mean, packets } => Loss::bursts(mean, packets),
-        };
-        config.schedule = self
-            .changes
-            .iter()
-            .map(|&(at_s, up)| (Duration::from_secs_f64(at_s), up))
-            .collect();
-        Ok(config)
-    }
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RateSpec {
-    Mbit(f64),
-    /// Seconds and Mbit/s from then on.
-    Steps(Vec<(f64, f64)>),
-    /// A Mahimahi file, entered at `start_ms`.
-    Trace {
-        file: PathBuf,
-        start_ms: u64,
-    },
-    /// A trace already in memory; not written to files.
-    #[serde(skip)]
-    Loaded(Arc<Trace>),
-}
-
-impl RateSpec {
-    /// The highest rate; zero for a trace, whose file would have to be read.
-    pub fn mbit_max(&self) -> f64 {
-        match self {
-            Self::Mbit(mbit) => *mbit,
-            Self::Steps(steps) => steps.iter().map(|step| step.1).fold(0.0, f64::max),
-            Self::Trace { .. } | Self::Loaded(_) => 0.0,
-        }
-    }
-
-    pub fn to_rate(&self) -> Result<Rate, ScenarioError> {
-        Ok(match self {
-            Self::Mbit(mbit) => Rate::Constant(mbit * 1e6),
-            Self::Steps(steps) => Rate::Piecewise(
-                steps
-                    .iter()
-                    .map(|&(at_s, mbit)| (Duration::from_secs_f64(at_s), mbit * 1e6))
-                    .collect(),
-            ),
-            Self::Trace { file, start_ms } => {
-                Rate::Trace(Arc::new(load_trace(file)?.starting_at(*start_ms)))
-            }
-            Self::Loaded(trace) => Rate::Trace(trace.clone()),
-        })
-    }
-}
-
-pub fn load_trace(file: &Path) -> Result<Trace, ScenarioError> {
-    let text = read_bounded(file, TRACE_BYTES_MAX)?;
-    let trace = Trace::parse(&text).map_err(|source| ScenarioError::Trace {
-        file: file.to_owned(),
-        source,
-    })?;
-    if trace.period() > TRACE_PERIOD_MAX {
-        let source = io::Error::other("the trace is longer than 1,000,000 s");
-        let file = file.to_owned();
-        return Err(ScenarioError::Read { file, source });
-    }
-    Ok(trace)
-}
-
-/// The text of a regular file of at most so many bytes.
-pub(crate) fn read_bounded(file: &Path, bytes_max: u64) -> Result<String, ScenarioError> {
-    let read = || {
-        // Opening a pipe would wait for its writer.
-        if !std::fs::metadata(file)?.is_file() {
-            return Err(io::Error::other("it is not a regular file"));
-        }
-        let mut text = String::new();
-        let mut bounded = std::fs::File::open(file)?.take(bytes_max + 1);
-        if bounded.read_to_string(&mut text)? as u64 > bytes_max {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        Ok(text)
-    };
-    read().map_err(|source| ScenarioError::Read {
-        file: file.to_owned(),
-        source,
-    })
-}
-
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LossSpec {
-    /// Share of packets, each on its own.
-    Random(f64),
-    /// Gilbert-Elliott: share overall and packets per burst.
-    Bursts { mean: f64, packets: f64 },
-}
-
-impl Default for LossSpec {
-    fn default() -> Self {
-        Self::Random(0.0)
-    }
-}
-
 /// A scenario that cannot be run; the writer of the file is at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
@@ -454,6 +378,10 @@ pub enum ScenarioError {
         file: PathBuf,
         source: std::io::Error,
     },
+    #[error("{}: {source}", file.display())]
+    Csv { file: PathBuf, source: CsvError },
+    #[error("{}: a CSV trace is read with its scenario file only", .0.display())]
+    CsvUnread(PathBuf),
     #[error("{} is not a Mahimahi trace: {source}", file.display())]
     Trace { file: PathBuf, source: TraceError },
 }

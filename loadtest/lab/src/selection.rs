@@ -7,7 +7,7 @@ pub struct Selection {
     /// Only figures whose id starts with this.
     #[arg(long, env = "BRAID_LAB_ONLY")]
     pub only: Option<String>,
-    /// Who sends; both when not given.
+    /// The sender; both when not given.
     #[arg(long, env = "BRAID_LAB_DIRECTION", value_enum)]
     pub direction: Option<Direction>,
 }

@@ -1,4 +1,4 @@
-//! How much faster than real time the simulator runs: a figure of this machine.
+//! The simulator's speed in multiples of real time: a figure of this machine.
 
 use std::time::Instant;
 

@@ -1,7 +1,9 @@
-//! What the endpoints say to each other: bulk streams of a known pattern, and small urgent messages with a journal.
+//! The bytes that the endpoints exchange: bulk streams of a known pattern, and small urgent
+//! messages with a journal.
 //!
-//! Bulk: the client opens `streams` bidirectional streams. For an upload it writes its share on each; for a download it writes one byte,
-//! and the server answers with the share. The reader checks every byte, in order.
+//! Bulk: the client opens `streams` bidirectional streams. For an upload it writes its share on
+//! each. For a download it writes one byte, and the server answers with the share. The reader
+//! checks every byte, in order.
 //!
 //! Vitals: see [`crate::journal`].
 
@@ -13,6 +15,7 @@ use noq_proto::{Connection, Dir, ReadError, ReadableError, StreamId, WriteError}
 
 use crate::chaos::{ChaosApplication, Plan};
 use crate::journal::{VitalsClient, VitalsServer};
+use crate::mix::{MixApplication, Noted};
 use crate::report::Timeline;
 use crate::scenario::{Direction, Scenario, Vitals};
 
@@ -164,10 +167,11 @@ pub struct Application {
     vitals: Option<Vitals>,
     vitals_client: VitalsClient,
     vitals_server: VitalsServer,
-    /// Takes the place of all of that.
+    /// Either takes the place of all of that.
     chaos: Option<ChaosApplication>,
     /// Bytes of each stream that may be sent, with the time of the last look.
     pace: Pace,
+    mix: Option<MixApplication>,
     pub timeline: Timeline,
 }
 
@@ -232,17 +236,26 @@ impl Application {
                 steps: scenario.pace.clone(),
                 ..Pace::default()
             },
+            mix: scenario
+                .mix
+                .as_ref()
+                .map(|mix| MixApplication::new(client, scenario, mix)),
             timeline: Timeline::default(),
         }
     }
 
     /// When the client opened its streams.
     pub fn opened_at(&self) -> Option<Duration> {
-        self.opened_at
+        let mix = self.mix.as_ref();
+        mix.map_or(self.opened_at, MixApplication::began_at)
     }
 
-    /// Bulk bytes that the application still holds or has handed over without their being sent to the end.
+    /// Bulk bytes that the application still holds or has handed over without their being sent to
+    /// the end.
     pub fn wants_to_send(&self) -> bool {
+        if let Some(mix) = &self.mix {
+            return mix.wants_to_send();
+        }
         match &self.chaos {
             Some(chaos) => chaos.wants_to_send(),
             None => {
@@ -252,7 +265,12 @@ impl Application {
         }
     }
 
-    /// What a chaotic end still waits for.
+    /// Record of the receiving end of an application.
+    pub fn noted(&self) -> Option<&Noted> {
+        self.mix.as_ref().map(MixApplication::noted)
+    }
+
+    /// Description of the flows that a chaotic end still waits for.
     pub fn waits_for(&self) -> Option<String> {
         self.chaos.as_ref().map(ChaosApplication::waits_for)
     }
@@ -261,6 +279,9 @@ impl Application {
     pub fn is_complete(&self) -> bool {
         if let Some(chaos) = &self.chaos {
             return chaos.is_complete();
+        }
+        if let Some(mix) = &self.mix {
+            return mix.is_complete();
         }
         self.receiving.len() == self.shares.len()
             && self.receiving.iter().all(|stream| stream.finished)
@@ -279,6 +300,11 @@ impl Application {
     pub fn on_connected(&mut self, conn: &mut Connection, now: Duration) {
         if let Some(chaos) = &mut self.chaos {
             chaos.on_connected();
+            self.opened_at.get_or_insert(now);
+            return;
+        }
+        if let Some(mix) = &mut self.mix {
+            mix.on_connected(now);
             self.opened_at.get_or_insert(now);
             return;
         }
@@ -324,6 +350,8 @@ impl Application {
     pub fn next_deadline(&self) -> Option<Duration> {
         if let Some(chaos) = &self.chaos {
             chaos.next_deadline()
+        } else if let Some(mix) = &self.mix {
+            mix.next_deadline()
         } else if self.client && self.vitals.is_some() {
             self.vitals_client.next_deadline()
         } else if self.sending.is_empty() {
@@ -337,6 +365,9 @@ impl Application {
     pub fn turn(&mut self, conn: &mut Connection, now: Duration) -> Result<(), TrafficError> {
         if let Some(chaos) = &mut self.chaos {
             return chaos.turn(conn, now, &mut self.timeline);
+        }
+        if let Some(mix) = &mut self.mix {
+            return mix.turn(conn, now, &mut self.timeline);
         }
         if !self.client {
             while let Some(id) = conn.streams().accept(Dir::Bi) {

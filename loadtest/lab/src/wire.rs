@@ -1,4 +1,4 @@
-//! One direction of one link and what was seen of it: the same in virtual and in kernel time.
+//! One direction of one link and its record: the same in virtual and in kernel time.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::report::{BIN, LinkReport, RunReport, Timeline, percentile, sorted};
 use crate::scenario::{Direction, Half, Interface, LINK_MTU_BYTES, Scenario, ScenarioError};
 use crate::world::derive_seed;
 
-/// How long after a change of a link gaps are looked for.
+/// Time after a change of a link within which gaps are counted.
 pub(crate) const GAP_WINDOW: Duration = Duration::from_secs(10);
 /// Bins of the longest run.
 const BINS_MAX: usize = SECONDS_MAX as usize * 10;
@@ -39,6 +39,12 @@ pub(crate) struct Wire {
     duplicate: f64,
     corrupt: f64,
     random: ChaCha8Rng,
+    /// Seconds and what is added to the link's delay from then on.
+    delay_steps: Vec<(Duration, Duration)>,
+    /// Seconds and share of packets lost from then on.
+    loss_steps: Vec<(Duration, f64)>,
+    /// Packets of a link whose delay falls keep their order.
+    last_at: Duration,
 }
 
 impl Wire {
@@ -64,6 +70,11 @@ impl Wire {
             duplicate: half.duplicate,
             corrupt: half.corrupt,
             random: ChaCha8Rng::seed_from_u64(derive_seed(seed, 64 + number)),
+            delay_steps: delay_steps(half),
+            loss_steps: (half.loss_steps.iter())
+                .map(|&(at_s, share)| (Duration::from_secs_f64(at_s), share))
+                .collect(),
+            last_at: Duration::ZERO,
         })
     }
 
@@ -75,7 +86,8 @@ impl Wire {
         self.link.is_up(now)
     }
 
-    /// What a sender that knows the link adds to its queue at `now`: nothing that would wait for long, or be lost with the link.
+    /// Bytes that a sender who knows the link adds to its queue at `now`: none that would wait for
+    /// long, or be lost with the link.
     pub(crate) fn room_bytes(&mut self, now: Duration) -> u64 {
         let queued = self.link.queued_bytes(now);
         let config = self.link.config();
@@ -90,7 +102,26 @@ impl Wire {
         target.saturating_sub(queued)
     }
 
-    /// Passes a packet, whose headers beside `payload` have `header_bytes`, into the link; none when it is lost.
+    /// Passes a packet of other traffic, which nobody waits for.
+    pub(crate) fn pass_other(&mut self, now: Duration, bytes: u64) {
+        let _ = self.link.offer(now, bytes);
+    }
+
+    /// The highest rate of the link in Mbit/s.
+    pub(crate) fn mbit(&self) -> f64 {
+        match &self.link.config().rate {
+            Rate::Constant(rate) => rate / 1e6,
+            Rate::Piecewise(steps) => steps.iter().map(|step| step.1).fold(0.0, f64::max) / 1e6,
+            Rate::Trace(trace) => {
+                let period = trace.period();
+                let bytes = trace.capacity_bytes(Duration::ZERO, period);
+                bytes as f64 * 8e-6 / period.as_secs_f64()
+            }
+        }
+    }
+
+    /// Passes a packet, whose headers beside `payload` have `header_bytes`, into the link; none
+    /// when it is lost.
     pub(crate) fn pass(
         &mut self,
         now: Duration,
@@ -101,6 +132,15 @@ impl Wire {
         let Verdict::DeliverAt(at) = self.link.offer(now, bytes) else {
             return None;
         };
+        let share = step_at(&self.loss_steps, now).unwrap_or(0.0);
+        if share > 0.0 && self.random.random_bool(share) {
+            return None;
+        }
+        let at = match step_at(&self.delay_steps, now) {
+            Some(more) => (at + more).max(self.last_at),
+            None => at,
+        };
+        self.last_at = at;
         let bin = (at.as_nanos() / BIN.as_nanos()) as usize;
         // No run lasts longer; what arrives later is in no bin.
         if bin < BINS_MAX {
@@ -146,7 +186,27 @@ impl Wire {
     }
 }
 
-/// How a bulk transfer went.
+/// The value of the last step that has begun.
+fn step_at<T: Copy>(steps: &[(Duration, T)], now: Duration) -> Option<T> {
+    let begun = steps.partition_point(|step| step.0 <= now);
+    steps.get(begun.checked_sub(1)?).map(|step| step.1)
+}
+
+/// Time that is added to the least delay, which the link itself has.
+fn delay_steps(half: &Half) -> Vec<(Duration, Duration)> {
+    if half.delay_steps.is_empty() {
+        return Vec::new();
+    }
+    let least = half.delay_ms_min();
+    let first = std::iter::once((0.0, half.delay_ms));
+    let steps = first.chain(half.delay_steps.iter().copied());
+    let more = |ms: f64| Duration::from_secs_f64((ms - least).max(0.0) / 1e3);
+    steps
+        .map(|(at_s, ms)| (Duration::from_secs_f64(at_s), more(ms)))
+        .collect()
+}
+
+/// Outcome of a bulk transfer.
 pub(crate) struct Bulk {
     pub(crate) completed: bool,
     pub(crate) error: Option<String>,
@@ -163,7 +223,8 @@ pub(crate) struct BulkReport {
 }
 
 impl Bulk {
-    /// What the transfer and the links tell together; nothing of vitals, competitors and the hosts' own counters.
+    /// The part of the report that transfer and links give; vitals, competitors and the hosts' own
+    /// counters are added later.
     pub(crate) fn report(self, scenario: &Scenario, wires: &mut [[Wire; 2]]) -> BulkReport {
         let side = match scenario.direction {
             Direction::Upload => 0,
@@ -177,7 +238,7 @@ impl Bulk {
             timeline,
         } = self;
         let delivered: u64 = timeline.bins.iter().sum();
-        // Of all links together, and of the best one.
+        // Capacity of all links together, and of the best one.
         let capacity = |from, to| {
             let own = wires
                 .iter()
@@ -245,6 +306,12 @@ impl Bulk {
             paths_closed: 0,
             packets: 0,
             coupled_share: 0.0,
+            lost_packets: 0,
+            lost_bytes: 0,
+            sent_packets: 0,
+            carried_bytes: Vec::new(),
+            messages_ms: Vec::new(),
+            page_s: None,
             under_way_max: 0,
             timeline,
         };

@@ -1,14 +1,17 @@
-//! Virtual time: two hosts, a link per interface and direction, and the queue of datagrams under way.
+//! Virtual time: two hosts, a link per interface and direction, and the queue of datagrams under
+//! way.
 //!
-//! The loop jumps to the next arrival or timer, hands over everything due, and lets the hosts that were touched take a turn.
-//! Nothing in here reads a clock; the one instant taken at the start is only an origin, since the library counts in instants.
-//! Arrivals at one time are handed over in the order of their sending, so a run depends on nothing but scenario and seed.
+//! The loop jumps to the next arrival or timer, hands over everything due, and lets the hosts that
+//! were touched take a turn. Nothing in here reads a clock; the one instant taken at the start is
+//! only an origin, since the library counts in instants. Arrivals at one time are handed over in
+//! the order of their sending, so a run depends on nothing but scenario and seed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
 use crate::address::{self, Generation};
+use crate::beside;
 use crate::host::{Host, HostError, Mechanisms, Outgoing};
 use crate::identity::Identity;
 use crate::report::{CompetitorReport, RunReport, percentile, sorted};
@@ -22,6 +25,9 @@ const TURNS_AT_ONCE_MAX: u32 = 100_000;
 const TURNS_MAX: u64 = 2_000_000_000;
 /// From the loss of an address to the news of the next one.
 const NEW_ADDRESS_AFTER: Duration = Duration::from_millis(80);
+
+/// Bytes of a bulk flow beside an application: more than any run carries.
+const BULK_BYTES: u64 = 1 << 40;
 
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
@@ -76,6 +82,13 @@ struct World {
     announcements: Vec<(Duration, usize, bool)>,
     packets: u64,
     under_way_max: usize,
+    /// Packets of other traffic: time, link and bytes; the last one comes first.
+    others: Vec<(Duration, usize, u64)>,
+    /// The link next to the server, in the direction to the client.
+    trunk: Option<Wire>,
+    /// The side that sends the data, and what the measured connection put on each link from there.
+    sender: usize,
+    carried_bytes: Vec<u64>,
 }
 
 fn is_client(host: usize) -> bool {
@@ -145,7 +158,7 @@ impl World {
         let mut address_changes = Vec::new();
         for (index, interface) in scenario.interfaces.iter().enumerate() {
             let delays = [&interface.to_server, &interface.to_client]
-                .map(|half| Duration::from_secs_f64(half.delay_ms / 1e3));
+                .map(|half| Duration::from_secs_f64(half.delay_ms_min() / 1e3));
             through.push((interface.shares.unwrap_or(index), delays));
             for &(at_s, change) in &interface.address_changes {
                 let at = Duration::from_secs_f64(at_s);
@@ -166,6 +179,9 @@ impl World {
         {
             let mut own = scenario.clone();
             own.controller = *controller;
+            if pair > 0 && own.mix.take().is_some() {
+                own.bytes = BULK_BYTES;
+            }
             let uses = |index: usize| pair == 0 || index == (pair - 1) % wires.len();
             for side in [CLIENT, SERVER] {
                 let seed = derive_seed(scenario.seed, (pair * 1000 + side) as u64);
@@ -181,9 +197,17 @@ impl World {
                 hosts.push(host);
             }
         }
+        let sender = match scenario.direction {
+            Direction::Upload => CLIENT,
+            Direction::Download => SERVER,
+        };
         Ok(Self {
             now: Duration::ZERO,
             order: 0,
+            others: beside::other_packets(scenario, &wires, sender),
+            sender,
+            carried_bytes: vec![0; wires.len()],
+            trunk: beside::trunk(scenario)?,
             under_way: BinaryHeap::new(),
             generations: vec![Generation::default(); wires.len()],
             addressed_at: vec![Duration::ZERO; wires.len()],
@@ -239,7 +263,9 @@ impl World {
             let announced = self.announcements.last().map(|change| change.0);
             let timer = timers.iter().flatten().min().copied();
             let moved = self.address_changes.last().map(|change| change.0);
-            let next = [arrival, timer, announced, moved].into_iter().flatten();
+            let other = self.others.last().map(|packet| packet.0);
+            let next = [arrival, timer, announced, moved, other];
+            let next = next.into_iter().flatten();
             let Some(next) = next.min() else {
                 return Ok(());
             };
@@ -261,6 +287,12 @@ impl World {
             }
             for (touched, timer) in touched.iter_mut().zip(&timers) {
                 *touched = timer.is_some_and(|at| at <= self.now);
+            }
+            while let Some(&(at, link, bytes)) = self.others.last()
+                && at <= self.now
+            {
+                self.others.pop();
+                self.wires[link][self.sender].pass_other(self.now, bytes);
             }
             while let Some(&(at, interface, change)) = self.address_changes.last()
                 && at <= self.now
@@ -330,12 +362,25 @@ impl World {
             };
             let wire = &mut self.wires[bottleneck][from % 2];
             self.packets += 1;
+            if from == self.sender {
+                let bytes = payload.len() as u64 + IP_UDP_HEADER_BYTES;
+                self.carried_bytes[interface] += bytes;
+            }
             let generation = self.generations[interface];
             let gone = |address| address != address::public(interface, generation);
             if self.now < self.addressed_at[interface] || to.is_some_and(gone) {
                 continue;
             }
-            let Some(passed) = wire.pass(self.now, IP_UDP_HEADER_BYTES, &mut payload) else {
+            let trunk = self.trunk.as_mut().filter(|_| !is_client(from));
+            let through = match trunk {
+                None => Some(self.now),
+                Some(trunk) => {
+                    let passed = trunk.pass(self.now, IP_UDP_HEADER_BYTES, &mut payload);
+                    passed.map(|passed| passed.at)
+                }
+            };
+            let passed = through.and_then(|at| wire.pass(at, IP_UDP_HEADER_BYTES, &mut payload));
+            let Some(passed) = passed else {
                 continue;
             };
             let at = passed.at - wire.delay() + delays[from % 2];
@@ -405,6 +450,7 @@ impl World {
                 }
             })
             .collect();
+        let sent = self.hosts[receiver ^ 1].sent();
         let server = &self.hosts[SERVER].application;
         let delays = server.vitals_delays();
         let vitals_ms = sorted(delays.iter().map(|delay| delay.1.as_secs_f64() * 1e3));
@@ -416,6 +462,10 @@ impl World {
                 .map(|delay| delay.1.as_secs_f64() * 1e3)
                 .fold(0.0, f64::max)
         });
+        let noted = self.hosts[receiver].application.noted();
+        let noted = noted.cloned().unwrap_or_default();
+        let messages_ms = noted.delays.iter().map(|delay| delay.as_secs_f64() * 1e3);
+        let messages_ms = messages_ms.collect();
         RunReport {
             connection_lost: lost,
             vitals_gap_ms,
@@ -430,6 +480,12 @@ impl World {
             paths_closed: self.hosts[CLIENT].paths_closed,
             packets: self.packets,
             coupled_share: self.hosts[receiver ^ 1].coupled_share(),
+            lost_packets: sent.lost_packets,
+            lost_bytes: sent.lost_bytes,
+            sent_packets: sent.packets,
+            carried_bytes: std::mem::take(&mut self.carried_bytes),
+            messages_ms,
+            page_s: noted.page.map(|time| time.as_secs_f64()),
             under_way_max: self.under_way_max,
             ..bulk.report
         }

@@ -1,4 +1,5 @@
-//! Links that serve in bursts, as cellular ones do: filled across their pauses, and followed where the bursts grow and shrink. Virtual time, exact.
+//! Links that serve in bursts, as cellular ones do: filled across their pauses, and followed where
+//! the bursts grow and shrink. Virtual time, exact.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,8 +26,9 @@ fn filled(steps: Vec<(f64, f64)>, queue_bytes: u64) -> f64 {
     report.efficiency_connect
 }
 
-/// A link that serves for 20 ms and hardly for the next 20, as cellular ones do: its own losses are no stranger's, and the window reaches over the
-/// pause. Taken for a stranger's queue it reached 90 %.
+/// A link that serves for 20 ms and hardly for the next 20, as cellular ones do: its own losses are
+/// no stranger's, and the window reaches over the pause. Taken for a stranger's queue it reached 90
+/// %.
 #[test]
 fn a_link_that_serves_in_bursts_is_filled() {
     let steps = (0..2000).map(|step| {
@@ -37,8 +39,9 @@ fn a_link_that_serves_in_bursts_is_filled() {
     assert!(reached >= 92.5, "{reached}");
 }
 
-/// Bursts of 40 Mbit/s for half a second, of 8 for the next: what was served before is remembered while the queue overflows, which is no company, and what it
-/// lost takes no room in the window. With rates forgotten after four rounds it reached 65 %.
+/// Bursts of 40 Mbit/s for half a second, of 8 for the next: what was served before is remembered
+/// while the queue overflows, which is no company, and what it lost takes no room in the window.
+/// With rates forgotten after four rounds it reached 65 %.
 #[test]
 fn a_link_whose_bursts_grow_and_shrink_is_followed() {
     let steps = (0..6000).map(|step| {
@@ -53,8 +56,9 @@ fn a_link_whose_bursts_grow_and_shrink_is_followed() {
     assert!(reached >= 80.0, "{reached}");
 }
 
-/// A rate of 3, 8, 20 or 50 Mbit/s, drawn every 0.3 s, of which three tenths are pauses of 10 ms: what is acknowledged tells a rise before samples that are no
-/// faster than their packets were sent. By those alone it reached 71 %, at most 75 in one of the three.
+/// A rate of 3, 8, 20 or 50 Mbit/s, drawn every 0.3 s, of which three tenths are pauses of 10 ms:
+/// what is acknowledged tells a rise before samples that are no faster than their packets were
+/// sent. By those alone it reached 71 %, at most 75 in one of the three.
 #[test]
 fn a_link_whose_bursts_come_and_go_at_random_is_followed() {
     let of = |seed: u64| {

@@ -1,4 +1,5 @@
-//! A short run in kernel time agrees with virtual time. Needs root; without it the test says so and passes.
+//! A short run in kernel time agrees with virtual time. Needs root; without it the test says so and
+//! passes.
 #![allow(clippy::unwrap_used)]
 
 use lab::Identity;

@@ -1,4 +1,5 @@
-//! Scenario files that somebody mistyped, or means badly: each one is refused with field, line and an example, or runs within its bounds.
+//! Scenario files that somebody mistyped, or means badly: each one is refused with field, line and
+//! an example, or runs within its bounds.
 
 #![allow(clippy::unwrap_used)]
 

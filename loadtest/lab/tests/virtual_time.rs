@@ -1,5 +1,5 @@
-//! The simulator itself: runs repeat exactly, bytes are checked, files are refused with a reason, and a seeded subset of the targets holds.
-//! Nothing here measures real time.
+//! The simulator itself: runs repeat exactly, bytes are checked, files are refused with a reason,
+//! and a seeded subset of the targets holds. Nothing here measures real time.
 
 #![allow(clippy::unwrap_used)]
 
@@ -141,7 +141,10 @@ fn scenario_files_round_trip_and_are_refused_with_a_reason() {
     assert_eq!(toml::to_string(&again).unwrap(), text);
     let unknown = format!("colour = 1\n{text}");
     assert!(
-        matches!(Scenario::from_toml(&unknown), Err(ScenarioError::Toml(reason)) if reason.contains("colour"))
+        matches!(
+            Scenario::from_toml(&unknown),
+            Err(ScenarioError::Toml(reason)) if reason.contains("colour")
+        )
     );
     let mut none = scenario.clone();
     none.interfaces.clear();
@@ -190,8 +193,9 @@ fn setting(direction: Direction, seed: u64) -> Setting {
     }
 }
 
-/// The targets themselves, on four scenarios. They are of the mean of a hundred, and four have a mean of their own: with loss the first
-/// four of seed 1 hold 90.8 % up and 90.4 % down, so with loss the target is asked of seed 5.
+/// The targets themselves, on four scenarios. They are of the mean of a hundred, and four have a
+/// mean of their own: with loss the first four of seed 1 hold 90.8 % up and 90.4 % down, so with
+/// loss the target is asked of seed 5.
 #[test]
 fn pals_subset_meets_its_targets() {
     let runner = Runner::new(Identity::new().unwrap(), false);
@@ -248,8 +252,8 @@ fn run_of_pals(name: &str, case: Case, setting: Setting) -> RunReport {
     reports.remove(0)
 }
 
-/// After the cut the other link fell silent for a moment: a new path over the dead one was filled before the old one was closed, and what it held was
-/// neither acknowledged nor lost, for ever.
+/// After the cut the other link fell silent for a moment: a new path over the dead one was filled
+/// before the old one was closed, and what it held was neither acknowledged nor lost, for ever.
 #[test]
 fn a_moment_without_any_path_strands_nothing_on_a_dead_one() {
     let setting = Setting {
@@ -261,8 +265,9 @@ fn a_moment_without_any_path_strands_nothing_on_a_dead_one() {
     assert!(report.efficiency_connect > 85.0, "{report:?}");
 }
 
-/// A new path of a round trip of 0.44 s sends its first window, and then a ping passes only as often as the link's rate allows: where that was what had been
-/// measured of one packet a round trip, the client missed the pings, and closed and opened a sound path every two seconds. 41.7 %.
+/// A new path of a round trip of 0.44 s sends its first window, and then a ping passes only as
+/// often as the link's rate allows: where that was what had been measured of one packet a round
+/// trip, the client missed the pings, and closed and opened a sound path every two seconds. 41.7 %.
 #[test]
 fn a_new_path_of_a_long_round_trip_is_not_taken_for_dead() {
     let setting = Setting {
@@ -362,7 +367,8 @@ fn a_run_of_many_paths_alone_gives_no_figure() {
     assert!(figures.is_empty(), "{figures:?}");
 }
 
-/// Two paths through one bottleneck take one flow's share beside a Cubic flow, and what is left out by name is not reported.
+/// Two paths through one bottleneck take one flow's share beside a Cubic flow, and what is left out
+/// by name is not reported.
 #[test]
 fn two_paths_in_one_queue_are_one_flow() {
     let runs = [
@@ -387,8 +393,9 @@ fn two_paths_in_one_queue_are_one_flow() {
     }
 }
 
-/// Beside a Cubic flow a window of products shrank with the rate that it measured until a twentieth was left, where the first drained round came at a moment
-/// of a short queue; and a queue that stood twice was taken for a longer path.
+/// Beside a Cubic flow a window of products shrank with the rate that it measured until a twentieth
+/// was left, where the first drained round came at a moment of a short queue; and a queue that
+/// stood twice was taken for a longer path.
 #[test]
 fn a_cubic_flow_takes_no_more_than_its_share_of_ours() {
     for seed in [3, 4, 6, 10] {
@@ -408,7 +415,8 @@ fn a_cubic_flow_takes_no_more_than_its_share_of_ours() {
     }
 }
 
-/// Over links whose rate falls tenfold and rises again the oracle leaves nothing to be dropped by a queue, and what it reaches is a bound.
+/// Over links whose rate falls tenfold and rises again the oracle leaves nothing to be dropped by a
+/// queue, and what it reaches is a bound.
 #[test]
 fn the_oracle_fills_links_that_vary_and_overruns_none() {
     let identity = Identity::new().unwrap();

@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 const SECOND_RTT: [(&str, f64); 2] = [("same_rtt", 1.0), ("other_rtt", 2.0)];
 /// Pairs of links of their own, each with strangers on it.
 const DISJOINT: u64 = 6;
-/// What coupling may cost where nothing is shared.
+/// Price of coupling where nothing is shared.
 const KEPT_MIN: f64 = 98.0;
 const FALSE_MAX: f64 = 2.0;
 
@@ -56,7 +56,8 @@ pub fn run(runner: &Runner, prefix: &str, setting: Setting) -> Outcome {
     Ok((figures, reports))
 }
 
-/// Two links of like or unlike rates and round trips, a Cubic flow on each: what coupling costs, and how often it errs.
+/// Two links of like or unlike rates and round trips, a Cubic flow on each: what coupling costs,
+/// and how often it errs.
 fn disjoint(runner: &Runner, prefix: &str, setting: Setting) -> Outcome {
     let scenarios: Vec<Scenario> = (0..DISJOINT)
         .map(|index| {

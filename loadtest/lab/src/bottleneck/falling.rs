@@ -1,4 +1,5 @@
-//! A rate that drops tenfold in one step, in front of a queue of one product and of one without a bottom.
+//! A rate that drops tenfold in one step, in front of a queue of one product and of one without a
+//! bottom.
 
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ const DROP_TO_MBIT: f64 = 2.0;
 const END_S: f64 = 15.0;
 /// Round trips after the drop in which anything goes.
 const GRACE_RTTS: f64 = 3.0;
-/// In one bin of 100 ms the drop's three round trips and a bin's edge are told apart only so finely.
+/// In one bin of 100 ms the drop's three round trips and a bin's edge are told apart only so
+/// finely.
 const BIN_S: f64 = 0.1;
 /// More than any sender fills in this time.
 const BOTTOMLESS_BYTES: u64 = 1 << 30;
@@ -79,8 +81,9 @@ fn lowest_half_second(link: &LinkReport) -> f64 {
     percentile(&sorted(each), 0.0).unwrap_or(0.0)
 }
 
-/// When the queue was first down to one round trip, in round trips with the queue that the drop leaves (what is in flight then takes one of
-/// these to be served, whatever the sender does), and the queue's p95 from then on in bare round trips.
+/// When the queue was first down to one round trip, in round trips with the queue that the drop
+/// leaves (what is in flight then takes one of these to be served, whatever the sender does), and
+/// the queue's p95 from then on in bare round trips.
 fn drained(link: &LinkReport) -> (f64, f64) {
     let after = link.queueing.iter().filter(|sample| sample.0 >= DROP_S);
     let longest = after

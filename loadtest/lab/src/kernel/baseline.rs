@@ -1,4 +1,4 @@
-//! What a kernel has by itself, on the same links: TCP over one path, MPTCP over all.
+//! Transports of the kernel on the same links: TCP over one path, MPTCP over all.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -43,7 +43,8 @@ impl Transport {
     }
 }
 
-/// Runs the scenario's transfer as one flow of the kernel's, with its congestion control of that name at both ends.
+/// Runs the scenario's transfer as one flow of the kernel's, with its congestion control of that
+/// name at both ends.
 pub fn run(
     scenario: &Scenario,
     transport: Transport,

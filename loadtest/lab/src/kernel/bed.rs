@@ -1,5 +1,5 @@
-//! What every run in kernel time stands on: the network, the emulator, the runtimes of both ends, the receiver's record, and the judgement
-//! whether the machine kept up.
+//! Common base of every run in kernel time: the network, the emulator, the runtimes of both ends,
+//! the receiver's record, and the judgement whether the machine kept up.
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ use crate::wire::{Bulk, Wire};
 
 /// From making a run to its time zero: both ends are ready by then.
 const LEAD: Duration = Duration::from_millis(300);
-/// An emulator whose packets were later than this (p99) distorts round trips: the run is not believed.
+/// An emulator whose packets were later than this (p99) distorts round trips: the run is not
+/// believed.
 const EMULATOR_LATE_MAX: Duration = Duration::from_millis(1);
 /// The same for the timers of the endpoints, which Tokio rounds up to a millisecond.
 const ENDPOINT_LATE_MAX: Duration = Duration::from_millis(5);
@@ -159,7 +160,7 @@ async fn watch_timers(ticks: Arc<Mutex<Lateness>>, origin: Instant) {
     }
 }
 
-/// What the receiver has got, by time.
+/// Bytes that the receiver has got, by time.
 pub struct Receipt {
     origin: Instant,
     timeline: Mutex<Timeline>,
@@ -201,7 +202,8 @@ impl Receipt {
         self.ended.notify_one();
     }
 
-    /// Waits, on the runtime, until everything has arrived, something failed, or `limit` has passed since time zero.
+    /// Waits, on the runtime, until everything has arrived, something failed, or `limit` has passed
+    /// since time zero.
     pub fn wait(self: &Arc<Self>, runtime: &Runtime, limit: Duration) {
         let own = self.clone();
         let deadline = self.origin + limit;

@@ -21,19 +21,21 @@ use crate::wire::NOT_COMPLETED;
 
 /// Percentage points within which real and virtual time agree.
 const POINTS_MAX: f64 = 3.0;
-/// PALS scenarios of each case when not said otherwise; each of them is seven runs in the table of baselines.
+/// PALS scenarios of each case when not said otherwise; each of them is seven runs in the table of
+/// baselines.
 const COMPARED_SCENARIOS: u32 = 2;
 const BASELINE_SCENARIOS: u32 = 1;
 /// Scenarios that have to agree.
 const WITHIN_MIN: f64 = 5.0;
-/// What the emulator carries at the least, in Mbit/s, when the links limit nothing.
+/// Least rate of the emulator, in Mbit/s, when the links limit nothing.
 const UNLIMITED_MBIT_MIN: f64 = 1000.0;
 /// The kernel's congestion controls that are compared; those that it lacks are left out.
 const CONGESTIONS: [&str; 3] = ["cubic", "bbr", "reno"];
 /// Flows of the product's table beside one.
 const FLOWS: u32 = 8;
 
-const ONLY: &str = "Only figures whose id starts with this: kernel.emulator, kernel.vs_virtual, kernel.baseline, kernel.product";
+const ONLY: &str = "Only figures whose id starts with this: kernel.emulator, kernel.vs_virtual, \
+     kernel.baseline, kernel.product";
 const EXAMPLES: &str = "\
 Examples:
   braid lab kernel                                all, some twenty minutes
@@ -42,10 +44,12 @@ Examples:
   braid lab kernel --file scenario.toml           one scenario in both times
   braid lab kernel --only kernel.baseline --json  beside TCP and MPTCP, as JSON
 
-Needs root, /dev/net/tun and iproute2. Namespaces are called braidlab-<process>-<number>-<role> and go with the run; those of a run
-that was killed go with the next one. Each run lasts some ten seconds. A run in which the machine did not keep up is repeated.";
+Needs root, /dev/net/tun and iproute2. Namespaces are called braidlab-<process>-<number>-<role> and
+go with the run; those of a run that was killed go with the next one. Each run lasts some ten
+seconds. A run in which the machine did not keep up is repeated.";
 
-/// Kernel time: real sockets in network namespaces through an emulator of the same links, beside virtual time, TCP and MPTCP.
+/// Kernel time: real sockets in network namespaces through an emulator of the same links, beside
+/// virtual time, TCP and MPTCP.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_long_help = EXAMPLES, after_help = EXAMPLES)]
 #[command(mut_arg("only", |only| only.help(ONLY).long_help(ONLY)))]
@@ -53,7 +57,8 @@ pub struct KernelOptions {
     /// Seed of everything random.
     #[arg(long, env = "BRAID_LAB_SEED", default_value_t = 1)]
     pub seed: u64,
-    /// PALS scenarios of each case (no loss, loss, handover): 2 beside virtual time, 1 in the table of baselines.
+    /// PALS scenarios of each case (no loss, loss, handover): 2 beside virtual time, 1 in the table
+    /// of baselines.
     #[arg(long, env = "BRAID_LAB_SCENARIOS")]
     pub scenarios: Option<u32>,
     #[command(flatten)]
@@ -65,11 +70,12 @@ pub struct KernelOptions {
     #[arg(long, env = "BRAID_LAB_FILE")]
     pub file: Option<PathBuf>,
     /// How often a run is made at most until the machine keeps up with it.
-    #[arg(long, env = "BRAID_LAB_ATTEMPTS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=20))]
+    #[arg(long, env = "BRAID_LAB_ATTEMPTS", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=20))]
     pub attempts: u32,
 }
 
-/// What one command does and has found.
+/// State and results of one command.
 struct Session<'a> {
     options: &'a KernelOptions,
     identity: &'a Identity,
@@ -105,6 +111,7 @@ impl KernelOptions {
 impl Session<'_> {
     fn file(&mut self, file: &Path) -> Result<(), LabError> {
         let scenario = Scenario::from_file(file)?;
+        scenario.check_for_kernel().map_err(KernelError::from)?;
         self.say_comparison_header();
         self.compare(&scenario.name.clone(), "", &scenario)
     }
@@ -170,7 +177,8 @@ impl Session<'_> {
             "own TCP flow"
         };
         self.say(&format!(
-            "emulator without limits ({how}, one TCP flow): {:.0} Mbit/s, written {:.2} ms late at p99",
+            "emulator without limits ({how}, one TCP flow): {:.0} Mbit/s, written {:.2} ms late \
+             at p99",
             speed.mbit, speed.kept.emulator.p99_ms
         ));
         self.figures.push(Figure::at_least(
@@ -220,7 +228,8 @@ impl Session<'_> {
         let error = real_time.report.error.as_deref();
         let error = error.filter(|_| real_time.report.error != virtual_time.error);
         self.say(&format!(
-            "{name:<32} {:>7.2} {:>7.2} {:>6.2} {:>7.2} {points:>+7.2} {:>6.2} ms {:>6.2} ms {attempts:>5} {} {judged} {}",
+            "{name:<32} {:>7.2} {:>7.2} {:>6.2} {:>7.2} {points:>+7.2} {:>6.2} ms {:>6.2} ms \
+             {attempts:>5} {} {judged} {}",
             virtual_time.efficiency_connect,
             comparison.virtual_mean,
             comparison.virtual_deviation,
@@ -305,7 +314,8 @@ impl Session<'_> {
             .bulk_gap_ms
             .map_or_else(|| "-".to_owned(), |gap_ms| format!("{:.2}", gap_ms / 1e3));
         self.say(&format!(
-            "{name:<46} {mbit:>8.2} {:>11.2} {gap:>7} {:>6.2} ms {:>6.2} ms {attempts:>5} {judged} {}",
+            "{name:<46} {mbit:>8.2} {:>11.2} {gap:>7} {:>6.2} ms {:>6.2} ms {attempts:>5} \
+             {judged} {}",
             report.efficiency_connect,
             run.kept.emulator.p99_ms,
             run.kept.endpoints.p99_ms,
@@ -368,7 +378,9 @@ impl Session<'_> {
         }
         if self.doubtful > 0 {
             eprintln!(
-                "{} runs are not to be believed: the emulator wrote packets later than 1 ms, or the endpoints' timers fired later than 5 ms, at p99. Give the machine some rest, or more --attempts.",
+                "{} runs are not to be believed: the emulator wrote packets later than 1 ms, or \
+                 the endpoints' timers fired later than 5 ms, at p99. Stop other load on the machine, \
+                 or give more --attempts.",
                 self.doubtful
             );
         }
@@ -382,7 +394,7 @@ impl Session<'_> {
 }
 
 /// The same transfer over the link that carries most until the end.
-fn best_alone(scenario: &Scenario) -> Scenario {
+pub(super) fn best_alone(scenario: &Scenario) -> Scenario {
     let mut alone = scenario.clone();
     let capacity = |interface: &Interface| {
         let half = interface.half(scenario.direction);
@@ -399,8 +411,8 @@ fn best_alone(scenario: &Scenario) -> Scenario {
     alone
 }
 
-/// What the kernel has of the congestion controls that are compared.
-fn available_congestions() -> Vec<&'static str> {
+/// Congestion controls of the comparison that the kernel has.
+pub(super) fn available_congestions() -> Vec<&'static str> {
     let all = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")
         .unwrap_or_default();
     let has = |name: &&str| all.split_whitespace().any(|one| one == *name);

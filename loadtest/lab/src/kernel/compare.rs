@@ -1,4 +1,5 @@
-//! Real time beside virtual time: the same scenario, links and seeds; and the tables of kernel time.
+//! Real time beside virtual time: the same scenario, links and seeds; and the tables of kernel
+//! time.
 
 use rayon::prelude::*;
 use serde::Serialize;
@@ -17,11 +18,12 @@ use crate::{figure6, rival, world};
 const TRANSFER_S: f64 = 10.0;
 /// Time of a cut in the shortened handover.
 const CUT_S: f64 = 4.0;
-/// Of a transfer's length, how long it may take.
+/// Longest duration, in multiples of the transfer's length.
 const PATIENCE: f64 = 3.0;
 
-/// Virtual runs of a scenario with random loss, the one with its own seed included. Which packets a seed loses depends on their order, so
-/// the run in real time is a draw of its own, and the spread of the draws tells how far apart two of them may be.
+/// Virtual runs of a scenario with random loss, the one with its own seed included. Which packets a
+/// seed loses depends on their order, so the run in real time is a draw of its own, and the spread
+/// of the draws tells how far apart two of them may be.
 const DRAWS: u64 = 8;
 
 /// One scenario in both times.
@@ -33,7 +35,8 @@ pub struct Comparison {
     pub virtual_mean: f64,
     pub virtual_deviation: f64,
     pub real_time: KernelReport,
-    /// How often the run was made until the machine kept up; if it never did, the last one is shown and not believed.
+    /// How often the run was made until the machine kept up; if it never did, the last one is shown
+    /// and not believed.
     pub attempts: u32,
 }
 
@@ -98,7 +101,8 @@ pub fn compare(
     })
 }
 
-/// The scenarios of kernel time with their ids: those of the experiments, shortened to some ten seconds each.
+/// The scenarios of kernel time with their ids: those of the experiments, shortened to some ten
+/// seconds each.
 pub fn scenarios(seed: u64, per_case: u32, direction: Direction) -> Vec<(String, Scenario)> {
     let mut all = Vec::new();
     for case in [Case::NoLoss, Case::Loss, Case::Handover] {
@@ -136,7 +140,8 @@ fn capacity_mbit(scenario: &Scenario, include: impl Fn(&Half) -> bool) -> f64 {
     rates.sum()
 }
 
-/// The same links for a transfer of about ten seconds; a cut comes sooner, a return keeps its distance from it.
+/// The same links for a transfer of about ten seconds; a cut comes sooner, a return keeps its
+/// distance from it.
 pub fn shortened(mut scenario: Scenario) -> Scenario {
     let mut cut = false;
     for interface in &mut scenario.interfaces {

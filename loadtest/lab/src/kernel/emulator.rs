@@ -1,10 +1,11 @@
-//! The links of a network in real time: one thread that reads packets from the TUN devices, asks the link model when each arrives,
-//! and writes it to the other end then.
+//! The links of a network in real time: one thread that reads packets from the TUN devices, asks
+//! the link model when each arrives, and writes it to the other end then.
 //!
-//! Packets are read singly (the devices offer no segmentation, so the kernel cuts everything to the MTU) and in batches until a device is
-//! empty. The thread sleeps in `poll` until the next packet is due, less a short time that it spends spinning, with the least timer
-//! slack and real-time priority where the machine allows it. How late every packet was written is kept: a run in which the
-//! emulator was late says nothing about the transport.
+//! Packets are read singly (the devices offer no segmentation, so the kernel cuts everything to the
+//! MTU) and in batches until a device is empty. The thread sleeps in `poll` until the next packet
+//! is due, less a short time that it spends spinning, with the least timer slack and real-time
+//! priority where the machine allows it. How late every packet was written is kept: a run in which
+//! the emulator was late says nothing about the transport.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,7 +30,7 @@ const SPIN: Duration = Duration::from_micros(30);
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 const PACKET_BYTES_MAX: usize = 2048;
 
-/// What an emulator saw.
+/// Record of an emulator.
 pub struct Emulated {
     /// By path: to the server, to the client.
     pub(crate) wires: Vec<[Wire; 2]>,

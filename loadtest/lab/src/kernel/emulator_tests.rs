@@ -1,5 +1,5 @@
-//! One emulated network of four paths, each with a property of its own, in real namespaces. Needs root; without it the test says so and
-//! passes.
+//! One emulated network of four paths, each with a property of its own, in real namespaces. Needs
+//! root; without it the test says so and passes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,11 +28,13 @@ const INTERVAL: Duration = Duration::from_millis(2);
 const CUT_S: (f64, f64) = (0.3, 0.7);
 const RATE_MBIT: f64 = 2.0;
 const LOSS_SHARE: f64 = 0.2;
-/// How much later than the model says a packet may be seen when the machine keeps up: writing, waking the receiver, reading.
+/// How much later than the model says a packet may be seen when the machine keeps up: writing,
+/// waking the receiver, reading.
 const TOLERANCE: Duration = Duration::from_millis(5);
 /// With everything sent, a receiver that hears nothing for this long has heard all.
 const QUIET: Duration = Duration::from_millis(500);
-/// Half a second of packets for a receiver that does not come to run; the kernel gives what it allows.
+/// Half a second of packets for a receiver that does not come to run; the kernel gives what it
+/// allows.
 const RECEIVE_BUFFER_BYTES: usize = 1 << 20;
 const ATTEMPTS_MAX: u32 = 5;
 
@@ -90,7 +92,8 @@ fn nanos(bytes: &[u8]) -> Duration {
     Duration::from_nanos(u64::from_be_bytes(bytes.try_into().unwrap()))
 }
 
-/// Sends a numbered packet over every path at each interval (four at once where the rate is tried) and collects what arrives.
+/// Sends a numbered packet over every path at each interval (four at once where the rate is tried)
+/// and collects what arrives.
 fn exchange() -> (KernelReport, Vec<Vec<Seen>>, Vec<u64>) {
     let scenario = scenario();
     let bed = Bed::new(&scenario).unwrap();
@@ -179,7 +182,8 @@ fn delay_rate_loss_and_cuts_are_those_of_the_model() {
         attempt += 1;
     };
     let delay = Duration::from_millis(20);
-    // Whatever the load of the machine: no packet is seen that the model did not deliver, none out of order and none early.
+    // Whatever the load of the machine: no packet is seen that the model did not deliver, none out
+    // of order and none early.
     for (path, seen) in seen.iter().enumerate() {
         let delivered = report.report.links[path].delivered_bytes / PACKET_BYTES;
         assert!(seen.len() as u64 <= delivered, "path {path}");
@@ -253,8 +257,8 @@ fn a_namespace_of_a_dead_process_is_removed_and_ours_goes_with_us() {
         eprintln!("skipped: {why}");
         return;
     }
-    // No process has this number: it is above the kernel's bound. Another test that makes a namespace of its own may remove this one while
-    // it is being made: then it is made again.
+    // No process has this number: it is above the kernel's bound. Another test that makes a
+    // namespace of its own may remove this one while it is being made: then it is made again.
     let dead = "braidlab-4194999-0-client";
     let made = || super::namespace::ip(&["netns", "add", dead]).is_ok();
     assert!((0..ATTEMPTS_MAX).any(|_| made()));

@@ -1,4 +1,5 @@
-//! Certificates for the endpoints of kernel time: a throw-away authority, as a test deployment would have.
+//! Certificates for the endpoints of kernel time: a throw-away authority, as a test deployment
+//! would have.
 
 use std::path::Path;
 

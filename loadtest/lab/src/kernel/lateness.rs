@@ -1,10 +1,12 @@
-//! How late something was, in a histogram of fixed size: the measure of whether a run in real time may be believed.
+//! How late something was, in a histogram of fixed size: the measure of whether a run in real time
+//! may be believed.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// Width of one bucket, and how many there are: 10 us up to 50 ms; what is later counts in the last one.
+/// Width of one bucket, and how many there are: 10 us up to 50 ms; what is later counts in the last
+/// one.
 const BUCKET: Duration = Duration::from_micros(10);
 const BUCKETS: usize = 5_000;
 
@@ -41,7 +43,8 @@ impl Lateness {
         self.max = self.max.max(late);
     }
 
-    /// The upper end of the bucket that holds the sample at `share`; the maximum when that is the last bucket.
+    /// The upper end of the bucket that holds the sample at `share`; the maximum when that is the
+    /// last bucket.
     pub fn percentile(&self, share: f64) -> Duration {
         let rank = ((share * self.count as f64).ceil() as u64).max(1);
         let mut seen = 0;

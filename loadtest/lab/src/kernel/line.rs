@@ -1,5 +1,5 @@
-//! A link and the packets that it holds: what the emulator asks when it has read a packet, and when a packet is due. Knows no device and no
-//! clock; times are since the run's start.
+//! A link and the packets that it holds: what the emulator asks when it has read a packet, and when
+//! a packet is due. Knows no device and no clock; times are since the run's start.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::wire::Wire;
 
-/// Packets that one direction holds at most (about 100 MB); further ones are lost and counted, and the run is not to be believed.
+/// Packets that one direction holds at most (about 100 MB); further ones are lost and counted, and
+/// the run is not to be believed.
 const HELD_PACKETS_MAX: usize = 65_536;
 /// Buffers kept for the next packets; more are given back to the allocator.
 const SPARE_BUFFERS_MAX: usize = 4_096;

@@ -1,7 +1,7 @@
 //! Network namespaces by name, made and removed by `ip` (iproute2).
 //!
-//! A name carries the process that made it. A namespace goes with its owner (`Drop`); one whose process is gone, because it was killed, is
-//! removed when the next one is made.
+//! A name carries the process that made it. A namespace goes with its owner (`Drop`); one whose
+//! process is gone, because it was killed, is removed when the next one is made.
 
 use std::fs::File;
 use std::io;
@@ -23,7 +23,8 @@ const STALE_MAX: usize = 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum NamespaceError {
     #[error(
-        "kernel time makes network namespaces and TUN devices, which only root may do (in a container with CAP_NET_ADMIN and CAP_SYS_ADMIN): run it as root, for example with sudo"
+        "kernel time makes network namespaces and TUN devices, which only root may do (in a \
+         container with CAP_NET_ADMIN and CAP_SYS_ADMIN): run it as root, for example with sudo"
     )]
     NotRoot,
     #[error("`ip` is not installed: the package is called iproute2")]
@@ -94,7 +95,8 @@ impl Namespace {
         ip(&all)
     }
 
-    /// Runs `work` on a thread inside. Sockets, devices and threads that it makes belong to the namespace for good.
+    /// Runs `work` on a thread inside. Sockets, devices and threads that it makes belong to the
+    /// namespace for good.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NamespaceError> {
         let enter = || -> io::Result<()> {
             let file = File::open(Path::new(NAMES_DIR).join(&self.name))?;
@@ -117,9 +119,11 @@ impl Namespace {
         })
     }
 
-    /// A runtime whose threads all live inside. Work has to be spawned on it: `block_on` would run on the caller's thread.
+    /// A runtime whose threads all live inside. Work has to be spawned on it: `block_on` would run
+    /// on the caller's thread.
     pub fn runtime(&self) -> Result<tokio::runtime::Runtime, NamespaceError> {
-        // Threads inherit the namespace of the thread that starts them, and every one is started by this one or its kin.
+        // Threads inherit the namespace of the thread that starts them, and every one is started by
+        // this one or its kin.
         self.run(|| {
             tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(1)
@@ -136,7 +140,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // What cannot be removed now is stale to the next process.
+        // A namespace that cannot be removed now is stale to the next process.
         let _ = ip(&["netns", "del", &self.name]);
     }
 }

@@ -3,12 +3,13 @@
 //! ```text
 //!   client namespace                              server namespace
 //!   wan0 10.71.0.2 ---- emulator: to server -----> wan0 10.71.0.1
-//!                  <--- emulator: to client ------               lo 10.71.255.1, the server's one address
+//!                  <--- emulator: to client ------               lo 10.71.255.1, the server's
 //!   wan1 10.71.1.2 ---- ...                        wan1 10.71.1.1
 //! ```
 //!
-//! The client has a route to the server over each device. A socket takes the one of the device that it is bound to, or of its
-//! source address, as a phone's would; one that is bound to neither takes the first device.
+//! The client has a route to the server over each device. A socket takes the one of the device that
+//! it is bound to, or of its source address, as a phone's would; one that is bound to neither takes
+//! the first device.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -20,7 +21,8 @@ use crate::scenario::{INTERFACES_MAX, LINK_MTU_BYTES};
 
 /// The server's address, reached over every path.
 pub const SERVER_IP: Ipv4Addr = Ipv4Addr::new(10, 71, 255, 1);
-/// Packets that a device holds until the emulator reads them. The link's own queue is the emulator's; this one must never be it.
+/// Packets that a device holds until the emulator reads them. The link's own queue is the
+/// emulator's; this one must never be it.
 const DEVICE_QUEUE_PACKETS: u32 = 20_000;
 /// Number of the client's first routing table of its own.
 const TABLE_FIRST: usize = 100;

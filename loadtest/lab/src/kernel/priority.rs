@@ -1,4 +1,5 @@
-//! Real-time priority for the threads of a run, so that whatever else the machine does is not measured.
+//! Real-time priority for the threads of a run, so that whatever else the machine does is not
+//! measured.
 
 use std::num::NonZeroU64;
 
@@ -7,7 +8,7 @@ use thread_priority::{
     set_thread_priority_and_policy, thread_native_id,
 };
 
-/// Whose thread it is.
+/// The role of a thread.
 #[derive(Debug, Clone, Copy)]
 pub enum Role {
     /// Goes before the endpoints, or it would be late whenever they are busy.
@@ -15,7 +16,8 @@ pub enum Role {
     Endpoint,
 }
 
-/// Sets the least timer slack and real-time priority for the calling thread; whether it has got the latter.
+/// Sets the least timer slack and real-time priority for the calling thread; whether it has got the
+/// latter.
 pub fn raise(role: Role) -> bool {
     // Without the right to it the default of 50 us remains.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));

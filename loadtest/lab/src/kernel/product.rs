@@ -1,4 +1,5 @@
-//! The product's whole path: a TCP flow of an application through a gateway-like forwarder, the tunnel, the proxy service, and TCP again.
+//! The product's whole path: a TCP flow of an application through a gateway-like forwarder, the
+//! tunnel, the proxy service, and TCP again.
 //!
 //! ```text
 //!   application -- TCP --> forwarder -- Tunnel ==paths==> proxy -- TCP --> receiver
@@ -30,7 +31,7 @@ use crate::scenario::{Controller, Direction, Scenario};
 const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_IP), 5001);
 /// Where the forwarder listens, in the client's namespace.
 const FORWARDER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1080);
-/// What the forwarder holds of each direction.
+/// Bytes that the forwarder holds for each direction.
 const BUFFER_BYTES: usize = 64 * 1024;
 /// How long the proxy may take to listen.
 const START_MAX: Duration = Duration::from_secs(5);
@@ -42,7 +43,8 @@ const OUTAGE_S: (f64, f64) = (3.0, 7.0);
 /// Length of the runs that end by time.
 const END_S: f64 = 12.0;
 
-/// What is run, by id: the rival's profiles and cuts, an outage of everything, and a first path that is down at the start.
+/// Runs by id: the rival's profiles and cuts, an outage of everything, and a first path that is
+/// down at the start.
 pub fn scenarios(seed: u64, direction: Direction) -> Vec<(&'static str, Scenario)> {
     let mut all = rival::scenarios(seed, Controller::Ours, direction);
     let near = || {
@@ -72,7 +74,7 @@ pub fn scenarios(seed: u64, direction: Direction) -> Vec<(&'static str, Scenario
     all
 }
 
-/// What a run that ends by time answers.
+/// Rows of a run that ends by time.
 pub fn figures(prefix: &str, id: &str, report: &RunReport) -> Vec<Figure> {
     // By the end of the tenth of a second in which the first bytes came.
     let first_after = |from_s: f64| {
@@ -181,7 +183,7 @@ fn proxy_config(identities: &Identities) -> Result<proxy::Config, KernelError> {
         .map_err(|error| KernelError::Endpoint(error.to_string()))
 }
 
-/// What a gateway does for each connection of an application.
+/// The gateway's part for each connection of an application.
 async fn forward(listener: TcpListener, tunnel: Tunnel, receipt: Arc<Receipt>) {
     while let Ok((mut local, _)) = listener.accept().await {
         let tunnel = tunnel.clone();

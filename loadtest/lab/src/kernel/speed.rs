@@ -1,5 +1,5 @@
-//! How fast the emulator is when the links limit nothing: `iperf3` between the two namespaces where it is installed, otherwise a TCP flow of
-//! our own.
+//! The emulator's rate when the links limit nothing: `iperf3` between the two namespaces where it
+//! is installed, otherwise a TCP flow of our own.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -18,7 +18,7 @@ const QUEUE_BYTES: u64 = 64 << 20;
 /// How long `iperf3 --server` may take to listen.
 const START_ATTEMPTS_MAX: u32 = 20;
 
-/// What passed.
+/// Outcome of the measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Speed {
     pub mbit: f64,
@@ -64,7 +64,8 @@ pub fn measure() -> Result<Speed, KernelError> {
     }
     let bed = Bed::new(&scenario)?;
     let mut server = bed.network.server.run(|| {
-        // What a thread starts has its priority; like every endpoint's, so that the machine's other load is not measured.
+        // Threads take the priority of the thread that starts them, as every endpoint's do, so that
+        // other load of the machine is not measured.
         priority::raise(Role::Endpoint);
         Command::new("iperf3")
             .args(["--server", "--one-off"])

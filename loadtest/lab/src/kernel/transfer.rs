@@ -1,5 +1,5 @@
-//! A scenario's transfer in real time: the product's own tunnel (`Tunnel` and `TunnelServer`) over real UDP sockets in two namespaces,
-//! with an emulated link for each interface of the scenario.
+//! A scenario's transfer in real time: the product's own tunnel (`Tunnel` and `TunnelServer`) over
+//! real UDP sockets in two namespaces, with an emulated link for each interface of the scenario.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -24,7 +24,8 @@ pub const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_IP), 4433);
 /// Bytes taken from a stream at once.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Runs the scenario once. Its controller must be ours: the tunnel has no other. Vitals and competitors are left out.
+/// Runs the scenario once. Its controller must be ours: the tunnel has no other. Vitals and
+/// competitors are left out.
 pub fn run(scenario: &Scenario, identities: &Identities) -> Result<KernelReport, KernelError> {
     let bed = Bed::new(scenario)?;
     let receipt = Receipt::new(bed.origin, scenario.streams);
@@ -109,7 +110,8 @@ impl Served {
     }
 }
 
-/// The interfaces of a scenario as sockets bound to their devices. Must be called on the client's runtime.
+/// The interfaces of a scenario as sockets bound to their devices. Must be called on the client's
+/// runtime.
 pub fn interfaces(scenario: &Scenario) -> std::io::Result<Vec<Interface>> {
     let each = scenario.interfaces.iter().enumerate();
     each.map(|(path, interface)| {
@@ -136,7 +138,7 @@ pub async fn start_tunnel(
         let name = interface.name.clone();
         let changes = interface.to_server.changes.clone();
         let mut changes = changes.into_iter().peekable();
-        // What holds from the start must be known before the first handshake is over.
+        // A state that holds from the start must be known before the first handshake is over.
         while let Some((_, up)) = changes.next_if(|change| change.0 <= 0.0) {
             tunnel.set_link(&name, up);
         }
@@ -202,7 +204,8 @@ pub async fn send(
         sent += chunk.len() as u64;
     }
     stream.shutdown().await?;
-    // The stream is let go when the receiver has ended it too: dropping it sooner would break it off.
+    // The stream is let go when the receiver has ended it too: dropping it sooner would break it
+    // off.
     while stream.read(&mut [0; 1]).await? > 0 {}
     Ok(())
 }

@@ -9,7 +9,7 @@ use super::svg::{self, Canvas, WIDTH};
 
 const ROW: f64 = 26.0;
 
-/// What the colour of a cell says.
+/// Meaning of a cell's colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {

@@ -1,0 +1,258 @@
+//! Kernel time in the report: TCP and MPTCP of this machine beside Braid, over the same links.
+
+use super::baseline::{self, Transport};
+use super::bed::{KernelError, KernelReport};
+use super::command::{available_congestions, best_alone};
+use super::compare::{believed, shortened};
+use super::identities::Identities;
+use super::namespace::permitted;
+use super::transfer;
+use crate::all::{Experiment, Task};
+use crate::command::LabError;
+use crate::drive::Environment;
+use crate::exhibit::{Exhibit, Section, Table};
+use crate::figures::Figure;
+use crate::lte::{self as of_lte, Links};
+use crate::pals::{self as of_pals, Case, Reading, Setting};
+use crate::plot::{Axis, Boxes};
+use crate::references;
+use crate::report::mean;
+use crate::scenario::{Controller, Direction, Scenario};
+
+/// Runs are made again until the machine keeps up, at most so often.
+const ATTEMPTS: u32 = 3;
+/// The kernel's congestion controls in a quick report.
+const QUICK: [&str; 1] = ["cubic"];
+
+pub(crate) fn experiments() -> Vec<Experiment> {
+    vec![
+        Experiment {
+            id: "pals.kernel",
+            section: Section::Pals,
+            cost_s: (40, 1800),
+            run: pals,
+        },
+        Experiment {
+            id: "lte.kernel",
+            section: Section::Lte,
+            cost_s: (1, 1500),
+            run: lte,
+        },
+    ]
+}
+
+/// Why kernel time cannot run here, if it cannot; an error where it must.
+fn refusal() -> Result<Option<String>, LabError> {
+    match permitted() {
+        Ok(()) => Ok(None),
+        Err(error) if std::env::var_os("BRAID_REQUIRE_NETNS").is_none() => {
+            Ok(Some(error.to_string()))
+        }
+        Err(error) => Err(KernelError::from(error).into()),
+    }
+}
+
+/// One transport's runs: goodput in Mbit/s and efficiency in percent.
+struct Row {
+    name: String,
+    goodput: Vec<f64>,
+    efficiency: Vec<f64>,
+    gaps_s: Vec<f64>,
+    doubtful: u32,
+}
+
+impl Row {
+    fn new(name: String) -> Self {
+        let (goodput, efficiency, gaps_s) = (Vec::new(), Vec::new(), Vec::new());
+        Self {
+            name,
+            goodput,
+            efficiency,
+            gaps_s,
+            doubtful: 0,
+        }
+    }
+
+    fn add(&mut self, run: &KernelReport) {
+        let report = &run.report;
+        let mbit = report.delivered_bytes as f64 * 8e-6 / report.from_connect_s.max(1e-3);
+        self.goodput.push(mbit);
+        self.efficiency.push(report.efficiency_connect);
+        self.gaps_s.extend(report.bulk_gap_ms.map(|ms| ms / 1e3));
+        self.doubtful += u32::from(!run.kept.up);
+    }
+}
+
+/// Braid, and each of the kernel's transports, over every scenario.
+fn rows(task: &Task<'_>, what: &str, scenarios: &[Scenario]) -> Result<Vec<Row>, LabError> {
+    let identities = Identities::new().map_err(KernelError::from)?;
+    let congestions = if task.quick {
+        QUICK.to_vec()
+    } else {
+        available_congestions()
+    };
+    let both = [Transport::Tcp, Transport::Mptcp];
+    let transports: Vec<(Transport, &str)> = congestions
+        .iter()
+        .flat_map(|congestion| both.map(|transport| (transport, *congestion)))
+        .collect();
+    let bar = task
+        .runner
+        .bar(what, (scenarios.len() * (transports.len() + 1)) as u64);
+    let mut ours = Row::new("Braid".to_owned());
+    for scenario in scenarios {
+        ours.add(&believed(ATTEMPTS, || transfer::run(scenario, &identities))?.0);
+        bar.inc(1);
+    }
+    let mut rows = vec![ours];
+    for (transport, congestion) in transports {
+        let mut row = Row::new(format!("{} {congestion}", transport.name().to_uppercase()));
+        for scenario in scenarios {
+            let alone = best_alone(scenario);
+            let own = if transport == Transport::Tcp {
+                &alone
+            } else {
+                scenario
+            };
+            row.add(&believed(ATTEMPTS, || baseline::run(own, transport, congestion))?.0);
+            bar.inc(1);
+        }
+        rows.push(row);
+    }
+    bar.finish_and_clear();
+    Ok(rows)
+}
+
+fn table(title: &str) -> Table {
+    let columns = [
+        "transport",
+        "goodput [Mbit/s]",
+        "efficiency [%]",
+        "worst run [%]",
+        "longest gap [s]",
+        "runs not believed",
+    ];
+    Table::new(title, &columns)
+}
+
+fn fill(table: &mut Table, rows: &[Row]) {
+    for row in rows {
+        let worst = row.efficiency.iter().copied().fold(f64::INFINITY, f64::min);
+        let gap = row.gaps_s.iter().copied().reduce(f64::max);
+        table.row(vec![
+            row.name.clone(),
+            format!("{:.2}", mean(&row.goodput)),
+            format!("{:.2}", mean(&row.efficiency)),
+            format!("{worst:.2}"),
+            gap.map_or_else(String::new, |gap| format!("{gap:.2}")),
+            format!("{}", row.doubtful),
+        ]);
+    }
+}
+
+const NOTE: &str = "\
+     Real sockets in network namespaces through an emulator of the same links and seeds. Braid is \
+     the product's own tunnel. TCP uses the path that carries most until the end, MPTCP both. A run in \
+     which the machine did not keep up is repeated, and counted when that does not help.";
+
+fn pals(task: &Task<'_>) -> Result<Exhibit, LabError> {
+    let id = "pals.kernel";
+    let title = "PALS in kernel time: TCP and MPTCP of this machine";
+    let mut exhibit = Exhibit::new(title, &task.command(id)).note(NOTE).note(
+        "The scenarios of the virtual runs, shortened to transfers of about ten seconds; the \
+         handover's cut comes at 4 s.",
+    );
+    if let Some(reason) = refusal()? {
+        exhibit.skipped.push(reason);
+        return Ok(exhibit);
+    }
+    let cases: &[Case] = if task.quick {
+        &[Case::Loss]
+    } else {
+        &[Case::NoLoss, Case::Loss, Case::Handover]
+    };
+    let setting = Setting {
+        seed: task.seed,
+        scenarios: task.pick(1, 6),
+        controller: Controller::Ours,
+        direction: Direction::Upload,
+        reading: Reading::RoundTrip,
+    };
+    let axis = Axis::new("efficiency from connect()", "%").range(0.0, 100.0);
+    let mut boxes = Boxes::new("Kernel time: bandwidth efficiency", axis);
+    for &case in cases {
+        let name = of_pals::name_of(case);
+        let scenarios: Vec<Scenario> = of_pals::scenarios(case, setting)
+            .into_iter()
+            .map(shortened)
+            .collect();
+        let rows = rows(task, &format!("kernel {name}"), &scenarios)?;
+        let mut table = table(&format!("{name}: {} scenarios", scenarios.len()));
+        fill(&mut table, &rows);
+        exhibit.tables.push(table);
+        let samples: Vec<(&str, &[f64])> = rows
+            .iter()
+            .map(|row| (row.name.as_str(), row.efficiency.as_slice()))
+            .collect();
+        boxes = boxes.group(name, &samples);
+        exhibit
+            .figures
+            .extend(ratio(&format!("kernel.report.pals.{name}"), &rows));
+    }
+    exhibit.plot("pals.kernel", boxes);
+    Ok(exhibit)
+}
+
+/// Braid's mean goodput by that of the best of the others.
+fn ratio(id: &str, rows: &[Row]) -> Option<Figure> {
+    let [ours, others @ ..] = rows else {
+        return None;
+    };
+    let best = others
+        .iter()
+        .map(|row| mean(&row.goodput))
+        .fold(0.0, f64::max);
+    let id = format!("{id}.ours_to_best");
+    let ratio = mean(&ours.goodput) / best.max(1e-3);
+    Some(Figure::at_least(
+        &*id,
+        "x",
+        references::figure(&id),
+        1.0,
+        ratio,
+    ))
+}
+
+fn lte(task: &Task<'_>) -> Result<Exhibit, LabError> {
+    let id = "lte.kernel";
+    let title = "Drives in kernel time: MPTCP of this machine";
+    let mut exhibit = Exhibit::new(title, &task.command(id)).note(NOTE).note(
+        "Downloads of 40 MB on the road, from three of the starting points. TCP's one link is the \
+         first one; changes of the links are not announced to it.",
+    );
+    if task.quick {
+        exhibit
+            .skipped
+            .push("not part of a quick report: real time is dear".to_owned());
+        return Ok(exhibit);
+    }
+    if let Some(reason) = refusal()? {
+        exhibit.skipped.push(reason);
+        return Ok(exhibit);
+    }
+    let drive = of_lte::drive(Environment::Road, task.seed);
+    for links in [Links::Ideal, Links::Best(1), Links::Best(2), Links::Best(4)] {
+        let direction = Direction::Download;
+        let mut scenarios =
+            of_lte::scenarios(&drive, links, task.seed, 3, Controller::Ours, direction);
+        for scenario in &mut scenarios {
+            scenario.limit_s = scenario.limit_s.min(90.0);
+        }
+        let name = links.name();
+        let rows = rows(task, &format!("kernel {name}"), &scenarios)?;
+        let mut table = table(&format!("{name}: {} starting points", scenarios.len()));
+        fill(&mut table, &rows);
+        exhibit.tables.push(table);
+    }
+    Ok(exhibit)
+}

@@ -1,0 +1,414 @@
+//! The two ends of an application: who opens streams, who sends when, and what the receiver notes.
+
+use std::time::Duration;
+
+use noq_proto::{Connection, Dir, ReadError, StreamId, WriteError};
+
+use super::{HEAD_BYTES, Message, Mix};
+use crate::report::Timeline;
+use crate::scenario::{Direction, Scenario};
+use crate::traffic::{TrafficError, matches_pattern, pattern_from};
+
+/// Bytes of a request: the number of the object.
+const REQUEST_BYTES: usize = 2;
+/// Most bytes taken from a stream in one read.
+const READ_BYTES_MAX: usize = 1 << 20;
+
+/// Record of the receiver.
+#[derive(Debug, Clone, Default)]
+pub struct Noted {
+    /// Delay of each message, in the order of their making.
+    pub delays: Vec<Duration>,
+    /// From the beginning to the last byte of the page.
+    pub page: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Sending {
+    id: StreamId,
+    head: Vec<u8>,
+    sent: u64,
+    total: u64,
+    finished: bool,
+}
+
+#[derive(Debug)]
+struct Receiving {
+    id: StreamId,
+    head: Vec<u8>,
+    got: u64,
+    total: u64,
+    finished: bool,
+}
+
+/// One end.
+#[derive(Debug)]
+pub(crate) struct MixApplication {
+    client: bool,
+    direction: Direction,
+    messages: Vec<Message>,
+    objects: Vec<u64>,
+    at_once: usize,
+    /// When the traffic begins at the earliest.
+    lead: Duration,
+    begin_at: Option<Duration>,
+    began_at: Option<Duration>,
+    /// Requests made (client) so far.
+    asked: usize,
+    requests: Vec<(StreamId, Vec<u8>)>,
+    sending: Vec<Sending>,
+    receiving: Vec<Receiving>,
+    /// The sender of messages: its beginning, and how many messages it has made.
+    sends_from: Option<Duration>,
+    made: usize,
+    noted: Noted,
+}
+
+impl MixApplication {
+    pub(crate) fn new(client: bool, scenario: &Scenario, mix: &Mix) -> Self {
+        let lead = scenario
+            .background
+            .as_ref()
+            .map_or(0.0, |background| background.lead_s);
+        Self {
+            client,
+            direction: scenario.direction,
+            messages: mix.messages(scenario.seed),
+            objects: mix.objects(scenario.seed),
+            at_once: mix.at_once(),
+            lead: Duration::from_secs_f64(lead),
+            begin_at: None,
+            began_at: None,
+            asked: 0,
+            requests: Vec::new(),
+            sending: Vec::new(),
+            receiving: Vec::new(),
+            sends_from: None,
+            made: 0,
+            noted: Noted::default(),
+        }
+    }
+
+    pub(crate) fn noted(&self) -> &Noted {
+        &self.noted
+    }
+
+    pub(crate) fn began_at(&self) -> Option<Duration> {
+        self.began_at
+    }
+
+    fn is_page(&self) -> bool {
+        !self.objects.is_empty()
+    }
+
+    fn sends(&self) -> bool {
+        self.client == (self.direction == Direction::Upload)
+    }
+
+    fn message_bytes(&self) -> u64 {
+        self.messages.iter().map(|message| message.bytes).sum()
+    }
+
+    pub(crate) fn on_connected(&mut self, now: Duration) {
+        if self.client && self.begin_at.is_none() {
+            self.begin_at = Some(now.max(self.lead));
+        }
+    }
+
+    /// Whether this end has received all that it waits for.
+    pub(crate) fn is_complete(&self) -> bool {
+        if self.is_page() {
+            self.noted.page.is_some()
+        } else {
+            self.noted.delays.len() == self.messages.len()
+        }
+    }
+
+    pub(crate) fn wants_to_send(&self) -> bool {
+        self.sending
+            .iter()
+            .any(|stream| stream.sent < self.due(stream))
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        let begin = self.begin_at.filter(|_| self.began_at.is_none());
+        let next = self.sends_from.zip(self.messages.get(self.made));
+        let message = next.map(|(from, message)| from + message.at);
+        [begin, message].into_iter().flatten().min()
+    }
+
+    /// Bytes of a stream that exist by now.
+    fn due(&self, stream: &Sending) -> u64 {
+        if self.is_page() {
+            stream.total
+        } else {
+            self.messages[..self.made]
+                .iter()
+                .map(|message| message.bytes)
+                .sum()
+        }
+    }
+
+    pub(crate) fn turn(
+        &mut self,
+        conn: &mut Connection,
+        now: Duration,
+        timeline: &mut Timeline,
+    ) -> Result<(), TrafficError> {
+        if self.begin_at.is_some_and(|at| at <= now) && self.began_at.is_none() {
+            self.begin(conn, now);
+        }
+        if !self.client {
+            self.accept(conn);
+            self.answer(conn, now);
+        }
+        while let Some(from) = self.sends_from
+            && let Some(message) = self.messages.get(self.made)
+            && from + message.at <= now
+        {
+            self.made += 1;
+        }
+        self.pump(conn);
+        self.read(conn, now, timeline)?;
+        self.ask(conn, now);
+        Ok(())
+    }
+
+    fn begin(&mut self, conn: &mut Connection, now: Duration) {
+        self.began_at = Some(now);
+        if self.is_page() {
+            self.ask(conn, now);
+            return;
+        }
+        let Some(id) = conn.streams().open(Dir::Bi) else {
+            return;
+        };
+        if self.sends() {
+            self.send_messages(id, now);
+        } else {
+            // The library holds a few bytes always.
+            let _ = conn.send_stream(id).write(&[0; REQUEST_BYTES]);
+            let _ = conn.send_stream(id).finish();
+            self.receive(id, self.message_bytes());
+        }
+    }
+
+    /// Fetches further objects of a page; notes when the last one is there.
+    fn ask(&mut self, conn: &mut Connection, now: Duration) {
+        let Some(began) = self.began_at.filter(|_| self.client && self.is_page()) else {
+            return;
+        };
+        self.receiving.retain(|stream| !stream.finished);
+        while self.receiving.len() < self.at_once && self.asked < self.objects.len() {
+            let Some(id) = conn.streams().open(Dir::Bi) else {
+                return;
+            };
+            let _ = conn
+                .send_stream(id)
+                .write(&(self.asked as u16).to_be_bytes());
+            let _ = conn.send_stream(id).finish();
+            self.receive(id, self.objects[self.asked]);
+            self.asked += 1;
+        }
+        if self.receiving.is_empty() && self.noted.page.is_none() {
+            self.noted.page = Some(now - began);
+        }
+    }
+
+    fn receive(&mut self, id: StreamId, total: u64) {
+        let head = Vec::new();
+        self.receiving.push(Receiving {
+            id,
+            head,
+            got: 0,
+            total,
+            finished: false,
+        });
+    }
+
+    fn send_messages(&mut self, id: StreamId, now: Duration) {
+        let head = (now.as_nanos() as u64).to_be_bytes().to_vec();
+        let total = self.message_bytes();
+        self.sends_from = Some(now);
+        self.sending.push(Sending {
+            id,
+            head,
+            sent: 0,
+            total,
+            finished: false,
+        });
+    }
+
+    fn accept(&mut self, conn: &mut Connection) {
+        while let Some(id) = conn.streams().accept(Dir::Bi) {
+            if self.sends() {
+                self.requests.push((id, Vec::new()));
+            } else {
+                self.receive(id, self.message_bytes());
+            }
+        }
+    }
+
+    /// Reads requests, and begins to send what they ask for.
+    fn answer(&mut self, conn: &mut Connection, now: Duration) {
+        let mut whole = Vec::new();
+        self.requests.retain_mut(|(id, request)| {
+            read_some(conn, *id, request, REQUEST_BYTES);
+            if request.len() < REQUEST_BYTES {
+                return true;
+            }
+            whole.push((*id, u16::from_be_bytes([request[0], request[1]])));
+            false
+        });
+        for (id, number) in whole {
+            if self.is_page() {
+                let total = self
+                    .objects
+                    .get(usize::from(number))
+                    .copied()
+                    .unwrap_or_default();
+                let head = Vec::new();
+                self.sending.push(Sending {
+                    id,
+                    head,
+                    sent: 0,
+                    total,
+                    finished: false,
+                });
+            } else {
+                self.send_messages(id, now);
+            }
+        }
+    }
+
+    fn pump(&mut self, conn: &mut Connection) {
+        let due: Vec<u64> = self.sending.iter().map(|stream| self.due(stream)).collect();
+        for (stream, due) in self.sending.iter_mut().zip(due) {
+            pump(stream, due, conn);
+        }
+        self.sending.retain(|stream| !stream.finished);
+    }
+
+    fn read(
+        &mut self,
+        conn: &mut Connection,
+        now: Duration,
+        timeline: &mut Timeline,
+    ) -> Result<(), TrafficError> {
+        let has_head = !self.is_page();
+        for stream in self.receiving.iter_mut().filter(|stream| !stream.finished) {
+            if has_head {
+                let missing = HEAD_BYTES as usize - stream.head.len();
+                read_some(conn, stream.id, &mut stream.head, missing);
+                if stream.head.len() < HEAD_BYTES as usize {
+                    continue;
+                }
+            }
+            read_pattern(stream, conn, now, timeline)?;
+        }
+        if has_head && let Some(stream) = self.receiving.first() {
+            note_messages(&mut self.noted, &self.messages, stream, now);
+        }
+        Ok(())
+    }
+}
+
+/// Delays of the messages whose last byte has been read.
+fn note_messages(noted: &mut Noted, messages: &[Message], stream: &Receiving, now: Duration) {
+    let Ok(head) = <[u8; HEAD_BYTES as usize]>::try_from(stream.head.as_slice()) else {
+        return;
+    };
+    let from = Duration::from_nanos(u64::from_be_bytes(head));
+    let known: u64 = messages[..noted.delays.len()]
+        .iter()
+        .map(|message| message.bytes)
+        .sum();
+    let mut end = known;
+    for message in &messages[noted.delays.len()..] {
+        end += message.bytes;
+        if end > stream.got {
+            return;
+        }
+        noted.delays.push(now.saturating_sub(from + message.at));
+    }
+}
+
+fn pump(stream: &mut Sending, due: u64, conn: &mut Connection) {
+    while !stream.head.is_empty() {
+        match conn.send_stream(stream.id).write(&stream.head) {
+            Ok(0) | Err(_) => return,
+            Ok(written) => drop(stream.head.drain(..written)),
+        }
+    }
+    while stream.sent < due {
+        let mut chunks = [pattern_from(stream.sent, due)];
+        match conn
+            .send_stream(stream.id)
+            .write_chunks(&mut &mut chunks[..])
+        {
+            Ok(0) | Err(WriteError::Blocked) => return,
+            Ok(written) => stream.sent += written as u64,
+            Err(WriteError::Stopped(_) | WriteError::ClosedStream) => {
+                stream.finished = true;
+                return;
+            }
+        }
+    }
+    if stream.sent == stream.total {
+        stream.finished = true;
+        // Only fails on a stream that the peer has stopped.
+        let _ = conn.send_stream(stream.id).finish();
+    }
+}
+
+/// Takes at most `most` bytes; errors show when the pattern is read.
+fn read_some(conn: &mut Connection, id: StreamId, into: &mut Vec<u8>, most: usize) {
+    let mut stream = conn.recv_stream(id);
+    let Ok(mut chunks) = stream.read(true) else {
+        return;
+    };
+    let until = into.len() + most;
+    while into.len() < until {
+        match chunks.next(until - into.len()) {
+            Ok(Some(chunk)) => into.extend_from_slice(&chunk.bytes),
+            Ok(None) | Err(_) => break,
+        }
+    }
+    let _ = chunks.finalize();
+}
+
+fn read_pattern(
+    stream: &mut Receiving,
+    conn: &mut Connection,
+    now: Duration,
+    timeline: &mut Timeline,
+) -> Result<(), TrafficError> {
+    let id = u64::from(stream.id);
+    let mut receiving = conn.recv_stream(stream.id);
+    let Ok(mut chunks) = receiving.read(true) else {
+        return Ok(());
+    };
+    let outcome = loop {
+        match chunks.next(READ_BYTES_MAX) {
+            Ok(Some(chunk)) => {
+                if !matches_pattern(stream.got, &chunk.bytes) {
+                    break Err(TrafficError::WrongBytes(id, stream.got));
+                }
+                stream.got += chunk.bytes.len() as u64;
+                timeline.delivered(now, chunk.bytes.len() as u64);
+            }
+            Ok(None) => {
+                stream.finished = true;
+                break if stream.got == stream.total {
+                    Ok(())
+                } else {
+                    Err(TrafficError::WrongLength(id, stream.got, stream.total))
+                };
+            }
+            Err(ReadError::Blocked) => break Ok(()),
+            Err(ReadError::Reset(_)) => break Err(TrafficError::Reset(id)),
+        }
+    };
+    let _ = chunks.finalize();
+    outcome
+}

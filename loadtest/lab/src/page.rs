@@ -1,0 +1,101 @@
+//! The report as one HTML file, and the data of every chart and table beside it.
+
+mod html;
+mod machine;
+
+use std::path::Path;
+
+use crate::all::{Finished, ReportOptions};
+use crate::command::LabError;
+use crate::figures::{Figure, Goal};
+use crate::references::{self, Standing};
+
+/// Folder of the charts' files.
+const CHARTS: &str = "charts";
+/// Folder of the tables' files.
+const TABLES: &str = "tables";
+
+/// Writes everything; what to tell the user.
+pub(crate) fn report(options: &ReportOptions, finished: &[Finished]) -> Result<String, LabError> {
+    let out = &options.out;
+    check_references(finished)?;
+    for entry in finished {
+        for chart in &entry.exhibit.plots {
+            let at = |ending: &str| out.join(CHARTS).join(format!("{}.{ending}", chart.id));
+            write(&at("svg"), chart.svg.as_bytes())?;
+            write(&at("csv"), chart.csv.as_bytes())?;
+            write(
+                &at("json"),
+                serde_json::to_string_pretty(&chart.data)?.as_bytes(),
+            )?;
+        }
+        for (number, table) in (1..).zip(&entry.exhibit.tables) {
+            let file = out.join(TABLES).join(format!("{}.{number}.csv", entry.id));
+            write(&file, html::table_csv(table).as_bytes())?;
+        }
+    }
+    let figures: Vec<&Figure> = finished
+        .iter()
+        .flat_map(|entry| &entry.exhibit.figures)
+        .collect();
+    let file = out.join("figures.json");
+    write(&file, serde_json::to_string_pretty(&figures)?.as_bytes())?;
+    let file = out.join("report.html");
+    write(&file, html::document(options, finished).as_bytes())?;
+    let count = |wanted: fn(&Figure) -> bool| figures.iter().filter(|row| wanted(row)).count();
+    let asked = count(|row| row.goal != Goal::Shown);
+    let met = count(|row| row.goal != Goal::Shown && row.met);
+    let mut text = format!("{met} of {asked} targets met; {}", file.display());
+    for row in figures.iter().filter(|row| !row.met) {
+        let target = row.target.unwrap_or_default();
+        text += &format!(
+            "\nmissed: {} {:.2} {} (target {target})",
+            row.id, row.measured, row.unit
+        );
+    }
+    Ok(text)
+}
+
+/// Every row and every chart has an entry in the data file.
+fn check_references(finished: &[Finished]) -> Result<(), LabError> {
+    for entry in finished {
+        let rows = entry.exhibit.figures.iter().map(|row| &row.id);
+        let missing = |id: &&String| references::standing(id) == Standing::Missing;
+        let charts = entry.exhibit.plots.iter().map(|chart| &chart.id);
+        let uncharted = |id: &&String| references::chart(id).is_none();
+        if let Some(id) = rows
+            .clone()
+            .find(missing)
+            .or(charts.clone().find(uncharted))
+        {
+            return Err(LabError::NoReference(id.clone()));
+        }
+    }
+    Ok(())
+}
+
+/// Whether no target is missed.
+pub(crate) fn is_met(finished: &[Finished]) -> bool {
+    finished
+        .iter()
+        .flat_map(|entry| &entry.exhibit.figures)
+        .all(|figure| figure.met)
+}
+
+/// Writes a file as a whole or not at all, with the folders above it.
+pub(crate) fn write(file: &Path, bytes: &[u8]) -> Result<(), LabError> {
+    let attempt = || {
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let mut name = file.file_name().unwrap_or_default().to_owned();
+        name.push(".part");
+        let part = file.with_file_name(name);
+        std::fs::write(&part, bytes)?;
+        std::fs::rename(&part, file)
+    };
+    attempt().map_err(|source| LabError::Write {
+        file: file.to_owned(),
+        source,
+    })
+}

@@ -1,0 +1,20 @@
+//! The experiments of the report, by paper.
+
+mod applications;
+mod lte;
+mod pals;
+pub(crate) mod versions;
+mod yardstick;
+
+use crate::all::Experiment;
+
+/// All of them, in the order of the report.
+pub fn experiments() -> Vec<Experiment> {
+    let mut all = Vec::new();
+    all.extend(pals::experiments());
+    all.extend(lte::experiments());
+    all.extend(applications::experiments());
+    all.extend(yardstick::experiments());
+    all.extend(crate::kernel::exhibit::experiments());
+    all
+}

@@ -1,0 +1,278 @@
+//! A cell of figure 19: an application over a pair of networks, by single paths and by both.
+
+use super::traffic::{self, Application, Pair};
+use crate::all::Task;
+use crate::command::LabError;
+use crate::plot::{Cell, Verdict};
+use crate::report::{RunReport, mean, percentile, sorted};
+use crate::scenario::{Controller, Scenario};
+use crate::studies::versions::{self, Paths, Version};
+use crate::world::derive_seed;
+
+/// Length of video and games.
+const SECONDS: (f64, f64) = (6.0, 60.0);
+/// Multipath is better, or only slightly, from here on, in percent.
+const BETTER_PERCENT: f64 = 10.0;
+const SLIGHTLY_PERCENT: f64 = 2.0;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// The library's Cubic on every path.
+    Cubic,
+    Braid,
+}
+
+impl Transport {
+    pub(crate) fn id(self) -> &'static str {
+        match self {
+            Self::Cubic => "cubic",
+            Self::Braid => "braid",
+        }
+    }
+
+    fn controller(self) -> Controller {
+        match self {
+            Self::Cubic => Controller::Cubic,
+            Self::Braid => Controller::Ours,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Quantile {
+    P50,
+    P99,
+}
+
+impl Quantile {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::P50 => "p50",
+            Self::P99 => "p99",
+        }
+    }
+
+    fn share(self) -> f64 {
+        match self {
+            Self::P50 => 0.5,
+            Self::P99 => 0.99,
+        }
+    }
+}
+
+/// The runs of one transport: over each path alone, and over both.
+struct Runs {
+    transport: Transport,
+    single: [Vec<RunReport>; 2],
+    multi: Vec<RunReport>,
+}
+
+pub(crate) struct CellRuns {
+    pub(crate) application: Application,
+    pub(crate) background: bool,
+    pub(crate) pair: Pair,
+    runs: Vec<Runs>,
+}
+
+pub(crate) fn run(
+    task: &Task<'_>,
+    application: Application,
+    background: bool,
+    pair: Pair,
+    repetitions: u32,
+) -> Result<CellRuns, LabError> {
+    run_with(task, application, background, pair, repetitions, None)
+}
+
+pub(crate) fn run_with(
+    task: &Task<'_>,
+    application: Application,
+    background: bool,
+    pair: Pair,
+    repetitions: u32,
+    buffer_bytes: Option<u64>,
+) -> Result<CellRuns, LabError> {
+    let seconds = if task.quick { SECONDS.0 } else { SECONDS.1 };
+    // A page is one value a run: its quantiles need more of them.
+    let repetitions = if application.is_page() {
+        repetitions * 3
+    } else {
+        repetitions
+    };
+    let scenarios: Vec<Scenario> = (0..repetitions)
+        .flat_map(|repetition| {
+            let seed = derive_seed(task.seed, 5000 + u64::from(repetition));
+            traffic::scenarios(application, background, pair, seed, seconds, buffer_bytes)
+        })
+        .collect();
+    let what = format!("{} {}", application.key(background), pair.title());
+    let mut runs = Vec::new();
+    for transport in [Transport::Cubic, Transport::Braid] {
+        let version = |paths| Version {
+            name: transport.id(),
+            controller: transport.controller(),
+            paths,
+        };
+        let all = [Paths::One(0), Paths::One(1), Paths::All].map(version);
+        let ran = versions::run(task, &what, &all, &scenarios)?;
+        let mut reports = ran.into_iter().map(|ran| ran.reports);
+        if let (Some(first), Some(second), Some(multi)) =
+            (reports.next(), reports.next(), reports.next())
+        {
+            runs.push(Runs {
+                transport,
+                single: [first, second],
+                multi,
+            });
+        }
+    }
+    Ok(CellRuns {
+        application,
+        background,
+        pair,
+        runs,
+    })
+}
+
+impl CellRuns {
+    pub(crate) fn is(&self, application: Application, background: bool, pair: Pair) -> bool {
+        self.application == application && self.background == background && self.pair == pair
+    }
+
+    fn of(&self, transport: Transport) -> Option<&Runs> {
+        self.runs.iter().find(|runs| runs.transport == transport)
+    }
+
+    /// The quantile over both paths, and over the better one alone.
+    pub(crate) fn both(&self, transport: Transport, quantile: Quantile) -> Option<(f64, f64)> {
+        let runs = self.of(transport)?;
+        let share = quantile.share();
+        let [first, second] = &runs.single;
+        if self.application.is_page() {
+            // One value a run: the better path in each, then the quantile over all.
+            let times = |reports: &[RunReport]| reports.iter().map(page_s).collect::<Vec<f64>>();
+            let best = times(first)
+                .into_iter()
+                .zip(times(second))
+                .map(|(a, b)| a.min(b));
+            let multi = percentile(&sorted(times(&runs.multi)), share)?;
+            return Some((multi, percentile(&sorted(best), share)?));
+        }
+        let each = |reports: &[RunReport]| -> Vec<f64> {
+            reports
+                .iter()
+                .map(|report| delay_ms(report, share))
+                .collect()
+        };
+        let best: Vec<f64> = each(first)
+            .into_iter()
+            .zip(each(second))
+            .map(|(a, b)| a.min(b))
+            .collect();
+        Some((mean(&each(&runs.multi)), mean(&best)))
+    }
+
+    /// Differences of successive delays at p99, likewise.
+    pub(crate) fn jitter_both(&self, transport: Transport) -> Option<(f64, f64)> {
+        let runs = self.of(transport)?;
+        let [first, second] = &runs.single;
+        let each = |reports: &[RunReport]| reports.iter().map(jitter_ms).collect::<Vec<f64>>();
+        let best: Vec<f64> = each(first)
+            .into_iter()
+            .zip(each(second))
+            .map(|(a, b)| a.min(b))
+            .collect();
+        Some((mean(&each(&runs.multi)), mean(&best)))
+    }
+
+    /// By how much multipath is worse, in percent; negative where it is better.
+    pub(crate) fn change_percent(&self, transport: Transport, quantile: Quantile) -> Option<f64> {
+        let (multi, single) = self.both(transport, quantile)?;
+        (single > 0.0).then(|| 100.0 * (multi / single - 1.0))
+    }
+
+    /// Percent of the bytes of the measured connection on the first path.
+    pub(crate) fn share_of_first(&self, transport: Transport) -> Option<f64> {
+        let runs = self.of(transport)?;
+        let sum = |index: usize| -> u64 {
+            runs.multi
+                .iter()
+                .filter_map(|report| report.carried_bytes.get(index))
+                .sum()
+        };
+        let (first, second) = (sum(0), sum(1));
+        (first + second > 0).then(|| 100.0 * first as f64 / (first + second) as f64)
+    }
+
+    /// Values for box plots: both single paths and multipath of either transport.
+    pub(crate) fn samples(&self) -> Vec<(&'static str, Vec<f64>)> {
+        let values = |reports: &[RunReport]| -> Vec<f64> {
+            if self.application.is_page() {
+                reports.iter().map(page_s).collect()
+            } else {
+                reports
+                    .iter()
+                    .map(|report| mean(&report.messages_ms))
+                    .collect()
+            }
+        };
+        let mut samples = Vec::new();
+        for runs in &self.runs {
+            let names = match runs.transport {
+                Transport::Cubic => ["cubic 1", "cubic 2", "cubic"],
+                Transport::Braid => ["Braid 1", "Braid 2", "Braid"],
+            };
+            samples.push((names[0], values(&runs.single[0])));
+            samples.push((names[1], values(&runs.single[1])));
+            samples.push((names[2], values(&runs.multi)));
+        }
+        samples
+    }
+}
+
+/// A page that did not arrive counts with the whole length of the run.
+fn page_s(report: &RunReport) -> f64 {
+    report.page_s.unwrap_or(report.from_connect_s)
+}
+
+fn delay_ms(report: &RunReport, share: f64) -> f64 {
+    let delays = sorted(report.messages_ms.iter().copied());
+    // A run that delivered nothing counts with its length.
+    percentile(&delays, share).unwrap_or(report.from_connect_s * 1e3)
+}
+
+fn jitter_ms(report: &RunReport) -> f64 {
+    let pairs = report.messages_ms.windows(2);
+    let differences = sorted(pairs.map(|pair| (pair[1] - pair[0]).abs()));
+    percentile(&differences, 0.99).unwrap_or(report.from_connect_s * 1e3)
+}
+
+/// A coloured cell for a change in percent.
+pub(crate) fn cell(change: Option<f64>) -> Cell {
+    let Some(change) = change else {
+        return Cell::new("-", Verdict::Unknown);
+    };
+    let verdict = if change > SLIGHTLY_PERCENT {
+        Verdict::Worse
+    } else if change > -SLIGHTLY_PERCENT {
+        Verdict::Same
+    } else if change > -BETTER_PERCENT {
+        Verdict::SlightlyBetter
+    } else {
+        Verdict::Better
+    };
+    Cell::new(&format!("{change:+.1} %"), verdict)
+}
+
+/// A cell of the paper by its word.
+pub(crate) fn paper_cell(word: Option<&str>) -> Cell {
+    let verdict = match word {
+        Some("better") => Verdict::Better,
+        Some("slightly_better") => Verdict::SlightlyBetter,
+        Some("same") => Verdict::Same,
+        Some("worse") => Verdict::Worse,
+        _ => Verdict::Unknown,
+    };
+    let text = word.unwrap_or("-").replace('_', " ");
+    Cell::new(&text, verdict)
+}

@@ -1,0 +1,141 @@
+//! Transports that are compared in virtual time: a controller, over one path or over all.
+
+use crate::all::Task;
+use crate::command::LabError;
+use crate::host::Mechanisms;
+use crate::report::{RunReport, mean};
+use crate::scenario::{Controller, Scenario};
+
+/// Which links of a scenario a version uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Paths {
+    /// This one alone.
+    One(usize),
+    All,
+}
+
+/// One transport.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Version {
+    pub(crate) name: &'static str,
+    pub(crate) controller: Controller,
+    pub(crate) paths: Paths,
+}
+
+impl Version {
+    const fn new(name: &'static str, controller: Controller, paths: Paths) -> Self {
+        Self {
+            name,
+            controller,
+            paths,
+        }
+    }
+
+    /// The scenario as this version runs it.
+    pub(crate) fn of(&self, scenario: &Scenario) -> Scenario {
+        let mut own = scenario.clone();
+        own.controller = self.controller;
+        if let Paths::One(index) = self.paths
+            && let Some(interface) = scenario.interfaces.get(index)
+        {
+            own.interfaces = vec![interface.clone()];
+        }
+        own
+    }
+}
+
+/// Single-path versions; the paper's single path is its first.
+pub(crate) const QUIC_CUBIC: Version =
+    Version::new("QUIC cubic, one path", Controller::Cubic, Paths::One(0));
+pub(crate) const QUIC_BBR: Version =
+    Version::new("QUIC bbr, one path", Controller::Bbr, Paths::One(0));
+pub(crate) const BRAID_ONE: Version =
+    Version::new("Braid, one path", Controller::Ours, Paths::One(0));
+pub(crate) const OLIA: Version = Version::new("MPQUIC olia", Controller::Olia, Paths::All);
+pub(crate) const CUBIC: Version = Version::new("MPQUIC cubic", Controller::Cubic, Paths::All);
+pub(crate) const NEWRENO: Version = Version::new("MPQUIC newreno", Controller::Newreno, Paths::All);
+pub(crate) const BBR: Version = Version::new("MPQUIC bbr", Controller::Bbr, Paths::All);
+pub(crate) const BRAID: Version = Version::new("Braid", Controller::Ours, Paths::All);
+
+/// The runs of one version.
+pub(crate) struct Ran {
+    pub(crate) version: Version,
+    pub(crate) reports: Vec<RunReport>,
+}
+
+impl Ran {
+    pub(crate) fn of(&self, get: fn(&RunReport) -> f64) -> Vec<f64> {
+        self.reports.iter().map(get).collect()
+    }
+
+    pub(crate) fn mean(&self, get: fn(&RunReport) -> f64) -> f64 {
+        mean(&self.of(get))
+    }
+
+    pub(crate) fn completed_percent(&self) -> f64 {
+        let done = self
+            .reports
+            .iter()
+            .filter(|report| report.completed)
+            .count();
+        100.0 * done as f64 / self.reports.len().max(1) as f64
+    }
+}
+
+/// Runs every version over every scenario, in the order of both.
+pub(crate) fn run(
+    task: &Task<'_>,
+    what: &str,
+    versions: &[Version],
+    scenarios: &[Scenario],
+) -> Result<Vec<Ran>, LabError> {
+    let each = versions.iter().map(|version| {
+        let own: Vec<Scenario> = scenarios
+            .iter()
+            .map(|scenario| version.of(scenario))
+            .collect();
+        let what = format!("{what}: {}", version.name);
+        let reports = task.runner.run(&what, &own, Mechanisms::default())?;
+        Ok(Ran {
+            version: *version,
+            reports,
+        })
+    });
+    each.collect()
+}
+
+/// Mbit/s that arrived, from connect().
+pub(crate) fn goodput(report: &RunReport) -> f64 {
+    report.delivered_bytes as f64 * 8e-6 / report.from_connect_s.max(1e-3)
+}
+
+/// Mbit/s that the links could carry meanwhile.
+pub(crate) fn capacity(report: &RunReport) -> f64 {
+    goodput(report) / (report.efficiency_connect / 100.0).max(1e-9)
+}
+
+/// Percent of the sent packets that were declared lost and sent again.
+pub(crate) fn resent_percent(report: &RunReport) -> f64 {
+    100.0 * report.lost_packets as f64 / report.sent_packets.max(1) as f64
+}
+
+pub(crate) fn time(report: &RunReport) -> f64 {
+    report.from_connect_s
+}
+
+pub(crate) fn efficiency(report: &RunReport) -> f64 {
+    report.efficiency_connect
+}
+
+/// Quotients of two versions' times, run by run.
+pub(crate) fn ratios(slower: &Ran, faster: &Ran) -> Vec<f64> {
+    let pairs = slower.reports.iter().zip(&faster.reports);
+    pairs
+        .map(|(slower, faster)| time(slower) / time(faster).max(1e-6))
+        .collect()
+}
+
+/// `2.31`, or a dash where there is nothing.
+pub(crate) fn two(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"))
+}
