@@ -6,9 +6,9 @@
 //!   with what it holds, and brings another up; the client's system tells it so. Case 1 is break
 //!   before make.
 //!
-//! A link's propagation delay follows its capacity, second by second, by the paper's two points;
-//! queues are one BDP of the link's best second. Recorded drives have round trips of 50 ms and 6 ms
-//! more for each further link.
+//! In the report a link's propagation delay follows its capacity, second by second, by the paper's
+//! two points. `braid lab lte` and recorded drives keep round trips of 50 ms, and 6 ms more for each
+//! further link. Queues are one BDP of the link's best second.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -210,6 +210,17 @@ pub fn scenarios(
         .collect()
 }
 
+/// Constant delays in place of those that follow the capacity.
+fn keep_delays(scenario: &mut Scenario) {
+    for (position, interface) in scenario.interfaces.iter_mut().enumerate() {
+        let delay_ms = (RTT_FIRST_MS + RTT_STEP_MS * position as f64) / 2.0;
+        for half in [&mut interface.to_server, &mut interface.to_client] {
+            half.delay_ms = delay_ms;
+            half.delay_steps.clear();
+        }
+    }
+}
+
 /// The rows of one environment, from the runs of its cases in the order of [`Links::ALL`].
 pub fn figures(prefix: &str, environment: Environment, by_case: &[Vec<RunReport>]) -> Vec<Figure> {
     let id = |what: &str| format!("{prefix}.{}.{what}", environment.name());
@@ -247,7 +258,8 @@ pub fn run(
     let points = points.unwrap_or(START_POINTS).max(1);
     let mut by_case = Vec::new();
     for links in Links::ALL {
-        let scenarios = scenarios(&drive, links, seed, points, controller, direction);
+        let mut scenarios = scenarios(&drive, links, seed, points, controller, direction);
+        scenarios.iter_mut().for_each(keep_delays);
         let id = format!("{prefix}.{}.{}", environment.name(), links.name());
         by_case.push(runner.run(&id, &scenarios, Mechanisms::default())?);
     }

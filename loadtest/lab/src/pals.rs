@@ -91,6 +91,7 @@ fn scenario(case: Case, setting: Setting, index: u32) -> Scenario {
         background: None,
         buffers: None,
         trunk_mbit: None,
+        steering: None,
         compare: None,
         name,
         seed,

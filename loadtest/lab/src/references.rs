@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 const TEXT: &str = include_str!("../references.toml");
 /// Parts of an id that name a variant of ours.
-const VARIANTS: [&str; 2] = ["download", "upload"];
+const VARIANTS: [&str; 3] = ["download", "upload", "by_capacity"];
 
 /// A printed value, with where it stands.
 #[derive(Debug, Clone, PartialEq)]

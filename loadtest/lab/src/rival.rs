@@ -73,6 +73,7 @@ fn scenario(
         background: None,
         buffers: None,
         trunk_mbit: None,
+        steering: None,
         compare: None,
         limit_s: TRANSFER_S * 10.0,
         interfaces: links

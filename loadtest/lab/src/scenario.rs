@@ -10,6 +10,8 @@ use crate::bounds::{self, OutOfBounds};
 use crate::chaos::Chaos;
 use crate::csv_trace::CsvError;
 use crate::mix::{Background, Mix};
+use crate::steered::Steered;
+use multipath::steering_rules::{Document, Flow, Urgency};
 use serde::{Deserialize, Serialize};
 use testkit::link::TraceError;
 
@@ -118,6 +120,9 @@ pub struct Scenario {
     /// Rate of one link next to the server that everything to the client passes first, in Mbit/s.
     #[serde(default)]
     pub trunk_mbit: Option<f64>,
+    /// A steering document that both ends obey, as gateways have it; interfaces are its accesses.
+    #[serde(default)]
+    pub steering: Option<Document>,
     /// Further runs for `run --report`, to compare with the scenario.
     #[serde(default)]
     pub compare: Option<Compare>,
@@ -160,6 +165,7 @@ impl Scenario {
             background: None,
             buffers: None,
             trunk_mbit: None,
+            steering: None,
             compare: None,
             competitors: Vec::new(),
             limit_s,
@@ -183,8 +189,13 @@ impl Scenario {
 
     /// From the text of a TOML file.
     pub fn from_toml(text: &str) -> Result<Self, ScenarioError> {
-        let scenario: Self =
+        let mut scenario: Self =
             toml::from_str(text).map_err(|error| ScenarioError::Toml(error.to_string()))?;
+        if let Some(document) = scenario.steering.take() {
+            let checked = Document::from_toml(&document.to_toml(), "steering")
+                .map_err(|error| ScenarioError::Toml(error.to_string()))?;
+            scenario.steer(checked);
+        }
         scenario.check().map_err(|error| match error {
             ScenarioError::Invalid { field, reason } => match bounds::line_of(text, &field) {
                 Some(line) => ScenarioError::InvalidLine {
@@ -208,6 +219,16 @@ impl Scenario {
         })?;
         scenario.read_traces(file.parent().unwrap_or(Path::new(".")))?;
         Ok(scenario)
+    }
+
+    /// Obeys a steering document from here on.
+    pub fn steer(&mut self, document: Document) {
+        let flow = Flow::new("lab", Urgency::Bulk);
+        self.steered = Some(Steered {
+            document: document.clone(),
+            flow,
+        });
+        self.steering = Some(document);
     }
 
     /// Reads CSV traces, and looks for trace files beside the scenario's file.

@@ -140,12 +140,10 @@ fn scenario_files_round_trip_and_are_refused_with_a_reason() {
     let again = Scenario::from_toml(&text).unwrap();
     assert_eq!(toml::to_string(&again).unwrap(), text);
     let unknown = format!("colour = 1\n{text}");
-    assert!(
-        matches!(
-            Scenario::from_toml(&unknown),
-            Err(ScenarioError::Toml(reason)) if reason.contains("colour")
-        )
-    );
+    assert!(matches!(
+        Scenario::from_toml(&unknown),
+        Err(ScenarioError::Toml(reason)) if reason.contains("colour")
+    ));
     let mut none = scenario.clone();
     none.interfaces.clear();
     assert!(matches!(

@@ -253,9 +253,10 @@ impl MixApplication {
     fn answer(&mut self, conn: &mut Connection, now: Duration) {
         let mut whole = Vec::new();
         self.requests.retain_mut(|(id, request)| {
-            read_some(conn, *id, request, REQUEST_BYTES);
-            if request.len() < REQUEST_BYTES {
-                return true;
+            // A stream whose end is not read would hold its place among those that may be open.
+            let ended = read_some(conn, *id, request, REQUEST_BYTES + 1);
+            if !ended || request.len() < REQUEST_BYTES {
+                return !ended;
             }
             whole.push((*id, u16::from_be_bytes([request[0], request[1]])));
             false
@@ -361,20 +362,26 @@ fn pump(stream: &mut Sending, due: u64, conn: &mut Connection) {
     }
 }
 
-/// Takes at most `most` bytes; errors show when the pattern is read.
-fn read_some(conn: &mut Connection, id: StreamId, into: &mut Vec<u8>, most: usize) {
+/// Takes at most `most` bytes; whether the stream has ended. Errors show when the pattern is read.
+fn read_some(conn: &mut Connection, id: StreamId, into: &mut Vec<u8>, most: usize) -> bool {
     let mut stream = conn.recv_stream(id);
     let Ok(mut chunks) = stream.read(true) else {
-        return;
+        return true;
     };
     let until = into.len() + most;
+    let mut ended = false;
     while into.len() < until {
         match chunks.next(until - into.len()) {
             Ok(Some(chunk)) => into.extend_from_slice(&chunk.bytes),
-            Ok(None) | Err(_) => break,
+            Ok(None) | Err(ReadError::Reset(_)) => {
+                ended = true;
+                break;
+            }
+            Err(ReadError::Blocked) => break,
         }
     }
     let _ = chunks.finalize();
+    ended
 }
 
 fn read_pattern(

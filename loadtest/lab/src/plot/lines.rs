@@ -58,7 +58,7 @@ impl Lines {
 
     /// A plot of cumulative distributions; [`Lines::sample`] adds one.
     pub fn cdf(title: &str, x: Axis) -> Self {
-        Self::new(title, x, Axis::new("share of runs", "").range(0.0, 1.0))
+        Self::new(title, x, Axis::new("cumulative share", "").range(0.0, 1.0))
     }
 
     pub fn series(self, name: &str, points: &[(f64, f64)]) -> Self {

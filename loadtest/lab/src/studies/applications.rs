@@ -73,18 +73,23 @@ fn run(task: &Task<'_>) -> Result<Exhibit, LabError> {
         exhibit
             .figures
             .push(Figure::at_most(id, "cells", None, 0.0, red as f64));
-        let red = red_cells(&all, Transport::Cubic, quantile);
-        let id = format!("applications.red_cells_of_cubic.{}", quantile.name());
-        exhibit
-            .figures
-            .push(Figure::shown(id, "cells", None, red as f64));
+        for other in others(task) {
+            let red = red_cells(&all, *other, quantile);
+            let id = format!(
+                "applications.red_cells_of_{}.{}",
+                other.id(),
+                quantile.name()
+            );
+            exhibit
+                .figures
+                .push(Figure::shown(id, "cells", None, red as f64));
+        }
     }
     exhibit.figures.extend(limits(&all));
     for quantile in [Quantile::P50, Quantile::P99] {
-        for (transport, name) in [
-            (Transport::Braid, "Braid"),
-            (Transport::Cubic, "MPQUIC cubic"),
-        ] {
+        let own = [(Transport::Braid, "Braid")];
+        let others = others(task).iter().map(|other| (*other, other.id()));
+        for (transport, name) in own.into_iter().chain(others) {
             let chart = heat(&all, transport, name, quantile);
             let id = format!("applications.fig19_{}_{}", transport.id(), quantile.name());
             exhibit.plot(&id, chart);
@@ -106,6 +111,15 @@ fn run(task: &Task<'_>) -> Result<Exhibit, LabError> {
         }
     }
     Ok(exhibit)
+}
+
+/// Transports beside Braid with its automatic setting.
+fn others(task: &Task<'_>) -> &'static [Transport] {
+    if task.quick {
+        &[Transport::SmallestDelay]
+    } else {
+        &[Transport::Cubic, Transport::SmallestDelay]
+    }
 }
 
 fn red_cells(all: &[CellRuns], transport: Transport, quantile: Quantile) -> usize {

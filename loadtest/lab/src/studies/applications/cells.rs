@@ -1,5 +1,7 @@
 //! A cell of figure 19: an application over a pair of networks, by single paths and by both.
 
+use multipath::steering_rules::{Document, Mode, Rule};
+
 use super::traffic::{self, Application, Pair};
 use crate::all::Task;
 use crate::command::LabError;
@@ -20,6 +22,8 @@ pub(crate) enum Transport {
     /// The library's Cubic on every path.
     Cubic,
     Braid,
+    /// Braid with the steering mode `smallest-delay`; its single paths are Braid's.
+    SmallestDelay,
 }
 
 impl Transport {
@@ -27,13 +31,14 @@ impl Transport {
         match self {
             Self::Cubic => "cubic",
             Self::Braid => "braid",
+            Self::SmallestDelay => "smallest_delay",
         }
     }
 
     fn controller(self) -> Controller {
         match self {
             Self::Cubic => Controller::Cubic,
-            Self::Braid => Controller::Ours,
+            Self::Braid | Self::SmallestDelay => Controller::Ours,
         }
     }
 }
@@ -108,6 +113,10 @@ pub(crate) fn run_with(
     let what = format!("{} {}", application.key(background), pair.title());
     let mut runs = Vec::new();
     for transport in [Transport::Cubic, Transport::Braid] {
+        // A quick report leaves out the library's own.
+        if task.quick && transport == Transport::Cubic {
+            continue;
+        }
         let version = |paths| Version {
             name: transport.id(),
             controller: transport.controller(),
@@ -126,12 +135,45 @@ pub(crate) fn run_with(
             });
         }
     }
+    let steered: Vec<Scenario> = scenarios.iter().cloned().map(smallest_delay).collect();
+    let version = Version {
+        name: "smallest-delay",
+        controller: Controller::Ours,
+        paths: Paths::All,
+    };
+    let steered = versions::run(task, &what, &[version], &steered)?;
+    let braid = runs.iter().find(|runs| runs.transport == Transport::Braid);
+    let single = braid.map(|braid| braid.single.clone());
+    if let (Some(steered), Some(single)) = (steered.into_iter().next(), single) {
+        let (transport, multi) = (Transport::SmallestDelay, steered.reports);
+        runs.push(Runs {
+            transport,
+            single,
+            multi,
+        });
+    }
     Ok(CellRuns {
         application,
         background,
         pair,
         runs,
     })
+}
+
+/// The same under a steering document with that mode.
+fn smallest_delay(mut scenario: Scenario) -> Scenario {
+    let rule = Rule {
+        name: "lab".to_owned(),
+        mode: Mode::SmallestDelay,
+        metered: true,
+        roaming: true,
+        ..Rule::default()
+    };
+    scenario.steer(Document {
+        rules: vec![rule],
+        ..Document::default()
+    });
+    scenario
 }
 
 impl CellRuns {
@@ -221,6 +263,10 @@ impl CellRuns {
             let names = match runs.transport {
                 Transport::Cubic => ["cubic 1", "cubic 2", "cubic"],
                 Transport::Braid => ["Braid 1", "Braid 2", "Braid"],
+                Transport::SmallestDelay => {
+                    samples.push(("smallest-delay", values(&runs.multi)));
+                    continue;
+                }
             };
             samples.push((names[0], values(&runs.single[0])));
             samples.push((names[1], values(&runs.single[1])));

@@ -178,7 +178,11 @@ pub(crate) fn scenarios(
     buffer_bytes: Option<u64>,
 ) -> Vec<Scenario> {
     let mut random = ChaCha8Rng::seed_from_u64(derive_seed(seed, 900));
-    let interfaces = pair.is_wlan().map(|wlan| interface(wlan, &mut random));
+    let mut interfaces = pair.is_wlan().map(|wlan| interface(wlan, &mut random));
+    // Steering knows accesses by their names.
+    for (interface, number) in interfaces.iter_mut().zip(1..) {
+        interface.name = format!("{} {number}", interface.name);
+    }
     let buffers = buffer_bytes.map_or(pair.buffers(), |bytes| Buffers {
         send_bytes: bytes,
         receive_bytes: bytes,

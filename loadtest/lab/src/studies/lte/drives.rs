@@ -75,7 +75,7 @@ pub(super) fn run(task: &Task<'_>, environment: Environment) -> Result<Exhibit, 
     }
     if let Some(ours) = rows.last() {
         let reports: Vec<_> = ours.by_case.iter().map(|ran| ran.reports.clone()).collect();
-        exhibit.figures = of_lte::figures("lte", environment, &reports);
+        exhibit.figures = of_lte::figures("lte.by_capacity", environment, &reports);
     }
     exhibit.tables.push(paper_and_ours(name, table, &rows));
     exhibit.plot(&format!("lte.{name}_share"), shares(name, &rows));

@@ -25,6 +25,17 @@ fn rates(bins: &[u64], window: usize) -> Vec<(f64, f64)> {
         .collect()
 }
 
+/// Bytes of all links together, by bin: free of the waiting in order.
+fn sum_of_links(report: &RunReport) -> Vec<u64> {
+    let lengths = report.links.iter().map(|link| link.bins.len());
+    let length = lengths.max().unwrap_or_default();
+    let bin = |index: usize| {
+        let bins = report.links.iter().filter_map(|link| link.bins.get(index));
+        bins.sum()
+    };
+    (0..length).map(bin).collect()
+}
+
 pub(super) fn figure6(task: &Task<'_>) -> Result<Exhibit, LabError> {
     let direction = Direction::Download;
     let scenario = of_figure6::scenario(task.seed, Controller::Ours, direction);
@@ -35,13 +46,13 @@ pub(super) fn figure6(task: &Task<'_>) -> Result<Exhibit, LabError> {
     );
     let ran = versions::run(task, "lte.figure6", &[BRAID, CUBIC], &[scenario])?;
     let mut chart = Lines::new(
-        "Goodput of the download beside the capacity",
+        "Rate of all links, beside the capacity",
         Axis::new("time", "s").range(0.0, 10.0),
         Axis::new("rate", "Mbit/s").from_zero(),
     );
     for own in &ran {
         if let Some(report) = own.reports.first() {
-            chart = chart.series(own.version.name, &rates(&report.timeline.bins, 2));
+            chart = chart.series(own.version.name, &rates(&sum_of_links(report), 2));
         }
     }
     if let Some(report) = ran.first().and_then(|ran| ran.reports.first()) {
@@ -109,7 +120,7 @@ fn changes_before(scenario: &Scenario, before_s: f64) -> usize {
 fn over_time(name: &str, report: &RunReport, scenario: &Scenario) -> Lines {
     let end = report.from_connect_s.ceil().clamp(10.0, 40.0);
     let mut chart = Lines::new(
-        &format!("{name}: goodput by link, and the capacity"),
+        &format!("{name}: rate of each link, and the capacity"),
         Axis::new("time", "s").range(0.0, end),
         Axis::new("rate", "Mbit/s").from_zero(),
     );
@@ -139,7 +150,7 @@ fn over_time(name: &str, report: &RunReport, scenario: &Scenario) -> Lines {
         .map(|(second, mbit)| (second as f64, *mbit))
         .collect();
     chart = chart.steps("capacity", &points);
-    chart = chart.series("goodput", &inside(rates(&report.timeline.bins, 3)));
+    chart = chart.series("all links", &inside(rates(&sum_of_links(report), 3)));
     for link in &report.links {
         chart = chart.series(&link.name, &inside(rates(&link.bins, 3)));
     }
