@@ -10,7 +10,7 @@ CACHE := $(or $(BRAID_CACHE),$(HOME)/.cache/braid)
 export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(CACHE)/go-tools/bin:$(CACHE)/go/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto reference deny unit web web-check page chaos bench lab lab-kernel dashboards images e2e-compose e2e-cluster capacity compose chart chart-files load clean
+.PHONY: help run build test lint fmt proto reference deny unit web web-check page chaos bench lab lab-report lab-quick lab-kernel dashboards images e2e-compose e2e-cluster capacity compose chart chart-files load clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -110,6 +110,14 @@ capacity: ## how many gateways a core carries, part by part: a fleet of people w
 lab: ## figures in virtual time beside the papers' and our targets
 	@infra/dev/need.sh cc
 	cargo run --release -p braid -- lab targets $(ARGS)
+
+lab-report: ## the whole report of the five papers as HTML, hours; goes on where it stopped (ARGS="--traces DIR")
+	@infra/dev/need.sh cc
+	cargo run --release -p lab --example lab -- all $(ARGS)
+
+lab-quick: ## the same report with few runs of each experiment, under three minutes after the build
+	@infra/dev/need.sh cc
+	cargo run --release -p lab --example lab -- all --quick $(ARGS)
 
 lab-kernel: ## the same in kernel time: namespaces, TUN, TCP and MPTCP beside ours (needs root; ARGS="--only kernel.product")
 	@infra/dev/need.sh cc ip

@@ -20,6 +20,8 @@ pub use application::Noted;
 
 /// Messages of one run.
 const MESSAGES_MAX: usize = 200_000;
+/// Packets of the background on one link in one run; the sources fall silent then.
+const BACKGROUND_PACKETS_MAX: usize = 2_000_000;
 /// Bytes of the time at which a sender began, at the head of its stream.
 pub(crate) const HEAD_BYTES: u64 = 8;
 /// Largest message of a game, a packet of full size.
@@ -98,7 +100,7 @@ impl Background {
                 self.scale_s / uniform.powf(1.0 / self.shape)
             };
             let mut at_s = random.random::<f64>();
-            while at_s < until.as_secs_f64() && packets.len() < MESSAGES_MAX {
+            while at_s < until.as_secs_f64() && packets.len() < BACKGROUND_PACKETS_MAX {
                 let end_s = at_s + pareto(&mut random);
                 while at_s < end_s.min(until.as_secs_f64()) {
                     let at = Duration::from_secs_f64(at_s);

@@ -16,6 +16,8 @@ use crate::studies::versions::{
 };
 use crate::world::derive_seed;
 
+/// More than any of the compared flows carries in its time.
+const BULK_BYTES: u64 = 100_000_000_000;
 /// The paper's columns of table II.
 const PAPER: [&str; 4] = ["tcp", "quic", "mptcp", "mpquic"];
 
@@ -303,7 +305,7 @@ fn competing(task: &Task<'_>) -> Result<Exhibit, LabError> {
     for scenario in &mut scenarios {
         scenario.competitors = vec![Controller::Cubic; scenario.interfaces.len()];
         // The same time for everybody, so that shares can be compared.
-        scenario.bytes = 1 << 40;
+        scenario.bytes = BULK_BYTES;
         scenario.limit_s = 60.0;
     }
     let ran = versions::run(task, id, &[OLIA, CUBIC, BBR, BRAID], &scenarios)?;

@@ -12,7 +12,7 @@ use crate::studies::versions::{self, Paths, Version};
 use crate::world::derive_seed;
 
 /// Length of video and games.
-const SECONDS: (f64, f64) = (6.0, 60.0);
+const SECONDS: (f64, f64) = (8.0, 60.0);
 /// Multipath is better, or only slightly, from here on, in percent.
 const BETTER_PERCENT: f64 = 10.0;
 const SLIGHTLY_PERCENT: f64 = 2.0;
@@ -22,8 +22,8 @@ pub(crate) enum Transport {
     /// The library's Cubic on every path.
     Cubic,
     Braid,
-    /// Braid with the steering mode `smallest-delay`; its single paths are Braid's.
-    SmallestDelay,
+    /// Braid under a steering rule of this mode; its single paths are Braid's.
+    Steered(Mode),
 }
 
 impl Transport {
@@ -31,14 +31,17 @@ impl Transport {
         match self {
             Self::Cubic => "cubic",
             Self::Braid => "braid",
-            Self::SmallestDelay => "smallest_delay",
+            Self::Steered(Mode::SmallestDelay) => "smallest_delay",
+            Self::Steered(Mode::ActiveStandby) => "active_standby",
+            Self::Steered(Mode::Priority) => "priority",
+            Self::Steered(mode) => mode.name(),
         }
     }
 
     fn controller(self) -> Controller {
         match self {
             Self::Cubic => Controller::Cubic,
-            Self::Braid | Self::SmallestDelay => Controller::Ours,
+            Self::Braid | Self::Steered(_) => Controller::Ours,
         }
     }
 }
@@ -135,22 +138,25 @@ pub(crate) fn run_with(
             });
         }
     }
-    let steered: Vec<Scenario> = scenarios.iter().cloned().map(smallest_delay).collect();
-    let version = Version {
-        name: "smallest-delay",
-        controller: Controller::Ours,
-        paths: Paths::All,
-    };
-    let steered = versions::run(task, &what, &[version], &steered)?;
-    let braid = runs.iter().find(|runs| runs.transport == Transport::Braid);
-    let single = braid.map(|braid| braid.single.clone());
-    if let (Some(steered), Some(single)) = (steered.into_iter().next(), single) {
-        let (transport, multi) = (Transport::SmallestDelay, steered.reports);
-        runs.push(Runs {
-            transport,
-            single,
-            multi,
-        });
+    for mode in MODES {
+        let own = scenarios.iter().cloned();
+        let own: Vec<Scenario> = own.map(|scenario| steered(mode, scenario)).collect();
+        let version = Version {
+            name: mode.name(),
+            controller: Controller::Ours,
+            paths: Paths::All,
+        };
+        let ran = versions::run(task, &what, &[version], &own)?;
+        let braid = runs.iter().find(|runs| runs.transport == Transport::Braid);
+        let single = braid.map(|braid| braid.single.clone());
+        if let (Some(ran), Some(single)) = (ran.into_iter().next(), single) {
+            let (transport, multi) = (Transport::Steered(mode), ran.reports);
+            runs.push(Runs {
+                transport,
+                single,
+                multi,
+            });
+        }
     }
     Ok(CellRuns {
         application,
@@ -160,11 +166,21 @@ pub(crate) fn run_with(
     })
 }
 
-/// The same under a steering document with that mode.
-fn smallest_delay(mut scenario: Scenario) -> Scenario {
+/// Steering modes that are tried beside the automatic setting.
+pub(crate) const MODES: [Mode; 3] = [Mode::SmallestDelay, Mode::ActiveStandby, Mode::Priority];
+
+/// The same under a steering rule of that mode. Modes with an order take the first path first, which
+/// is the WLAN where there is one.
+fn steered(mode: Mode, mut scenario: Scenario) -> Scenario {
+    let names = scenario.interfaces.iter();
+    let ordered = matches!(mode, Mode::ActiveStandby | Mode::Priority);
     let rule = Rule {
         name: "lab".to_owned(),
-        mode: Mode::SmallestDelay,
+        mode,
+        accesses: names
+            .filter(|_| ordered)
+            .map(|interface| interface.name.clone())
+            .collect(),
         metered: true,
         roaming: true,
         ..Rule::default()
@@ -263,8 +279,8 @@ impl CellRuns {
             let names = match runs.transport {
                 Transport::Cubic => ["cubic 1", "cubic 2", "cubic"],
                 Transport::Braid => ["Braid 1", "Braid 2", "Braid"],
-                Transport::SmallestDelay => {
-                    samples.push(("smallest-delay", values(&runs.multi)));
+                Transport::Steered(mode) => {
+                    samples.push((mode.name(), values(&runs.multi)));
                     continue;
                 }
             };

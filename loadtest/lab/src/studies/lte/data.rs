@@ -22,8 +22,8 @@ pub(super) fn run(task: &Task<'_>) -> Result<Exhibit, LabError> {
         .note(super::DRIVES)
         .note(
             "The rows with a target assert the generator: the largest deviation from the published \
-         mean, median and 20th percentile of table 3 (body), from its lower percentiles (tail), \
-         and from the numbers of cells and the capacities of the best ones (cells).",
+         means and medians of table 3 (body), from its lower percentiles (tail), and from \
+          the numbers of cells and the capacities of the best ones (cells).",
         );
     exhibit.figures = of_lte::statistics("lte", task.seed);
     exhibit.figures.retain(|row| row.target.is_some());
