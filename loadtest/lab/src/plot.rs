@@ -205,6 +205,16 @@ mod tests {
     }
 
     #[test]
+    fn a_distribution_ends_below_one_where_a_value_is_infinite() {
+        let values = [1.0, f64::INFINITY, 2.0, f64::INFINITY];
+        let chart = Lines::cdf("times", Axis::new("time", "s")).sample("runs", &values);
+        assert_eq!(
+            chart.series[0].points,
+            [(1.0, 0.0), (1.0, 0.25), (2.0, 0.5)]
+        );
+    }
+
+    #[test]
     fn a_field_with_a_comma_is_quoted() {
         assert_eq!(csv_field("a,\"b\""), "\"a,\"\"b\"\"\"");
     }

@@ -72,8 +72,8 @@ fn header(body: &mut String, options: &ReportOptions, finished: &[Finished], sec
         .unwrap_or_default();
     let _ = writeln!(
         body,
-        "<p>Experiments of five papers and of the closest open project, repeated with Braid's \
-         transport. Version {}, seed {}, {extent}{}. Machine: {}.</p>",
+        "<p>Experiments of the papers named below and of the closest open project, repeated with \
+         Braid's transport. Version {}, seed {}, {extent}{}. Machine: {}.</p>",
         env!("CARGO_PKG_VERSION"),
         options.seed,
         escape(&only),
@@ -105,6 +105,16 @@ fn header(body: &mut String, options: &ReportOptions, finished: &[Finished], sec
              <td class=\"{class}\">{missed}</td><td class=\"number\">{shown}</td></tr>",
             section.name(),
             escape(heading(*section).0),
+        );
+    }
+    let absent = Section::ALL
+        .iter()
+        .filter(|section| !sections.contains(section));
+    for section in absent.filter(|section| **section != Section::Given) {
+        let title = escape(heading(*section).0);
+        let _ = writeln!(
+            body,
+            "<tr><td>{title}</td><td colspan=\"3\" class=\"quiet\">not in this report</td></tr>"
         );
     }
     *body += "</table>\n</header>\n<nav><ul>\n";

@@ -175,7 +175,7 @@ impl Boxes {
                 let at = |value: f64| y.share(value).map_or(area.bottom, |share| area.y(share));
                 match spread {
                     Some(spread) => draw(&mut canvas, middle, slot, index, &at, spread),
-                    None => canvas.words(middle, area.bottom - 6.0, 11.0, "middle", "not run"),
+                    None => canvas.words(middle, area.bottom - 6.0, 11.0, "middle", "none"),
                 }
                 if turned {
                     canvas.turned(middle + 4.0, area.bottom + 12.0, -40.0, "end", name);

@@ -83,18 +83,15 @@ impl Lines {
         self
     }
 
-    /// The cumulative distribution of a sample.
+    /// The cumulative distribution of a sample. Infinite values count, so that a curve ends below
+    /// one where something never happened.
     pub fn sample(self, name: &str, values: &[f64]) -> Self {
-        let mut sorted: Vec<f64> = values
-            .iter()
-            .copied()
-            .filter(|value| value.is_finite())
-            .collect();
-        sorted.sort_by(f64::total_cmp);
+        let numbers = values.iter().copied().filter(|value| !value.is_nan());
+        let sorted = crate::report::sorted(numbers);
         let count = sorted.len() as f64;
-        let first = sorted.first().map(|&value| (value, 0.0));
-        let rest = sorted
-            .iter()
+        let finite = sorted.iter().filter(|value| value.is_finite());
+        let first = finite.clone().next().map(|&value| (value, 0.0));
+        let rest = finite
             .zip(1..)
             .map(|(&value, rank)| (value, f64::from(rank) / count));
         let points: Vec<(f64, f64)> = first.into_iter().chain(rest).collect();

@@ -127,12 +127,17 @@ pub(crate) fn efficiency(report: &RunReport) -> f64 {
     report.efficiency_connect
 }
 
-/// Quotients of two versions' times, run by run.
+/// Quotients of two versions' times, run by run; infinite where the slower one never completed.
 pub(crate) fn ratios(slower: &Ran, faster: &Ran) -> Vec<f64> {
     let pairs = slower.reports.iter().zip(&faster.reports);
-    pairs
-        .map(|(slower, faster)| time(slower) / time(faster).max(1e-6))
-        .collect()
+    let ratio = |(slower, faster): (&RunReport, &RunReport)| {
+        if slower.completed {
+            time(slower) / time(faster).max(1e-6)
+        } else {
+            f64::INFINITY
+        }
+    };
+    pairs.map(ratio).collect()
 }
 
 /// `2.31`, or a dash where there is nothing.

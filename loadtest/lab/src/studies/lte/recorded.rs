@@ -22,7 +22,7 @@ pub(super) fn run(task: &Task<'_>) -> Result<Exhibit, LabError> {
         return Ok(exhibit);
     }
     exhibit.command += " --traces DIR";
-    let points = Some(task.pick(3, 18));
+    let points = task.pick(3, 18);
     let mut table = Table::new("Traces", &["number", "file"]);
     for (number, file) in (1..).zip(task.traces) {
         let name = file
@@ -39,7 +39,7 @@ pub(super) fn run(task: &Task<'_>) -> Result<Exhibit, LabError> {
         "lte",
         task.traces,
         task.seed,
-        points,
+        Some(points),
         Controller::Ours,
         Direction::Download,
     )?;
@@ -48,7 +48,7 @@ pub(super) fn run(task: &Task<'_>) -> Result<Exhibit, LabError> {
         "Share of the recorded capacity",
         Axis::new("goodput by capacity", "%").range(0.0, 100.0),
     );
-    let per_case = points.unwrap_or(1).max(1) as usize;
+    let per_case = points as usize;
     for (number, case) in (1..).zip(reports.chunks(per_case)) {
         let values: Vec<f64> = case
             .iter()
