@@ -9,12 +9,14 @@ use crate::{Start, StartAt, StartAtError, Topic};
 
 type Asking = BoxFuture<'static, Result<Vec<(u32, Start)>, StartAtError>>;
 
-/// Goes on where a cancelled call stopped: a member looks after other things every second, and where the account takes longer than
-/// that for all partitions, who began anew each time would never begin.
+/// Continues where a cancelled call stopped. A member does other work every second, and an account
+/// may need longer than that for all partitions. A member that asked for all of them anew each time
+/// would never begin.
 pub struct Beginning {
     topic: Topic,
     start: Arc<dyn StartAt>,
-    /// What has no answer yet, and the partitions that it is about. Never locked: a future alone could not be shared between threads.
+    /// The partitions without an answer yet, and the question. Never locked: a future alone could
+    /// not be shared between threads.
     asking: Mutex<Option<(Vec<u32>, Asking)>>,
 }
 
@@ -27,7 +29,7 @@ impl Beginning {
         }
     }
 
-    /// For other partitions than in the call that was cancelled all are asked for anew.
+    /// A call for other partitions than the cancelled one asks for all of them anew.
     pub async fn of(&mut self, partitions: &[u32]) -> Result<Vec<(u32, Start)>, StartAtError> {
         let asking = self.asking.get_mut();
         asking.take_if(|(of, _)| of != partitions);

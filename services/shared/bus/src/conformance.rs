@@ -1,7 +1,8 @@
-//! What every engine of the bus must do. Each check takes a fresh [`Harness`] and panics with a sentence when the promise is
-//! broken; [`crate::conformance_suite`] makes one test of each.
+//! What every engine of the bus must do. Each check takes a fresh [`Harness`] and panics with a
+//! sentence when the promise is broken; [`crate::conformance_suite`] makes one test of each.
 //!
-//! A "process" is a bus handle of its own on the harness's data: two of them share nothing but the engine.
+//! A "process" is a bus handle of its own on the harness's data: two of them share nothing but the
+//! engine.
 
 mod effects;
 mod groups;
@@ -34,7 +35,8 @@ use crate::{Bus, Committed, ConsumeError, Consumer, Delivery, Event, Record, Top
 pub trait Harness: Send + Sync {
     async fn start(&self) -> Process;
 
-    /// How long the engine takes to replace a member that was killed, so that a check does not kill faster than that.
+    /// How long the engine takes to replace a member that was killed, so that a check does not kill
+    /// faster than that.
     fn notices_death_within(&self) -> Duration {
         Duration::ZERO
     }
@@ -103,7 +105,8 @@ pub async fn publish(bus: &Arc<dyn Bus>, topic: Topic, records: Vec<Record>) {
         .unwrap_or_else(|e| panic!("publish: {e}"));
 }
 
-/// An engine that does not answer, for want of a leader of a topic that was just made, say, is asked again, as services do.
+/// An engine that does not answer, for want of a leader of a topic that was just made, say, is
+/// asked again, as services do.
 pub async fn next(consumer: &mut Box<dyn Consumer>) -> Event {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {

@@ -1,7 +1,8 @@
 //! The bus on SQLite in a data directory, for any number of processes on one machine.
 //!
-//! Each process that opens it runs three threads: the writer (group commit, retention), the groups thread (membership and
-//! commits) and a watcher, which asks SQLite every [`WATCH_EVERY`] whether another process wrote. Consumers read on connections of their own.
+//! Each process that opens it runs three threads: the writer (group commit, retention), the groups
+//! thread (membership and commits) and a watcher, which asks SQLite every [`WATCH_EVERY`] whether
+//! another process wrote. Consumers read on connections of their own.
 
 mod consumer;
 mod damage;
@@ -47,16 +48,17 @@ use crate::{
     keys::{check_group_name, check_limits},
 };
 
-/// How soon a consumer learns of a record that another process published.
+/// Delay until a consumer learns of a record that another process published.
 const WATCH_EVERY: Duration = Duration::from_millis(15);
-/// [`IN_FLIGHT_BYTES_MAX`] is counted in units, at least one a call, so calls are bounded too.
+/// [`IN_FLIGHT_BYTES_MAX`] is counted in units, at least one for each call, so calls are bounded
+/// too.
 const UNIT: usize = 1 << 10;
 
 #[derive(Debug, Clone)]
 pub struct EmbeddedOptions {
     /// Bytes kept of each partition; older records go first.
     pub retention_bytes: u64,
-    /// Age beyond which a record goes.
+    /// Older records are removed.
     pub retention_age: Duration,
 }
 
@@ -154,7 +156,8 @@ impl EmbeddedBus {
         })
     }
 
-    /// Ends as if the process were killed: members stay in their groups' tables, queued records are not written. For tests of failures.
+    /// Ends as if the process were killed: members stay in their groups' tables, queued records are
+    /// not written. For tests of failures.
     pub fn abandon(&self) {
         self.inner.end(false);
     }
@@ -179,7 +182,8 @@ impl Inner {
     }
 
     fn groups(&self, command: groups::Command) {
-        // An ended bus drops the command, and whoever waits for its answer learns it that way.
+        // An ended bus drops the command, and a caller that waits for the answer learns of the end
+        // by that.
         if let Some(sender) = &self.threads.lock().groups {
             let _ = sender.send(command);
         }
@@ -211,7 +215,7 @@ impl Drop for Inner {
     }
 }
 
-/// Runs a question to SQLite where it blocks nobody.
+/// Runs a query to SQLite on a thread where blocking is allowed.
 async fn aside<T: Send + 'static>(
     ask: impl FnOnce() -> Result<T, OpenError> + Send + 'static,
 ) -> Result<T, NotReady> {
@@ -325,7 +329,7 @@ impl Bus for EmbeddedBus {
             .map_err(|e| SubscribeError::Unavailable(e.to_string()))?;
         let positions = (0..self.inner.heads.partitions(topic))
             .map(|partition| {
-                // Where the oldest one cannot be read, reading passes it over.
+                // Where the oldest record cannot be read, reading passes it over.
                 let oldest = schema::oldest(&reader, topic, partition).unwrap_or(0);
                 (partition, oldest)
             })

@@ -1,12 +1,16 @@
 //! The bus on a Kafka cluster, by librdkafka.
 //!
-//! - Publishing: [`publisher`], idempotent and acknowledged by all in-sync copies, with a bounded queue.
-//! - Consuming: [`consumer`], one client per member; cooperative rebalancing, so that only partitions that move are interrupted.
-//!   Offsets committed here serve the cluster's own lag figures and groups without a store.
-//! - Starting: [`connect`] waits for the cluster, creates the topics that are missing and refuses those that are wrong.
+//! - Publishing: [`publisher`], idempotent and acknowledged by all in-sync copies, with a bounded
+//!   queue.
+//! - Consuming: [`consumer`], one client for each member. Rebalancing is cooperative, so that only
+//!   partitions that move are interrupted. Offsets committed here serve the cluster's own lag
+//!   figures and groups without a store.
+//! - Starting: [`connect`] waits for the cluster, creates missing topics and refuses unsuitable
+//!   ones.
 //!
-//! The partition of a key is the embedded bus's (`keys`), computed here and not by the library. It depends on the number of
-//! partitions, which is read once at the start: after partitions were added all services must be started anew.
+//! The partition of a key is the embedded bus's (`keys`), computed here and not by the library. It
+//! depends on the number of partitions, which is read once at the start: after partitions were
+//! added, all services must be restarted.
 
 mod connect;
 mod consumer;
@@ -61,7 +65,8 @@ pub struct KafkaBus {
     /// Partitions by the topic's name on the cluster.
     partitions: BTreeMap<String, u32>,
     probes: AtomicU32,
-    /// Clients by which the commits of a group are asked for without joining it; at most [`ASKERS_MAX`], past which all are made anew.
+    /// Clients that ask for the commits of a group without joining it. At most [`ASKERS_MAX`];
+    /// beyond it all are made anew.
     askers: Mutex<BTreeMap<String, Arc<Asker>>>,
     ended: watch::Sender<bool>,
 }
@@ -73,8 +78,9 @@ const ASKERS_MAX: usize = 8;
 const OFFSETS_WITHIN: Duration = Duration::from_secs(5);
 
 impl KafkaBus {
-    /// Returns once the cluster answers and its topics are as they must be. Until it answers, which may be for ever, `waiting` hears
-    /// what for. What waiting cannot heal is an error.
+    /// Returns once the cluster answers and its topics are suitable. Until it answers, possibly
+    /// without end, `waiting` is called with the reason. A condition that waiting cannot heal is an
+    /// error.
     pub async fn open(
         options: KafkaOptions,
         waiting: impl Fn(&str) + Send + Sync,
@@ -93,7 +99,8 @@ impl KafkaBus {
         })
     }
 
-    /// Ends as if the process were killed: queued records are not sent, and groups find out by themselves. For tests of failures.
+    /// Ends as if the process were killed: queued records are not sent, and groups learn of it by
+    /// themselves. For tests of failures.
     pub fn abandon(&self) {
         self.ended.send_replace(true);
         self.publisher.abandon();
@@ -250,7 +257,7 @@ impl Bus for KafkaBus {
         let all: Vec<u32> = (0..self.partitions_of(&name)).collect();
         let question = list(&name, &all);
         let asked = tokio::task::spawn_blocking(move || {
-            // Takes what the library has to say of brokers; there are no records.
+            // Receives the library's reports of brokers; there are no records.
             let _ = asker.poll(Duration::ZERO);
             let answer = asker.committed_offsets(question, OFFSETS_WITHIN);
             answer.and_then(|answer| known_offsets(&answer))
@@ -261,7 +268,8 @@ impl Bus for KafkaBus {
         }
     }
 
-    /// Writes to a topic of its own, another partition each time, so that every broker is asked now and then.
+    /// Writes to a topic of its own, another partition each time, so that every broker is tried in
+    /// turn.
     async fn ready(&self) -> Result<(), NotReady> {
         let probe = self.probes.fetch_add(1, Ordering::Relaxed);
         let record = Record::new(format!("probe-{}", probe % 64), Vec::new());
@@ -279,7 +287,8 @@ impl Ended {
         *self.0.borrow()
     }
 
-    /// Never returns while the bus lives, and also not when it was dropped in order: its consumers go on.
+    /// Never returns while the bus lives, and also not after it was dropped in order: its consumers
+    /// continue.
     async fn ended(&mut self) {
         if self.0.wait_for(|ended| *ended).await.is_err() {
             std::future::pending().await

@@ -1,9 +1,10 @@
-//! What both engines agree on: the partition of a key, the size of a record, and what is refused.
+//! Rules of both engines: the partition of a key, the size of a record, and refusals.
 
 use crate::{PUBLISH_RECORDS_MAX, PublishError, RECORD_BYTES_MAX, Record, SubscribeError};
 
-/// FNV-1a, so that every process, version and engine agrees; then MurmurHash3's finaliser, without which names that differ in their
-/// last letter, as `patient-1` to `patient-9` do, share one partition.
+/// FNV-1a, so that every process, version and engine agrees. Then MurmurHash3's finaliser: without
+/// it, names that differ in their last letter, such as `patient-1` to `patient-9`, share one
+/// partition.
 pub fn partition_of(key: &str, partitions: u32) -> u32 {
     let mut hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -15,7 +16,7 @@ pub fn partition_of(key: &str, partitions: u32) -> u32 {
     u32::try_from(hash % u64::from(partitions.max(1))).unwrap_or(0)
 }
 
-/// What counts against [`crate::RECORD_BYTES_MAX`].
+/// The bytes that count against [`crate::RECORD_BYTES_MAX`].
 pub fn bytes_of(record: &Record) -> usize {
     record.key.len()
         + record.value.len()
@@ -56,7 +57,8 @@ mod tests {
 
     #[test]
     fn the_partition_of_a_key_never_changes() {
-        // Written down once: records that are stored, and alerting's state per partition, depend on them.
+        // These values never change: stored records, and alerting's state per partition, depend on
+        // them.
         let known = [("ada", 8), ("patient-7", 8), ("", 8), ("gw-1", 4)];
         assert_eq!(
             known.map(|(key, partitions)| partition_of(key, partitions)),

@@ -1,14 +1,16 @@
 //! The bus between Braid's services: ordered partitions, durable publishing, consumer groups.
 //!
-//! Two engines implement [`Bus`]: [`embedded`] (SQLite in a data directory, also from several processes at once) and
-//! [`kafka`]. What both promise, and `conformance` checks:
+//! Two engines implement [`Bus`]: [`embedded`] (SQLite in a data directory, also from several
+//! processes at once) and [`kafka`]. Both keep these promises, which `conformance` checks:
 //!
-//! - Records of one key go to one partition and keep the order in which they were published by one caller.
-//! - `publish` returns `Ok` once the records survive a power cut (embedded: fsync; Kafka: all in-sync replicas).
-//! - A partition belongs to at most one live member of a group. Membership is a lease, so a paused member may go on for a moment
-//!   after its partition has moved: writes that must not happen twice carry an epoch (see `store::Claims`).
-//! - Delivery is at least once. A member that stores its own offsets says through [`StartAt`] where to begin, which together with
-//!   idempotent rows makes the effect exactly once.
+//! - Records of one key go to one partition and keep the order in which one caller published them.
+//! - `publish` returns `Ok` once the records survive a power cut (embedded: fsync; Kafka: all
+//!   in-sync replicas).
+//! - A partition belongs to at most one live member of a group. Membership is a lease, so a paused
+//!   member may continue for a moment after its partition has moved. A write that must not happen
+//!   twice carries an epoch (see `store::Claims`).
+//! - Delivery is at least once. A member that stores its own offsets gives the beginning through
+//!   [`StartAt`]. Together with idempotent rows this makes the effect exactly once.
 
 mod beginning;
 #[cfg(feature = "conformance")]
@@ -31,7 +33,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use thiserror::Error;
 
-/// Largest record: value, key and headers. A bigger one is refused with [`PublishError::TooLarge`].
+/// Largest record: value, key and headers. A larger record is refused with
+/// [`PublishError::TooLarge`].
 pub const RECORD_BYTES_MAX: usize = 1 << 20;
 /// Records in one `publish` call; more are refused with [`PublishError::TooMany`].
 pub const PUBLISH_RECORDS_MAX: usize = 10_000;
@@ -48,7 +51,8 @@ pub enum Topic {
     Alerts,
     /// `contracts::paths::PathsRecord`, keyed by gateway; written by path-telemetry.
     Paths,
-    /// Records that a consumer could not understand, as they were, with headers that say why ([`dead_letter`]).
+    /// Records that a consumer could not process, unchanged, with the reason in headers
+    /// ([`dead_letter`]).
     DeadLetters,
 }
 
@@ -73,7 +77,8 @@ impl Topic {
         Topic::ALL.into_iter().find(|topic| topic.name() == name)
     }
 
-    /// Partitions of a topic that is created without further configuration: the most members of a group that can share it.
+    /// Partitions of a topic that is created without further configuration. No more members of a
+    /// group can share the topic.
     pub const fn default_partitions(self) -> u32 {
         match self {
             Topic::Vitals => 8,
@@ -89,14 +94,15 @@ impl fmt::Display for Topic {
     }
 }
 
-/// What a partition holds: the records from `oldest` up to the one before `next`. The two are equal when it holds none.
+/// The content of a partition: the records from `oldest` up to the one before `next`. The two are
+/// equal when the partition is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     pub oldest: u64,
     pub next: u64,
 }
 
-/// What a publisher hands over.
+/// A record as a publisher gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// Decides the partition: records of one key stay in order.
@@ -125,7 +131,7 @@ impl Record {
 pub struct Delivery {
     pub topic: Topic,
     pub partition: u32,
-    /// Rises with every record of the partition; not always by 1.
+    /// Rises with every record of the partition, sometimes by more than 1.
     pub offset: u64,
     pub key: String,
     pub value: Bytes,
@@ -143,23 +149,25 @@ impl Delivery {
     }
 }
 
-/// What happens to a member of a group, in order.
+/// An event of a member of a group, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The member got these partitions; [`StartAt`] has been asked for each of them.
     Assigned(Vec<u32>),
-    /// The member lost these partitions; what it holds of them and has not stored belongs to somebody else.
+    /// The member lost these partitions. Records of them that are not stored belong to another
+    /// member.
     Revoked(Vec<u32>),
-    /// At least one record. Of each partition in offset order, without records that were delivered since the last `Assigned`.
+    /// At least one record. Records of a partition come in offset order, without those that were
+    /// delivered since the last `Assigned`.
     Batch(Vec<Delivery>),
 }
 
-/// Where a member begins to read a partition that it was just assigned.
+/// The beginning for a member that was just assigned a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// After what the group committed, or at the oldest record when it never did.
     Committed,
-    /// Whatever the group committed: it keeps its own account, which knows of nothing.
+    /// The oldest record, whatever the group committed: the group's own account is empty.
     Oldest,
     /// At the record of this offset.
     At(u64),
@@ -183,9 +191,10 @@ impl StartAt for Committed {
 
 #[async_trait]
 pub trait Bus: Send + Sync {
-    /// Returns once the records are durable, all of them or (on error) perhaps none. After [`PublishError::Unavailable`] the
-    /// caller cannot know whether they are there and sends them again, all of them, so that their order holds: consumers are
-    /// idempotent. Waits when too much is in flight; an engine that waited long enough says [`PublishError::Full`].
+    /// Returns once the records are durable: all of them, or after an error perhaps none. After
+    /// [`PublishError::Unavailable`] the caller cannot know whether they are stored. It sends all
+    /// of them again, so that their order holds; consumers are idempotent. Waits when too much is
+    /// in flight; an engine that waited long enough returns [`PublishError::Full`].
     async fn publish(&self, topic: Topic, records: Vec<Record>) -> Result<(), PublishError>;
 
     /// Joins a consumer group. Members share the topic's partitions.
@@ -196,19 +205,23 @@ pub trait Bus: Send + Sync {
         start: Arc<dyn StartAt>,
     ) -> Result<Box<dyn Consumer>, SubscribeError>;
 
-    /// Follows all partitions from their present end, without a group and without commits: for live views. Its only event is `Batch`.
-    /// The end is fixed when this returns: what is published later is delivered.
+    /// Follows all partitions from their present end, without a group and without commits: for live
+    /// views. Its only event is `Batch`. The end is fixed when this returns: a record that is
+    /// published later is delivered.
     async fn tail(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError>;
 
-    /// The same from the oldest record that is kept: for people who look into a topic. `lag` tells what is left.
+    /// The same from the oldest record that is kept: for people who look into a topic. `lag`
+    /// returns the number of records that are left.
     async fn read_back(&self, topic: Topic) -> Result<Box<dyn Consumer>, SubscribeError>;
 
     async fn partitions(&self, topic: Topic) -> Result<u32, NotReady>;
 
-    /// What each partition holds, asked of the engine itself and not of what this process published or read. All partitions or none.
+    /// The extent of each partition, read from the engine and not from this process's memory. All
+    /// partitions or none.
     async fn extents(&self, topic: Topic) -> Result<BTreeMap<u32, Extent>, NotReady>;
 
-    /// The next offset of each partition whose progress the group committed. The caller joins no group.
+    /// The next offset of each partition whose progress the group committed. The caller joins no
+    /// group.
     async fn committed(&self, topic: Topic, group: &str) -> Result<BTreeMap<u32, u64>, NotReady>;
 
     /// Proves that the bus takes a write, not only that it is connected.
@@ -218,15 +231,18 @@ pub trait Bus: Send + Sync {
 /// One member of a group, or a tail. Dropping it leaves the group.
 #[async_trait]
 pub trait Consumer: Send {
-    /// Waits for the next event; a batch has 1 to `max_records` records. Safe to cancel: an event that was not returned comes again.
+    /// Waits for the next event; a batch has 1 to `max_records` records. Safe to cancel: an event
+    /// that was not returned comes again.
     async fn next(&mut self, max_records: usize) -> Result<Event, ConsumeError>;
 
-    /// Records, for each `(partition, next_offset)`, that everything before the offset is done. A tail ignores it.
+    /// Records, for each `(partition, next_offset)`, that every record before the offset is done. A
+    /// tail ignores it.
     async fn commit(&mut self, offsets: &[(u32, u64)]) -> Result<(), CommitError>;
 
-    /// Begins these partitions anew if the group still gives them to this member: they are revoked, then assigned with [`StartAt`] asked
-    /// again. For a member whose claim in the store was taken over by one that was only passing through: the group moved the
-    /// partition there and back, or never moved it for good, so no event tells of it.
+    /// Begins these partitions anew if the group still gives them to this member: they are revoked,
+    /// then assigned with [`StartAt`] asked again. It is for a member whose claim in the store was
+    /// taken by another member in passing. The group moved the partition there and back, or never
+    /// moved it, so no event reports the loss.
     fn renew(&mut self, partitions: &[u32]);
 
     /// Records between this member's position and the end, over its partitions.
@@ -235,16 +251,17 @@ pub trait Consumer: Send {
 
 #[derive(Debug, Clone, Error)]
 pub enum PublishError {
-    /// Ours or the engine's fault; publishing again is safe.
+    /// The engine's fault, or this process's; publishing again is safe.
     #[error("the bus does not answer: {0}")]
     Unavailable(String),
-    /// Nothing was sent: what is in flight already fills the queue. Publishing again later is safe.
+    /// Nothing was sent: the bytes in flight already fill the queue. Publishing again later is
+    /// safe.
     #[error("the bus has taken nothing for {0:?}: {IN_FLIGHT_BYTES_MAX} bytes wait for it already")]
     Full(Duration),
-    /// The bus understood the record and will never take it.
+    /// The bus understood the record and will never accept it.
     #[error("the bus refuses the record: {0}")]
     Refused(String),
-    /// The caller's fault; again would fail again.
+    /// The caller's fault; the same call would fail again.
     #[error("a record of {bytes} bytes is more than the {RECORD_BYTES_MAX} that the bus takes")]
     TooLarge { bytes: usize },
     #[error("{records} records in one call are more than {PUBLISH_RECORDS_MAX}")]
@@ -269,7 +286,7 @@ pub enum SubscribeError {
 
 #[derive(Debug, Clone, Error)]
 pub enum ConsumeError {
-    /// Calling `next` again is safe and goes on where it was.
+    /// Calling `next` again is safe and continues at the same record.
     #[error("the bus does not answer: {0}")]
     Unavailable(String),
     #[error(transparent)]
@@ -280,12 +297,13 @@ pub enum ConsumeError {
 pub enum CommitError {
     #[error("the bus does not answer: {0}")]
     Unavailable(String),
-    /// These partitions belong to another member; the others were committed. A `Revoked` event follows or has been delivered.
+    /// These partitions belong to another member; the others were committed. A `Revoked` event
+    /// follows or has been delivered.
     #[error("partitions {} belong to another member of the group", listed(.0))]
     NotOwner(Vec<u32>),
 }
 
-/// Items that an error or a log line names; of more it says how many.
+/// Items that an error or a log line names; the rest is counted.
 const LISTED_MAX: usize = 8;
 
 /// For people: `3, 4, 7 and 12 others`.
@@ -325,7 +343,7 @@ pub mod dead_letter {
     pub const PARTITION: &str = "partition";
     pub const OFFSET: &str = "offset";
 
-    /// The record for [`super::Topic::DeadLetters`] that keeps `delivery` as it was.
+    /// The record for [`super::Topic::DeadLetters`] that keeps `delivery` unchanged.
     pub fn record(delivery: &Delivery, consumer: &str, reason: &str) -> Record {
         let mut record = Record::new(delivery.key.clone(), delivery.value.clone());
         record.headers = delivery.headers.clone();
@@ -337,8 +355,9 @@ pub mod dead_letter {
             .header(OFFSET, delivery.offset.to_string())
     }
 
-    /// Keeps a record that `consumer` cannot process for people to look at; tries until the bus has it. False when `ending`
-    /// comes first: then the record is kept nowhere, and the consumer must not go past it.
+    /// Keeps a record that `consumer` cannot process, for people to look at. Tries until the bus
+    /// has it. Returns false when `ending` comes first: then the record is not kept, and the
+    /// consumer must not pass it.
     pub async fn bury(
         bus: &dyn Bus,
         delivery: &Delivery,
@@ -365,7 +384,8 @@ pub mod dead_letter {
                     () = tokio::time::sleep(RETRY_PAUSE) => {}
                 },
                 Err(error) => {
-                    // Waiting for ever would hold up every record behind it, and it is still in the topic that it came from.
+                    // Waiting without end would hold up every record behind it, and the record is
+                    // still in the topic that it came from.
                     tracing::error!(%error, partition, offset, "the dead letter is refused too");
                     return true;
                 }

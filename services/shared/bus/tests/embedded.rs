@@ -1,4 +1,5 @@
-//! The embedded bus passes the suite, and what is its own: retention, death by `kill -9`, a newer schema.
+//! The embedded bus passes the suite, and what is its own: retention, death by `kill -9`, a newer
+//! schema.
 
 #![allow(clippy::unwrap_used)]
 
@@ -109,7 +110,8 @@ async fn retention_by_age_empties_a_topic_and_readers_go_on() {
     assert!((50..=n).contains(&waiting.await.unwrap()));
 }
 
-/// `braid dead-letters list` reads until nothing is left, and `braid doctor` says how many there are.
+/// `braid dead-letters list` reads until nothing is left, and `braid doctor` says how many there
+/// are.
 #[tokio::test]
 async fn what_has_expired_is_not_left_to_be_read_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -127,7 +129,8 @@ async fn what_has_expired_is_not_left_to_be_read_back() {
     assert_eq!(reader.lag().await.unwrap(), 0);
 }
 
-/// The medium damages two pages in the middle of one partition: their records are lost, and nothing else.
+/// The medium damages two pages in the middle of one partition: their records are lost, and nothing
+/// else.
 #[tokio::test]
 async fn damaged_pages_stop_neither_their_partition_nor_the_others() {
     const RECORDS: u64 = 400;
@@ -141,7 +144,8 @@ async fn damaged_pages_stop_neither_their_partition_nor_the_others() {
     }
     drop(bus);
     let file = dir.path().join("bus.db");
-    // Connections that are closed at the same moment leave their log behind, and with it what is not yet in the file.
+    // Connections that are closed at the same moment leave their log behind, and with it what is
+    // not yet in the file.
     let all_in_the_file = || {
         let connection = rusqlite::Connection::open(&file).unwrap();
         let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
@@ -192,7 +196,8 @@ fn a_newer_schema_is_refused() {
 
 const CHILD: &str = "BUS_TEST_CHILD_DIR";
 
-/// Not a test by itself: the process that `kill_9_*` starts and kills. It publishes numbers and prints each when it is acknowledged.
+/// Not a test by itself: the process that `kill_9_*` starts and kills. It publishes numbers and
+/// prints each when it is acknowledged.
 #[tokio::test]
 async fn child() {
     let Some(dir) = std::env::var_os(CHILD) else {

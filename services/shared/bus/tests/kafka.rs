@@ -1,4 +1,5 @@
-//! The Kafka bus passes the suite on a real broker, and what is its own: the start, and death by `kill -9`.
+//! The Kafka bus passes the suite on a real broker, and what is its own: the start, and death by
+//! `kill -9`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,8 +22,9 @@ use tokio::sync::mpsc;
 
 /// A process that dies is replaced after this.
 const SESSION: Duration = Duration::from_secs(3);
-/// A member that the suite kills goes on in this process as one that does not call `next`, so this is what frees its partitions.
-/// No shorter, since the suite also leaves members alone while it waits for others.
+/// A member that the suite kills goes on in this process as one that does not call `next`, so this
+/// is what frees its partitions. No shorter, since the suite also leaves members alone while it
+/// waits for others.
 const POLL_WITHIN: Duration = Duration::from_secs(6);
 
 /// One broker for all tests of this file; it ends with the process.

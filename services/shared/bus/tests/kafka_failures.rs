@@ -1,4 +1,5 @@
-//! Brokers die and come back under load: nothing is lost, the order of a key holds, and what is doubled a consumer can tell.
+//! Brokers die and come back under load: nothing is lost, the order of a key holds, and what is
+//! doubled a consumer can tell.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,14 +20,16 @@ use parking_lot::Mutex;
 use testkit::kafka::Cluster;
 use tokio::task::JoinHandle;
 
-/// Set for the outage of a minute that an operator would remember; otherwise it lasts [`SHORT_OUTAGE`].
+/// Set for the outage of a minute that an operator would remember; otherwise it lasts
+/// [`SHORT_OUTAGE`].
 const LONG: &str = "BRAID_TEST_LONG";
 const SHORT_OUTAGE: Duration = Duration::from_secs(10);
 const LONG_OUTAGE: Duration = Duration::from_secs(60);
 const PUBLISHERS: u32 = 6;
 const RECORDS_PER_CALL: u32 = 5;
-/// Of one publisher, between two calls. All together they stay below what a consumer that commits every batch can do, so that it catches
-/// up after an outage also on a machine where publishing is quick.
+/// Of one publisher, between two calls. All together they stay below what a consumer that commits
+/// every batch can do, so that it catches up after an outage also on a machine where publishing is
+/// quick.
 const PACE: Duration = Duration::from_millis(40);
 /// Numbers of one publisher lie below those of the next.
 const NUMBERS: u32 = 1_000_000;
@@ -116,7 +119,8 @@ async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Reads the topic back: every acknowledged number is there, in the order of its publisher when repetitions are left out.
+/// Reads the topic back: every acknowledged number is there, in the order of its publisher when
+/// repetitions are left out.
 async fn check(bus: &KafkaBus, acknowledged: &[u32], what: &str, failed_calls: u32) {
     let mut reader = bus.read_back(Topic::Vitals).await.unwrap();
     let mut next: BTreeMap<u32, u32> = BTreeMap::new();
@@ -246,7 +250,8 @@ async fn one_of_three_and_then_all_brokers_may_go() {
     drop(cluster);
 }
 
-/// The brokers that are left say where their own partitions begin and nothing about the others, until those have new leaders.
+/// The brokers that are left say where their own partitions begin and nothing about the others,
+/// until those have new leaders.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_begins_while_leaders_are_missing_reads_every_partition() {
     const RECORDS: u32 = 400;
@@ -286,7 +291,8 @@ async fn read(bus: &KafkaBus, group: &str, wanted: u32) -> u32 {
     numbers.len() as u32
 }
 
-/// Neither a commit that the cluster cannot answer nor the group that cannot be left holds the process.
+/// Neither a commit that the cluster cannot answer nor the group that cannot be left holds the
+/// process.
 #[test]
 fn a_member_ends_although_its_cluster_has_gone() {
     let Some(cluster) = Cluster::start(1, "") else {

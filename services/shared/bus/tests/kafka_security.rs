@@ -1,4 +1,5 @@
-//! TLS and credentials against a real broker: what is right works, and what is wrong is said without being tried for ever.
+//! TLS and credentials against a real broker: what is right works, and what is wrong is said
+//! without being tried for ever.
 
 #![allow(clippy::unwrap_used)]
 

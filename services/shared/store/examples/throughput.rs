@@ -1,7 +1,9 @@
-//! How many samples a second go through the embedded bus and store: publish, consume, write rows with progress.
+//! How many samples a second go through the embedded bus and store: publish, consume, write rows
+//! with progress.
 //!
-//! `cargo run --release -p store --example throughput [-- SAMPLES]` prints one line of JSON. `per_cpu_second` divides by the processor time that
-//! the process used, so it tells what one core does even on a busy machine. Pin it to one core (`taskset -c 0`) to measure that directly.
+//! `cargo run --release -p store --example throughput [-- SAMPLES]` prints one line of JSON.
+//! `per_cpu_second` divides by the processor time that the process used, so it tells what one core
+//! does even on a busy machine. Pin it to one core (`taskset -c 0`) to measure that directly.
 
 #![allow(clippy::unwrap_used)]
 

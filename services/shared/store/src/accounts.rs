@@ -32,7 +32,7 @@ impl Role {
 /// A person who signs in with a password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Account {
-    /// What the person types; unique over all tenants.
+    /// The name that the person types; unique over all tenants.
     pub name: String,
     pub tenant: String,
     pub role: Role,
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Account {
     }
 }
 
-/// Who did what to whose data. Rows are never changed.
+/// A person's or a program's act on a person's data. Rows are never changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
     pub time_us: i64,
@@ -68,7 +68,7 @@ pub struct AuditEntry {
 }
 
 impl AuditEntry {
-    /// With why it is done, when somebody has said so.
+    /// With the reason, where one was given.
     #[must_use]
     pub fn because(mut self, reason: &str) -> AuditEntry {
         if !reason.is_empty() {

@@ -11,10 +11,12 @@ use crate::{
     error::{QueryError, WriteError},
 };
 
-/// What alerting knows about one key (a patient), so that a restart or another member goes on where it was.
+/// Alerting's knowledge of one key (a patient), so that a restart or another member continues from
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleState {
-    /// Partition of the topic that feeds the rules: the member that is assigned it loads the states of it.
+    /// Partition of the topic that feeds the rules: the member that is assigned it loads the states
+    /// of it.
     pub topic: Topic,
     pub partition: u32,
     pub key: String,
@@ -25,13 +27,13 @@ pub struct RuleState {
 /// Everything that evaluating some records changed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AlertsBatch {
-    /// Each is stored as an immutable row by (id, revision) and put into the outbox. Again with the same content is a
-    /// duplicate; with other content the whole write fails with `Conflict`.
+    /// Each is stored as an immutable row by (id, revision) and put into the outbox. Again with the
+    /// same content is a duplicate; with other content the whole write fails with `Conflict`.
     pub transitions: Vec<Alert>,
     pub states: Vec<RuleState>,
 }
 
-/// What a row that cannot be read is called.
+/// The name of a row that cannot be read.
 pub(crate) const ALERT: &str = "alert";
 
 /// A stored transition that has not been published yet.
@@ -51,7 +53,8 @@ pub struct AlertsQuery {
     pub include_resolved: bool,
     /// Resolved ones alone.
     pub only_resolved: bool,
-    /// 0: [`LIMIT_DEFAULT`]. Of more, those that matter least are left out: see [`AlertsStore::alerts`].
+    /// 0: [`LIMIT_DEFAULT`]. Past the limit the least important alerts are left out: see
+    /// [`AlertsStore::alerts`].
     pub limit: usize,
 }
 
@@ -76,7 +79,8 @@ impl AlertsQuery {
     }
 }
 
-/// The order within open and within resolved alerts. An alert whose state waits for a person is active or latched.
+/// The order within open and within resolved alerts. An alert whose state waits for a person is
+/// active or latched.
 pub(crate) fn order(resolved: bool) -> String {
     let (active, latched) = (AlertState::Active as i32, AlertState::Latched as i32);
     if resolved {
@@ -122,7 +126,8 @@ impl OpenAlerts {
 
 #[async_trait]
 pub trait AlertsStore: Send + Sync {
-    /// Transitions, states, outbox entries and progress in one transaction. `Written` counts transitions.
+    /// Transitions, states, outbox entries and progress in one transaction. `Written` counts
+    /// transitions.
     async fn write_alerts(
         &self,
         batch: AlertsBatch,
@@ -140,12 +145,13 @@ pub trait AlertsStore: Send + Sync {
     /// The last revision of one alert.
     async fn alert(&self, scope: &Scope, id: &str) -> Result<Option<Alert>, QueryError>;
 
-    /// The last revision of each. Open ones come before resolved ones. Of the open ones those of higher priority come first, then
-    /// those that nobody has acknowledged, then the newest; of the resolved ones the newest. So a limit never leaves out an alert
-    /// for one that matters less.
+    /// The last revision of each alert. Open alerts come before resolved ones. Open alerts are
+    /// sorted by priority, then unacknowledged before acknowledged, then newest first; resolved
+    /// ones newest first. So a limit never leaves out an alert for a less important one.
     async fn alerts(&self, scope: &Scope, query: &AlertsQuery) -> Result<Vec<Alert>, QueryError>;
 
-    /// How many alerts are open, by tenant and priority, highest priority first. `patient`: of one patient alone.
+    /// How many alerts are open, by tenant and priority, highest priority first. `patient`: of one
+    /// patient alone.
     async fn open_alerts(
         &self,
         scope: &Scope,

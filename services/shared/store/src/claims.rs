@@ -1,7 +1,8 @@
 //! The claims of one consumer: joins the bus's partitions to the store's epochs.
 //!
-//! Give it to `Bus::subscribe` as the start; on assignment it claims each partition in the store, which fences the
-//! member that had it before, and starts the bus at the stored offset. Each write then takes [`Claims::progress`] of what it has in hand.
+//! Give it to `Bus::subscribe` as the start. On assignment it claims each partition in the store,
+//! which fences the previous member, and starts the bus at the stored offset. Each write then takes
+//! [`Claims::progress`] of its records.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +16,8 @@ use parking_lot::Mutex;
 
 use crate::{Claim, Progress, ProgressStore};
 
-/// After a fence the bus has this long to tell that the partition went to somebody else. Then whoever took it over was passing through.
+/// After a fence the bus has this long to report that the partition went to another member. Without
+/// a report the other member held it in passing only.
 const RENEW_AFTER: Duration = Duration::from_secs(1);
 
 pub struct Claims<S: ?Sized> {
@@ -40,13 +42,15 @@ impl<S: ProgressStore + ?Sized> Claims<S> {
         })
     }
 
-    /// Progress that says these deliveries are done. Leaves out partitions that are not held any more.
+    /// Progress that says these deliveries are done. Leaves out partitions that are not held any
+    /// more.
     pub fn progress<'a>(&self, done: impl IntoIterator<Item = &'a Delivery>) -> Vec<Progress> {
         let done = done.into_iter();
         self.progress_to(done.map(|d| (d.topic, d.partition, d.offset + 1)))
     }
 
-    /// The same, by the next offset of each partition; the greatest of several counts, and 0 holds the claim and moves nothing.
+    /// The same, by the next offset of each partition; the greatest of several counts, and 0 holds
+    /// the claim and moves nothing.
     pub fn progress_to(
         &self,
         reached: impl IntoIterator<Item = (Topic, u32, u64)>,
@@ -73,7 +77,8 @@ impl<S: ProgressStore + ?Sized> Claims<S> {
         of_topic.map(|(_, partition)| *partition).collect()
     }
 
-    /// The store has this progress. It is what counts; the bus's own record of it serves the bus's figures.
+    /// The store has this progress. It is what counts; the bus's own record of it serves the bus's
+    /// figures.
     pub fn stored(&self, progress: &[Progress]) {
         let mut stored = self.stored.lock();
         for progress in progress {
@@ -81,8 +86,8 @@ impl<S: ProgressStore + ?Sized> Claims<S> {
         }
     }
 
-    /// For `Consumer::commit`, to be asked for every second or so: a commit takes a turn to the cluster and back, and an alert would wait
-    /// for that of every batch before it.
+    /// For `Consumer::commit`, about once a second. A commit takes a round trip to the cluster, and
+    /// an alert would wait for the commit of every batch before it.
     pub fn to_commit(&self, topic: Topic) -> Vec<(u32, u64)> {
         let held = self.held.lock();
         let mut stored = self.stored.lock();
@@ -102,7 +107,8 @@ impl<S: ProgressStore + ?Sized> Claims<S> {
         }
     }
 
-    /// After a write was fenced: the same, and [`Claims::to_renew`] will name them unless the bus takes them first.
+    /// After a write was fenced: the same, and [`Claims::to_renew`] will name them unless the bus
+    /// takes them first.
     pub fn fenced(&self, topic: Topic, partitions: impl IntoIterator<Item = u32>) {
         let (mut held, mut fenced) = (self.held.lock(), self.fenced.lock());
         for partition in partitions {
@@ -111,8 +117,9 @@ impl<S: ProgressStore + ?Sized> Claims<S> {
         }
     }
 
-    /// Partitions for `Consumer::renew`, to be asked for every second or so. Members that fence each other in turn lose time, never
-    /// records: each goes on at the offset that the other has stored.
+    /// Partitions for `Consumer::renew`, to be asked for every second or so. Members that fence
+    /// each other in turn lose time, never records: each goes on at the offset that the other has
+    /// stored.
     pub fn to_renew(&self, topic: Topic) -> Vec<u32> {
         let due = self
             .fenced
@@ -134,7 +141,8 @@ impl<S: ProgressStore + ?Sized> Claims<S> {
 
 #[async_trait]
 impl<S: ProgressStore + ?Sized> StartAt for Claims<S> {
-    /// The store's account alone counts: what the group committed on the bus is ahead of a store that was restored.
+    /// The store's account alone counts: what the group committed on the bus is ahead of a store
+    /// that was restored.
     async fn start(&self, topic: Topic, partition: u32) -> Result<Start, StartAtError> {
         let claim = self
             .store

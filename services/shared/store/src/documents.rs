@@ -12,15 +12,18 @@ pub const RULES: &str = "rules";
 pub const TEAM: &str = "team";
 pub const SILENCE: &str = "silence";
 
-/// Documents in one answer to a tenant, and versions of one subject; of more it sees the first by subject, or the newest. A service's
-/// own question for what is in force is not cut: rules that it did not read would not hold.
+/// Documents in one answer to a tenant, and versions of one subject; of more it sees the first by
+/// subject, or the newest. A service's own question for what is in force is not cut: rules that it
+/// did not read would not hold.
 pub const DOCUMENTS_MAX: usize = 10_000;
 
-/// Bytes of the rules, the team or the silences that one tenant may have in force. Every member reads them all into memory whenever one
-/// changes; a document that would go beyond is refused, unless it is no larger than the version before it.
+/// Bytes of the rules, the team or the silences that one tenant may have in force. Every member
+/// reads them all into memory whenever one changes. A document beyond the bound is refused, unless
+/// it is no larger than the version before it.
 pub const DOCUMENTS_BYTES_MAX: u64 = 32 << 20;
 
-/// Whom a silence or a rule set is about, for the audit log; empty: nobody alone.
+/// The patient or group of a silence or a rule set, for the audit log; empty when it concerns no
+/// single patient.
 pub fn patient_of(kind: &str, subject: &str, body: &str) -> String {
     match kind {
         SILENCE => {
@@ -36,12 +39,13 @@ pub fn patient_of(kind: &str, subject: &str, body: &str) -> String {
     }
 }
 
-/// What people decide about alerting; services bound themselves what they put.
+/// People's decisions about alerting. Services bound the documents that they put themselves.
 pub(crate) fn is_bounded(document: &Document) -> bool {
     [RULES, TEAM, SILENCE].contains(&document.kind.as_str())
 }
 
-/// `others` and `before`: bytes in force of the tenant's other subjects of the kind, and of this one.
+/// `others` and `before`: bytes in force of the tenant's other subjects of the kind, and of this
+/// one.
 pub(crate) fn check_room(document: &Document, others: u64, before: u64) -> Result<(), String> {
     let own = document.encoded_len() as u64;
     let whole = others.saturating_add(own);
@@ -65,7 +69,8 @@ pub struct StoredDocument {
 }
 
 impl StoredDocument {
-    /// What is read has to be what the row is found by: a damage in the tenant or subject would make it hold for somebody else.
+    /// The content must match the key of its row: a damage in the tenant or subject would apply it
+    /// to another patient.
     pub(crate) fn new(
         kind: String,
         tenant: String,
@@ -99,7 +104,7 @@ impl StoredDocument {
             .ok()
     }
 
-    /// For a history: whoever wants to put the next version has to know of this one.
+    /// For a history: the author of the next version has to know of this one.
     pub fn or_named(self) -> Document {
         self.document.unwrap_or_else(|error| Document {
             kind: self.kind,
@@ -119,13 +124,16 @@ impl StoredDocument {
     }
 }
 
-/// What people decide about alerting, version by version: each row says who, when and why, and is never changed.
+/// People's decisions about alerting, version by version. Each row has author, time and reason, and
+/// is never changed.
 #[async_trait]
 pub trait DocumentsStore: Send + Sync {
-    /// `Conflict` with the subject when the version is not the one after the newest; `Invalid` beyond [`DOCUMENTS_BYTES_MAX`].
+    /// `Conflict` with the subject when the version is not the one after the newest; `Invalid`
+    /// beyond [`DOCUMENTS_BYTES_MAX`].
     async fn put_document(&self, document: &Document) -> Result<(), WriteError>;
 
-    /// The newest version of each subject of the kind, when it is in force at `now_us`; by tenant and subject.
+    /// The newest version of each subject of the kind, when it is in force at `now_us`; by tenant
+    /// and subject.
     async fn stored_documents(
         &self,
         scope: &Scope,
@@ -142,7 +150,8 @@ pub trait DocumentsStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<StoredDocument>, QueryError>;
 
-    /// The same as [`Self::stored_documents`] of what must not be passed over, such as a revocation: one that cannot be read fails all.
+    /// The same as [`Self::stored_documents`] of what must not be passed over, such as a
+    /// revocation: one that cannot be read fails all.
     async fn documents(
         &self,
         scope: &Scope,

@@ -4,19 +4,23 @@ use thiserror::Error;
 
 #[derive(Debug, Clone, Error)]
 pub enum WriteError {
-    /// Another member claimed these partitions. Nothing was written; without what came from them the rest may be written.
+    /// Another member claimed these partitions. Nothing was written; without what came from them
+    /// the rest may be written.
     #[error("another member owns {}", owned(.0))]
     Fenced(Vec<(Topic, u32)>),
-    /// A transition of these alerts exists already with other content. Nothing was written; read them and decide anew.
+    /// A transition of these alerts exists already with other content. Nothing was written; read
+    /// them and decide anew.
     #[error("alerts {} were changed by somebody else", bus::listed(.0))]
     Conflict(Vec<String>),
     /// The engine's fault; writing again is safe, because rows have an identity.
     #[error("the store does not answer: {0}")]
     Unavailable(String),
-    /// The caller's fault, in words that it may repeat to whoever asked; again would fail again.
+    /// The caller's fault, in words that it may repeat to its own caller; the same call would fail
+    /// again.
     #[error("refused: {0}")]
     Invalid(String),
-    /// The engine holds no such rows, and says why in its own words, which name what is inside of it: for logs. Again would fail again.
+    /// The engine holds no such rows, and says why in its own words, which name what is inside of
+    /// it: for logs. Again would fail again.
     #[error("the store refuses the rows: {0}")]
     Unfit(String),
 }
@@ -54,7 +58,8 @@ pub enum ClaimError {
 #[error("the store is not ready: {0}")]
 pub struct NotReady(pub String);
 
-/// A row that a medium has damaged, or an older version cannot read, is passed over and said: no other suffers for it.
+/// A row that a medium has damaged, or an older version cannot read, is passed over and said: no
+/// other suffers for it.
 pub(crate) fn readable<T: Message + Default>(kind: &'static str, payload: &[u8]) -> Option<T> {
     let decoded: Result<T, DecodeError> = T::decode(payload);
     decoded.inspect_err(|error| passed_over(kind, error)).ok()

@@ -1,7 +1,8 @@
-//! Gateways' certificates as documents: what was issued, tokens that get one, and who is turned away.
+//! Gateways' certificates as documents: issued certificates, tokens that obtain one, and
+//! revocations.
 //!
-//! A version of a document is put once, so a token that two try to use at a time is used by one. What is written stays: who decided
-//! it, why and when.
+//! A version of a document is put once, so of two concurrent uses of a token one succeeds. Rows
+//! stay, with author, reason and time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,16 +17,18 @@ pub const ENROLMENT: &str = "enrolment";
 pub const CERTIFICATE: &str = "certificate";
 pub const REVOCATION: &str = "revocation";
 
-/// How often it is looked for new revocations: a certificate is out of force within this and the time of a question to the store.
+/// How often it is looked for new revocations: a certificate is out of force within this and the
+/// time of a question to the store.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The subject is the token's id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enrolment {
     pub gateway: String,
-    /// Of the token's secret, in hex.
+    /// Hash of the token's secret, in hex.
     pub secret_sha256: String,
-    /// Of the public key that it was used with, in hex: that one gets its certificate again, since an answer may be lost.
+    /// Hash of the public key that used the token, in hex. The same key gets its certificate again,
+    /// since an answer may be lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_sha256: Option<String>,
 }
@@ -39,7 +42,8 @@ pub struct Issued {
 /// The subject is the gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revocation {
-    /// Who revoked it, why and when; later versions, which only add exceptions, keep this.
+    /// Author, reason and time of the revocation. Later versions, which only add exceptions, keep
+    /// it.
     #[serde(default)]
     pub by: String,
     #[serde(default)]
@@ -68,7 +72,7 @@ pub async fn revocations(store: &dyn Store) -> Result<Revocations, QueryError> {
         .collect()
 }
 
-/// What [`follow_revocations`] has seen.
+/// The state that [`follow_revocations`] has read.
 #[derive(Debug, Clone, Default)]
 pub struct Followed {
     /// Rises with every change of any document; 0: not read yet.
@@ -76,7 +80,8 @@ pub struct Followed {
     pub revocations: Arc<Revocations>,
 }
 
-/// Keeps the revocations in step with the store until `end`. While the store does not answer, the last ones stay in force.
+/// Keeps the revocations in step with the store until `end`. While the store does not answer, the
+/// last ones stay in force.
 pub async fn follow_revocations(
     store: Arc<dyn Store>,
     to: watch::Sender<Followed>,
@@ -115,7 +120,7 @@ pub async fn until_revoked(
             .is_some_and(|id| followed.revocations.refuses(id, certificate.as_ref()))
     };
     if followed.wait_for(refused).await.is_err() {
-        // Nobody follows any more: the service ends.
+        // The follower has ended, because the service ends.
         std::future::pending::<()>().await;
     }
 }

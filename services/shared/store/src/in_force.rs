@@ -1,5 +1,6 @@
-//! What holds of a kind of documents although one of them cannot be read: a medium has damaged its row, or a newer version has put what
-//! this one does not know. It costs nobody else anything, and is said until it is put anew.
+//! The documents of one kind that are in force although one of them cannot be read. A medium has
+//! damaged its row, or a newer version has put content that this version does not know. No other
+//! document is affected, and the fault is reported until the document is put again.
 
 use std::fmt;
 
@@ -7,12 +8,13 @@ use contracts::alerts::Document;
 
 use crate::{DocumentsStore, QueryError, Scope, StoredDocument, notices::until};
 
-/// Versions before one that cannot be read in which one that can be is looked for; then what is wider holds.
+/// Versions before one that cannot be read in which one that can be is looked for; then what is
+/// wider holds.
 const EARLIER_MAX: usize = 8;
 /// Damaged ones that a warning names; of more it says how many.
 const NAMED_MAX: usize = 3;
 
-/// What holds where the newest version cannot be read.
+/// The fallback where the newest version cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Otherwise {
     /// The newest one before it that can be.
@@ -61,7 +63,7 @@ impl fmt::Display for Damaged {
     }
 }
 
-/// Of all tenants. `read` makes something of a document that can be decoded, or says why not.
+/// Documents of all tenants. `read` decodes a document, or returns why it cannot.
 pub async fn in_force<T>(
     store: &(impl DocumentsStore + ?Sized),
     kind: &str,
@@ -118,12 +120,13 @@ pub async fn in_force<T>(
     Ok(found)
 }
 
-/// What of it was said already.
+/// Faults that were reported already.
 #[derive(Debug, Default)]
 pub struct Said(Vec<Damaged>);
 
 impl Said {
-    /// Logs each once and counts them; what they come to for people, when there are any. `reader`: who goes on without them.
+    /// Logs each once and counts them; what they come to for people, when there are any. `reader`:
+    /// who goes on without them.
     pub fn say(&mut self, reader: &'static str, damaged: Vec<Damaged>) -> Option<String> {
         for damaged in damaged.iter().filter(|it| !self.0.contains(it)) {
             tracing::error!(tenant = damaged.tenant, "{damaged}");
@@ -140,6 +143,6 @@ impl Said {
     }
 }
 
-/// What to do about a document that cannot be read.
+/// Advice for a document that cannot be read.
 pub const PUT_ANEW: &str = "put it anew (`braid rules put`, `braid alerts team put`, `braid alerts silence`), with a program no older than the one \
      it was put with; look after the store's disk";

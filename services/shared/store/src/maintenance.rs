@@ -2,7 +2,7 @@ use async_trait::async_trait;
 
 use crate::error::{NotReady, WriteError};
 
-/// What can grow old.
+/// Rows that expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Expire {
     /// Single values, by device time.
@@ -23,7 +23,7 @@ pub trait Maintenance: Send + Sync {
     /// Proves that the store takes a write, not only that it is connected.
     async fn ready(&self) -> Result<(), NotReady>;
 
-    /// Removes what is older than `before_us`; returns how many rows. Engines do this by themselves as configured; this is for
-    /// operators and tests.
+    /// Removes what is older than `before_us`; returns how many rows. Engines do this by themselves
+    /// as configured; this is for operators and tests.
     async fn expire(&self, what: Expire, before_us: i64) -> Result<u64, WriteError>;
 }

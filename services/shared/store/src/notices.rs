@@ -7,7 +7,8 @@ use crate::{
     error::{QueryError, WriteError},
 };
 
-/// The timer of one alert's escalation. A change names the version it follows, so that of two who act on one timer one loses.
+/// The timer of one alert's escalation. A change names the version it follows, so that of two who
+/// act on one timer one loses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watch {
     pub alert: String,
@@ -20,23 +21,25 @@ pub struct Watch {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchChange {
-    /// Version 1 creates; any other replaces the one before it, else `Conflict` with the alert's id.
+    /// Version 1 creates; any other replaces the one before it, else `Conflict` with the alert's
+    /// id.
     Set(Watch),
-    /// Nobody waits for this alert any more.
+    /// No person waits for this alert any more.
     End(String),
 }
 
-/// What was decided in one go; all or nothing.
+/// The result of one decision; stored as a whole or not at all.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NoticesBatch {
-    /// Unique by id; one that is there is left out. A new one is queued for delivery unless the batch has its outcome.
+    /// Unique by id; one that is there is left out. A new one is queued for delivery unless the
+    /// batch has its outcome.
     pub notices: Vec<Notice>,
     /// The first outcome of a notice counts; it leaves the queue.
     pub outcomes: Vec<NoticeOutcome>,
     pub watches: Vec<WatchChange>,
 }
 
-/// A notice to be delivered by whoever took it, until its lease ends.
+/// A notice to be delivered by the member that took it, until its lease ends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueuedNotice {
     pub notice: Notice,
@@ -49,9 +52,10 @@ pub trait NoticesStore: Send + Sync {
     /// Tells how many notices were new.
     async fn write_notices(&self, batch: NoticesBatch) -> Result<u64, WriteError>;
 
-    /// Takes due notices of a channel for the caller alone until `until_us`: in the order of writing those that nobody has tried, then
-    /// those that have failed, the one that is due for longest first. Of one alert and recipient none is taken while an earlier one waits,
-    /// and none behind one that has failed.
+    /// Takes due notices of a channel for the caller alone until `until_us`. Untried notices come
+    /// first, in the order of writing; then failed ones, the one that is due for longest first. Of
+    /// one alert and recipient none is taken while an earlier one waits, and none behind one that
+    /// has failed.
     async fn take_notices(
         &self,
         channel: &str,
@@ -72,11 +76,11 @@ pub trait NoticesStore: Send + Sync {
     async fn notices(&self, scope: &Scope, alert: &str) -> Result<Vec<NoticeRecord>, QueryError>;
 }
 
-/// No notice waits for longer: a lease and a pause are half a minute, a window for grouping five. One that is due later was written by a
-/// clock that has been set back since, and is due at once.
+/// No notice waits for longer: a lease and a pause are half a minute, a window for grouping five.
+/// One that is due later was written by a clock that has been set back since, and is due at once.
 pub(crate) const WAIT_US_MAX: i64 = 600_000_000;
 
-/// Of a notice that cannot be read: nobody can be told, and no other waits for it.
+/// For a notice that cannot be read: it cannot be delivered, and no other notice waits for it.
 pub(crate) fn unreadable(id: &str, attempts: u32) -> NoticeOutcome {
     NoticeOutcome {
         notice: id.to_owned(),

@@ -6,13 +6,13 @@ use crate::{
     error::{QueryError, WriteError, readable},
 };
 
-/// Paths of one gateway whose newest reports are kept; past it those of the path that was silent for longest are forgotten. The reports
-/// themselves stay for their retention.
+/// Paths of one gateway whose newest reports are kept; past it those of the path that was silent
+/// for longest are forgotten. The reports themselves stay for their retention.
 pub const PATHS_PER_GATEWAY_MAX: usize = 32;
 /// Reports of one page of [`PathsStore::latest_paths_page`].
 pub(crate) const LATEST_PAGE: usize = 1_000;
 
-/// What a newest report is stored under.
+/// The key of a newest report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LatestPathKey {
     pub gateway: String,
@@ -34,7 +34,8 @@ impl LatestPathKey {
 /// One page of newest reports, and where the next one begins; `None`: this was the last.
 pub type LatestPathsPage = (Vec<PathReport>, Option<LatestPathKey>);
 
-/// Hands over the newest report of every (gateway, path, end) that is not older than `from_us`, page by page.
+/// Hands over the newest report of every (gateway, path, end) that is not older than `from_us`,
+/// page by page.
 pub async fn each_latest_path(
     store: &(impl PathsStore + ?Sized),
     scope: &Scope,
@@ -52,13 +53,14 @@ pub async fn each_latest_path(
     Ok(())
 }
 
-/// A stored report, unless it is of a namesake: while nobody had registered the name, whoever had a certificate for it could report.
-/// `owner`: the gateway's tenant as the register has it.
+/// A stored report, unless it is of a namesake: while a name was not registered, any gateway with a
+/// certificate for it could report. `owner`: the gateway's tenant in the register.
 pub(crate) fn own(payload: &[u8], owner: &str) -> Option<PathReport> {
     readable("path report", payload).filter(|report| !is_namesakes(report, owner))
 }
 
-/// Whether the report says another tenant than that which the gateway belongs to. Nobody's is everybody's, and older rows do not say.
+/// Whether the report names another tenant than the gateway's. A report without a tenant belongs to
+/// every tenant; older rows have none.
 pub fn is_namesakes(report: &PathReport, owner: &str) -> bool {
     !report.tenant.is_empty() && !owner.is_empty() && report.tenant != owner
 }
@@ -87,14 +89,16 @@ pub trait PathsStore: Send + Sync {
     async fn paths(&self, scope: &Scope, query: &PathsQuery)
     -> Result<Vec<PathReport>, QueryError>;
 
-    /// The newest report of each (gateway, path, end); of one gateway at most [`PATHS_PER_GATEWAY_MAX`] paths.
+    /// The newest report of each (gateway, path, end); of one gateway at most
+    /// [`PATHS_PER_GATEWAY_MAX`] paths.
     async fn latest_paths(
         &self,
         scope: &Scope,
         gateway: Option<&str>,
     ) -> Result<Vec<PathReport>, QueryError>;
 
-    /// The same in pages of `limit` rows, in order of their keys, of those not older than `from_us`.
+    /// The same in pages of `limit` rows, in order of their keys, of those not older than
+    /// `from_us`.
     async fn latest_paths_page(
         &self,
         scope: &Scope,

@@ -3,7 +3,7 @@ use bus::Topic;
 
 use crate::error::{ClaimError, QueryError};
 
-/// Right of one member to write what comes from one partition, until somebody claims it anew.
+/// Right of one member to write the rows of one partition, until another member claims it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     pub group: String,
@@ -11,7 +11,8 @@ pub struct Claim {
     pub partition: u32,
     /// Rises by 1 with every claim of (group, topic, partition).
     pub epoch: u64,
-    /// Offset of the first record whose effect is not stored. `None`: the group never stored any; begin at the oldest record.
+    /// Offset of the first record whose effect is not stored. `None`: the group never stored any;
+    /// begin at the oldest record.
     pub next_offset: Option<u64>,
 }
 

@@ -1,5 +1,6 @@
-//! What gateways brought and the register attributes to nobody: kept apart, whole, until somebody assigns or discards it. Nothing of it
-//! grows old by itself. Ingest bounds it, per gateway and in all, before it acknowledges.
+//! Readings that the register attributes to no patient: kept apart, whole, until a person assigns
+//! or discards them. They do not expire. Ingest bounds them, for each gateway and in all, before it
+//! acknowledges.
 
 use async_trait::async_trait;
 use contracts::vitals::{Quarantined, quarantined::Entry};
@@ -30,7 +31,7 @@ pub struct QuarantineCase {
     pub arrived_us: i64,
 }
 
-/// What is kept apart of one gateway.
+/// Readings of one gateway that are kept apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuarantineFill {
     pub tenant: String,
@@ -62,7 +63,7 @@ pub struct QuarantineEntry {
 #[async_trait]
 pub trait QuarantineStore: Send + Sync {
     async fn quarantine_cases(&self, scope: &Scope) -> Result<Vec<QuarantineCase>, QueryError>;
-    /// Of all tenants, by gateway.
+    /// Those of all tenants, by gateway.
     async fn quarantine_fill(&self) -> Result<Vec<QuarantineFill>, QueryError>;
     /// In order of their keys.
     async fn quarantined(
@@ -70,7 +71,8 @@ pub trait QuarantineStore: Send + Sync {
         scope: &Scope,
         query: &QuarantineQuery,
     ) -> Result<Vec<QuarantineEntry>, QueryError>;
-    /// Takes these entries out, with the audit row that says what became of them; returns how many were there.
+    /// Takes these entries out, with the audit row that says what became of them; returns how many
+    /// were there.
     async fn settle_quarantined(
         &self,
         scope: &Scope,

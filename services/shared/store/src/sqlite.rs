@@ -1,7 +1,7 @@
 //! The store on SQLite in a data directory, for any number of processes on one machine.
 //!
-//! One thread of each process writes, in groups ([`writer`]); questions run on connections of their own, beside it, and see
-//! the last committed state. Tables are described in `schema.rs`.
+//! One thread of each process writes, in groups ([`writer`]); questions run on connections of their
+//! own, beside it, and see the last committed state. Tables are described in `schema.rs`.
 
 mod accounts;
 mod alerts;
@@ -38,7 +38,8 @@ use self::{
 };
 use crate::{QueryError, WriteError, error::passed_over};
 
-/// Writes that may wait; a caller waits for a place beyond. The group of one transaction is taken from these.
+/// Writes that may wait; a caller waits for a place beyond. The group of one transaction is taken
+/// from these.
 const WRITES_MAX: usize = 256;
 /// Questions that run at once; others wait. More would only compete for the disk.
 const READERS_MAX: usize = 4;
@@ -164,7 +165,7 @@ impl From<rusqlite::Error> for QueryError {
     }
 }
 
-/// What can be read: a row with a damage in a column is passed over.
+/// The readable rows: a row with a damaged column is passed over.
 fn readable_rows<T>(
     kind: &'static str,
     rows: impl Iterator<Item = rusqlite::Result<T>>,

@@ -1,8 +1,8 @@
 //! Thins a series to what a chart can show, in one pass and bounded memory.
 //!
-//! The stretch is cut into points / 2 slices of equal length; each keeps its least and its greatest value, in order of time. So no
-//! extreme of the series is lost, and a peak stays within one slice of where it was. A series that has no more points
-//! than asked for stays as it is.
+//! The stretch is cut into points / 2 slices of equal length; each keeps its least and its greatest
+//! value, in order of time. So no extreme of the series is lost, and a peak stays within one slice
+//! of where it was. A series that has no more points than asked for stays as it is.
 
 pub struct Thinner {
     from_us: i64,
@@ -15,7 +15,8 @@ pub struct Thinner {
 }
 
 impl Thinner {
-    /// Points outside `from_us..to_us` count to the first or last slice. Fewer than 2 points are taken as 2.
+    /// Points outside `from_us..to_us` count to the first or last slice. Fewer than 2 points are
+    /// taken as 2.
     pub fn new(from_us: i64, to_us: i64, points: usize) -> Thinner {
         Thinner {
             from_us,

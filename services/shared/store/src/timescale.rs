@@ -1,10 +1,11 @@
 //! The store on TimescaleDB, for any number of processes and machines.
 //!
-//! A write is one transaction on one of a bounded number of connections. It locks the claims it stands on ([`progress`]), then
-//! the heads of the devices it brings rows of ([`ledger`]), which tell exactly which rows are new; these go by binary COPY
-//! into the hypertables ([`copy`]), which therefore need no unique index, and the heads and offsets are rewritten in the same
-//! transaction. So rows are unique by (device, stream, sequence) whatever their time says, which no unique
-//! index of a hypertable could promise. Roll-ups follow in the background ([`rollups`]). Tables are described in `migrations/`.
+//! A write is one transaction on one of a bounded number of connections. It locks its claims
+//! ([`progress`]), then the heads of the devices in its rows ([`ledger`]), which tell exactly which
+//! rows are new. New rows go by binary COPY into the hypertables ([`copy`]), which therefore need
+//! no unique index. Heads and offsets are rewritten in the same transaction. So rows are unique by
+//! (device, stream, sequence) whatever their time is, which no unique index of a hypertable could
+//! promise. Roll-ups follow in the background ([`rollups`]). Tables are described in `migrations/`.
 
 mod accounts;
 mod alerts;
@@ -45,11 +46,12 @@ pub use options::{Ages, TimescaleOptions};
 use self::{fault::Fault, keys::Keys, open::Server};
 use crate::{QueryError, WriteError};
 
-/// Attempts at a transaction that another one made fail (serialization, deadlock); then the caller hears that the store does
-/// not answer, and tries again by its own rules.
+/// Attempts at a transaction that another transaction made fail (serialization, deadlock). Past it
+/// the caller gets `Unavailable`, and tries again by its own rules.
 const ATTEMPTS_MAX: u32 = 5;
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(5);
-/// A transaction that has not ended by then counts as lost: the server gives up its statements earlier.
+/// A transaction that has not ended by then counts as lost: the server gives up its statements
+/// earlier.
 const TRANSACTION_LIMIT: Duration = Duration::from_secs(60);
 
 pub struct TimescaleStore {
@@ -63,7 +65,8 @@ pub struct TimescaleStore {
 }
 
 impl TimescaleStore {
-    /// Connects once, migrates when the options say so. [`OpenError::may_pass`] tells whether waiting helps.
+    /// Connects once, migrates when the options say so. [`OpenError::may_pass`] tells whether
+    /// waiting helps.
     pub async fn open(options: &TimescaleOptions) -> Result<TimescaleStore, OpenError> {
         let server = Server::new(options)?;
         let (edition, applied) = server.prepare(options.migrate).await?;
@@ -92,12 +95,14 @@ impl TimescaleStore {
         })
     }
 
-    /// `HOST:PORT` of the options, for messages; refuses what [`TimescaleStore::open`] would refuse without asking the server.
+    /// `HOST:PORT` of the options, for messages; refuses what [`TimescaleStore::open`] would refuse
+    /// without asking the server.
     pub fn address(options: &TimescaleOptions) -> Result<String, OpenError> {
         Server::new(options).map(|server| server.address)
     }
 
-    /// Opens a store that is up to date, to ask questions only: nothing is migrated, rolled up or removed.
+    /// Opens a store that is up to date, to ask questions only: nothing is migrated, rolled up or
+    /// removed.
     pub async fn open_to_look(options: &TimescaleOptions) -> Result<TimescaleStore, OpenError> {
         let server = Server::new(options)?;
         let (edition, applied) = server.prepare(false).await?;
@@ -112,13 +117,14 @@ impl TimescaleStore {
         })
     }
 
-    /// Brings the schema up to date and ends. Needs the right to create tables; the services then need none.
+    /// Brings the schema up to date and ends. Needs the right to create tables; the services then
+    /// need none.
     pub async fn migrate(options: &TimescaleOptions) -> Result<Applied, OpenError> {
         let server = Server::new(options)?;
         server.prepare(true).await.map(|(_, applied)| applied)
     }
 
-    /// What stands behind the options, changing nothing: for `braid doctor`.
+    /// Properties of the server behind the options; changes nothing. For `braid doctor`.
     pub async fn examine(options: &TimescaleOptions) -> Result<Examined, OpenError> {
         Server::new(options)?.examine().await
     }
@@ -146,10 +152,12 @@ impl Drop for TimescaleStore {
     }
 }
 
-/// For what is done again with the same effect when a crash of the database undoes it: this transaction's commit does not wait for the disk.
+/// For what is done again with the same effect when a crash of the database undoes it: this
+/// transaction's commit does not wait for the disk.
 const COMMIT_WITHOUT_DISK: &str = "SET LOCAL synchronous_commit TO off";
 
-/// Runs one transaction until it is committed or refused; `$work` is an async block that gives `Result<_, Fault>`.
+/// Runs one transaction until it is committed or refused; `$work` is an async block that gives
+/// `Result<_, Fault>`.
 macro_rules! transaction {
     ($store:expr, $transaction:ident => $work:expr) => {{
         let mut attempts = $crate::timescale::Attempts::default();
@@ -200,7 +208,7 @@ impl Attempts {
             Err(Fault::Again(reason)) if self.made < ATTEMPTS_MAX => {
                 metrics::counter!("braid_store_retries_total").increment(1);
                 tracing::debug!(reason, "a transaction is tried again");
-                // Apart from each other, whoever they collided with.
+                // The attempts of two transactions that collided move apart.
                 let spread = started.elapsed().subsec_nanos() % 1000;
                 tokio::time::sleep(
                     ATTEMPT_PAUSE * self.made + Duration::from_micros(u64::from(spread) * 5),

@@ -8,12 +8,13 @@ use crate::{
     error::{QueryError, WriteError},
 };
 
-/// Rows from one or more records of the topic `vitals`, complete: patient, gateway and ingest time are filled.
+/// Rows from one or more records of the topic `vitals`, complete: patient, gateway and ingest time
+/// are filled.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct VitalsBatch {
     pub samples: Vec<Sample>,
     pub gaps: Vec<Gap>,
-    /// Kept apart: nobody's.
+    /// Readings of no patient, kept apart.
     pub quarantined: Vec<Quarantined>,
 }
 
@@ -23,15 +24,16 @@ impl VitalsBatch {
     }
 }
 
-/// What a write did. `new + duplicate` is what it was given.
+/// The result of a write. `new + duplicate` is the number of rows given.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Written {
     pub new: u64,
     pub duplicate: u64,
 }
 
-/// Beyond it a time is of the future. What is kept as the newest by it was written while a clock was ahead, and gives way to what is not of the
-/// future: until that clock had caught up nothing would show that a device has fallen silent.
+/// A time beyond it lies in the future. A newest value with such a time was written while a clock
+/// was ahead, and gives way to a value that is not of the future. Otherwise a silent device would
+/// stay unnoticed until the clock had caught up.
 pub(crate) fn future_us() -> i64 {
     contracts::now_us().saturating_add(120_000_000)
 }
@@ -56,7 +58,8 @@ pub struct SeriesQuery {
     /// Device time, from inclusive, to exclusive.
     pub from_us: i64,
     pub to_us: i64,
-    /// At most this many points a metric (at least 2). More are thinned so that the least and greatest value of each slice stay.
+    /// At most this many points a metric (at least 2). More are thinned so that the least and
+    /// greatest value of each slice stay.
     pub points: usize,
 }
 
@@ -93,14 +96,16 @@ pub async fn each_latest_vital(
 
 #[async_trait]
 pub trait VitalsStore: Send + Sync {
-    /// `batch` is shared because a caller keeps it for another try. Samples are unique by (device, stream, sequence).
+    /// `batch` is shared because a caller keeps it for another try. Samples are unique by (device,
+    /// stream, sequence).
     async fn write_vitals(
         &self,
         batch: Arc<VitalsBatch>,
         progress: Vec<Progress>,
     ) -> Result<Written, WriteError>;
 
-    /// The newest value of each metric, of one patient or (`None`) of all in scope. Waveforms have none.
+    /// The newest value of each metric, of one patient or (`None`) of all in scope. Waveforms have
+    /// none.
     async fn latest_vitals(
         &self,
         scope: &Scope,
@@ -121,7 +126,8 @@ pub trait VitalsStore: Send + Sync {
         query: &SeriesQuery,
     ) -> Result<Vec<SeriesPoints>, QueryError>;
 
-    /// Stored samples of one patient as they came, in order of device time, at most `limit`: for export, replay and tests.
+    /// Stored samples of one patient as they came, in order of device time, at most `limit`: for
+    /// export, replay and tests.
     async fn samples(
         &self,
         scope: &Scope,
@@ -140,6 +146,7 @@ pub trait VitalsStore: Send + Sync {
         to_us: i64,
     ) -> Result<Vec<Gap>, QueryError>;
 
-    /// Samples and gap lengths stored of one stream: `(samples, highest sequence)`. A check that nothing is lost compares the two.
+    /// Samples and gap lengths stored of one stream: `(samples, highest sequence)`. A check that
+    /// nothing is lost compares the two.
     async fn stream_count(&self, device: &str, stream: &str) -> Result<(u64, u64), QueryError>;
 }

@@ -116,7 +116,8 @@ fn many_may_open_a_new_directory_at_once() {
 
 const CHILD: &str = "STORE_TEST_CHILD_DIR";
 
-/// Not a test by itself: the process that `kill_9_*` starts and kills. Each write has a sample and the progress over it.
+/// Not a test by itself: the process that `kill_9_*` starts and kills. Each write has a sample and
+/// the progress over it.
 #[tokio::test]
 async fn child() {
     let Some(dir) = std::env::var_os(CHILD) else {

@@ -33,7 +33,8 @@ impl Harness for Timescale {
         let store = TimescaleStore::open(&options(&self.url)).await.unwrap();
         Process {
             store: Arc::new(store),
-            // Everything that was answered is committed; `tests/timescale_failures.rs` kills real servers.
+            // Everything that was answered is committed; `tests/timescale_failures.rs` kills real
+            // servers.
             kill: Box::new(|| ()),
         }
     }

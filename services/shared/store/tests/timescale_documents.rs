@@ -1,5 +1,5 @@
-//! Documents as a database with a newer program's or a damaged row holds them: one ward's are no reason for another's not to hold,
-//! and of one that cannot be read the version before holds.
+//! Documents as a database with a newer program's or a damaged row holds them: one ward's are no
+//! reason for another's not to hold, and of one that cannot be read the version before holds.
 
 #![allow(clippy::unwrap_used)]
 

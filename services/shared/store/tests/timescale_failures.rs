@@ -1,5 +1,6 @@
-//! What a user of a real database meets: it dies in the middle of a write, its connections are cut, its disk is full, two writers
-//! hold one partition, several processes migrate at once. Nothing is lost, nothing is stored twice.
+//! What a user of a real database meets: it dies in the middle of a write, its connections are cut,
+//! its disk is full, two writers hold one partition, several processes migrate at once. Nothing is
+//! lost, nothing is stored twice.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,11 +27,13 @@ const GROUP: &str = "writers";
 /// Sequences of one write.
 const ROWS: u64 = 200;
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
-/// For the writer to get on: a server that does not come back fails the test instead of holding it up for ever.
+/// For the writer to get on: a server that does not come back fails the test instead of holding it
+/// up for ever.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 async fn open(url: &str) -> TimescaleStore {
-    // Retention would take the samples, whose times are fixed, as soon as a writer that was cut off is there again.
+    // Retention would take the samples, whose times are fixed, as soon as a writer that was cut off
+    // is there again.
     let options = support::options(url);
     loop {
         match TimescaleStore::open(&options).await {
@@ -41,7 +44,8 @@ async fn open(url: &str) -> TimescaleStore {
     }
 }
 
-/// Writes sequences 1, 2, 3... of one stream as a consumer does: each batch with its progress, again until it is stored.
+/// Writes sequences 1, 2, 3... of one stream as a consumer does: each batch with its progress,
+/// again until it is stored.
 struct Writer {
     store: Arc<TimescaleStore>,
     stop: Arc<AtomicBool>,

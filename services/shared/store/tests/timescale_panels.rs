@@ -1,5 +1,6 @@
-//! The dashboards' SQL on a real TimescaleDB, where it would reassure wrongly if it took the last value for the present: somebody behind
-//! a lost gateway, somebody of whom nothing ever arrived, and an alert without a patient.
+//! The dashboards' SQL on a real TimescaleDB, where it would reassure wrongly if it took the last
+//! value for the present: somebody behind a lost gateway, somebody of whom nothing ever arrived,
+//! and an alert without a patient.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +21,8 @@ const WARD: &str = include_str!("../../../../infra/grafana/dashboards/ward.json"
 const ALERTS: &str = include_str!("../../../../infra/grafana/dashboards/alerts.json");
 const SECOND_US: i64 = 1_000_000;
 
-/// A panel's rows, its macros and variables expanded as Grafana does it: the last quarter of an hour, everybody.
+/// A panel's rows, its macros and variables expanded as Grafana does it: the last quarter of an
+/// hour, everybody.
 async fn panel(client: &Client, dashboard: &str, title: &str, patients: &[&str]) -> Vec<Value> {
     let dashboard: Value = serde_json::from_str(dashboard).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();

@@ -1,4 +1,5 @@
-//! What is TimescaleDB's own: rows are unique whatever their time, roll-ups say what the rows say, hot questions use indexes.
+//! What is TimescaleDB's own: rows are unique whatever their time, roll-ups say what the rows say,
+//! hot questions use indexes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -78,7 +79,8 @@ fn of_step(step: &Step) -> Arc<VitalsBatch> {
     batch(samples.collect())
 }
 
-/// Late, again, out of order, with other times, through two processes: a (device, stream, sequence) is new exactly once.
+/// Late, again, out of order, with other times, through two processes: a (device, stream, sequence)
+/// is new exactly once.
 #[test]
 fn rows_are_unique_whatever_comes() {
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -16,7 +16,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A fenced member has this long to hear that it lost the partition.
 const RENEW_AFTER: Duration = Duration::from_millis(500);
 
-/// A store as the real ones are: numbers and next offsets change together, if the epoch is the newest.
+/// A store as the real ones are: numbers and next offsets change together, if the epoch is the
+/// newest.
 #[derive(Default)]
 pub struct Ledger {
     epochs: BTreeMap<u32, u64>,
@@ -118,7 +119,8 @@ pub async fn a_start_that_takes_long_is_come_to(harness: &dyn Harness) {
     }
 }
 
-/// As after a restore of what the group keeps: its account begins anew, and what it committed on the bus is from before.
+/// As after a restore of what the group keeps: its account begins anew, and what it committed on
+/// the bus is from before.
 pub async fn an_empty_account_begins_at_the_oldest_record(harness: &dyn Harness) {
     let bus = harness.start().await.bus;
     let ten = (0..10).map(|n| numbered("k", n)).collect();
@@ -145,7 +147,8 @@ pub async fn an_empty_account_begins_at_the_oldest_record(harness: &dyn Harness)
     );
 }
 
-/// Somebody who is not in the group takes a claim over and goes away: no event tells of it, and the member gets the partition back.
+/// Somebody who is not in the group takes a claim over and goes away: no event tells of it, and the
+/// member gets the partition back.
 pub async fn a_claim_lost_in_passing_is_renewed(harness: &dyn Harness) {
     let bus = harness.start().await.bus;
     let ledger = Arc::new(Mutex::new(Ledger::default()));
@@ -195,7 +198,8 @@ async fn took_effect(ledger: &Mutex<Ledger>, records: usize) {
     }
 }
 
-/// Members come, die and are slow at random while records are published; every record takes effect exactly once.
+/// Members come, die and are slow at random while records are published; every record takes effect
+/// exactly once.
 pub async fn exactly_once_through_crashes(harness: &dyn Harness) {
     const RECORDS: u32 = 600;
     let mut random = StdRng::seed_from_u64(0xb4a1d);
@@ -249,8 +253,9 @@ pub async fn exactly_once_through_crashes(harness: &dyn Harness) {
     );
 }
 
-/// A service: every record of `vitals` takes effect in the ledger, unless somebody else has taken over its partition. It goes on until it
-/// is aborted: an engine that does not answer is asked again.
+/// A service: every record of `vitals` takes effect in the ledger, unless somebody else has taken
+/// over its partition. It goes on until it is aborted: an engine that does not answer is asked
+/// again.
 pub async fn work(
     bus: Arc<dyn crate::Bus>,
     ledger: Arc<Mutex<Ledger>>,

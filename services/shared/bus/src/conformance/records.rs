@@ -233,7 +233,8 @@ pub async fn lag_counts_what_waits(harness: &dyn Harness) {
         {
             got += batch.len() as u64;
             lag = consumer.lag().await.unwrap_or_else(|e| panic!("lag: {e}"));
-            // Partitions may still be on their way to this member, so it can be less than what is left, never more.
+            // Partitions may still be on their way to this member, so it can be less than what is
+            // left, never more.
             assert!(lag <= 30 - got, "{lag} after {got} of 30");
         }
     }

@@ -30,11 +30,13 @@ pub struct EmbeddedConsumer {
     inner: Arc<Inner>,
     topic: Topic,
     reader: Arc<Mutex<Connection>>,
-    /// Offset to read next, of each partition that is ours. Bounded by the topic's partitions.
+    /// The next offset of each partition of this member. Bounded by the topic's partitions.
     positions: BTreeMap<u32, u64>,
-    /// Partitions without a known start: what is missing before their first record was never promised to this group.
+    /// Partitions without a known beginning: records before their first record were never promised
+    /// to this group.
     from_oldest: BTreeSet<u32>,
-    /// The partition that is read first rises with every batch, so that a busy one cannot starve the others.
+    /// The first partition to read moves on with every batch, so that a busy partition cannot
+    /// starve the others.
     turn: u32,
     grown: watch::Receiver<()>,
     /// `None`: a tail.
@@ -109,7 +111,8 @@ impl EmbeddedConsumer {
         Ok((!owned.is_empty()).then_some(Event::Assigned(owned)))
     }
 
-    /// Reads what is there, without waiting. Positions move only once the records are in hand.
+    /// Reads the records that are there, without waiting. Positions move only once the records are
+    /// in hand.
     async fn batch(&mut self, max_records: usize) -> Result<Option<Event>, ConsumeError> {
         let mut wanted: Vec<(u32, u64)> = self
             .positions
@@ -130,7 +133,7 @@ impl EmbeddedConsumer {
             .collect();
         let reader = self.reader.clone();
         let topic = self.topic;
-        // Also when it fails: a partition that cannot be read must not be the first for ever.
+        // It moves after a failure as well: a partition that cannot be read must not stay first.
         self.turn = self.turn.wrapping_add(1);
         let read = tokio::task::spawn_blocking(move || {
             let read = read(&reader.lock(), topic, &mut wanted, max_records);
@@ -141,7 +144,8 @@ impl EmbeddedConsumer {
             .map_err(|e| ConsumeError::Unavailable(e.to_string()))?
             .map_err(|e| ConsumeError::Unavailable(e.to_string()))?;
         self.notice_loss(&wanted, &heads[..exhausted], &deliveries);
-        // Of these partitions everything up to the head has been read, also where retention took the last records.
+        // These partitions have been read up to the head, also where retention removed the last
+        // records.
         for ((partition, _), head) in wanted.iter().zip(&heads).take(exhausted) {
             self.positions.insert(*partition, *head);
             self.from_oldest.remove(partition);
@@ -153,7 +157,8 @@ impl EmbeddedConsumer {
         Ok((!deliveries.is_empty()).then_some(Event::Batch(deliveries)))
     }
 
-    /// Offsets have no holes here, so a hole is what retention took before this group had read it.
+    /// Offsets are continuous here, so a hole is what retention removed before this group had read
+    /// it.
     fn notice_loss(&mut self, wanted: &[(u32, u64)], exhausted: &[u64], deliveries: &[Delivery]) {
         let Some(membership) = &self.membership else {
             return;
@@ -268,8 +273,8 @@ async fn committed(
         .map_err(ConsumeError::Unavailable)
 }
 
-/// Records of the wanted partitions in turn, until a bound is reached, and how many partitions were read to their end. A position
-/// moves past what is damaged there.
+/// Records of the wanted partitions in turn, until a bound is reached, and the number of partitions
+/// that were read to their end. A position passes damaged records.
 fn read(
     connection: &Connection,
     topic: Topic,
@@ -288,7 +293,7 @@ fn read(
         ) {
             Ok(true) => exhausted += 1,
             Ok(false) => break,
-            // What was read is delivered first; the next call begins where this one could not go on.
+            // Records that were read are delivered first; the next call begins at the failure.
             Err(_) if !deliveries.is_empty() => break,
             Err(e) if damage::is_damage(&e) => {
                 *position = damage::end(connection, topic, *partition, *position).ok_or(e)?;
@@ -299,7 +304,7 @@ fn read(
     Ok((deliveries, exhausted))
 }
 
-/// False: a bound was reached.
+/// Returns false when a bound was reached.
 fn read_partition(
     connection: &Connection,
     (topic, partition): (Topic, u32),
@@ -324,7 +329,7 @@ fn read_partition(
     Ok(true)
 }
 
-/// Of a row `offset, published_us, key, headers, value`.
+/// The columns are `offset, published_us, key, headers, value`.
 pub fn delivery(row: &Row<'_>, topic: Topic, partition: u32) -> rusqlite::Result<Delivery> {
     let headers = match row.get_ref(3)?.as_blob_or_null()? {
         None => Vec::new(),

@@ -1,15 +1,15 @@
-//! What the medium has damaged is lost; what lies behind it is not.
+//! Damaged records are lost; the records behind them are not.
 //!
-//! A damaged page of a partition's table hides its records, or all that are below it in the tree. SQLite finds what comes after them by
-//! their offset, so the end of the damage is sought by trying. Where nothing behind can be read either, it is no damaged page but
-//! a disk that is away, and nothing is passed over.
+//! A damaged page of a partition's table hides its records, or all records below it in the tree.
+//! SQLite finds later records by their offset, so the end of the damage is searched by trying.
+//! Where no later record can be read either, the disk is away, and nothing is passed over.
 
 use rusqlite::{Connection, Error, ErrorCode};
 
 use super::{consumer::delivery, schema};
 use crate::Topic;
 
-/// Whether the same bytes would be as unreadable the next time.
+/// Whether the same bytes would be unreadable the next time as well.
 pub fn is_damage(error: &Error) -> bool {
     match error {
         Error::SqliteFailure(failure, _) => {
@@ -23,10 +23,10 @@ pub fn is_damage(error: &Error) -> bool {
     }
 }
 
-/// The first offset after `position` from which on the partition can be read; said, because what is before it is lost.
+/// The first offset after `position` from which the partition can be read. The loss is logged.
 pub fn end(connection: &Connection, topic: Topic, partition: u32, position: u64) -> Option<u64> {
     let head = head(connection, topic, partition).filter(|head| *head > position)?;
-    // In growing steps first: halving alone could pass over what is readable between two damages.
+    // Growing steps come first: halving alone could pass over readable records between two damages.
     let (mut damaged, mut readable) = (position, position.saturating_add(1).min(head));
     while !is_readable(connection, topic, partition, readable) {
         if readable == head {
@@ -56,7 +56,7 @@ fn head(connection: &Connection, topic: Topic, partition: u32) -> Option<u64> {
     head.map(|(_, _, next)| next)
 }
 
-/// Whether the record at the offset, or the next one, can be read; also when there is none.
+/// Whether the record at the offset, or the next one, can be read. True when there is none.
 fn is_readable(connection: &Connection, topic: Topic, partition: u32, offset: u64) -> bool {
     let table = schema::table(topic, partition);
     let read = || -> rusqlite::Result<()> {

@@ -1,5 +1,6 @@
-//! The one thread of the process that keeps its members' beats, leases and commits in `bus-groups.db`.
-//! What to take and what to give is decided by [`super::membership`]; this only reads, writes and tells the seats.
+//! The one thread of the process that keeps its members' beats, leases and commits in
+//! `bus-groups.db`. [`super::membership`] decides which partitions to take and to give; this file
+//! reads, writes and informs the seats.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,9 +22,9 @@ use super::{
 };
 use crate::{CommitError, Topic};
 
-/// How often other processes' changes are looked for.
+/// Interval of the search for other processes' changes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How often a member beats; a tenth of what makes it count as dead.
+/// Interval of a member's beats: a tenth of the time after which it counts as dead.
 const BEAT_EVERY: Duration = Duration::from_millis(500);
 
 pub enum Command {
@@ -50,7 +51,7 @@ pub enum Command {
         partition: u32,
         reply: oneshot::Sender<Result<Option<u64>, String>>,
     },
-    /// Ends the thread; `tidy` says whether to leave the groups first.
+    /// Ends the thread; `tidy` leaves the groups first.
     Stop {
         tidy: bool,
     },
@@ -60,7 +61,7 @@ struct Registration {
     group: String,
     topic: Topic,
     partitions: u32,
-    /// Name in the tables.
+    /// Its name in the tables.
     member: String,
     seat: Arc<Seat>,
     view: View,
@@ -176,7 +177,7 @@ impl Groups {
         changed
     }
 
-    /// One look of one member at the tables, and what follows from it, in one transaction.
+    /// One look of one member at the tables, and the resulting changes, in one transaction.
     fn turn(&mut self, id: u64) -> rusqlite::Result<()> {
         let Some(registration) = self.registrations.get_mut(&id) else {
             return Ok(());
@@ -272,7 +273,7 @@ impl Groups {
             let connection = &self.connection;
             if let Err(e) = in_transaction(connection, || remove_member(connection, &registration))
             {
-                // The others bury it when its beat stands still.
+                // The other members remove it when its beat stands still.
                 tracing::warn!(error = %e, group = registration.group, "could not leave the group");
             }
         }

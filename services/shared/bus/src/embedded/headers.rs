@@ -1,4 +1,5 @@
-//! Headers as one blob: for each, length and bytes of the name, length and bytes of the value; lengths are u32 little endian.
+//! Headers as one blob: for each, length and bytes of the name, length and bytes of the value;
+//! lengths are u32 little endian.
 
 use bytes::Bytes;
 
@@ -10,7 +11,7 @@ pub fn encode(headers: &[(String, Bytes)]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     for (name, value) in headers {
         for part in [name.as_bytes(), value.as_ref()] {
-            // A record, headers included, is below 1 MiB: checked by `publish`.
+            // `publish` refuses a record of 1 MiB or more, headers included.
             out.extend_from_slice(&u32::try_from(part.len()).unwrap_or(u32::MAX).to_le_bytes());
             out.extend_from_slice(part);
         }

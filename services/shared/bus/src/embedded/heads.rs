@@ -1,4 +1,5 @@
-//! The end of every partition, in memory: consumers wait on it and touch the database only when there is something to read.
+//! The end of every partition, in memory. Consumers wait on it and read the database only when it
+//! has a new record.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +30,7 @@ impl Heads {
         u32::try_from(self.of(topic).1.len()).unwrap_or(u32::MAX)
     }
 
-    /// Next offset that will be given; 0 for a partition that does not exist.
+    /// The next offset; 0 for a partition that does not exist.
     pub fn get(&self, topic: Topic, partition: u32) -> u64 {
         usize::try_from(partition)
             .ok()

@@ -1,5 +1,6 @@
-//! Tells the processes of one data directory apart and whether they live: each holds an OS lock on a file of its own, which the
-//! kernel releases however the process ends. So a restart after `kill -9` takes its partitions back at once.
+//! Tells the processes of one data directory apart, and whether they live. Each process holds a
+//! lock of the operating system on a file of its own, which the kernel releases however the process
+//! ends. So a process that restarts after `kill -9` takes its partitions back at once.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -45,7 +46,7 @@ impl Instance {
         }
         match File::open(self.folder.join(other)) {
             Err(e) => e.kind() == io::ErrorKind::NotFound,
-            // Shared, so that two who ask at once do not take each other for the owner.
+            // Shared, so that two concurrent checks do not take each other for the owner.
             Ok(file) => file.try_lock_shared().is_ok(),
         }
     }

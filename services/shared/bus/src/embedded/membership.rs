@@ -1,21 +1,24 @@
-//! Who of a group reads which partition: the decision, without database and clock.
+//! Decides which member of a group reads which partition, without database and clock.
 //!
-//! The members share two tables: members with a beat that each raises while it lives, and leases, one row per held
-//! partition. Each member looks at the tables in turn (the database orders them) and decides only for itself:
+//! The members share two tables: members with a beat that each raises while it lives, and leases,
+//! one row for each held partition. Each member looks at the tables in turn (the database orders
+//! them) and decides only for itself:
 //!
-//! - A member whose beat stood still for [`DEAD_AFTER`] by the observer's own clock, or whose process is gone, is dead. No
-//!   clocks are compared, so a step of the wall clock does nothing.
-//! - With n live members in order of their names and P partitions, the r-th one's quota is P / n, and 1 more if r < P % n.
-//! - A member above its quota gives its highest partitions back; one below takes free ones (without lease, or a dead member's).
+//! - A member whose beat stood still for [`DEAD_AFTER`] by the observer's own clock, or whose
+//!   process is gone, is dead. No clocks are compared, so a step of the wall clock has no effect.
+//! - With n live members in order of their names and P partitions, the quota of member r is P / n,
+//!   and 1 more if r < P % n.
+//! - A member above its quota returns its highest partitions. A member below its quota takes free
+//!   partitions (without a lease, or with that of a dead member).
 //!
-//! Quotas sum up to P, so every partition ends up with somebody and nothing moves without need.
+//! The quotas add up to P, so every partition ends up with a member and nothing moves without need.
 
 use std::{collections::BTreeMap, time::Duration};
 
 /// A member that does not beat for this long has lost its partitions.
 pub const DEAD_AFTER: Duration = Duration::from_secs(5);
 
-/// What the tables hold of one (group, topic).
+/// The rows of one (group, topic).
 #[derive(Debug, Clone, Default)]
 pub struct Tables {
     pub members: Vec<Member>,
@@ -26,7 +29,7 @@ pub struct Tables {
 #[derive(Debug, Clone)]
 pub struct Member {
     pub name: String,
-    /// Process that it lives in.
+    /// The process of the member.
     pub instance: String,
     pub beat: u64,
 }
@@ -35,21 +38,22 @@ pub struct Member {
 pub struct Plan {
     /// Dead members, to be removed.
     pub bury: Vec<String>,
-    /// Free partitions for me.
+    /// Free partitions for this member.
     pub take: Vec<u32>,
-    /// Partitions of mine that others should have.
+    /// Partitions of this member that others should have.
     pub give: Vec<u32>,
 }
 
-/// What one member remembers between two looks.
+/// The memory of one member between two looks.
 #[derive(Debug, Default)]
 pub struct View {
-    /// Beat of each other member and when it was first seen. Bounded by the members in the table.
+    /// The beat of each other member, and when it was first seen. Bounded by the members in the
+    /// table.
     seen: BTreeMap<String, (u64, Duration)>,
 }
 
 impl View {
-    /// `now` by any monotonic clock; `gone` tells that an instance's process has ended.
+    /// `now` is of any monotonic clock; `gone` holds when the process of an instance has ended.
     pub fn look(
         &mut self,
         now: Duration,

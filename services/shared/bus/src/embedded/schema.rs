@@ -1,9 +1,9 @@
 //! The two database files of the embedded bus and their versions.
 //!
-//! `bus.db` holds the records, one append-only table per partition with the offset as its rowid, and is synced on every commit.
-//! `bus-groups.db` holds who is a member, who holds which partition and what was committed. It is a file of its own so that
-//! heartbeats never wait for, nor delay, a publish; it is not synced on commit, because losing its last moments in a power cut
-//! only repeats deliveries.
+//! `bus.db` holds the records, one append-only table for each partition with the offset as its
+//! rowid, and is synced on every commit. `bus-groups.db` holds members, leases and commits. It is a
+//! file of its own, so that heartbeats neither wait for a publish nor delay it. It is not synced on
+//! commit: losing its last moments in a power cut only repeats deliveries.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -15,12 +15,15 @@ use crate::{Extent, Topic};
 pub const RECORDS_FILE: &str = "bus.db";
 pub const GROUPS_FILE: &str = "bus-groups.db";
 
-/// A writer of another process holds the lock for one commit; a longer wait means that it hangs, and is reported as an error.
+/// A writer of another process holds the lock for one commit. A longer wait means that it hangs,
+/// and is reported as an error.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pages in the write-ahead log before the writer copies them into the database: 16 MiB.
 const CHECKPOINT_PAGES: u32 = 4096;
-/// Page cache of a connection, in KiB; beyond it the page that was used longest ago is read again from the file. Records are written and read at the end
-/// of their tables, so a cache holds little that is wanted again, and it fills up as the log grows: its bound is what each connection grows by.
+/// Page cache of a connection, in KiB; beyond it the least recently used page is read again from
+/// the file. Records are written and read at the end of their tables, so a cache holds few pages
+/// that are read again. It fills as the log grows, so this is the memory that each connection grows
+/// by.
 const CACHE_KIB: i32 = 512;
 
 const RECORDS_VERSION: i64 = 1;
@@ -76,8 +79,8 @@ fn create_records(connection: &Connection) -> rusqlite::Result<()> {
     for topic in Topic::ALL {
         for partition in 0..topic.default_partitions() {
             let table = table(topic, partition);
-            // end_bytes: bytes of the partition since its beginning up to and with this record, so that retention by size
-            // needs no sum.
+            // end_bytes: bytes of the partition since its beginning up to and with this record, so
+            // that retention by size needs no sum.
             connection.execute_batch(&format!(
                 "CREATE TABLE {table} (offset INTEGER PRIMARY KEY, published_us INTEGER NOT NULL, end_bytes INTEGER NOT NULL,
                      key TEXT NOT NULL, headers BLOB, value BLOB NOT NULL);"
@@ -126,7 +129,8 @@ fn open(
 )]
 fn configure(connection: &Connection, synchronous: &str) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
-    // Two processes that open a new file at once both try to switch it to WAL, and SQLite does not apply the busy timeout to that.
+    // Two processes that open a new file at once both switch it to WAL, and SQLite does not apply
+    // the busy timeout there.
     let mut tries = 0;
     loop {
         let mode: rusqlite::Result<String> =
@@ -159,7 +163,7 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 /// A connection that only reads one of the two files.
 pub fn open_reader(dir: &Path, file: &'static str) -> Result<Connection, OpenError> {
     let sqlite = |source| OpenError::Sqlite { file, source };
-    // A file that is gone must not be begun anew, empty.
+    // A missing file must not be created anew, empty.
     let existing = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(dir.join(file), existing).map_err(sqlite)?;
     connection.busy_timeout(BUSY_TIMEOUT).map_err(sqlite)?;
@@ -183,7 +187,7 @@ pub fn heads(connection: &Connection) -> rusqlite::Result<Vec<(Topic, u32, u64)>
     let mut heads = Vec::new();
     for row in rows {
         let (name, partition, next) = row?;
-        // A topic of a newer program is none of ours.
+        // A topic of a newer program is ignored.
         if let Some(topic) = Topic::from_name(&name) {
             heads.push((topic, partition, next));
         }
@@ -201,13 +205,14 @@ pub fn oldest(connection: &Connection, topic: Topic, partition: u32) -> rusqlite
         .query_row((topic.name(), partition), |row| row.get(0))
 }
 
-/// Of one topic, in one transaction, so that retention between two questions shows no partition that ends before it begins.
+/// All partitions of a topic in one transaction, so that retention between two queries shows no
+/// partition that ends before it begins.
 pub fn extents(connection: &Connection, topic: Topic) -> rusqlite::Result<BTreeMap<u32, Extent>> {
     let transaction = connection.unchecked_transaction()?;
     let mut extents = BTreeMap::new();
     for (of, partition, next) in heads(&transaction)? {
         if of == topic {
-            // Where the oldest one cannot be read, reading passes it over.
+            // Where the oldest record cannot be read, reading passes it over.
             let oldest = oldest(&transaction, topic, partition).unwrap_or(0);
             extents.insert(partition, Extent { oldest, next });
         }

@@ -1,4 +1,4 @@
-//! What a consumer and the groups thread tell each other about the partitions of one member.
+//! The shared state of a consumer and the groups thread: the partitions of one member.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,29 +8,31 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// A member that was asked for a partition and does not call `next` for this long loses it all the same.
+/// A member that was asked for a partition and does not call `next` for this long loses the
+/// partition.
 const GIVE_WITHIN: Duration = Duration::from_secs(5);
 /// A member that does not call `next` for this long loses all its partitions until it does.
 const POLL_WITHIN: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The lease is ours, the consumer does not know yet.
+    /// The member has the lease, and the consumer does not know yet.
     Gained,
-    /// The consumer asks where to begin. That may fence the member before, so the lease does not go to another behind its back.
+    /// The consumer asks where to begin. The answer may fence the previous member, so the lease
+    /// stays until then.
     Beginning,
-    /// The consumer reads it.
+    /// The consumer reads the partition.
     Owned,
-    /// Somebody else should have it; the consumer, which may have got as far as reading it, does not know yet.
+    /// Another member should have it. The consumer, which may be reading it, does not know yet.
     AskedBack { since: Instant, owned: bool },
-    /// The consumer let go; the lease is to be deleted.
+    /// The consumer has let go; the lease is to be deleted.
     Released,
 }
 
 struct State {
     /// Bounded by the partitions of the topic.
     phases: BTreeMap<u32, Phase>,
-    /// Gone without the consumer's consent; it does not know yet.
+    /// Lost without the consumer's consent; the consumer does not know yet.
     lost: BTreeSet<u32>,
     waiting: bool,
     polled: Instant,
@@ -62,7 +64,8 @@ impl Seat {
         Waiting(self)
     }
 
-    /// Partitions to report as revoked; from here on they are not the consumer's. The flag tells that leases can be deleted.
+    /// Partitions to report as revoked; from here on the consumer has lost them. The flag reports
+    /// that leases can be deleted.
     pub fn take_revoked(&self) -> (Vec<u32>, bool) {
         let mut state = self.state.lock();
         let mut revoked = std::mem::take(&mut state.lost);
@@ -77,7 +80,8 @@ impl Seat {
         (revoked.into_iter().collect(), released)
     }
 
-    /// The partitions that the consumer asks a beginning for; again, if it was interrupted.
+    /// The partitions whose beginning the consumer asks for; again, if the question was
+    /// interrupted.
     pub fn begin(&self) -> Vec<u32> {
         let mut state = self.state.lock();
         let gained = state
@@ -103,7 +107,7 @@ impl Seat {
         }
     }
 
-    /// The consumer begins these anew, those of them that it reads.
+    /// The consumer begins these partitions anew, if it reads them.
     pub fn renew(&self, partitions: &[u32]) {
         let mut state = self.state.lock();
         for partition in partitions {
@@ -125,7 +129,7 @@ impl Seat {
         !state.waiting && state.polled.elapsed() > POLL_WITHIN
     }
 
-    /// Leases to delete because the consumer let go or did not in time.
+    /// Leases to delete because the consumer let go, or did not in time.
     pub fn released(&self) -> Vec<u32> {
         let state = self.state.lock();
         state
@@ -140,7 +144,7 @@ impl Seat {
             .collect()
     }
 
-    /// Of the partitions to give back, those that the consumer never saw: their leases can be deleted at once.
+    /// Partitions to give back that the consumer never saw: their leases can be deleted at once.
     pub fn unseen(&self, give: &[u32]) -> Vec<u32> {
         let state = self.state.lock();
         give.iter()
@@ -149,7 +153,7 @@ impl Seat {
             .collect()
     }
 
-    /// After a committed turn: `held` are the leases of this member, `give` those of them that it should give back.
+    /// After a committed turn: `held` are the leases of this member, and `give` those to give back.
     pub fn settle(&self, held: &BTreeSet<u32>, give: &[u32]) {
         let mut state = self.state.lock();
         let mut lost = BTreeSet::new();

@@ -1,8 +1,9 @@
 //! The one thread of the process that writes records.
 //!
-//! Publishers hand over jobs; the thread takes all that wait, up to [`GROUP_BYTES_MAX`], writes them in one transaction, syncs
-//! once and answers all. So concurrent publishers share the cost of the sync, and none waits for more than the commit in
-//! progress and its own. Between commits it removes old records in small steps.
+//! Publishers hand over jobs. The thread takes all waiting jobs, up to [`GROUP_BYTES_MAX`], writes
+//! them in one transaction, syncs once and answers all. So concurrent publishers share the cost of
+//! the sync, and each waits for at most the commit in progress and its own. Between commits it
+//! removes old records in small steps.
 
 use std::{
     collections::BTreeMap,
@@ -23,19 +24,21 @@ use crate::{
     slow_clock,
 };
 
-/// Bytes in one transaction: what is beyond waits for the next. At least one job is taken whatever its size.
+/// Bytes in one transaction: jobs beyond it wait for the next. At least one job is taken whatever
+/// its size.
 const GROUP_BYTES_MAX: usize = 8 << 20;
-/// How often old records are looked for.
+/// Interval of the search for old records.
 const RETENTION_EVERY: Duration = Duration::from_secs(30);
-/// Records of one partition removed in one transaction, so that a publish waits for few milliseconds.
+/// Records of one partition removed in one transaction, so that a publish waits for few
+/// milliseconds.
 const RETENTION_STEP: u32 = 500;
 
 pub enum Command {
     Publish(Job),
     Probe(oneshot::Sender<Result<(), NotReady>>),
-    /// Removes what is too old or too much, now; answers when nothing is left to remove.
+    /// Removes records beyond age or size now; answers when nothing is left to remove.
     Retain(oneshot::Sender<()>),
-    /// Ends the thread without finishing what is queued.
+    /// Ends the thread without finishing the queue.
     Abandon,
 }
 
@@ -53,7 +56,7 @@ pub struct Writer {
     heads: Arc<Heads>,
     options: EmbeddedOptions,
     insert: BTreeMap<(Topic, u32), String>,
-    /// When old records were last looked for.
+    /// The last search for old records.
     retained: Option<Instant>,
 }
 
@@ -78,7 +81,7 @@ impl Writer {
         }
     }
 
-    /// Until every sender is gone and what they sent is written.
+    /// Runs until every sender is gone and its jobs are written.
     pub fn run(mut self, commands: &Receiver<Command>) {
         let mut retain_at = Instant::now();
         loop {
@@ -165,7 +168,7 @@ impl Writer {
     /// Returns the new heads. Offsets come from the table, because other processes write to it too.
     fn insert(&self, jobs: &[Job]) -> rusqlite::Result<Vec<(Topic, u32, u64)>> {
         let now = now_us();
-        // (next offset, bytes so far) of the partitions touched.
+        // (next offset, bytes so far) of the partitions in this transaction.
         let mut ends: BTreeMap<(Topic, u32), (u64, u64)> = BTreeMap::new();
         for job in jobs {
             let partitions = self.heads.partitions(job.topic);
@@ -261,7 +264,8 @@ impl Writer {
         );
         let (_, end_bytes) = self.end(topic, partition)?;
         let least_bytes = end_bytes.saturating_sub(self.options.retention_bytes);
-        // Times and sizes rise with the offset, so what has to go is a prefix; the newest of it within one step decides.
+        // Times and sizes rise with the offset, so the records to remove are a prefix; the newest
+        // of it within one step decides.
         let last: Option<u64> = self
             .connection
             .prepare_cached(&format!(
@@ -279,7 +283,8 @@ impl Writer {
     }
 }
 
-/// When records are published, and until when they are kept: microseconds since the Unix epoch.
+/// Time at which records are published and until which they are kept, in microseconds since the
+/// Unix epoch.
 fn now_us() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,4 +1,4 @@
-//! The start: the cluster must answer, take our credentials, and have the topics as they must be.
+//! The start: the cluster must answer, accept the credentials, and have suitable topics.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -17,20 +17,20 @@ use super::{
     trouble::{Complaint, Listener, Trouble},
 };
 
-/// One question to the cluster; the first contains the connection and its handshakes.
+/// Limit of one question to the cluster; the first contains the connection and its handshakes.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// A failed TLS handshake may be a broker that is just ending; this many in a row are not.
+/// A failed TLS handshake may be a broker that is just ending; so many in a row are an error.
 const TLS_FAILURES_MAX: u32 = 3;
-/// Questions until a topic that was created must be there with all its leaders.
+/// Questions until a created topic must exist with all its leaders.
 const CREATED_WITHIN_ROUNDS: u32 = 20;
 
 #[derive(Debug, Error)]
 pub enum OpenError {
     #[error("{0}")]
     Options(String),
-    /// The brokers know the user or the password otherwise.
+    /// The brokers know another password, or no such user.
     #[error("Kafka at {brokers} refuses the credentials of {user}: {reason}")]
     Credentials {
         brokers: String,
@@ -69,8 +69,8 @@ struct Described {
     topics: BTreeMap<String, (u32, u32, u16)>,
 }
 
-/// Waits until the cluster answers, which may be for ever; `waiting` hears why, once per attempt. Returns the partitions of each
-/// topic by name.
+/// Waits until the cluster answers, possibly without end; `waiting` is called with the reason once
+/// for each attempt. Returns the partitions of each topic by name.
 pub async fn prepare(
     options: &KafkaOptions,
     publisher: &Publisher,
@@ -199,7 +199,7 @@ fn check(
     }
 }
 
-/// What waiting will not heal.
+/// A condition that waiting will not heal.
 fn refusal(
     options: &KafkaOptions,
     user: &str,
@@ -227,8 +227,8 @@ fn refusal(
     }
 }
 
-/// In TLS 1.3 a client has shaken hands before the broker has looked at its certificate: the refusal comes as an alert on a connection that
-/// stands, and the library reports a connection that was lost.
+/// In TLS 1.3 a client has finished its handshake before the broker has checked its certificate.
+/// The refusal comes as an alert on an open connection, and the library reports a lost connection.
 fn refuses_certificate(reason: &str) -> bool {
     reason.contains("alert") && (reason.contains("certificate") || reason.contains("unknown ca"))
 }
@@ -264,7 +264,7 @@ async fn describe(publisher: &Publisher) -> Result<Described, KafkaError> {
     })
 }
 
-/// The inner error is one that may pass.
+/// The inner error may pass.
 async fn create(
     admin: &AdminClient<Listener>,
     missing: &[&Wanted],
@@ -298,7 +298,7 @@ async fn create(
     for (result, wanted) in created.into_iter().zip(missing) {
         match result {
             Ok(topic) => tracing::info!(topic, "created"),
-            // Another service was quicker.
+            // Another service created the topic first.
             Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
             Err((topic, RDKafkaErrorCode::InvalidReplicationFactor)) => {
                 return Err(OpenError::Replication {

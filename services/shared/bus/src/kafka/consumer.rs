@@ -33,18 +33,19 @@ use crate::{
 
 /// Bytes of values in one batch; at least one record is delivered whatever its size.
 const BATCH_BYTES_MAX: usize = 4 << 20;
-/// A question to the cluster about offsets, or a commit.
+/// Limit of a question to the cluster about offsets, or of a commit.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Partitions that were just made, or lost their broker, have leaders by then.
+/// After so long, partitions that were just made, or lost their broker, have leaders.
 const LEADERS_WITHIN: Duration = Duration::from_secs(15);
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// The same for the lag, which services ask for between two batches.
 const LAG_WITHIN: Duration = Duration::from_secs(1);
 
-/// A member that lost partitions goes on polling for this long before it says so: its part in the rebalance is then over, and
-/// others need not wait until it has stored what it holds. It takes milliseconds while the cluster is well.
+/// A member that lost partitions keeps polling for this long before it reports the loss. Its part
+/// in the rebalance is then over, and others need not wait until it has stored its records. It
+/// takes milliseconds while the cluster is well.
 const HAND_OVER_WITHIN: Duration = Duration::from_millis(500);
-/// Records that may come meanwhile; the rest waits in the library.
+/// Records that may come meanwhile; further records wait in the library.
 const EARLY_RECORDS_MAX: usize = 1000;
 
 type Client = StreamConsumer<Member>;
@@ -55,18 +56,18 @@ pub struct Group {
 }
 
 pub struct KafkaConsumer {
-    /// `None` only while it is dropped.
+    /// `None` only while it is being dropped.
     client: Option<Arc<Client>>,
     topic: Topic,
     name: String,
     seat: Arc<Seat>,
     /// `None`: a reader without a group.
     group: Option<Group>,
-    /// Offset to deliver next, of each partition that is ours. Bounded by the topic's partitions.
+    /// The next offset of each partition of this member. Bounded by the topic's partitions.
     positions: BTreeMap<u32, u64>,
     /// Taken from the library, not yet delivered; at most [`EARLY_RECORDS_MAX`].
     early: VecDeque<Delivery>,
-    /// A commit that was given up may still be under way; another waits its turn by failing.
+    /// A commit that was cut short may still be running; the next commit fails until it ends.
     committing: Arc<AtomicBool>,
     ended: Ended,
     trouble: Arc<Trouble>,
@@ -157,7 +158,8 @@ impl KafkaConsumer {
                 let answer = client.offsets_for_times(question.clone(), within);
                 answer.and_then(|answer| known_offsets(&answer))
             };
-            // The library believes what it knows of leaders until it learns better, at most once a minute by itself.
+            // The library keeps its knowledge of leaders for up to a minute unless a request
+            // corrects it.
             ask().or_else(|_| {
                 let _ = client.fetch_metadata(Some(&name), within);
                 ask()
@@ -256,7 +258,7 @@ impl KafkaConsumer {
         Ok(Some(Event::Assigned(gained)))
     }
 
-    /// What is here already. Never waits, so a cancelled call has taken nothing.
+    /// Records that the library has already. Never waits, so a cancelled call has taken nothing.
     fn batch(&mut self, max_records: usize) -> Vec<Delivery> {
         let mut batch = Vec::new();
         let mut bytes = 0;
@@ -266,18 +268,19 @@ impl KafkaConsumer {
             bytes += delivery.value.len();
             batch.push(delivery);
         }
-        // A partition may have gone while the batch was gathered; somebody else gets these records.
+        // A partition may be lost while the batch was gathered; another member gets these records.
         batch.retain(|delivery| self.seat.holds(delivery.partition));
         batch
     }
 
     fn at_hand(&self) -> Option<Delivery> {
-        // A complaint, which was noted by the client's context, ends the batch too.
+        // A complaint, noted by the client's context, ends the batch too.
         let message = self.client.as_ref()?.recv().now_or_never()?.ok()?;
         Some(delivery(self.topic, &message))
     }
 
-    /// Moves the positions, and says when records have gone before this group read them: offsets have no holes otherwise.
+    /// Moves the positions, and logs when records were removed before this group read them: offsets
+    /// are continuous otherwise.
     fn pass(&mut self, batch: &[Delivery]) {
         for delivery in batch {
             let Some(position) = self.positions.get_mut(&delivery.partition) else {
@@ -348,7 +351,7 @@ impl Consumer for KafkaConsumer {
             let (client, committing) = (client.clone(), self.committing.clone());
             let answer = aside(move || {
                 let answer = client.commit(&offsets, CommitMode::Sync);
-                // The group is left by whoever holds the client last, and that is seldom this thread.
+                // The last holder of the client leaves the group, and that is seldom this thread.
                 drop(client);
                 committing.store(false, Ordering::Release);
                 answer
@@ -411,15 +414,16 @@ impl Drop for KafkaConsumer {
             return;
         };
         if self.ended.is_ended() {
-            // As if the process had been killed: the group must find out by itself.
+            // As if the process had been killed: the group must learn of it by itself.
             std::mem::forget(client);
             return;
         }
         if self.seat.close() {
-            // The library waits for the answer to a rebalance and could not be closed without it.
+            // The library waits for the answer to a rebalance and cannot be closed without it.
             let _ = client.incremental_assign(&TopicPartitionList::new());
         }
-        // Leaving the group takes a turn to the cluster and back; a runtime that ends meanwhile waits for it, but not for ever.
+        // Leaving the group takes a round trip to the cluster. A runtime that ends meanwhile waits
+        // for it, within a limit.
         let (leaving, left) = std::sync::mpsc::channel::<()>();
         aside(move || {
             drop(client);
@@ -431,8 +435,8 @@ impl Drop for KafkaConsumer {
     }
 }
 
-/// Calls of the library that may wait for ever for a cluster that has gone have a thread of their own: a runtime does not end before
-/// the threads that it keeps for blocking calls.
+/// Calls of the library that may wait without end for a lost cluster have a thread of their own: a
+/// runtime does not end before its threads for blocking calls.
 fn aside<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
     let (answered, answer) = oneshot::channel();
     let begun = std::thread::Builder::new()
@@ -444,7 +448,8 @@ fn aside<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> onesho
     answer
 }
 
-/// Complaints that waiting inside `next` would hide. Lost connections are not among them: the library heals those.
+/// Complaints that waiting inside `next` would hide. Lost connections are not among them: the
+/// library heals those.
 fn lasting(error: &KafkaError) -> Option<String> {
     if let KafkaError::MessageConsumptionFatal(code) = error {
         return Some(code.to_string());
@@ -460,7 +465,7 @@ fn lasting(error: &KafkaError) -> Option<String> {
     }
 }
 
-/// The group has gone on without this member.
+/// The group has continued without this member.
 fn is_foreign(error: &KafkaError) -> bool {
     matches!(
         error.rdkafka_error_code(),

@@ -1,4 +1,4 @@
-//! What a cluster says of offsets, and what it leaves out.
+//! The offsets that a cluster reports, and those that it leaves out.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,9 @@ use rdkafka::{Offset, TopicPartitionList, error::KafkaError};
 
 use crate::ConsumeError;
 
-/// Partitions without an offset are absent: nothing was committed. A cluster in trouble answers for some partitions only, and the complaint
-/// of one is that of all: what is unknown must not pass for what is absent.
+/// A partition without an offset is absent: nothing was committed. A cluster in trouble answers for
+/// some partitions only, and one complaint fails the whole answer, because an unknown offset must
+/// not pass for an absent one.
 pub fn known_offsets(list: &TopicPartitionList) -> Result<BTreeMap<u32, u64>, KafkaError> {
     let mut known = BTreeMap::new();
     for element in list.elements() {
@@ -22,7 +23,8 @@ pub fn known_offsets(list: &TopicPartitionList) -> Result<BTreeMap<u32, u64>, Ka
     Ok(known)
 }
 
-/// A partition that were begun without a start would be counted as read and never be, and the library would refuse to let go of it.
+/// A partition that was begun without an offset would count as read and never be, and the library
+/// would refuse to release it.
 pub fn complete(starts: &BTreeMap<u32, u64>, partitions: &[u32]) -> Result<(), ConsumeError> {
     let missing = partitions.iter().filter(|p| !starts.contains_key(p));
     let missing: Vec<_> = missing.map(u32::to_string).collect();

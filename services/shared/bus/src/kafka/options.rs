@@ -1,4 +1,4 @@
-//! What a Kafka bus is told: where, as whom, and what its topics must be like.
+//! Options of a Kafka bus: addresses, credentials, and the required properties of its topics.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -6,14 +6,14 @@ use rdkafka::ClientConfig;
 
 use crate::{RECORD_BYTES_MAX, Topic};
 
-/// A record at its limit, with what Kafka puts around it, in a batch of its own.
+/// A record at its limit in a batch of its own, with the bytes that Kafka adds.
 pub const MESSAGE_BYTES_MAX: usize = RECORD_BYTES_MAX + (64 << 10);
 
 #[derive(Debug, Clone)]
 pub struct KafkaOptions {
-    /// `host:port` of some brokers; the others are learnt from them.
+    /// `host:port` of some brokers; they name the others.
     pub brokers: Vec<String>,
-    /// Before the names of topics and groups, so that several installations can share a cluster.
+    /// Prefix of the names of topics and groups, so that several installations can share a cluster.
     pub prefix: String,
     pub tls: Option<Tls>,
     pub sasl: Option<Sasl>,
@@ -21,25 +21,29 @@ pub struct KafkaOptions {
     pub create_topics: bool,
     /// Copies of each record; a topic with fewer is refused.
     pub replication: u16,
-    /// Copies that must be written before a record counts as published; a topic that asks for fewer is refused.
+    /// Copies that must be written before a record counts as published; a topic that asks for fewer
+    /// is refused.
     pub in_sync_min: u16,
-    /// How long vitals, alerts and paths are kept at least. Dead letters are kept [`DEAD_LETTERS_KEPT`] or longer.
+    /// Minimum retention of vitals, alerts and paths. Dead letters are kept [`DEAD_LETTERS_KEPT`]
+    /// or longer.
     pub retention: Duration,
     /// A member that the cluster does not hear from for this long is replaced.
     pub session: Duration,
-    /// A member that does not call `next` for this long loses its partitions until it does. At least `session`.
+    /// A member that does not call `next` for this long loses its partitions until it does. At
+    /// least `session`.
     pub poll_within: Duration,
     /// How long `publish` waits for room in the queue.
     pub room_within: Duration,
-    /// How long `publish` waits for all in-sync copies. Above the 9 s that a cluster needs to replace a dead leader.
+    /// How long `publish` waits for all in-sync copies. Above the 9 s that a cluster needs to
+    /// replace a dead leader.
     pub deliver_within: Duration,
 }
 
-/// Long enough for somebody to come back from holidays and look.
+/// Long enough for a person to return from holidays and look.
 pub const DEAD_LETTERS_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl KafkaOptions {
-    /// What a cluster of three brokers wants.
+    /// Defaults for a cluster of three brokers.
     pub fn new(brokers: Vec<String>) -> KafkaOptions {
         KafkaOptions {
             brokers,
@@ -65,7 +69,7 @@ impl KafkaOptions {
         format!("{}{topic}", self.prefix)
     }
 
-    /// Written by `ready`, read by nobody.
+    /// Written by `ready`; no consumer reads it.
     pub fn readiness_topic(&self) -> String {
         format!("{}readiness", self.prefix)
     }
@@ -74,14 +78,14 @@ impl KafkaOptions {
         format!("{}{group}", self.prefix)
     }
 
-    /// What producer, consumer and administration have in common.
+    /// Settings that producer, consumer and administration share.
     pub(super) fn client(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config
             .set("bootstrap.servers", self.bootstrap())
             .set("client.id", "braid")
             .set("message.max.bytes", MESSAGE_BYTES_MAX.to_string())
-            // A broker that hangs is given up for another sooner than the library's minute.
+            // A broker that hangs is replaced by another before the library's limit of a minute.
             .set("socket.timeout.ms", "10000")
             .set("socket.keepalive.enable", "true")
             .set("socket.nagle.disable", "true")
@@ -121,16 +125,17 @@ impl KafkaOptions {
             .set("enable.idempotence", "true")
             .set("acks", "all")
             .set("compression.type", "lz4")
-            // Callers hand over many records in one call; what waits longer than this would be an alert.
+            // Callers hand over many records in one call; a longer pause would only delay an alert.
             .set("linger.ms", "1")
             .set("batch.size", "1000000")
-            // `Publisher` counts what is in flight and waits; the library's own limits must not bite first.
+            // `Publisher` counts the bytes in flight and waits; the library's own limits must not
+            // apply first.
             .set("queue.buffering.max.messages", "0")
             .set(
                 "queue.buffering.max.kbytes",
                 (crate::IN_FLIGHT_BYTES_MAX / 1024 * 2).to_string(),
             )
-            // Only a record whose caller has gone away lives so long; see `Publisher`.
+            // Only a record whose caller has gone lives so long; see `Publisher`.
             .set(
                 "message.timeout.ms",
                 (self.deliver_within * 3).as_millis().to_string(),
@@ -145,21 +150,23 @@ impl KafkaOptions {
             .set("enable.auto.offset.store", "false")
             .set("auto.offset.reset", "earliest")
             .set("fetch.error.backoff.ms", "100")
-            // Records fetched ahead of the service: this much, plus one answer of each broker.
+            // Bytes fetched ahead of the service, besides one answer of each broker.
             .set("queued.max.messages.kbytes", "16384")
             .set("queued.min.messages", "20000")
             .set("fetch.queue.backoff.ms", "20");
         config
     }
 
-    /// Reads partitions of its own choice. The library wants the name of a group even so, which is neither joined nor written to.
+    /// Reads partitions of its own choice. The library requires the name of a group even so, which
+    /// is neither joined nor written to.
     pub(super) fn reader(&self) -> ClientConfig {
         let mut config = self.consumer();
         config.set("group.id", self.group("readers"));
         config
     }
 
-    /// Cooperative: only partitions that move are interrupted, so alerting keeps what it knows of the patients of the others.
+    /// Cooperative: only partitions that move are interrupted, so alerting keeps its rule states of
+    /// the other partitions.
     pub(super) fn member(&self, group: &str) -> ClientConfig {
         let mut config = self.consumer();
         config
@@ -183,7 +190,7 @@ impl KafkaOptions {
 pub struct Tls {
     /// PEM file of authorities; the system's when absent.
     pub ca: Option<PathBuf>,
-    /// PEM files of our own certificate and key, for brokers that ask for one.
+    /// PEM files of the client's own certificate and key, for brokers that require one.
     pub cert: Option<PathBuf>,
     pub key: Option<PathBuf>,
 }

@@ -1,14 +1,17 @@
 //! Records on their way to the brokers.
 //!
-//! Every record of a call is handed to librdkafka at once, for the partition that [`partition_of`] names, and the call returns
-//! when each has its delivery report. What is in flight is counted in [`IN_FLIGHT_BYTES_MAX`]; a call waits for room, at most
-//! `room_within`, and holds it until the last report, also when its caller has gone away: so memory is bounded whoever gives up.
+//! Every record of a call is handed to librdkafka at once, for the partition that [`partition_of`]
+//! names. The call returns when each record has its delivery report. Bytes in flight are counted in
+//! [`IN_FLIGHT_BYTES_MAX`]. A call waits for room, at most `room_within`, and holds it until the
+//! last report, also when its caller has gone: so memory is bounded in every case.
 //!
-//! Order. The idempotent producer keeps the order of a partition over its own retries, but a record that timed out leaves a gap:
-//! later ones may still be sent, and the caller's second attempt would come after them. So a producer never lets a single record
-//! time out. When a call has waited `deliver_within`, or the producer has failed for good, the whole producer is replaced:
-//! everything in its queue is thrown away, every waiting call fails with `Unavailable`, and each caller sends its whole call
-//! again through the new one. What the brokers had taken before is doubled, never overtaken.
+//! Order. The idempotent producer keeps the order of a partition over its own retries, but a record
+//! that timed out leaves a gap. Later records may still be sent, and the caller's second attempt
+//! would come after them. So a producer never lets a single record time out. When a call has waited
+//! `deliver_within`, or the producer has failed for good, the whole producer is replaced. Its queue
+//! is discarded, every waiting call fails with `Unavailable`, and each caller sends its whole call
+//! again through the new producer. Records that the brokers had taken before are doubled, never
+//! overtaken.
 
 use std::{
     collections::BTreeMap,
@@ -43,7 +46,8 @@ use crate::{
 
 /// [`IN_FLIGHT_BYTES_MAX`] is counted in units of this.
 const UNIT: usize = 1 << 10;
-/// What a record costs beside its bytes, in librdkafka and here: bounds the number of records too, at a quarter of a million.
+/// Memory of a record beside its bytes, in librdkafka and here. It bounds the number of records
+/// too, at a quarter of a million.
 const RECORD_OVERHEAD_BYTES: usize = 256;
 
 pub struct Publisher {
@@ -52,7 +56,7 @@ pub struct Publisher {
     room: Arc<Semaphore>,
     /// `None`: the bus has ended.
     current: Mutex<Option<Arc<Sender>>>,
-    /// One replacement at a time; who waited finds that it is done.
+    /// One replacement at a time; a caller that waited finds it done.
     replacing: tokio::sync::Mutex<()>,
 }
 
@@ -67,7 +71,7 @@ struct Call {
     missing: AtomicUsize,
     failure: Mutex<Option<RDKafkaErrorCode>>,
     done: Mutex<Option<oneshot::Sender<Option<RDKafkaErrorCode>>>>,
-    /// Given back with the last report.
+    /// Returned with the last report.
     _room: OwnedSemaphorePermit,
 }
 
@@ -79,7 +83,7 @@ impl Call {
         if self.missing.fetch_sub(1, Ordering::AcqRel) == 1
             && let Some(done) = self.done.lock().take()
         {
-            // A caller that has gone away does not wait any more.
+            // A caller that has gone does not wait any more.
             let _ = done.send(*self.failure.lock());
         }
     }
@@ -134,7 +138,8 @@ impl Publisher {
             .unwrap_or(Err(KafkaError::Canceled))
     }
 
-    /// The oldest and the next offset of every partition of a topic, by the partitions' leaders; all within `within`, or an error.
+    /// The oldest and the next offset of every partition of a topic, by the partitions' leaders;
+    /// all within `within`, or an error.
     pub async fn watermarks(
         &self,
         topic: &str,
@@ -167,9 +172,9 @@ impl Publisher {
         IN_FLIGHT_BYTES_MAX - self.room.available_permits() * UNIT
     }
 
-    /// Ends without delivering what is queued.
+    /// Ends without delivering the queue.
     pub fn abandon(&self) {
-        // Dropping a producer throws its queue away and joins its thread.
+        // Dropping a producer discards its queue and joins its thread.
         drop(self.current.lock().take());
     }
 
@@ -240,7 +245,7 @@ impl Publisher {
         }
     }
 
-    /// Throws away `failed` with its queue, unless somebody has done so.
+    /// Discards `failed` with its queue, unless another caller has done so.
     async fn replace(&self, failed: &Arc<Sender>) {
         let _one_at_a_time = self.replacing.lock().await;
         let old = {
@@ -261,7 +266,8 @@ impl Publisher {
         let reason = self.trouble.explain("records were not delivered in time");
         tracing::warn!(reason, "a new producer; callers send again");
         if let Some(old) = old {
-            // Other calls hold the old one only until their reports have come, which the purge brings.
+            // Other calls hold the old producer only until their reports have come, which the purge
+            // brings.
             old.purge(rdkafka::producer::PurgeConfig::default().queue().inflight());
             let _ = tokio::task::spawn_blocking(move || drop(old)).await;
         }
@@ -296,7 +302,7 @@ fn hand_over(sender: &Sender, call: &Arc<Call>, topic: &str, partitions: u32, re
         }
         if let Err((error, _)) = sender.send(message) {
             let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
-            // None of the rest is sent, so that nothing overtakes this one.
+            // The remaining records are not sent, so that nothing overtakes this one.
             for _ in sent..records.len() {
                 call.report(Some(code));
             }

@@ -1,8 +1,10 @@
-//! The partitions of one member of a group: what the cluster decided, and what the consumer has heard of it.
+//! The partitions of one member of a group: the cluster's decision, and the part of it that the
+//! consumer knows.
 //!
-//! librdkafka calls [`Member::rebalance`] only while the consumer polls, that is inside `next`, and when it is closed. A gain is
-//! remembered and answered later, once the store has said where to start: until then the library waits, and the
-//! member keeps its place in the group. A loss is obeyed at once and remembered for the next `Revoked`.
+//! librdkafka calls [`Member::rebalance`] only while the consumer polls, that is inside `next`, and
+//! when it is closed. A gain is remembered and answered later, once the store has given the
+//! beginning: until then the library waits, and the member keeps its place in the group. A loss is
+//! obeyed at once and remembered for the next `Revoked`.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -20,13 +22,15 @@ use super::trouble::{self, Trouble};
 
 #[derive(Default)]
 struct State {
-    /// Given by the cluster, not yet begun. Bounded, as all here, by the topic's partitions.
+    /// Given by the cluster, not yet begun. Bounded, as the other sets here, by the topic's
+    /// partitions.
     gained: BTreeSet<u32>,
     /// Begun.
     held: BTreeSet<u32>,
-    /// Taken by the cluster, not yet told.
+    /// Taken by the cluster, not yet reported.
     revoked: BTreeSet<u32>,
-    /// Since a loss the library has not come back with what is left, which ends the member's part in the rebalance.
+    /// Since a loss the library has not returned with the remaining partitions, which ends the
+    /// member's part in the rebalance.
     handing_over: bool,
     closing: bool,
 }
@@ -42,7 +46,7 @@ impl Seat {
         self.state.lock().gained.clone()
     }
 
-    /// The library reads these from here on.
+    /// The library reads these partitions from here on.
     pub fn hold(&self, partitions: &[u32]) {
         let mut state = self.state.lock();
         for partition in partitions {
@@ -67,7 +71,7 @@ impl Seat {
         std::mem::take(&mut self.state.lock().revoked)
     }
 
-    /// Those of them that the library reads: it must let them go, and they wait to be begun anew.
+    /// Those that the library reads: it must release them, and they wait to be begun anew.
     pub fn renew(&self, partitions: &[u32]) -> Vec<u32> {
         let mut state = self.state.lock();
         let mine: Vec<u32> = partitions
@@ -82,14 +86,16 @@ impl Seat {
         mine
     }
 
-    /// From here on nothing is begun. True when the library still waits for an answer, which it must get before it can be closed.
+    /// From here on nothing is begun. True when the library still waits for an answer, which it
+    /// needs before it can be closed.
     pub fn close(&self) -> bool {
         let mut state = self.state.lock();
         state.closing = true;
         !std::mem::take(&mut state.gained).is_empty()
     }
 
-    /// True when the library must be answered at once: nothing was gained, or nothing will be begun.
+    /// True when the library must be answered at once: nothing was gained, or nothing will be
+    /// begun.
     fn gain(&self, partitions: BTreeSet<u32>) -> bool {
         let mut state = self.state.lock();
         state.handing_over = false;
@@ -102,7 +108,7 @@ impl Seat {
         at_once
     }
 
-    /// Those of them that the library reads and must let go.
+    /// Those that the library reads and must release.
     fn lose(&self, partitions: &BTreeSet<u32>) -> Vec<u32> {
         let mut state = self.state.lock();
         state
@@ -203,7 +209,7 @@ mod tests {
         assert_eq!(seat.take_revoked(), BTreeSet::from([1]));
         assert_eq!(seat.gained(), BTreeSet::from([1]));
         assert!(seat.holds(0) && !seat.holds(1) && !seat.is_handing_over());
-        // It goes for good before it was begun.
+        // The loss is final before the partition was begun.
         assert!(seat.lose(&BTreeSet::from([1])).is_empty());
         assert!(seat.gained().is_empty());
     }

@@ -1,16 +1,16 @@
-//! What the topics must be like, and in which words it is said that one is not.
+//! The required properties of topics, and the texts for a topic without them.
 
 use std::{collections::BTreeMap, fmt};
 
 use super::options::{DEAD_LETTERS_KEPT, KafkaOptions, MESSAGE_BYTES_MAX};
 use crate::Topic;
 
-/// Kept only as long as somebody may want to look.
+/// Kept only as long as a person may want to look.
 const READINESS_KEPT_MS: u128 = 60 * 60 * 1000;
-/// What librdkafka can read as it is built here.
+/// Codecs that this build of librdkafka can read.
 const COMPRESSIONS: [&str; 4] = ["producer", "lz4", "snappy", "uncompressed"];
 
-/// A topic as it must be.
+/// A topic as required.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     pub name: String,
@@ -24,7 +24,7 @@ pub struct Wanted {
 #[derive(Debug, Clone, Default)]
 pub struct Found {
     pub partitions: u32,
-    /// Of the partition that has the fewest copies.
+    /// The number of the partition with the fewest copies.
     pub replication: u16,
     pub config: BTreeMap<String, String>,
 }
@@ -69,14 +69,14 @@ impl Wanted {
             ("cleanup.policy", "delete".to_owned()),
             ("max.message.bytes", MESSAGE_BYTES_MAX.to_string()),
             ("compression.type", "producer".to_owned()),
-            // The bus's clock, not that of the publisher: retention must not depend on a clock that is off.
+            // The bus's clock, not the publisher's: retention must not depend on a wrong clock.
             ("message.timestamp.type", "LogAppendTime".to_owned()),
             // A copy that missed records never becomes the leader.
             ("unclean.leader.election.enable", "false".to_owned()),
         ]
     }
 
-    /// Everything that is wrong with it; nothing when it will do.
+    /// Every property that is wrong; empty when the topic is suitable.
     pub fn wrong(&self, found: &Found, bootstrap: &str) -> Vec<WrongSetting> {
         let mut wrong = Vec::new();
         let mut say = |setting: &str, is: String, must: String, fix: String| {
@@ -183,7 +183,7 @@ impl Wanted {
         wrong
     }
 
-    /// The command that creates it, for clusters where Braid may not.
+    /// The command that creates the topic, for clusters where Braid has no right to.
     pub fn create_command(&self, bootstrap: &str) -> String {
         let config: String = self
             .config()
@@ -197,7 +197,7 @@ impl Wanted {
     }
 }
 
-/// What is, what must be, and how it becomes so.
+/// The present value, the required value, and the change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrongSetting {
     pub topic: String,
@@ -290,7 +290,7 @@ mod tests {
             .into_iter()
             .map(|wrong| wrong.setting)
             .collect();
-        // With one copy only, two in sync can never be had either.
+        // With one copy, two in sync are never possible.
         assert_eq!(
             settings,
             ["partitions", "replication", "min.insync.replicas"]

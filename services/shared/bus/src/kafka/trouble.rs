@@ -1,7 +1,8 @@
-//! What the client library complains about, kept for error messages and said in the log now and then.
+//! Complaints of the client library, kept for error messages and logged now and then.
 //!
-//! The library reports every failed connection of every client; a log that repeats them helps nobody. The first complaint
-//! and its end are said at once, the same kind again at most every [`SAY_EVERY`].
+//! The library reports every failed connection of every client; a log that repeats them helps no
+//! operator. The first complaint and its end are logged at once, the same kind again at most every
+//! [`SAY_EVERY`].
 
 use std::{
     sync::{
@@ -37,7 +38,8 @@ impl Trouble {
         metrics::counter!("braid_bus_client_errors_total", "kind" => kind(code)).increment(1);
         let mut last = self.last.lock();
         let now = Instant::now();
-        // Of one outage the library reports each broker and then that all are down: the broker's reason says more.
+        // In one outage the library reports each broker and then that all are down: the broker's
+        // reason is more precise.
         if code == RDKafkaErrorCode::AllBrokersDown && last.is_some() {
             return;
         }
@@ -56,7 +58,7 @@ impl Trouble {
         self.some.store(true, Ordering::Relaxed);
     }
 
-    /// Something has worked.
+    /// A call has succeeded.
     pub fn over(&self) {
         if self.some.swap(false, Ordering::Relaxed) && self.last.lock().take().is_some() {
             tracing::info!("Kafka answers");
@@ -67,7 +69,7 @@ impl Trouble {
         self.last.lock().clone()
     }
 
-    /// For an error message: what was tried, and what the library said last.
+    /// For an error message: the attempt, and the library's last complaint.
     pub fn explain(&self, what: &str) -> String {
         match self.last() {
             Some(complaint) => format!("{what} ({})", complaint.reason),
@@ -76,7 +78,7 @@ impl Trouble {
     }
 }
 
-/// A label of few values.
+/// A label with few values.
 fn kind(code: RDKafkaErrorCode) -> &'static str {
     match code {
         RDKafkaErrorCode::Authentication | RDKafkaErrorCode::SaslAuthenticationFailed => {
@@ -91,7 +93,7 @@ fn kind(code: RDKafkaErrorCode) -> &'static str {
     }
 }
 
-/// Context of clients that need nothing else.
+/// Context of clients without further callbacks.
 #[derive(Clone)]
 pub struct Listener(pub Arc<Trouble>);
 
@@ -112,7 +114,7 @@ pub fn note(trouble: &Trouble, error: &KafkaError, reason: &str) {
     trouble.note(code.unwrap_or(RDKafkaErrorCode::Fail), reason);
 }
 
-/// The library's own log is for whoever debugs it; what an operator must know comes as errors.
+/// The library's own log is for developers who debug it; an operator gets errors.
 pub fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     match level {
         RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {

@@ -192,7 +192,8 @@ pub async fn a_conflicting_transition_undoes_the_whole_write(harness: &dyn Harne
     assert_eq!(ok(store.outbox(10).await).len(), 1);
 }
 
-/// Two rows with one key in one batch: the same twice is a duplicate, two different ones are a conflict of the caller with itself.
+/// Two rows with one key in one batch: the same twice is a duplicate, two different ones are a
+/// conflict of the caller with itself.
 pub async fn a_batch_that_contradicts_itself_is_refused(harness: &dyn Harness) {
     let store = harness.start().await.store;
     let first = alert("a", "ann", 1, AlertState::Active);

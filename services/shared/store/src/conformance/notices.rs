@@ -114,7 +114,8 @@ pub async fn no_notice_waits_for_a_clock_that_was_set_back(harness: &dyn Harness
         ..NoticesBatch::default()
     };
     ok(store.write_notices(batch).await);
-    // One has failed and waits, the other is in the hand of somebody who has died; then it is three hours earlier.
+    // One has failed and waits, the other is in the hand of somebody who has died; then it is three
+    // hours earlier.
     assert_eq!(take(&*store, "webhook", 3 * 3600, 2).await, ["a/1", "a/2"]);
     ok(store
         .delay_notices(&["a/1".to_owned()], START_US + 3 * 3600 * SECOND_US)

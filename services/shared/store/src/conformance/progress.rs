@@ -78,7 +78,8 @@ pub async fn a_fenced_write_leaves_nothing(harness: &dyn Harness) {
         [],
         "nor the progress of the good partition"
     );
-    // What comes from the good partition alone is stored, with keys that the undone writes had given.
+    // What comes from the good partition alone is stored, with keys that the undone writes had
+    // given.
     let heart = batch(vec![sample("belt", "ann", Metric::HeartRate, 2)]);
     ok(store.write_vitals(heart, vec![good.progress(5)]).await);
     assert_eq!(

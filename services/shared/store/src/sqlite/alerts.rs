@@ -26,7 +26,8 @@ const ACTIVE: i32 = AlertState::Active as i32;
 const LATCHED: i32 = AlertState::Latched as i32;
 const RESOLVED: i32 = AlertState::Resolved as i32;
 
-/// Fills in the priority of alerts that are older than its column. Resolved ones are never ordered by it.
+/// Fills in the priority of alerts that are older than its column. Resolved ones are never ordered
+/// by it.
 pub(super) fn fill_in_priorities(connection: &Connection) -> rusqlite::Result<()> {
     let mut open = connection.prepare(&format!(
         "SELECT id, payload FROM alerts WHERE state <> {RESOLVED}"

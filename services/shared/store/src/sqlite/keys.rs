@@ -1,5 +1,5 @@
-//! Integer keys of texts that repeat, cached. A row of these tables is never removed nor renumbered, so what was committed once stays true,
-//! also when another process made it.
+//! Integer keys of texts that repeat, cached. A row of these tables is never removed nor
+//! renumbered, so what was committed once stays true, also when another process made it.
 
 use std::collections::HashMap;
 

@@ -60,7 +60,7 @@ fn settle(connection: &Connection, outcome: &NoticeOutcome) -> rusqlite::Result<
     Ok(())
 }
 
-/// False: somebody else was first.
+/// False: another member was first.
 fn change_watch(connection: &Connection, change: &WatchChange) -> rusqlite::Result<bool> {
     let changed = match change {
         WatchChange::Set(watch) if watch.version == 1 => connection

@@ -1,4 +1,5 @@
-//! Removes what is too old, in steps small enough that a write between them waits for few milliseconds.
+//! Removes what is too old, in steps small enough that a write between them waits for few
+//! milliseconds.
 //!
 //! Too old by a slow clock: see [`bus::slow_clock`].
 

@@ -1,9 +1,12 @@
-//! Tables of the embedded store, as migrations that are applied in order and never changed once released.
+//! Tables of the embedded store, as migrations that are applied in order and never changed once
+//! released.
 //!
-//! - Texts that repeat (patients, gateways, streams, units) have integer keys, so that a sample takes some 40 bytes.
-//! - `samples` is clustered by its identity, which makes a duplicate a failed insert and nothing more; one covering index by
-//!   (patient, metric, time) answers every question about series.
-//! - Waveforms are rows of a table of their own, because kilobytes in a clustered table would spoil its fan-out.
+//! - Texts that repeat (patients, gateways, streams, units) have integer keys, so that a sample
+//!   takes some 40 bytes.
+//! - `samples` is clustered by its identity, so a duplicate is a failed insert without further
+//!   cost. One covering index by (patient, metric, time) serves every query of series.
+//! - Waveforms are rows of a table of their own, because kilobytes in a clustered table would spoil
+//!   its fan-out.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,13 +23,15 @@ pub fn files(dir: &Path) -> [PathBuf; 3] {
     ["", "-wal", "-shm"].map(|suffix| dir.join(format!("{FILE}{suffix}")))
 }
 
-/// A writer of another process holds the lock for one transaction; a longer wait means that it hangs, and is reported as an error.
+/// A writer of another process holds the lock for one transaction; a longer wait means that it
+/// hangs, and is reported as an error.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pages in the write-ahead log before the writer copies them into the database: 32 MiB.
 const CHECKPOINT_PAGES: u32 = 8192;
-/// Page caches, in KiB. A full one drops the page that was used longest ago, and reads it again from the file when it is wanted. A database grows
-/// for as long as people are watched, so every cache fills up, and its bound is what the process grows by.
-/// The writer's holds the right edges of both trees of five hundred streams.
+/// Page caches, in KiB. A full one drops the page that was used longest ago, and reads it again
+/// from the file when it is wanted. A database grows for as long as people are watched, so every
+/// cache fills up, and its bound is what the process grows by. The writer's holds the right edges
+/// of both trees of five hundred streams.
 const WRITER_CACHE_KIB: i32 = 4 << 10;
 const READER_CACHE_KIB: i32 = 1 << 10;
 
@@ -159,7 +164,8 @@ CREATE TABLE quarantine (key INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT 
 /// The first version whose alerts have a priority.
 const ALERTS_WITH_PRIORITY: usize = 4;
 
-/// Opens for writing, creating and migrating as needed. Several processes may do so at once: one migrates, the others wait.
+/// Opens for writing, creating and migrating as needed. Several processes may do so at once: one
+/// migrates, the others wait.
 pub fn open_writer(dir: &Path) -> Result<Connection, OpenError> {
     let mut connection = Connection::open(dir.join(FILE))?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
@@ -196,7 +202,8 @@ pub fn open_reader(dir: &Path) -> Result<Connection, OpenError> {
     Ok(connection)
 }
 
-/// Two processes that open a new file at once both try to switch, and SQLite does not apply the busy timeout to that.
+/// Two processes that open a new file at once both try to switch, and SQLite does not apply the
+/// busy timeout to that.
 #[expect(
     clippy::disallowed_methods,
     reason = "opening is documented as blocking, and SQLite offers nothing to wait on here"

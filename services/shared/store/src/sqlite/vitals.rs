@@ -10,7 +10,8 @@ use crate::{
     VitalsBatch, VitalsStore, WriteError, Written, vitals::future_us,
 };
 
-/// The newest row of one (patient, metric) in a batch, so that `latest` is touched once per batch and series.
+/// The newest row of one (patient, metric) in a batch, so that `latest` is touched once per batch
+/// and series.
 struct Newest {
     value: Option<f64>,
     time_us: i64,

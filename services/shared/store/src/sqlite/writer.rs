@@ -1,7 +1,8 @@
 //! The one thread of the process that writes.
 //!
-//! Callers hand over closures; the thread takes those that wait, up to [`GROUP_MAX`], runs each in a savepoint of one common
-//! transaction, syncs once and answers all. One that fails is undone by itself and does not disturb the others.
+//! Callers hand over closures. The thread takes the waiting ones, up to [`GROUP_MAX`], runs each in
+//! a savepoint of one common transaction, syncs once and answers all. A failing closure is undone
+//! by itself and does not disturb the others.
 
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError},
@@ -21,7 +22,7 @@ const RETENTION_EVERY: Duration = Duration::from_secs(60);
 /// Pause between steps of removing a backlog, so that writes come first.
 const RETENTION_PAUSE: Duration = Duration::from_millis(50);
 
-/// What a write works with: the connection inside the transaction, and the keys of texts.
+/// The means of a write: the connection inside the transaction, and the keys of texts.
 pub struct Writing<'a> {
     pub connection: &'a Connection,
     pub keys: &'a mut Keys,

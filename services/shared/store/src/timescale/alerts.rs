@@ -92,7 +92,7 @@ async fn transitions<'a>(
     Ok(new.into_iter().map(|n| &transitions[n]).collect())
 }
 
-/// What is there already must be the same.
+/// A row that exists already must be the same.
 async fn refuse_conflicts(
     transaction: &Transaction<'_>,
     sorted: &[&Alert],
@@ -244,7 +244,8 @@ impl AlertsStore for TimescaleStore {
         let new = transaction!(self, tx => async {
             progress::hold(tx, &advance).await?;
             let new = transitions(tx, &batch.transitions).await?;
-            // Nothing of these depends on another's answer: they go out together, and somebody waits for an alert.
+            // None of these depends on another's answer: they go out together, because an alert
+            // waits.
             tokio::try_join!(
                 present(tx, &new),
                 states(tx, &batch.states),
@@ -302,7 +303,8 @@ impl AlertsStore for TimescaleStore {
     async fn clear_outbox(&self, ids: &[u64]) -> Result<(), WriteError> {
         let ids: Vec<i64> = ids.iter().map(|id| id.cast_signed()).collect();
         transaction!(self, tx => async {
-            // Entries that a crash brings back are published once more, which consumers of the topic must bear anyway.
+            // Entries that a crash brings back are published once more, which consumers of the
+            // topic must bear anyway.
             tx.batch_execute(COMMIT_WITHOUT_DISK).await?;
             let statement = tx.prepare_cached("DELETE FROM outbox WHERE id = ANY($1)").await?;
             tx.execute(&statement, &[&ids]).await?;

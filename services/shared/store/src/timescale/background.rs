@@ -1,5 +1,5 @@
-//! Roll-ups and retention, by one process at a time: whoever holds the advisory lock. The lock belongs to a connection, so it
-//! passes on when its holder dies.
+//! Roll-ups and retention, by one process at a time: the holder of the advisory lock. The lock
+//! belongs to a connection, so it passes on when its holder dies.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,8 @@ use tokio_postgres::Client;
 
 use super::{Ages, Edition, fault, open::Server, retention, rollups};
 
-/// How often roll-ups are brought up to date, and how often the others look whether the lock is free.
+/// How often roll-ups are brought up to date, and how often the others look whether the lock is
+/// free.
 const EVERY: Duration = Duration::from_secs(10);
 const RETENTION_EVERY: Duration = Duration::from_secs(600);
 /// Key of the advisory lock: the letters "rolls".

@@ -1,5 +1,5 @@
-//! PostgreSQL's binary COPY, written by hand: the generic writer of tokio-postgres goes through a trait object per field,
-//! which costs more than the field.
+//! PostgreSQL's binary COPY, written by hand: the generic writer of tokio-postgres goes through a
+//! trait object per field, which costs more than the field.
 
 use std::pin::Pin;
 
@@ -10,7 +10,8 @@ use tokio_postgres::CopyInSink;
 
 use super::{fault::Fault, time::Micros};
 
-/// Sent at once; a row is never split. Small enough that the server begins while the rest is being written.
+/// Sent at once; a row is never split. Small enough that the server begins while the rest is being
+/// written.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// Rows of one COPY, in chunks.
@@ -122,7 +123,8 @@ impl Rows {
         self.chunks.drain(..)
     }
 
-    /// `statement`: `COPY table (columns) FROM STDIN (FORMAT binary)`. Without rows the server is not asked.
+    /// `statement`: `COPY table (columns) FROM STDIN (FORMAT binary)`. Without rows the server is
+    /// not asked.
     pub async fn send(self, transaction: &Transaction<'_>, statement: &str) -> Result<(), Fault> {
         let mut copying = Copying {
             rows: self,

@@ -19,7 +19,8 @@ fn stored(row: &Row) -> StoredDocument {
 impl DocumentsStore for TimescaleStore {
     async fn put_document(&self, document: &Document) -> Result<(), WriteError> {
         transaction!(self, tx => async {
-            // One at a time: keys rise in the order of committing, so whoever saw the newest has missed none.
+            // One at a time: keys rise in the order of committing, so a reader that has the newest
+            // has missed none.
             tx.batch_execute("LOCK TABLE documents IN EXCLUSIVE MODE").await?;
             let newest: i64 = tx
                 .query_one(
@@ -71,7 +72,8 @@ impl DocumentsStore for TimescaleStore {
             .reader()
             .await?
             .query(
-                // In one pass over the versions, whatever the server knows of the table: without statistics it compares each with all.
+                // In one pass over the versions, whatever the server knows of the table: without
+                // statistics it compares each with all.
                 "SELECT kind, tenant, subject, version, payload
                  FROM (SELECT DISTINCT ON (tenant, subject) kind, tenant, subject, version, until_us, payload FROM documents
                      WHERE kind = $2 AND ($1::text IS NULL OR tenant = $1) ORDER BY tenant DESC, subject DESC, version DESC) d

@@ -1,4 +1,4 @@
-//! What the server's errors mean for the caller.
+//! The meaning of the server's errors for the caller.
 
 use bus::Topic;
 use tokio_postgres::error::SqlState;
@@ -41,18 +41,19 @@ impl From<tokio_postgres::Error> for Fault {
             {
                 Fault::Again(reason)
             }
-            // Data that the server cannot represent (class 22: a text with a zero byte above all) or that breaks a rule of
-            // the schema (class 23): the same rows would be refused again.
+            // Data that the server cannot represent (class 22: above all a text with a zero byte),
+            // or that breaks a rule of the schema (class 23). The same rows would be refused again.
             code if code.code().starts_with("22") || code.code().starts_with("23") => {
                 Fault::Unfit(reason)
             }
-            // Everything else passes with time or with an operator's help: disk full, restarting, no connection left, time-out.
+            // Everything else passes with time or with an operator's help: disk full, restarting,
+            // no connection left, time-out.
             _ => Fault::Unavailable(reason),
         }
     }
 }
 
-/// What both engines refuse by the same code.
+/// Values that both engines refuse by the same code.
 impl From<WriteError> for Fault {
     fn from(error: WriteError) -> Fault {
         match error {

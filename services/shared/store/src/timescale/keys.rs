@@ -1,6 +1,7 @@
-//! Integer keys of texts that repeat, cached. A row of these tables is never removed nor renumbered, so what was committed once
-//! stays true, also when another process made it. They are made before and outside of the transaction that needs them: a write
-//! that is undone leaves at most a name without rows.
+//! Integer keys of texts that repeat, cached. A row of these tables is never removed nor
+//! renumbered, so what was committed once stays true, also when another process made it. They are
+//! made before and outside of the transaction that needs them: a write that is undone leaves at
+//! most a name without rows.
 
 use std::collections::{BTreeSet, HashMap as StdHashMap};
 
@@ -13,10 +14,12 @@ use super::{TimescaleStore, fault::Fault};
 
 /// Entries of each cache; beyond it is emptied and filled anew from the tables.
 const CACHE_MAX: usize = 100_000;
-/// Rounds of asking for unknown keys: patients and gateways and devices, streams, series, path sessions; one to spare.
+/// Rounds of asking for unknown keys: patients and gateways and devices, streams, series, path
+/// sessions; one to spare.
 const ROUNDS_MAX: usize = 5;
 
-/// Several look-ups a sample: the standard library's hash took 7 % of ingest's time. What is hashed was admitted, by a seed of this process.
+/// Several look-ups for each sample: the standard library's hash took 7 % of ingest's time. Hashed
+/// texts were admitted before, and the seed is of this process.
 type HashMap<K, V> = StdHashMap<K, V, RandomState>;
 
 #[derive(Default)]
@@ -67,7 +70,7 @@ pub struct Missing {
     streams: BTreeSet<(i32, String)>,
     series: BTreeSet<(i32, i32, i32, i32, String)>,
     sessions: BTreeSet<(i32, String, i32, i64)>,
-    /// Of the devices whose streams or series are missing, by key.
+    /// Keys of the devices whose streams or series are missing.
     names: HashMap<i32, String>,
 }
 

@@ -1,8 +1,10 @@
-//! Which rows are new: the heads of devices (and of gateways, for path reports), locked for the transaction.
+//! Which rows are new: the heads of devices (and of gateways, for path reports), locked for the
+//! transaction.
 //!
-//! A head holds for each stream of its owner the newest run of stored sequences, and for each series the newest value. Nearly
-//! every batch goes on where the head ends, so deciding takes one read and one write of one row per owner, however many
-//! rows come. Older runs (see [`runs`](super::runs)) are in a table of their own and read only when something comes late or
+//! A head holds for each stream of its owner the newest run of stored sequences, and for each
+//! series the newest value. Nearly every batch goes on where the head ends, so deciding takes one
+//! read and one write of one row per owner, however many rows come. Older runs (see
+//! [`runs`](super::runs)) are in a table of their own and read only when something comes late or
 //! again.
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,7 +17,8 @@ use super::{
     runs::{self, Run},
 };
 
-/// Streams whose newest run is in the head; the one that was longest silent moves to the table of older runs.
+/// Streams whose newest run is in the head; the one that was longest silent moves to the table of
+/// older runs.
 pub const STREAMS_MAX: usize = 64;
 /// Series whose newest value is in the head; the oldest value is forgotten (its samples stay).
 pub const LATEST_MAX: usize = 256;
@@ -242,7 +245,8 @@ impl Locked {
         taken.new
     }
 
-    /// Only after all were taken: what is taken next must find the run either in the head or in what was read of the table.
+    /// Only after all were taken: what is taken next must find the run either in the head or in
+    /// what was read of the table.
     fn evict(&mut self) {
         for head in self.heads.values_mut() {
             let surplus = head.streams.len().saturating_sub(STREAMS_MAX);

@@ -4,8 +4,9 @@ use super::{TimescaleStore, fault::Fault, retention, rollups, transaction};
 use crate::{Expire, Maintenance, NotReady, WriteError};
 
 impl TimescaleStore {
-    /// Brings the roll-ups up to date with everything that is older than some seconds, as the background task does every few
-    /// seconds by itself; returns how many devices had something. Nothing to do where TimescaleDB keeps them.
+    /// Brings the roll-ups up to date with all rows older than some seconds, as the background task
+    /// does every few seconds. Returns the number of devices with changes. It does nothing where
+    /// TimescaleDB keeps the roll-ups.
     pub async fn roll_up(&self) -> Result<u64, WriteError> {
         let mut total = 0;
         if self.applied.continuous {

@@ -1,7 +1,9 @@
-//! How fast the sink is beside a raw binary COPY of the same rows into the same hypertable: the figure of `braid bench`.
+//! How fast the sink is beside a raw binary COPY of the same rows into the same hypertable: the
+//! figure of `braid bench`.
 //!
-//! The sink is what ingest does: batch after batch, each in two transactions at once, of different partitions and each with its
-//! offsets. The raw COPY knows the rows' keys, has encoded them before the clock starts, and is one statement in one transaction. Before each run the hypertable is
+//! The sink is what ingest does: batch after batch, each in two transactions at once, of different
+//! partitions and each with its offsets. The raw COPY knows the rows' keys, has encoded them before
+//! the clock starts, and is one statement in one transaction. Before each run the hypertable is
 //! emptied and has a chunk; runs alternate, and the medians are compared.
 
 use std::{

@@ -1,5 +1,6 @@
-//! Brings the schema up to date, once, however many processes start at a time: an advisory lock lets one work and the others
-//! wait for it and find nothing to do. Applied migrations are recorded with a checksum and never change; a change is a new file.
+//! Brings the schema up to date, once, however many processes start together. An advisory lock lets
+//! one work; the others wait for it and find nothing to do. Applied migrations are recorded with a
+//! checksum and never change; a change is a new file.
 
 use contracts::vitals::Metric;
 use tokio_postgres::Client;
@@ -26,7 +27,7 @@ const VIEWS: &str = include_str!("views.sql");
 /// Key of the advisory lock: the letters "braid".
 const LOCK: i64 = 0x62_7261_6964;
 
-/// What a run did.
+/// The result of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Applied {
     pub from: i32,
@@ -113,7 +114,7 @@ async fn locked(client: &Client, address: &str, edition: Edition) -> Result<Appl
     })
 }
 
-/// What is there counts, not what the edition would make today.
+/// Existing tables count, not those that the edition would make today.
 async fn continuous(client: &Client) -> Result<bool, tokio_postgres::Error> {
     let row = client
         .query_one(
@@ -199,12 +200,13 @@ async fn apply(
     outcome
 }
 
-/// What follows the program and the edition instead of a version: roll-ups, names of metrics, views.
+/// Objects that follow the program and the edition instead of a version: roll-ups, names of
+/// metrics, views.
 async fn follow(client: &Client, edition: Edition) -> Result<(), tokio_postgres::Error> {
     let there = client
         .query_one("SELECT to_regclass('vitals_1h') IS NOT NULL", &[])
         .await?;
-    // What is there stays: an edition that changes later does not throw roll-ups away.
+    // Existing roll-ups stay: an edition that changes later does not discard them.
     if !there.get::<_, bool>(0) {
         client
             .batch_execute(if edition.community {
@@ -238,7 +240,8 @@ async fn follow(client: &Client, edition: Edition) -> Result<(), tokio_postgres:
             &[&keys, &names],
         )
         .await?;
-    // Replacing a view waits for whoever reads it: only when it differs. The last view's comment tells.
+    // Replacing a view waits for its readers, so it happens only when the view differs. The last
+    // view's comment tells.
     let sum = checksum(client, VIEWS).await?;
     let row = client
         .query_one(

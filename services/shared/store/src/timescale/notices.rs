@@ -87,7 +87,7 @@ async fn settle(transaction: &Transaction<'_>, outcome: &NoticeOutcome) -> Resul
     Ok(())
 }
 
-/// False: somebody else was first.
+/// False: another member was first.
 async fn change_watch(transaction: &Transaction<'_>, change: &WatchChange) -> Result<bool, Fault> {
     let changed = match change {
         WatchChange::Set(watch) if watch.version == 1 => {
@@ -158,7 +158,8 @@ impl NoticesStore for TimescaleStore {
         transaction!(self, tx => async {
             // A lease that a crash undoes is taken anew: the same notice with the same key.
             tx.batch_execute(COMMIT_WITHOUT_DISK).await?;
-            // One member at a time, so that nobody takes what stands behind a notice that another one is just taking.
+            // One member at a time, so that none takes the notices behind one that another member
+            // is just taking.
             let lock = tx
                 .prepare_cached("SELECT pg_advisory_xact_lock($1, hashtext($2))")
                 .await?;

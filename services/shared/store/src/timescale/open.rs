@@ -57,7 +57,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Waiting may help; everything else wants somebody to change something.
+    /// Waiting may help; every other error needs a person's change.
     pub fn may_pass(&self) -> bool {
         matches!(self, OpenError::Unreachable { .. })
     }
@@ -98,7 +98,7 @@ fn without_code(address: String, reason: String, error: &tokio_postgres::Error) 
     OpenError::Unreachable { address, reason }
 }
 
-/// What the server's edition offers.
+/// Capabilities of the server's edition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Edition {
     /// Compression, continuous aggregates and policies: `timescaledb.license` is `timescale`.
@@ -131,7 +131,8 @@ impl Server {
         })
     }
 
-    /// A connection outside of the pools, without a limit on statements; ends when the client is dropped.
+    /// A connection outside of the pools, without a limit on statements; ends when the client is
+    /// dropped.
     pub async fn connect(&self) -> Result<Client, OpenError> {
         let refused = |e: tokio_postgres::Error| OpenError::from_server(&self.address, &e);
         let client = match &self.tls {
@@ -173,7 +174,8 @@ impl Server {
             .map_err(|e| OpenError::Url(e.to_string()))
     }
 
-    /// Checks the extension and brings the schema up to date (or says that it is not). Returns the version before and after.
+    /// Checks the extension and brings the schema up to date (or says that it is not). Returns the
+    /// version before and after.
     pub async fn prepare(&self, migrate: bool) -> Result<(Edition, migrate::Applied), OpenError> {
         let client = self.connect().await?;
         let failed = |e: tokio_postgres::Error| OpenError::from_server(&self.address, &e);
@@ -194,9 +196,9 @@ impl Server {
 #[derive(Debug, Clone)]
 pub struct Examined {
     pub address: String,
-    /// Of PostgreSQL.
+    /// Version of PostgreSQL.
     pub version: String,
-    /// Of the extension.
+    /// Version of the extension.
     pub extension: String,
     pub edition: Edition,
     pub schema: i32,
@@ -206,7 +208,7 @@ pub struct Examined {
 }
 
 impl Server {
-    /// What is there, changing nothing.
+    /// The present state; changes nothing.
     pub async fn examine(&self) -> Result<Examined, OpenError> {
         let (edition, applied) = self.prepare(false).await?;
         let client = self.connect().await?;
@@ -239,7 +241,8 @@ impl Server {
     }
 }
 
-/// Makes the pool's connections as the pool itself would, but what ends one is said in words: the pool's own line is `db error`.
+/// Makes the pool's connections as the pool itself would, but what ends one is said in words: the
+/// pool's own line is `db error`.
 struct Connecting<T>(T);
 
 impl<T> Connect for Connecting<T>
@@ -262,7 +265,7 @@ where
 }
 
 async fn drive(connection: impl Future<Output = Result<(), tokio_postgres::Error>>) {
-    // Whoever waits on the client sees the error too.
+    // A task that waits on the client gets the error too.
     if let Err(error) = connection.await {
         tracing::debug!(reason = fault::explain(&error), "a connection ended");
     }
@@ -273,7 +276,7 @@ async fn extension(client: &Client, address: &str, create: bool) -> Result<(), O
     const FIND: &str = "SELECT extversion FROM pg_extension WHERE extname = 'timescaledb'";
     let mut found = client.query_opt(FIND, &[]).await.map_err(failed)?;
     if found.is_none() && !create {
-        // Nobody has prepared this database yet; migrating brings the extension too.
+        // The database was never migrated; migrating installs the extension too.
         return Err(OpenError::Older {
             found: 0,
             known: migrate::newest(),
@@ -283,8 +286,8 @@ async fn extension(client: &Client, address: &str, create: bool) -> Result<(), O
         let created = client
             .batch_execute("CREATE EXTENSION IF NOT EXISTS timescaledb")
             .await;
-        // Two processes that create it at once: one of them fails, and it is there. A server that did not load the library
-        // closes the connection.
+        // Two processes that create it at once: one of them fails, and it is there. A server that
+        // did not load the library closes the connection.
         let refused = created.err().filter(|e| e.as_db_error().is_some());
         found = match (client.query_opt(FIND, &[]).await, refused) {
             (Ok(None) | Err(_), Some(refused)) => {

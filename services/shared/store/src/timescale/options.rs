@@ -5,8 +5,8 @@ use tokio_postgres::{Config, config::Host, config::SslMode};
 use super::OpenError;
 
 const DAY: u64 = 24 * 3600;
-/// Connections of one process that write; a write beyond waits for one. Each has one transaction, so this is also how many
-/// partitions' batches are under way at once.
+/// Connections of one process that write; a write beyond waits for one. Each has one transaction,
+/// so this is also how many partitions' batches are under way at once.
 const WRITERS_MAX: usize = 6;
 /// Connections of one process that ask; separate, so that charts never hold up rows.
 const READERS_MAX: usize = 6;
@@ -18,8 +18,8 @@ pub struct TimescaleOptions {
     pub url: String,
     /// Empty: the server asks for none.
     pub password: String,
-    /// Certificates in PEM of the authorities that may vouch for the server. Needed unless the server is on this machine or the
-    /// URL says `sslmode=disable`.
+    /// Certificates in PEM of the authorities that may vouch for the server. Needed unless the
+    /// server is on this machine or the URL says `sslmode=disable`.
     pub tls_roots: Option<Vec<u8>>,
     /// False: an old schema is an error instead of being brought up to date.
     pub migrate: bool,
@@ -43,7 +43,8 @@ pub struct Ages {
 }
 
 impl Default for Ages {
-    /// Vitals 90 days, waveforms 3, their minutes a year, their hours 5 years, paths 14 days, alerts and audit 3 years.
+    /// Vitals 90 days, waveforms 3, their minutes a year, their hours 5 years, paths 14 days,
+    /// alerts and audit 3 years.
     fn default() -> Ages {
         let days = |days| Duration::from_secs(days * DAY);
         Ages {
@@ -72,7 +73,7 @@ impl TimescaleOptions {
         }
     }
 
-    /// What tokio-postgres connects with, and `HOST:PORT` for messages.
+    /// The configuration for tokio-postgres, and `HOST:PORT` for messages.
     pub(super) fn config(&self) -> Result<(Config, String), OpenError> {
         let mut config: Config = self
             .url
@@ -90,7 +91,8 @@ impl TimescaleOptions {
         if !self.password.is_empty() {
             config.password(&self.password);
         }
-        // tokio-postgres would fall back to plain text; here either the URL says so or the server is on this machine.
+        // tokio-postgres would fall back to plain text; here either the URL says so or the server
+        // is on this machine.
         if config.get_ssl_mode() == SslMode::Prefer {
             let local = config.get_hosts().iter().all(is_local);
             config.ssl_mode(if local && self.tls_roots.is_none() {

@@ -29,8 +29,8 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// First part of every write that has progress: locks the claims until the transaction ends, so that nobody takes a partition
-/// over in between, and refuses when somebody has.
+/// First part of every write that has progress. It locks the claims until the transaction ends, so
+/// that no member takes a partition over in between, and fails when one has.
 pub async fn hold(transaction: &Transaction<'_>, progress: &[Progress]) -> Result<(), Fault> {
     if progress.is_empty() {
         return Ok(());

@@ -1,4 +1,5 @@
-//! Removes what is too old: whole chunks of hypertables, which costs nothing per row, and rows of the small tables.
+//! Removes what is too old: whole chunks of hypertables, which costs nothing per row, and rows of
+//! the small tables.
 
 use std::time::Duration;
 
@@ -11,19 +12,23 @@ use crate::Expire;
 
 /// Rows of a small table removed in one statement; what is left waits for the next round.
 const STEP: i64 = 10_000;
-/// Runs of sequences outlive their rows by this, so that what is sent again late is still known as stored.
+/// Runs of sequences outlive their rows by this, so that what is sent again late is still known as
+/// stored.
 const RUNS_LONGER: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Newest reports of paths of which nothing was reported since; not counted, since the reports themselves are.
+/// Newest reports of paths of which nothing was reported since; not counted, since the reports
+/// themselves are.
 const LATEST_PATHS: &str = "DELETE FROM latest_paths WHERE time < $1";
 
-/// The time before which something of this age is too old; far in the past when it is kept for ever.
+/// The time before which something of this age is too old; far in the past when it is kept for
+/// ever.
 pub fn cutoff(now_us: i64, age: Duration) -> Micros {
     let age_us = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
     Micros::clamped(now_us.saturating_sub(age_us))
 }
 
-/// Exactly the rows before `before_us`, for operators and tests; the statement limit of a service does not hold for it.
+/// Exactly the rows before `before_us`, for operators and tests; the statement limit of a service
+/// does not hold for it.
 pub async fn expire(
     transaction: &Transaction<'_>,
     what: Expire,
@@ -123,8 +128,9 @@ async fn audit(
         .await
 }
 
-/// One round by age. `policies`: TimescaleDB drops the chunks of hypertables itself. `now_us` is our clock's; where the server's is
-/// behind it that one counts: what one machine's clock takes for old is gone for all.
+/// One round by age. `policies`: TimescaleDB drops the chunks of hypertables itself. `now_us` is
+/// our clock's; where the server's is behind it that one counts: what one machine's clock takes for
+/// old is gone for all.
 pub async fn round(
     client: &Client,
     ages: &Ages,
@@ -175,8 +181,8 @@ pub async fn round(
     Ok(())
 }
 
-/// Compression and retention by TimescaleDB itself, where its licence allows. Idempotent; an operator's own settings of a
-/// policy that is there stay.
+/// Compression and retention by TimescaleDB itself, where its licence allows. Idempotent; an
+/// operator's own settings of a policy that is there stay.
 pub async fn set_policies(
     client: &Client,
     ages: &Ages,
@@ -303,7 +309,7 @@ mod tests {
         };
         let log = store.audit(&Scope::Service, &query).await.unwrap();
         assert_eq!(log.len(), 1);
-        // Of two that are behind, the one that is behind further.
+        // The task that is further behind of the two.
         round(&client, &options.ages, false, false, 0)
             .await
             .unwrap();

@@ -1,8 +1,10 @@
-//! Roll-ups of one minute and one hour, made by the store where TimescaleDB's edition has no continuous aggregates.
+//! Roll-ups of one minute and one hour, made by the store where TimescaleDB's edition has no
+//! continuous aggregates.
 //!
-//! Each write marks the stretch of device time that it changed in the device's head row, under the lock it holds anyway. A step
-//! takes some devices under the same lock, computes the stretch anew from the samples and moves the mark: so a roll-up is
-//! always a function of the rows, late data are counted, and doing it twice or being killed in between changes nothing.
+//! Each write marks the stretch of device time that it changed in the device's head row, under a
+//! lock that it holds anyway. A step takes some devices under the same lock, computes the stretch
+//! anew from the samples and moves the mark. So a roll-up is always a function of the rows: late
+//! data are counted, and a repeated or interrupted step changes nothing.
 
 use deadpool_postgres::Transaction;
 
@@ -15,9 +17,10 @@ use super::{
 
 /// Devices of one step: writers of these wait for it, some tens of milliseconds at a full load.
 const DEVICES_MAX: i64 = 20;
-/// Of one device in one step; a longer backfill takes several.
+/// Rows of one device in one step; a longer backfill takes several steps.
 const STRETCH_US: i64 = 6 * HOUR_US;
-/// A bucket that has ended is left alone for so long, so that most of its rows are there and it is computed once.
+/// A bucket that has ended is left alone for so long, so that most of its rows are there and it is
+/// computed once.
 const SETTLE_US: i64 = 10_000_000;
 
 struct Level {
@@ -70,8 +73,8 @@ const HOURS: Level = Level {
 
 /// Some devices of each level; returns how many had something to do.
 pub async fn step(transaction: &Transaction<'_>, now_us: i64, ages: &Ages) -> Result<u64, Fault> {
-    // Minutes are computed only where all samples are kept, hours only where all minutes are: what was computed while the rows
-    // were there outlives them.
+    // Minutes are computed only where all samples are kept, hours only where all minutes are: what
+    // was computed while the rows were there outlives them.
     let minutes = MINUTES
         .step(
             transaction,

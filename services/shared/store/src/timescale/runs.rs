@@ -1,8 +1,8 @@
 //! Which sequences of a stream are stored, as runs of consecutive numbers.
 //!
-//! The newest run of a stream is its head; all others are older ones, kept apart because they are rarely touched. Invariants:
-//! runs neither overlap nor touch where they were compared, and every older run lies below the head. A stream without a
-//! head may have older runs anywhere.
+//! The newest run of a stream is its head; all others are older ones, kept apart because they are
+//! rarely touched. Invariants: runs neither overlap nor touch where they were compared, and every
+//! older run lies below the head. A stream without a head may have older runs anywhere.
 
 /// Inclusive at both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,7 +17,7 @@ impl Run {
     }
 }
 
-/// What taking some sequences changes.
+/// The changes that some new sequences make.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Taken {
     /// In order; those of the request that were not stored.
@@ -29,8 +29,8 @@ pub struct Taken {
     pub added: Vec<Run>,
 }
 
-/// Stretch whose older runs [`take`] must be given (those that overlap it), or `None` when the head alone tells.
-/// `sequences` are in order.
+/// Stretch whose older runs [`take`] must be given (those that overlap it), or `None` when the head
+/// alone tells. `sequences` are in order.
 pub fn needs(head: Option<Run>, sequences: &[i64]) -> Option<(i64, i64)> {
     let (first, last) = (*sequences.first()?, *sequences.last()?);
     match head {
@@ -152,7 +152,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes in whatever order, also after an eviction: a sequence is new exactly the first time.
+        /// Whatever comes in whatever order, also after an eviction: a sequence is new exactly the
+        /// first time.
         #[test]
         fn each_sequence_is_new_once(
             batches in prop::collection::vec(

@@ -1,4 +1,4 @@
-//! What charts ask: the newest values, and series thinned to what can be shown.
+//! Queries of charts: the newest values, and series thinned to the points that can be drawn.
 
 use std::{collections::HashMap, pin::pin};
 
@@ -46,7 +46,7 @@ pub async fn of_patient(
     Ok(rows.iter().map(series).collect())
 }
 
-/// Whose newest values.
+/// The patients or devices of the newest values.
 #[derive(Clone, Copy)]
 pub enum Which<'a> {
     All,
@@ -131,7 +131,7 @@ pub async fn latest(
             })
         })
         .collect();
-    // Of several devices that measure the same, the newest value counts.
+    // If several devices measure the same metric, the newest value counts.
     newest.sort_by(|a, b| {
         let of = |v: &LatestVital| {
             (
@@ -191,8 +191,9 @@ pub async fn read(
     Ok(points)
 }
 
-/// A roll-up keeps the extremes of each bucket with their times, so wherever a slice of the chart is at least two buckets long it
-/// shows the same as the samples would and reads a hundredth of the rows.
+/// A roll-up keeps the extremes of each bucket with their times. So where a slice of the chart is
+/// at least two buckets long, it shows the same as the samples would and reads a hundredth of the
+/// rows.
 async fn source(
     connection: &Object,
     all: &[Series],
@@ -215,7 +216,8 @@ async fn source(
             &[&devices],
         )
         .await?;
-    // In the edition that keeps roll-ups by itself nothing is ever marked stale, and they are complete.
+    // In the edition that keeps roll-ups by itself nothing is ever marked stale, and they are
+    // complete.
     let until = row.get::<_, Option<Micros>>(0).map_or(i64::MAX, |time| {
         time.0.div_euclid(bucket_us).saturating_mul(bucket_us)
     });

@@ -10,7 +10,8 @@ pub(super) const MINUTE_US: i64 = 60_000_000;
 pub(super) const HOUR_US: i64 = 60 * MINUTE_US;
 /// PostgreSQL counts from 2000-01-01.
 const EPOCH_US: i64 = 946_684_800_000_000;
-/// 1 AD to 287168 AD: within what both the type and the arithmetic of TimescaleDB's chunks can take.
+/// 1 AD to 287168 AD: within what both the type and the arithmetic of TimescaleDB's chunks can
+/// take.
 const LEAST_US: i64 = -62_135_596_800_000_000;
 const GREATEST_US: i64 = 9_000_000_000_000_000_000;
 
@@ -28,7 +29,7 @@ impl Micros {
         (LEAST_US..=GREATEST_US).contains(&us).then_some(Micros(us))
     }
 
-    /// What goes over the wire.
+    /// The value as transferred.
     pub fn raw(self) -> i64 {
         self.0.saturating_sub(EPOCH_US)
     }

@@ -14,7 +14,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-/// `roots`: certificates in PEM of the authorities that may vouch for the server; its name is always checked.
+/// `roots`: certificates in PEM of the authorities that may vouch for the server; its name is
+/// always checked.
 pub fn client_config(roots: &[u8]) -> Result<Arc<ClientConfig>, String> {
     let mut store = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(roots) {

@@ -28,7 +28,8 @@ const COPY_WAVEFORMS: &str =
     "COPY waveforms (time, gateway_time, ingest_time, sequence, series, period_us, sensor_sequence,
     traceparent, readings) FROM STDIN (FORMAT binary)";
 
-/// What can be said of a batch without the database: the samples by device, stream and sequence, each pair once.
+/// The plan of a batch without the database: the samples by device, stream and sequence, each pair
+/// once.
 struct Plan {
     places: Vec<Place>,
     wanted: Vec<Wanted>,
@@ -79,7 +80,8 @@ impl Plan {
         }
     }
 
-    /// Indices of the new samples of the n-th of `wanted`; `new` is part of its sequences, in order.
+    /// Indices of the new samples of the n-th of `wanted`; `new` is part of its sequences, in
+    /// order.
     fn admitted<'a>(&'a self, n: usize, new: &'a [i64]) -> impl Iterator<Item = usize> + 'a {
         let mut new = new.iter().peekable();
         self.wanted[n]
@@ -146,7 +148,8 @@ fn length_us(waveform: &Waveform) -> i64 {
     i64::from(waveform.period_us) * waveform.values.len() as i64
 }
 
-/// Sends the rows of the new samples, and tells what they change; the heads take up the newest values.
+/// Sends the rows of the new samples, and tells what they change; the heads take up the newest
+/// values.
 async fn write_rows(
     transaction: &Transaction<'_>,
     batch: &VitalsBatch,
