@@ -1,21 +1,20 @@
 //! Follows the ends of `vitals`, `alerts` and `paths` for the live view. Without a group: every replica sees everything.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use bus::{Bus, Consumer, Delivery, Event, Topic};
+use bus::{Bus, Delivery, Extent, Topic};
+use consumer::Follower;
 use consumer_health::Seen;
 use contracts::{alerts::Alert, paths::PathsRecord, vitals::VitalsRecord};
 use prost::Message;
-use service_kit::{Backoff, CheckHandle, Context, Shutdown, telemetry::continue_trace};
+use service_kit::{CheckHandle, Context, Shutdown, telemetry::continue_trace};
 
 use crate::live::Live;
 use crate::system::Readers;
 
 /// Records taken in one step.
 const RECORDS_MAX: usize = 512;
-const BACKOFF_FIRST: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// What to do about a bus that went away. The page stays in service: it says that it is not up to date.
 const AWAY: &str = "see why the bus does not answer; the page says that it is not up to date";
@@ -29,75 +28,51 @@ pub fn follow_all(bus: &Arc<dyn Bus>, live: &Arc<Live>, context: &Context) -> Re
         (Topic::Paths, "bus-paths", &readers.paths),
     ] {
         let health = context.health();
-        let following = follow(
-            bus.clone(),
+        let following = Following {
             topic,
-            live.clone(),
-            Arc::clone(seen),
-            health.check_at_start(check, AWAY),
-            context.shutdown().clone(),
-        );
+            live: Arc::clone(live),
+            seen: Arc::clone(seen),
+            check: health.check_at_start(check, AWAY),
+        };
+        let following = follow(Arc::clone(bus), following, context.shutdown().clone());
         // A ward that nobody brings up to date any more would look as if all was well.
         context.tasks().spawn(health.watch(check, following));
     }
     readers
 }
 
-async fn follow(
-    bus: Arc<dyn Bus>,
+/// Follows one topic until shutdown.
+async fn follow(bus: Arc<dyn Bus>, mut following: Following, shutdown: Shutdown) {
+    let topic = following.topic;
+    consumer::tail(&*bus, topic, RECORDS_MAX, &mut following, &shutdown).await;
+}
+
+struct Following {
     topic: Topic,
     live: Arc<Live>,
     seen: Arc<Seen>,
     check: CheckHandle,
-    shutdown: Shutdown,
-) {
-    let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
-    while !shutdown.is_requested() {
-        // The ends first: the reader begins at them or later.
-        let begun = async {
-            let ends = bus
-                .extents(topic)
-                .await
-                .map_err(|error| error.to_string())?;
-            let consumer = bus.tail(topic).await.map_err(|error| error.to_string())?;
-            Ok((ends, consumer))
-        };
-        match begun.await {
-            Ok((ends, consumer)) => {
-                seen.begin(&ends);
-                check.ok();
-                backoff.reset();
-                // What was published between the last tail and this one is in the store.
-                live.missed.notify_one();
-                tokio::select! {
-                    () = shutdown.requested() => return,
-                    reason = drain(consumer, topic, &live, &seen) => check.failing(reason),
-                }
-            }
-            Err::<_, String>(reason) => check.failing(reason),
-        }
-        tokio::select! {
-            () = shutdown.requested() => return,
-            () = backoff.wait() => {}
-        }
-    }
 }
 
-/// Ends with the reason why the tail broke.
-async fn drain(mut consumer: Box<dyn Consumer>, topic: Topic, live: &Live, seen: &Seen) -> String {
-    loop {
-        match consumer.next(RECORDS_MAX).await {
-            Ok(Event::Batch(deliveries)) => {
-                metrics::counter!("braid_dashboard_records_total", "topic" => topic.name())
-                    .increment(deliveries.len() as u64);
-                for delivery in deliveries {
-                    take(&delivery, live);
-                    seen.passed(delivery.partition, delivery.offset + 1);
-                }
-            }
-            Ok(Event::Assigned(_) | Event::Revoked(_)) => {}
-            Err(error) => return error.to_string(),
+impl Follower for Following {
+    fn on_begun(&mut self, ends: &BTreeMap<u32, Extent>) {
+        self.seen.begin(ends);
+        self.check.ok();
+        // What was published between the last tail and this one is in the store.
+        self.live.missed.notify_one();
+    }
+
+    fn on_records(&mut self, deliveries: Vec<Delivery>) {
+        metrics::counter!("braid_dashboard_records_total", "topic" => self.topic.name())
+            .increment(deliveries.len() as u64);
+        for delivery in deliveries {
+            take(&delivery, &self.live);
+            self.seen.passed(delivery.partition, delivery.offset + 1);
         }
+    }
+
+    fn on_away(&mut self, reason: String) {
+        self.check.failing(reason);
     }
 }
 

@@ -16,12 +16,11 @@ use contracts::vitals::{Sample, UploadRequest, UploadResponse};
 use parking_lot::Mutex;
 use service_kit::{
     Context, Shutdown,
-    grpc::calls::Calls,
     names::{Bound, Names},
     quota::{Quota, Quotas},
     telemetry::{continue_trace, traceparent},
 };
-use store::{Followed, QueryError};
+use store::{CallGuard, Followed, QueryError};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
@@ -77,8 +76,7 @@ struct Shared {
     /// Of each device.
     streams: Mutex<Names<String, String>>,
     clocks: GatewayClocks,
-    revocations: watch::Receiver<Followed>,
-    calls: Calls,
+    guard: CallGuard,
     quotas: Mutex<Quotas<GatewayId>>,
     apart: Arc<Apart>,
     shutdown: Shutdown,
@@ -117,8 +115,7 @@ impl Gateways {
                 alerts,
                 streams: Mutex::new(Names::new(STREAMS)),
                 clocks: GatewayClocks::new(context.clock().clone()),
-                revocations,
-                calls: Calls::default(),
+                guard: CallGuard::new(revocations),
                 quotas: Mutex::new(Quotas::new(quota)),
                 apart,
                 shutdown,
@@ -135,7 +132,7 @@ impl Gateways {
         request: Request<Streaming<Upload>>,
     ) -> Result<Response<UploadStream>, Status> {
         let shared = &self.shared;
-        let (gateway, ended) = caller(request.extensions(), &shared.revocations, &shared.calls)?;
+        let (gateway, ended) = caller(request.extensions(), &shared.guard)?;
         let uploads = request.into_inner();
         let (pending, waiting) = mpsc::channel(IN_FLIGHT_MAX);
         let (answers, stream) = mpsc::channel(ANSWERS_MAX);

@@ -112,8 +112,7 @@ pub async fn run(
         register: Arc::clone(&register),
         holding,
         refresh,
-        revocations: revocations.clone(),
-        calls: service_kit::grpc::calls::Calls::default(),
+        guard: store::CallGuard::new(revocations.clone()),
         shutdown: shutdown.clone(),
     };
     let quota = Quota {

@@ -3,10 +3,10 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use contracts::vitals::{FollowRulesRequest, FollowRulesResponse};
-use service_kit::{Backoff, Shutdown, Warning, WarningHandle, grpc::calls::Calls};
+use service_kit::{Backoff, Shutdown, Warning, WarningHandle};
 use store::{
-    Damaged, Followed, Of, Otherwise, PUT_ANEW, QueryError, RULES, Said, Scope, Store, TEAM,
-    in_force,
+    CallGuard, Damaged, Followed, Of, Otherwise, PUT_ANEW, QueryError, RULES, Said, Scope, Store,
+    TEAM, in_force,
 };
 use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
@@ -96,8 +96,7 @@ pub struct Followers {
     pub holding: Reader,
     /// How old what is known of a gateway's devices may be.
     pub refresh: Duration,
-    pub revocations: watch::Receiver<Followed>,
-    pub calls: Calls,
+    pub guard: CallGuard,
     pub shutdown: Shutdown,
 }
 
@@ -114,7 +113,7 @@ impl Followers {
         &self,
         request: Request<FollowRulesRequest>,
     ) -> Result<Response<RulesStream>, Status> {
-        let (gateway, ended) = caller(request.extensions(), &self.revocations, &self.calls)?;
+        let (gateway, ended) = caller(request.extensions(), &self.guard)?;
         let follower = Follower {
             gateway,
             store: Arc::clone(&self.store),

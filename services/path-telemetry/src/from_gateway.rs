@@ -15,10 +15,10 @@ use contracts::{
 use parking_lot::Mutex;
 use service_kit::{
     Context,
-    grpc::{Peer, calls::Calls},
+    grpc::Peer,
     tls::{GatewayId, PeerId},
 };
-use store::Followed;
+use store::{CallGuard, Followed};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -69,9 +69,7 @@ pub(crate) struct Reports {
     allow: Vec<String>,
     owners: Owners,
     bounds: Arc<Mutex<Bounds>>,
-    revocations: watch::Receiver<Followed>,
-    /// Calls of each gateway. All proxies share one name, so their calls are not counted.
-    calls: Calls,
+    guard: CallGuard,
     context: Context,
 }
 
@@ -90,8 +88,7 @@ impl Reports {
             allow,
             owners,
             bounds,
-            revocations,
-            calls: Calls::default(),
+            guard: CallGuard::new(revocations),
             context,
         }
     }
@@ -125,9 +122,7 @@ impl PathTelemetryService for Reports {
         let reporter = self.reporter(&request)?;
         let peer = request.extensions().get::<Peer>().cloned();
         let (id, certificate) = peer.map_or((None, None), |peer| (peer.id, peer.certificate));
-        let of_gateway = id.clone().filter(|id| matches!(id, PeerId::Gateway(_)));
-        let call = of_gateway.map(|id| self.calls.enter(id));
-        let revoked = store::until_revoked(self.revocations.clone(), id, certificate);
+        let ended = self.guard.enter(id, certificate);
         let mut requests = request.into_inner();
         let (answers, stream) = mpsc::channel(ANSWERS_MAX);
         let taker = Taker {
@@ -140,26 +135,13 @@ impl PathTelemetryService for Reports {
         let shutdown = self.context.shutdown().clone();
         self.context.tasks().spawn(async move {
             let mut accepted = 0;
-            let mut revoked = std::pin::pin!(revoked);
-            let gives_way = async {
-                match &call {
-                    Some(call) => call.gives_way().await,
-                    None => std::future::pending().await,
-                }
-            };
-            let mut gives_way = std::pin::pin!(gives_way);
+            let mut ended = std::pin::pin!(ended);
             loop {
                 let request = tokio::select! {
                     () = shutdown.requested() => return,
-                    () = revoked.as_mut() => {
-                        let status = Status::permission_denied("the certificate is revoked");
+                    end = ended.as_mut() => {
                         // The stream ends whether or not the peer reads the status.
-                        let _ = answers.try_send(Err(status));
-                        return;
-                    }
-                    () = gives_way.as_mut() => {
-                        let status = "this gateway has newer calls, as many as it may have";
-                        let _ = answers.try_send(Err(Status::resource_exhausted(status)));
+                        let _ = answers.try_send(Err(end.into()));
                         return;
                     }
                     // Later requests wait undecoded, up to the flow-control window of the stream.

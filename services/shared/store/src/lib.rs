@@ -1,18 +1,25 @@
-//! The store: what Braid keeps of vitals, alerts, paths, the register of devices and patients, people and their audit log.
+//! The store: vitals, alerts, paths, the register of sensors and patients, people and their audit
+//! log.
 //!
-//! Two engines implement [`Store`]: [`sqlite`] (embedded, several processes on one data directory) and [`timescale`]. What both
-//! promise, and `conformance` checks:
+//! Two engines implement [`Store`]: [`sqlite`] (embedded, several processes on one data directory)
+//! and [`timescale`]. Both keep these promises, which `conformance` checks:
 //!
-//! - A write is one transaction: rows, state and the consumer's [`Progress`], all or nothing, durable when it returns.
-//! - Rows are unique by identity (vitals: device, stream, sequence); a second one is left out and counted, never an error.
-//! - A [`Progress`] carries the epoch of its [`Claim`]. When a newer claim of the partition exists the whole write fails with
-//!   [`WriteError::Fenced`], so a member that lost its partition without noticing cannot write.
+//! - A write is one transaction: rows, state and the consumer's [`Progress`], all or nothing,
+//!   durable when it returns.
+//! - Rows are unique by identity (vitals: device, stream, sequence). A second one is left out and
+//!   counted, never an error.
+//! - A [`Progress`] carries the epoch of its [`Claim`]. When a newer claim of the partition exists,
+//!   the whole write fails with [`WriteError::Fenced`]. So a member that lost its partition without
+//!   noticing cannot write.
 //!
-//! The trait is split by what a service is for: [`VitalsStore`], [`AlertsStore`], [`NoticesStore`], [`DocumentsStore`], [`PathsStore`],
-//! [`Register`], [`QuarantineStore`], [`Accounts`], [`ProgressStore`], [`Maintenance`]. Questions that come from people carry a [`Scope`], so that no query can forget the tenant.
+//! The trait is split by purpose: [`VitalsStore`], [`AlertsStore`], [`NoticesStore`],
+//! [`DocumentsStore`], [`PathsStore`], [`Register`], [`QuarantineStore`], [`Accounts`],
+//! [`ProgressStore`], [`Maintenance`]. Queries on behalf of people carry a [`Scope`], so that no
+//! query can forget the tenant.
 
 mod accounts;
 mod alerts;
+mod call_guard;
 mod claims;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -33,6 +40,7 @@ mod vitals;
 
 pub use accounts::{Account, Accounts, AuditEntry, AuditQuery, Role};
 pub use alerts::{AlertsBatch, AlertsQuery, AlertsStore, OpenAlerts, OutboxEntry, RuleState};
+pub use call_guard::CallGuard;
 pub use claims::Claims;
 pub use documents::{
     DOCUMENTS_BYTES_MAX, DOCUMENTS_MAX, DocumentsStore, RULES, SILENCE, StoredDocument, TEAM,
@@ -97,10 +105,10 @@ impl<T> Store for T where
 {
 }
 
-/// Whose data a question may see.
+/// The data that a query may see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
-    /// A service asks for itself, on nobody's behalf.
+    /// A service asks for itself, not for a person.
     Service,
     /// A person or device of this tenant asks.
     Tenant(String),

@@ -24,6 +24,26 @@ struct Table {
     of: HashMap<PeerId, BTreeMap<u64, CancellationToken>>,
 }
 
+/// The reason for which a long call ends before its peer ends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallEnd {
+    /// The peer's certificate was revoked.
+    Revoked,
+    /// The peer has more calls than it may have, and this one is the oldest.
+    GivesWay,
+}
+
+impl From<CallEnd> for tonic::Status {
+    fn from(end: CallEnd) -> tonic::Status {
+        match end {
+            CallEnd::Revoked => tonic::Status::permission_denied("the certificate is revoked"),
+            CallEnd::GivesWay => tonic::Status::resource_exhausted(
+                "this gateway has newer calls, as many as it may have",
+            ),
+        }
+    }
+}
+
 /// One call, until it is dropped.
 #[derive(Debug)]
 pub struct Call {
