@@ -10,7 +10,7 @@ CACHE := $(or $(BRAID_CACHE),$(HOME)/.cache/braid)
 export PATH := $(CACHE)/node/bin:$(CACHE)/buf/node_modules/.bin:$(CACHE)/cargo-tools/bin:$(CACHE)/go-tools/bin:$(CACHE)/go/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt proto reference deny unit web web-check page chaos bench lab lab-report lab-quick lab-kernel dashboards images e2e-compose e2e-cluster capacity compose chart chart-files load clean
+.PHONY: help run build test lint fmt proto reference deny unit web web-check page chaos bench lab lab-report lab-quick lab-kernel dashboards images e2e-compose e2e-cluster capacity compose chart chart-files load clean docs
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -54,6 +54,11 @@ proto: ## lints the contracts by buf's rules, and compares them with those of ev
 
 reference: ## writes docs/reference from the command line and the sources
 	BRAID_WRITE_REFERENCE=1 cargo test -p braid --bin braid reference
+
+docs: ## the documents as a searchable site in target/docs/book
+	@infra/dev/need.sh mdbook
+	@docs/site.py assemble target/docs
+	mdbook build target/docs
 
 deny: ## licences, banned and unknown sources of dependencies
 	@infra/dev/need.sh cargo-deny

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# index.sh [--check] - writes README.md of this folder from the headings of its pages.
+# index.sh [--check] - writes README.md of this folder from the headings of its pages, and the
+# contents of the site, which list them too.
 set -euo pipefail
 cd "$(dirname "$0")"
 index() {
@@ -23,4 +24,5 @@ if [ "${1-}" = --check ]; then
   diff <(index) README.md || { echo "docs/decisions/README.md is old: run docs/decisions/index.sh" >&2; exit 1; }
 else
   index > README.tmp && mv README.tmp README.md
+  ../site.py summary
 fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # need.sh TOOL... - installs missing tools of the tests, and prints its actions.
 #
-#   need.sh room cc ip node chromium cargo-deny buf envoy kafka timescaledb docker helm
+#   need.sh room cc ip node chromium cargo-deny mdbook buf envoy kafka timescaledb docker helm
 #           kubeconform k6 yaml go promtool
 #
 # Debian packages come from apt-get (root, or sudo). Everything else goes below $BRAID_CACHE
@@ -45,6 +45,19 @@ need_cargo_deny() {
   say "cargo-deny into $cache/cargo-tools (some minutes, once)"
   CARGO_TARGET_DIR=$cache/cargo-tools/target cargo install --quiet --locked --root "$cache/cargo-tools" cargo-deny@0.20.2
   rm -rf "$cache/cargo-tools/target"
+}
+
+# Without its server: `make docs` writes files only.
+need_mdbook() {
+  local version=0.5.4
+  [ -x "$cache/cargo-tools/mdbook-$version/bin/mdbook" ] || {
+    say "mdbook $version into $cache/cargo-tools (some minutes, once)"
+    CARGO_TARGET_DIR=$cache/cargo-tools/target cargo install --quiet --locked --no-default-features --features search \
+      --root "$cache/cargo-tools/mdbook-$version" "mdbook@$version"
+    rm -rf "$cache/cargo-tools/target"
+  }
+  mkdir -p "$cache/cargo-tools/bin"
+  ln -sfn "../mdbook-$version/bin/mdbook" "$cache/cargo-tools/bin/mdbook"
 }
 
 # Not among the page's packages: a lock file cannot name platform binaries that a mirror does not
@@ -156,6 +169,7 @@ for tool; do
     node)       need_node ;;
     chromium)   command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core ;;
     cargo-deny) need_cargo_deny ;;
+    mdbook)     need_mdbook ;;
     buf)        need_buf ;;
     envoy)      need_envoy ;;
     timescaledb) need_timescaledb ;;

@@ -93,9 +93,17 @@ fn the_first_documents_are_short() {
 
 #[test]
 fn the_list_of_decisions_is_fresh() {
-    let script = root().join("docs/decisions/index.sh");
-    let output = Command::new(script)
-        .arg("--check")
+    runs("docs/decisions/index.sh", &["--check"]);
+}
+
+#[test]
+fn the_contents_of_the_site_are_fresh() {
+    runs("docs/site.py", &["summary", "--check"]);
+}
+
+fn runs(script: &str, arguments: &[&str]) {
+    let output = Command::new(root().join(script))
+        .args(arguments)
         .output()
         .expect("the script runs");
     assert!(
