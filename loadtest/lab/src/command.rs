@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::all::ReportOptions;
+use crate::compare::{CompareError, CompareOptions};
 use crate::experiments::{self, Findings};
 use crate::figures::{Figure, table};
 use crate::fluids::FluidOptions;
@@ -59,6 +60,8 @@ pub enum LabCommand {
     Plan(PlanOptions),
     /// One scenario from a TOML file.
     Run(RunOptions),
+    /// Figures before and after a change, in pairs of seeds; failure when one got worse.
+    Compare(CompareOptions),
     /// Real sockets in network namespaces, beside virtual time, TCP and MPTCP (needs root).
     Kernel(KernelOptions),
 }
@@ -141,6 +144,8 @@ pub enum LabError {
     Identity(#[from] IdentityError),
     #[error(transparent)]
     Kernel(#[from] KernelError),
+    #[error(transparent)]
+    Compare(#[from] CompareError),
     #[error("cannot write {}", file.display())]
     Write {
         file: PathBuf,
@@ -174,6 +179,7 @@ impl LabCommand {
         match self {
             Self::Run(_)
             | Self::Kernel(_)
+            | Self::Compare(_)
             | Self::All(_)
             | Self::Fluid(_)
             | Self::Keepalive(_)
@@ -233,6 +239,7 @@ impl LabCommand {
             Self::Keepalive(options) => options.run(),
             Self::Plan(options) => options.run(),
             Self::All(options) => options.run(),
+            Self::Compare(options) => Ok(options.run()?),
             Self::Speed(options) => finish(&options, experiments::speed(&runner)?),
             Self::Run(options) => {
                 let Some(file) = options.given.or(options.file) else {

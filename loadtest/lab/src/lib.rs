@@ -10,6 +10,7 @@ mod chaos;
 mod classic;
 mod command;
 mod csv_trace;
+pub mod compare;
 pub mod drive;
 pub mod exhibit;
 pub mod experiments;
