@@ -11,6 +11,8 @@ use std::{
 
 use super::*;
 
+mod errors;
+
 /// Services whose flags, variables and keys of the file have a page.
 const SERVICES: [&str; 6] = [
     "gateway",
@@ -174,6 +176,7 @@ fn the_reference_is_fresh() {
         ("flags.md", flags()),
         ("metrics.md", metrics_page()),
         ("bounds.md", bounds()),
+        ("errors.md", errors::page()),
     ];
     for (name, page) in pages {
         assert!(page.lines().count() > 50, "{name} lists next to nothing");
