@@ -24,8 +24,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bus::{Bus, Committed, Delivery, Event, Topic};
+use async_trait::async_trait;
+use bus::{Bus, Delivery};
 use clocks::CheckedClock;
+use consumer::{Answer, Away, Consumer, Decoded, Setup, Sink};
+use consumer_health::{Level, duty};
 use contracts::alerts::Alert;
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
@@ -34,15 +37,12 @@ use service_kit::{
     Backoff, CheckHandle, ConfigError, Context, ProgressHandle, Shutdown, Warning,
     telemetry::continue_trace,
 };
-use store::{AlertsQuery, NoticesBatch, QueryError, Scope, Store, Watch, WriteError};
-use tokio::{
-    sync::Notify,
-    time::{MissedTickBehavior, timeout},
-};
+use store::{AlertsQuery, NoticesBatch, Progress, QueryError, Scope, Store, Watch, WriteError};
+use tokio::sync::Notify;
 use tracing::Instrument;
 
 use crate::{
-    OFFSETS_WITHIN, PEOPLE_GROUP, SILENCE_MAX, book,
+    SILENCE_MAX, book,
     canary::is_canary,
     routing::{Case, Channels, Router},
 };
@@ -116,6 +116,14 @@ impl People {
                 context.clone(),
             ));
         }
+        let setup = Setup {
+            // Watched from the start of the service on, which is before this.
+            level: None,
+            tick: timers::TICK,
+            silence_max: SILENCE_MAX,
+            ..Setup::new(duty::TELLING, Level::Failing, "people", BATCH_MAX)
+        };
+        let consumer = Consumer::new(bus, Arc::clone(&store), setup, context.clone());
         let decider = Decider {
             store,
             book,
@@ -127,10 +135,61 @@ impl People {
             looked_ahead: None,
             clock: context.clock().clone(),
             followed_step: 0,
-            turns: context.health().progress("people", SILENCE_MAX),
+            turns: consumer.turns(),
             shutdown: context.shutdown().clone(),
         };
-        decider.run(bus, &context).await;
+        let telling = Telling {
+            check: context.health().check("alerts"),
+            decider: tokio::sync::Mutex::new(decider),
+        };
+        consumer.run(telling).await;
+    }
+}
+
+/// The sink of the consumer, which calls it from one place at a time.
+struct Telling {
+    check: CheckHandle,
+    decider: tokio::sync::Mutex<Decider>,
+}
+
+#[async_trait]
+impl Sink for Telling {
+    type Batch = Vec<Alert>;
+
+    fn decode(&self, delivery: &Delivery, alerts: &mut Vec<Alert>) -> Decoded {
+        match Alert::decode(delivery.value.clone()) {
+            Ok(alert) if is_canary(&alert.patient) => Decoded::Whole,
+            Ok(alert) => {
+                alerts.push(alert);
+                Decoded::Whole
+            }
+            Err(error) => Decoded::Refused(format!("no Alert: {error}")),
+        }
+    }
+
+    /// Decisions have ids of their own, so a repetition after a restart makes the same rows.
+    async fn write(&self, alerts: Arc<Vec<Alert>>, _: &[Progress]) -> Answer {
+        let mut decider = self.decider.lock().await;
+        match decider.on_alerts(&alerts, &self.check).await {
+            true => Answer::Stored,
+            false => Answer::Ended,
+        }
+    }
+
+    fn on_away(&self, away: Away<'_>) {
+        let (Away::Bus(reason) | Away::Store(reason)) = away;
+        self.check.failing(reason);
+    }
+
+    fn on_well(&self) {
+        self.check.ok();
+    }
+
+    async fn on_tick(&self, _: &mut dyn bus::Consumer) {
+        match self.decider.lock().await.on_tick().await {
+            Ok(()) => self.check.ok(),
+            Err(error) => self.check.failing(error.to_string()),
+        }
     }
 }
 
@@ -158,7 +217,7 @@ struct Decider {
     /// Number of the last step of the clock with which timers were moved.
     followed_step: u64,
     /// Beats with each alert and timer that is decided about, and with each try.
-    turns: ProgressHandle,
+    turns: Arc<ProgressHandle>,
     shutdown: Shutdown,
 }
 
@@ -174,90 +233,13 @@ enum DecideError {
 }
 
 impl Decider {
-    async fn run(mut self, bus: Arc<dyn Bus>, context: &Context) {
-        let check = context.health().check("alerts");
-        let shutdown = self.shutdown.clone();
-        let mut backoff = Backoff::for_reconnect();
-        let mut tick = tokio::time::interval(timers::TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !shutdown.is_requested() {
-            self.turns.beat();
-            let mut consumer = match bus
-                .subscribe(Topic::Alerts, PEOPLE_GROUP, Arc::new(Committed))
-                .await
-            {
-                Ok(consumer) => consumer,
-                Err(error) => {
-                    check.failing(error.to_string());
-                    tokio::select! {
-                        () = shutdown.requested() => return,
-                        () = backoff.wait() => continue,
-                    }
-                }
-            };
-            check.ok();
-            // Next offset of each partition whose alerts are decided about, until the bus is told.
-            let mut done: BTreeMap<u32, u64> = BTreeMap::new();
-            loop {
-                self.turns.beat();
-                let event = tokio::select! {
-                    () = shutdown.requested() => return,
-                    _ = tick.tick() => {
-                        match self.on_tick().await {
-                            Ok(()) => check.ok(),
-                            Err(error) => check.failing(error.to_string()),
-                        }
-                        let decided: Vec<(u32, u64)> = std::mem::take(&mut done).into_iter().collect();
-                        // Decided again after a restart, with the same ids.
-                        match timeout(OFFSETS_WITHIN, consumer.commit(&decided)).await {
-                            Ok(Ok(())) => {}
-                            Ok(Err(error)) => tracing::debug!(%error, "offsets not committed"),
-                            Err(_) => tracing::debug!("offsets not committed yet"),
-                        }
-                        continue;
-                    }
-                    event = consumer.next(BATCH_MAX) => event,
-                };
-                let deliveries = match event {
-                    Ok(Event::Batch(deliveries)) => deliveries,
-                    Ok(Event::Assigned(partitions) | Event::Revoked(partitions)) => {
-                        done.retain(|partition, _| !partitions.contains(partition));
-                        check.ok();
-                        backoff.reset();
-                        continue;
-                    }
-                    Err(error) => {
-                        check.failing(error.to_string());
-                        tokio::select! {
-                            () = shutdown.requested() => return,
-                            () = backoff.wait() => {}
-                        }
-                        continue;
-                    }
-                };
-                if !self.on_batch(&deliveries, &check).await {
-                    return;
-                }
-                for delivery in &deliveries {
-                    done.insert(delivery.partition, delivery.offset + 1);
-                }
-            }
-        }
-    }
-
     /// False: shutdown came before all were decided.
-    async fn on_batch(&mut self, deliveries: &[Delivery], check: &CheckHandle) -> bool {
+    async fn on_alerts(&mut self, alerts: &[Alert], check: &CheckHandle) -> bool {
         let mut episodes: BTreeMap<String, Vec<Alert>> = BTreeMap::new();
-        for delivery in deliveries {
-            match Alert::decode(delivery.value.clone()) {
-                Ok(alert) if is_canary(&alert.patient) => {}
-                Ok(alert) if self.told.is_news(&alert) => {
-                    episodes.entry(alert.id.clone()).or_default().push(alert);
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::error!(offset = delivery.offset, %error, "a record of `alerts` is no alert");
-                }
+        for alert in alerts {
+            if self.told.is_news(alert) {
+                let of_episode = episodes.entry(alert.id.clone()).or_default();
+                of_episode.push(alert.clone());
             }
         }
         let this = &*self;
@@ -483,7 +465,7 @@ mod tests {
             looked_ahead: None,
             clock: context.clock().clone(),
             followed_step: 0,
-            turns: context.health().progress("people", SILENCE_MAX),
+            turns: Arc::new(context.health().progress("people", SILENCE_MAX)),
             shutdown: context.shutdown().clone(),
         };
         let behind_it = Alert {

@@ -6,14 +6,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bus::{Bus, Delivery, Event, StartAt, Topic, dead_letter};
+use bus::{Bus, Delivery, Event, dead_letter};
 use consumer_health::{Duty, Level, Own, Pace};
 use service_kit::{Backoff, Context, ProgressHandle};
 use store::{Claims, Store};
 use tokio::time::{Interval, MissedTickBehavior, timeout};
 
 use crate::{
-    Answer, Away, Done, Sink, lanes,
+    Answer, Away, Done, Sink,
+    account::Account,
+    lanes,
     work::{Command, Work},
 };
 
@@ -25,10 +27,11 @@ const COMMIT_WITHIN: Duration = Duration::from_millis(250);
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 pub struct Setup {
-    /// Names topic and group, and how the consumer's health is reported.
+    /// Names topic and group, where positions are kept, and how the health is reported.
     pub duty: Duty,
-    /// What a consumer that stands still is to the readiness of its service.
-    pub level: Level,
+    /// The weight of a standstill in the readiness of the service. `None`: the health of the group is
+    /// watched elsewhere.
+    pub level: Option<Level>,
     /// Name of the loop in `/healthz`.
     pub turns: &'static str,
     /// Records taken from the bus at once; more wait there.
@@ -43,7 +46,7 @@ impl Setup {
     pub fn new(duty: Duty, level: Level, turns: &'static str, records_max: usize) -> Setup {
         Setup {
             duty,
-            level,
+            level: Some(level),
             turns,
             records_max,
             two_lanes_from: None,
@@ -57,7 +60,7 @@ impl Setup {
 pub struct Consumer {
     bus: Arc<dyn Bus>,
     store: Arc<dyn Store>,
-    claims: Arc<Claims<dyn Store>>,
+    account: Account,
     setup: Setup,
     /// Beats with each write, too: a store that is away is no reason for a restart.
     turns: Arc<ProgressHandle>,
@@ -71,12 +74,12 @@ impl Consumer {
         setup: Setup,
         context: Context,
     ) -> Consumer {
-        let claims = Claims::new(Arc::clone(&store), setup.duty.group);
+        let account = Account::new(setup.duty, Arc::clone(&store));
         let turns = context.health().progress(setup.turns, setup.silence_max);
         Consumer {
             bus,
             store,
-            claims,
+            account,
             setup,
             turns: Arc::new(turns),
             context,
@@ -85,7 +88,7 @@ impl Consumer {
 
     /// For a sink that writes progress besides that of the batch in hand.
     pub fn claims(&self) -> Arc<Claims<dyn Store>> {
-        Arc::clone(&self.claims)
+        self.account.claims()
     }
 
     /// For a sink whose calls last longer than one write.
@@ -95,14 +98,16 @@ impl Consumer {
 
     /// Consumes until shutdown is requested. The health of the group is watched beside it.
     pub async fn run(self, sink: impl Sink) {
-        let claims = Some(Arc::clone(&self.claims));
-        self.context.tasks().spawn(consumer_health::watch(
-            Arc::clone(&self.bus),
-            Arc::clone(&self.store),
-            Own::duty(self.setup.duty, self.setup.level, claims),
-            Pace::default(),
-            self.context.clone(),
-        ));
+        if let Some(level) = self.setup.level {
+            let claims = Some(self.account.claims());
+            self.context.tasks().spawn(consumer_health::watch(
+                Arc::clone(&self.bus),
+                Arc::clone(&self.store),
+                Own::duty(self.setup.duty, level, claims),
+                Pace::default(),
+                self.context.clone(),
+            ));
+        }
         Member {
             consumer: self,
             sink,
@@ -133,9 +138,9 @@ impl<S: Sink> Member<S> {
         let mut backoff = Backoff::for_reconnect();
         while !self.context.shutdown().is_requested() {
             self.turns.beat();
-            let start = Arc::clone(&self.claims) as Arc<dyn StartAt>;
-            let group = self.setup.duty.group;
-            match self.bus.subscribe(self.topic(), group, start).await {
+            let Duty { topic, group, .. } = self.setup.duty;
+            let start = self.account.start();
+            match self.bus.subscribe(topic, group, start).await {
                 Ok(consumer) => {
                     self.sink.on_well();
                     self.follow(consumer, &mut tick, &mut backoff).await;
@@ -149,10 +154,6 @@ impl<S: Sink> Member<S> {
                 }
             }
         }
-    }
-
-    fn topic(&self) -> Topic {
-        self.setup.duty.topic
     }
 
     /// Returns when the service ends. A member stays in its group while an engine is away: leaving
@@ -194,14 +195,15 @@ impl<S: Sink> Member<S> {
     }
 
     async fn on_tick(&self, consumer: &mut dyn bus::Consumer) {
-        consumer.renew(&self.claims.to_renew(self.topic()));
+        consumer.renew(&self.account.to_renew());
         self.sink.on_tick(consumer).await;
-        let reached = self.claims.to_commit(self.topic());
+        let reached = self.account.to_commit();
         match timeout(COMMIT_WITHIN, consumer.commit(&reached)).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => return,
             Ok(Err(error)) => tracing::debug!(%error, "offsets not committed"),
             Err(_) => tracing::debug!("offsets not committed yet"),
         }
+        self.account.not_committed(reached);
     }
 
     /// False: the service ends.
@@ -214,7 +216,7 @@ impl<S: Sink> Member<S> {
             }
             Event::Revoked(partitions) => {
                 tracing::info!(group, partitions = bus::listed(&partitions), "revoked");
-                self.claims.forget(self.topic(), partitions.iter().copied());
+                self.account.forget(&partitions);
                 self.sink.on_lost(&partitions).await;
             }
             Event::Batch(deliveries) => return self.on_batch(deliveries).await,
@@ -224,7 +226,7 @@ impl<S: Sink> Member<S> {
 
     /// False: the service ends before the batch is done, and nothing behind it may be written.
     async fn on_batch(&self, mut deliveries: Vec<Delivery>) -> bool {
-        deliveries.retain(|it| self.claims.holds(it.topic, it.partition));
+        deliveries.retain(|it| self.account.holds(it.partition));
         let published_us = deliveries.iter().map(|it| it.published_us);
         let (Some(first_us), Some(newest_us)) = (published_us.clone().next(), published_us.max())
         else {
@@ -260,7 +262,7 @@ impl<S: Sink> Member<S> {
                 Command::Lost(partitions) => {
                     let lost = bus::listed(&partitions);
                     tracing::info!(partitions = lost, "another member has taken over");
-                    self.claims.fenced(self.topic(), partitions.iter().copied());
+                    self.account.fenced(&partitions);
                     self.sink.on_lost(&partitions).await;
                 }
                 Command::PassOver(reason) => {
@@ -289,25 +291,20 @@ impl<S: Sink> Member<S> {
         reached: &[(u32, u64)],
     ) -> bool {
         self.turns.beat();
-        let topic = self.topic();
-        let steps = reached
-            .iter()
-            .map(|(partition, next)| (topic, *partition, *next));
-        let progress = self.claims.progress_to(steps);
-        if progress.len() < reached.len() {
+        let partitions = reached.iter().map(|(partition, _)| *partition);
+        let lost = partitions.filter(|partition| !self.account.holds(*partition));
+        let lost: Vec<u32> = lost.collect();
+        if !lost.is_empty() {
             // Rows without the fence of their partition must not be written.
-            let partitions = reached.iter().map(|(partition, _)| *partition);
-            let lost: Vec<u32> = partitions
-                .filter(|partition| !self.claims.holds(topic, *partition))
-                .collect();
             work.lose(&lost);
             return true;
         }
+        let progress = self.account.progress_to(reached);
         let answer = self.sink.write(batch, &progress).await;
         match &answer {
             Answer::Ended => return false,
             Answer::Stored => {
-                self.claims.stored(&progress);
+                self.account.stored(&progress, reached);
                 self.sink.on_well();
             }
             Answer::Refused(reason) => {

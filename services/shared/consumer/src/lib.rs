@@ -10,6 +10,7 @@
 //! partitions, renews lost claims, commits offsets, waits for engines that are away, finds the one
 //! record that the store refuses, and buries it. [`work`] decides; it reads no clock and no socket.
 
+mod account;
 mod consume;
 mod lanes;
 mod sink;

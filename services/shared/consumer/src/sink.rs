@@ -77,7 +77,8 @@ pub trait Sink: Send + Sync {
     /// is divided, so it must depend on nothing but the record.
     fn decode(&self, delivery: &Delivery, batch: &mut Self::Batch) -> Decoded;
 
-    /// One try to write rows and progress in one transaction. `progress` carries the fence.
+    /// One try to write rows and progress in one transaction. `progress` carries the fence; it is
+    /// empty for a group whose positions are on the bus.
     async fn write(&self, batch: Arc<Self::Batch>, progress: &[Progress]) -> Answer;
 
     /// Called before each pause.

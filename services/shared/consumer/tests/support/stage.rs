@@ -16,7 +16,10 @@ use bus::{
     PublishError, Record, StartAt, SubscribeError, Topic, dead_letter,
 };
 use consumer::{Answer, Away, Consumer, Decoded, Setup, Sink};
-use consumer_health::{Level, duty};
+use consumer_health::{
+    Duty, Level,
+    duty::{self, Kept},
+};
 use contracts::paths::{End, PathReport, PathsRecord};
 use parking_lot::Mutex;
 use prost::Message;
@@ -33,6 +36,8 @@ pub const TURNS: &str = "toy";
 /// What happens to one member. The default is nothing.
 #[derive(Default)]
 pub struct Faults {
+    /// The group keeps its positions on the bus, and its rows have no fence.
+    pub is_on_bus: bool,
     /// Step at which the member stops; 0: none.
     pub stops_at: usize,
     pub steps: AtomicUsize,
@@ -262,12 +267,20 @@ impl Stage {
             inner: Arc::clone(&bus),
             faults: Arc::clone(&faults),
         });
+        let kept = match faults.is_on_bus {
+            true => Kept::OnBus,
+            false => Kept::InStore,
+        };
+        let duty = Duty {
+            kept,
+            ..duty::STORING_PATHS
+        };
         let setup = Setup {
             tick: Duration::from_millis(20),
             silence_max: Duration::from_millis(300),
             // The steps of one lane have an order.
             two_lanes_from: (faults.stops_at == 0).then_some(6),
-            ..Setup::new(duty::STORING_PATHS, Level::Warning, TURNS, 64)
+            ..Setup::new(duty, Level::Warning, TURNS, 64)
         };
         let member = Consumer::new(gate, store as Arc<dyn Store>, setup, context.clone());
         let task = tokio::spawn(member.run(toy));
@@ -303,6 +316,22 @@ impl Stage {
 
     pub async fn done(&self) {
         self.done_on(self.dir.path()).await;
+    }
+
+    /// The same of a group whose positions are on the bus.
+    pub async fn committed(&self) {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let extents = self.bus.extents(Topic::Paths).await.unwrap();
+            let extents = extents.into_iter().filter(|(_, it)| it.next > 0);
+            let ends: BTreeMap<u32, u64> = extents.map(|(p, it)| (p, it.next)).collect();
+            let committed = self.bus.committed(Topic::Paths, GROUP).await.unwrap();
+            if committed == ends {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{committed:?} of {ends:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// Names of the paths of all rows, sorted.
