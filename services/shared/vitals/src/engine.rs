@@ -213,6 +213,15 @@ impl Engine {
         self.skipped
     }
 
+    /// Device, stream, newest sequence and newest time of each stream.
+    pub fn streams(&self) -> impl Iterator<Item = (&str, &str, u64, i64)> {
+        self.streams.iter().filter_map(|(key, newest)| {
+            // No identifier has a slash.
+            let (device, stream) = key.split_once('/')?;
+            Some((device, stream, newest.sequence, newest.time_us))
+        })
+    }
+
     pub fn has_open_alert(&self) -> bool {
         self.watched.iter().any(|it| it.episodes.has_open())
     }
@@ -352,6 +361,11 @@ impl Engine {
                 alerts.extend(episodes.lasts(subject, since_us, &evidence));
             } else {
                 alerts.extend(self.tell(&rules, index, fact));
+            }
+            let watched = &mut self.watched[index];
+            if verdict == Verdict::Holds && watched.machine.phase == Phase::Pending {
+                let subject = Subject::of(&self.patient, rule, rules.version, self.origin);
+                alerts.extend(watched.episodes.returns(subject, &evidence));
             }
             if !self.backfill && verdict != Verdict::Holds {
                 let subject = Subject::of(&self.patient, rule, rules.version, self.origin);

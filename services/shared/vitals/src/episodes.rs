@@ -197,8 +197,9 @@ impl Episodes {
         episode.backfill &= evidence.backfill;
         let is_back = episode.state() == AlertState::Latched && at_us > episode.until_us;
         if is_back {
+            // As if every reading of the stretch had been seen, see `returns`.
             episode.state = AlertState::Active.into();
-            episode.changed_us = at_us;
+            episode.changed_us = since_us.max(episode.until_us);
             episode.show(evidence);
         }
         if !episode.is_resolved() {
@@ -207,6 +208,25 @@ impl Episodes {
         let said = (is_news || is_earlier || is_confirmed || is_back).then(|| episode.say(subject));
         self.0.make_contiguous().sort_by_key(|it| it.since_us);
         said
+    }
+
+    /// A reading of the engine's own shows the condition, and the delay of the rule has not ended.
+    /// A latched episode is active again at once: it still waits for a person, who must not read
+    /// that the condition is over. Normal readings latch it again.
+    pub(crate) fn returns(&mut self, subject: Subject<'_>, evidence: &Evidence) -> Option<Alert> {
+        let at_us = evidence.time_us;
+        let is_latched = |it: &&mut Episode| it.state() == AlertState::Latched;
+        let episode = self.0.iter_mut().rfind(is_latched)?;
+        if at_us <= episode.until_us {
+            return None;
+        }
+        episode.state = AlertState::Active.into();
+        episode.changed_us = at_us;
+        episode.until_us = at_us;
+        episode.own_seen_us = episode.own_seen_us.max(at_us);
+        episode.backfill &= evidence.backfill;
+        episode.show(evidence);
+        Some(episode.say(subject))
     }
 
     /// A reading of the engine's own shows that the stretch lasts.

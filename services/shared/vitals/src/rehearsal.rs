@@ -63,6 +63,11 @@ impl Rehearsal {
         }
     }
 
+    /// The profile that holds from the next sample on.
+    pub fn set_profile(&mut self, profile: Profile) {
+        self.engine.set_profile(profile);
+    }
+
     /// Samples in order of time.
     pub fn feed(&mut self, sample: &Sample) {
         self.hours.insert(sample.device_time_us.div_euclid(HOUR_US));
@@ -71,6 +76,8 @@ impl Rehearsal {
         self.engine.trim();
     }
 
+    /// Every alert is acknowledged when it is raised, so that the next stretch of a rule that
+    /// latches is an episode of its own, as at the edge.
     fn note(&mut self, alerts: Vec<Alert>) {
         for alert in alerts {
             match alert.state() {
@@ -79,6 +86,8 @@ impl Rehearsal {
                         self.raised[*again].ended_us = None;
                         continue;
                     }
+                    let at_us = alert.changed_us;
+                    self.engine.acknowledge(&alert.id, "rehearsal", "", at_us);
                     self.open.insert(alert.id.clone(), self.raised.len());
                     self.raised.push(Raised {
                         priority: alert.priority(),
@@ -92,16 +101,8 @@ impl Rehearsal {
                     });
                 }
                 AlertState::Latched | AlertState::Resolved => {
-                    if let Some(open) = self.open.get(&alert.id) {
-                        self.raised[*open].ended_us = Some(alert.changed_us);
-                    }
-                    // Nobody acknowledges in a rehearsal: the next episode of a latched rule is one of its own.
-                    if alert.state() == AlertState::Latched {
-                        let alerts =
-                            self.engine
-                                .acknowledge(&alert.id, "rehearsal", "", alert.changed_us);
-                        self.open.remove(&alert.id);
-                        self.note(alerts);
+                    if let Some(open) = self.open.remove(&alert.id) {
+                        self.raised[open].ended_us = Some(alert.changed_us);
                     }
                 }
                 AlertState::Unspecified | AlertState::Pending | AlertState::Acknowledged => {}

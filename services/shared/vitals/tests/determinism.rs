@@ -116,8 +116,18 @@ fn stretches(alerts: &[Alert]) -> Stretches {
     found
 }
 
-/// Runs an engine over readings, and reports of the edge between them; time passes up to the next reading as `ticks` say, and every
-/// third time the engine is stored and restored.
+/// Acknowledges what the core raises. An alert that nobody acknowledged is active again with the
+/// first reading of the next stretch, and the edge does not know of acknowledgements.
+fn answer(engine: &mut Engine, origin: Origin, raised: Vec<Alert>) -> Vec<Alert> {
+    let active = raised.iter().filter(|it| it.state() == AlertState::Active);
+    for alert in active.filter(|_| origin == Origin::Core) {
+        engine.acknowledge(&alert.id, "Ada", "", alert.changed_us);
+    }
+    raised
+}
+
+/// Runs an engine over readings, with reports of the edge between them. Time passes up to the next
+/// reading as `ticks` say, and every third time the engine is stored and restored.
 fn run(
     origin: Origin,
     samples: &[Sample],
@@ -133,13 +143,16 @@ fn run(
     let mut before_us = T0;
     for (index, sample) in samples.iter().enumerate() {
         for alert in edge.by_ref().take(lead) {
-            alerts.extend(engine.on_edge_alert(alert));
+            let raised = engine.on_edge_alert(alert);
+            alerts.extend(answer(&mut engine, origin, raised));
         }
         if let Some(Some(share)) = ticks.next() {
             let gap_us = sample.device_time_us - before_us;
-            alerts.extend(engine.on_time(before_us + gap_us * i64::from(*share) / 255));
+            let raised = engine.on_time(before_us + gap_us * i64::from(*share) / 255);
+            alerts.extend(answer(&mut engine, origin, raised));
         }
-        alerts.extend(engine.on_sample(sample));
+        let raised = engine.on_sample(sample);
+        alerts.extend(answer(&mut engine, origin, raised));
         before_us = sample.device_time_us;
         if index % 3 == 0 {
             let (rules, profile) = (rules(), Profile::default());

@@ -158,6 +158,27 @@ impl Rows {
     }
 }
 
+/// The last rows. A return of a latched alert that lasted shorter than the rule's delay is seen by
+/// the core alone, and is no news once a later stretch is known. So the number of revisions of such
+/// an alert depends on the order, and so do the reading and the time of the return.
+fn comparable(rows: &Rows) -> BTreeMap<String, Alert> {
+    let mut last = rows.last();
+    for alert in last.values_mut().filter(|it| it.rule == "high-later") {
+        alert.revision = 0;
+        alert.value = 0.0;
+        alert.traceparent.clear();
+        alert.summary.clear();
+        alert.changed_us = changed_us(alert);
+    }
+    last
+}
+
+/// 0 where it depends on the order: see [`comparable`].
+fn changed_us(alert: &Alert) -> i64 {
+    let is_returned = alert.rule == "high-later" && alert.state() == AlertState::Active;
+    if is_returned { 0 } else { alert.changed_us }
+}
+
 fn feed(engine: &mut Engine, event: &Event) -> Vec<Alert> {
     match event {
         Event::Edge(alert) => engine.on_edge_alert(alert),
@@ -240,7 +261,7 @@ proptest! {
         let is_remembered = expected.last().len() <= 16 && lasted_us <= 600 * S;
         for (batches, picks) in [(&batches[..], &picks[..]), (&[1000], &picks), (&[1], &picks), (&[1000], &vec![true; all])] {
             let rows = run(&mixed(&edge, &core, picks, again), batches, None);
-            prop_assert_eq!(rows.last(), expected.last());
+            prop_assert_eq!(comparable(&rows), comparable(&expected));
             prop_assert!(rows.conflicts == 0 || !is_remembered, "{} conflicts", rows.conflicts);
         }
     }
@@ -253,7 +274,7 @@ proptest! {
         let all = core.len() + edge.len();
         let outline = |rows: &Rows| -> Vec<(String, i64, i64, AlertState)> {
             let rows = rows.last().into_values();
-            rows.map(|it| (it.id.clone(), it.since_us, it.changed_us, it.state())).collect()
+            rows.map(|it| (it.id.clone(), it.since_us, changed_us(&it), it.state())).collect()
         };
         let both = run(&mixed(&edge, &core, &vec![true; all], 7), &[3], None);
         let alone = run(&mixed(&[], &core, &[], 7), &[5], None);
@@ -321,21 +342,49 @@ fn episodes_that_were_forgotten_are_asked_for_once() {
     assert_eq!(rows.last(), expected.last());
 }
 
-/// The rules at the edge forget when the gateway restarts. When that is before the delay of the rule ends, they see the stretch begin
-/// later: the beginning that the core's readings show counts.
+/// Without its state, the edge sees the stretch begin later: the beginning that the core's readings
+/// show counts, as long as the delay has not ended before the restart.
 #[test]
 fn a_restart_of_the_gateway_within_a_delay_moves_no_beginning() {
-    let day: Vec<(i64, f64)> = (0..60)
-        .map(|n| (1, if (10..40).contains(&n) { 140.0 } else { 80.0 }))
-        .collect();
-    let core = readings(&day);
-    let edge = at_edge(&core[12..]);
+    let core = readings(&one_stretch());
+    check_one_stretch(&core, &at_edge(&core[12..]));
+}
+
+/// The edge keeps the state of its rules, so a restart at any reading changes nothing.
+#[test]
+fn a_restart_of_the_gateway_that_keeps_its_state_raises_no_stretch_twice() {
+    let core = readings(&one_stretch());
+    for restart in 0..core.len() {
+        let mut edge = engine(Origin::Edge);
+        let mut alerts = Vec::new();
+        for (index, sample) in core.iter().enumerate() {
+            if index == restart {
+                let state = edge.state();
+                let profile = Profile::default();
+                edge = Engine::restore("p", rules(), profile, Origin::Edge, &state).unwrap();
+            }
+            alerts.extend(edge.on_sample(sample));
+        }
+        alerts.extend(edge.on_time(END));
+        let reported: Vec<EdgeAlert> = alerts.iter().filter_map(|it| edge_alert(it, 0)).collect();
+        assert_eq!(reported, at_edge(&core), "restart before reading {restart}");
+        check_one_stretch(&core, &reported);
+    }
+}
+
+/// Heart rates, one a second: high from the tenth to the fortieth.
+fn one_stretch() -> Vec<(i64, f64)> {
+    let value = |n| if (10..40).contains(&n) { 140.0 } else { 80.0 };
+    (0..60).map(|n| (1, value(n))).collect()
+}
+
+fn check_one_stretch(core: &[Sample], edge: &[EdgeAlert]) {
     assert!(!edge.is_empty());
     let all = core.len() + edge.len();
     let alternating: Vec<bool> = (0..all).map(|n| n % 2 == 0).collect();
     for picks in [vec![true; all], vec![false; all], alternating] {
         for batch in [1, 7, 1_000] {
-            let rows = run(&mixed(&edge, &core, &picks, 3), &[batch], None);
+            let rows = run(&mixed(edge, core, &picks, 3), &[batch], None);
             let last = rows.last();
             assert_eq!(last.len(), rules().rules.len(), "one of each rule");
             for alert in last.values() {
@@ -344,4 +393,51 @@ fn a_restart_of_the_gateway_within_a_delay_moves_no_beginning() {
             }
         }
     }
+}
+
+/// A latched alert still calls a person. When its condition returns, it is active with the first
+/// reading; the delay of the rule is for alerts that are new.
+#[test]
+fn a_latched_alert_that_returns_is_active_at_once() {
+    let day: Vec<(i64, f64)> = (0..80)
+        .map(|n| {
+            let is_high = (10..30).contains(&n) || (50..52).contains(&n) || (65..80).contains(&n);
+            (1, if is_high { 140.0 } else { 80.0 })
+        })
+        .collect();
+    let core = readings(&day);
+    let mut engine = engine(Origin::Core);
+    let mut states = Vec::new();
+    for (second, sample) in (0_i64..).zip(&core) {
+        let alerts = engine.on_sample(sample);
+        let of_rule = alerts.iter().filter(|it| it.rule == "high-later");
+        states.extend(of_rule.map(|it| (second, it.state())));
+        let revisions: Vec<u32> = alerts.iter().map(|it| it.revision).collect();
+        assert!(revisions.iter().all(|it| *it > 0), "{alerts:?}");
+    }
+    use AlertState::{Active, Latched};
+    // The second stretch is shorter than the delay of 7 s, and still ends as the first one did.
+    let expected = [
+        (17, Active),
+        (37, Latched),
+        (50, Active),
+        (59, Latched),
+        (65, Active),
+    ];
+    assert_eq!(states, expected);
+    // An acknowledged alert is over: the next stretch waits for the delay and is a new episode.
+    let mut engine = self::engine(Origin::Core);
+    let mut raised = Vec::new();
+    for (second, sample) in (0_i64..).zip(&core) {
+        for alert in engine.on_sample(sample) {
+            if alert.rule != "high-later" {
+                continue;
+            }
+            if alert.state() == Latched {
+                engine.acknowledge(&alert.id, "Ada", "", sample.device_time_us);
+            }
+            raised.extend((alert.state() == Active).then_some(second));
+        }
+    }
+    assert_eq!(raised, [17, 72]);
 }
